@@ -1,0 +1,126 @@
+"""What a search gives back: hits with typed reasons, and one answer that says honestly when nothing fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from toolscout.tool import namespace_of
+
+Verdict = Literal["use", "nothing_fits"]
+
+
+@dataclass(frozen=True, slots=True)
+class ExactName:
+    """The request names the tool, or an alias of it, exactly."""
+
+    name: str
+    kind: Literal["exact_name"] = "exact_name"
+
+    def __str__(self) -> str:
+        """As shown to a person."""
+        return f"names {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class MatchedWords:
+    """Words of the request that stand in the tool's document, the most telling first."""
+
+    words: tuple[str, ...]
+    score: float
+    kind: Literal["matched_words"] = "matched_words"
+
+    def __str__(self) -> str:
+        """As shown to a person."""
+        return "words: " + ", ".join(self.words)
+
+
+@dataclass(frozen=True, slots=True)
+class Similarity:
+    """Cosine between the request's vector and the tool's."""
+
+    cosine: float
+    kind: Literal["similarity"] = "similarity"
+
+    def __str__(self) -> str:
+        """As shown to a person."""
+        return f"meaning {self.cosine:.2f}"
+
+
+Reason = ExactName | MatchedWords | Similarity
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One ranked tool. Scores compare within one search only."""
+
+    tool_id: str
+    score: float
+    reasons: tuple[Reason, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON form."""
+        reasons = [{slot: getattr(reason, slot) for slot in reason.__slots__} for reason in self.reasons]
+        return {"tool_id": self.tool_id, "score": self.score, "reasons": reasons}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The tools to use (`hits`, empty unless the verdict is "use") and the best ranked in any case (`considered`)."""
+
+    request: str
+    verdict: Verdict
+    hits: tuple[Hit, ...]
+    considered: tuple[Hit, ...]
+    searched: int
+    version: int
+    need: float | None = None
+    fit: float | None = None
+    words_only: int = 0
+    notes: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON form."""
+        return {
+            "request": self.request,
+            "verdict": self.verdict,
+            "need": self.need,
+            "fit": self.fit,
+            "hits": [hit.to_dict() for hit in self.hits],
+            "considered": [hit.to_dict() for hit in self.considered],
+            "searched": self.searched,
+            "words_only": self.words_only,
+            "version": self.version,
+            "notes": list(self.notes),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """Feedback: the tools a request really used, and those that were offered and turned down."""
+
+    request: str
+    used: tuple[str, ...] = ()
+    rejected: tuple[str, ...] = ()
+    tenant: str = ""
+    source: str = ""
+    time: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """What one caller may see: whole namespaces, and single tools by id."""
+
+    namespaces: frozenset[str] = frozenset()
+    ids: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, namespaces: Iterable[str] = (), ids: Iterable[str] = ()) -> Allowed:
+        """Build one from any iterables."""
+        return cls(frozenset(namespaces), frozenset(ids))
+
+    def permits(self, tool_id: str) -> bool:
+        """Whether the caller may see this tool."""
+        return tool_id in self.ids or namespace_of(tool_id) in self.namespaces

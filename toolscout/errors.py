@@ -1,0 +1,87 @@
+"""Every error a caller may catch. Each message says what went wrong and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class ToolscoutError(Exception):
+    """Base of every error this package raises on purpose."""
+
+
+class BadTool(ToolscoutError, ValueError):
+    """A tool record that cannot be used."""
+
+
+class BadSource(ToolscoutError, ValueError):
+    """A source of tools that cannot be read."""
+
+
+class DuplicateTool(ToolscoutError, ValueError):
+    """Two different tools claim the same id."""
+
+
+class UnknownTool(ToolscoutError, KeyError):
+    """A tool id that the catalogue does not hold."""
+
+    def __str__(self) -> str:
+        """KeyError would print the message in quotes."""
+        return str(self.args[0]) if self.args else ""
+
+
+class BadRequest(ToolscoutError, ValueError):
+    """A search that cannot be answered as asked (empty request, k below 1, …)."""
+
+
+class BadDataset(ToolscoutError, ValueError):
+    """A dataset folder that is malformed or half there."""
+
+
+class BadModel(ToolscoutError, ValueError):
+    """A model folder that cannot be opened."""
+
+
+class StoreError(ToolscoutError):
+    """A store that cannot be opened, read or written."""
+
+
+class NewerStore(StoreError):
+    """A store written by a newer version of toolscout."""
+
+
+class CorruptStore(StoreError):
+    """A file that is not a readable store."""
+
+
+class ReadOnlyStore(StoreError):
+    """A store that may be read but not written."""
+
+
+class DiskFull(StoreError):
+    """No room left to write; the last committed state is intact."""
+
+
+class MissingEncoder(ToolscoutError):
+    """No sentence encoder is installed; words alone can still answer."""
+
+
+class NeedsTraining(ToolscoutError):
+    """A method that cannot take these tools without training."""
+
+    def __init__(self, ids: Sequence[str], command: str) -> None:
+        """Name the tools and the command that trains the method on them."""
+        shown = ", ".join(ids[:5]) + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")
+        super().__init__(f"this method cannot search {shown} before it is trained on them; run: {command}")
+        self.ids = tuple(ids)
+        self.command = command
+
+
+class MissingExtra(ToolscoutError, ImportError):
+    """A part of toolscout whose optional dependencies are not installed."""
+
+    def __init__(self, feature: str, extra: str) -> None:
+        """Name the feature and print the exact line that installs it."""
+        super().__init__(
+            f"{feature} needs the optional dependencies of '{extra}'; run: pip install 'toolscout[{extra}]'"
+        )
+        self.extra = extra

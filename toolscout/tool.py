@@ -1,0 +1,252 @@
+"""Tool: the one record that everything else speaks of, shaped like an MCP tool plus its namespace."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
+
+from toolscout.errors import BadTool
+
+DOCUMENT_VERSION = 1
+# A description of megabytes says nothing more to a search than its first pages; the record itself stays whole.
+MAX_DESCRIPTION_CHARS = 20_000
+MAX_DOCUMENT_CHARS = 60_000
+MAX_SCHEMA_DEPTH = 12
+
+_WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+|[^\W\d_A-Za-z]+")
+_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]+")
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
+
+OriginKind = Literal["mcp", "http", "function"]
+
+
+def split_words(identifier: str) -> list[str]:
+    """Split an identifier at camelCase, snake_case, kebab-case and digits: "getHTTPCode2" -> get HTTP Code 2."""
+    return _WORD.findall(identifier)
+
+
+def clean_text(text: str) -> str:
+    """One line of printable text: terminal escapes, control and direction characters become spaces."""
+    if not text.isprintable():  # the common case needs none of the three passes
+        text = _UNPRINTABLE.sub(" ", _ANSI.sub(" ", text))
+    return " ".join(text.split())
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """How to call a tool. Never holds a secret: headers and environments are given again when it is called.
+
+    kind "mcp": target is the server's command line or URL, details["tool"] the name the server knows.
+    kind "http": target is the base URL, details hold method, path and where each parameter goes.
+    kind "function": target is "module:qualified.name".
+    """
+
+    kind: OriginKind
+    target: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_record(self) -> dict[str, Any]:
+        """The JSON form that from_record reads."""
+        return {"kind": self.kind, "target": self.target, "details": dict(self.details)}
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
+        """Read what to_record wrote."""
+        kind, target, details = record.get("kind"), record.get("target"), record.get("details", {})
+        if kind not in ("mcp", "http", "function") or not isinstance(target, str) or not isinstance(details, Mapping):
+            raise BadTool("an origin needs kind (mcp, http or function), target (text) and details (an object)")
+        return cls(kind=kind, target=target, details=details)
+
+
+def _empty_schema() -> dict[str, Any]:
+    return {"type": "object", "properties": {}}
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """One callable thing, described. Its id, "namespace/name", is stable for as long as it exists."""
+
+    namespace: str
+    name: str
+    description: str = ""
+    title: str = ""
+    input_schema: Mapping[str, Any] = field(default_factory=_empty_schema)
+    output_schema: Mapping[str, Any] | None = None
+    annotations: Mapping[str, Any] = field(default_factory=dict)
+    tags: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+    examples: tuple[str, ...] = ()
+    origin: Origin | None = None
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse what no caller could use; accept everything that real servers publish."""
+        for label, value in (("namespace", self.namespace), ("name", self.name)):
+            if not isinstance(value, str) or not value.strip():
+                raise BadTool(f"a tool needs a {label}: text that is not empty, got {value!r:.80}")
+            if value != value.strip() or _UNPRINTABLE.search(value):
+                raise BadTool(f"a tool's {label} may not hold control characters or outer spaces, got {value!r:.80}")
+        for label, value in (("description", self.description), ("title", self.title)):
+            if not isinstance(value, str):
+                raise BadTool(f"tool {self.id}: {label} must be text, got {type(value).__name__}")
+        if not isinstance(self.input_schema, Mapping):
+            raise BadTool(f"tool {self.id}: inputSchema must be a JSON object, got {type(self.input_schema).__name__}")
+        if self.output_schema is not None and not isinstance(self.output_schema, Mapping):
+            raise BadTool(f"tool {self.id}: outputSchema must be a JSON object or absent")
+
+    def __hash__(self) -> int:
+        """Equal tools have equal ids; schemas are dicts and cannot be hashed."""
+        return hash((self.namespace, self.name))
+
+    @property
+    def id(self) -> str:
+        """The stable id. A slash in the name is escaped, so that no two tools can share an id."""
+        return tool_id(self.namespace, self.name)
+
+    def document(self) -> str:
+        """The text that is searched: names whole and split, title, description, parameters; no JSON punctuation."""
+        whole = f"{self.namespace} {self.name}"
+        lines = [whole]
+        split = " ".join(split_words(self.namespace) + split_words(self.name)).lower()
+        if split and split != whole.lower():
+            lines.append(split)
+        lines += [self.title] if self.title and self.title.lower() not in (self.name.lower(), split) else []
+        lines += [self.description[:MAX_DESCRIPTION_CHARS]] if self.description else []
+        lines += [" ".join(self.tags)] if self.tags else []
+        lines.extend(_parameter_lines(self.input_schema))
+        return "\n".join(filter(None, map(clean_text, lines)))[:MAX_DOCUMENT_CHARS]
+
+    def digest(self) -> str:
+        """Identifies the searched text, and so the vector of it."""
+        return text_digest(self.document())
+
+    def content_digest(self) -> str:
+        """Identifies the whole record: changes whenever anything a caller could see changes."""
+        record = json.dumps(self.to_record(), sort_keys=True, ensure_ascii=True, default=str)
+        return hashlib.blake2b(record.encode(), digest_size=16).hexdigest()
+
+    def to_record(self) -> dict[str, Any]:
+        """The JSON form that from_record reads: an MCP tool, its namespace, and what MCP has no field for."""
+        record: dict[str, Any] = {"namespace": self.namespace, "name": self.name, "description": self.description}
+        record["inputSchema"] = dict(self.input_schema)
+        optional = {
+            "title": self.title,
+            "outputSchema": self.output_schema,
+            "annotations": dict(self.annotations),
+            "tags": list(self.tags),
+            "aliases": list(self.aliases),
+            "examples": list(self.examples),
+            "origin": self.origin.to_record() if self.origin else None,
+            "_meta": dict(self.meta),
+        }
+        record.update({key: value for key, value in optional.items() if value})
+        return record
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any], namespace: str | None = None) -> Self:
+        """Read an MCP-shaped record; `namespace` serves where the record names none."""
+        if not isinstance(record, Mapping):
+            raise BadTool(f"a tool record must be a JSON object, got {type(record).__name__}")
+        origin = record.get("origin")
+        schema = record.get("inputSchema", record.get("input_schema", record.get("parameters")))
+        return cls(
+            namespace=record.get("namespace") or namespace or "default",
+            name=record.get("name") or "",
+            description=record.get("description") or "",
+            title=record.get("title") or "",
+            input_schema=_empty_schema() if schema is None else schema,
+            output_schema=record.get("outputSchema", record.get("output_schema")),
+            annotations=_mapping(record, "annotations"),
+            tags=_texts(record, "tags"),
+            aliases=_texts(record, "aliases"),
+            examples=_texts(record, "examples"),
+            origin=Origin.from_record(origin) if isinstance(origin, Mapping) else None,
+            meta=_mapping(record, "_meta"),
+        )
+
+
+def tool_id(namespace: str, name: str) -> str:
+    """Join a namespace and a name into an id."""
+    return (
+        f"{namespace}/{name.replace('%', '%25').replace('/', '%2F')}"
+        if "/" in name or "%" in name
+        else f"{namespace}/{name}"
+    )
+
+
+def namespace_of(tool_id: str) -> str:
+    """The namespace part of an id."""
+    return tool_id.rpartition("/")[0]
+
+
+def text_digest(text: str) -> str:
+    """Identifies a searched text together with the rules that made it."""
+    return hashlib.blake2b(f"{DOCUMENT_VERSION}\n{text}".encode(errors="replace"), digest_size=16).hexdigest()
+
+
+def _mapping(record: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = record.get(key)
+    return value if isinstance(value, Mapping) else {}
+
+
+def _texts(record: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    value = record.get(key)
+    if isinstance(value, str):
+        return (value,)
+    return tuple(item for item in value if isinstance(item, str)) if isinstance(value, Sequence) else ()
+
+
+def _parameter_lines(schema: Mapping[str, Any]) -> Iterator[str]:
+    """One line for each parameter, however deep: its name whole and split, its description, its enum values."""
+    definitions = schema.get("$defs") or schema.get("definitions") or {}
+    yield from _walk(schema, definitions if isinstance(definitions, Mapping) else {}, 0, frozenset())
+
+
+def _walk(schema: Any, definitions: Mapping[str, Any], depth: int, followed: frozenset[str]) -> Iterator[str]:
+    if not isinstance(schema, Mapping) or depth > MAX_SCHEMA_DEPTH:
+        return
+    reference = schema.get("$ref")
+    if isinstance(reference, str) and reference not in followed:
+        target = definitions.get(reference.rpartition("/")[2])
+        yield from _walk(target, definitions, depth + 1, followed | {reference})
+    properties = schema.get("properties")
+    if isinstance(properties, Mapping):
+        for name, parameter in properties.items():
+            yield _parameter_line(str(name), parameter if isinstance(parameter, Mapping) else {})
+            yield from _walk(parameter, definitions, depth + 1, followed)
+    for key in ("items", "additionalProperties", "not"):
+        yield from _walk(schema.get(key), definitions, depth + 1, followed)
+    for key in ("anyOf", "oneOf", "allOf", "prefixItems"):
+        branches = schema.get(key)
+        for branch in branches if isinstance(branches, Sequence) and not isinstance(branches, str) else ():
+            yield from _enum_line(branch)
+            yield from _walk(branch, definitions, depth + 1, followed)
+    items = schema.get("items")
+    if isinstance(items, Mapping):
+        yield from _enum_line(items)
+
+
+def _parameter_line(name: str, parameter: Mapping[str, Any]) -> str:
+    words = [name]
+    split = " ".join(split_words(name)).lower()
+    if split and split != name.lower():
+        words.append(split)
+    for key in ("title", "description"):
+        text = parameter.get(key)
+        if isinstance(text, str) and text.lower() not in (split, name.lower()):
+            words.append(text[:MAX_DESCRIPTION_CHARS])
+    words.extend(_enum_line(parameter))
+    return " ".join(words)
+
+
+def _enum_line(schema: Any) -> Iterator[str]:
+    if isinstance(schema, Mapping):
+        values = schema.get("enum")
+        values = values if isinstance(values, list) else [schema["const"]] if "const" in schema else []
+        texts = [str(value) for value in values if isinstance(value, str | int | float) and not isinstance(value, bool)]
+        if texts:
+            yield " ".join(texts)
