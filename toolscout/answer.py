@@ -29,7 +29,6 @@ class MatchedWords:
     """Words of the request that stand in the tool's document, the most telling first."""
 
     words: tuple[str, ...]
-    score: float
     kind: Literal["matched_words"] = "matched_words"
 
     def __str__(self) -> str:

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, Literal, Protocol, Self
 
 from toolscout.errors import BadTool
 
@@ -15,6 +15,7 @@ DOCUMENT_VERSION = 1
 # A description of megabytes says nothing more to a search than its first pages; the record itself stays whole.
 MAX_DESCRIPTION_CHARS = 20_000
 MAX_DOCUMENT_CHARS = 60_000
+MAX_SERVICE_CHARS = 300
 MAX_SCHEMA_DEPTH = 12
 
 _WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+|[^\W\d_A-Za-z]+")
@@ -74,6 +75,7 @@ class Tool:
     name: str
     description: str = ""
     title: str = ""
+    service: str = ""  # what the service behind the namespace is, in a sentence or two
     input_schema: Mapping[str, Any] = field(default_factory=_empty_schema)
     output_schema: Mapping[str, Any] | None = None
     annotations: Mapping[str, Any] = field(default_factory=dict)
@@ -90,7 +92,7 @@ class Tool:
                 raise BadTool(f"a tool needs a {label}: text that is not empty, got {value!r:.80}")
             if value != value.strip() or _UNPRINTABLE.search(value):
                 raise BadTool(f"a tool's {label} may not hold control characters or outer spaces, got {value!r:.80}")
-        for label, value in (("description", self.description), ("title", self.title)):
+        for label, value in (("description", self.description), ("title", self.title), ("service", self.service)):
             if not isinstance(value, str):
                 raise BadTool(f"tool {self.id}: {label} must be text, got {type(value).__name__}")
         if not isinstance(self.input_schema, Mapping):
@@ -110,15 +112,15 @@ class Tool:
     def document(self) -> str:
         """The text that is searched: names whole and split, title, description, parameters; no JSON punctuation."""
         whole = f"{self.namespace} {self.name}"
-        lines = [whole]
         split = " ".join(split_words(self.namespace) + split_words(self.name)).lower()
-        if split and split != whole.lower():
-            lines.append(split)
+        lines = [split] if split and split != whole.lower() else []
         lines += [self.title] if self.title and self.title.lower() not in (self.name.lower(), split) else []
-        lines += [self.description[:MAX_DESCRIPTION_CHARS]] if self.description else []
-        lines += [" ".join(self.tags)] if self.tags else []
+        lines += [self.description[:MAX_DESCRIPTION_CHARS]]
+        lines += [self.service[:MAX_SERVICE_CHARS]] if self.service != self.description else []
         lines.extend(_parameter_lines(self.input_schema))
-        return "\n".join(filter(None, map(clean_text, lines)))[:MAX_DOCUMENT_CHARS]
+        body = "\n".join(filter(None, map(clean_text, lines)))[:MAX_DOCUMENT_CHARS]
+        # The whole names come last: words need them, while an encoder that reads the first lines does better without.
+        return f"{body}\n{clean_text(whole)}" if body else clean_text(whole)
 
     def digest(self) -> str:
         """Identifies the searched text, and so the vector of it."""
@@ -135,6 +137,7 @@ class Tool:
         record["inputSchema"] = dict(self.input_schema)
         optional = {
             "title": self.title,
+            "service": self.service,
             "outputSchema": self.output_schema,
             "annotations": dict(self.annotations),
             "tags": list(self.tags),
@@ -158,6 +161,7 @@ class Tool:
             name=record.get("name") or "",
             description=record.get("description") or "",
             title=record.get("title") or "",
+            service=_service(record),
             input_schema=_empty_schema() if schema is None else schema,
             output_schema=record.get("outputSchema", record.get("output_schema")),
             annotations=_mapping(record, "annotations"),
@@ -167,6 +171,52 @@ class Tool:
             origin=Origin.from_record(origin) if isinstance(origin, Mapping) else None,
             meta=_mapping(record, "_meta"),
         )
+
+
+class Searchable(Protocol):
+    """What a retriever needs to know of a tool: a Tool is one, and so is the shorter record a store keeps."""
+
+    @property
+    def id(self) -> str:
+        """The stable id."""
+
+    @property
+    def name(self) -> str:
+        """The name inside the namespace."""
+
+    @property
+    def namespace(self) -> str:
+        """The namespace."""
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """Other names that must find the tool."""
+
+    def document(self) -> str:
+        """The searched text."""
+
+    def digest(self) -> str:
+        """Identifies the searched text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A tool as a store lists it for indexing: its searched text is already made."""
+
+    id: str
+    namespace: str
+    name: str
+    aliases: tuple[str, ...]
+    text: str
+    text_digest: str
+
+    def document(self) -> str:
+        """The searched text."""
+        return self.text
+
+    def digest(self) -> str:
+        """Identifies the searched text."""
+        return self.text_digest
 
 
 def tool_id(namespace: str, name: str) -> str:
@@ -183,6 +233,12 @@ def namespace_of(tool_id: str) -> str:
     return tool_id.rpartition("/")[0]
 
 
+def name_of(tool_id: str) -> str:
+    """The name part of an id."""
+    name = tool_id.rpartition("/")[2]
+    return name.replace("%2F", "/").replace("%25", "%") if "%" in name else name
+
+
 def text_digest(text: str) -> str:
     """Identifies a searched text together with the rules that made it."""
     return hashlib.blake2b(f"{DOCUMENT_VERSION}\n{text}".encode(errors="replace"), digest_size=16).hexdigest()
@@ -191,6 +247,13 @@ def text_digest(text: str) -> str:
 def _mapping(record: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     value = record.get(key)
     return value if isinstance(value, Mapping) else {}
+
+
+def _service(record: Mapping[str, Any]) -> str:
+    """What published catalogues say of the server or product a tool belongs to."""
+    meta = _mapping(record, "_meta")
+    text = record.get("service") or meta.get("server_description") or meta.get("tool_description")
+    return text if isinstance(text, str) else ""
 
 
 def _texts(record: Mapping[str, Any], key: str) -> tuple[str, ...]:

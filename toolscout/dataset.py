@@ -1,0 +1,398 @@
+"""Dataset: tools, requests, and which tools each request needs. A BEIR folder in and out."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import zlib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, Self, cast, get_args
+
+from toolscout.errors import BadDataset, BadTool
+from toolscout.tool import Tool, clean_text
+
+Kind = Literal["use", "no_tool", "nothing_fits"]
+KINDS: tuple[str, ...] = get_args(Kind)
+Qrels = dict[str, tuple[str, ...]]
+_QRELS_HEADER = ("query-id", "corpus-id", "score")
+_SCENES_HEADER = ("scene-id", "tool-id")
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """The requests of one qrels file in its order, and the tool ids each of them needs."""
+
+    name: str
+    requests: list[tuple[str, str]]
+    gold: list[tuple[str, ...]]
+
+    def __len__(self) -> int:
+        """How many requests there are."""
+        return len(self.requests)
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """Tools, requests and gold. `qrels` maps a split to its requests' gold tool ids; a request may have no gold.
+
+    `metadata` holds what is known of a request beside its text; its keys "kind", "split" and "scene" mean something
+    here. `scenes` are the published tool sets by scene id, empty where there are none.
+    """
+
+    name: str
+    tools: list[Tool]
+    requests: dict[str, str]
+    qrels: dict[str, Qrels]
+    metadata: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    scenes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse gold that names what is not here, empty splits, and kinds that contradict the gold."""
+        ids = {tool.id for tool in self.tools}
+        if len(ids) != len(self.tools):
+            raise BadDataset(f"{self.name}: two tools share an id; give each its own namespace or name")
+        for split, qrels in self.qrels.items():
+            where = f"{self.name}, split {split}"
+            if not qrels:
+                raise BadDataset(f"{where}: no request has a gold tool; add rows with score 1 or remove the split")
+            _refuse_unknown(where, "request", qrels.keys() - self.requests.keys())
+            _refuse_unknown(where, "tool", {tool_id for gold in qrels.values() for tool_id in gold} - ids)
+            if not all(qrels.values()):
+                raise BadDataset(f"{where}: a request without gold tools; leave such requests out of the qrels")
+        self._check_kinds()
+
+    def _check_kinds(self) -> None:
+        with_gold = {request_id for qrels in self.qrels.values() for request_id in qrels}
+        for request_id, about in self.metadata.items():
+            kind, where = about.get("kind"), f"{self.name}: request {request_id}"
+            if kind is not None and kind not in KINDS:
+                raise BadDataset(f"{where} has kind {kind!r}; use one of {', '.join(KINDS)}")
+            if kind in ("no_tool", "nothing_fits") and request_id in with_gold:
+                raise BadDataset(f"{where} has kind {kind} and gold tools; remove one of them")
+            if kind == "use" and request_id not in self.qrels.get(str(about.get("split")), {request_id}):
+                raise BadDataset(f"{where} has kind use and no gold tools; add them to its split or change its kind")
+
+    @classmethod
+    def load(cls, folder: str | Path, splits: Sequence[str] | None = None) -> Self:
+        """Read a BEIR folder: corpus.jsonl and queries.jsonl (or .gz), qrels/*.tsv; `splits` reads only those."""
+        folder = Path(folder).resolve()
+        if not folder.is_dir():
+            raise BadDataset(f"{folder} is not a folder; name a BEIR folder (corpus.jsonl, queries.jsonl, qrels/*.tsv)")
+        corpus, queries, files = _find(folder, "corpus.jsonl"), _find(folder, "queries.jsonl"), _qrels_files(folder)
+        unknown = [name for name in splits or () if name not in files]
+        if unknown:
+            raise BadDataset(f"{folder} has no split {', '.join(unknown)}; it has: {', '.join(files)}")
+        tools, tool_ids = _read_corpus(corpus, folder.name)
+        requests, metadata = _read_queries(queries)
+        chosen = list(files) if splits is None else list(dict.fromkeys(splits))
+        return cls(
+            name=folder.name,
+            tools=tools,
+            requests=requests,
+            qrels={name: _read_qrels(files[name], requests, tool_ids) for name in chosen},
+            metadata=metadata,
+            scenes=_read_scenes(folder / "scenes.tsv", tool_ids),
+        )
+
+    def save(self, folder: str | Path) -> None:
+        """Write a BEIR folder that load reads back. The folder must be new or empty, so that no stale split stays."""
+        folder = Path(folder)
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise BadDataset(f"{folder} is not an empty folder; save a dataset into a new one")
+        (folder / "qrels").mkdir(parents=True, exist_ok=True)
+        corpus_ids = self._corpus_ids()
+        _write_rows(folder / "corpus.jsonl", (_corpus_row(tool, corpus_ids[tool.id]) for tool in self.tools))
+        _write_rows(folder / "queries.jsonl", (self._query_row(request_id) for request_id in self.requests))
+        for split, qrels in self.qrels.items():
+            rows = ((request_id, corpus_ids[tool], "1") for request_id, gold in qrels.items() for tool in gold)
+            _write_table(folder / "qrels" / f"{split}.tsv", _QRELS_HEADER, rows)
+        if self.scenes:
+            pairs = ((scene, corpus_ids[tool]) for scene, tools in self.scenes.items() for tool in tools)
+            _write_table(folder / "scenes.tsv", _SCENES_HEADER, pairs)
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The names of the splits that were read."""
+        return tuple(self.qrels)
+
+    def split(self, name: str) -> Split:
+        """The requests of a split that have gold, with their gold."""
+        qrels = self._qrels(name)
+        return Split(name, [(request_id, self.requests[request_id]) for request_id in qrels], list(qrels.values()))
+
+    def goldless(self, split: str) -> list[tuple[str, str]]:
+        """The requests that belong to a split by their metadata but need no tool, or find none that fits."""
+        qrels = self._qrels(split)
+        return [
+            (request_id, text)
+            for request_id, text in self.requests.items()
+            if request_id not in qrels and self._about(request_id).get("split") == split
+        ]
+
+    def kind(self, request_id: str) -> Kind:
+        """What is right for a request: to use tools (unless said otherwise), to use none, to find that none fits."""
+        if request_id not in self.requests:
+            raise BadDataset(f"{self.name} has no request {request_id!r}")
+        return cast(Kind, self._about(request_id).get("kind", "use"))
+
+    def scene(self, request_id: str) -> str:
+        """What a request shares with those like it: its published scene, else its set of gold tools, else itself."""
+        published = self._about(request_id).get("scene")
+        if published is not None:
+            return str(published)
+        for qrels in self.qrels.values():
+            if request_id in qrels:
+                return " ".join(sorted(qrels[request_id]))
+        return request_id
+
+    def new_tools(self, train: str, test: str) -> frozenset[str]:
+        """The gold tools of one split that no request of another needs: what training on that one cannot have seen."""
+        known = {tool for gold in self._qrels(train).values() for tool in gold}
+        return frozenset(tool for gold in self._qrels(test).values() for tool in gold) - known
+
+    def request_digests(self, split: str) -> frozenset[str]:
+        """Digests of all requests of a split, those without gold too: how leaks between splits and sets are found."""
+        texts = [text for _, text in self.split(split).requests + self.goldless(split)]
+        return frozenset(map(request_digest, texts))
+
+    def digest(self, split: str | None = None) -> str:
+        """Identifies the tools, requests and gold of one split, or of all that were read; order does not matter."""
+        names = [split] if split is not None else sorted(self.qrels)
+        asked: dict[str, Any] = {}
+        for name in names:
+            gold = [[key, self.requests[key], sorted(tools)] for key, tools in self._qrels(name).items()]
+            bare = [[key, text, self.kind(key)] for key, text in self.goldless(name)]
+            asked[name] = sorted(gold) + sorted(bare)
+        known = hashlib.blake2b(json.dumps(asked).encode(), digest_size=16)
+        for tool in sorted(self.tools, key=lambda tool: tool.id):
+            known.update(json.dumps(_without_corpus_id(tool).to_record(), sort_keys=True, default=str).encode())
+        return known.hexdigest()
+
+    def _qrels(self, split: str) -> Qrels:
+        if split not in self.qrels:
+            raise BadDataset(f"{self.name} has no split {split!r}; it has: {', '.join(self.qrels) or 'none'}")
+        return self.qrels[split]
+
+    def _about(self, request_id: str) -> Mapping[str, Any]:
+        return self.metadata.get(request_id, {})
+
+    def _query_row(self, request_id: str) -> dict[str, Any]:
+        row: dict[str, Any] = {"_id": request_id, "text": self.requests[request_id]}
+        about = self._about(request_id)
+        return row | {"metadata": dict(about)} if about else row
+
+    def _corpus_ids(self) -> dict[str, str]:
+        """The corpus id each tool came with, where it is still its own; its tool id otherwise."""
+        taken: dict[str, str] = {}
+        for tool in self.tools:
+            wanted = tool.meta.get("corpus_id")
+            corpus_id = wanted if isinstance(wanted, str) and wanted not in taken else tool.id
+            if corpus_id in taken:
+                raise BadDataset(f"{self.name}: {tool.id} and {taken[corpus_id]} claim the corpus id {corpus_id}")
+            taken[corpus_id] = tool.id
+        return {tool_id: corpus_id for corpus_id, tool_id in taken.items()}
+
+
+def tool_from_row(row: Mapping[str, Any], namespace: str) -> Tool:
+    """Make a Tool of a BEIR corpus row: of its metadata.tool, else of its title and text in the given namespace."""
+    corpus_id = row.get("_id")
+    metadata = row.get("metadata")
+    record = metadata.get("tool") if isinstance(metadata, Mapping) else None
+    if record is None:
+        name = clean_text(str(row.get("title") or corpus_id or ""))
+        return Tool(namespace, name, description=row.get("text") or "", meta={"corpus_id": corpus_id})
+    if not isinstance(record, Mapping):
+        raise BadTool(f"corpus row {corpus_id}: metadata.tool must be a JSON object, got {type(record).__name__}")
+    meta = record.get("_meta")
+    meta = {**meta, "corpus_id": corpus_id} if isinstance(meta, Mapping) else {"corpus_id": corpus_id}
+    tags = _texts(record.get("tags"))
+    tags += [category for category in _texts(meta.get("category")) if category not in tags]
+    return Tool.from_record({**record, "tags": tags, "_meta": meta}, namespace)
+
+
+def request_digest(text: str) -> str:
+    """Identifies a request's text whatever its letter case and white space."""
+    return hashlib.blake2b(" ".join(text.casefold().split()).encode(errors="replace"), digest_size=8).hexdigest()
+
+
+def _texts(value: Any) -> list[str]:
+    items = [value] if isinstance(value, str) else value if isinstance(value, list) else []
+    return [item for item in items if isinstance(item, str) and item]
+
+
+def _without_corpus_id(tool: Tool) -> Tool:
+    return replace(tool, meta={key: value for key, value in tool.meta.items() if key != "corpus_id"})
+
+
+def _some(ids: Collection[str]) -> str:
+    shown = sorted(ids)[:5]
+    return ", ".join(shown) + (f" and {len(ids) - len(shown)} more" if len(ids) > len(shown) else "")
+
+
+def _refuse_unknown(where: str, what: str, ids: Collection[str]) -> None:
+    if ids:
+        raise BadDataset(f"{where}: {len(ids)} unknown {what} ids: {_some(ids)}; add them or remove their rows")
+
+
+def _find(folder: Path, name: str) -> Path:
+    for path in (folder / name, folder / f"{name}.gz"):
+        if path.is_file():
+            return path
+    raise BadDataset(f"{folder} is only half a dataset: {name} (or {name}.gz) is missing")
+
+
+def _qrels_files(folder: Path) -> dict[str, Path]:
+    """The split files by split name."""
+    files = sorted((folder / "qrels").glob("*.tsv")) + sorted((folder / "qrels").glob("*.tsv.gz"))
+    found: dict[str, Path] = {}
+    for path in files:
+        if not path.name.startswith("."):
+            found.setdefault(path.name.removesuffix(".gz").removesuffix(".tsv"), path)
+    if not found:
+        raise BadDataset(f"{folder} is only half a dataset: qrels/*.tsv is missing")
+    return found
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines that are not blank, with their numbers."""
+    number = 0
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
+            for number, line in enumerate(stream, 1):
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+                if text.strip():
+                    yield number, text
+    except UnicodeDecodeError as error:
+        raise BadDataset(f"{path} line {number}: not UTF-8 ({error.reason}); convert the file to UTF-8") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise BadDataset(f"{path} cannot be read after line {number}: {error}") from error
+
+
+def _rows(path: Path) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    """Each JSON object of a .jsonl file with its line and its _id, which must be its own."""
+    seen: dict[str, int] = {}
+    for number, line in _lines(path):
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise BadDataset(f"{path} line {number}: not JSON ({error})") from error
+        if not isinstance(row, dict):
+            raise BadDataset(f"{path} line {number}: a JSON object is needed, got {type(row).__name__}")
+        row_id = row.get("_id")
+        row_id = str(row_id) if isinstance(row_id, int) else row_id
+        if not isinstance(row_id, str) or not row_id:
+            raise BadDataset(f"{path} line {number}: every row needs an _id: text that is not empty")
+        if seen.setdefault(row_id, number) != number:
+            raise BadDataset(f"{path} line {number}: the _id {row_id} is already that of line {seen[row_id]}")
+        row["_id"] = row_id
+        yield number, row_id, row
+
+
+def _read_corpus(path: Path, namespace: str) -> tuple[list[Tool], dict[str, str]]:
+    """The tools, and the tool id of each corpus id. Equal tools become one; different ones of one id are kept apart."""
+    tools: dict[str, Tool] = {}
+    tool_ids: dict[str, str] = {}
+    for number, corpus_id, row in _rows(path):
+        try:
+            tool = tool_from_row(row, namespace)
+        except BadTool as error:
+            raise BadDataset(f"{path} line {number}: {error}") from error
+        tool_id = tool.id
+        if tool_id in tools:
+            tool = _kept_apart(tool, tools)
+            tool_id = tool.id
+        tools.setdefault(tool_id, tool)
+        tool_ids[corpus_id] = tool_id
+    if not tools:
+        raise BadDataset(f"{path} holds no tools")
+    return list(tools.values()), tool_ids
+
+
+def _kept_apart(tool: Tool, tools: Mapping[str, Tool]) -> Tool:
+    """The tool itself where its id holds an equal one, else the same in the namespace's first free -2, -3 …"""
+    candidate, number = tool, 1
+    while (held := tools.get(candidate.id)) is not None and _without_corpus_id(held) != _without_corpus_id(candidate):
+        number += 1
+        candidate = replace(tool, namespace=f"{tool.namespace}-{number}")
+    return candidate
+
+
+def _read_queries(path: Path) -> tuple[dict[str, str], dict[str, Mapping[str, Any]]]:
+    requests: dict[str, str] = {}
+    metadata: dict[str, Mapping[str, Any]] = {}
+    for number, request_id, row in _rows(path):
+        text, about = row.get("text"), row.get("metadata")
+        if not isinstance(text, str) or not text.strip():
+            raise BadDataset(f"{path} line {number}: request {request_id} needs a text that is not empty")
+        if about is not None and not isinstance(about, dict):
+            raise BadDataset(f"{path} line {number}: metadata must be a JSON object, got {type(about).__name__}")
+        requests[request_id] = text
+        if about:
+            metadata[request_id] = about
+    if not requests:
+        raise BadDataset(f"{path} holds no requests")
+    return requests, metadata
+
+
+def _read_qrels(path: Path, requests: Collection[str], tool_ids: Mapping[str, str]) -> Qrels:
+    scores: dict[tuple[str, str], float] = {}
+    for number, line in _lines(path):
+        cells = tuple(line.split("\t"))
+        if number == 1 and cells == _QRELS_HEADER:
+            continue
+        try:
+            request_id, corpus_id, text = cells
+            score = float(text)
+        except ValueError as error:
+            raise BadDataset(f"{path} line {number}: needs {' TAB '.join(_QRELS_HEADER)}, got {line!r:.80}") from error
+        if scores.setdefault((request_id, corpus_id), score) != score:
+            raise BadDataset(f"{path} line {number}: {request_id} and {corpus_id} were given another score before")
+    _refuse_unknown(str(path), "request", {request_id for request_id, _ in scores} - set(requests))
+    _refuse_unknown(str(path), "tool", {corpus_id for _, corpus_id in scores} - tool_ids.keys())
+    gold: dict[str, dict[str, None]] = {}
+    for (request_id, corpus_id), score in scores.items():
+        if score > 0:
+            gold.setdefault(request_id, {})[tool_ids[corpus_id]] = None
+    if not gold:
+        raise BadDataset(f"{path} is an empty split: no row has a score above 0; add some or remove the file")
+    return {request_id: tuple(tools) for request_id, tools in gold.items()}
+
+
+def _read_scenes(path: Path, tool_ids: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
+    if not path.is_file():
+        return {}
+    scenes: dict[str, dict[str, None]] = {}
+    for number, line in _lines(path):
+        cells = tuple(line.split("\t"))
+        if number == 1 and cells == _SCENES_HEADER:
+            continue
+        if len(cells) != 2 or cells[1] not in tool_ids:
+            raise BadDataset(f"{path} line {number}: needs a scene id, TAB, a known corpus id, got {line!r:.80}")
+        scenes.setdefault(cells[0], {})[tool_ids[cells[1]]] = None
+    return {scene: tuple(tools) for scene, tools in scenes.items()}
+
+
+def _corpus_row(tool: Tool, corpus_id: str) -> dict[str, Any]:
+    return {
+        "_id": corpus_id,
+        "title": tool.title or tool.name,
+        "text": tool.document(),
+        "metadata": {"tool": _without_corpus_id(tool).to_record()},
+    }
+
+
+def _write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    # Lone surrogates cannot be written as UTF-8; as \u escapes they can.
+    with path.open("w", encoding="utf-8", newline="\n") as stream:
+        stream.writelines(json.dumps(row, default=str) + "\n" for row in rows)
+
+
+def _write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    with path.open("w", encoding="utf-8", newline="\n") as stream:
+        for row in (header, *rows):
+            if any("\t" in cell or "\n" in cell or "\r" in cell for cell in row):
+                raise BadDataset(f"{path}: no id may hold a tab or a line break, got {row!r:.80}")
+            stream.write("\t".join(row) + "\n")

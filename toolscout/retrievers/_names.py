@@ -1,0 +1,129 @@
+"""Finds the tools a request names outright, so that an exact name always comes first."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from toolscout.tool import name_of, namespace_of, split_words
+
+# A name found in the request outranks every score that words or vectors can give.
+EXACT_BONUS = 1000.0
+
+_TOKEN = re.compile(r"[^\s,;!?()\[\]{}<>\"'`“”‘’«»]+")
+_QUOTED = re.compile(r"[\"'`“‘«]([^\"'`”’»]{1,200})[\"'`”’»]")
+_SEPARATED = re.compile(r"[\w%][./:_-]+[\w%]|[a-z][A-Z]|[A-Za-z]\d|\d[A-Za-z]")
+_CUES = frozenset(
+    [
+        "use",
+        "using",
+        "call",
+        "calling",
+        "run",
+        "running",
+        "invoke",
+        "tool",
+        "function",
+        "endpoint",
+        "command",
+        "api",
+        "via",
+    ]
+)
+_MAX_ALIAS_WORDS = 8
+
+
+def _key(text: str) -> str:
+    """createIssue, create_issue and create-issue are one name."""
+    return "_".join(split_words(text)).lower()
+
+
+class Names:
+    """Names and aliases of the tools of one index, by their normalised form."""
+
+    def __init__(self) -> None:
+        """Start empty."""
+        self._ids: dict[str, list[str]] = {}
+        self._aliases: dict[str, list[str]] = {}
+        self._of: dict[str, tuple[str, ...]] = {}
+
+    @property
+    def aliases(self) -> Mapping[str, Sequence[str]]:
+        """The aliases of every tool that has any."""
+        return self._of
+
+    def add(self, tool_id: str, aliases: Sequence[str] = ()) -> None:
+        """Know a tool by its name and aliases. One that is known already must be removed first."""
+        _insert(self._ids, _key(name_of(tool_id)), tool_id)
+        if aliases:
+            self._of[tool_id] = tuple(aliases)
+        for alias in aliases:
+            _insert(self._aliases, _key(alias), tool_id)
+
+    def remove(self, tool_id: str) -> None:
+        """Forget a tool."""
+        _discard(self._ids, _key(name_of(tool_id)), tool_id)
+        for alias in self._of.pop(tool_id, ()):
+            _discard(self._aliases, _key(alias), tool_id)
+
+    def find(self, request: str) -> dict[str, str]:
+        """The ids of the tools that the request names, each with the words that name it."""
+        found: dict[str, str] = {}
+        for text in self._mentions(request):
+            for tool_id in self._named(text):
+                found.setdefault(tool_id, text)
+        if self._aliases:
+            for text, tool_id in self._aliased(request):
+                found.setdefault(tool_id, text)
+        return found
+
+    def is_name(self, request: str) -> bool:
+        """Whether the request is nothing but the name of a tool."""
+        return bool(self._named(request.strip()))
+
+    def _named(self, text: str) -> Sequence[str]:
+        """Tools called `text`, with or without their namespace in front."""
+        words = [word.lower() for word in split_words(text)]
+        for start in range(len(words)):
+            ids = self._ids.get("_".join(words[start:]), ())
+            if start == 0 and ids:
+                return ids
+            namespace = "_".join(words[:start])
+            qualified = [tool_id for tool_id in ids if _key(namespace_of(tool_id)) == namespace]
+            if qualified:
+                return qualified
+        return ()
+
+    def _mentions(self, request: str) -> Iterator[str]:
+        """The pieces of a request that could be a name: all of it, what is quoted, what looks like an identifier.
+
+        A plain word such as "search" is taken for a name only beside a word like "tool" or "call".
+        """
+        yield request.strip()
+        yield from _QUOTED.findall(request)
+        tokens = [token.strip(".:-/") for token in _TOKEN.findall(request)]
+        for index, token in enumerate(tokens):
+            beside = {word.lower() for word in tokens[max(0, index - 1) : index + 2] if word is not token}
+            if _SEPARATED.search(token) or beside & _CUES:
+                yield token
+
+    def _aliased(self, request: str) -> Iterator[tuple[str, str]]:
+        words = split_words(request)
+        for start in range(len(words)):
+            for end in range(start + 1, min(start + _MAX_ALIAS_WORDS, len(words)) + 1):
+                text = " ".join(words[start:end])
+                for tool_id in self._aliases.get("_".join(words[start:end]).lower(), ()):
+                    yield text, tool_id
+
+
+def _insert(table: dict[str, list[str]], key: str, tool_id: str) -> None:
+    if key:
+        table.setdefault(key, []).append(tool_id)
+
+
+def _discard(table: dict[str, list[str]], key: str, tool_id: str) -> None:
+    ids = table.get(key, [])
+    if tool_id in ids:
+        ids.remove(tool_id)
+        if not ids:
+            del table[key]

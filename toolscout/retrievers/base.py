@@ -1,0 +1,131 @@
+"""The contract every retriever keeps, and the registry that finds them."""
+
+from __future__ import annotations
+
+import json
+import pkgutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, Self, TypeVar, cast, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolscout.answer import Allowed, Example, Hit
+from toolscout.errors import BadModel, BadRequest
+from toolscout.tool import Searchable
+
+ENTRY_POINTS = "toolscout.retrievers"
+MODEL_FILE = "model.json"
+FORMAT = 1
+
+Vectors = Mapping[str, NDArray[np.float32]]
+"""Unit vectors of documents by text digest. A tool whose digest is not among them waits for its vector."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Base of each method's options: what the command line shows, and what is saved."""
+
+
+OptionsT = TypeVar("OptionsT", bound=Options)
+
+
+@runtime_checkable
+class Retriever(Protocol):
+    """Takes tools live, ranks them for requests. Batch in, batch out; ties break by tool id."""
+
+    name: ClassVar[str]
+    options: Options
+
+    def __len__(self) -> int:
+        """How many tools can be searched."""
+
+    def add(self, tools: Sequence[Searchable], vectors: Vectors | None = None) -> None:
+        """Take tools in, or their new versions, without a rebuild."""
+
+    def remove(self, ids: Sequence[str]) -> None:
+        """Forget tools; ids that are not there are ignored."""
+
+    def learn(self, examples: Sequence[Example]) -> None:
+        """Take feedback; a method that cannot use it ignores it."""
+
+    def search(self, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[list[Hit]]:
+        """The best k tools for each request among those allowed, as in the full ranking without the others."""
+
+    def explain(self, request: str, hits: Sequence[Hit]) -> list[Hit]:
+        """The same hits with every reason that takes time to find, such as the words that matched."""
+
+    def save(self, folder: Path) -> None:
+        """Write options and index: json, npy and the engine's own files, never pickle."""
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Open what save wrote."""
+
+
+def check_k(k: int) -> None:
+    """Refuse a k that asks for nothing."""
+    if k < 1:
+        raise BadRequest(f"k must be at least 1, got {k}")
+
+
+def available() -> dict[str, metadata.EntryPoint | None]:
+    """Every retriever that can be opened by name: files of this folder, entry points of other packages."""
+    here = Path(__file__).parent
+    builtin = [info.name for info in pkgutil.iter_modules([str(here)]) if info.name != "base" and info.name[0] != "_"]
+    plugins = {point.name: point for point in metadata.entry_points(group=ENTRY_POINTS)}
+    return {**plugins, **dict.fromkeys(builtin)}
+
+
+def method(name: str) -> type[Retriever]:
+    """The class behind a method's name."""
+    found = available()
+    if name not in found:
+        raise BadModel(f"there is no retriever called {name!r}; choose one of {', '.join(sorted(found))}, or a folder")
+    plugin = found[name]
+    if plugin is not None:
+        return cast(type[Retriever], plugin.load())
+    module = import_module(f"toolscout.retrievers.{name}")
+    return cast(type[Retriever], getattr(module, name.title().replace("_", "")))
+
+
+def write_model(folder: Path, retriever: Retriever, parts: Mapping[str, str] | None = None, **extra: Any) -> None:
+    """Write model.json, which names the method, its options and its parts (folders inside this one)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    record = {"format": FORMAT, "method": retriever.name, "options": asdict(retriever.options)}
+    record |= {"parts": dict(parts or {}), **extra}
+    (folder / MODEL_FILE).write_text(json.dumps(record, indent=2, sort_keys=True) + "\n")
+
+
+def read_model(folder: Path) -> dict[str, Any]:
+    """Read model.json, checked."""
+    path = folder / MODEL_FILE
+    try:
+        record = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise BadModel(f"{folder} is not a model folder: it has no {MODEL_FILE}") from None
+    except (OSError, ValueError) as error:
+        raise BadModel(f"{path} cannot be read ({error}); write the model again") from None
+    if not isinstance(record, dict) or not isinstance(record.get("method"), str):
+        raise BadModel(f"{path} does not name its method; write the model again")
+    if record.get("format") != FORMAT:
+        raise BadModel(f"{path} has format {record.get('format')!r}, this version reads {FORMAT}; upgrade toolscout")
+    return record
+
+
+def read_options(kind: type[OptionsT], record: Mapping[str, Any]) -> OptionsT:
+    """The options a model was saved with; unknown ones are an error, not a silent default."""
+    saved = record.get("options", {})
+    unknown = set(saved) - {field.name for field in fields(kind)}
+    if unknown:
+        names = ", ".join(sorted(unknown))
+        raise BadModel(f"the model has options that this version does not know: {names}; upgrade toolscout")
+    return kind(**saved)
+
+
+def load_model(folder: Path) -> Retriever:
+    """Open any model folder."""
+    return method(read_model(folder)["method"]).load(folder)

@@ -1,0 +1,414 @@
+"""bm25: ranks by the words that a request and a tool's document share (Tantivy, k1 1.2, b 0.75)."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import tantivy
+
+from toolscout.answer import Allowed, ExactName, Example, Hit, MatchedWords
+from toolscout.errors import BadModel
+from toolscout.retrievers._names import EXACT_BONUS, Names
+from toolscout.retrievers._rows import Rows
+from toolscout.retrievers.base import Options, Vectors, check_k, read_model, read_options, write_model
+from toolscout.tool import Searchable, split_words
+
+_LONGEST_WORD = 40
+_WRITER_BYTES = 48_000_000
+# Beyond this many hits, asking the engine to filter is cheaper than filtering what it returns.
+_MOST_FETCHED = 5_000
+_WORDS_EXPLAINED = 6
+_CORRECTIONS = 3
+_CORRECTED_FROM = 2  # the letters that a misspelt word is trusted to begin with
+# Words of grammar and politeness: they tell one request from another, never one tool from another.
+_FUNCTION_WORDS = [
+    "a",
+    "about",
+    "am",
+    "an",
+    "and",
+    "any",
+    "are",
+    "aren",
+    "as",
+    "at",
+    "be",
+    "been",
+    "being",
+    "but",
+    "by",
+    "can",
+    "could",
+    "couldn",
+    "d",
+    "did",
+    "didn",
+    "do",
+    "does",
+    "doesn",
+    "doing",
+    "don",
+    "for",
+    "from",
+    "had",
+    "has",
+    "hasn",
+    "have",
+    "haven",
+    "having",
+    "he",
+    "hello",
+    "help",
+    "her",
+    "here",
+    "hers",
+    "hey",
+    "hi",
+    "him",
+    "his",
+    "how",
+    "i",
+    "if",
+    "in",
+    "into",
+    "is",
+    "isn",
+    "it",
+    "its",
+    "just",
+    "ll",
+    "m",
+    "me",
+    "might",
+    "my",
+    "need",
+    "no",
+    "not",
+    "now",
+    "of",
+    "on",
+    "one",
+    "or",
+    "our",
+    "ours",
+    "out",
+    "please",
+    "re",
+    "s",
+    "shall",
+    "she",
+    "should",
+    "so",
+    "some",
+    "t",
+    "than",
+    "thank",
+    "thanks",
+    "that",
+    "the",
+    "their",
+    "theirs",
+    "them",
+    "then",
+    "there",
+    "these",
+    "they",
+    "this",
+    "those",
+    "to",
+    "too",
+    "us",
+    "ve",
+    "very",
+    "want",
+    "wanna",
+    "was",
+    "wasn",
+    "we",
+    "were",
+    "what",
+    "when",
+    "where",
+    "whether",
+    "which",
+    "who",
+    "whom",
+    "whose",
+    "why",
+    "will",
+    "with",
+    "won",
+    "would",
+    "wouldn",
+    "you",
+    "your",
+    "yours",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Bm25Options(Options):
+    """Weights of the three ways a word can match, and limits on what a request may cost.
+
+    `words` as written, `stems` whatever their ending, `names` in the tool's own name. `max_postings`: the rarest terms
+    are searched until they stand in so many places together. `fuzzy`: correct words that no document has.
+    """
+
+    words: float = 1.0
+    stems: float = 1.0
+    names: float = 0.5
+    max_postings: int = 400_000
+    fuzzy: bool = True
+
+
+def _analyzer(stem: bool) -> Any:
+    builder = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.simple())
+    steps = [tantivy.Filter.remove_long(_LONGEST_WORD), tantivy.Filter.lowercase(), tantivy.Filter.ascii_fold()]
+    steps.append(tantivy.Filter.custom_stopword(_FUNCTION_WORDS))
+    for step in [*steps, tantivy.Filter.stemmer("english")] if stem else steps:
+        builder = builder.filter(step)
+    return builder.build()
+
+
+def _schema() -> Any:
+    builder = tantivy.SchemaBuilder()
+    builder.add_text_field("words", stored=True, tokenizer_name="words", index_option="freq")
+    builder.add_text_field("stems", tokenizer_name="stems", index_option="freq")
+    builder.add_text_field("names", tokenizer_name="stems", index_option="freq")
+    builder.add_unsigned_field("row", indexed=True, fast=True)
+    return builder.build()
+
+
+def _edits(one: str, other: str, limit: int) -> int:
+    """Letters to insert, drop, change or swap to get from one word to the other; more than `limit` is not counted out."""
+    if abs(len(one) - len(other)) > limit or len(set(one) ^ set(other)) > 2 * limit:
+        return limit + 1
+    before, row = list(range(len(other) + 1)), list(range(len(other) + 1))
+    for i, letter in enumerate(one, 1):
+        last, before, row = before, row, [i] + [0] * len(other)
+        for j, against in enumerate(other, 1):
+            row[j] = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != against))
+            if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == against:
+                row[j] = min(row[j], last[j - 2] + 1)
+        if min(row) > limit:
+            return limit + 1
+    return row[-1]
+
+
+class Bm25:
+    """Live lexical index. The engine's files lie in a private temporary folder for as long as the object lives."""
+
+    name: ClassVar[str] = "bm25"
+
+    def __init__(self, options: Bm25Options | None = None) -> None:
+        """Start empty."""
+        self.options = options or Bm25Options()
+        self._folder = tempfile.TemporaryDirectory(prefix="toolscout-bm25-")
+        self._open(Rows(), Names())
+
+    def _open(self, rows: Rows, names: Names) -> None:
+        self._schema = _schema()
+        self._analyzers = {"words": _analyzer(stem=False), "stems": _analyzer(stem=True)}
+        self._index = tantivy.Index(self._schema, path=self._folder.name)
+        for name, analyzer in self._analyzers.items():
+            self._index.register_tokenizer(name, analyzer)
+        self._writer: Any = None
+        self._searcher = self._index.searcher()
+        self._rows = rows
+        self._names = names
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        """How many tools can be searched."""
+        return len(self._rows)
+
+    def add(self, tools: Sequence[Searchable], vectors: Vectors | None = None) -> None:
+        """Index documents; vectors are of no use here."""
+        with self._lock:
+            writer = self._open_writer()
+            for tool in tools:
+                self._forget(tool.id, writer)
+                text, name = tool.document(), " ".join(split_words(tool.namespace) + split_words(tool.name))
+                fields = {"words": text, "stems": text, "names": name, "row": self._rows.add(tool.id)}
+                writer.add_document(tantivy.Document.from_dict(fields, self._schema))
+                self._names.add(tool.id, tool.aliases)
+            self._commit(writer)
+
+    def remove(self, ids: Sequence[str]) -> None:
+        """Forget tools."""
+        with self._lock:
+            writer = self._open_writer()
+            for tool_id in ids:
+                self._forget(tool_id, writer)
+            self._commit(writer)
+
+    def learn(self, examples: Sequence[Example]) -> None:
+        """Words learn nothing from feedback."""
+
+    def search(self, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[list[Hit]]:
+        """Rank the tools that share a word with the request, or are named in it."""
+        check_k(k)
+        return [self._search(request, k, allowed) for request in requests]
+
+    def is_name(self, request: str) -> bool:
+        """Whether the request is nothing but the name of a tool."""
+        return self._names.is_name(request)
+
+    def explain(self, request: str, hits: Sequence[Hit]) -> list[Hit]:
+        """Add the words of the request that stand in each hit's document, the rarest first."""
+        words: dict[str, str] = {}
+        for word in split_words(request):
+            for stem in self._analyzers["stems"].analyze(word):
+                words.setdefault(stem, word)
+        stems = [term for term, frequency in self._frequencies("stems", list(words)) if frequency]
+        return [self._explained(hit, stems, words) for hit in hits]
+
+    def save(self, folder: Path) -> None:
+        """Write the engine's files, which never change once written, and the rows."""
+        with self._lock:
+            if self._writer is not None:
+                self._writer.wait_merging_threads()
+                self._writer = None
+            target = folder / "words"
+            write_model(folder, self)
+            shutil.copytree(self._folder.name, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.lock"))
+            (folder / "rows.json").write_text(json.dumps({"ids": self._rows.ids, "aliases": self._names.aliases}))
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Open a saved index; what is added later goes to a private copy."""
+        loaded = cls.__new__(cls)
+        loaded.options = read_options(Bm25Options, read_model(folder))
+        loaded._folder = tempfile.TemporaryDirectory(prefix="toolscout-bm25-")
+        try:
+            saved = json.loads((folder / "rows.json").read_text())
+            shutil.copytree(folder / "words", loaded._folder.name, dirs_exist_ok=True)
+            names = Names()
+            for tool_id in filter(None, saved["ids"]):
+                names.add(tool_id, saved["aliases"].get(tool_id, ()))
+            loaded._open(Rows(saved["ids"]), names)
+        except (OSError, ValueError, KeyError) as error:
+            raise BadModel(f"the word index in {folder} cannot be read ({error}); build it again") from None
+        return loaded
+
+    def _open_writer(self) -> Any:
+        if self._writer is None:
+            self._writer = self._index.writer(_WRITER_BYTES, 2)
+        return self._writer
+
+    def _commit(self, writer: Any) -> None:
+        writer.commit()
+        self._index.reload()
+        self._searcher = self._index.searcher()
+
+    def _forget(self, tool_id: str, writer: Any) -> None:
+        row = self._rows.remove(tool_id)
+        if row is not None:
+            writer.delete_documents_by_term("row", row)
+            self._names.remove(tool_id)
+
+    def _frequencies(self, field: str, terms: Sequence[str]) -> list[tuple[str, int]]:
+        """Terms with the number of documents that hold them, rarest first."""
+        counted = [(term, self._searcher.doc_freq(field, term)) for term in dict.fromkeys(terms)]
+        return sorted(counted, key=lambda pair: (pair[1], pair[0]))
+
+    def _query(self, request: str, named: dict[str, str]) -> Any | None:
+        """The rarest words of the request, corrected where no document has them, and the tools it names."""
+        text = f"{request} {' '.join(split_words(request))}"
+        words = self._frequencies("words", self._analyzers["words"].analyze(text))
+        stems = self._frequencies("stems", self._analyzers["stems"].analyze(text))
+        parts = self._terms("words", words, self.options.words) + self._terms("stems", stems, self.options.stems)
+        parts += self._terms("names", stems, self.options.names)
+        if self.options.fuzzy:
+            unknown = [term for term, frequency in words if not frequency and len(term) > 3 and term.isalpha()]
+            for term in unknown:
+                if not self._stem_frequency(term):
+                    parts += self._terms("words", self._near(term), self.options.words)
+        for tool_id in named:
+            row = tantivy.Query.term_query(self._schema, "row", self._rows.row(tool_id))
+            parts.append(tantivy.Query.const_score_query(row, EXACT_BONUS))
+        if not parts:
+            return None
+        return tantivy.Query.boolean_query([(tantivy.Occur.Should, part) for part in parts])
+
+    def _terms(self, field: str, counted: Sequence[tuple[str, int]], weight: float) -> list[Any]:
+        if not weight:
+            return []
+        parts, postings = [], 0
+        for term, frequency in counted:
+            postings += frequency
+            if parts and postings > self.options.max_postings:
+                break
+            if frequency:
+                query = tantivy.Query.term_query(self._schema, field, term, "freq")
+                parts.append(query if weight == 1.0 else tantivy.Query.boost_query(query, weight))
+        return parts
+
+    def _stem_frequency(self, word: str) -> int:
+        return sum(frequency for _, frequency in self._frequencies("stems", self._analyzers["stems"].analyze(word)))
+
+    def _near(self, term: str) -> list[tuple[str, int]]:
+        """The indexed words closest to one that no document has, with their frequencies."""
+        nearest: list[tuple[int, int, str]] = []
+        limit = 1 if len(term) < 6 else 2
+        for word, frequency in self._searcher.terms_with_prefix("words", term[:_CORRECTED_FROM]):
+            distance = _edits(term, word, limit)
+            if distance <= limit:
+                nearest.append((distance, -frequency, word))
+        closest = min(nearest)[0] if nearest else 0
+        return [(word, -negative) for distance, negative, word in sorted(nearest)[:_CORRECTIONS] if distance == closest]
+
+    def _search(self, request: str, k: int, allowed: Allowed | None) -> list[Hit]:
+        named = self._names.find(request)
+        query = self._query(request, named)
+        if query is None or not len(self._rows):
+            return []
+        pairs = self._fetch(query, k) if allowed is None else self._fetch_allowed(query, k, allowed)
+        return [
+            Hit(tool_id, score, (ExactName(named[tool_id]),) if tool_id in named else ())
+            for tool_id, score in sorted(pairs, key=lambda pair: (-pair[1], pair[0]))[:k]
+        ]
+
+    def _fetch(self, query: Any, k: int) -> list[tuple[str, float]]:
+        """At least the k best, with every tie of the last one, so that ties can break by id."""
+        limit = k + 16
+        while True:
+            hits = self._searcher.search(query, limit, count=False).hits
+            if len(hits) < limit or hits[-1][0] < hits[k - 1][0]:
+                rows = self._searcher.fast_field_values("row", [address for _, address in hits])
+                return [(self._rows.ids[row], score) for row, (score, _) in zip(rows, hits, strict=True)]
+            limit *= 4
+
+    def _fetch_allowed(self, query: Any, k: int, allowed: Allowed) -> list[tuple[str, float]]:
+        rows = self._rows.allowed(allowed)
+        if not len(rows):
+            return []
+        limit = k * len(self._rows) // len(rows) * 2
+        while limit < _MOST_FETCHED:
+            pairs = self._fetch(query, limit)
+            permitted = [pair for pair in pairs if allowed.permits(pair[0])]
+            if len(permitted) >= k or len(pairs) < limit:
+                return permitted
+            limit *= 8
+        only = tantivy.Query.const_score_query(tantivy.Query.term_set_query(self._schema, "row", rows.tolist()), 0.0)
+        both = [(tantivy.Occur.Must, only), (tantivy.Occur.Must, query)]
+        return self._fetch(tantivy.Query.boolean_query(both), k)
+
+    def _explained(self, hit: Hit, stems: Sequence[str], words: dict[str, str]) -> Hit:
+        row = self._rows.row(hit.tool_id)
+        if row is None:
+            return hit
+        found = self._searcher.search(tantivy.Query.term_query(self._schema, "row", row), 1, count=False).hits
+        if not found:
+            return hit
+        text = self._searcher.doc(found[0][1])["words"][0]
+        here = set(self._analyzers["stems"].analyze(text))
+        matched = tuple(words[stem] for stem in stems if stem in here)[:_WORDS_EXPLAINED]
+        return replace(hit, reasons=(*hit.reasons, MatchedWords(matched))) if matched else hit
