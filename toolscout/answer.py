@@ -26,9 +26,13 @@ class ExactName:
 
 @dataclass(frozen=True, slots=True)
 class MatchedWords:
-    """Words of the request that stand in the tool's document, the most telling first."""
+    """Words of the request that stand in the tool's document, the most telling first.
+
+    `share` is how much of the request they are, each word counted by how rare it is in the catalogue.
+    """
 
     words: tuple[str, ...]
+    share: float
     kind: Literal["matched_words"] = "matched_words"
 
     def __str__(self) -> str:

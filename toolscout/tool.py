@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, Self
+from urllib.parse import unquote
 
 from toolscout.errors import BadTool
 
@@ -17,10 +18,20 @@ MAX_DESCRIPTION_CHARS = 20_000
 MAX_DOCUMENT_CHARS = 60_000
 MAX_SERVICE_CHARS = 300
 MAX_SCHEMA_DEPTH = 12
+MAX_ENUM_VALUES = 1_000
 
-_WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+|[^\W\d_A-Za-z]+")
-_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]+")
-_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
+_UPPER, _LOWER = "A-ZÀ-ÖØ-Þ", "a-zß-öø-ÿĀ-ɏḀ-ỿ"
+_WORD = re.compile(
+    rf"[{_UPPER}]+(?=[{_UPPER}][{_LOWER}])|[{_UPPER}]?[{_LOWER}]+|[{_UPPER}]+|\d+|[^\W\d_{_UPPER}{_LOWER}]+"
+)
+_UNPRINTABLE = re.compile(
+    r"[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff\U000e0000-\U000e007f]+"
+)
+_ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
+# Where a schema may hold further schemas.
+_INNER_ONE = ("items", "additionalProperties", "then", "else")
+_INNER_LISTS = ("items", "anyOf", "oneOf", "allOf", "prefixItems")
+_INNER = frozenset(["$ref", "properties", *_INNER_ONE, *_INNER_LISTS])
 
 OriginKind = Literal["mcp", "http", "function"]
 
@@ -112,12 +123,13 @@ class Tool:
     def document(self) -> str:
         """The text that is searched: names whole and split, title, description, parameters; no JSON punctuation."""
         whole = f"{self.namespace} {self.name}"
-        split = " ".join(split_words(self.namespace) + split_words(self.name)).lower()
-        lines = [split] if split and split != whole.lower() else []
-        lines += [self.title] if self.title and self.title.lower() not in (self.name.lower(), split) else []
+        name = " ".join(split_words(self.name)).lower()
+        split = " ".join([*split_words(self.namespace), name]).lower()
+        lines = [split] if split != whole.lower() else []
+        lines += [self.title] if self.title.lower() not in (self.name.lower(), name, split) else []
         lines += [self.description[:MAX_DESCRIPTION_CHARS]]
         lines += [self.service[:MAX_SERVICE_CHARS]] if self.service != self.description else []
-        lines.extend(_parameter_lines(self.input_schema))
+        lines += _SchemaWords(self.input_schema).lines
         body = "\n".join(filter(None, map(clean_text, lines)))[:MAX_DOCUMENT_CHARS]
         # The whole names come last: words need them, while an encoder that reads the first lines does better without.
         return f"{body}\n{clean_text(whole)}" if body else clean_text(whole)
@@ -138,7 +150,6 @@ class Tool:
         optional = {
             "title": self.title,
             "service": self.service,
-            "outputSchema": self.output_schema,
             "annotations": dict(self.annotations),
             "tags": list(self.tags),
             "aliases": list(self.aliases),
@@ -147,6 +158,8 @@ class Tool:
             "_meta": dict(self.meta),
         }
         record.update({key: value for key, value in optional.items() if value})
+        if self.output_schema is not None:  # an empty one says "anything", which is more than none
+            record["outputSchema"] = dict(self.output_schema)
         return record
 
     @classmethod
@@ -258,58 +271,87 @@ def _service(record: Mapping[str, Any]) -> str:
 
 def _texts(record: Mapping[str, Any], key: str) -> tuple[str, ...]:
     value = record.get(key)
+    if value is None:
+        return ()
     if isinstance(value, str):
         return (value,)
     return tuple(item for item in value if isinstance(item, str)) if isinstance(value, Sequence) else ()
 
 
-def _parameter_lines(schema: Mapping[str, Any]) -> Iterator[str]:
-    """One line for each parameter, however deep: its name whole and split, its description, its enum values."""
-    definitions = schema.get("$defs") or schema.get("definitions") or {}
-    yield from _walk(schema, definitions if isinstance(definitions, Mapping) else {}, 0, frozenset())
+class _SchemaWords:
+    """The words of a schema: a line for each parameter, however deep, and for what else describes itself.
+
+    Each definition is read once, and reading stops where the document is full: no schema, however entangled, takes long.
+    """
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        self.lines: list[str] = []
+        self._room = MAX_DOCUMENT_CHARS
+        self._definitions = {**_mapping(schema, "definitions"), **_mapping(schema, "$defs")}
+        self._followed: set[str] = set()
+        self._read(schema, 0)
+
+    def _add(self, words: list[str]) -> None:
+        line = " ".join(words)
+        self.lines.append(line)
+        self._room -= len(line)
+
+    def _read(self, schema: Mapping[str, Any], depth: int) -> None:
+        self._room -= 1
+        if depth > MAX_SCHEMA_DEPTH or self._room <= 0:
+            return
+        reference = schema.get("$ref")
+        if isinstance(reference, str) and reference not in self._followed:
+            self._followed.add(reference)
+            name = unquote(reference.rpartition("/")[2]).replace("~1", "/").replace("~0", "~")
+            self._enter(self._definitions.get(name), depth)
+        properties = schema.get("properties")
+        if isinstance(properties, Mapping):
+            for name, parameter in properties.items():
+                if self._room <= 0:
+                    return
+                parameter = parameter if isinstance(parameter, Mapping) else {}
+                self._add(_parameter_words(str(name)[:MAX_DESCRIPTION_CHARS], parameter))
+                if not _INNER.isdisjoint(parameter):
+                    self._read(parameter, depth + 1)
+        for key in _INNER_ONE:
+            self._enter(schema.get(key), depth)
+        for key in _INNER_LISTS:
+            branches = schema.get(key)
+            for branch in branches if isinstance(branches, list) else ():
+                self._enter(branch, depth)
+
+    def _enter(self, schema: Any, depth: int) -> None:
+        """Read a schema that is no named parameter: what it says of itself, and what it holds."""
+        if isinstance(schema, Mapping):
+            text = schema.get("description")
+            words = [text[:MAX_DESCRIPTION_CHARS]] if isinstance(text, str) else []
+            words += _enum_words(schema)
+            if words:
+                self._add(words)
+            if not _INNER.isdisjoint(schema):
+                self._read(schema, depth + 1)
 
 
-def _walk(schema: Any, definitions: Mapping[str, Any], depth: int, followed: frozenset[str]) -> Iterator[str]:
-    if not isinstance(schema, Mapping) or depth > MAX_SCHEMA_DEPTH:
-        return
-    reference = schema.get("$ref")
-    if isinstance(reference, str) and reference not in followed:
-        target = definitions.get(reference.rpartition("/")[2])
-        yield from _walk(target, definitions, depth + 1, followed | {reference})
-    properties = schema.get("properties")
-    if isinstance(properties, Mapping):
-        for name, parameter in properties.items():
-            yield _parameter_line(str(name), parameter if isinstance(parameter, Mapping) else {})
-            yield from _walk(parameter, definitions, depth + 1, followed)
-    for key in ("items", "additionalProperties", "not"):
-        yield from _walk(schema.get(key), definitions, depth + 1, followed)
-    for key in ("anyOf", "oneOf", "allOf", "prefixItems"):
-        branches = schema.get(key)
-        for branch in branches if isinstance(branches, Sequence) and not isinstance(branches, str) else ():
-            yield from _enum_line(branch)
-            yield from _walk(branch, definitions, depth + 1, followed)
-    items = schema.get("items")
-    if isinstance(items, Mapping):
-        yield from _enum_line(items)
-
-
-def _parameter_line(name: str, parameter: Mapping[str, Any]) -> str:
+def _parameter_words(name: str, parameter: Mapping[str, Any]) -> list[str]:
+    """A parameter's name whole and split, its title and description, its enum values."""
     words = [name]
-    split = " ".join(split_words(name)).lower()
-    if split and split != name.lower():
+    lowered = name.lower()
+    split = " ".join(split_words(lowered if name.islower() else name)).lower()
+    if split and split != lowered:
         words.append(split)
     for key in ("title", "description"):
         text = parameter.get(key)
-        if isinstance(text, str) and text.lower() not in (split, name.lower()):
+        if isinstance(text, str) and text and text.lower() not in (split, lowered):
             words.append(text[:MAX_DESCRIPTION_CHARS])
-    words.extend(_enum_line(parameter))
-    return " ".join(words)
+    return words + _enum_words(parameter) if "enum" in parameter or "const" in parameter else words
 
 
-def _enum_line(schema: Any) -> Iterator[str]:
-    if isinstance(schema, Mapping):
-        values = schema.get("enum")
-        values = values if isinstance(values, list) else [schema["const"]] if "const" in schema else []
-        texts = [str(value) for value in values if isinstance(value, str | int | float) and not isinstance(value, bool)]
-        if texts:
-            yield " ".join(texts)
+def _enum_words(schema: Mapping[str, Any]) -> list[str]:
+    values = schema.get("enum")
+    values = values if isinstance(values, list) else [schema["const"]] if "const" in schema else []
+    return [
+        str(value)[:MAX_DESCRIPTION_CHARS]
+        for value in values[:MAX_ENUM_VALUES]
+        if isinstance(value, str | int | float) and not isinstance(value, bool)
+    ]

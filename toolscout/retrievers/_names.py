@@ -13,23 +13,7 @@ EXACT_BONUS = 1000.0
 _TOKEN = re.compile(r"[^\s,;!?()\[\]{}<>\"'`“”‘’«»]+")
 _QUOTED = re.compile(r"[\"'`“‘«]([^\"'`”’»]{1,200})[\"'`”’»]")
 _SEPARATED = re.compile(r"[\w%][./:_-]+[\w%]|[a-z][A-Z]|[A-Za-z]\d|\d[A-Za-z]")
-_CUES = frozenset(
-    [
-        "use",
-        "using",
-        "call",
-        "calling",
-        "run",
-        "running",
-        "invoke",
-        "tool",
-        "function",
-        "endpoint",
-        "command",
-        "api",
-        "via",
-    ]
-)
+_CUES = frozenset("use using call calling run running invoke via tool function endpoint command api".split())
 _MAX_ALIAS_WORDS = 8
 
 

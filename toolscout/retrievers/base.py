@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pkgutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from importlib import import_module, metadata
 from pathlib import Path
@@ -21,7 +21,8 @@ ENTRY_POINTS = "toolscout.retrievers"
 MODEL_FILE = "model.json"
 FORMAT = 1
 
-Vectors = Mapping[str, NDArray[np.float32]]
+Floats = NDArray[np.float32]
+Vectors = Mapping[str, Floats]
 """Unit vectors of documents by text digest. A tool whose digest is not among them waits for its vector."""
 
 
@@ -38,10 +39,16 @@ class Retriever(Protocol):
     """Takes tools live, ranks them for requests. Batch in, batch out; ties break by tool id."""
 
     name: ClassVar[str]
-    options: Options
+
+    @property
+    def options(self) -> Options:
+        """What it was made with."""
 
     def __len__(self) -> int:
         """How many tools can be searched."""
+
+    def ids(self) -> list[str]:
+        """The ids of all tools that were added, those that still wait for a vector included."""
 
     def add(self, tools: Sequence[Searchable], vectors: Vectors | None = None) -> None:
         """Take tools in, or their new versions, without a rebuild."""
@@ -64,6 +71,44 @@ class Retriever(Protocol):
     @classmethod
     def load(cls, folder: Path) -> Self:
         """Open what save wrote."""
+
+
+class TextEncoder(Protocol):
+    """What turns texts into unit vectors."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Identifies the model, so that vectors of two models never mix."""
+
+    @property
+    def dimension(self) -> int:
+        """Length of a vector."""
+
+    def encode_request(self, text: str) -> Floats:
+        """The unit vector of one request."""
+
+    def encode(self, texts: Sequence[str]) -> Floats:
+        """Unit vectors of several requests."""
+
+    def encode_documents(self, texts: Sequence[str]) -> Iterator[tuple[NDArray[np.int64], Floats]]:
+        """Unit vectors of documents, batch by batch in any order: positions in `texts` and their vectors."""
+
+
+@runtime_checkable
+class Embedded(Protocol):
+    """A retriever over vectors of documents, which may be made after the tools have come."""
+
+    def open_encoder(self) -> TextEncoder:
+        """The encoder whose vectors it takes; MissingEncoder where there is none."""
+
+    def waiting(self) -> int:
+        """How many tools cannot be found yet, since their vectors are not known."""
+
+    def arrived(self, vectors: Vectors) -> None:
+        """Take in the waiting tools whose vectors are among these."""
+
+    def build_graph(self) -> bool:
+        """Prepare for fast search where there are many vectors; says whether there was something to do."""
 
 
 def check_k(k: int) -> None:

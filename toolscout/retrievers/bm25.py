@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import tempfile
 import threading
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,129 +30,13 @@ _WORDS_EXPLAINED = 6
 _CORRECTIONS = 3
 _CORRECTED_FROM = 2  # the letters that a misspelt word is trusted to begin with
 # Words of grammar and politeness: they tell one request from another, never one tool from another.
-_FUNCTION_WORDS = [
-    "a",
-    "about",
-    "am",
-    "an",
-    "and",
-    "any",
-    "are",
-    "aren",
-    "as",
-    "at",
-    "be",
-    "been",
-    "being",
-    "but",
-    "by",
-    "can",
-    "could",
-    "couldn",
-    "d",
-    "did",
-    "didn",
-    "do",
-    "does",
-    "doesn",
-    "doing",
-    "don",
-    "for",
-    "from",
-    "had",
-    "has",
-    "hasn",
-    "have",
-    "haven",
-    "having",
-    "he",
-    "hello",
-    "help",
-    "her",
-    "here",
-    "hers",
-    "hey",
-    "hi",
-    "him",
-    "his",
-    "how",
-    "i",
-    "if",
-    "in",
-    "into",
-    "is",
-    "isn",
-    "it",
-    "its",
-    "just",
-    "ll",
-    "m",
-    "me",
-    "might",
-    "my",
-    "need",
-    "no",
-    "not",
-    "now",
-    "of",
-    "on",
-    "one",
-    "or",
-    "our",
-    "ours",
-    "out",
-    "please",
-    "re",
-    "s",
-    "shall",
-    "she",
-    "should",
-    "so",
-    "some",
-    "t",
-    "than",
-    "thank",
-    "thanks",
-    "that",
-    "the",
-    "their",
-    "theirs",
-    "them",
-    "then",
-    "there",
-    "these",
-    "they",
-    "this",
-    "those",
-    "to",
-    "too",
-    "us",
-    "ve",
-    "very",
-    "want",
-    "wanna",
-    "was",
-    "wasn",
-    "we",
-    "were",
-    "what",
-    "when",
-    "where",
-    "whether",
-    "which",
-    "who",
-    "whom",
-    "whose",
-    "why",
-    "will",
-    "with",
-    "won",
-    "would",
-    "wouldn",
-    "you",
-    "your",
-    "yours",
-]
+_FUNCTION_WORDS = """
+a about am an and any are aren as at be been being but by can could couldn d did didn do does doesn doing don for
+from had has hasn have haven having he hello help her here hers hey hi him his how i if in into is isn it its just
+ll m me might my need no not now of on one or our ours out please re s shall she should so some t than thank thanks
+that the their theirs them then there these they this those to too us ve very want wanna was wasn we were what when
+where whether which who whom whose why will with won would wouldn you your yours
+""".split()
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +72,12 @@ def _schema() -> Any:
     return builder.build()
 
 
+def _idf(frequency: int, documents: int) -> float:
+    return math.log(1 + (documents - min(frequency, documents) + 0.5) / (frequency + 0.5))
+
+
 def _edits(one: str, other: str, limit: int) -> int:
-    """Letters to insert, drop, change or swap to get from one word to the other; more than `limit` is not counted out."""
+    """Letters to insert, drop, change or swap to get from one word to the other; beyond `limit` just "more"."""
     if abs(len(one) - len(other)) > limit or len(set(one) ^ set(other)) > 2 * limit:
         return limit + 1
     before, row = list(range(len(other) + 1)), list(range(len(other) + 1))
@@ -210,13 +100,16 @@ class Bm25:
     def __init__(self, options: Bm25Options | None = None) -> None:
         """Start empty."""
         self.options = options or Bm25Options()
-        self._folder = tempfile.TemporaryDirectory(prefix="toolscout-bm25-")
         self._open(Rows(), Names())
 
-    def _open(self, rows: Rows, names: Names) -> None:
+    def _open(self, rows: Rows, names: Names, saved: Path | None = None) -> None:
+        self._folder = tempfile.mkdtemp(prefix="toolscout-bm25-")
+        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        if saved is not None:
+            shutil.copytree(saved, self._folder, dirs_exist_ok=True)
         self._schema = _schema()
         self._analyzers = {"words": _analyzer(stem=False), "stems": _analyzer(stem=True)}
-        self._index = tantivy.Index(self._schema, path=self._folder.name)
+        self._index = tantivy.Index(self._schema, path=self._folder)
         for name, analyzer in self._analyzers.items():
             self._index.register_tokenizer(name, analyzer)
         self._writer: Any = None
@@ -228,6 +121,10 @@ class Bm25:
     def __len__(self) -> int:
         """How many tools can be searched."""
         return len(self._rows)
+
+    def ids(self) -> list[str]:
+        """The ids of all tools."""
+        return [tool_id for tool_id in self._rows.ids if tool_id]
 
     def add(self, tools: Sequence[Searchable], vectors: Vectors | None = None) -> None:
         """Index documents; vectors are of no use here."""
@@ -267,8 +164,10 @@ class Bm25:
         for word in split_words(request):
             for stem in self._analyzers["stems"].analyze(word):
                 words.setdefault(stem, word)
-        stems = [term for term, frequency in self._frequencies("stems", list(words)) if frequency]
-        return [self._explained(hit, stems, words) for hit in hits]
+        weights = {
+            stem: _idf(frequency, len(self._rows)) for stem, frequency in self._frequencies("stems", list(words))
+        }
+        return [self._explained(hit, weights, words) for hit in hits]
 
     def save(self, folder: Path) -> None:
         """Write the engine's files, which never change once written, and the rows."""
@@ -278,7 +177,7 @@ class Bm25:
                 self._writer = None
             target = folder / "words"
             write_model(folder, self)
-            shutil.copytree(self._folder.name, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.lock"))
+            shutil.copytree(self._folder, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.lock"))
             (folder / "rows.json").write_text(json.dumps({"ids": self._rows.ids, "aliases": self._names.aliases}))
 
     @classmethod
@@ -286,14 +185,12 @@ class Bm25:
         """Open a saved index; what is added later goes to a private copy."""
         loaded = cls.__new__(cls)
         loaded.options = read_options(Bm25Options, read_model(folder))
-        loaded._folder = tempfile.TemporaryDirectory(prefix="toolscout-bm25-")
         try:
             saved = json.loads((folder / "rows.json").read_text())
-            shutil.copytree(folder / "words", loaded._folder.name, dirs_exist_ok=True)
             names = Names()
             for tool_id in filter(None, saved["ids"]):
                 names.add(tool_id, saved["aliases"].get(tool_id, ()))
-            loaded._open(Rows(saved["ids"]), names)
+            loaded._open(Rows(saved["ids"]), names, folder / "words")
         except (OSError, ValueError, KeyError) as error:
             raise BadModel(f"the word index in {folder} cannot be read ({error}); build it again") from None
         return loaded
@@ -311,7 +208,7 @@ class Bm25:
     def _forget(self, tool_id: str, writer: Any) -> None:
         row = self._rows.remove(tool_id)
         if row is not None:
-            writer.delete_documents_by_term("row", row)
+            writer.delete_documents_by_query(tantivy.Query.term_query(self._schema, "row", row))
             self._names.remove(tool_id)
 
     def _frequencies(self, field: str, terms: Sequence[str]) -> list[tuple[str, int]]:
@@ -341,7 +238,8 @@ class Bm25:
     def _terms(self, field: str, counted: Sequence[tuple[str, int]], weight: float) -> list[Any]:
         if not weight:
             return []
-        parts, postings = [], 0
+        parts: list[Any] = []
+        postings = 0
         for term, frequency in counted:
             postings += frequency
             if parts and postings > self.options.max_postings:
@@ -383,7 +281,8 @@ class Bm25:
             hits = self._searcher.search(query, limit, count=False).hits
             if len(hits) < limit or hits[-1][0] < hits[k - 1][0]:
                 rows = self._searcher.fast_field_values("row", [address for _, address in hits])
-                return [(self._rows.ids[row], score) for row, (score, _) in zip(rows, hits, strict=True)]
+                pairs = [(self._rows.ids[int(row or 0)], score) for row, (score, _) in zip(rows, hits, strict=True)]
+                return [pair for pair in pairs if pair[0]]  # a tool that another thread has just removed has no id
             limit *= 4
 
     def _fetch_allowed(self, query: Any, k: int, allowed: Allowed) -> list[tuple[str, float]]:
@@ -401,7 +300,7 @@ class Bm25:
         both = [(tantivy.Occur.Must, only), (tantivy.Occur.Must, query)]
         return self._fetch(tantivy.Query.boolean_query(both), k)
 
-    def _explained(self, hit: Hit, stems: Sequence[str], words: dict[str, str]) -> Hit:
+    def _explained(self, hit: Hit, weights: dict[str, float], words: dict[str, str]) -> Hit:
         row = self._rows.row(hit.tool_id)
         if row is None:
             return hit
@@ -409,6 +308,9 @@ class Bm25:
         if not found:
             return hit
         text = self._searcher.doc(found[0][1])["words"][0]
-        here = set(self._analyzers["stems"].analyze(text))
-        matched = tuple(words[stem] for stem in stems if stem in here)[:_WORDS_EXPLAINED]
-        return replace(hit, reasons=(*hit.reasons, MatchedWords(matched))) if matched else hit
+        matched = set(self._analyzers["stems"].analyze(text)) & set(weights)
+        if not matched:
+            return hit
+        shown = tuple(words[stem] for stem in weights if stem in matched)[:_WORDS_EXPLAINED]
+        share = sum(weights[stem] for stem in matched) / sum(weights.values())
+        return replace(hit, reasons=(*hit.reasons, MatchedWords(shown, round(share, 4))))

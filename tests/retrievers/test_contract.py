@@ -1,0 +1,243 @@
+"""Every retriever that is found keeps the same contract."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from toolscout.answer import Allowed, ExactName, Hit
+from toolscout.errors import BadModel, BadRequest
+from toolscout.retrievers.base import Retriever, available, load_model, method
+from toolscout.retrievers.bm25 import Bm25
+from toolscout.retrievers.dense import Dense
+from toolscout.retrievers.hybrid import Hybrid, HybridOptions
+from toolscout.tool import Tool
+
+WORDS = "create list search get delete issue event mail file user order weather map price note report".split()
+
+
+class HashedWords:
+    """An encoder that runs anywhere: the sum of one fixed random vector for each word."""
+
+    fingerprint = "hashed-words"
+    dimension = 256
+
+    def encode_request(self, text: str) -> NDArray[np.float32]:
+        total = np.full(self.dimension, 1e-3)
+        for word in text.lower().replace("_", " ").split():
+            seed = int.from_bytes(hashlib.sha256(word.encode()).digest()[:4], "big")
+            total += np.random.default_rng(seed).standard_normal(self.dimension)
+        return (total / np.linalg.norm(total)).astype(np.float32)
+
+    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        return np.stack([self.encode_request(text) for text in texts])
+
+    def encode_documents(self, texts: Sequence[str]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+        if texts:
+            yield np.arange(len(texts))[::-1], self.encode(texts[::-1])
+
+
+def make(name: str) -> Retriever:
+    if name == "dense":
+        return Dense(encoder=HashedWords())
+    if name == "hybrid":  # a shallow depth, so that small catalogues reach below it
+        return Hybrid(HybridOptions(depth=7), [Bm25(), Dense(encoder=HashedWords())])
+    return method(name)()
+
+
+def catalogue(count: int, seed: int = 0) -> list[Tool]:
+    random = np.random.default_rng(seed)
+    tools = []
+    for number in range(count):
+        verb, noun = WORDS[number % 5], WORDS[5 + number % 11]
+        description = " ".join(random.choice(WORDS, 6))
+        tools.append(Tool(f"space{number % 7}", f"{verb}_{noun}_{number}", description))
+    return tools
+
+
+def ids(hits: Sequence[Hit]) -> list[str]:
+    return [hit.tool_id for hit in hits]
+
+
+@pytest.fixture(params=sorted(available()))
+def retriever(request: pytest.FixtureRequest) -> Retriever:
+    return make(request.param)
+
+
+def test_a_retriever_is_found_by_its_file_name() -> None:
+    assert {"bm25", "dense", "hybrid"} <= set(available())
+    assert method("bm25") is Bm25
+    with pytest.raises(BadModel, match="bm25"):
+        method("nonsense")
+
+
+def test_every_retriever_keeps_the_protocol(retriever: Retriever) -> None:
+    assert isinstance(retriever, Retriever)
+
+
+def test_an_empty_index_answers_with_nothing(retriever: Retriever) -> None:
+    assert retriever.search(["anything", "at all"], 5) == [[], []]
+    assert retriever.search([], 5) == []
+    assert len(retriever) == 0
+
+
+@pytest.mark.parametrize("k", [0, -1])
+def test_k_below_one_is_refused(retriever: Retriever, k: int) -> None:
+    with pytest.raises(BadRequest, match="at least 1"):
+        retriever.search(["anything"], k)
+
+
+def test_k_beyond_the_catalogue_gives_each_tool_once(retriever: Retriever) -> None:
+    tools = catalogue(20)
+    retriever.add(tools)
+    found = ids(retriever.search(["search issue event mail"], 1000)[0])
+    assert len(found) == len(set(found)) <= 20
+
+
+def test_a_batch_answers_as_single_requests_do(retriever: Retriever) -> None:
+    retriever.add(catalogue(60))
+    requests = ["search the issue", "delete a mail event", "weather report", ""]
+    batch = retriever.search(requests, 5)
+    assert [ids(hits) for hits in batch] == [ids(retriever.search([request], 5)[0]) for request in requests]
+
+
+def test_scores_fall_and_ties_break_by_id(retriever: Retriever) -> None:
+    tools = [
+        Tool("zoo", "alike", "find a lion"),
+        Tool("ant", "alike", "find a lion"),
+        Tool("mid", "alike", "find a lion"),
+    ]
+    retriever.add([*tools, *catalogue(30)])
+    hits = retriever.search(["find a lion with mail"], 30)[0]
+    assert [(-hit.score, hit.tool_id) for hit in hits] == sorted((-hit.score, hit.tool_id) for hit in hits)
+
+
+def test_tools_come_go_and_change_live(retriever: Retriever) -> None:
+    tools = catalogue(30)
+    retriever.add(tools)
+    retriever.add([Tool("zoo", "feed_lion", "gives the lion its dinner")])
+    assert ids(retriever.search(["gives the lion its dinner"], 1)[0]) == ["zoo/feed_lion"]
+    retriever.add([Tool("zoo", "feed_lion", "brushes an elephant")])
+    assert len(retriever) == 31
+    assert ids(retriever.search(["brushes an elephant"], 1)[0]) == ["zoo/feed_lion"]
+    assert ids(retriever.search(["zoo"], 40)[0]).count("zoo/feed_lion") == 1
+    retriever.remove(["zoo/feed_lion", "never/there"])
+    assert "zoo/feed_lion" not in ids(retriever.search(["brushes an elephant"], 40)[0])
+    assert len(retriever) == 30
+
+
+def test_removing_leaves_the_ranking_of_the_rest(retriever: Retriever) -> None:
+    tools = catalogue(40)
+    retriever.add(tools)
+    gone = ids(retriever.search(["search issue"], 3)[0])
+    retriever.remove(gone)
+    after = ids(retriever.search(["search issue"], 40)[0])
+    assert not set(gone) & set(after)
+    fresh = make(retriever.name)
+    fresh.add([tool for tool in tools if tool.id not in gone])
+    assert set(after) == set(ids(fresh.search(["search issue"], 40)[0]))
+
+
+@pytest.mark.parametrize(
+    "request_text",
+    [
+        "get_weather_8",
+        "please call get_weather_8 for me, then mail the report to every user",
+        "use space1/get_weather_8 on the issue",
+        "getWeather8",
+        "the get-weather-8 one",
+        "`get_weather_8` delete mail event order price note",
+    ],
+)
+def test_an_exact_name_comes_first(retriever: Retriever, request_text: str) -> None:
+    retriever.add([*catalogue(60), Tool("space1", "get_weather_8", "unrelated words entirely")])
+    hit = retriever.search([request_text], 3)[0][0]
+    assert hit.tool_id.endswith("/get_weather_8")
+    assert any(isinstance(reason, ExactName) for reason in hit.reasons)
+
+
+def test_an_alias_comes_first_until_its_tool_is_gone(retriever: Retriever) -> None:
+    retriever.add([*catalogue(60), Tool("space1", "obscure", "nothing to see", aliases=("daily standup", "dsu"))])
+    for request in ("post to the daily standup about the mail event", "dsu", "Daily Standup!"):
+        assert ids(retriever.search([request], 3)[0])[0] == "space1/obscure"
+    retriever.remove(["space1/obscure"])
+    assert "space1/obscure" not in ids(retriever.search(["daily standup"], 60)[0])
+
+
+def test_a_plain_word_is_not_a_name(retriever: Retriever) -> None:
+    retriever.add(
+        [Tool("misc", "search", "misc stuff"), Tool("mail", "find_mail", "search all mail for a text"), *catalogue(9)]
+    )
+    hits = retriever.search(["search all mail for a text from Bob"], 2)[0]
+    assert not any(isinstance(reason, ExactName) for hit in hits for reason in hit.reasons)
+    assert ids(retriever.search(["search"], 1)[0]) == ["misc/search"]
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    count=st.integers(2, 60),
+    seed=st.integers(0, 5),
+    words=st.lists(st.sampled_from(WORDS), min_size=1, max_size=6),
+    spaces=st.sets(st.integers(0, 6)),
+    single=st.sets(st.integers(0, 59), max_size=8),
+    k=st.integers(1, 70),
+)
+def test_a_restricted_caller_gets_the_full_ranking_without_the_rest(
+    retriever: Retriever, count: int, seed: int, words: list[str], spaces: set[int], single: set[int], k: int
+) -> None:
+    tools = catalogue(count, seed)
+    retriever.remove([hit.id for hit in catalogue(60)])
+    retriever.add(tools)
+    allowed = Allowed.of({f"space{n}" for n in spaces}, {tools[n].id for n in single if n < count} | {"no/such"})
+    request = " ".join(words)
+    full = [hit for hit in retriever.search([request], count)[0] if allowed.permits(hit.tool_id)]
+    assert ids(retriever.search([request], k, allowed)[0]) == ids(full)[:k]
+
+
+def test_a_caller_allowed_nothing_finds_nothing(retriever: Retriever) -> None:
+    retriever.add(catalogue(30))
+    assert retriever.search(["search issue_10 get_weather_8"], 5, Allowed())[0] == []
+
+
+def test_a_saved_index_answers_the_same_and_lives_on(
+    retriever: Retriever, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolscout.retrievers.dense.Encoder", _AnyEncoder)
+    retriever.add([*catalogue(50), Tool("zoo", "obscure", "nothing", aliases=("daily standup",))])
+    retriever.remove(["space3/create_issue_10"])
+    retriever.save(tmp_path / "model")
+    loaded = load_model(tmp_path / "model")
+    requests = ["search the issue", "daily standup", "get_weather_8", "create issue"]
+    assert [ids(hits) for hits in loaded.search(requests, 60)] == [ids(hits) for hits in retriever.search(requests, 60)]
+    loaded.add([Tool("zoo", "feed_lion", "gives the lion its dinner")])
+    assert ids(loaded.search(["gives the lion its dinner"], 1)[0]) == ["zoo/feed_lion"]
+    assert "zoo/feed_lion" not in ids(retriever.search(["gives the lion its dinner"], 60)[0])
+
+
+class _AnyEncoder:
+    @staticmethod
+    def load(folder: Path | None = None) -> HashedWords:
+        return HashedWords()
+
+
+@pytest.mark.parametrize("damage", ["nothing", "model.json", "format", "options"])
+def test_a_folder_that_is_no_model_says_so(retriever: Retriever, tmp_path: Path, damage: str) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    content = {
+        "model.json": "{ not json",
+        "format": '{"format": 99, "method": "bm25"}',
+        "options": json.dumps({"format": 1, "method": retriever.name, "options": {"nonsense": 1}, "parts": {}}),
+    }
+    if damage in content:
+        (folder / "model.json").write_text(content[damage])
+    with pytest.raises(BadModel):
+        load_model(folder)

@@ -1,0 +1,59 @@
+"""What the tests of stores share."""
+
+from __future__ import annotations
+
+import os
+import signal
+import traceback
+import warnings
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from toolscout.stores import Change, Store
+from toolscout.stores.sqlite import SqliteStore
+from toolscout.tool import Tool
+
+# How a test makes a fresh store of each kind; a kind that is missing here fails the contract test.
+MAKERS: dict[str, Callable[[Path], Store]] = {"sqlite": lambda folder: SqliteStore(folder / "store.db")}
+
+
+def tool(name: str, description: str = "", namespace: str = "mail") -> Tool:
+    return Tool(namespace, name, description or f"Does {name}.")
+
+
+def tools(count: int, description: str = "", namespace: str = "mail") -> list[Tool]:
+    return [tool(f"tool_{number:04}", description, namespace) for number in range(count)]
+
+
+def follow(known: dict[str, str], changes: Iterable[Change]) -> dict[str, str]:
+    """What an index does: tool id -> digest, brought up to date."""
+    known = dict(known)
+    for change in changes:
+        if change.kind == "removed":
+            known.pop(change.tool_id, None)
+        else:
+            known[change.tool_id] = change.digest
+    return known
+
+
+def fork(work: Callable[[], None]) -> int:
+    """Run `work` in a process of its own, which starts in a millisecond. No store may be open here meanwhile."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of fork beside numpy's idle threads
+        pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        signal.alarm(60)  # no orphan outlives a failed test
+        work()
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def wait(pid: int) -> int:
+    """The exit code of a forked process; negative when a signal ended it."""
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

@@ -1,0 +1,136 @@
+"""Several processes on one file: killed in the middle of a write, reading beside a writer, opening at once."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+from store_helpers import follow, fork, tools, wait
+
+from toolscout.errors import StoreError
+from toolscout.stores.sqlite import SqliteStore
+
+KILLS = 40
+BATCH = 150
+
+
+def add_until_killed(path: Path, acknowledge: int) -> None:
+    """Each commit changes every tool, removes one and adds one; its number is told once it is safe."""
+    with SqliteStore(path) as store:
+        store._files._writer.execute("PRAGMA cache_size = 8")  # half-done changes reach the log on disk
+        store._files._writer.execute("PRAGMA wal_autocheckpoint = 20")
+        while True:
+            number = store.version() + 1
+            store.add(batch(number), "killed", sync=True)
+            os.write(acknowledge, number.to_bytes(4, "big"))
+
+
+def batch(number: int) -> list:
+    return [*tools(BATCH, f"commit {number} " + "x" * 300), *tools(1, f"commit {number}", f"only{number}")]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_kill_9_in_the_middle_of_an_add(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    chance = random.Random(7)
+    committed, followed, unfinished = 0, (0, {}), 0
+    for turn in range(KILLS):
+        reading, writing = os.pipe()
+        child = fork(lambda writing=writing: add_until_killed(path, writing))
+        os.close(writing)
+        if turn % 2:  # else the kill may hit while the file is being made or opened
+            os.read(reading, 4)
+        time.sleep(chance.uniform(0, 0.05))
+        os.kill(child, signal.SIGKILL)
+        assert wait(child) == -signal.SIGKILL
+        unfinished += (tmp_path / "store.db-wal").exists()
+        with os.fdopen(reading, "rb") as pipe:
+            told = pipe.read()
+        committed = max(committed, int.from_bytes(told[-4:], "big"))
+        with SqliteStore(path) as store:
+            store.check()
+            version = store.version()
+            assert version >= committed  # what add() said was done is done
+            committed = version
+            if version:
+                assert list(store.tools()) == sorted(batch(version), key=lambda tool: tool.id)
+            digests = {tool.id: tool.digest() for tool in store.tools()}
+            followed = (version, follow(followed[1], store.changes(followed[0])))
+            assert followed[1] == follow({}, store.changes(0)) == digests
+    assert committed >= KILLS / 2
+    assert unfinished >= KILLS / 2
+
+
+def read_along(path: Path, ready: int, last: int) -> None:
+    """Follow a growing catalogue through one open store; every state seen must be a committed one."""
+    with SqliteStore(path) as store:
+        known, version, stamp, states = {}, store.version(), store.stamp(), 0
+        assert version == 1
+        known = follow(known, store.changes(0))
+        os.write(ready, b"!")
+        while version < last:
+            if (moved := store.stamp()) == stamp:
+                time.sleep(0.001)
+                continue
+            stamp, states = moved, states + 1
+            changes = list(store.changes(version))
+            known = follow(known, changes)
+            version = max([version, *(change.version for change in changes)])
+            assert len({tool.description for tool in store.tools("mail")}) == 1
+            assert len(known) == 49 + version
+        assert known == {tool.id: tool.digest() for tool in store.tools()}
+        assert states > 3  # it did not only see the end
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_two_processes_read_while_one_writes(tmp_path: Path) -> None:
+    path, last = tmp_path / "store.db", 30
+    with SqliteStore(path) as store:
+        store.add(tools(50, "commit 1"))
+    reading, writing = os.pipe()
+    children = [fork(lambda: read_along(path, writing, last)) for _ in range(2)]
+    assert len(os.read(reading, 1) + os.read(reading, 1)) == 2
+    with SqliteStore(path) as store:
+        for number in range(2, last + 1):
+            store.add([*tools(50, f"commit {number}"), *tools(1, namespace=f"only{number}")])
+            time.sleep(0.005)
+        assert [wait(child) for child in children] == [0, 0]
+    os.close(reading)
+    os.close(writing)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_many_processes_make_the_same_store_and_write_to_it(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+
+    def work(number: int) -> None:
+        with SqliteStore(path) as store:
+            for turn in range(5):
+                store.add(tools(3, f"turn {turn}", f"n{number}"), f"s{number}")
+
+    children = [fork(lambda number=number: work(number)) for number in range(6)]
+    assert [wait(child) for child in children] == [0] * 6
+    with SqliteStore(path) as store:
+        store.check()
+        assert store.version() == 30
+        assert store.count() == 18
+
+
+def test_another_process_keeps_writing(tmp_path: Path) -> None:
+    path = tmp_path / "store.db"
+    with SqliteStore(path) as store:
+        store.add(tools(2))
+    other = sqlite3.connect(path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with SqliteStore(path, timeout=0.1) as store:
+        assert store.count() == 2  # readers do not care
+        with pytest.raises(StoreError, match="another process is writing"):
+            store.add(tools(3))
+        other.execute("COMMIT")
+        assert store.add(tools(3)).added == 1
+    other.close()

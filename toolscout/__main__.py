@@ -1,0 +1,5 @@
+"""python -m toolscout: the same as the toolscout command."""
+
+from toolscout.cli import main
+
+main()

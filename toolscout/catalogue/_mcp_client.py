@@ -1,0 +1,231 @@
+"""Asks one MCP server for all its tools, through the official SDK."""
+
+from __future__ import annotations
+
+import http.client
+import logging
+import math
+import os
+import re
+import shlex
+import shutil
+import tempfile
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import IO, Any, NamedTuple
+from urllib.parse import urlsplit
+
+from toolscout.catalogue.base import first_paragraph, safe_url
+from toolscout.errors import BadSource, MissingExtra, ToolscoutError
+from toolscout.tool import clean_text
+
+# A server that lists more pages than this does not know how to end.
+MAX_PAGES = 10_000
+MAX_EVENT_BYTES = 64 * 1024 * 1024
+_QUOTED_LINES = 5
+_SECRET_NAME = re.compile(r"(?i)(key|token|secret|passw|pwd|credential|auth|bearer)")
+_SECRET_VALUE = re.compile(r"^(sk-|pk_|gh[a-z]_|github_pat_|glpat-|xox[a-z]-|AKIA|AIza|eyJ|Bearer )")
+_HIDDEN = "***"
+# The SDK logs each line that is no message with a traceback; without a handler that would reach the terminal.
+for _logger in ("mcp", "client"):
+    logging.getLogger(_logger).addHandler(logging.NullHandler())
+
+
+class Listing(NamedTuple):
+    """What a server answered: its own name, what it says it is, and its tools as it sent them."""
+
+    server_name: str
+    service: str
+    tools: list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """How to reach one server; either a command or a URL."""
+
+    command: tuple[str, ...] = ()
+    url: str = ""
+    name: str = ""
+    cwd: str | None = None
+    env: dict[str, str] = field(default_factory=dict, repr=False)
+    headers: dict[str, str] = field(default_factory=dict, repr=False)
+
+    @property
+    def label(self) -> str:
+        """The server as it may be shown and stored."""
+        return safe_url(self.url) if self.url else shlex.join(_without_secrets(self.command))
+
+    @property
+    def fallback_name(self) -> str:
+        """A name for a server that does not tell its own."""
+        return (urlsplit(self.url).hostname if self.url else os.path.basename(self.command[0])) or "mcp"
+
+
+def _without_secrets(command: tuple[str, ...]) -> list[str]:
+    """The command with everything hidden that looks like a password, a key or a token."""
+    words: list[str] = []
+    hide = False
+    for word in command:
+        name, equals, _ = word.partition("=")
+        if hide and not word.startswith("-"):
+            words.append(_HIDDEN)
+        elif "://" in word:
+            words.append(_without_credentials(word))
+        elif equals and _SECRET_NAME.search(name):
+            words.append(f"{name}={_HIDDEN}")
+        elif _SECRET_VALUE.match(word) or (":" in word and _SECRET_NAME.search(word.partition(":")[0])):
+            words.append(_HIDDEN)
+        else:
+            words.append(word)
+        hide = word.startswith("-") and not equals and _SECRET_NAME.search(word) is not None
+    return words
+
+
+def _without_credentials(word: str) -> str:
+    start, _, rest = word.partition("://")
+    rest, question, _ = rest.partition("?")
+    userinfo, at, place = rest.rpartition("@")
+    return f"{start}://{_HIDDEN + at if userinfo else ''}{place}{question + _HIDDEN if question else ''}"
+
+
+async def list_tools(server: Server, timeout: float) -> Listing:
+    """All tools of the server, page by page. Whatever goes wrong, the server's process is gone afterwards."""
+    try:
+        import anyio
+        import mcp  # noqa: F401
+    except ImportError:
+        raise MissingExtra("reading MCP servers", "serve") from None
+    if server.command and shutil.which(server.command[0]) is None:
+        raise BadSource(f"{server.label}: there is no command {server.command[0]!r}; install it or give its full path")
+    refusals: list[int] = []
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
+        try:
+            with anyio.fail_after(timeout) as scope:
+                transport = _stdio(server, errors) if server.command else _http(server, timeout, refusals)
+                return await _list(server, transport, timeout, scope)
+        except TimeoutError:
+            problem = f"did not answer within {timeout:g} s; check that it is an MCP server, or allow a longer timeout"
+        except Exception as error:
+            cause: BaseException = error
+            while isinstance(cause, BaseExceptionGroup):  # every task group on the way out adds one
+                cause = cause.exceptions[0]
+            if isinstance(cause, ToolscoutError):
+                raise cause from None
+            problem = _explained(cause, server, refusals)
+        raise BadSource(f"{server.label} {problem}{_quoted(errors)}")
+
+
+async def _list(server: Server, transport: Any, timeout: float, scope: Any) -> Listing:
+    import anyio
+    from mcp import Client
+
+    pages: list[list[Any]] = []
+    cursors: set[str] = set()
+    # The client is told to wait for ever: the one clock is the scope's, which each page winds up again.
+    async with Client(_tapped(transport, pages), cache=None) as client:
+        about = client.server_info
+        cursor: str | None = None
+        while True:
+            scope.deadline = anyio.current_time() + timeout
+            answer = await client.list_tools(cursor=cursor)
+            cursor = answer.next_cursor
+            if not cursor:
+                break
+            if cursor in cursors or len(cursors) >= MAX_PAGES:
+                raise BadSource(f"{server.label} never ends its list of tools: it repeats the cursor {cursor!r:.80}")
+            cursors.add(cursor)
+        scope.deadline = math.inf
+    tools = [tool for page in pages for tool in page]
+    if about is None:
+        return Listing("", "", tools)
+    return Listing(clean_text(about.name), first_paragraph(about.description or about.title or ""), tools)
+
+
+def _stdio(server: Server, errors: IO[str]) -> Any:
+    from mcp import StdioServerParameters, stdio_client
+
+    command, *arguments = server.command
+    parameters = StdioServerParameters(
+        command=command, args=arguments, env=server.env, cwd=server.cwd, encoding_error_handler="replace"
+    )
+    return stdio_client(parameters, errlog=errors)  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def _http(server: Server, timeout: float, refusals: list[int]) -> AsyncIterator[Any]:
+    import httpx2
+    from mcp.client.streamable_http import streamable_http_client
+
+    async def note(response: httpx2.Response) -> None:
+        refusals[:] = [response.status_code] if response.status_code >= 400 else []
+
+    async with (
+        httpx2.AsyncClient(headers=server.headers, timeout=timeout, event_hooks={"response": [note]}) as web,
+        streamable_http_client(server.url, http_client=web, max_sse_event_size=MAX_EVENT_BYTES) as streams,
+    ):
+        yield streams
+
+
+@asynccontextmanager
+async def _tapped(transport: Any, pages: list[list[Any]]) -> AsyncIterator[Any]:
+    async with transport as (incoming, outgoing):
+        yield _Tap(incoming, pages), outgoing
+
+
+class _Tap:
+    """Takes the tools out of each answer before the SDK checks them: one bad tool would spoil its whole page."""
+
+    def __init__(self, stream: Any, pages: list[list[Any]]) -> None:
+        self._stream = stream
+        self._pages = pages
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def __aiter__(self) -> _Tap:
+        return self
+
+    async def __anext__(self) -> Any:
+        return self._without_tools(await self._stream.__anext__())
+
+    async def receive(self) -> Any:
+        return self._without_tools(await self._stream.receive())
+
+    async def __aenter__(self) -> _Tap:
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> Any:
+        return await self._stream.__aexit__(*error)
+
+    def _without_tools(self, item: Any) -> Any:
+        result = getattr(getattr(item, "message", None), "result", None)
+        if isinstance(result, dict) and isinstance(result.get("tools"), list):
+            self._pages.append(result["tools"])
+            result["tools"] = []
+        return item
+
+
+def _explained(error: BaseException, server: Server, refusals: list[int]) -> str:
+    """What happened, in words that say what to do."""
+    text = clean_text(str(error))[:300] or type(error).__name__
+    if refusals:
+        status = refusals[-1]
+        hint = "give the headers it asks for" if status in (401, 403) else "check the address"
+        return f"answered {status} {http.client.responses.get(status, '')}; {hint}"
+    if server.url:
+        return f"could not be read: {text}; check the address"
+    if isinstance(error, OSError):
+        return f"could not be started: {text}"
+    if "closed" in text.lower():
+        return "ended before it listed its tools; run it by hand to see why, and give the environment it needs"
+    return f"did not list its tools: {text}; check that it is an MCP server"
+
+
+def _quoted(errors: IO[str]) -> str:
+    """The last lines that the server wrote to its standard error."""
+    errors.seek(0)
+    lines = [clean_text(line) for line in errors.read()[-20_000:].splitlines()]
+    last = [line[:300] for line in lines if line][-_QUOTED_LINES:]
+    return ". It wrote: " + " | ".join(last) if last else ""

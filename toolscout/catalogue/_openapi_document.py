@@ -1,0 +1,196 @@
+"""An OpenAPI document as plain JSON: fetched or read, parsed from JSON or YAML, its references followed."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import re
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+import yaml
+
+from toolscout.catalogue.base import (
+    ReadOptions,
+    check_depth,
+    decode,
+    existing_file,
+    parse_json,
+    read_text,
+    safe_url,
+)
+from toolscout.errors import BadSource
+
+try:
+    from yaml import CSafeLoader as _BaseLoader
+except ImportError:  # libyaml is optional; the pure loader reads the same, ten times slower
+    from yaml import SafeLoader as _BaseLoader  # type: ignore[assignment]
+
+MAX_DOWNLOAD = 64 * 1024 * 1024
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufffe\uffff]")
+_TAG = "tag:yaml.org,2002:"
+
+
+class _Loader(_BaseLoader):
+    """YAML as JSON knows it: keys are text, and only null, true, false and numbers are not (no dates, no "no")."""
+
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - the attribute PyYAML looks at
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        """Keys such as 200 or true are read as the text they are written as."""
+        if isinstance(node, yaml.MappingNode):
+            self.flatten_mapping(node)
+            for key, _ in node.value:
+                if isinstance(key, yaml.ScalarNode):
+                    key.tag = f"{_TAG}str"
+        return super().construct_mapping(node, deep)
+
+
+def _as_text(loader: _Loader, node: yaml.ScalarNode) -> Any:
+    return loader.construct_scalar(node)
+
+
+_Loader.add_implicit_resolver(f"{_TAG}null", re.compile(r"^(?:~|null|Null|NULL|)$"), ["~", "n", "N", ""])
+_Loader.add_implicit_resolver(f"{_TAG}bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
+_Loader.add_implicit_resolver(f"{_TAG}int", re.compile(r"^[-+]?(?:0|[1-9][0-9]*)$"), list("-+0123456789"))
+_Loader.add_implicit_resolver(
+    f"{_TAG}float",
+    re.compile(r"^[-+]?(?:0|[1-9][0-9]*)(?:\.[0-9]+(?:[eE][-+]?[0-9]{1,3})?|[eE][-+]?[0-9]{1,2})$"),
+    list("-+0123456789"),
+)
+_Loader.add_implicit_resolver(f"{_TAG}merge", re.compile(r"^(?:<<)$"), ["<"])
+for _name in ("timestamp", "binary"):
+    _Loader.add_constructor(f"{_TAG}{_name}", _as_text)
+for _name in ("set", "omap", "pairs"):
+    _Loader.add_constructor(f"{_TAG}{_name}", _Loader.construct_undefined)  # type: ignore[type-var]
+
+
+def parse(text: str, where: str) -> Any:
+    """A JSON or YAML document."""
+    start = text.lstrip()[:1]
+    if start == "<":
+        raise BadSource(f"{where} is an HTML or XML page, not an OpenAPI document; name the raw JSON or YAML")
+    try:
+        return parse_json(text, where)
+    except BadSource as error:
+        if start in ("{", "["):
+            broken = error
+        else:
+            return _parse_yaml(text, where)
+    try:  # a YAML document in flow style begins like JSON
+        return _parse_yaml(text, where)
+    except BadSource:
+        raise broken from None
+
+
+def _parse_yaml(text: str, where: str) -> Any:
+    try:
+        value = yaml.load(_CONTROL.sub(" ", text), Loader=_Loader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        place = f" line {mark.line + 1} column {mark.column + 1}" if mark is not None else ""
+        problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
+        raise BadSource(f"{where}{place}: neither JSON nor YAML: {problem}; correct it") from None
+    except (ValueError, RecursionError) as error:
+        raise BadSource(f"{where}: neither JSON nor YAML: {error}; correct it") from None
+    check_depth(value, where)
+    return value
+
+
+def fetch(url: str, options: ReadOptions) -> str:
+    """The text at a URL, within the time and size that are allowed."""
+    where = safe_url(url)
+    request = _request(url, options)
+    deadline, chunks, size = time.monotonic() + options.timeout, [], 0
+    try:
+        with urllib.request.urlopen(request, timeout=options.timeout) as response:
+            while chunk := response.read1(1 << 16):
+                chunks.append(chunk)
+                size += len(chunk)
+                if size > MAX_DOWNLOAD:
+                    raise BadSource(f"{where} is larger than {MAX_DOWNLOAD >> 20} MB; download it and name the file")
+                if time.monotonic() > deadline:
+                    raise TimeoutError
+    except urllib.error.HTTPError as error:
+        with error:
+            hint = "give the headers it asks for" if error.code in (401, 403) else "check the address"
+            raise BadSource(f"{where} answered {error.code} {error.reason}; {hint}") from None
+    except TimeoutError:
+        raise BadSource(f"{where} did not answer within {options.timeout:g} s; allow a longer timeout") from None
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        if isinstance(error, BadSource):
+            raise
+        if isinstance(getattr(error, "reason", None), TimeoutError):
+            raise BadSource(f"{where} did not answer within {options.timeout:g} s; allow a longer timeout") from None
+        raise BadSource(f"{where} cannot be fetched: {getattr(error, 'reason', error)}; check the address") from None
+    return decode(b"".join(chunks), where)
+
+
+def _request(url: str, options: ReadOptions) -> urllib.request.Request:
+    """Credentials in the URL become a header; no header follows a redirect, which may lead to another host."""
+    parts = urlsplit(url)
+    userinfo, _, host = parts.netloc.rpartition("@")
+    request = urllib.request.Request(urlunsplit(parts._replace(netloc=host, fragment="")))
+    headers = {"Accept": "application/json, application/yaml, */*", "User-Agent": "toolscout", **options.headers}
+    if userinfo:
+        headers["Authorization"] = "Basic " + base64.b64encode(unquote(userinfo).encode()).decode()
+    for name, value in headers.items():
+        request.add_unredirected_header(name, value)
+    return request
+
+
+class Document:
+    """A parsed specification and the files beside it that it refers to, each known by its address."""
+
+    def __init__(self, root: Any, path: Path | None = None) -> None:
+        """`path` is where the root was read from; without it, no other file is opened."""
+        self.main = str(path.resolve()) if path else ""
+        self._folder = path.resolve().parent if path else None
+        self._files: dict[str, Any] = {self.main: root}
+
+    def resolve(self, reference: str, base: str) -> tuple[Any, str, str]:
+        """What a reference made in the file `base` points to, the file that it stands in, and its full address."""
+        address, _, pointer = reference.partition("#")
+        file = self._open(address, base, reference) if address else base
+        value = self._files[file]
+        parts = pointer.split("/")
+        if parts.pop(0):
+            raise BadSource(f"$ref {reference!r:.200} points nowhere; only JSON pointers (#/…) are followed")
+        for part in parts:
+            key = unquote(part).replace("~1", "/").replace("~0", "~")
+            if isinstance(value, Mapping) and key in value:
+                value = value[key]
+            elif isinstance(value, list) and key.isdecimal() and len(key) < 9 and int(key) < len(value):
+                value = value[int(key)]
+            else:
+                raise BadSource(f"$ref {reference!r:.200} points nowhere; add what it names or correct it")
+        return value, file, f"{file}#{pointer}"
+
+    def follow(self, value: Any, base: str) -> tuple[Any, str]:
+        """The value itself, or what it finally refers to."""
+        followed: set[str] = set()
+        while isinstance(value, Mapping) and isinstance(value.get("$ref"), str):
+            reference = value["$ref"]
+            value, base, address = self.resolve(reference, base)
+            if address in followed:
+                raise BadSource(f"$ref {reference!r:.200} leads back to itself")
+            followed.add(address)
+        return value, base
+
+    def _open(self, address: str, base: str, reference: str) -> str:
+        if self._folder is None or "://" in address:
+            raise BadSource(f"$ref {reference!r:.200} names another document; only files beside a local one are read")
+        path = existing_file(Path(base).parent / unquote(address))
+        if path is None:
+            raise BadSource(f"$ref {reference!r:.200} points nowhere: there is no such file")
+        path = path.resolve()
+        if not path.is_relative_to(self._folder):
+            raise BadSource(f"$ref {reference!r:.200} leaves the folder of the specification; such files are not read")
+        if str(path) not in self._files:
+            self._files[str(path)] = parse(read_text(path), str(path))
+        return str(path)

@@ -1,0 +1,302 @@
+"""JSON Schemas as servers publish them, made into schemas that vendors accept; and made small."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, cast
+from urllib.parse import unquote
+
+Schema = dict[str, Any]
+
+MAX_DEPTH = 48  # deeper, a schema says that anything goes
+MAX_ENUM = 10  # values that a slim schema lists
+TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
+# Names of types that are not JSON Schema's, as found in published tools.
+_TYPE_ALIASES = {
+    "str": "string",
+    "text": "string",
+    "file": "string",
+    "date": "string",
+    "datetime": "string",
+    "int": "integer",
+    "long": "integer",
+    "float": "number",
+    "double": "number",
+    "bool": "boolean",
+    "dict": "object",
+    "map": "object",
+    "list": "array",
+    "tuple": "array",
+    "none": "null",
+}
+
+# Keywords whose value is one schema, several in a list, several by name.
+_ONE = frozenset(
+    "items additionalItems additionalProperties contains propertyNames not if then else"
+    " unevaluatedItems unevaluatedProperties contentSchema".split()
+)
+_LISTED = frozenset(["anyOf", "oneOf", "allOf", "prefixItems"])
+_NAMED = frozenset(["properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"])
+_SLIM = frozenset(
+    "type properties required items prefixItems additionalProperties patternProperties anyOf allOf"
+    " enum const format $ref $defs definitions".split()
+)
+_NOT_AT_TOP = frozenset(["anyOf", "oneOf", "allOf", "not", "enum", "const", "$ref"])
+_PROPERTY_KEY = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+
+
+def sound(schema: Mapping[str, Any]) -> Schema:
+    """The same schema, valid as of draft 2020-12: what is malformed in it is dropped or put right, no more."""
+    return _rebuilt(schema, _sound_node)
+
+
+def object_schema(schema: Mapping[str, Any]) -> Schema:
+    """A sound schema of an object with properties and no anyOf, oneOf, allOf, not, enum or $ref at its top.
+
+    OpenAI and Anthropic refuse a whole request over one tool that has them. Properties that stand in such branches are
+    moved up; a property stays required if every alternative requires it. References that lead nowhere are dropped.
+    """
+    root = sound(schema)
+    properties, required = _gathered(root, root, set())
+    top = {key: value for key, value in root.items() if key not in _NOT_AT_TOP}
+    top |= {"type": "object", "properties": properties}
+    if required:
+        top["required"] = list(dict.fromkeys(required))
+    return _rebuilt(top, lambda node: _without_dangling(node, top))
+
+
+def with_items(schema: Mapping[str, Any]) -> Schema:
+    """Every array says what its items are, if only that they are anything: OpenAI refuses those that do not."""
+
+    def visit(node: Schema) -> Schema:
+        kind = node.get("type")
+        is_array = kind == "array" or (isinstance(kind, list) and "array" in kind)
+        return {**node, "items": {}} if is_array and "items" not in node else node
+
+    return _rebuilt(schema, visit)
+
+
+def slim(schema: Mapping[str, Any]) -> Schema:
+    """Names, types and what is required. A long enum becomes a hint, since cutting it would forbid valid values."""
+    root = _rebuilt(schema, _slim_node)
+    return _rebuilt(root, lambda node: _without_dangling(node, root))
+
+
+def safe_keys(keys: Iterable[str]) -> dict[str, str]:
+    """A name that Anthropic accepts ([a-zA-Z0-9_.-], 64 at most) for each property key; those that fit keep theirs."""
+    names = list(keys)
+    renamed = {key: key for key in names if _PROPERTY_KEY.fullmatch(key)}
+    taken = set(renamed)
+    for key in names:
+        if key not in renamed:
+            wanted = re.sub(r"[^a-zA-Z0-9_.-]+", "_", key).strip("_")
+            if not wanted or len(wanted) > 64 or wanted in taken:
+                digest = hashlib.blake2b(key.encode(errors="surrogatepass"), digest_size=8).hexdigest()
+                wanted = f"{wanted[:47]}_{digest}"
+            renamed[key] = wanted
+            taken.add(wanted)
+    return {key: renamed[key] for key in names}
+
+
+def with_safe_keys(schema: Schema) -> Schema:
+    """An object's schema with its property keys renamed by `safe_keys`."""
+    renamed = safe_keys(schema["properties"])
+    if all(key == safe for key, safe in renamed.items()):
+        return schema
+    changed = {**schema, "properties": {renamed[key]: value for key, value in schema["properties"].items()}}
+    if "required" in schema:
+        changed["required"] = [renamed.get(key, key) for key in schema["required"]]
+    return _rebuilt(changed, lambda node: _without_dangling(node, changed))
+
+
+def type_word(schema: Any, root: Mapping[str, Any], depth: int = 0) -> str:
+    """A schema's type in a word or two: "string", "integer|null", "string[]", "any"."""
+    if not isinstance(schema, Mapping) or depth > 4:
+        return "any"
+    target = resolved(root, schema.get("$ref"))
+    if target is not None:
+        return type_word(target, root, depth + 1)
+    kind = schema.get("type")
+    if kind == "array":
+        item = type_word(schema.get("items"), root, depth + 1)
+        return "array" if item == "any" else f"({item})[]" if "|" in item else f"{item}[]"
+    if isinstance(kind, str):
+        return kind
+    if isinstance(kind, list):
+        return "|".join(map(str, kind))
+    for key in ("anyOf", "oneOf"):
+        if key in schema:
+            words = dict.fromkeys(type_word(branch, root, depth + 1) for branch in schema[key])
+            return "any" if "any" in words else "|".join(words)
+    return "object" if "properties" in schema else "string" if isinstance(schema.get("const"), str) else "any"
+
+
+def resolved(root: Mapping[str, Any], reference: Any) -> Any:
+    """What a local reference ("#/$defs/name") points at, None where it leads nowhere."""
+    if not isinstance(reference, str) or not reference.startswith("#"):
+        return None
+    node: Any = root
+    for part in reference[1:].split("/")[1:]:
+        key = unquote(part).replace("~1", "/").replace("~0", "~")
+        if isinstance(node, Mapping) and key in node:
+            node = node[key]
+        elif isinstance(node, list) and key.isdecimal() and int(key) < len(node):
+            node = node[int(key)]
+        else:
+            return None
+    return node if reference in ("#", "") or reference.startswith("#/") else None
+
+
+def _gathered(node: Any, root: Schema, followed: set[str]) -> tuple[Schema, list[str]]:
+    """All properties a top-level schema speaks of, in its branches too, and the names that are always required."""
+    if not isinstance(node, dict):
+        return {}, []
+    properties, required = dict(node.get("properties", {})), list(node.get("required", ()))
+    parts = list(node.get("allOf", ()))
+    reference = node.get("$ref")
+    if isinstance(reference, str) and reference not in followed:
+        followed.add(reference)  # each only once: chains of references that fork would never end
+        parts.append(resolved(root, reference))
+    for part in parts:
+        more, needed = _gathered(part, root, followed)
+        _merge(properties, [more])
+        required += needed
+    for key in ("anyOf", "oneOf"):
+        branches = [_gathered(branch, root, followed) for branch in node.get(key, ())]
+        if branches:
+            _merge(properties, [more for more, _ in branches])
+            required += [name for name in branches[0][1] if all(name in needed for _, needed in branches)]
+    return properties, required
+
+
+def _merge(properties: Schema, branches: list[Schema]) -> None:
+    """Add the properties of branches; one that differs between branches takes either form."""
+    for name in dict.fromkeys(name for branch in branches for name in branch if name not in properties):
+        forms: list[Any] = []
+        for branch in branches:
+            if name in branch and branch[name] not in forms:
+                forms.append(branch[name])
+        properties[name] = forms[0] if len(forms) == 1 else {"anyOf": forms}
+
+
+def _rebuilt(schema: Mapping[str, Any], visit: Callable[[Schema], Schema]) -> Schema:
+    """A copy in which every schema, the innermost first, is what `visit` makes of it."""
+    return cast(Schema, _rebuilt_inner(schema, visit, 0))
+
+
+def _rebuilt_inner(schema: Any, visit: Callable[[Schema], Schema], depth: int) -> Schema | bool:
+    if isinstance(schema, bool):
+        return schema
+    if not isinstance(schema, Mapping) or depth > MAX_DEPTH:
+        return {}
+    node: Schema = {}
+    for key, value in schema.items():
+        if key in _ONE and isinstance(value, Mapping | bool):
+            node[key] = _rebuilt_inner(value, visit, depth + 1)
+        elif (key in _LISTED or key == "items") and isinstance(value, list):
+            # A list under "items" is what older drafts called prefixItems.
+            node["prefixItems" if key == "items" else key] = [_rebuilt_inner(item, visit, depth + 1) for item in value]
+        elif key in _NAMED and isinstance(value, Mapping):
+            node[key] = {
+                str(name): item
+                if key == "dependencies" and _are_names(item)
+                else _rebuilt_inner(item, visit, depth + 1)
+                for name, item in value.items()
+            }
+        else:
+            node[str(key)] = value
+    return visit(node)
+
+
+def _without_dangling(node: Schema, root: Schema) -> Schema:
+    if "$ref" in node and not isinstance(resolved(root, node["$ref"]), Mapping | bool):
+        return {key: value for key, value in node.items() if key != "$ref"}
+    return node
+
+
+def _slim_node(node: Schema) -> Schema:
+    kept = {key: value for key, value in node.items() if key in _SLIM}
+    if "oneOf" in node:  # branches that say less may overlap: any of them will do
+        branches = {"anyOf": node["oneOf"]}
+        kept |= {"allOf": [*kept.get("allOf", ()), branches]} if "anyOf" in kept else branches
+    values = kept.get("enum")
+    if isinstance(values, list) and len(values) > MAX_ENUM:
+        del kept["enum"]
+        kept["description"] = "e.g. " + ", ".join(str(value)[:40] for value in values[:MAX_ENUM])
+    return kept
+
+
+def _sound_node(node: Schema) -> Schema:
+    fixed: Schema = {}
+    for key, value in node.items():
+        if key == "type":
+            kind = _sound_type(value)
+            if kind:
+                fixed[key] = kind
+        elif key not in _CHECKS or _CHECKS[key](value):
+            fixed[key] = value
+    return fixed
+
+
+def _sound_type(value: Any) -> str | list[str]:
+    if isinstance(value, list):
+        kinds = [_sound_type(kind) for kind in value if isinstance(kind, str)]
+        return list(dict.fromkeys(kind for kind in kinds if isinstance(kind, str) and kind))
+    if not isinstance(value, str) or value in TYPES:
+        return value if isinstance(value, str) else ""
+    lowered = value.lower()
+    return lowered if lowered in TYPES else _TYPE_ALIASES.get(lowered, "")
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_count(value: Any) -> bool:
+    return _is_number(value) and value >= 0 and (isinstance(value, int) or value.is_integer())
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list) and all(map(_is_text, value)) and len(set(value)) == len(value)
+
+
+def _is_anchor(value: Any) -> bool:
+    return isinstance(value, str) and re.search(r"^[A-Za-z_][-A-Za-z0-9._]*$", value) is not None
+
+
+def _is_schema(value: Any) -> bool:
+    return isinstance(value, Mapping | bool)
+
+
+def _is_mapping_of(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, Mapping) and all(map(check, value.values()))
+
+
+# What the metaschema demands of each keyword's value; schemas inside are sound by the time it is asked.
+_CHECKS: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(
+        "$schema $ref $dynamicRef $recursiveRef $comment title description format pattern".split(), _is_text
+    ),
+    **dict.fromkeys(["contentEncoding", "contentMediaType"], _is_text),
+    **dict.fromkeys(["$anchor", "$dynamicAnchor", "$recursiveAnchor"], _is_anchor),
+    **dict.fromkeys(["uniqueItems", "deprecated", "readOnly", "writeOnly"], lambda value: isinstance(value, bool)),
+    **dict.fromkeys(["maximum", "minimum", "exclusiveMaximum", "exclusiveMinimum"], _is_number),
+    **dict.fromkeys("maxLength minLength maxItems minItems maxProperties minProperties".split(), _is_count),
+    **dict.fromkeys(["maxContains", "minContains"], _is_count),
+    **dict.fromkeys(["enum", "examples"], lambda value: isinstance(value, list)),
+    **dict.fromkeys(_ONE, _is_schema),
+    **dict.fromkeys(_LISTED, lambda value: isinstance(value, list) and bool(value)),
+    **dict.fromkeys(_NAMED, lambda value: isinstance(value, Mapping)),
+    "multipleOf": lambda value: _is_number(value) and value > 0,
+    "required": _are_names,
+    "dependentRequired": _is_mapping_of(_are_names),
+    "$id": lambda value: isinstance(value, str) and "#" not in value[:-1],
+    "$vocabulary": _is_mapping_of(lambda value: isinstance(value, bool)),
+}

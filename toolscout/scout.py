@@ -1,0 +1,336 @@
+"""Scout: the class users meet. Tools in, the right tools out."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+
+from toolscout import catalogue, snapshot, wire
+from toolscout.answer import Allowed, Answer, Example
+from toolscout.catalogue.base import ReadOptions
+from toolscout.errors import BadRequest, MissingEncoder
+from toolscout.fit import FitOptions, fit
+from toolscout.retrievers.base import Embedded, Retriever, TextEncoder, load_model, method
+from toolscout.stores.base import AddReport, Store
+from toolscout.stores.sqlite import SqliteStore
+from toolscout.tool import Listing, Tool, clean_text, namespace_of
+
+Progress = Callable[[str, int, int], None]
+"""Called with a stage ("reading", "embedding", "linking"), how much is done, and of how much (0: not known)."""
+
+DEFAULT_RETRIEVER = "hybrid"
+MAX_REQUEST_CHARS = 20_000
+_FOLLOWED_AT_ONCE = 20_000
+_COMMITTED_AT_ONCE = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """What an add did: counts and version, how many texts were embedded, and what could not be imported."""
+
+    report: AddReport
+    embedded: int
+    problems: tuple[str, ...]
+
+
+class Scout:
+    """Joins a store with a retriever that follows it. One Scout serves many threads; close it when done."""
+
+    def __init__(self, store: Store, retriever: Retriever, fit_options: FitOptions | None = None) -> None:
+        """Take a store and an empty retriever; Scout.open makes both."""
+        self.store = store
+        self.retriever = retriever
+        self.fit_options = fit_options or FitOptions()
+        self._lock = threading.RLock()
+        self._stamp: int | None = None
+        self._version = 0
+        self._cursor = 0
+        self._ids: set[str] = set()
+        self._namespaces: Counter[str] = Counter()
+        self._snapshots: Path | None = None
+        self._background: threading.Thread | None = None
+        self._failure: BaseException | None = None
+        self._closing = threading.Event()
+
+    @classmethod
+    def open(
+        cls, path: str | Path, retriever: str | Path = DEFAULT_RETRIEVER, fit_options: FitOptions | None = None
+    ) -> Self:
+        """Open a catalogue, made where it is not there yet. `retriever`: the name of a method, or a model folder."""
+        store = SqliteStore(path)
+        try:
+            if Path(retriever).is_dir():
+                scout = cls(store, load_model(Path(retriever)), fit_options)
+                scout.retriever.remove(scout.retriever.ids())  # a model may have been saved with another catalogue
+            else:
+                folder = snapshot.folder(Path(path), str(retriever))
+                kept = snapshot.read(folder, store.identity())
+                scout = cls(store, kept[0] if kept else method(str(retriever))(), fit_options)
+                scout._snapshots = folder
+                if kept:
+                    scout._take_up(kept[1])
+            scout.refresh()
+        except BaseException:
+            store.close()
+            raise
+        return scout
+
+    def add(
+        self,
+        source: Any,
+        *,
+        options: ReadOptions | None = None,
+        replace: bool = False,
+        sync: bool = False,
+        wait: bool = True,
+        progress: Progress | None = None,
+    ) -> Added:
+        """Import a source: a path, URL, MCP command line, Python function or module, or an iterable of Tools.
+
+        The tools are stored in one step and found by their words at once. Then they are embedded, before this returns
+        or, with wait=False, in the background. `sync` removes the tools that the source no longer has; `replace`
+        lets it take over tools that another source brought.
+        """
+        options = options or ReadOptions()
+        tools = _counted(catalogue.read(source, options), progress)
+        report = self.store.add(tools, catalogue.describe(source), replace=replace, sync=sync)
+        self.refresh()
+        embedded = 0
+        if wait:
+            embedded = self.embed(progress)
+        else:
+            self._embed_in_background()
+        return Added(report, embedded, tuple(options.problems))
+
+    def embed(self, progress: Progress | None = None) -> int:
+        """Embed every tool that has no vector yet; how many texts that took. Does nothing where no encoder is."""
+        encoder = self._encoder()
+        if encoder is None:
+            return 0
+        missing = self.store.missing_vectors(encoder.fingerprint)
+        done = 0
+        for positions, vectors in _batches(encoder.encode_documents([text for _, text in missing])):
+            self.store.put_vectors(encoder.fingerprint, [missing[i][0] for i in positions], vectors)
+            done += len(positions)
+            self.refresh()
+            if progress:
+                progress("embedding", done, len(missing))
+            if self._closing.is_set():
+                return done
+        self._prepare(progress)
+        return done
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for the embedding that add(wait=False) began; whether it is done. An error it met is raised here."""
+        if self._background is not None:
+            self._background.join(timeout)
+            if self._background.is_alive():
+                return False
+        if self._failure is not None:
+            failure, self._failure = self._failure, None
+            raise failure
+        return True
+
+    def search(self, text: str, k: int = 5, allowed: Allowed | str | None = None) -> Answer:
+        """The tools for a request. `allowed`: what the caller may see, or the principal the store knows it by."""
+        request = _checked(text)
+        self.refresh()
+        permitted = self.store.permissions(allowed) if isinstance(allowed, str) else allowed
+        considered = tuple(self.retriever.explain(request, self.retriever.search([request], k, permitted)[0]))
+        likely = fit(considered, self.fit_options)
+        fits = bool(considered) and likely >= self.fit_options.threshold
+        return Answer(
+            request=request,
+            verdict="use" if fits else "nothing_fits",
+            hits=considered if fits else (),
+            considered=considered,
+            searched=self.count(permitted),
+            version=self._version,
+            fit=likely,
+            words_only=self.words_only(),
+            notes=tuple(self._notes()),
+        )
+
+    def tools(self, ids: Iterable[str] | Answer) -> list[Tool]:
+        """The tools with these ids, or those of an answer, in order."""
+        return self.store.get([hit.tool_id for hit in ids.hits] if isinstance(ids, Answer) else list(ids))
+
+    def render(self, answer: Answer, format: wire.Format = "openai", budget: int | None = None) -> wire.Rendered:
+        """The tools of an answer as a vendor's API takes them, as full as the token budget allows."""
+        return wire.render(self.tools(answer), format, budget)
+
+    def remove(self, ids: str | Sequence[str]) -> int:
+        """Remove tools; UnknownTool, and nothing removed, when one is not there."""
+        removed = self.store.remove([ids] if isinstance(ids, str) else ids)
+        self.refresh()
+        return removed
+
+    def feedback(self, example: Example) -> None:
+        """Record which tools a request really used, and hand it to a retriever that learns from use."""
+        self.store.add_feedback([example])
+        self.retriever.learn([example])
+
+    def count(self, allowed: Allowed | None = None) -> int:
+        """How many tools there are, or how many of them a caller may see."""
+        if allowed is None:
+            return len(self._ids)
+        single = sum(i in self._ids and namespace_of(i) not in allowed.namespaces for i in allowed.ids)
+        return single + sum(self._namespaces[namespace] for namespace in allowed.namespaces)
+
+    def words_only(self) -> int:
+        """How many tools have no vector yet and are found by their words alone."""
+        return self.retriever.waiting() if isinstance(self.retriever, Embedded) else 0
+
+    def refresh(self) -> None:
+        """Follow what this or any other process has committed; costs next to nothing where that is nothing."""
+        if self.store.stamp() == self._stamp:
+            return
+        with self._lock:
+            stamp = self.store.stamp()
+            encoder = self._encoder()
+            fingerprint = encoder.fingerprint if encoder else ""
+            self._follow_tools(fingerprint)
+            self._follow_vectors(fingerprint)
+            self._stamp = stamp
+
+    def close(self) -> None:
+        """Stop embedding after the current batch and let go of the store; what is committed stays."""
+        self._closing.set()
+        if self._background is not None:
+            self._background.join()
+        self.store.close()
+
+    def __enter__(self) -> Self:
+        """The Scout itself, closed at the end of the block."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+        self.close()
+
+    def _take_up(self, state: snapshot.State) -> None:
+        self._version, self._cursor = state.version, state.cursor
+        self._ids = set(self.retriever.ids())
+        self._namespaces = Counter(map(namespace_of, self._ids))
+
+    def _encoder(self) -> TextEncoder | None:
+        if not isinstance(self.retriever, Embedded):
+            return None
+        try:
+            return self.retriever.open_encoder()
+        except MissingEncoder:
+            return None
+
+    def _follow_tools(self, fingerprint: str) -> None:
+        if self._version == 0 and fingerprint:
+            self._cursor = self.store.last_vector(fingerprint)
+        removed: list[str] = []
+        arrived: list[Listing] = []
+        version = self._version
+        for change, listing in self.store.documents(self._version):
+            version = change.version
+            if listing is None:
+                removed.append(change.tool_id)
+            else:
+                arrived.append(listing)
+            if len(arrived) >= _FOLLOWED_AT_ONCE:
+                self._apply(arrived, removed, fingerprint)
+                arrived, removed = [], []
+        self._apply(arrived, removed, fingerprint)
+        self._version = version
+
+    def _apply(self, arrived: list[Listing], removed: list[str], fingerprint: str) -> None:
+        if removed:
+            self.retriever.remove(removed)
+            self._namespaces.subtract(namespace_of(i) for i in removed if i in self._ids)
+            self._ids.difference_update(removed)
+        if arrived:
+            digests = [listing.digest() for listing in arrived]
+            self.retriever.add(arrived, self.store.vectors(fingerprint, digests) if fingerprint else {})
+            new = {listing.id for listing in arrived} - self._ids
+            self._namespaces.update(map(namespace_of, new))
+            self._ids |= new
+
+    def _follow_vectors(self, fingerprint: str) -> None:
+        if not fingerprint or not isinstance(self.retriever, Embedded):
+            return
+        while self.retriever.waiting():
+            batch = self.store.vectors_after(fingerprint, self._cursor)
+            if not batch.digests:
+                break
+            self._cursor = batch.cursor
+            self.retriever.arrived(dict(zip(batch.digests, batch.vectors, strict=True)))
+
+    def _embed_in_background(self) -> None:
+        self.wait()
+
+        def run() -> None:
+            try:
+                self.embed()
+            except BaseException as error:
+                self._failure = error
+
+        self._background = threading.Thread(target=run, name="toolscout-embed", daemon=True)
+        self._background.start()
+
+    def _prepare(self, progress: Progress | None) -> None:
+        """Link many vectors into a graph, and keep the built index for the next time the store is opened."""
+        if progress and self.words_only() == 0:
+            progress("linking", 0, 0)
+        with self._lock:
+            if isinstance(self.retriever, Embedded):
+                self.retriever.build_graph()
+            if self._snapshots is None or len(self._ids) < snapshot.WORTH_KEEPING or self.words_only():
+                return
+            state = snapshot.State(self.store.identity(), self._version, self._cursor)
+            try:
+                snapshot.write(self._snapshots, self.retriever, state)
+            except OSError:
+                return  # an index is derived: where it cannot be kept it is built again
+
+    def _notes(self) -> Iterator[str]:
+        if not self._ids:
+            yield "the catalogue is empty; add tools with: toolscout add SOURCE"
+        elif self.words_only():
+            if self._encoder() is None:
+                yield "no encoder is installed, words alone were searched; run: toolscout doctor"
+            else:
+                yield f"{self.words_only():,} of {len(self._ids):,} tools are not embedded yet: found by words only"
+
+
+def _checked(text: str) -> str:
+    if not isinstance(text, str) or not clean_text(text):
+        raise BadRequest("the request is empty; say in words what should be done")
+    return clean_text(text[:MAX_REQUEST_CHARS])
+
+
+def _counted(tools: Iterable[Tool], progress: Progress | None) -> Iterator[Tool]:
+    for number, tool in enumerate(tools, 1):
+        if progress and number % 500 == 0:
+            progress("reading", number, 0)
+        yield tool
+
+
+def _batches(
+    encoded: Iterable[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]],
+) -> Iterator[tuple[list[int], np.ndarray[Any, Any]]]:
+    """Gather small batches, so that each commit is worth its cost."""
+    positions: list[int] = []
+    vectors: list[np.ndarray[Any, Any]] = []
+    for where, batch in encoded:
+        positions += where.tolist()
+        vectors.append(batch)
+        if len(positions) >= _COMMITTED_AT_ONCE:
+            yield positions, np.concatenate(vectors)
+            positions, vectors = [], []
+    if positions:
+        yield positions, np.concatenate(vectors)

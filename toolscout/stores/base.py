@@ -1,0 +1,182 @@
+"""The contract of a store: the truth about which tools there are. Every index is derived from one and follows it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Literal, Protocol, Self, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolscout.answer import Allowed, Example
+from toolscout.tool import Listing, Tool
+
+Floats = NDArray[np.float32]
+ChangeKind = Literal["added", "changed", "removed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What last happened to one tool. `digest` identifies its searched text, and is empty once it is removed.
+
+    A follower takes "added" and "changed" alike as "put this in place of what you have", and "removed" as "drop it
+    if you have it": the tool may have come and gone, or gone and come back, since the follower last looked.
+    """
+
+    tool_id: str
+    kind: ChangeKind
+    version: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class AddReport:
+    """What one add did, and the catalogue version it left."""
+
+    added: int
+    changed: int
+    unchanged: int
+    removed: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class VectorBatch:
+    """Cached vectors, row i belonging to digests[i]; `cursor` asks for what comes after them."""
+
+    cursor: int
+    digests: tuple[str, ...]
+    vectors: Floats
+
+
+@runtime_checkable
+class Store(Protocol):
+    """Where tools rest. One object serves many threads, and a reader never waits for a writer.
+
+    Each call sees one committed state, an iterator the state at its first step. Each call that writes is one
+    transaction: it happens whole or not at all. All raise errors.StoreError or one of its kinds when the store fails.
+    """
+
+    def version(self) -> int:
+        """The catalogue version: 0 at first, one more for each commit that changes tools."""
+        ...
+
+    def stamp(self) -> int:
+        """A number that moves when anything at all is committed, by any process. Cheap enough to ask per request."""
+        ...
+
+    def add(self, tools: Iterable[Tool], source: str = "", *, replace: bool = False, sync: bool = False) -> AddReport:
+        """Add or change tools; those that are already there with equal content cost no write.
+
+        A source may change its own tools. Another source's tool of the same id and different content raises
+        DuplicateTool, unless `replace` takes it over. `sync` removes the tools of this source that it no longer
+        has. When `tools` raises midway nothing is written.
+        """
+        ...
+
+    def remove(self, ids: Sequence[str]) -> int:
+        """Remove tools; UnknownTool, and nothing removed, when one is not there."""
+        ...
+
+    def get(self, ids: Sequence[str]) -> list[Tool]:
+        """The tools with these ids, in this order; UnknownTool when one is not there."""
+        ...
+
+    def ids(self, namespace: str | None = None) -> list[str]:
+        """Every tool id, sorted; or those of one namespace."""
+        ...
+
+    def count(self) -> int:
+        """How many tools there are."""
+        ...
+
+    def namespaces(self) -> dict[str, int]:
+        """Every namespace, sorted, and how many tools it has."""
+        ...
+
+    def tools(self, namespace: str | None = None, *, offset: int = 0, limit: int | None = None) -> Iterator[Tool]:
+        """The tools sorted by id; or one page of them."""
+        ...
+
+    def changes(self, since: int) -> Iterator[Change]:
+        """The last change of each tool that changed after version `since`, sorted by version, then id."""
+        ...
+
+    def documents(self, since: int) -> Iterator[tuple[Change, Listing | None]]:
+        """As changes(), each with the tool as indexes want it; None for those that were removed."""
+        ...
+
+    def set_alias(self, tool_id: str, alias: str) -> bool:
+        """Give a tool one more name, which outlives imports of it; False when it had it. A change of the tool."""
+        ...
+
+    def remove_alias(self, tool_id: str, alias: str) -> bool:
+        """Take back a name that set_alias gave; False when there was none."""
+        ...
+
+    def vectors(self, fingerprint: str, digests: Sequence[str]) -> dict[str, Floats]:
+        """The cached vectors of these texts by this model; texts without one are left out."""
+        ...
+
+    def vectors_after(self, fingerprint: str, cursor: int = 0, limit: int = 8192) -> VectorBatch:
+        """Vectors of this model in the order they were cached, from any process; no digests when there are no more.
+
+        Texts that no tool has any more may be among them.
+        """
+        ...
+
+    def put_vectors(self, fingerprint: str, digests: Sequence[str], vectors: Floats) -> None:
+        """Cache vectors, kept in half precision. One that is already cached stays as it is."""
+        ...
+
+    def missing_vectors(self, fingerprint: str, limit: int | None = None) -> list[tuple[str, str]]:
+        """(digest, text) of the tools' distinct texts that this model has no vector for."""
+        ...
+
+    def prune_vectors(self) -> int:
+        """Forget the vectors, of any model, whose text no tool has any more; how many they were."""
+        ...
+
+    def grant(self, principal: str, allowed: Allowed) -> None:
+        """Let a principal see these namespaces and ids besides what it may already see."""
+        ...
+
+    def revoke(self, principal: str, allowed: Allowed) -> None:
+        """Take these grants back, where they were given."""
+        ...
+
+    def permissions(self, principal: str) -> Allowed:
+        """What a principal may see: nothing, for one that was granted nothing."""
+        ...
+
+    def principals(self) -> list[str]:
+        """Everyone that was granted something, sorted."""
+        ...
+
+    def add_feedback(self, examples: Iterable[Example]) -> None:
+        """Keep what requests really used."""
+        ...
+
+    def feedback(self, after: int = 0) -> Iterator[tuple[int, Example]]:
+        """Feedback in the order it came, numbered; `after` is the last number already seen."""
+        ...
+
+    def check(self) -> None:
+        """Read the whole store and raise CorruptStore where it is damaged."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the store; twice does no harm."""
+        ...
+
+    def __enter__(self) -> Self:
+        """The store itself, closed at the end of the block."""
+        ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+        ...
