@@ -48,6 +48,7 @@ SECOND, THIRD = 1 / math.log2(3), 1 / math.log2(4)
         ("toolgen_ndcg@3", "xxxxxa", "ab", 0.0),
         ("toolgen_ndcg@3", "axxxxb", "ab", 1.0),
         ("recall@3", "aaa", "ab", 0.5),
+        ("recall@3", "abc", "aab", 1.0),
         ("comp@3", "aaa", "ab", 0.0),
         ("ndcg@3", "aab", "ab", (1 + THIRD) / (1 + SECOND)),
     ],

@@ -89,7 +89,7 @@ def references(node: Any) -> list[Any]:
     return [ref for value in node for ref in references(value)] if isinstance(node, list) else []
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(junk_schemas)
 def test_whatever_is_published_becomes_a_valid_schema(schema: dict[str, Any]) -> None:
     assert is_valid(sound(schema))
@@ -101,7 +101,7 @@ def test_whatever_is_published_becomes_a_valid_schema(schema: dict[str, Any]) ->
     assert not top.keys() & {"anyOf", "oneOf", "allOf", "not", "enum", "$ref"}
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(valid_schemas, st.dictionaries(st.sampled_from("abc"), values, max_size=3))
 def test_valid_schemas_stay_as_they_are_and_slim_ones_accept_no_less(
     schema: dict[str, Any], call: dict[str, Any]

@@ -99,6 +99,7 @@ class Measure:
         """The score of one request; not a number where the measure leaves this request out."""
         if not gold:
             raise BadDataset(f"{self} of a request without gold tools means nothing; leave such requests out")
+        gold = frozenset(gold)
         if self.k is None:
             return mrr(ranking, gold)
         if self.kind in _PLAIN:

@@ -17,6 +17,7 @@ DOCUMENT_VERSION = 1
 MAX_DESCRIPTION_CHARS = 20_000
 MAX_DOCUMENT_CHARS = 60_000
 MAX_SERVICE_CHARS = 300
+MAX_NAME_CHARS = 1_000
 MAX_SCHEMA_DEPTH = 12
 MAX_ENUM_VALUES = 1_000
 
@@ -31,7 +32,8 @@ _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]*(?:\x07|\x1b\\
 # Where a schema may hold further schemas.
 _INNER_ONE = ("items", "additionalProperties", "then", "else")
 _INNER_LISTS = ("items", "anyOf", "oneOf", "allOf", "prefixItems")
-_INNER = frozenset(["$ref", "properties", *_INNER_ONE, *_INNER_LISTS])
+_INNER_UNNAMED = frozenset([*_INNER_ONE, *_INNER_LISTS])
+_INNER = _INNER_UNNAMED | {"$ref", "properties"}
 
 OriginKind = Literal["mcp", "http", "function"]
 
@@ -43,8 +45,10 @@ def split_words(identifier: str) -> list[str]:
 
 def clean_text(text: str) -> str:
     """One line of printable text: terminal escapes, control and direction characters become spaces."""
-    if not text.isprintable():  # the common case needs none of the three passes
+    if not text.isprintable():
         text = _UNPRINTABLE.sub(" ", _ANSI.sub(" ", text))
+    elif "  " not in text:  # the common case: no other white space is printable
+        return text.strip()
     return " ".join(text.split())
 
 
@@ -103,6 +107,8 @@ class Tool:
                 raise BadTool(f"a tool needs a {label}: text that is not empty, got {value!r:.80}")
             if value != value.strip() or _UNPRINTABLE.search(value):
                 raise BadTool(f"a tool's {label} may not hold control characters or outer spaces, got {value!r:.80}")
+            if len(value) > MAX_NAME_CHARS:
+                raise BadTool(f"a tool's {label} may not be longer than {MAX_NAME_CHARS} characters, got {value!r:.80}")
         for label, value in (("description", self.description), ("title", self.title), ("service", self.service)):
             if not isinstance(value, str):
                 raise BadTool(f"tool {self.id}: {label} must be text, got {type(value).__name__}")
@@ -126,7 +132,9 @@ class Tool:
         name = " ".join(split_words(self.name)).lower()
         split = " ".join([*split_words(self.namespace), name]).lower()
         lines = [split] if split != whole.lower() else []
-        lines += [self.title] if self.title.lower() not in (self.name.lower(), name, split) else []
+        lines += (
+            [self.title[:MAX_DESCRIPTION_CHARS]] if self.title.lower() not in (self.name.lower(), name, split) else []
+        )
         lines += [self.description[:MAX_DESCRIPTION_CHARS]]
         lines += [self.service[:MAX_SERVICE_CHARS]] if self.service != self.description else []
         lines += _SchemaWords(self.input_schema).lines
@@ -281,7 +289,7 @@ def _texts(record: Mapping[str, Any], key: str) -> tuple[str, ...]:
 class _SchemaWords:
     """The words of a schema: a line for each parameter, however deep, and for what else describes itself.
 
-    Each definition is read once, and reading stops where the document is full: no schema, however entangled, takes long.
+    Each definition is read once and reading stops where the document is full, so no entangled schema takes long.
     """
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
@@ -314,6 +322,8 @@ class _SchemaWords:
                 self._add(_parameter_words(str(name)[:MAX_DESCRIPTION_CHARS], parameter))
                 if not _INNER.isdisjoint(parameter):
                     self._read(parameter, depth + 1)
+        if _INNER_UNNAMED.isdisjoint(schema):
+            return
         for key in _INNER_ONE:
             self._enter(schema.get(key), depth)
         for key in _INNER_LISTS:
@@ -337,7 +347,7 @@ def _parameter_words(name: str, parameter: Mapping[str, Any]) -> list[str]:
     """A parameter's name whole and split, its title and description, its enum values."""
     words = [name]
     lowered = name.lower()
-    split = " ".join(split_words(lowered if name.islower() else name)).lower()
+    split = " ".join(split_words(name)).lower()
     if split and split != lowered:
         words.append(split)
     for key in ("title", "description"):

@@ -27,7 +27,7 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _HASHED_NAME = re.compile(r".*_[0-9a-f]{8}(?:[0-9a-f]{8})?")
 _SENTENCE_END = re.compile(r"(?<=[.!?])(?<!\be\.g\.)(?<!\bi\.e\.)\s|(?<=[。！？])|\n\s*\n")
 # Pieces of text that are at most one token each, or nearly so; see estimate_tokens.
-_PIECE = re.compile(r"[A-Z]?[a-z]{1,5}|[A-Z]{1,2}|[0-9]|[_-]|[!-,./:-@\[-^`{-~]{1,3}|\s{2,}")
+_PIECE = re.compile(r"\\.|[A-Z]?[a-z]{1,5}|[A-Z]{1,2}|[0-9]|[_-]|[!-,./:-@\[\]^`{-~]{1,3}|\s{2,8}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from toolscout.answer import Allowed, ExactName, Hit
 from toolscout.errors import BadModel, BadRequest
@@ -21,28 +18,7 @@ from toolscout.retrievers.dense import Dense
 from toolscout.retrievers.hybrid import Hybrid, HybridOptions
 from toolscout.tool import Tool
 
-WORDS = "create list search get delete issue event mail file user order weather map price note report".split()
-
-
-class HashedWords:
-    """An encoder that runs anywhere: the sum of one fixed random vector for each word."""
-
-    fingerprint = "hashed-words"
-    dimension = 256
-
-    def encode_request(self, text: str) -> NDArray[np.float32]:
-        total = np.full(self.dimension, 1e-3)
-        for word in text.lower().replace("_", " ").split():
-            seed = int.from_bytes(hashlib.sha256(word.encode()).digest()[:4], "big")
-            total += np.random.default_rng(seed).standard_normal(self.dimension)
-        return (total / np.linalg.norm(total)).astype(np.float32)
-
-    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        return np.stack([self.encode_request(text) for text in texts])
-
-    def encode_documents(self, texts: Sequence[str]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-        if texts:
-            yield np.arange(len(texts))[::-1], self.encode(texts[::-1])
+from tests.toys import WORDS, HashedWords, catalogue
 
 
 def make(name: str) -> Retriever:
@@ -50,24 +26,16 @@ def make(name: str) -> Retriever:
         return Dense(encoder=HashedWords())
     if name == "hybrid":  # a shallow depth, so that small catalogues reach below it
         return Hybrid(HybridOptions(depth=7), [Bm25(), Dense(encoder=HashedWords())])
+    if name == "hybrid-rrf":
+        return Hybrid(HybridOptions(fusion="rrf", depth=7), [Bm25(), Dense(encoder=HashedWords())])
     return method(name)()
-
-
-def catalogue(count: int, seed: int = 0) -> list[Tool]:
-    random = np.random.default_rng(seed)
-    tools = []
-    for number in range(count):
-        verb, noun = WORDS[number % 5], WORDS[5 + number % 11]
-        description = " ".join(random.choice(WORDS, 6))
-        tools.append(Tool(f"space{number % 7}", f"{verb}_{noun}_{number}", description))
-    return tools
 
 
 def ids(hits: Sequence[Hit]) -> list[str]:
     return [hit.tool_id for hit in hits]
 
 
-@pytest.fixture(params=sorted(available()))
+@pytest.fixture(params=[*sorted(available()), "hybrid-rrf"])
 def retriever(request: pytest.FixtureRequest) -> Retriever:
     return make(request.param)
 
@@ -210,7 +178,7 @@ def test_a_caller_allowed_nothing_finds_nothing(retriever: Retriever) -> None:
 def test_a_saved_index_answers_the_same_and_lives_on(
     retriever: Retriever, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toolscout.retrievers.dense.Encoder", _AnyEncoder)
+    monkeypatch.setattr("toolscout.retrievers.dense.Encoder", HashedWords)
     retriever.add([*catalogue(50), Tool("zoo", "obscure", "nothing", aliases=("daily standup",))])
     retriever.remove(["space3/create_issue_10"])
     retriever.save(tmp_path / "model")
@@ -220,12 +188,6 @@ def test_a_saved_index_answers_the_same_and_lives_on(
     loaded.add([Tool("zoo", "feed_lion", "gives the lion its dinner")])
     assert ids(loaded.search(["gives the lion its dinner"], 1)[0]) == ["zoo/feed_lion"]
     assert "zoo/feed_lion" not in ids(retriever.search(["gives the lion its dinner"], 60)[0])
-
-
-class _AnyEncoder:
-    @staticmethod
-    def load(folder: Path | None = None) -> HashedWords:
-        return HashedWords()
 
 
 @pytest.mark.parametrize("damage", ["nothing", "model.json", "format", "options"])

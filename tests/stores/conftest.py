@@ -15,3 +15,9 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     assert request.param in MAKERS, f"tell store_helpers.MAKERS how to make a {request.param} store"
     with MAKERS[request.param](tmp_path) as made:
         yield made
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Where a test puts its store."""
+    return tmp_path / "store.db"

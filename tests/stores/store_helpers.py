@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import signal
 import traceback
 import warnings
@@ -23,6 +24,13 @@ def tool(name: str, description: str = "", namespace: str = "mail") -> Tool:
 
 def tools(count: int, description: str = "", namespace: str = "mail") -> list[Tool]:
     return [tool(f"tool_{number:04}", description, namespace) for number in range(count)]
+
+
+def made(path: Path, count: int = 5) -> Path:
+    """A file with a few tools in it."""
+    with SqliteStore(path) as store:
+        store.add(tools(count), "made")
+    return path
 
 
 def follow(known: dict[str, str], changes: Iterable[Change]) -> dict[str, str]:
@@ -57,3 +65,10 @@ def fork(work: Callable[[], None]) -> int:
 def wait(pid: int) -> int:
     """The exit code of a forked process; negative when a signal ended it."""
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def hear(pipe: int, count: int = 1) -> None:
+    """Wait until another process has written this many bytes."""
+    for _ in range(count):
+        assert select.select([pipe], [], [], 50)[0], "the other process says nothing"
+        assert os.read(pipe, 1)

@@ -125,5 +125,5 @@ class Model(RuleBasedStateMachine):
 @pytest.mark.parametrize("kind", kinds())
 def test_store_behaves_like_a_dict(kind: str) -> None:
     case = type(f"Model_{kind}", (Model,), {"kind": kind}).TestCase()
-    case.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+    case.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
     case.runTest()

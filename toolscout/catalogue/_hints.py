@@ -142,10 +142,9 @@ class Hints:
         if dataclasses.is_dataclass(kind):
             schema = self._dataclass(kind, hints, depth)
         else:
-            needed = getattr(kind, "__required_keys__", ())
             schema = object_schema(
                 {name: self.schema(hint, depth + 1) for name, hint in hints.items()},
-                [name for name in hints if name in needed],
+                [name for name, hint in hints.items() if _is_required(kind, name, hint)],
             )
         self._open.pop()
         if kind not in self._names:
@@ -185,6 +184,12 @@ class Hints:
                 name = f"{kind.__name__}_{number}"
             self._names[kind] = name
         return self._names[kind]
+
+
+def _is_required(kind: Any, name: str, hint: Any) -> bool:
+    """Whether a key of a TypedDict must be there; Python itself is wrong about this where hints are written as text."""
+    marks = {typing.Required: True, typing.NotRequired: False}
+    return marks.get(typing.get_origin(hint), name in kind.__required_keys__)
 
 
 def object_schema(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:

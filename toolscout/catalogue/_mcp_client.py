@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import logging
 import math
 import os
@@ -13,6 +12,7 @@ import tempfile
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import IO, Any, NamedTuple
 from urllib.parse import urlsplit
 
@@ -27,6 +27,7 @@ _QUOTED_LINES = 5
 _SECRET_NAME = re.compile(r"(?i)(key|token|secret|passw|pwd|credential|auth|bearer)")
 _SECRET_VALUE = re.compile(r"^(sk-|pk_|gh[a-z]_|github_pat_|glpat-|xox[a-z]-|AKIA|AIza|eyJ|Bearer )")
 _HIDDEN = "***"
+_PHRASES = {int(status): status.phrase for status in HTTPStatus}
 # The SDK logs each line that is no message with a traceback; without a handler that would reach the terminal.
 for _logger in ("mcp", "client"):
     logging.getLogger(_logger).addHandler(logging.NullHandler())
@@ -213,7 +214,7 @@ def _explained(error: BaseException, server: Server, refusals: list[int]) -> str
     if refusals:
         status = refusals[-1]
         hint = "give the headers it asks for" if status in (401, 403) else "check the address"
-        return f"answered {status} {http.client.responses.get(status, '')}; {hint}"
+        return f"answered {status} {_PHRASES.get(status, '')}; {hint}"
     if server.url:
         return f"could not be read: {text}; check the address"
     if isinstance(error, OSError):

@@ -120,14 +120,15 @@ def fetch(url: str, options: ReadOptions) -> str:
         with error:
             hint = "give the headers it asks for" if error.code in (401, 403) else "check the address"
             raise BadSource(f"{where} answered {error.code} {error.reason}; {hint}") from None
-    except TimeoutError:
-        raise BadSource(f"{where} did not answer within {options.timeout:g} s; allow a longer timeout") from None
+    except BadSource:
+        raise
     except (OSError, http.client.HTTPException, ValueError) as error:
-        if isinstance(error, BadSource):
-            raise
-        if isinstance(getattr(error, "reason", None), TimeoutError):
+        reason = getattr(error, "reason", error)
+        if isinstance(reason, TimeoutError):
             raise BadSource(f"{where} did not answer within {options.timeout:g} s; allow a longer timeout") from None
-        raise BadSource(f"{where} cannot be fetched: {getattr(error, 'reason', error)}; check the address") from None
+        # A malformed header is quoted in its error, and may be a secret.
+        told = "the address or a header is malformed" if isinstance(reason, ValueError) else reason
+        raise BadSource(f"{where} cannot be fetched: {told}; check the address") from None
     return decode(b"".join(chunks), where)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from toolscout.catalogue._openapi_document import Document
@@ -12,14 +12,10 @@ from toolscout.catalogue._openapi_document import Document
 # References are opened in place up to this size, because models read that best; then they share $defs.
 INLINE_NODES = 300
 # No prompt holds more than this. What lies beyond accepts anything.
-MAX_NODES = 5000
+MAX_NODES = 2000
 MAX_DEPTH = 40
 
 _TYPES = ("string", "number", "integer", "boolean", "array", "object", "null")
-_TEXTS = ("title", "description", "format", "pattern", "contentEncoding", "contentMediaType")
-_NUMBERS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
-_COUNTS = ("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties")
-_FLAGS = ("uniqueItems", "deprecated", "writeOnly")
 # Keywords whose schemas speak of a part of the value, and those whose schemas speak of the value itself.
 _PARTS = ("items", "additionalProperties", "contains", "propertyNames")
 _ITSELF = ("not", "if", "then", "else")
@@ -139,20 +135,10 @@ def _plain_keywords(schema: Mapping[str, Any]) -> dict[str, Any]:
     """Every keyword that holds no schema and has a value JSON Schema allows; half-valid documents lose the others."""
     result: dict[str, Any] = {}
     _add_type(schema, result)
-    result.update((key, schema[key]) for key in _TEXTS if isinstance(schema.get(key), str))
-    result.update((key, schema[key]) for key in _FLAGS if isinstance(schema.get(key), bool))
-    result.update((key, schema[key]) for key in _NUMBERS if _is_number(schema.get(key)))
-    result.update((key, schema[key]) for key in _COUNTS if _is_count(schema.get(key)))
-    result.update((key, schema[key]) for key in ("default", "const") if key in schema)
+    result.update((key, value) for key, value in schema.items() if key in _PLAIN and _PLAIN[key](value))
     for limit, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
         if schema.get(exclusive) is True and limit in result:  # OpenAPI 3.0 and Swagger mark the limit
             result[exclusive] = result.pop(limit)
-    if result.get("multipleOf", 1) <= 0:
-        del result["multipleOf"]
-    if not _is_pattern(result.get("pattern", "")):
-        del result["pattern"]
-    if isinstance(schema.get("enum"), list) and schema["enum"]:
-        result["enum"] = list(schema["enum"])
     if isinstance(schema.get("required"), list):
         result["required"] = list(dict.fromkeys(name for name in schema["required"] if isinstance(name, str)))
     examples = schema.get("examples") if isinstance(schema.get("examples"), list) else [schema.get("example")]
@@ -203,3 +189,17 @@ def _is_number(value: Any) -> bool:
 
 def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+_PLAIN: dict[str, Callable[[Any], bool]] = {
+    **dict.fromkeys(
+        ("title", "description", "format", "contentEncoding", "contentMediaType"), lambda value: isinstance(value, str)
+    ),
+    **dict.fromkeys(("uniqueItems", "deprecated", "writeOnly"), lambda value: isinstance(value, bool)),
+    **dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), _is_number),
+    **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems", "minProperties", "maxProperties"), _is_count),
+    **dict.fromkeys(("default", "const"), lambda _: True),
+    "multipleOf": lambda value: _is_number(value) and value > 0,
+    "pattern": lambda value: isinstance(value, str) and _is_pattern(value),
+    "enum": lambda value: isinstance(value, list) and bool(value),
+}

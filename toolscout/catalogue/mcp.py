@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shlex
 import shutil
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -147,6 +145,10 @@ def _config(source: object) -> Any:
 
 def _run(server: Server, options: ReadOptions) -> Listing:
     """Ask the server in an event loop: here, or in a thread of its own where one is already running here."""
+    # Imported here: most processes that know catalogues never ask a server.
+    import asyncio
+    from concurrent.futures import ThreadPoolExecutor
+
     try:
         asyncio.get_running_loop()
     except RuntimeError:

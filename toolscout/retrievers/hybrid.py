@@ -1,11 +1,11 @@
-"""hybrid: fuses the rankings of the retrievers it is handed (reciprocal rank fusion)."""
+"""hybrid: fuses the rankings of the retrievers it is handed, by their scores or by their ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 from toolscout.answer import Allowed, ExactName, Example, Hit, Reason
 from toolscout.errors import BadModel, MissingEncoder
@@ -28,18 +28,28 @@ from toolscout.tool import Searchable
 
 @dataclass(frozen=True, slots=True)
 class HybridOptions(Options):
-    """`constant`: how slowly a rank loses weight. `depth`: how far down each ranking is fused."""
+    """How rankings are fused.
 
+    `fusion`: "scores" adds up each part's scores relative to its best one; "rrf" is reciprocal rank fusion with
+    `constant`. `depth`: how far down each ranking is fused.
+    """
+
+    fusion: Literal["scores", "rrf"] = "scores"
     constant: int = 60
     depth: int = 100
 
+    def __post_init__(self) -> None:
+        """Refuse what cannot be fused."""
+        if self.fusion not in ("scores", "rrf") or self.depth < 1 or self.constant < 0:
+            raise BadModel(f"fusion must be scores or rrf, depth at least 1 and constant at least 0, got {self}")
+
 
 class Hybrid:
-    """Reciprocal rank fusion.
+    """Fusion of full rankings.
 
-    A tool's score is the sum over the parts of 1 / (constant + its rank there). Ranks are those of the full catalogue,
-    whoever asks: fusing the rankings of what one caller may see would change the order of the tools that are left.
-    Below the fused depth, tools follow in the order of the last part (by default the one that ranks everything).
+    Scores and ranks are those of the full catalogue, whoever asks: fusing the rankings of what one caller may see would
+    change the order of the tools that are left. Below the fused depth, tools follow in the order of the last part (by
+    default the one that ranks everything).
     """
 
     name: ClassVar[str] = "hybrid"
@@ -150,26 +160,40 @@ class Hybrid:
         return [Hit(tool_id, score, tuple(reasons[tool_id])) for tool_id, score in best]
 
     def _fused(self, rankings: Sequence[Sequence[Hit]]) -> dict[str, float]:
-        scores: dict[str, float] = {}
-        for ranking in rankings:
-            for rank, hit in enumerate(ranking, 1):
-                scores[hit.tool_id] = scores.get(hit.tool_id, 0.0) + 1 / (self.options.constant + rank)
+        scores = dict.fromkeys((hit.tool_id for ranking in rankings for hit in ranking), 0.0)
+        for part, ranking in zip(self.parts, rankings, strict=False):  # a bare name has the first ranking alone
+            if self.options.fusion == "rrf":
+                for rank, hit in enumerate(ranking, 1):
+                    scores[hit.tool_id] += 1 / (self.options.constant + rank)
+            else:
+                self._add_scores(part, ranking, scores)
         for tool_id in {hit.tool_id for ranking in rankings for hit in ranking if hit.score >= EXACT_BONUS}:
             scores[tool_id] += EXACT_BONUS
         return scores
 
+    def _add_scores(self, part: Retriever, ranking: Sequence[Hit], scores: dict[str, float]) -> None:
+        """Scores relative to the best. A tool that is missing because the ranking is cut, or because it still waits
+        for its vector, is credited with the last score: all that is known of its own."""
+        own = {hit.tool_id: hit.score % EXACT_BONUS if hit.score > 0 else 0.0 for hit in ranking}
+        best = max(own.values(), default=0.0)
+        if best > 0:
+            partial = len(ranking) >= self.options.depth or (isinstance(part, Embedded) and part.waiting() > 0)
+            last = min(own.values()) if partial else 0.0
+            for tool_id in scores:
+                scores[tool_id] += own.get(tool_id, last) / best
+
     def _below(self, request: str, scores: dict[str, float], k: int, allowed: Allowed | None) -> list[list[Hit]]:
-        """Score what comes below the fused tools until there are k: less than any of them, and ever less."""
+        """Give what comes below the fused tools scores below theirs, until there are k."""
         rankings = []
-        rank = self.options.constant + self.options.depth
+        position = 0
         for part in reversed(self.parts):
             if len(scores) < k:
                 ranking = part.search([request], k, allowed)[0]
                 rankings.append(ranking)
                 for hit in ranking:
                     if hit.tool_id not in scores:
-                        rank += 1
-                        scores[hit.tool_id] = 1 / rank
+                        position += 1
+                        scores[hit.tool_id] = -float(position)
         return rankings
 
 

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from toolscout.errors import CorruptStore, DiskFull, ReadOnlyStore, StoreError
 from toolscout.stores import _sqlite_schema as schema
+from toolscout.tool import clean_text
 
 IDLE_READERS = 8
-_MAGIC = b"SQLite format 3\0"
+_SMALLEST = 512  # bytes in the smallest SQLite file that holds anything
 _NO_ROOM = {sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE}
 
 
@@ -76,7 +77,8 @@ def read_only(path: Path) -> ReadOnlyStore:
 
 
 def _corrupt(path: Path, error: object) -> str:
-    return f"{path} is damaged or no toolscout store ({error}); restore a copy of it, or move it away and add anew"
+    said = clean_text(str(error))  # may quote what is in the file
+    return f"{path} is damaged or no toolscout store ({said}); restore a copy of it, or move it away and add anew"
 
 
 class Connections:
@@ -181,7 +183,7 @@ class Connections:
         db.close()
 
     def _connect(self, query: str) -> sqlite3.Connection:
-        uri = f"{self.path.absolute().as_uri()}?{query}"
+        uri = f"{self.path.as_uri()}?{query}"
         return sqlite3.connect(uri, uri=True, timeout=self._timeout, isolation_level=None, check_same_thread=False)
 
     def _open_writable(self) -> None:
@@ -200,7 +202,7 @@ class Connections:
         db = self._connect("mode=rwc")
         try:
             db.execute("PRAGMA synchronous = NORMAL")  # with a log: a crash of the machine loses no consistency
-            db.execute("PRAGMA cache_size = -65536")
+            db.execute("PRAGMA cache_size = -32768")
             db.execute("PRAGMA journal_size_limit = 67108864")
             schema.migrate(db, self.path, self._timeout)
         except BaseException:
@@ -227,7 +229,10 @@ class Connections:
             db.execute("PRAGMA user_version").fetchone()
         except sqlite3.OperationalError as error:
             db.close()
-            if pending and error.sqlite_errorcode & 0xFF in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+            if pending and getattr(error, "sqlite_errorcode", 0) & 0xFF in (
+                sqlite3.SQLITE_CANTOPEN,
+                sqlite3.SQLITE_READONLY,
+            ):
                 raise ReadOnlyStore(
                     f"{self.path} has unfinished changes in {log.name} that may not be merged here; "
                     "open it once where it may be written"
@@ -249,11 +254,10 @@ def _look_at(path: Path) -> None:
         if path.is_dir():
             raise StoreError(f"{path} is a folder; a store is one file: name a file in it, such as {path / 'tools.db'}")
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists():
-            with path.open("rb") as file:
-                start = file.read(len(_MAGIC))
-            if start not in (b"", _MAGIC):  # SQLite would take a very short file for an empty one
-                raise CorruptStore(_corrupt(path, "it is no SQLite file"))
+        # SQLite would take a very short file for an empty one. Never open the file here to look into it: closing it
+        # again would drop the locks that other connections of this process hold.
+        if path.exists() and 0 < path.stat().st_size < _SMALLEST:
+            raise CorruptStore(_corrupt(path, "it is no SQLite file"))
     except OSError as error:
         message = f"{path} cannot be reached: {error.filename}: {error.strerror}"
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):

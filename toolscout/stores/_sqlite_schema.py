@@ -16,7 +16,7 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         f"PRAGMA application_id = {APPLICATION_ID}",
         # One row. `document` is the DOCUMENT_VERSION that every searched text was made with.
         "CREATE TABLE catalogue (version INTEGER NOT NULL, document INTEGER NOT NULL)",
-        "INSERT INTO catalogue VALUES (0, 0)",
+        "INSERT INTO catalogue (version, document) VALUES (0, 0)",
         # `content` and `digest` identify the record and the searched text; `born` and `version` are the catalogue
         # versions of its arrival and of its last change. The two long columns stand last, so that a scan of the
         # others need not follow them into overflow pages.
@@ -64,6 +64,10 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
             time TEXT NOT NULL
         )""",
     ),
+    (
+        "ALTER TABLE catalogue ADD COLUMN identity TEXT NOT NULL DEFAULT ''",
+        "UPDATE catalogue SET identity = lower(hex(randomblob(16)))",
+    ),
 )
 
 
@@ -84,7 +88,9 @@ def inspect(db: sqlite3.Connection, path: Path) -> int:
 
 def migrate(db: sqlite3.Connection, path: Path, timeout: float) -> None:
     """Create the tables or bring them up to date, each migration in a transaction of its own."""
+    db.execute("BEGIN")  # another process may be making the same file: see one state of it
     found = inspect(db, path)
+    db.execute("COMMIT")
     if found == 0:
         db.execute("PRAGMA page_size = 8192")  # records of a kilobyte or two pack better than in 4096
         _use_wal(db, timeout)
@@ -118,6 +124,6 @@ def _use_wal(db: sqlite3.Connection, timeout: float) -> None:
             db.execute("PRAGMA journal_mode = WAL")
             return
         except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+            if getattr(error, "sqlite_errorcode", 0) & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise
             time.sleep(0.01)

@@ -63,6 +63,10 @@ class Store(Protocol):
         """The catalogue version: 0 at first, one more for each commit that changes tools."""
         ...
 
+    def identity(self) -> str:
+        """Tells this store from every other, also from one made later at the same place."""
+        ...
+
     def stamp(self) -> int:
         """A number that moves when anything at all is committed, by any process. Cheap enough to ask per request."""
         ...
@@ -125,6 +129,10 @@ class Store(Protocol):
 
         Texts that no tool has any more may be among them.
         """
+        ...
+
+    def last_vector(self, fingerprint: str) -> int:
+        """The cursor after the vectors of this model that are cached now."""
         ...
 
     def put_vectors(self, fingerprint: str, digests: Sequence[str], vectors: Floats) -> None:

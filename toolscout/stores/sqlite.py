@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
@@ -22,11 +23,14 @@ _HALF = np.dtype("<f2")
 
 
 class SqliteStore(Catalogue):
-    """A store in one SQLite file with a write-ahead log: many processes read while one writes."""
+    """A store in one SQLite file with a write-ahead log: many processes read while one writes.
+
+    A process that forks opens its store after the fork: SQLite connections do not survive one.
+    """
 
     def __init__(self, path: str | Path, *, timeout: float = 30.0) -> None:
         """Open the file at `path`, or make it; a write waits `timeout` seconds for another process that writes."""
-        self.path = Path(path)
+        self.path = Path(os.path.realpath(path))  # the log lies beside the file, not beside a link to it
         self._files = Connections(self.path, timeout)
         try:
             with suppress(DiskFull):  # the older texts still answer
@@ -34,6 +38,11 @@ class SqliteStore(Catalogue):
         except BaseException:
             self.close()
             raise
+
+    def identity(self) -> str:
+        """Tells this store from every other, also from one made later at the same place."""
+        with self._files.reading() as db:
+            return str(db.execute("SELECT identity FROM catalogue").fetchone()[0])
 
     def stamp(self) -> int:
         """A number that moves when anything at all is committed, by any process."""
@@ -86,8 +95,18 @@ class SqliteStore(Catalogue):
         digests = tuple(row[1] for row in rows)
         return VectorBatch(rows[-1][0] if rows else cursor, digests, self._matrix([row[2] for row in rows]))
 
+    def last_vector(self, fingerprint: str) -> int:
+        """The cursor after the vectors of this model that are cached now."""
+        query = "SELECT number FROM vectors WHERE +model = ? ORDER BY number DESC LIMIT 1"
+        with self._files.reading() as db:
+            model = db.execute("SELECT id FROM models WHERE fingerprint = ?", (storable(fingerprint),)).fetchone()
+            row = db.execute(query, model).fetchone() if model else None
+        return int(row[0]) if row else 0
+
     def put_vectors(self, fingerprint: str, digests: Sequence[str], vectors: Floats) -> None:
         """Cache vectors, kept in half precision. One that is already cached stays as it is."""
+        if len(digests) == 0:
+            return
         with np.errstate(over="ignore"):
             halves = np.asarray(vectors).astype(_HALF)
         if halves.ndim != 2 or len(halves) != len(digests) or not np.isfinite(halves).all():

@@ -1,0 +1,34 @@
+"""docs/cli.md is what the program says of itself."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def _script() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("cli_reference", ROOT / "runs" / "cli_reference.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_reference_is_not_stale() -> None:
+    script = _script()
+    if not script.TARGET.exists():
+        pytest.skip("the documentation is not here")
+    assert script.TARGET.read_text() == script.reference(), "run: python runs/cli_reference.py"
+
+
+def test_the_reference_names_every_command() -> None:
+    page = _script().reference()
+    for command in ("add", "list", "show", "remove", "search", "evaluate", "bench", "retrievers", "doctor", "demo"):
+        assert f"\n## toolscout {command}\n" in page
+    assert "\n## toolscout encoder export\n" in page

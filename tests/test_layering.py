@@ -1,0 +1,81 @@
+"""A file imports from its own floor or a lower one, never from a higher one; imports hidden in functions included."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import toolscout
+
+PACKAGE = Path(toolscout.__file__).parent
+FLOORS: dict[str, int] = {
+    **dict.fromkeys(("tool", "schemas", "wire", "answer", "dataset", "metrics", "errors"), 0),
+    **dict.fromkeys(("catalogue", "stores"), 1),
+    **dict.fromkeys(("nn", "training", "llm"), 2),
+    "retrievers": 3,
+    **dict.fromkeys(("scout", "snapshot", "fit", "need", "evaluation"), 4),
+    **dict.fromkeys(("cli", "cli_evaluate", "_cli", "__init__", "__main__"), 5),
+}
+FILES = sorted(PACKAGE.rglob("*.py"))
+HEAVY = {"torch", "transformers", "sentence_transformers"}
+
+
+def floor(module: str) -> int:
+    part = module.split(".")[1] if "." in module else "__init__"
+    assert part in FLOORS, f"{module} stands on no floor; give it one here and in ARCHITECTURE.md"
+    return FLOORS[part]
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 2 else parts)
+
+
+def imports(path: Path) -> set[str]:
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute here"
+            found.add(node.module or "")
+            found |= {f"{node.module}.{alias.name}" for alias in node.names if node.module == "toolscout"}
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_file_imports_from_a_higher_floor(path: Path) -> None:
+    own = floor(module_name(path))
+    for name in imports(path):
+        if name.startswith("toolscout.") and name.split(".")[1] in FLOORS:
+            assert floor(name) <= own, f"{path.relative_to(PACKAGE)} (floor {own}) imports {name} (floor {floor(name)})"
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "retrievers").glob("[a-z]*.py")), ids=lambda path: path.stem)
+def test_no_retriever_imports_another(path: Path) -> None:
+    methods = {p.stem for p in (PACKAGE / "retrievers").glob("[a-z]*.py")} - {"base", path.stem}
+    assert not {name for name in imports(path) if name.rpartition(".")[2] in methods and ".retrievers." in name}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_the_base_install_has_no_torch(path: Path) -> None:
+    assert not {name.split(".")[0] for name in imports(path)} & HEAVY
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_files_stay_short(path: Path) -> None:
+    text = path.read_text()
+    assert len(text.splitlines()) <= 400
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            assert (node.end_lineno or 0) - node.body[0].lineno < 60, f"{node.name} is too long"
+
+
+def test_importing_the_package_loads_neither_engine_nor_torch() -> None:
+    code = "import sys, toolscout, toolscout.cli; print(*sorted({m.split('.')[0] for m in sys.modules}))"
+    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    assert not {"torch", "onnxruntime", "tantivy", "usearch", "mcp"} & set(loaded)

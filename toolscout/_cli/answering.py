@@ -1,0 +1,199 @@
+"""search, feedback, grant, revoke: the right tools out, to those who may see them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from toolscout._cli import output
+from toolscout._cli.browsing import Shape
+from toolscout._cli.common import NONE, RetrieverOption, StoreOption, open_scout, open_store, plural, request_text
+from toolscout.answer import Allowed, Answer, Example
+from toolscout.errors import BadRequest
+from toolscout.tool import Tool, namespace_of
+
+if TYPE_CHECKING:
+    from toolscout.scout import Scout
+
+CLOSEST = 3
+RequestArgument = Annotated[
+    str, typer.Argument(metavar="REQUEST", help='What should be done, in words; "-" reads stdin.')
+]
+PrincipalArgument = Annotated[str, typer.Argument(metavar="PRINCIPAL", help="Who: a user, team or agent, by any name.")]
+NamespacesOption = Annotated[
+    list[str] | None, typer.Option("--namespace", metavar="NS", help="A whole namespace; may be given again.")
+]
+ToolsOption = Annotated[
+    list[str] | None, typer.Option("--tool", metavar="ID", help="A single tool; may be given again.")
+]
+
+
+def search(
+    ctx: typer.Context,
+    request: RequestArgument,
+    k: Annotated[int, typer.Option("-k", metavar="N", help="At most so many tools.")] = 5,
+    store: StoreOption = None,
+    retriever: RetrieverOption = None,
+    namespace: Annotated[
+        list[str] | None, typer.Option(metavar="NS", help="Search this namespace only; may be given again.")
+    ] = None,
+    principal: Annotated[
+        str | None, typer.Option("--as", metavar="PRINCIPAL", help="Search only what was granted to this principal.")
+    ] = None,
+    budget: Annotated[
+        int | None,
+        typer.Option(
+            metavar="TOKENS", help="Make the schemas fit: full, slim, signatures or names. Vendor formats only."
+        ),
+    ] = None,
+    format: Annotated[
+        Shape, typer.Option(help="table for people, json for the whole answer, else the tools as a vendor takes them.")
+    ] = "table",
+) -> None:
+    """Find the tools for a request.
+
+    Exit code 0: there are tools to use; 1: nothing fits; 2: wrong use or bad input.
+    """
+    if budget is not None and format in ("table", "json"):
+        raise typer.BadParameter("it needs a vendor's --format", param_hint="--budget")
+    text = request_text(request)
+    with open_scout(ctx, store, retriever) as scout:
+        answer = scout.search(text, k, _allowed(scout, namespace, principal))
+        _print(scout, answer, format, budget)
+    if not answer.hits:
+        raise typer.Exit(NONE)
+
+
+def feedback(
+    ctx: typer.Context,
+    request: RequestArgument,
+    used: Annotated[list[str] | None, typer.Option(metavar="ID", help="A tool it used; may be given again.")] = None,
+    rejected: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ID", help="A tool that was offered and turned down; may be given again."),
+    ] = None,
+    principal: Annotated[
+        str, typer.Option("--as", metavar="PRINCIPAL", help="Who made the request.", show_default=False)
+    ] = "",
+    store: StoreOption = None,
+) -> None:
+    """Record which tools a request really used, for retrievers that learn from use."""
+    if not used and not rejected:
+        raise typer.BadParameter("name at least one tool", param_hint="--used or --rejected")
+    text = request_text(request)
+    with open_store(ctx, store) as opened:
+        opened.get([*(used or ()), *(rejected or ())])  # refuses ids that are not there
+        opened.add_feedback([Example(text, tuple(used or ()), tuple(rejected or ()), tenant=principal, source="cli")])
+    output.write(f"recorded: {plural(len(used or ()), 'tool')} used, {len(rejected or ()):,} rejected")
+
+
+def grant(
+    ctx: typer.Context,
+    principal: PrincipalArgument,
+    namespace: NamespacesOption = None,
+    tool: ToolsOption = None,
+    store: StoreOption = None,
+) -> None:
+    """Let a principal see namespaces and tools, besides what it may see already."""
+    allowed = _named(namespace, tool)
+    with open_store(ctx, store) as opened:
+        known, ids = opened.namespaces(), set(opened.ids()) if allowed.ids else set()
+        opened.grant(principal, allowed)
+        now = opened.permissions(principal)
+    for absent in sorted({*(allowed.namespaces - known.keys()), *(allowed.ids - ids)}):
+        output.note(f"granted, but not in the catalogue yet: {absent}")
+    _print_permissions(principal, now)
+
+
+def revoke(
+    ctx: typer.Context,
+    principal: PrincipalArgument,
+    namespace: NamespacesOption = None,
+    tool: ToolsOption = None,
+    store: StoreOption = None,
+) -> None:
+    """Take back what was granted to a principal."""
+    allowed = _named(namespace, tool)
+    with open_store(ctx, store) as opened:
+        opened.revoke(principal, allowed)
+        now = opened.permissions(principal)
+    _print_permissions(principal, now)
+
+
+def answer_lines(answer: Answer, tools: Mapping[str, Tool]) -> Iterator[RenderableType]:
+    """An answer for people: what it says first, then a table of the tools to use."""
+    fit = "" if answer.fit is None else f" · fit {answer.fit:.2f}"
+    verdict, style = ("use", "bold green") if answer.hits else ("nothing fits", "bold yellow")
+    about = f"{fit} · {plural(answer.searched, 'tool')} searched · version {answer.version}"
+    yield Text.assemble((verdict, style), about)
+    for line in answer.notes:
+        yield output.shown(f"note: {line}", "yellow")
+    if answer.hits:
+        yield _table(answer, tools)
+    elif answer.considered:
+        yield output.shown("closest: " + ", ".join(hit.tool_id for hit in answer.considered[:CLOSEST]), "dim")
+
+
+def print_answer(console: Console, answer: Answer, tools: Sequence[Tool]) -> None:
+    """Print answer_lines."""
+    for line in answer_lines(answer, {tool.id: tool for tool in tools}):
+        console.print(line)
+
+
+def _table(answer: Answer, tools: Mapping[str, Tool]) -> Table:
+    from toolscout.wire import first_sentence
+
+    made = output.table("#", "tool", "score", "why", grow="tool")
+    made.columns[3].max_width = 30
+    for rank, hit in enumerate(answer.hits, 1):
+        description = first_sentence(tools[hit.tool_id].description[: output.MAX_SHOWN_CHARS])
+        cell = Text.assemble((output.shown(hit.tool_id).plain, "bold"), "\n", (output.shown(description).plain, "dim"))
+        why = "; ".join(map(str, hit.reasons))
+        made.add_row(str(rank), cell, f"{hit.score:.4g}", output.shown(why))
+    return made
+
+
+def _print(scout: Scout, answer: Answer, format: Shape, budget: int | None) -> None:
+    if format == "table":
+        print_answer(output.stdout(), answer, scout.tools(answer))
+    elif format == "json":
+        tools = [{"id": tool.id, **tool.to_record()} for tool in scout.tools(answer)]
+        output.print_json({**answer.to_dict(), "tools": tools})
+    else:
+        rendered = scout.render(answer, format, budget)
+        for line in answer.notes:
+            output.note(line)
+        if budget is not None:
+            output.note(f"rendered as {rendered.level}, about {rendered.tokens:,} of {budget:,} tokens")
+        output.print_json(rendered.payload)
+
+
+def _allowed(scout: Scout, namespaces: list[str] | None, principal: str | None) -> Allowed | None:
+    """What may be searched: what the principal was granted, of that what lies in the namespaces."""
+    granted = None if principal is None else scout.store.permissions(principal)
+    if not namespaces:
+        return granted
+    known = scout.store.namespaces()
+    for namespace in namespaces:
+        if namespace not in known:
+            raise BadRequest(f"there is no namespace {namespace!r:.80}; run: toolscout list")
+    if granted is None:
+        return Allowed.of(namespaces)
+    within = frozenset(namespaces)
+    return Allowed.of(granted.namespaces & within, (i for i in granted.ids if namespace_of(i) in within))
+
+
+def _named(namespaces: list[str] | None, tools: list[str] | None) -> Allowed:
+    if not namespaces and not tools:
+        raise typer.BadParameter("name at least one", param_hint="--namespace or --tool")
+    return Allowed.of(namespaces or (), tools or ())
+
+
+def _print_permissions(principal: str, allowed: Allowed) -> None:
+    seen = [f"namespace {name}" for name in sorted(allowed.namespaces)] + [f"tool {i}" for i in sorted(allowed.ids)]
+    output.stdout().print(output.shown(f"{principal} may see: {', '.join(seen) or 'nothing'}"), soft_wrap=True)

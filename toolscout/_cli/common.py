@@ -1,0 +1,105 @@
+"""What the commands share: the global options, opening a catalogue that is there, reading a request."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from typer.core import TyperGroup
+
+from toolscout._cli import output
+from toolscout.errors import BadRequest, StoreError, ToolscoutError
+from toolscout.tool import clean_text
+
+if TYPE_CHECKING:
+    from toolscout.scout import Scout
+    from toolscout.stores.base import Store
+
+NONE, WRONG, BROKEN, INTERRUPTED = 1, 2, 70, 130
+DEFAULT_STORE = "toolscout.db"
+MAX_INPUT_CHARS = 100_000
+
+Listed = Literal["table", "json"]
+StoreOption = Annotated[
+    Path | None, typer.Option("--store", metavar="PATH", help="The catalogue file, as the global option.")
+]
+RetrieverOption = Annotated[
+    str | None,
+    typer.Option(
+        "--retriever", metavar="NAME|FOLDER", help="A method by name, or a model folder.", show_default="hybrid"
+    ),
+]
+IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Tools by id: namespace/name.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Globals:
+    """The options that stand before the command."""
+
+    store: Path = Path(DEFAULT_STORE)
+    debug: bool = False
+
+
+class Group(TyperGroup):
+    """Turns every error into one line and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except (typer.Exit, typer.Abort, typer.TyperException):
+            raise
+        except KeyboardInterrupt:
+            output.note("nothing is lost: what was committed stays", label="interrupted")
+            raise typer.Exit(INTERRUPTED) from None
+        except Exception as error:
+            output.print_error(error, isinstance(ctx.obj, Globals) and ctx.obj.debug)
+            if isinstance(error, ToolscoutError | OSError):
+                raise typer.Exit(WRONG) from None
+            output.note("this should not happen; please report it with what --debug shows")
+            raise typer.Exit(BROKEN) from None
+
+
+def store_path(ctx: typer.Context, given: Path | None) -> Path:
+    """The catalogue's path: the command's own option, else the global one."""
+    return given or (ctx.obj.store if isinstance(ctx.obj, Globals) else Path(DEFAULT_STORE))
+
+
+def existing_path(ctx: typer.Context, given: Path | None) -> Path:
+    """As store_path, refused where nothing is there: only `add` makes a catalogue."""
+    path = store_path(ctx, given)
+    if not path.exists():
+        raise StoreError(
+            f"there is no catalogue at {path}; make one with: toolscout add SOURCE, or name it with --store"
+        )
+    return path
+
+
+def open_store(ctx: typer.Context, given: Path | None) -> Store:
+    """The catalogue without any index over it."""
+    from toolscout import stores
+
+    return stores.open_store(existing_path(ctx, given))
+
+
+def open_scout(ctx: typer.Context, given: Path | None, retriever: str | None = None) -> Scout:
+    """The catalogue with the index that answers."""
+    from toolscout.scout import DEFAULT_RETRIEVER, Scout
+
+    return Scout.open(existing_path(ctx, given), retriever or DEFAULT_RETRIEVER)
+
+
+def request_text(given: str) -> str:
+    """The request; "-" reads it from stdin."""
+    text = sys.stdin.buffer.read(MAX_INPUT_CHARS).decode(errors="replace") if given == "-" else given
+    if not clean_text(text):
+        raise BadRequest("the request is empty; say in words what should be done")
+    return text
+
+
+def plural(count: int, noun: str) -> str:
+    """A count and its noun: "1 tool", "2,000 tools"."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -1,0 +1,73 @@
+"""The toolscout command."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from toolscout import __version__, cli_evaluate
+from toolscout._cli import adding, answering, browsing, demo, machine, output
+from toolscout._cli.common import DEFAULT_STORE, Globals, Group
+
+app = typer.Typer(
+    cls=Group,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 there are tools to use, 1 there are none, 2 wrong use or bad input.",
+)
+encoder = typer.Typer(no_args_is_help=True, help="The sentence encoder that vectors come from.")
+
+
+@app.callback()
+def options(
+    ctx: typer.Context,
+    store: Annotated[
+        Path, typer.Option(envvar="TOOLSCOUT_STORE", metavar="PATH", help="The catalogue: one file.")
+    ] = Path(DEFAULT_STORE),
+    debug: Annotated[bool, typer.Option("--debug", help="Show where an error was raised.")] = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=lambda asked: _print_version(asked), help="Show the version."
+        ),
+    ] = False,
+) -> None:
+    """Find an agent the few tools it needs among ten thousand, and say so honestly when none fits."""
+    ctx.obj = Globals(store, debug)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        output.write(f"toolscout {__version__}")
+        raise typer.Exit
+
+
+app.command(cls=adding.AddCommand)(adding.add)
+app.command("list")(browsing.list_tools)
+app.command()(browsing.show)
+app.command()(browsing.remove)
+app.command()(answering.search)
+app.command()(adding.embed)
+app.command()(browsing.alias)
+app.command()(answering.grant)
+app.command()(answering.revoke)
+app.command()(answering.feedback)
+cli_evaluate.register(app)
+app.command()(machine.retrievers)
+encoder.command()(machine.export)
+app.add_typer(encoder, name="encoder")
+app.command()(machine.doctor)
+app.command()(demo.demo)
+
+
+def main() -> None:
+    """Run the command line."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that lacks a sign shows a question mark
+    app()

@@ -1,0 +1,158 @@
+"""One result is one JSON object in one line: all that is needed to read it, and to run it again.
+
+The scores of the single requests lie beside the file of rows: those of `results/baselines.jsonl` in the folder
+`results/baselines.scores/`, a file `DATASET.SPLIT.RETRIEVER[.VARIANT].jsonl.gz` for each row, the newest only. Each
+line is a request: `id`, `scene` (a short digest; requests of one scene are not independent), `kind`, `gold` (how many
+tools it needs), `ranks` (where they stand among the first ten; null when it failed), `fit`, `verdict`. Every measure
+up to rank ten follows from that, so two rows can be compared request by request.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from toolscout.errors import BadDataset, ToolscoutError
+from toolscout.retrievers.base import Options
+
+_PACKAGE = Path(__file__).resolve().parent.parent
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What `evaluate` writes. Metrics are fractions; times that do not apply are null."""
+
+    dataset: str
+    digest: str
+    split: str
+    retriever: str
+    variant: str
+    options: Mapping[str, Any]
+    seed: int | None
+    metrics: Mapping[str, float]
+    timing: Mapping[str, float | bool | None]
+    params: int
+    encoder: str | None
+    requests: int
+    failed: int
+    hardware: Mapping[str, Any]
+    commit: str
+    command: str
+    date: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON form."""
+        return asdict(self)
+
+
+def variant_of(options: Options) -> str:
+    """A slug of the options that differ from the defaults; "default" where none does."""
+    default = type(options)()
+    changed = [
+        f"{field.name}-{_slug(getattr(options, field.name))}"
+        for field in fields(options)
+        if getattr(options, field.name) != getattr(default, field.name)
+    ]
+    return "_".join(changed) or "default"
+
+
+def _slug(value: object) -> str:
+    # Of a path the last part says enough, and the rest is nobody's business.
+    text = str(value).lower() if isinstance(value, bool) else str(value).rstrip("/").rpartition("/")[2]
+    return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-") or "none"
+
+
+def provenance(command: str) -> dict[str, Any]:
+    """Where, when, with what code and by which command something was measured."""
+    return {
+        "hardware": hardware(),
+        "commit": commit(),
+        "command": command,
+        "date": datetime.now(UTC).isoformat(timespec="seconds"),
+    }
+
+
+def hardware() -> dict[str, Any]:
+    """The machine, as far as speed depends on it."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    found: dict[str, Any] = {"machine": platform.machine(), "cpu": _cpu(), "cores": cores}
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        found["memory_gb"] = round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9, 1)
+    return found | {"python": platform.python_version()}
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    about = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+    arm = f"implementer {about.get('CPU implementer', '?')} part {about.get('CPU part', '?')}"
+    return about.get("model name") or arm
+
+
+def commit() -> str:
+    """The commit of the code that runs, with a plus where files differ from it; its version outside a clone."""
+    try:
+        _git("ls-files", "--error-unmatch", "__init__.py")
+        return _git("rev-parse", "--short=12", "HEAD") + ("+" if _git("status", "--porcelain", "--", ".") else "")
+    except (OSError, subprocess.SubprocessError):
+        return f"v{metadata.version('toolscout')}"
+
+
+def _git(*arguments: str) -> str:
+    command = ["git", "-C", str(_PACKAGE), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a file that cannot be written before hours are spent on what should go into it."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.open("a").close()
+    except OSError as error:
+        raise ToolscoutError(f"{path} cannot be written ({error.strerror}); name another file") from None
+
+
+def append(path: Path, record: Mapping[str, Any]) -> None:
+    """Add one line to a file of rows."""
+    check_writable(path)
+    with path.open("a", encoding="utf-8", newline="\n") as stream:
+        stream.write(json.dumps(record) + "\n")
+
+
+def read_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file, in the order they were written."""
+    rows = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise BadDataset(f"{path} line {number} is not JSON ({error}); remove that line") from None
+        if not isinstance(row, dict):
+            raise BadDataset(f"{path} line {number} is not a JSON object; remove that line")
+        rows.append(row)
+    return rows
+
+
+def scores_path(path: Path, row: Row) -> Path:
+    """Where the scores of a row's single requests lie."""
+    parts = [row.dataset, row.split, row.retriever, *([] if row.variant == "default" else [row.variant])]
+    return path.with_name(f"{path.stem}.scores") / f"{'.'.join(parts)}.jsonl.gz"
+
+
+def write_scores(path: Path, requests: Iterable[Mapping[str, Any]]) -> None:
+    """Write one line for each request; the same scores are the same bytes."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = "".join(json.dumps(request, separators=(",", ":")) + "\n" for request in requests)
+    path.write_bytes(gzip.compress(lines.encode(), mtime=0))
