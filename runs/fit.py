@@ -122,6 +122,8 @@ def main() -> None:
         threshold = best_threshold(dev, probabilities(dev, weights))
         shown = ", ".join(f"{name}={weight:.2f}" for name, weight in zip(names, weights, strict=True))
         console.print(f"{retriever}: {shown}, threshold={threshold:.3f}")
+        for name, signal in zip(names[1:], dev.features.T, strict=True):
+            console.print(f"{name} alone on dev: AUROC {metrics.auroc(dev.labels, signal):.3f}")
         for split, requests in found.items():
             show(console, split, requests, probabilities(requests, weights), threshold)
 

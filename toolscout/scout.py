@@ -11,13 +11,14 @@ from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from toolscout import catalogue, snapshot, wire
 from toolscout.answer import Allowed, Answer, Example
 from toolscout.catalogue.base import ReadOptions
 from toolscout.errors import BadRequest, MissingEncoder
 from toolscout.fit import FitOptions, fit
-from toolscout.retrievers.base import Embedded, Retriever, TextEncoder, load_model, method
+from toolscout.retrievers.base import Embedded, Floats, Retriever, TextEncoder, load_model, method
 from toolscout.stores.base import AddReport, Store
 from toolscout.stores.sqlite import SqliteStore
 from toolscout.tool import Listing, Tool, clean_text, namespace_of
@@ -25,6 +26,7 @@ from toolscout.tool import Listing, Tool, clean_text, namespace_of
 Progress = Callable[[str, int, int], None]
 """Called with a stage ("reading", "embedding", "linking"), how much is done, and of how much (0: not known)."""
 
+Encoded = tuple[NDArray[np.int64], Floats]
 DEFAULT_RETRIEVER = "hybrid"
 MAX_REQUEST_CHARS = 20_000
 _FOLLOWED_AT_ONCE = 20_000
@@ -116,12 +118,11 @@ class Scout:
             return 0
         missing = self.store.missing_vectors(encoder.fingerprint)
         done = 0
-        for positions, vectors in _batches(encoder.encode_documents([text for _, text in missing])):
+        encoded = encoder.encode_documents([text for _, text in missing])
+        for positions, vectors in _batches(_reported(encoded, len(missing), progress)):
             self.store.put_vectors(encoder.fingerprint, [missing[i][0] for i in positions], vectors)
             done += len(positions)
             self.refresh()
-            if progress:
-                progress("embedding", done, len(missing))
             if self._closing.is_set():
                 return done
         self._prepare(progress)
@@ -320,12 +321,19 @@ def _counted(tools: Iterable[Tool], progress: Progress | None) -> Iterator[Tool]
         yield tool
 
 
-def _batches(
-    encoded: Iterable[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]],
-) -> Iterator[tuple[list[int], np.ndarray[Any, Any]]]:
+def _reported(encoded: Iterable[Encoded], total: int, progress: Progress | None) -> Iterator[Encoded]:
+    done = 0
+    for positions, vectors in encoded:
+        done += len(positions)
+        if progress:
+            progress("embedding", done, total)
+        yield positions, vectors
+
+
+def _batches(encoded: Iterable[Encoded]) -> Iterator[tuple[list[int], Floats]]:
     """Gather small batches, so that each commit is worth its cost."""
     positions: list[int] = []
-    vectors: list[np.ndarray[Any, Any]] = []
+    vectors: list[Floats] = []
     for where, batch in encoded:
         positions += where.tolist()
         vectors.append(batch)

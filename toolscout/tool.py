@@ -131,16 +131,13 @@ class Tool:
         whole = f"{self.namespace} {self.name}"
         name = " ".join(split_words(self.name)).lower()
         split = " ".join([*split_words(self.namespace), name]).lower()
-        lines = [split] if split != whole.lower() else []
-        lines += (
-            [self.title[:MAX_DESCRIPTION_CHARS]] if self.title.lower() not in (self.name.lower(), name, split) else []
-        )
+        lines = [whole]
+        lines += [split] if split != whole.lower() else []
+        lines += [self.title[:MAX_DESCRIPTION_CHARS]] if self.title.lower() not in (self.name.lower(), name) else []
         lines += [self.description[:MAX_DESCRIPTION_CHARS]]
         lines += [self.service[:MAX_SERVICE_CHARS]] if self.service != self.description else []
         lines += _SchemaWords(self.input_schema).lines
-        body = "\n".join(filter(None, map(clean_text, lines)))[:MAX_DOCUMENT_CHARS]
-        # The whole names come last: words need them, while an encoder that reads the first lines does better without.
-        return f"{body}\n{clean_text(whole)}" if body else clean_text(whole)
+        return "\n".join(filter(None, map(clean_text, lines)))[:MAX_DOCUMENT_CHARS]
 
     def digest(self) -> str:
         """Identifies the searched text, and so the vector of it."""

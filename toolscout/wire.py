@@ -27,7 +27,7 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _HASHED_NAME = re.compile(r".*_[0-9a-f]{8}(?:[0-9a-f]{8})?")
 _SENTENCE_END = re.compile(r"(?<=[.!?])(?<!\be\.g\.)(?<!\bi\.e\.)\s|(?<=[。！？])|\n\s*\n")
 # Pieces of text that are at most one token each, or nearly so; see estimate_tokens.
-_PIECE = re.compile(r"\\.|[A-Z]?[a-z]{1,5}|[A-Z]{1,2}|[0-9]|[_-]|[!-,./:-@\[\]^`{-~]{1,3}|\s{2,8}")
+_PIECE = re.compile(r"[A-Z]?[a-z]{1,5}|[A-Z]{1,2}|[0-9]|[_-]|[!-,./:-@\[-^`{-~]{1,3}|\s{2,8}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,12 +146,13 @@ def call_arguments(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def estimate_tokens(payload: Sequence[Mapping[str, Any]]) -> int:
-    """The tokens of a list of rendered tools, estimated from above: of its JSON, and a few for each tool.
+    """The tokens of a list of rendered tools, estimated rather too high: of its JSON, and a few for each tool.
 
     The JSON counts one for each run of up to five small letters (with a capital before it), two capitals, digit,
-    underscore, hyphen, three other signs and run of spaces, and two for every three bytes of other scripts. Measured on
-    5,500 published tools this is 1.3 times the largest count of OpenAI's o200k and cl100k and the tokenizer that
-    Anthropic once published, and never below it.
+    underscore, hyphen, three other signs and eight spaces, and two for every three bytes of other scripts. On 14,735
+    published tools, mostly not those it was fitted to, the median is 1.3 times the largest count of OpenAI's o200k and
+    cl100k and the tokenizer that Anthropic once published; fewer than one tool in a thousand lies below that count (at
+    worst by 15 %), and no five tools together do.
     """
     text = json.dumps(payload, ensure_ascii=False, separators=(",", ":"), default=str)
     other_bytes = len(text.encode(errors="replace")) - len(text.encode("ascii", "ignore"))

@@ -6,7 +6,7 @@ import gzip
 from pathlib import Path
 
 import pytest
-from samples import mcp_tool, write_lines
+from importer_samples import mcp_tool, write_lines
 
 from toolscout import catalogue
 from toolscout.catalogue import ReadOptions

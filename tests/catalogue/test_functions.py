@@ -18,8 +18,8 @@ from typing import Annotated, Any, Literal, NamedTuple, NewType, NotRequired, Op
 
 import pydantic
 import pytest
+from importer_samples import FUNCTIONS
 from jsonschema import Draft202012Validator
-from samples import FUNCTIONS
 
 from toolscout import catalogue
 from toolscout.catalogue import ReadOptions
@@ -337,11 +337,29 @@ def test_files(helpers: Path) -> None:
 
 
 def test_all_is_respected(helpers: Path) -> None:
-    with pytest.raises(BadSource, match="__all__ names gone, which is not there"):
+    with pytest.raises(BadSource, match=r"__all__ names gone, but made_here\.listed has no gone"):
         list(catalogue.read("made_here.listed"))
     options = ReadOptions(keep_going=True)
     assert [tool.id for tool in catalogue.read("made_here.listed", options)] == ["listed/dumps"]
     assert len(options.problems) == 1
+    (helpers / "nothing.py").write_text("__all__ = []\ndef own(): ...", encoding="utf-8")
+    with pytest.raises(BadSource, match="has no public functions"):
+        list(catalogue.read(helpers / "nothing.py"))
+
+
+def test_a_hint_that_answers_with_an_error() -> None:
+    class Meta(type):
+        @property
+        def model_json_schema(cls) -> Any:
+            raise RuntimeError("no questions")
+
+    class Rude(metaclass=Meta): ...
+
+    def function(a: Any) -> None: ...
+
+    function.__annotations__ = {"a": Rude}
+    with pytest.raises(BadSource, match="has a type hint that cannot be read: no questions"):
+        list(catalogue.read(function))
 
 
 @pytest.mark.parametrize(
@@ -350,7 +368,7 @@ def test_all_is_respected(helpers: Path) -> None:
         ("made_here.broken:x", "module made_here.broken cannot be imported: ZeroDivisionError: division by zero"),
         ("made_here.leaving:", "module made_here.leaving cannot be imported: SystemExit: 3"),
         ("made_here.missing:x", "cannot be imported: ModuleNotFoundError"),
-        ("made_here.tools:nothing", "made_here.tools has no nothing; check its spelling"),
+        ("made_here.tools:nothing", "made_here.tools has no nothing: .*; check its spelling"),
         ("made_here.tools:Group", "made_here.tools:Group is not a function but type"),
         ("made_here.empty", "made_here.empty has no public functions"),
         ("made_here/broken.py", r"broken\.py cannot be imported: ZeroDivisionError"),

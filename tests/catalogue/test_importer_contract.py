@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import types
 from collections.abc import Iterator
@@ -12,11 +13,14 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from importer_samples import PETSTORE, SAMPLES, WEATHER, json_values, mcp_tool, mutated, write_lines
 from jsonschema import Draft202012Validator
-from samples import PETSTORE, SAMPLES, WEATHER, json_values, mcp_tool, mutated, write_lines
 
 from toolscout import catalogue
-from toolscout.catalogue import ReadOptions
+from toolscout.catalogue import ReadOptions, mcp
+from toolscout.catalogue._mcp_client import Listing, Server
+from toolscout.catalogue._mcp_config import config_servers
+from toolscout.catalogue.base import unique
 from toolscout.errors import BadSource, DuplicateTool, ToolscoutError
 from toolscout.tool import Tool
 
@@ -116,6 +120,23 @@ def test_any_file_gives_tools_or_a_toolscout_error(value: Any, name: str, kind: 
         except ToolscoutError:
             continue
         check_tools(tools)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    listed=st.lists(json_values | mutated(mcp_tool("a", annotations={"title": "A"})), max_size=4), config=json_values
+)
+def test_anything_a_server_or_its_file_says_gives_tools_or_a_toolscout_error(listed: list[Any], config: Any) -> None:
+    """The mcp importer without its process: a random value must never become a command that is run."""
+    server = Server(command=("serve",))
+    for keep_going in (False, True):
+        options = ReadOptions(keep_going=keep_going)
+        with contextlib.suppress(ToolscoutError):
+            found = mcp._tools(server, Listing("n", "", listed), options, alone=True)
+            check_tools(list(unique(found, options)))
+        with contextlib.suppress(ToolscoutError):
+            config_servers({"mcpServers": config}, "file", options)
+            config_servers({"mcpServers": {"x": config}}, "file", options)
 
 
 DOCUMENTS = {
@@ -238,6 +259,7 @@ def test_labels_are_stable_and_hold_no_secrets(tmp_path: Path, monkeypatch: pyte
         "stdio:serve --token=abc TOKEN=abc sk-abc": "serve '--token=***' 'TOKEN=***' '***'",
         "mcp:pg postgres://me:pw@db/x?sslkey=1": "pg 'postgres://***@db/x?***'",
         "mcp:remote --header 'Authorization: Bearer abc'": "remote --header '***'",
+        "mcp:serve --author me --keyboard us monkey:1": "serve --author me --keyboard us monkey:1",
     }
     assert {source: catalogue.describe(source) for source in expected} == expected
     assert catalogue.describe(Path("t.jsonl")) == str(tmp_path / "t.jsonl")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from samples import mcp_tool, write_lines
+from importer_samples import mcp_tool, write_lines
 
 from toolscout import catalogue
 from toolscout.catalogue import ReadOptions

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from samples import RAW_SERVER
+from importer_samples import RAW_SERVER
 
 from toolscout import catalogue
 from toolscout.catalogue import ReadOptions
@@ -258,7 +258,7 @@ def test_what_is_a_command_and_what_is_a_path(tmp_path: Path, monkeypatch: pytes
     ("source", "said"),
     [
         ("mcp:no-such-command-anywhere x", "there is no command 'no-such-command-anywhere'; install it"),
-        ("mcp:'unbalanced", "is not a command line: No closing quotation"),
+        ("mcp:'unbalanced", "cannot be split into words: No closing quotation"),
         ("mcp:", "an MCP server: a command line, a URL, .* is needed"),
         (["/etc"], "there is no command '/etc'"),
         (["true"], "ended before it listed its tools"),

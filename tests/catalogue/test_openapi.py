@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import yaml
+from importer_samples import PETSTORE
 from jsonschema import Draft202012Validator
-from samples import PETSTORE
 
 from toolscout import catalogue
 from toolscout.catalogue import ReadOptions

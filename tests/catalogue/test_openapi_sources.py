@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from samples import PETSTORE
+from importer_samples import PETSTORE
 
 from toolscout import catalogue
 from toolscout.catalogue import ReadOptions
@@ -213,6 +213,7 @@ def test_headers_do_not_follow_a_redirect(web: str) -> None:
     [
         ("/html", "is an HTML or XML page"),
         ("/404", "answered 404 Not Found; check the address"),
+        ("/405", "answered 405 Method Not Allowed; check the address; for an MCP server, write mcp: before it"),
         ("/401", "answered 401 Unauthorized; give the headers"),
         ("/slow", r"did not answer within 0\.4 s"),
         ("/drip", r"did not answer within 0\.4 s"),

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from samples import SAMPLES, WEATHER
+from importer_samples import SAMPLES, WEATHER
 
 from toolscout import catalogue
 from toolscout.catalogue import ReadOptions

@@ -95,7 +95,10 @@ def test_an_alias_finds_its_tool(filled: Run) -> None:
 
 
 def test_a_principal_sees_what_was_granted(filled: Run) -> None:
-    hits = lambda *args: [hit["tool_id"] for hit in json.loads(filled(*args, "--format", "json").stdout)["considered"]]  # noqa: E731
+    def hits(*args: str) -> list[str]:
+        answer = json.loads(filled(*args, "--format", "json").stdout)
+        return [hit["tool_id"] for hit in answer["considered"]]
+
     search = ("search", "issues of a repository, messages in the mailbox", "--as", "ann")
     assert hits(*search) == []
     granted = filled("grant", "ann", "--namespace", "mail", "--tool", "github/list_issues", "--tool", "not/here")

@@ -185,12 +185,13 @@ def test_cache_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -
 def test_damaged_folders_are_refused(tiny_folder: Path, tmp_path: Path, name: str, damage: str) -> None:
     for path in tiny_folder.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    content = bytearray((tmp_path / name).read_bytes())
-    content[len(content) // 2] ^= 1
+    content = (tmp_path / name).read_bytes()
+    middle = len(content) // 2
+    flipped = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
     if damage == "gone":
         (tmp_path / name).unlink()
     else:
-        (tmp_path / name).write_bytes({"empty": b"", "half": content[: len(content) // 2], "flipped": content}[damage])
+        (tmp_path / name).write_bytes({"empty": b"", "half": content[:middle], "flipped": flipped}[damage])
     with pytest.raises(BadModel, match=f"toolscout encoder export --out {tmp_path}"):
         Encoder.load(tmp_path)
 

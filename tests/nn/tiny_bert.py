@@ -78,9 +78,9 @@ def safetensors(weights: Mapping[str, Array], dtype: str = "F32") -> bytes:
 
 def tokenizer() -> Tokenizer:
     made = Tokenizer(WordLevel({word: number for number, word in enumerate(WORDS)}, unk_token="[UNK]"))
-    made.pre_tokenizer = Whitespace()  # type: ignore[assignment]
+    made.pre_tokenizer = Whitespace()
     ends = [("[CLS]", WORDS.index("[CLS]")), ("[SEP]", WORDS.index("[SEP]"))]
-    made.post_processor = TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)  # type: ignore[assignment]
+    made.post_processor = TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
     return made
 
 
@@ -99,7 +99,8 @@ def forward(weights: Mapping[str, Array], ids: list[int], pooling: str = "mean")
     def norm(rows: Array, name: str) -> Array:
         centred = rows - rows.mean(axis=1, keepdims=True)
         deviation = np.sqrt((centred**2).mean(axis=1, keepdims=True) + CONFIG["layer_norm_eps"])
-        return centred / deviation * tensors[f"{name}.weight"] + tensors[f"{name}.bias"]
+        normal: Array = centred / deviation * tensors[f"{name}.weight"] + tensors[f"{name}.bias"]
+        return normal
 
     def linear(rows: Array, name: str) -> Array:
         return rows @ tensors[f"{name}.weight"].T + tensors[f"{name}.bias"]

@@ -20,6 +20,28 @@ if TYPE_CHECKING:
 SHOWN_PROBLEMS = 20
 _COMMAND = "toolscout.command"
 
+SourcesArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="SOURCE",
+        help="A .jsonl or .json file of tools, an OpenAPI document (file or URL), a BEIR or ToolBench folder, a "
+        "Python module, file or module:function, an MCP server (URL, quoted command line, or JSON file with "
+        "mcpServers). The words behind -- are the command line of one MCP server.",
+    ),
+]
+NamespaceOption = Annotated[
+    str | None,
+    typer.Option(metavar="NS", help="The namespace of tools that name none themselves.", show_default="the source's"),
+]
+KindOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="KIND",
+        help="Read the source as this: beir, functions, jsonl, mcp, openapi or toolbench.",
+        show_default="by its look",
+    ),
+]
+
 
 class AddCommand(TyperCommand):
     """Keeps the words behind "--" together: they are one command line, those before it are sources each."""
@@ -33,30 +55,10 @@ class AddCommand(TyperCommand):
 
 def add(
     ctx: typer.Context,
-    sources: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="SOURCE",
-            help="A .jsonl or .json file of tools, an OpenAPI document (file or URL), a BEIR or ToolBench folder, a "
-            "Python module, file or module:function, an MCP server (URL, quoted command line, or JSON file with "
-            "mcpServers). The words behind -- are the command line of one MCP server.",
-        ),
-    ] = None,
+    sources: SourcesArgument = None,
     store: StoreOption = None,
-    namespace: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NS", help="The namespace of tools that name none themselves.", show_default="the source's"
-        ),
-    ] = None,
-    kind: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KIND",
-            help="Read the source as this: beir, functions, jsonl, mcp, openapi or toolbench.",
-            show_default="by its look",
-        ),
-    ] = None,
+    namespace: NamespaceOption = None,
+    kind: KindOption = None,
     keep_going: Annotated[
         bool, typer.Option("--keep-going", help="Skip broken entries, import the rest, and report what was skipped.")
     ] = False,
@@ -142,11 +144,12 @@ def _add(path: Path, source: Any, options: ReadOptions, replace: bool, sync: boo
 
 
 def _summarise(source: object, added: Added, alone: bool) -> None:
+    from toolscout import catalogue
+
     done = added.report
     counts = f"{done.added:,} added, {done.changed:,} changed, {done.unchanged:,} unchanged, {done.removed:,} removed"
     problems = f", {plural(len(added.problems), 'problem')}" if added.problems else ""
-    name = " ".join(source) if isinstance(source, list) else str(source)
-    label = "" if alone else f"{name}: "
+    label = "" if alone else f"{catalogue.describe(source)}: "
     line = f"{label}{counts}, {added.embedded:,} embedded{problems}; catalogue version {done.version}"
     output.stdout().print(output.shown(line), soft_wrap=True)
     for problem in added.problems[:SHOWN_PROBLEMS]:

@@ -154,7 +154,7 @@ def _table(answer: Answer, tools: Mapping[str, Tool]) -> Table:
         description = first_sentence(tools[hit.tool_id].description[: output.MAX_SHOWN_CHARS])
         cell = Text.assemble((output.shown(hit.tool_id).plain, "bold"), "\n", (output.shown(description).plain, "dim"))
         why = "; ".join(map(str, hit.reasons))
-        made.add_row(str(rank), cell, f"{hit.score:.4g}", output.shown(why))
+        made.add_row(str(rank), cell, f"{hit.score:.3f}", output.shown(why))
     return made
 
 

@@ -80,16 +80,18 @@ def existing_path(ctx: typer.Context, given: Path | None) -> Path:
 
 def open_store(ctx: typer.Context, given: Path | None) -> Store:
     """The catalogue without any index over it."""
+    path = existing_path(ctx, given)
     from toolscout import stores
 
-    return stores.open_store(existing_path(ctx, given))
+    return stores.open_store(path)
 
 
 def open_scout(ctx: typer.Context, given: Path | None, retriever: str | None = None) -> Scout:
     """The catalogue with the index that answers."""
+    path = existing_path(ctx, given)
     from toolscout.scout import DEFAULT_RETRIEVER, Scout
 
-    return Scout.open(existing_path(ctx, given), retriever or DEFAULT_RETRIEVER)
+    return Scout.open(path, retriever or DEFAULT_RETRIEVER)
 
 
 def request_text(given: str) -> str:

@@ -21,7 +21,7 @@ REQUESTS = (
         "refund charge ch_881, reply to the customer's ticket, and log the call in the CRM",
     ),
     ("a tool's exact name", "rerun_workflow on acme/web, run 8812"),
-    ("words in camelCase", "createPaymentLink for the 40 euro workshop fee"),
+    ("words in camelCase", "openPullRequests of acme/web on GitHub"),
     ("misspelt words", "convret 200 dolars to euors"),
     ("nothing fits", "paint me a picture of a dragon reading a newspaper"),
 )

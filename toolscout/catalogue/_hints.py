@@ -40,9 +40,8 @@ def hints_of(owner: Any) -> dict[str, Any]:
     try:
         return typing.get_type_hints(owner, include_extras=True)
     except Exception:  # a name that exists for the type checker only may raise anything
-        raw = inspect.getattr_static(owner, "__annotations__", {})
-        raw = raw if isinstance(raw, dict) else getattr(owner, "__annotations__", {})
-        return {name: hint for name, hint in raw.items() if not isinstance(hint, str)}
+        raw = getattr(owner, "__annotations__", None)
+        return {name: hint for name, hint in raw.items() if not isinstance(hint, str)} if isinstance(raw, dict) else {}
 
 
 class Hints:

@@ -18,13 +18,15 @@ from urllib.parse import urlsplit
 
 from toolscout.catalogue.base import first_paragraph, safe_url
 from toolscout.errors import BadSource, MissingExtra, ToolscoutError
-from toolscout.tool import clean_text
+from toolscout.tool import clean_text, split_words
 
 # A server that lists more pages than this does not know how to end.
 MAX_PAGES = 10_000
 MAX_EVENT_BYTES = 64 * 1024 * 1024
 _QUOTED_LINES = 5
-_SECRET_NAME = re.compile(r"(?i)(key|token|secret|passw|pwd|credential|auth|bearer)")
+_SECRET_WORDS = frozenset(
+    "key keys apikey token tokens secret secrets password passwd pwd credential credentials auth authorization".split()
+)
 _SECRET_VALUE = re.compile(r"^(sk-|pk_|gh[a-z]_|github_pat_|glpat-|xox[a-z]-|AKIA|AIza|eyJ|Bearer )")
 _HIDDEN = "***"
 _PHRASES = {int(status): status.phrase for status in HTTPStatus}
@@ -73,14 +75,18 @@ def _without_secrets(command: tuple[str, ...]) -> list[str]:
             words.append(_HIDDEN)
         elif "://" in word:
             words.append(_without_credentials(word))
-        elif equals and _SECRET_NAME.search(name):
+        elif equals and _is_secret(name):
             words.append(f"{name}={_HIDDEN}")
-        elif _SECRET_VALUE.match(word) or (":" in word and _SECRET_NAME.search(word.partition(":")[0])):
+        elif _SECRET_VALUE.match(word) or (":" in word and _is_secret(word.partition(":")[0])):
             words.append(_HIDDEN)
         else:
             words.append(word)
-        hide = word.startswith("-") and not equals and _SECRET_NAME.search(word) is not None
+        hide = word.startswith("-") and not equals and _is_secret(word)
     return words
+
+
+def _is_secret(name: str) -> bool:
+    return not _SECRET_WORDS.isdisjoint(word.lower() for word in split_words(name))
 
 
 def _without_credentials(word: str) -> str:
@@ -97,7 +103,7 @@ async def list_tools(server: Server, timeout: float) -> Listing:
         import mcp  # noqa: F401
     except ImportError:
         raise MissingExtra("reading MCP servers", "serve") from None
-    if server.command and shutil.which(server.command[0]) is None:
+    if server.command and not server.cwd and shutil.which(server.command[0]) is None:
         raise BadSource(f"{server.label}: there is no command {server.command[0]!r}; install it or give its full path")
     refusals: list[int] = []
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:

@@ -34,6 +34,10 @@ except ImportError:  # libyaml is optional; the pure loader reads the same, ten 
 MAX_DOWNLOAD = 64 * 1024 * 1024
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufffe\uffff]")
 _TAG = "tag:yaml.org,2002:"
+_HINTS = {
+    **dict.fromkeys((401, 403), "give the headers it asks for"),
+    **dict.fromkeys((400, 405, 406), "check the address; for an MCP server, write mcp: before it"),
+}
 
 
 class _Loader(_BaseLoader):
@@ -78,14 +82,13 @@ def parse(text: str, where: str) -> Any:
     try:
         return parse_json(text, where)
     except BadSource as error:
-        if start in ("{", "["):
-            broken = error
-        else:
-            return _parse_yaml(text, where)
-    try:  # a YAML document in flow style begins like JSON
+        broken = error
+    try:
         return _parse_yaml(text, where)
     except BadSource:
-        raise broken from None
+        if start in ("{", "["):  # YAML in flow style begins so too, but JSON is what was meant
+            raise broken from None
+        raise
 
 
 def _parse_yaml(text: str, where: str) -> Any:
@@ -118,7 +121,7 @@ def fetch(url: str, options: ReadOptions) -> str:
                     raise TimeoutError
     except urllib.error.HTTPError as error:
         with error:
-            hint = "give the headers it asks for" if error.code in (401, 403) else "check the address"
+            hint = _HINTS.get(error.code, "check the address")
             raise BadSource(f"{where} answered {error.code} {error.reason}; {hint}") from None
     except BadSource:
         raise

@@ -167,8 +167,9 @@ def safe_url(url: str) -> str:
     """A URL without what may be secret: credentials, query and fragment."""
     try:
         parts = urlsplit(url)
-    except ValueError as error:
-        raise BadSource(f"{url!r:.80} is not a URL: {error}") from None
+    except ValueError:
+        shown = url.rpartition("@")[2].partition("?")[0]
+        raise BadSource(f"{shown!r:.80} is not a URL; check its brackets and special characters") from None
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
@@ -287,7 +288,7 @@ def shape(source: object) -> Shape | None:
     if path is None:
         return None
     status = path.stat()
-    return _shape_of(path, status.st_mtime_ns, status.st_size)
+    return _shape_of(path.absolute(), status.st_mtime_ns, status.st_size)
 
 
 @lru_cache(maxsize=8)

@@ -102,29 +102,32 @@ def _named(source: str | Path, options: ReadOptions) -> Iterator[_Found]:
         return
     function: Any = module
     for part in attribute.split("."):
-        if not hasattr(function, part):
-            raise BadSource(f"{place} has no {attribute}; check its spelling")
-        function = getattr(function, part)
+        function = _attribute(function, part)
     if not callable(function) or isinstance(function, type):
         raise BadSource(f"{place}:{attribute} is not a function but {type(function).__name__}; name a function")
     yield _Found(function, namespace, f"{address}:{attribute}")
 
 
+def _attribute(owner: Any, name: str) -> Any:
+    try:
+        return getattr(owner, name)
+    except Exception as error:  # modules and classes may look their members up with code of their own
+        raise BadSource(f"{owner.__name__} has no {name}: {error}; check its spelling") from error
+
+
 def _members(module: ModuleType, address: str, namespace: str, options: ReadOptions) -> Iterator[_Found]:
     listed = getattr(module, "__all__", None)
-    named = isinstance(listed, list | tuple)
-    names = [str(name) for name in listed] if named and listed else list(vars(module))
     count = 0
-    for name in names:
-        member = getattr(module, name, None)
-        public = inspect.isroutine(member) and (
-            named or (not name.startswith("_") and getattr(member, "__module__", None) == module.__name__)
-        )
-        if public:
+    for name in map(str, listed if isinstance(listed, list | tuple) else list(vars(module))):
+        try:
+            member = _attribute(module, name)
+        except BadSource as error:
+            options.problem(BadSource(f"{address}: __all__ names {name}, but {error}"))
+            continue
+        own = not name.startswith("_") and getattr(member, "__module__", None) == module.__name__
+        if inspect.isroutine(member) and (own or isinstance(listed, list | tuple)):
             count += 1
             yield _Found(member, namespace.strip("_") or namespace, f"{address}:{name}")
-        elif named and not hasattr(module, name):
-            options.problem(BadSource(f"{address}: __all__ names {name}, which is not there; correct __all__"))
     if not count:
         raise BadSource(f"{address} has no public functions; name a function in it as {address}:name")
 
@@ -139,12 +142,16 @@ def _tool(found: _Found, options: ReadOptions) -> Tool:
     except (ValueError, TypeError):
         raise BadSource(f"{target} has no signature that can be read; wrap it into a function with def") from None
     description, texts = parse_docstring(inspect.getdoc(function))
+    try:
+        schema = _input_schema(function, signature, texts)
+    except Exception as error:  # a type may answer the simplest question with code of its own
+        raise BadSource(f"{target} has a type hint that cannot be read: {error}; correct or remove it") from error
     return Tool(
         namespace=clean_text(options.namespace or found.namespace),
         name=name,
         description=description,
         service=first_paragraph(getattr(inspect.getmodule(function), "__doc__", None) or ""),
-        input_schema=_input_schema(function, signature, texts),
+        input_schema=schema,
         origin=Origin("function", target),
     )
 

@@ -45,7 +45,9 @@ def accepts(source: object) -> bool:
         return True
     found = shape(source)
     if found is not None and found.form == "object":
-        return bool(found.keys & CONFIG_KEYS) and has_servers(_config(source))
+        return bool(found.keys & CONFIG_KEYS) and has_servers(
+            source if isinstance(source, Mapping) else _config(source)
+        )
     path = existing(source)
     if path is not None:
         return path.is_file() and suffix(path) not in _NOT_COMMANDS and os.access(path, os.X_OK)
@@ -118,9 +120,9 @@ def _split(text: str) -> tuple[str, ...]:
     if path is not None:
         return (str(path.resolve()),)
     try:
-        return tuple(shlex.split(text))
+        return tuple(os.path.expanduser(word) if number == 0 else word for number, word in enumerate(shlex.split(text)))
     except ValueError as error:
-        raise BadSource(f"{text!r:.80} is not a command line: {error}") from None
+        raise BadSource(f"the command line cannot be split into words: {error}") from None
 
 
 def _is_command(text: str) -> bool:
@@ -164,7 +166,8 @@ def _tools(server: Server, listing: Listing, options: ReadOptions, alone: bool) 
         try:
             if not isinstance(raw, Mapping):
                 raise BadSource(f"{where}: a tool must be an object, got {type(raw).__name__}")
-            yield where, tool_from(_record(raw, server, listing.service), namespace, where)
+            record = _record(as_json(raw, where), server, listing.service)
+            yield where, tool_from(record, namespace, where)
         except BadSource as error:
             options.problem(BadSource(f"{error}; report it to the server's makers, or keep going without it"))
 

@@ -18,6 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from toolscout import catalogue
+from toolscout.errors import BadModel
 from toolscout.evaluation import _measure, _perturbed
 from toolscout.evaluation._vectors import cache_path, copy_vectors
 from toolscout.retrievers.base import TextEncoder
@@ -83,6 +84,10 @@ def _index(task: Task, path: Path, request: str) -> _measure.Values:
 
 
 def _serve(task: Task, scout: Scout, open_s: float) -> Measured:
+    if scout.words_only():
+        raise BadModel(
+            f"{scout.words_only():,} tools have no vector of this encoder; remove {task.store}, measure again"
+        )
     measured: Measured = {}
     _report("asking", 0, 0)
     watch = _measure.watched(scout)

@@ -215,9 +215,11 @@ def _add_chunk(db: sqlite3.Connection, chunk: list[Tool], source: str, replace: 
             )
         done["changed" if known else "added"] += 1
         text, names = tool.document(), (tool_id, tool.namespace, tool.name, source)
-        rows.append((*names, content, text_digest(text), version, version, _ENCODE(tool.aliases), text, record))
+        aliases = _ENCODE(tool.aliases) if tool.aliases else "[]"
+        rows.append((*names, content, text_digest(text), version, version, aliases, text, record))
     db.executemany(_PUT, rows)
-    db.execute(f"DELETE FROM removed WHERE id IN {_LISTED}", (listed,))
+    if done["added"]:
+        db.execute(f"DELETE FROM removed WHERE id IN {_LISTED}", (listed,))
     if replace:  # equal content passes to its new owner too, though for a caller nothing has changed
         db.execute(f"UPDATE tools SET source = ? WHERE source != ? AND id IN {_LISTED}", (source, source, listed))
     return done
