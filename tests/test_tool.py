@@ -67,7 +67,7 @@ def lines(**fields: Any) -> list[str]:
 
 def schema_lines(properties: dict[str, Any], **rest: Any) -> list[str]:
     found = lines(input_schema={"type": "object", "properties": properties, **rest})
-    assert found.pop() == "ns tool"
+    assert found.pop(0) == "ns tool"
     return found
 
 
@@ -88,6 +88,7 @@ def test_the_document_in_full() -> None:
         },
     )
     assert tool.document().split("\n") == [
+        "Git-Hub searchIssues_v2",
         "git hub search issues v 2",
         "Issue search",
         "Finds issues. Fast.",
@@ -95,13 +96,12 @@ def test_the_document_in_full() -> None:
         "repoName repo name Where to look.",
         "state open closed 3",
         "page",
-        "Git-Hub searchIssues_v2",
     ]
 
 
 def test_the_document_does_not_say_the_same_twice() -> None:
     assert lines() == ["ns tool"]
-    assert lines(title="TOOL", service="x", description="x") == ["x", "ns tool"]
+    assert lines(title="TOOL", service="x", description="x") == ["ns tool", "x"]
 
 
 def test_parameters_are_found_however_deep() -> None:
@@ -154,8 +154,8 @@ def test_a_description_of_megabytes_is_cut_in_the_document_alone() -> None:
     started = time.process_time()
     document = tool.document()
     assert time.process_time() - started < 1
-    assert len(document) < MAX_DOCUMENT_CHARS
-    assert document.endswith("\nns tool")
+    assert len(document) <= MAX_DOCUMENT_CHARS
+    assert document.startswith("ns tool\n")
     assert len(tool.description) > 10_000_000
 
 

@@ -13,17 +13,20 @@ _LOOKED_AT = 5
 
 @dataclass(frozen=True, slots=True)
 class FitOptions:
-    """Weights of a logistic curve over the best similarity and the best share of matched words.
+    """Two curves, the better of which counts, and the threshold below which nothing fits.
 
-    Fitted on the dev requests of the bundled benchmark (runs/fit.py); `threshold` is where "nothing fits" begins.
+    `bias` and `similarity`: a logistic curve over the best cosine, fitted on the bundled dev requests (runs/fit.py).
+    `share`: where most of the words of a request stand in one tool, it fits whatever its cosine; half way here.
+    `words_alone`: the same where no vectors were searched. Words say little there, so only a request that shares next
+    to nothing with any tool is turned away.
     """
 
-    bias: float = -4.0
-    similarity: float = 8.0
-    share: float = 3.0
-    words_bias: float = -2.0
-    words_share: float = 5.0
-    threshold: float = 0.5
+    bias: float = -4.03
+    similarity: float = 13.74
+    share: float = 0.6
+    words_alone: float = 0.1
+    steepness: float = 20.0
+    threshold: float = 0.33
 
 
 def signals(hits: Sequence[Hit]) -> tuple[float | None, float]:
@@ -41,9 +44,9 @@ def fit(hits: Sequence[Hit], options: FitOptions) -> float:
     if any(isinstance(reason, ExactName) for reason in hits[0].reasons):
         return 1.0
     cosine, share = signals(hits)
-    if cosine is None:
-        return _logistic(options.words_bias + options.words_share * share)
-    return _logistic(options.bias + options.similarity * cosine + options.share * share)
+    half_way = options.words_alone if cosine is None else options.share
+    by_words = _logistic(options.steepness * (share - half_way))
+    return by_words if cosine is None else max(by_words, _logistic(options.bias + options.similarity * cosine))
 
 
 def _logistic(value: float) -> float:

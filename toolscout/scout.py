@@ -18,7 +18,7 @@ from toolscout.answer import Allowed, Answer, Example
 from toolscout.catalogue.base import ReadOptions
 from toolscout.errors import BadRequest, MissingEncoder
 from toolscout.fit import FitOptions, fit
-from toolscout.retrievers.base import Embedded, Floats, Retriever, TextEncoder, load_model, method
+from toolscout.retrievers.base import Embedded, Floats, Retriever, TextEncoder, available, load_model, method
 from toolscout.stores.base import AddReport, Store
 from toolscout.stores.sqlite import SqliteStore
 from toolscout.tool import Listing, Tool, clean_text, namespace_of
@@ -68,12 +68,12 @@ class Scout:
         """Open a catalogue, made where it is not there yet. `retriever`: the name of a method, or a model folder."""
         store = SqliteStore(path)
         try:
-            if Path(retriever).is_dir():
+            if str(retriever) not in available() and Path(retriever).is_dir():
                 scout = cls(store, load_model(Path(retriever)), fit_options)
                 scout.retriever.remove(scout.retriever.ids())  # a model may have been saved with another catalogue
             else:
                 folder = snapshot.folder(Path(path), str(retriever))
-                kept = snapshot.read(folder, store.identity())
+                kept = snapshot.read(folder, store.identity(), store.version())
                 scout = cls(store, kept[0] if kept else method(str(retriever))(), fit_options)
                 scout._snapshots = folder
                 if kept:

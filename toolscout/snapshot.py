@@ -37,12 +37,15 @@ def folder(store_path: Path, retriever: str) -> Path:
     return store_path.with_name(store_path.name + ".index") / retriever
 
 
-def read(folder: Path, store_id: str) -> tuple[Retriever, State] | None:
-    """The newest snapshot and what it holds; None where there is none that fits."""
+def read(folder: Path, store_id: str, version: int) -> tuple[Retriever, State] | None:
+    """The newest snapshot of a store and what it holds; None where there is none that fits.
+
+    A snapshot of a later version than the store's is one of a copy that went on: a backup was restored since.
+    """
     try:
         pointer = json.loads((folder / _POINTER).read_text())
         state = State(**pointer["state"])
-        if state.store != store_id or state.document_version != DOCUMENT_VERSION:
+        if (state.store, state.document_version) != (store_id, DOCUMENT_VERSION) or state.version > version:
             return None
         return load_model(folder / pointer["folder"]), state
     except (OSError, ValueError, KeyError, TypeError, BadModel):

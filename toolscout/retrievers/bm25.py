@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import tantivy
 
@@ -70,6 +70,18 @@ def _schema() -> Any:
     builder.add_text_field("names", tokenizer_name="stems", index_option="freq")
     builder.add_unsigned_field("row", indexed=True, fast=True)
     return builder.build()
+
+
+class _Term(NamedTuple):
+    """A word of a request as people wrote it, the stems that count as it, and how telling it is."""
+
+    word: str
+    stems: frozenset[str]
+    weight: float
+
+
+def _correctable(term: str) -> bool:
+    return len(term) > 3 and term.isalpha()
 
 
 def _idf(frequency: int, documents: int) -> float:
@@ -160,14 +172,22 @@ class Bm25:
 
     def explain(self, request: str, hits: Sequence[Hit]) -> list[Hit]:
         """Add the words of the request that stand in each hit's document, the rarest first."""
-        words: dict[str, str] = {}
+        terms: dict[str, _Term] = {}
         for word in split_words(request):
             for stem in self._analyzers["stems"].analyze(word):
-                words.setdefault(stem, word)
-        weights = {
-            stem: _idf(frequency, len(self._rows)) for stem, frequency in self._frequencies("stems", list(words))
-        }
-        return [self._explained(hit, weights, words) for hit in hits]
+                if stem not in terms:
+                    terms[stem] = self._term(word, stem)
+        rarest = sorted(terms.values(), key=lambda term: -term.weight)
+        return [self._explained(hit, rarest) for hit in hits]
+
+    def _term(self, word: str, stem: str) -> _Term:
+        """A word of a request; one that no document has stands for the words it was corrected to."""
+        frequency, stems = self._searcher.doc_freq("stems", stem), frozenset([stem])
+        if not frequency and self.options.fuzzy and _correctable(stem):
+            near = self._near(word.lower())
+            frequency = max((count for _, count in near), default=0)
+            stems = frozenset(s for term, _ in near for s in self._analyzers["stems"].analyze(term)) or stems
+        return _Term(word, stems, _idf(frequency, len(self._rows)))
 
     def save(self, folder: Path) -> None:
         """Write the engine's files, which never change once written, and the rows."""
@@ -224,7 +244,7 @@ class Bm25:
         parts = self._terms("words", words, self.options.words) + self._terms("stems", stems, self.options.stems)
         parts += self._terms("names", stems, self.options.names)
         if self.options.fuzzy:
-            unknown = [term for term, frequency in words if not frequency and len(term) > 3 and term.isalpha()]
+            unknown = [term for term, frequency in words if not frequency and _correctable(term)]
             for term in unknown:
                 if not self._stem_frequency(term):
                     parts += self._terms("words", self._near(term), self.options.words)
@@ -300,17 +320,17 @@ class Bm25:
         both = [(tantivy.Occur.Must, only), (tantivy.Occur.Must, query)]
         return self._fetch(tantivy.Query.boolean_query(both), k)
 
-    def _explained(self, hit: Hit, weights: dict[str, float], words: dict[str, str]) -> Hit:
+    def _explained(self, hit: Hit, terms: Sequence[_Term]) -> Hit:
         row = self._rows.row(hit.tool_id)
         if row is None:
             return hit
         found = self._searcher.search(tantivy.Query.term_query(self._schema, "row", row), 1, count=False).hits
         if not found:
             return hit
-        text = self._searcher.doc(found[0][1])["words"][0]
-        matched = set(self._analyzers["stems"].analyze(text)) & set(weights)
+        here = set(self._analyzers["stems"].analyze(self._searcher.doc(found[0][1])["words"][0]))
+        matched = [term for term in terms if term.stems & here]
         if not matched:
             return hit
-        shown = tuple(words[stem] for stem in weights if stem in matched)[:_WORDS_EXPLAINED]
-        share = sum(weights[stem] for stem in matched) / sum(weights.values())
-        return replace(hit, reasons=(*hit.reasons, MatchedWords(shown, round(share, 4))))
+        share = sum(term.weight for term in matched) / sum(term.weight for term in terms)
+        words = tuple(term.word for term in matched)[:_WORDS_EXPLAINED]
+        return replace(hit, reasons=(*hit.reasons, MatchedWords(words, round(share, 4))))
