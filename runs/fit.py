@@ -1,13 +1,14 @@
-"""Fits the weights in toolscout/fit.py on the bundled dev requests, and shows what they do on dev and test.
+"""Fits the curve over similarity in toolscout/fit.py on the bundled dev requests, and shows the verdicts it gives.
 
-Two curves: over similarity and words (hybrid), and over words alone (where no encoder is). Logistic regression with a
-small penalty on the weights, which keeps them finite where dev can be told apart perfectly. The threshold printed is
-the one with the best balanced accuracy on dev; test is only shown.
+Logistic regression of "a tool serves this" on the best cosine: the dev requests for tools against those that nothing
+fits, both kinds weighing the same. Requests that need no tool are left out: they may well speak of what a tool does.
+The threshold printed is the one with the best balanced accuracy on those requests; test is only shown.
 """
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,29 +18,29 @@ from rich.console import Console
 from rich.table import Table
 
 from toolscout import metrics
-from toolscout.answer import ExactName
+from toolscout.answer import Hit
 from toolscout.dataset import KINDS, Dataset
 from toolscout.evaluation._vectors import cached_vectors, encoder_of
 from toolscout.evaluation.run import find_dataset, open_retriever
-from toolscout.fit import signals
+from toolscout.fit import FitOptions, fit, signals
 from toolscout.scout import Scout
 from toolscout.stores.sqlite import SqliteStore
 
-PENALTY = 0.1
+# Keeps the curve finite where the two kinds can be told apart perfectly.
+PENALTY = 0.001
 Floats = NDArray[np.float64]
+Truth = NDArray[np.bool_]
 
 
-class Requests(NamedTuple):
-    """Requests of one split: signals, whether a tool serves them, their kinds, and whether they name a tool."""
+class Asked(NamedTuple):
+    """The requests of one split: their kinds, and the hits that the verdict is made of."""
 
-    features: Floats
-    labels: NDArray[np.bool_]
     kinds: list[str]
-    named: NDArray[np.bool_]
+    hits: list[tuple[Hit, ...]]
 
 
-def collect(dataset: Dataset, splits: tuple[str, ...], retriever: str) -> dict[str, Requests]:
-    """Ask every request and keep the signals that the verdict is made of."""
+def collect(dataset: Dataset, splits: Sequence[str], retriever: str) -> dict[str, Asked]:
+    """Ask every request of the splits."""
     opened, _ = open_retriever(retriever)
     encoder = encoder_of(opened)
     found = {}
@@ -51,81 +52,76 @@ def collect(dataset: Dataset, splits: tuple[str, ...], retriever: str) -> dict[s
             scout.embed()
         for split in splits:
             asked = dataset.split(split).requests + dataset.goldless(split)
-            rows, named = [], []
-            for _, text in asked:
-                hits = scout.search(text).considered
-                cosine, share = signals(hits)
-                rows.append([share] if cosine is None else [cosine, share])
-                named.append(any(isinstance(reason, ExactName) for hit in hits[:1] for reason in hit.reasons))
             kinds: list[str] = [dataset.kind(request_id) for request_id, _ in asked]
-            labels = np.array([kind == "use" for kind in kinds])
-            found[split] = Requests(np.array(rows), labels, kinds, np.array(named))
+            found[split] = Asked(kinds, [scout.search(text).considered for _, text in asked])
     return found
 
 
-def logistic(features: Floats, labels: NDArray[np.bool_]) -> Floats:
-    """Bias and weights by Newton's method."""
-    design = np.column_stack([np.ones(len(features)), features])
-    penalty = PENALTY * np.diag([0.0, *np.ones(features.shape[1])])
-    weights: Floats = np.zeros(design.shape[1])
+def logistic(signal: Floats, truth: Truth) -> tuple[float, float]:
+    """Bias and weight by Newton's method, both classes weighing the same."""
+    design = np.column_stack([np.ones(len(signal)), signal])
+    share = np.where(truth, 0.5 / truth.mean(), 0.5 / (1 - truth.mean()))
+    penalty = PENALTY * np.diag([0.0, 1.0])
+    weights: Floats = np.zeros(2)
     for _ in range(100):
         chance = 1 / (1 + np.exp(-design @ weights))
-        slope = design.T @ (chance - labels) + penalty @ weights
-        bend = design.T @ (design * (chance * (1 - chance))[:, None]) + penalty
+        slope = design.T @ (share * (chance - truth)) + penalty @ weights
+        bend = design.T @ (design * (share * chance * (1 - chance))[:, None]) + penalty
         step = np.linalg.solve(bend, slope)
         weights = weights - step
         if np.abs(step).max() < 1e-9:
             break
-    return weights
+    return float(weights[0]), float(weights[1])
 
 
-def probabilities(requests: Requests, weights: Floats) -> Floats:
-    """What fit would say: certain for a tool that is named."""
-    chance = 1 / (1 + np.exp(-(weights[0] + requests.features @ weights[1:])))
-    return np.where(requests.named, 1.0, chance)
-
-
-def best_threshold(requests: Requests, chance: Floats) -> float:
+def best_threshold(chance: Floats, truth: Truth) -> float:
     """Where the mean of both classes' shares of right verdicts is highest."""
 
     def balanced(threshold: float) -> float:
         said = chance >= threshold
-        return float(np.mean([np.mean(said[requests.labels]), np.mean(~said[~requests.labels])]))
+        return float(np.mean([np.mean(said[truth]), np.mean(~said[~truth])]))
 
     middles = np.unique(np.round((np.sort(chance)[1:] + np.sort(chance)[:-1]) / 2, 3))
     return max(map(float, middles), key=balanced)
 
 
-def show(console: Console, split: str, requests: Requests, chance: Floats, threshold: float) -> None:
-    """Verdicts by kind of request, at a half and at the threshold."""
-    table = Table(
-        title=f"{split}: AUROC {metrics.auroc(requests.labels, chance):.3f}, "
-        f"ECE {metrics.ece(requests.labels, chance):.3f}"
-    )
-    for header in ("kind", "requests", "use at 0.5", f"use at {threshold:.3f}"):
-        table.add_column(header, justify="left" if header == "kind" else "right")
-    for kind in KINDS:
-        chosen = chance[[one == kind for one in requests.kinds]]
-        shares = [f"{np.mean(chosen >= limit):.1%}" for limit in (0.5, threshold)]
-        table.add_row(kind, str(len(chosen)), *shares)
-    console.print(table)
+def judged(asked: Asked, options: FitOptions, without: str = "") -> tuple[Floats, Truth]:
+    """What fit says of each request, and whether a tool serves it; one kind may be left out."""
+    pairs = [(fit(hits, options), kind == "use") for kind, hits in zip(*asked, strict=True) if kind != without]
+    return np.array([chance for chance, _ in pairs]), np.array([truth for _, truth in pairs])
+
+
+def table(name: str, found: dict[str, Asked], options: FitOptions) -> Table:
+    """Verdicts by kind of request."""
+    made = Table(title=f"{name}, threshold {options.threshold:.3f}")
+    for header in ("split", "kind", "requests", "answered with tools", "AUROC against use"):
+        made.add_column(header, justify="left" if header in ("split", "kind") else "right")
+    for split, asked in found.items():
+        chance, truth = judged(asked, options)
+        for kind in KINDS:
+            chosen = np.array([one == kind for one in asked.kinds])
+            both = chosen | truth
+            area = "" if kind == "use" else f"{metrics.auroc(truth[both], chance[both]):.3f}"
+            said = float(np.mean(chance[chosen] >= options.threshold))
+            made.add_row(split, kind, str(int(chosen.sum())), f"{said:.1%}", area)
+    return made
 
 
 def main() -> None:
-    """Fit both curves and print them."""
+    """Fit the curve, print it, and show what it does beside what is served now."""
     console = Console()
     dataset = Dataset.load(find_dataset("bundled"))
-    for retriever, names in (("hybrid", ("bias", "similarity", "share")), ("bm25", ("words_bias", "words_share"))):
-        found = collect(dataset, ("dev", "test"), retriever)
-        dev = found["dev"]
-        weights = logistic(dev.features[~dev.named], dev.labels[~dev.named])
-        threshold = best_threshold(dev, probabilities(dev, weights))
-        shown = ", ".join(f"{name}={weight:.2f}" for name, weight in zip(names, weights, strict=True))
-        console.print(f"{retriever}: {shown}, threshold={threshold:.3f}")
-        for name, signal in zip(names[1:], dev.features.T, strict=True):
-            console.print(f"{name} alone on dev: AUROC {metrics.auroc(dev.labels, signal):.3f}")
-        for split, requests in found.items():
-            show(console, split, requests, probabilities(requests, weights), threshold)
+    found = collect(dataset, ("dev", "test"), "hybrid")
+    kept = [(kind, hits) for kind, hits in zip(*found["dev"], strict=True) if kind != "no_tool"]
+    cosines = np.array([signals(hits)[0] or 0.0 for _, hits in kept])
+    bias, weight = logistic(cosines, np.array([kind == "use" for kind, _ in kept]))
+    curve = FitOptions(bias=round(bias, 2), similarity=round(weight, 2))
+    threshold = best_threshold(*judged(found["dev"], curve, without="no_tool"))
+    console.print(f"bias={curve.bias}, similarity={curve.similarity}, threshold={threshold:.3f}")
+    fitted = FitOptions(bias=curve.bias, similarity=curve.similarity, threshold=threshold)
+    console.print(table("hybrid, as fitted here", found, fitted))
+    console.print(table("hybrid, as served", found, FitOptions()))
+    console.print(table("words alone, as served", collect(dataset, ("dev", "test"), "bm25"), FitOptions()))
 
 
 if __name__ == "__main__":

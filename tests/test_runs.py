@@ -78,7 +78,15 @@ def test_the_plot_is_drawn_small_and_without_a_date(tmp_path: Path) -> None:
 
 def test_fitting_finds_the_curve_that_made_the_labels() -> None:
     rng = np.random.default_rng(0)
-    features = rng.uniform(size=(20_000, 2))
-    chance = 1 / (1 + np.exp(-(-3 + 5 * features[:, 0] + 2 * features[:, 1])))
-    weights = fit.logistic(features, rng.uniform(size=len(chance)) < chance)
-    assert weights == pytest.approx([-3, 5, 2], abs=0.25)
+    signal = rng.uniform(size=50_000)
+    truth = rng.uniform(size=len(signal)) < 1 / (1 + np.exp(-(10 * signal - 4)))
+    kept = truth | (rng.uniform(size=len(signal)) < 0.2)  # a rare class must not move the curve
+    assert fit.logistic(signal[kept], truth[kept])[1] == pytest.approx(10, abs=0.5)
+    bias, weight = fit.logistic(signal, truth)
+    assert -bias / weight == pytest.approx(-np.divide(*fit.logistic(signal[kept], truth[kept])), abs=0.02)
+
+
+def test_the_threshold_is_where_both_classes_are_judged_best() -> None:
+    chance = np.array([0.1, 0.2, 0.3, 0.6, 0.7, 0.8, 0.9])
+    truth = np.array([False, False, True, False, True, True, True])
+    assert fit.best_threshold(chance, truth) == 0.65

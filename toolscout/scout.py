@@ -56,6 +56,9 @@ class Scout:
         self._cursor = 0
         self._ids: set[str] = set()
         self._namespaces: Counter[str] = Counter()
+        # What is remembered about callers until anything is committed: they may be given other tools then.
+        self._counts: dict[Allowed, int] = {}
+        self._principals: dict[str, Allowed] = {}
         self._snapshots: Path | None = None
         self._background: threading.Thread | None = None
         self._failure: BaseException | None = None
@@ -143,7 +146,7 @@ class Scout:
         """The tools for a request. `allowed`: what the caller may see, or the principal the store knows it by."""
         request = _checked(text)
         self.refresh()
-        permitted = self.store.permissions(allowed) if isinstance(allowed, str) else allowed
+        permitted = self._permitted(allowed)
         considered = tuple(self.retriever.explain(request, self.retriever.search([request], k, permitted)[0]))
         likely = fit(considered, self.fit_options)
         fits = bool(considered) and likely >= self.fit_options.threshold
@@ -182,8 +185,20 @@ class Scout:
         """How many tools there are, or how many of them a caller may see."""
         if allowed is None:
             return len(self._ids)
-        single = sum(i in self._ids and namespace_of(i) not in allowed.namespaces for i in allowed.ids)
-        return single + sum(self._namespaces[namespace] for namespace in allowed.namespaces)
+        counted = self._counts.get(allowed)
+        if counted is None:
+            single = sum(i in self._ids and namespace_of(i) not in allowed.namespaces for i in allowed.ids)
+            counted = single + sum(self._namespaces[namespace] for namespace in allowed.namespaces)
+            self._counts[allowed] = counted
+        return counted
+
+    def _permitted(self, allowed: Allowed | str | None) -> Allowed | None:
+        """What a caller may see; a principal's permissions are asked for once, until something is committed."""
+        if not isinstance(allowed, str):
+            return allowed
+        if allowed not in self._principals:
+            self._principals[allowed] = self.store.permissions(allowed)
+        return self._principals[allowed]
 
     def words_only(self) -> int:
         """How many tools have no vector yet and are found by their words alone."""
@@ -199,6 +214,7 @@ class Scout:
             fingerprint = encoder.fingerprint if encoder else ""
             self._follow_tools(fingerprint)
             self._follow_vectors(fingerprint)
+            self._counts, self._principals = {}, {}
             self._stamp = stamp
 
     def close(self) -> None:

@@ -66,16 +66,16 @@ class Names:
         return bool(self._named(request.strip()))
 
     def _named(self, text: str) -> Sequence[str]:
-        """Tools called `text`, with or without their namespace in front."""
+        """Tools called `text`, with or without their namespace in front; those spelt just so where there are any."""
         words = [word.lower() for word in split_words(text)]
         for start in range(len(words)):
-            ids = self._ids.get("_".join(words[start:]), ())
-            if start == 0 and ids:
-                return ids
-            namespace = "_".join(words[:start])
-            qualified = [tool_id for tool_id in ids if _key(namespace_of(tool_id)) == namespace]
-            if qualified:
-                return qualified
+            ids = self._ids.get("_".join(words[start:]), [])
+            if start:
+                namespace = "_".join(words[:start])
+                ids = [tool_id for tool_id in ids if _key(namespace_of(tool_id)) == namespace]
+            if ids:
+                spelt = [tool_id for tool_id in ids if text in (tool_id, name_of(tool_id))]
+                return spelt or ids
         return ()
 
     def _mentions(self, request: str) -> Iterator[str]:

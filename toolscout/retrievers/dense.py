@@ -51,6 +51,7 @@ class Dense:
         self._names = Names()
         self._table = VectorTable()
         self._waiting: dict[str, Searchable] = {}
+        self._last: tuple[str, Floats] | None = None
         self._lock = threading.RLock()
 
     def open_encoder(self) -> TextEncoder:
@@ -113,12 +114,15 @@ class Dense:
         check_k(k)
         if not len(self) or not requests:
             return [[] for _ in requests]
-        vectors = (
-            self.open_encoder().encode(requests)
-            if len(requests) > 1
-            else [self.open_encoder().encode_request(requests[0])]
-        )
+        vectors = self.open_encoder().encode(requests) if len(requests) > 1 else [self._encoded(requests[0])]
         return [self.nearest(request, vector, k, allowed) for request, vector in zip(requests, vectors, strict=True)]
+
+    def _encoded(self, request: str) -> Floats:
+        """The vector of a request; the last one is kept, since hybrid may ask twice."""
+        last = self._last
+        if last is None or last[0] != request:
+            self._last = last = (request, self.open_encoder().encode_request(request))
+        return last[1]
 
     def nearest(self, request: str, vector: Floats, k: int, allowed: Allowed | None = None) -> list[Hit]:
         """Rank for a request whose vector is known."""
