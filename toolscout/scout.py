@@ -29,7 +29,7 @@ Progress = Callable[[str, int, int], None]
 Encoded = tuple[NDArray[np.int64], Floats]
 DEFAULT_RETRIEVER = "hybrid"
 MAX_REQUEST_CHARS = 20_000
-_FOLLOWED_AT_ONCE = 20_000
+_FOLLOWED_AT_ONCE = 100_000
 _COMMITTED_AT_ONCE = 512
 
 

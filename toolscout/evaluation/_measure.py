@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from toolscout.answer import Allowed, Similarity
+from toolscout.answer import Allowed
 from toolscout.errors import BadModel
 from toolscout.retrievers.base import TextEncoder
 from toolscout.retrievers.bm25 import Bm25
@@ -244,9 +244,7 @@ def recall(scout: Scout, requests: Sequence[str], k: int = 10) -> Values:
     last = _kth_best(scout.store, parts.encoder.fingerprint, asked, k)
     found = 0
     for vector, worst in zip(asked, last, strict=True):
-        hits = parts.dense.nearest("", vector, k)
-        cosines = [reason.cosine for hit in hits for reason in hit.reasons if isinstance(reason, Similarity)]
-        found += sum(cosine >= worst - _TIE for cosine in cosines)
+        found += sum(cosine >= worst - _TIE for _, cosine in parts.dense.nearest("", vector, k))
     return {f"recall@{k}": found / (k * len(requests)), "requests": len(requests)}
 
 

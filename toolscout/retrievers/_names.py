@@ -15,6 +15,7 @@ _QUOTED = re.compile(r"[\"'`“‘«]([^\"'`”’»]{1,200})[\"'`”’»]")
 _SEPARATED = re.compile(r"[\w%][./:_-]+[\w%]|[a-z][A-Z]|[A-Za-z]\d|\d[A-Za-z]")
 _CUES = frozenset("use using call calling run running invoke via tool function endpoint command api".split())
 _MAX_ALIAS_WORDS = 8
+_MAX_NAME_WORDS = 24
 
 
 def _key(text: str) -> str:
@@ -30,6 +31,8 @@ class Names:
         self._ids: dict[str, list[str]] = {}
         self._aliases: dict[str, list[str]] = {}
         self._of: dict[str, tuple[str, ...]] = {}
+        # A request is looked at several times on its way; the tools it names are found once.
+        self._last: tuple[str, dict[str, str]] | None = None
 
     @property
     def aliases(self) -> Mapping[str, Sequence[str]]:
@@ -38,6 +41,7 @@ class Names:
 
     def add(self, tool_id: str, aliases: Sequence[str] = ()) -> None:
         """Know a tool by its name and aliases. One that is known already must be removed first."""
+        self._last = None
         _insert(self._ids, _key(name_of(tool_id)), tool_id)
         if aliases:
             self._of[tool_id] = tuple(aliases)
@@ -46,12 +50,19 @@ class Names:
 
     def remove(self, tool_id: str) -> None:
         """Forget a tool."""
+        self._last = None
         _discard(self._ids, _key(name_of(tool_id)), tool_id)
         for alias in self._of.pop(tool_id, ()):
             _discard(self._aliases, _key(alias), tool_id)
 
-    def find(self, request: str) -> dict[str, str]:
+    def find(self, request: str) -> Mapping[str, str]:
         """The ids of the tools that the request names, each with the words that name it."""
+        last = self._last
+        if last is None or last[0] != request:
+            last = self._last = (request, self._find(request))
+        return last[1]
+
+    def _find(self, request: str) -> dict[str, str]:
         found: dict[str, str] = {}
         for text in self._mentions(request):
             for tool_id in self._named(text):
@@ -68,7 +79,7 @@ class Names:
     def _named(self, text: str) -> Sequence[str]:
         """Tools called `text`, with or without their namespace in front; those spelt just so where there are any."""
         words = [word.lower() for word in split_words(text)]
-        for start in range(len(words)):
+        for start in range(len(words) if len(words) <= _MAX_NAME_WORDS else 0):
             ids = self._ids.get("_".join(words[start:]), [])
             if start:
                 namespace = "_".join(words[:start])
@@ -85,11 +96,15 @@ class Names:
         """
         yield request.strip()
         yield from _QUOTED.findall(request)
-        tokens = [token.strip(".:-/") for token in _TOKEN.findall(request)]
-        for index, token in enumerate(tokens):
-            beside = {word.lower() for word in tokens[max(0, index - 1) : index + 2] if word is not token}
-            if _SEPARATED.search(token) or beside & _CUES:
+        before, marked = "", False
+        for token in _TOKEN.findall(request):
+            token = token.strip(".:-/")
+            cue = token.lower() in _CUES
+            if cue and before:
+                yield before
+            if marked or _SEPARATED.search(token):
                 yield token
+            before, marked = token, cue
 
     def _aliased(self, request: str) -> Iterator[tuple[str, str]]:
         words = split_words(request)

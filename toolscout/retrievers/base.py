@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol, Self, TypeVar, cast, runtime_checkab
 import numpy as np
 from numpy.typing import NDArray
 
-from toolscout.answer import Allowed, Example, Hit
+from toolscout.answer import Allowed, Example, Hit, Reason
 from toolscout.errors import BadModel, BadRequest
 from toolscout.tool import Searchable
 
@@ -109,6 +109,33 @@ class Embedded(Protocol):
 
     def build_graph(self) -> bool:
         """Prepare for fast search where there are many vectors; says whether there was something to do."""
+
+
+Pairs = list[tuple[str, float]]
+"""Tool ids with their scores, best first."""
+
+
+@runtime_checkable
+class Ranker(Protocol):
+    """A retriever that can rank without saying why, and say why for the few that matter; search is both together.
+
+    Hybrid asks for a hundred ranked tools and returns five: reasons for the others would cost more than ranking them.
+    """
+
+    def rank(self, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[Pairs]:
+        """What search ranks, without reasons."""
+
+    def why(self, request: str, ids: Sequence[str]) -> list[tuple[Reason, ...]]:
+        """The reasons that search gives for these tools."""
+
+    def is_name(self, request: str) -> bool:
+        """Whether the request is nothing but the name of a tool."""
+
+
+def hits_of(ranker: Ranker, request: str, pairs: Pairs) -> list[Hit]:
+    """Ranked tools with their reasons."""
+    reasons = ranker.why(request, [tool_id for tool_id, _ in pairs])
+    return [Hit(tool_id, score, why) for (tool_id, score), why in zip(pairs, reasons, strict=True)]
 
 
 def check_k(k: int) -> None:

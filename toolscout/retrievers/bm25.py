@@ -8,22 +8,31 @@ import shutil
 import tempfile
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
 import tantivy
 
-from toolscout.answer import Allowed, ExactName, Example, Hit, MatchedWords
+from toolscout.answer import Allowed, ExactName, Example, Hit, MatchedWords, Reason
 from toolscout.errors import BadModel
 from toolscout.retrievers._names import EXACT_BONUS, Names
 from toolscout.retrievers._rows import Rows
-from toolscout.retrievers.base import Options, Vectors, check_k, read_model, read_options, write_model
+from toolscout.retrievers.base import (
+    Options,
+    Pairs,
+    Vectors,
+    check_k,
+    hits_of,
+    read_model,
+    read_options,
+    write_model,
+)
 from toolscout.tool import Searchable, split_words
 
 _LONGEST_WORD = 40
-_WRITER_BYTES = 48_000_000
+_WRITER_BYTES = 120_000_000  # room for a large add in few segments, which search faster; used only while adding
 # Beyond this many hits, asking the engine to filter is cheaper than filtering what it returns.
 _MOST_FETCHED = 5_000
 _WORDS_EXPLAINED = 6
@@ -80,6 +89,14 @@ class _Term(NamedTuple):
     weight: float
 
 
+class _Known(NamedTuple):
+    """An indexed word."""
+
+    text: str
+    frequency: int
+    letters: int
+
+
 def _correctable(term: str) -> bool:
     return len(term) > 3 and term.isalpha()
 
@@ -88,10 +105,16 @@ def _idf(frequency: int, documents: int) -> float:
     return math.log(1 + (documents - min(frequency, documents) + 0.5) / (frequency + 0.5))
 
 
+def _letters(word: str) -> int:
+    """One bit for each letter that occurs, so that two words are compared in one step."""
+    bits = 0
+    for letter in word:
+        bits |= 1 << (ord(letter) & 31)
+    return bits
+
+
 def _edits(one: str, other: str, limit: int) -> int:
     """Letters to insert, drop, change or swap to get from one word to the other; beyond `limit` just "more"."""
-    if abs(len(one) - len(other)) > limit or len(set(one) ^ set(other)) > 2 * limit:
-        return limit + 1
     before, row = list(range(len(other) + 1)), list(range(len(other) + 1))
     for i, letter in enumerate(one, 1):
         last, before, row = before, row, [i] + [0] * len(other)
@@ -126,6 +149,7 @@ class Bm25:
             self._index.register_tokenizer(name, analyzer)
         self._writer: Any = None
         self._searcher = self._index.searcher()
+        self._known: dict[str, list[_Known]] = {}
         self._rows = rows
         self._names = names
         self._lock = threading.Lock()
@@ -163,8 +187,18 @@ class Bm25:
 
     def search(self, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[list[Hit]]:
         """Rank the tools that share a word with the request, or are named in it."""
+        ranked = self.rank(requests, k, allowed)
+        return [hits_of(self, request, pairs) for request, pairs in zip(requests, ranked, strict=True)]
+
+    def rank(self, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[Pairs]:
+        """What search ranks, without reasons."""
         check_k(k)
-        return [self._search(request, k, allowed) for request in requests]
+        return [self._rank(request, k, allowed) for request in requests]
+
+    def why(self, request: str, ids: Sequence[str]) -> list[tuple[Reason, ...]]:
+        """Names; the words are found by explain."""
+        named = self._names.find(request)
+        return [(ExactName(named[tool_id]),) if tool_id in named else () for tool_id in ids]
 
     def is_name(self, request: str) -> bool:
         """Whether the request is nothing but the name of a tool."""
@@ -224,6 +258,7 @@ class Bm25:
         writer.commit()
         self._index.reload()
         self._searcher = self._index.searcher()
+        self._known = {}
 
     def _forget(self, tool_id: str, writer: Any) -> None:
         row = self._rows.remove(tool_id)
@@ -236,7 +271,7 @@ class Bm25:
         counted = [(term, self._searcher.doc_freq(field, term)) for term in dict.fromkeys(terms)]
         return sorted(counted, key=lambda pair: (pair[1], pair[0]))
 
-    def _query(self, request: str, named: dict[str, str]) -> Any | None:
+    def _query(self, request: str, named: Iterable[str]) -> Any | None:
         """The rarest words of the request, corrected where no document has them, and the tools it names."""
         text = f"{request} {' '.join(split_words(request))}"
         words = self._frequencies("words", self._analyzers["words"].analyze(text))
@@ -244,8 +279,7 @@ class Bm25:
         parts = self._terms("words", words, self.options.words) + self._terms("stems", stems, self.options.stems)
         parts += self._terms("names", stems, self.options.names)
         if self.options.fuzzy:
-            unknown = [term for term, frequency in words if not frequency and _correctable(term)]
-            for term in unknown:
+            for term in [term for term, frequency in words if not frequency and _correctable(term)]:
                 if not self._stem_frequency(term):
                     parts += self._terms("words", self._near(term), self.options.words)
         for tool_id in named:
@@ -274,27 +308,34 @@ class Bm25:
 
     def _near(self, term: str) -> list[tuple[str, int]]:
         """The indexed words closest to one that no document has, with their frequencies."""
-        nearest: list[tuple[int, int, str]] = []
         limit = 1 if len(term) < 6 else 2
-        for word, frequency in self._searcher.terms_with_prefix("words", term[:_CORRECTED_FROM]):
-            distance = _edits(term, word, limit)
-            if distance <= limit:
-                nearest.append((distance, -frequency, word))
+        letters = _letters(term)
+        nearest = [
+            (distance, -known.frequency, known.text)
+            for known in self._vocabulary(term[:_CORRECTED_FROM])
+            if abs(len(known.text) - len(term)) <= limit
+            and (known.letters ^ letters).bit_count() <= 2 * limit
+            and (distance := _edits(term, known.text, limit)) <= limit
+        ]
         closest = min(nearest)[0] if nearest else 0
         return [(word, -negative) for distance, negative, word in sorted(nearest)[:_CORRECTIONS] if distance == closest]
 
-    def _search(self, request: str, k: int, allowed: Allowed | None) -> list[Hit]:
-        named = self._names.find(request)
-        query = self._query(request, named)
+    def _vocabulary(self, prefix: str) -> list[_Known]:
+        """The indexed words that begin so; remembered until the index changes."""
+        known = self._known.get(prefix)
+        if known is None:
+            found = self._searcher.terms_with_prefix("words", prefix)
+            known = self._known[prefix] = [_Known(text, count, _letters(text)) for text, count in found]
+        return known
+
+    def _rank(self, request: str, k: int, allowed: Allowed | None) -> Pairs:
+        query = self._query(request, self._names.find(request))
         if query is None or not len(self._rows):
             return []
         pairs = self._fetch(query, k) if allowed is None else self._fetch_allowed(query, k, allowed)
-        return [
-            Hit(tool_id, score, (ExactName(named[tool_id]),) if tool_id in named else ())
-            for tool_id, score in sorted(pairs, key=lambda pair: (-pair[1], pair[0]))[:k]
-        ]
+        return sorted(pairs, key=lambda pair: (-pair[1], pair[0]))[:k]
 
-    def _fetch(self, query: Any, k: int) -> list[tuple[str, float]]:
+    def _fetch(self, query: Any, k: int) -> Pairs:
         """At least the k best, with every tie of the last one, so that ties can break by id."""
         limit = k + 16
         while True:
@@ -305,7 +346,7 @@ class Bm25:
                 return [pair for pair in pairs if pair[0]]  # a tool that another thread has just removed has no id
             limit *= 4
 
-    def _fetch_allowed(self, query: Any, k: int, allowed: Allowed) -> list[tuple[str, float]]:
+    def _fetch_allowed(self, query: Any, k: int, allowed: Allowed) -> Pairs:
         rows = self._rows.allowed(allowed)
         if not len(rows):
             return []

@@ -11,7 +11,7 @@ from typing import ClassVar, Self
 
 import numpy as np
 
-from toolscout.answer import Allowed, ExactName, Example, Hit, Similarity
+from toolscout.answer import Allowed, ExactName, Example, Hit, Reason, Similarity
 from toolscout.errors import BadModel, MissingEncoder
 from toolscout.nn.encoder import Encoder
 from toolscout.retrievers._names import EXACT_BONUS, Names
@@ -20,9 +20,11 @@ from toolscout.retrievers._vectors import VectorTable
 from toolscout.retrievers.base import (
     Floats,
     Options,
+    Pairs,
     TextEncoder,
     Vectors,
     check_k,
+    hits_of,
     read_model,
     read_options,
     write_model,
@@ -51,7 +53,7 @@ class Dense:
         self._names = Names()
         self._table = VectorTable()
         self._waiting: dict[str, Searchable] = {}
-        self._last: tuple[str, Floats] | None = None
+        self._vectors: dict[str, Floats] = {}
         self._lock = threading.RLock()
 
     def open_encoder(self) -> TextEncoder:
@@ -111,36 +113,60 @@ class Dense:
 
     def search(self, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[list[Hit]]:
         """Rank every tool that has a vector."""
+        ranked = self.rank(requests, k, allowed)
+        return [hits_of(self, request, pairs) for request, pairs in zip(requests, ranked, strict=True)]
+
+    def rank(self, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[Pairs]:
+        """What search ranks, without reasons."""
         check_k(k)
         if not len(self) or not requests:
             return [[] for _ in requests]
-        vectors = self.open_encoder().encode(requests) if len(requests) > 1 else [self._encoded(requests[0])]
-        return [self.nearest(request, vector, k, allowed) for request, vector in zip(requests, vectors, strict=True)]
+        self._encode(requests)
+        return [self.nearest(request, self._encoded(request), k, allowed) for request in requests]
+
+    def why(self, request: str, ids: Sequence[str]) -> list[tuple[Reason, ...]]:
+        """Names and similarities."""
+        rows = [self._rows.row(tool_id) for tool_id in ids]
+        known = np.array([row for row in rows if row is not None], dtype=np.int64)
+        scores = iter(self._table.scores(self._encoded(request), known).tolist() if len(known) else ())
+        named = self._names.find(request)
+        reasons: list[tuple[Reason, ...]] = []
+        for tool_id, row in zip(ids, rows, strict=True):
+            similarity = () if row is None else (Similarity(round(next(scores), 6)),)
+            reasons.append((ExactName(named[tool_id]), *similarity) if tool_id in named else similarity)
+        return reasons
+
+    def is_name(self, request: str) -> bool:
+        """Whether the request is nothing but the name of a tool."""
+        return self._names.is_name(request)
+
+    def _encode(self, requests: Sequence[str]) -> None:
+        """Encode requests together, and keep their vectors until the next search: they are asked for again."""
+        kept = {request: self._vectors[request] for request in requests if request in self._vectors}
+        missing = [request for request in dict.fromkeys(requests) if request not in kept]
+        if len(missing) == 1:
+            kept[missing[0]] = self.open_encoder().encode_request(missing[0])
+        elif missing:
+            kept.update(zip(missing, self.open_encoder().encode(missing), strict=True))
+        self._vectors = kept
 
     def _encoded(self, request: str) -> Floats:
-        """The vector of a request; the last one is kept, since hybrid may ask twice."""
-        last = self._last
-        if last is None or last[0] != request:
-            self._last = last = (request, self.open_encoder().encode_request(request))
-        return last[1]
+        vector = self._vectors.get(request)
+        return self.open_encoder().encode_request(request) if vector is None else vector
 
-    def nearest(self, request: str, vector: Floats, k: int, allowed: Allowed | None = None) -> list[Hit]:
+    def nearest(self, request: str, vector: Floats, k: int, allowed: Allowed | None = None) -> Pairs:
         """Rank for a request whose vector is known."""
         with self._lock:
             among = None if allowed is None else self._rows.allowed(allowed)
             rows, scores = self._table.search(vector, k, among)
             pairs = {self._rows.ids[row]: score for row, score in zip(rows.tolist(), scores.tolist(), strict=True)}
-            named = {
-                tool_id: words
-                for tool_id, words in self._names.find(request).items()
-                if allowed is None or allowed.permits(tool_id)
-            }
+            named = [i for i in self._names.find(request) if allowed is None or allowed.permits(i)]
             absent = [tool_id for tool_id in named if tool_id not in pairs]
             more = np.array([self._rows.row(tool_id) for tool_id in absent], dtype=np.int64)
             pairs |= dict(zip(absent, self._table.scores(vector, more).tolist(), strict=True))
-        boosted = [(score + EXACT_BONUS if tool_id in named else score, tool_id) for tool_id, score in pairs.items()]
-        ranked = sorted(boosted, key=lambda pair: (-pair[0], pair[1]))[:k]
-        return [_hit(tool_id, score, pairs[tool_id], named.get(tool_id)) for score, tool_id in ranked]
+        for tool_id in named:
+            pairs[tool_id] += EXACT_BONUS
+        return sorted(pairs.items(), key=lambda pair: (-pair[1], pair[0]))[:k]
 
     def explain(self, request: str, hits: Sequence[Hit]) -> list[Hit]:
         """A similarity is known at once: nothing to add."""
@@ -190,8 +216,3 @@ class Dense:
             return self.open_encoder().fingerprint
         except MissingEncoder:
             return ""
-
-
-def _hit(tool_id: str, score: float, cosine: float, named: str | None) -> Hit:
-    similarity = Similarity(round(cosine, 6))
-    return Hit(tool_id, score, (ExactName(named), similarity) if named is not None else (similarity,))

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Literal, Self
 
-from toolscout.answer import Allowed, ExactName, Example, Hit, Reason
+from toolscout.answer import Allowed, Example, Hit, Reason
 from toolscout.errors import BadModel, MissingEncoder
 from toolscout.retrievers._names import EXACT_BONUS
 from toolscout.retrievers.base import (
     Embedded,
     Options,
+    Pairs,
+    Ranker,
     Retriever,
     TextEncoder,
     Vectors,
@@ -24,6 +27,8 @@ from toolscout.retrievers.base import (
     write_model,
 )
 from toolscout.tool import Searchable
+
+_HELPERS = ThreadPoolExecutor(thread_name_prefix="toolscout-hybrid")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +116,21 @@ class Hybrid:
         """Fuse full rankings, keep what is allowed, and go on below them where that leaves fewer than k."""
         check_k(k)
         rankings = self._rankings(requests)
-        return [self._answer(request, ranked, k, allowed) for request, ranked in zip(requests, rankings, strict=True)]
+        return [self.fuse(request, ranked, k, allowed) for request, ranked in zip(requests, rankings, strict=True)]
+
+    def fuse(self, request: str, rankings: list[Pairs], k: int, allowed: Allowed | None = None) -> list[Hit]:
+        """The answer to one request, given the full ranking of each part."""
+        scores = self._fused(rankings)
+        if allowed is not None:
+            scores = {tool_id: score for tool_id, score in scores.items() if allowed.permits(tool_id)}
+        if len(scores) < k:
+            self._extend(scores, request, k, allowed)
+        best = sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))[:k]
+        reasons: list[dict[Reason, None]] = [{} for _ in best]
+        for part in self.parts[: len(rankings)]:
+            for known, why in zip(reasons, _why(part, request, [tool_id for tool_id, _ in best]), strict=True):
+                known.update(dict.fromkeys(why))
+        return [Hit(tool_id, score, tuple(why)) for (tool_id, score), why in zip(best, reasons, strict=True)]
 
     def explain(self, request: str, hits: Sequence[Hit]) -> list[Hit]:
         """Every part adds its reasons."""
@@ -134,47 +153,42 @@ class Hybrid:
         parts = sorted(model["parts"], key=lambda name: int(name.partition("-")[0]))
         return cls(read_options(HybridOptions, model), [load_model(folder / name) for name in parts])
 
-    def _rankings(self, requests: Sequence[str]) -> list[list[list[Hit]]]:
-        """For each request the full ranking of each part. A bare name is looked up by the first part alone."""
-        first = self.parts[0].search(requests, self.options.depth)
-        rankings = [[ranking] for ranking in first]
-        others = [i for i, ranking in enumerate(first) if not _is_name(requests[i], ranking)]
-        for part in self.parts[1:]:
-            searched = part.search([requests[i] for i in others], self.options.depth)
+    def _rankings(self, requests: Sequence[str]) -> list[list[Pairs]]:
+        """For each request the full ranking of each part, all parts at work at once.
+
+        A bare name is looked up by the first part alone: no other knows better, and none is as fast.
+        """
+        first = self.parts[0]
+        others = [i for i, request in enumerate(requests) if not (isinstance(first, Ranker) and first.is_name(request))]
+        asked = [requests[i] for i in others]
+        depth = self.options.depth
+        beside = [_HELPERS.submit(_rank, part, asked, depth) for part in self.parts[1:-1] if asked]
+        lead = _HELPERS.submit(_rank, first, requests, depth) if asked and len(self.parts) > 1 else None
+        last = [_rank(self.parts[-1], asked, depth)] if lead else []
+        rankings = [[ranking] for ranking in (lead.result() if lead else _rank(first, requests, depth))]
+        for searched in [*(future.result() for future in beside), *last]:
             for i, ranking in zip(others, searched, strict=True):
                 rankings[i].append(ranking)
         return rankings
 
-    def _answer(self, request: str, rankings: list[list[Hit]], k: int, allowed: Allowed | None) -> list[Hit]:
-        scores = self._fused(rankings)
-        if allowed is not None:
-            scores = {tool_id: score for tool_id, score in scores.items() if allowed.permits(tool_id)}
-        if len(scores) < k:
-            rankings = rankings + self._below(request, scores, k, allowed)
-        best = sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))[:k]
-        reasons: dict[str, dict[Reason, None]] = {tool_id: {} for tool_id, _ in best}
-        for ranking in rankings:
-            for hit in ranking:
-                if hit.tool_id in reasons:
-                    reasons[hit.tool_id].update(dict.fromkeys(hit.reasons))
-        return [Hit(tool_id, score, tuple(reasons[tool_id])) for tool_id, score in best]
-
-    def _fused(self, rankings: Sequence[Sequence[Hit]]) -> dict[str, float]:
-        scores = dict.fromkeys((hit.tool_id for ranking in rankings for hit in ranking), 0.0)
+    def _fused(self, rankings: Sequence[Pairs]) -> dict[str, float]:
+        scores = {tool_id: 0.0 for ranking in rankings for tool_id, _ in ranking}
+        named: set[str] = set()
         for part, ranking in zip(self.parts, rankings, strict=False):  # a bare name has the first ranking alone
+            named |= {tool_id for tool_id, score in ranking if score >= EXACT_BONUS}
             if self.options.fusion == "rrf":
-                for rank, hit in enumerate(ranking, 1):
-                    scores[hit.tool_id] += 1 / (self.options.constant + rank)
+                for rank, (tool_id, _) in enumerate(ranking, 1):
+                    scores[tool_id] += 1 / (self.options.constant + rank)
             else:
                 self._add_scores(part, ranking, scores)
-        for tool_id in {hit.tool_id for ranking in rankings for hit in ranking if hit.score >= EXACT_BONUS}:
+        for tool_id in named:
             scores[tool_id] += EXACT_BONUS
         return scores
 
-    def _add_scores(self, part: Retriever, ranking: Sequence[Hit], scores: dict[str, float]) -> None:
+    def _add_scores(self, part: Retriever, ranking: Pairs, scores: dict[str, float]) -> None:
         """Scores relative to the best. A tool that is missing because the ranking is cut, or because it still waits
         for its vector, is credited with the last score: all that is known of its own."""
-        own = {hit.tool_id: hit.score % EXACT_BONUS if hit.score > 0 else 0.0 for hit in ranking}
+        own = {tool_id: score % EXACT_BONUS if score > 0 else 0.0 for tool_id, score in ranking}
         best = max(own.values(), default=0.0)
         if best > 0:
             partial = len(ranking) >= self.options.depth or (isinstance(part, Embedded) and part.waiting() > 0)
@@ -182,25 +196,22 @@ class Hybrid:
             for tool_id in scores:
                 scores[tool_id] += own.get(tool_id, last) / best
 
-    def _below(self, request: str, scores: dict[str, float], k: int, allowed: Allowed | None) -> list[list[Hit]]:
+    def _extend(self, scores: dict[str, float], request: str, k: int, allowed: Allowed | None) -> None:
         """Give what comes below the fused tools scores below theirs, until there are k."""
-        rankings = []
         position = 0
         for part in reversed(self.parts):
             if len(scores) < k:
-                ranking = part.search([request], k, allowed)[0]
-                rankings.append(ranking)
-                for hit in ranking:
-                    if hit.tool_id not in scores:
+                for tool_id, _ in _rank(part, [request], k, allowed)[0]:
+                    if tool_id not in scores:
                         position += 1
-                        scores[hit.tool_id] = -float(position)
-        return rankings
+                        scores[tool_id] = -float(position)
 
 
-def _is_name(request: str, ranking: Sequence[Hit]) -> bool:
-    """Whether the request is nothing but the name of the best hit."""
-    return any(
-        isinstance(reason, ExactName) and reason.name == request.strip()
-        for hit in ranking[:1]
-        for reason in hit.reasons
-    )
+def _rank(part: Retriever, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[Pairs]:
+    if isinstance(part, Ranker):
+        return part.rank(requests, k, allowed)
+    return [[(hit.tool_id, hit.score) for hit in hits] for hits in part.search(requests, k, allowed)]
+
+
+def _why(part: Retriever, request: str, ids: Sequence[str]) -> list[tuple[Reason, ...]]:
+    return part.why(request, ids) if isinstance(part, Ranker) else [() for _ in ids]
