@@ -28,6 +28,7 @@ from toolscout.tool import DOCUMENT_VERSION
 PUBLISHED = {464: "toollens", 46_587: "toolbench"}
 REQUEST_SETS = ("toollens", "toolbench")
 ASKED = 300
+_INDEXED_ONCE = 10_000  # from this size on, embedding takes minutes and is not repeated
 Row = dict[str, Any]
 
 
@@ -168,7 +169,7 @@ def _measured(
     else:
         path = plan.work / subject.name / "store.db"
         rounds = []
-        for _ in range(plan.repeats):
+        for _ in range(plan.repeats if subject.tools < _INDEXED_ONCE else 1):
             shutil.rmtree(path.parent, ignore_errors=True)
             path.parent.mkdir(parents=True)
             task = Task("index", str(path), subject.source, cached=not plan.embed_timing, requests=requests)
