@@ -16,19 +16,22 @@ from toolscout.dataset import Dataset
 from toolscout.tool import split_words
 
 FOLDER = Path(toolscout.__file__).parent / "bundled"
-FROZEN = "af4b763cd57c99ffc3f9c8ca8e1ad370f1e0fbfbfd977eb74b8e088987f3d810"  # of requests and gold; the searched text may follow Tool.document()
+# The digest of requests and gold; the searched text may follow Tool.document().
+FROZEN = "af4b763cd57c99ffc3f9c8ca8e1ad370f1e0fbfbfd977eb74b8e088987f3d810"
 RARE = 5  # a word in at most so many documents tells which tool is meant
 STOP = set(
-    """a about above after again against all also am an and any are aren as at be because been before being below between
-    both but by can cannot could couldn d did didn do does doesn doing don done down during each few for from further get
-    give go going got had has hasn have haven having he her here hers him his how i if in into is isn it its itself just
-    ll let like m make may me might more most much must my myself need no nor not now of off ok okay on once one only or
-    other our ours out over own please put re s same see shall she should so some such t than that the their theirs them
-    then there these they thing this those through to too two under until up upon us use ve very want was wasn we well
-    were what when where which while who whom whose why will with without won would wouldn yes yet you your yours
-    le la les un une des de du et en pour sur dans est au aux ce cette il elle je tu nous vous mon ma mes
-    der die das ein eine und oder mit für von zu im ist bitte mir ich du wir den dem
-    el los las una y o por para con del al es mi tu example""".split()
+    """
+    a about above after again against all also am an and any are aren as at be because been before being below
+    between both but by can cannot could couldn d did didn do does doesn doing don done down during each few for
+    from further get give go going got had has hasn have haven having he her here hers him his how i if in into
+    is isn it its itself just ll let like m make may me might more most much must my myself need no nor not now
+    of off ok okay on once one only or other our ours out over own please put re s same see shall she should so
+    some such t than that the their theirs them then there these they thing this those through to too two under
+    until up upon us use ve very want was wasn we well were what when where which while who whom whose why will
+    with without won would wouldn yes yet you your yours le la les un une des de du et en pour sur dans est au
+    aux ce cette il elle je tu nous vous mon ma mes der die das ein eine und oder mit für von zu im ist bitte
+    mir ich du wir den dem el los las una y o por para con del al es mi tu example
+    """.split()
 )
 
 

@@ -27,5 +27,5 @@ def test_links_and_commands_exist(page: str) -> None:
     for target in re.findall(r"\]\(([^)#]+)\)", text):
         assert target.startswith("http") or (ROOT / target).exists(), target
     targets = re.findall(r"^(\w[\w-]*):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
-    for command in re.findall(r"make ([a-z-]+)", text):
+    for command in re.findall(r"(?:`|\$ )make ([a-z-]+)", text):
         assert command in targets

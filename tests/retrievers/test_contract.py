@@ -10,6 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.toys import WORDS, HashedWords, catalogue
 from toolscout.answer import Allowed, ExactName, Hit
 from toolscout.errors import BadModel, BadRequest
 from toolscout.retrievers.base import Retriever, available, load_model, method
@@ -17,8 +18,6 @@ from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.dense import Dense
 from toolscout.retrievers.hybrid import Hybrid, HybridOptions
 from toolscout.tool import Tool
-
-from tests.toys import WORDS, HashedWords, catalogue
 
 
 def make(name: str) -> Retriever:

@@ -1,9 +1,9 @@
 """Catalogues of any size, out of real documents and their vectors.
 
-The records of ToolBench come first, as they are. Beyond them come copies. Copy number c of a record has word number c of
-a fixed list behind its namespace and behind its name, and three words of its description, at random places, are replaced
-by words out of random other descriptions. Its vector is that of the record plus Gaussian noise of length SIGMA on
-average, brought back to length one: nothing is embedded for a copy.
+The records of ToolBench come first, as they are. Beyond them come copies. Copy number c of a record has word number c
+of a fixed list behind its namespace and behind its name, and three words of its description, at random places, are
+replaced by words out of random other descriptions. Its vector is that of the record plus Gaussian noise of length SIGMA
+on average, brought back to length one: nothing is embedded for a copy.
 """
 
 from __future__ import annotations

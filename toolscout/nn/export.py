@@ -27,7 +27,7 @@ from toolscout.nn.encoder import (
     fingerprint_of,
 )
 
-# Requests are cut late, for the end of a sentence matters; documents early: see results for what each cut costs.
+# Requests are cut late, for the end of a sentence matters; most of what a document says stands at its start.
 REQUEST_TOKENS = 128
 DOCUMENT_TOKENS = 96
 
