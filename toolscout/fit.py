@@ -21,12 +21,12 @@ class FitOptions:
     to nothing with any tool is turned away.
     """
 
-    bias: float = -4.03
-    similarity: float = 13.74
+    bias: float = -4.08
+    similarity: float = 14.85
     share: float = 0.6
     words_alone: float = 0.1
     steepness: float = 20.0
-    threshold: float = 0.33
+    threshold: float = 0.32
 
 
 def signals(hits: Sequence[Hit]) -> tuple[float | None, float]:

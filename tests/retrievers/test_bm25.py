@@ -101,3 +101,19 @@ def test_common_terms_of_a_long_request_are_left_out_where_postings_are_bounded(
     retriever.add(tools)
     assert [hit.tool_id for hit in retriever.search(["shared unicorn"], 10)[0]] == ["y/rare"]
     assert len(retriever.search(["shared"], 100)[0]) == 51
+
+
+def test_only_surely_misspelt_plain_words_are_mended() -> None:
+    retriever = Bm25()
+    retriever.add([Tool("a", "one", "weather forecast for pairs of places"), *catalogue(30)])
+    assert retriever.corrected("whats the wether forcast") == "whats the weather forecast"
+    for kept in (
+        "the weather forecast",
+        "Paris",
+        "in Forcast",
+        "see forcast.txt",
+        "mail me@forcast.org",
+        "wthr",
+        "wexyzer",
+    ):
+        assert retriever.corrected(kept) == kept

@@ -111,6 +111,14 @@ class Embedded(Protocol):
         """Prepare for fast search where there are many vectors; says whether there was something to do."""
 
 
+@runtime_checkable
+class Speller(Protocol):
+    """A retriever that knows the words of the catalogue and can tell when a request misspells one."""
+
+    def corrected(self, request: str) -> str:
+        """The request with words that no tool has replaced by the one that was surely meant."""
+
+
 Pairs = list[tuple[str, float]]
 """Tool ids with their scores, best first."""
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import shutil
 import tempfile
 import threading
@@ -37,6 +38,8 @@ _WRITER_BYTES = 120_000_000  # room for a large add in few segments, which searc
 _MOST_FETCHED = 5_000
 _WORDS_EXPLAINED = 6
 _CORRECTIONS = 3
+_MENDED_FROM = 5
+_PLAIN_WORD = re.compile(r"(?<![\w.@/:-])[a-z]+(?![\w@/-])")
 _CORRECTED_FROM = 2  # the letters that a misspelt word is trusted to begin with
 # Words of grammar and politeness: they tell one request from another, never one tool from another.
 _FUNCTION_WORDS = """
@@ -203,6 +206,20 @@ class Bm25:
     def is_name(self, request: str) -> bool:
         """Whether the request is nothing but the name of a tool."""
         return self._names.is_name(request)
+
+    def corrected(self, request: str) -> str:
+        """The request with its slips of the pen mended: plain words that no tool has, one letter off one that tools do.
+
+        An encoder makes little of a misspelt word. Names begin with a capital and are left alone.
+        """
+        return _PLAIN_WORD.sub(self._mended, request) if self.options.fuzzy else request
+
+    def _mended(self, match: re.Match[str]) -> str:
+        word = match.group()
+        if len(word) < _MENDED_FROM or self._searcher.doc_freq("words", word) or self._stem_frequency(word):
+            return word
+        near = self._near(word)
+        return near[0][0] if near and _edits(word, near[0][0], 1) == 1 else word
 
     def explain(self, request: str, hits: Sequence[Hit]) -> list[Hit]:
         """Add the words of the request that stand in each hit's document, the rarest first."""

@@ -17,6 +17,7 @@ from toolscout.retrievers.base import (
     Pairs,
     Ranker,
     Retriever,
+    Speller,
     TextEncoder,
     Vectors,
     check_k,
@@ -63,6 +64,7 @@ class Hybrid:
         """Fuse these parts; without any, words and vectors."""
         self.options = options or HybridOptions()
         self.parts = list(parts) if parts is not None else [method("bm25")(), method("dense")()]
+        self._spelt: tuple[str, str] | None = None
         if not self.parts:
             raise BadModel("hybrid needs at least one retriever to fuse; hand it some")
 
@@ -76,11 +78,13 @@ class Hybrid:
 
     def add(self, tools: Sequence[Searchable], vectors: Vectors | None = None) -> None:
         """Hand tools to every part."""
+        self._spelt = None
         for part in self.parts:
             part.add(tools, vectors)
 
     def remove(self, ids: Sequence[str]) -> None:
         """Remove tools from every part."""
+        self._spelt = None
         for part in self.parts:
             part.remove(ids)
 
@@ -128,7 +132,8 @@ class Hybrid:
         best = sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))[:k]
         reasons: list[dict[Reason, None]] = [{} for _ in best]
         for part in self.parts[: len(rankings)]:
-            for known, why in zip(reasons, _why(part, request, [tool_id for tool_id, _ in best]), strict=True):
+            text = request if part is self.parts[0] else self._corrected(request)
+            for known, why in zip(reasons, _why(part, text, [tool_id for tool_id, _ in best]), strict=True):
                 known.update(dict.fromkeys(why))
         return [Hit(tool_id, score, tuple(why)) for (tool_id, score), why in zip(best, reasons, strict=True)]
 
@@ -160,7 +165,7 @@ class Hybrid:
         """
         first = self.parts[0]
         others = [i for i, request in enumerate(requests) if not (isinstance(first, Ranker) and first.is_name(request))]
-        asked = [requests[i] for i in others]
+        asked = [self._corrected(requests[i]) for i in others]
         depth = self.options.depth
         beside = [_HELPERS.submit(_rank, part, asked, depth) for part in self.parts[1:-1] if asked]
         lead = _HELPERS.submit(_rank, first, requests, depth) if asked and len(self.parts) > 1 else None
@@ -170,6 +175,16 @@ class Hybrid:
             for i, ranking in zip(others, searched, strict=True):
                 rankings[i].append(ranking)
         return rankings
+
+    def _corrected(self, request: str) -> str:
+        """The request as the parts behind the first get it: spelt right, where the first part knows how."""
+        first = self.parts[0]
+        if not isinstance(first, Speller):
+            return request
+        last = self._spelt
+        if last is None or last[0] != request:
+            last = self._spelt = (request, first.corrected(request))
+        return last[1]
 
     def _fused(self, rankings: Sequence[Pairs]) -> dict[str, float]:
         scores = {tool_id: 0.0 for ranking in rankings for tool_id, _ in ranking}
@@ -201,7 +216,8 @@ class Hybrid:
         position = 0
         for part in reversed(self.parts):
             if len(scores) < k:
-                for tool_id, _ in _rank(part, [request], k, allowed)[0]:
+                text = request if part is self.parts[0] else self._corrected(request)
+                for tool_id, _ in _rank(part, [text], k, allowed)[0]:
                     if tool_id not in scores:
                         position += 1
                         scores[tool_id] = -float(position)
