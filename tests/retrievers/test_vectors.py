@@ -74,6 +74,7 @@ def test_a_graph_finds_nearly_all_and_what_comes_later_exactly(tmp_path: Path) -
     table.save(tmp_path)
     loaded = VectorTable.load(tmp_path)
     assert loaded.has_graph
+    assert loaded.search(rows[7], 3)[0][0] >= 0  # nothing has come later yet
     for each in (table, loaded):
         each.append(rows[3500:])
         each.kill(3)

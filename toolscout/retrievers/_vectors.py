@@ -22,7 +22,7 @@ _ROUNDING = 1e-5
 # Numbers of a unit vector of some hundred dimensions hardly exceed 127 / 400; those that do are cut, and count as lost.
 _SCALE = 400.0
 # A graph of one-byte vectors finds the neighbourhood; the true order inside it comes from the vectors themselves.
-_GRAPH_LINKS, _GRAPH_EFFORT_ADD, _GRAPH_EFFORT_SEARCH = 16, 128, 1024
+_GRAPH_LINKS, _GRAPH_EFFORT_ADD, _GRAPH_EFFORT_SEARCH = 16, 128, 5120
 _GRAPH_CANDIDATES = 100
 _SUBSETS_KEPT = 8
 _GROUP = 16
@@ -140,7 +140,8 @@ class VectorTable:
         vectors = np.empty((len(rows), self._base.shape[1]), dtype=np.float32)
         saved = rows < self._first
         vectors[saved] = self._base[rows[saved]]
-        vectors[~saved] = self._live.rows[rows[~saved] - self._first]
+        if not saved.all():
+            vectors[~saved] = self._live.rows[rows[~saved] - self._first]
         return vectors
 
     def scores(self, query: Floats, rows: Ints) -> NDArray[np.float64]:
@@ -173,7 +174,7 @@ class VectorTable:
         step = 50_000
         for start in range(0, len(self), step):
             rows = np.arange(start, min(start + step, len(self)), dtype=np.int64)
-            graph.add(rows, self.rows(rows))
+            graph.add(rows, _quantized(self.rows(rows))[0])  # the engine's own rounding would keep three bits of them
         self._base, self._graph = self._half(), graph
         self._live = _Live()
 
@@ -232,7 +233,7 @@ class VectorTable:
 
     def _graph_candidates(self, query: Floats, k: int) -> Ints:
         wanted = max(_GRAPH_CANDIDATES, 2 * k) + min(len(self._dead), 1_000)
-        found = np.asarray(self._graph.search(query, wanted).keys, dtype=np.int64)
+        found = np.asarray(self._graph.search(_quantized(query[None])[0][0], wanted).keys, dtype=np.int64)
         live = np.arange(self._first, len(self), dtype=np.int64)
         rows = np.concatenate([found, live])
         return rows[~np.isin(rows, self._skipped())] if self._dead else rows

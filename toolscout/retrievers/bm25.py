@@ -37,9 +37,10 @@ _WRITER_BYTES = 120_000_000  # room for a large add in few segments, which searc
 # Beyond this many hits, asking the engine to filter is cheaper than filtering what it returns.
 _MOST_FETCHED = 5_000
 _WORDS_EXPLAINED = 6
+_LOOK_UP_POSTINGS = 20_000
 _CORRECTIONS = 3
 _MENDED_FROM = 5
-_PLAIN_WORD = re.compile(r"(?<![\w.@/:-])[a-z]+(?![\w@/-])")
+_PLAIN_WORD = re.compile(r"(?<![\w.@/:-])[a-z]+(?![\w@/-]|\.\w)")
 _CORRECTED_FROM = 2  # the letters that a misspelt word is trusted to begin with
 # Words of grammar and politeness: they tell one request from another, never one tool from another.
 _FUNCTION_WORDS = """
@@ -288,17 +289,18 @@ class Bm25:
         counted = [(term, self._searcher.doc_freq(field, term)) for term in dict.fromkeys(terms)]
         return sorted(counted, key=lambda pair: (pair[1], pair[0]))
 
-    def _query(self, request: str, named: Iterable[str]) -> Any | None:
+    def _query(self, request: str, named: Iterable[str], max_postings: int) -> Any | None:
         """The rarest words of the request, corrected where no document has them, and the tools it names."""
         text = f"{request} {' '.join(split_words(request))}"
         words = self._frequencies("words", self._analyzers["words"].analyze(text))
         stems = self._frequencies("stems", self._analyzers["stems"].analyze(text))
-        parts = self._terms("words", words, self.options.words) + self._terms("stems", stems, self.options.stems)
-        parts += self._terms("names", stems, self.options.names)
+        parts = self._terms("words", words, self.options.words, max_postings)
+        parts += self._terms("stems", stems, self.options.stems, max_postings)
+        parts += self._terms("names", stems, self.options.names, max_postings)
         if self.options.fuzzy:
             for term in [term for term, frequency in words if not frequency and _correctable(term)]:
                 if not self._stem_frequency(term):
-                    parts += self._terms("words", self._near(term), self.options.words)
+                    parts += self._terms("words", self._near(term), self.options.words, max_postings)
         for tool_id in named:
             row = tantivy.Query.term_query(self._schema, "row", self._rows.row(tool_id))
             parts.append(tantivy.Query.const_score_query(row, EXACT_BONUS))
@@ -306,14 +308,14 @@ class Bm25:
             return None
         return tantivy.Query.boolean_query([(tantivy.Occur.Should, part) for part in parts])
 
-    def _terms(self, field: str, counted: Sequence[tuple[str, int]], weight: float) -> list[Any]:
+    def _terms(self, field: str, counted: Sequence[tuple[str, int]], weight: float, max_postings: int) -> list[Any]:
         if not weight:
             return []
         parts: list[Any] = []
         postings = 0
         for term, frequency in counted:
             postings += frequency
-            if parts and postings > self.options.max_postings:
+            if parts and postings > max_postings:
                 break
             if frequency:
                 query = tantivy.Query.term_query(self._schema, field, term, "freq")
@@ -346,7 +348,19 @@ class Bm25:
         return known
 
     def _rank(self, request: str, k: int, allowed: Allowed | None) -> Pairs:
-        query = self._query(request, self._names.find(request))
+        named = self._names.find(request)
+        if named and self.is_name(request):
+            return self._look_up(request, named, k, allowed)
+        return self._found(self._query(request, named, self.options.max_postings), k, allowed)
+
+    def _look_up(self, request: str, named: Iterable[str], k: int, allowed: Allowed | None) -> Pairs:
+        """A bare name: the tools called so, by id, then what shares its rarest words. Quick whatever the size."""
+        called = sorted(tool_id for tool_id in named if allowed is None or allowed.permits(tool_id))
+        others = self._found(self._query(request, (), _LOOK_UP_POSTINGS), k + len(called), allowed)
+        exact = set(called)
+        return [*((i, EXACT_BONUS) for i in called), *(pair for pair in others if pair[0] not in exact)][:k]
+
+    def _found(self, query: Any | None, k: int, allowed: Allowed | None) -> Pairs:
         if query is None or not len(self._rows):
             return []
         pairs = self._fetch(query, k) if allowed is None else self._fetch_allowed(query, k, allowed)
