@@ -12,8 +12,8 @@ EXACT_BONUS = 1000.0
 
 _TOKEN = re.compile(r"[^\s,;!?()\[\]{}<>\"'`“”‘’«»]+")
 _QUOTED = re.compile(r"[\"'`“‘«]([^\"'`”’»]{1,200})[\"'`”’»]")
-_SEPARATED = re.compile(r"[\w%][./:_-]+[\w%]|[a-z][A-Z]|[A-Za-z]\d|\d[A-Za-z]")
-_CUES = frozenset("use using call calling run running invoke via tool function endpoint command api".split())
+_IDENTIFIER = re.compile(r"[\w%][./:_]+[\w%]|[a-z][A-Z]|\w-\w+-\w")
+_HYPHENATED = re.compile(r"\w+-\w+")
 _MAX_ALIAS_WORDS = 8
 _MAX_NAME_WORDS = 24
 
@@ -66,7 +66,9 @@ class Names:
         found: dict[str, str] = {}
         for text in self._mentions(request):
             for tool_id in self._named(text):
-                found.setdefault(tool_id, text)
+                # English joins two words by a hyphen too: "auto-complete" is a name only where one is spelt so.
+                if not _HYPHENATED.fullmatch(text) or name_of(tool_id).lower() == text.lower():
+                    found.setdefault(tool_id, text)
         if self._aliases:
             for text, tool_id in self._aliased(request):
                 found.setdefault(tool_id, text)
@@ -92,19 +94,15 @@ class Names:
     def _mentions(self, request: str) -> Iterator[str]:
         """The pieces of a request that could be a name: all of it, what is quoted, what looks like an identifier.
 
-        A plain word such as "search" is taken for a name only beside a word like "tool" or "call".
+        A plain word such as "search" is none, nor is it beside "tool" or "use": among many tools there is always one
+        that is called by a word of the request.
         """
         yield request.strip()
         yield from _QUOTED.findall(request)
-        before, marked = "", False
         for token in _TOKEN.findall(request):
             token = token.strip(".:-/")
-            cue = token.lower() in _CUES
-            if cue and before:
-                yield before
-            if marked or _SEPARATED.search(token):
+            if _IDENTIFIER.search(token) or _HYPHENATED.fullmatch(token):
                 yield token
-            before, marked = token, cue
 
     def _aliased(self, request: str) -> Iterator[tuple[str, str]]:
         words = split_words(request)
