@@ -10,7 +10,8 @@ import pytest
 
 from tests.toys import WORDS, catalogue
 from toolscout.answer import MatchedWords
-from toolscout.retrievers.bm25 import Bm25, Bm25Options, _edits
+from toolscout.retrievers._spelling import edits
+from toolscout.retrievers.bm25 import Bm25, Bm25Options
 from toolscout.tool import Tool
 
 K1, B = 1.2, 0.75
@@ -81,7 +82,7 @@ def test_misspelt_words_are_corrected(misspelt: str, right: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "edits"),
+    ("one", "other", "needed"),
     [
         ("weather", "weather", 0),
         ("wether", "weather", 1),
@@ -90,9 +91,9 @@ def test_misspelt_words_are_corrected(misspelt: str, right: str) -> None:
         ("kitten", "sitting", 3),
     ],
 )
-def test_edits_are_counted_up_to_the_limit(one: str, other: str, edits: int) -> None:
-    assert _edits(one, other, 3) == edits
-    assert _edits(one, other, 0) == (0 if edits == 0 else 1)
+def test_edits_are_counted_up_to_the_limit(one: str, other: str, needed: int) -> None:
+    assert edits(one, other, 3) == needed
+    assert edits(one, other, 0) == min(needed, 1)
 
 
 def test_common_terms_of_a_long_request_are_left_out_where_postings_are_bounded() -> None:

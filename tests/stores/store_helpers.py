@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import select
 import signal
@@ -46,11 +47,13 @@ def follow(known: dict[str, str], changes: Iterable[Change]) -> dict[str, str]:
 
 def fork(work: Callable[[], None]) -> int:
     """Run `work` in a process of its own, which starts in a millisecond. No store may be open here meanwhile."""
+    gc.collect()  # what other tests left must not be taken apart by a child that lacks its threads
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of fork beside numpy's idle threads
         pid = os.fork()
     if pid:
         return pid
+    gc.disable()
     code = 1
     try:
         signal.alarm(60)  # no orphan outlives a failed test

@@ -20,6 +20,7 @@ from toolscout.answer import Allowed, ExactName, Example, Hit, MatchedWords, Rea
 from toolscout.errors import BadModel
 from toolscout.retrievers._names import EXACT_BONUS, Names
 from toolscout.retrievers._rows import Rows
+from toolscout.retrievers._spelling import FUNCTION_WORDS, Known, correctable, edits, letters
 from toolscout.retrievers.base import (
     Options,
     Pairs,
@@ -42,14 +43,6 @@ _CORRECTIONS = 3
 _MENDED_FROM = 5
 _PLAIN_WORD = re.compile(r"(?<![\w.@/:-])[a-z]+(?![\w@/-]|\.\w)")
 _CORRECTED_FROM = 2  # the letters that a misspelt word is trusted to begin with
-# Words of grammar and politeness: they tell one request from another, never one tool from another.
-_FUNCTION_WORDS = """
-a about am an and any are aren as at be been being but by can could couldn d did didn do does doesn doing don for
-from had has hasn have haven having he hello help her here hers hey hi him his how i if in into is isn it its just
-ll m me might my need no not now of on one or our ours out please re s shall she should so some t than thank thanks
-that the their theirs them then there these they this those to too us ve very want wanna was wasn we were what when
-where whether which who whom whose why will with won would wouldn you your yours
-""".split()
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +63,7 @@ class Bm25Options(Options):
 def _analyzer(stem: bool) -> Any:
     builder = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.simple())
     steps = [tantivy.Filter.remove_long(_LONGEST_WORD), tantivy.Filter.lowercase(), tantivy.Filter.ascii_fold()]
-    steps.append(tantivy.Filter.custom_stopword(_FUNCTION_WORDS))
+    steps.append(tantivy.Filter.custom_stopword(FUNCTION_WORDS))
     for step in [*steps, tantivy.Filter.stemmer("english")] if stem else steps:
         builder = builder.filter(step)
     return builder.build()
@@ -93,42 +86,8 @@ class _Term(NamedTuple):
     weight: float
 
 
-class _Known(NamedTuple):
-    """An indexed word."""
-
-    text: str
-    frequency: int
-    letters: int
-
-
-def _correctable(term: str) -> bool:
-    return len(term) > 3 and term.isalpha()
-
-
 def _idf(frequency: int, documents: int) -> float:
     return math.log(1 + (documents - min(frequency, documents) + 0.5) / (frequency + 0.5))
-
-
-def _letters(word: str) -> int:
-    """One bit for each letter that occurs, so that two words are compared in one step."""
-    bits = 0
-    for letter in word:
-        bits |= 1 << (ord(letter) & 31)
-    return bits
-
-
-def _edits(one: str, other: str, limit: int) -> int:
-    """Letters to insert, drop, change or swap to get from one word to the other; beyond `limit` just "more"."""
-    before, row = list(range(len(other) + 1)), list(range(len(other) + 1))
-    for i, letter in enumerate(one, 1):
-        last, before, row = before, row, [i] + [0] * len(other)
-        for j, against in enumerate(other, 1):
-            row[j] = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (letter != against))
-            if i > 1 and j > 1 and letter == other[j - 2] and one[i - 2] == against:
-                row[j] = min(row[j], last[j - 2] + 1)
-        if min(row) > limit:
-            return limit + 1
-    return row[-1]
 
 
 class Bm25:
@@ -153,7 +112,7 @@ class Bm25:
             self._index.register_tokenizer(name, analyzer)
         self._writer: Any = None
         self._searcher = self._index.searcher()
-        self._known: dict[str, list[_Known]] = {}
+        self._known: dict[str, list[Known]] = {}
         self._rows = rows
         self._names = names
         self._lock = threading.Lock()
@@ -220,7 +179,7 @@ class Bm25:
         if len(word) < _MENDED_FROM or self._searcher.doc_freq("words", word) or self._stem_frequency(word):
             return word
         near = self._near(word)
-        return near[0][0] if near and _edits(word, near[0][0], 1) == 1 else word
+        return near[0][0] if near and edits(word, near[0][0], 1) == 1 else word
 
     def explain(self, request: str, hits: Sequence[Hit]) -> list[Hit]:
         """Add the words of the request that stand in each hit's document, the rarest first."""
@@ -235,7 +194,7 @@ class Bm25:
     def _term(self, word: str, stem: str) -> _Term:
         """A word of a request; one that no document has stands for the words it was corrected to."""
         frequency, stems = self._searcher.doc_freq("stems", stem), frozenset([stem])
-        if not frequency and self.options.fuzzy and _correctable(stem):
+        if not frequency and self.options.fuzzy and correctable(stem):
             near = self._near(word.lower())
             frequency = max((count for _, count in near), default=0)
             stems = frozenset(s for term, _ in near for s in self._analyzers["stems"].analyze(term)) or stems
@@ -298,7 +257,7 @@ class Bm25:
         parts += self._terms("stems", stems, self.options.stems, max_postings)
         parts += self._terms("names", stems, self.options.names, max_postings)
         if self.options.fuzzy:
-            for term in [term for term, frequency in words if not frequency and _correctable(term)]:
+            for term in [term for term, frequency in words if not frequency and correctable(term)]:
                 if not self._stem_frequency(term):
                     parts += self._terms("words", self._near(term), self.options.words, max_postings)
         for tool_id in named:
@@ -328,23 +287,23 @@ class Bm25:
     def _near(self, term: str) -> list[tuple[str, int]]:
         """The indexed words closest to one that no document has, with their frequencies."""
         limit = 1 if len(term) < 6 else 2
-        letters = _letters(term)
+        shape = letters(term)
         nearest = [
             (distance, -known.frequency, known.text)
             for known in self._vocabulary(term[:_CORRECTED_FROM])
             if abs(len(known.text) - len(term)) <= limit
-            and (known.letters ^ letters).bit_count() <= 2 * limit
-            and (distance := _edits(term, known.text, limit)) <= limit
+            and (known.letters ^ shape).bit_count() <= 2 * limit
+            and (distance := edits(term, known.text, limit)) <= limit
         ]
         closest = min(nearest)[0] if nearest else 0
         return [(word, -negative) for distance, negative, word in sorted(nearest)[:_CORRECTIONS] if distance == closest]
 
-    def _vocabulary(self, prefix: str) -> list[_Known]:
+    def _vocabulary(self, prefix: str) -> list[Known]:
         """The indexed words that begin so; remembered until the index changes."""
         known = self._known.get(prefix)
         if known is None:
             found = self._searcher.terms_with_prefix("words", prefix)
-            known = self._known[prefix] = [_Known(text, count, _letters(text)) for text, count in found]
+            known = self._known[prefix] = [Known(text, count, letters(text)) for text, count in found]
         return known
 
     def _rank(self, request: str, k: int, allowed: Allowed | None) -> Pairs:
