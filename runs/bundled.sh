@@ -10,5 +10,6 @@ for split in dev test; do
   for retriever in bm25 dense hybrid; do
     toolscout evaluate bundled --split $split --retriever $retriever --json results/bundled.jsonl
   done
+  toolscout evaluate bundled --split $split --retriever hybrid --json results/bundled.jsonl --option fusion=rrf
 done
 python runs/report.py
