@@ -17,14 +17,14 @@ class FitOptions:
 
     `bias` and `similarity`: a logistic curve over the best cosine, fitted on the bundled dev requests (runs/fit.py).
     `share`: where most of the words of a request stand in one tool, it fits whatever its cosine; half way here.
-    `words_alone`: the same where no vectors were searched. Words say little there, so only a request that shares next
-    to nothing with any tool is turned away.
+    `words_alone`: the same where no vectors were searched. Words say little there, so only a request that shares no
+    word with any tool is turned away.
     """
 
     bias: float = -4.08
     similarity: float = 14.85
     share: float = 0.6
-    words_alone: float = 0.1
+    words_alone: float = 0.0
     steepness: float = 20.0
     threshold: float = 0.32
 
