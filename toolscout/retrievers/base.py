@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import json
 import pkgutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from importlib import import_module, metadata
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, Self, TypeVar, cast, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from toolscout.answer import Allowed, Example, Hit, Reason
+from toolscout.dataset import Dataset
 from toolscout.errors import BadModel, BadRequest
 from toolscout.tool import Searchable
 
 ENTRY_POINTS = "toolscout.retrievers"
 MODEL_FILE = "model.json"
+TRAINED_ON_FILE = "trained_on.json"
 FORMAT = 1
 
 Floats = NDArray[np.float32]
@@ -140,6 +142,85 @@ class Ranker(Protocol):
         """Whether the request is nothing but the name of a tool."""
 
 
+@dataclass(frozen=True, slots=True)
+class TrainingSet:
+    """A dataset to train on: one of its splits, and one to select on ("" where there is none)."""
+
+    dataset: Dataset
+    train: str = "train"
+    dev: str = "dev"
+
+
+@dataclass(frozen=True, slots=True)
+class SeenSplit:
+    """A split that a model was trained on ("train") or selected on ("dev"), and the digests of its requests."""
+
+    dataset: str
+    digest: str
+    split: str
+    role: Literal["train", "dev"]
+    requests: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedOn:
+    """All that a model has seen: splits with their requests, and digests of the documents that were gold in training.
+
+    A tool whose document is not among `tools` is new to the model.
+    """
+
+    splits: tuple[SeenSplit, ...] = ()
+    tools: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, data: Sequence[TrainingSet]) -> TrainedOn:
+        """What training on these sets shows a model."""
+        splits, tools = [], set()
+        for one in data:
+            roles: list[tuple[Literal["train", "dev"], str]] = [("train", one.train), ("dev", one.dev)]
+            for role, split in roles:
+                if split:
+                    seen = (one.dataset.digest(split), split, role, one.dataset.request_digests(split))
+                    splits.append(SeenSplit(one.dataset.name, *seen))
+            gold = {tool_id for tool_ids in one.dataset.split(one.train).gold for tool_id in tool_ids}
+            tools |= {tool.digest() for tool in one.dataset.tools if tool.id in gold}
+        return cls(tuple(splits), frozenset(tools))
+
+    def __or__(self, other: TrainedOn) -> TrainedOn:
+        """What two models together have seen."""
+        return TrainedOn(tuple(dict.fromkeys(self.splits + other.splits)), self.tools | other.tools)
+
+    def save(self, folder: Path) -> None:
+        """Write trained_on.json into a model folder."""
+        splits = [asdict(split) | {"requests": sorted(split.requests)} for split in self.splits]
+        (folder / TRAINED_ON_FILE).write_text(json.dumps({"splits": splits, "tools": sorted(self.tools)}) + "\n")
+
+
+@dataclass(frozen=True, slots=True)
+class FitReport:
+    """What a fit took and what it reached: seconds, the device, numbers learned, and the best scores on dev."""
+
+    seconds: float
+    device: str
+    parameters: int
+    dev: Mapping[str, float]
+
+
+FitProgress = Callable[[str, int, int], None]
+"""Called with what is going on (as "epoch 2, loss 0.31, dev recall@5 0.87"), how much is done, and of how much."""
+
+
+@runtime_checkable
+class Trainable(Protocol):
+    """A retriever that can be fitted to requests whose tools are known."""
+
+    def fit(self, data: Sequence[TrainingSet], folder: Path, progress: FitProgress | None = None) -> FitReport:
+        """Train on the train splits, select on the dev splits, and leave a complete model in the folder.
+
+        The folder keeps what is needed to go on after an interruption. No other split is ever read.
+        """
+
+
 def hits_of(ranker: Ranker, request: str, pairs: Pairs) -> list[Hit]:
     """Ranked tools with their reasons."""
     reasons = ranker.why(request, [tool_id for tool_id, _ in pairs])
@@ -209,3 +290,19 @@ def read_options(kind: type[OptionsT], record: Mapping[str, Any]) -> OptionsT:
 def load_model(folder: Path) -> Retriever:
     """Open any model folder."""
     return method(read_model(folder)["method"]).load(folder)
+
+
+def trained_on(folder: Path) -> TrainedOn:
+    """What a saved model and its parts have seen; nothing where nothing was learned."""
+    seen = TrainedOn()
+    path = folder / TRAINED_ON_FILE
+    if path.is_file():
+        try:
+            record = json.loads(path.read_text())
+            splits = [SeenSplit(**{**split, "requests": frozenset(split["requests"])}) for split in record["splits"]]
+            seen = TrainedOn(tuple(splits), frozenset(record["tools"]))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise BadModel(f"{path} cannot be read ({error}); train the model again") from None
+    for part in read_model(folder).get("parts", {}):
+        seen |= trained_on(folder / part)
+    return seen
