@@ -11,4 +11,4 @@ for pair in toollens:test toolbench:test toolbench-g3:test ultratool:test sealto
     toolscout evaluate "${pair%:*}" --split "${pair#*:}" --retriever $retriever --json results/baselines.jsonl
   done
 done
-python runs/report.py
+toolscout results

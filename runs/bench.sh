@@ -6,5 +6,4 @@ PATH="$PWD/.venv/bin:$PATH"
 : "${TOOLSCOUT_DATA:?name the folder of datasets}"
 rm -f results/bench.jsonl
 toolscout bench --sizes 464,46587,1000000 --repeats 3 --json results/bench.jsonl --work "${1:-scratch/bench}"
-python runs/plot_bench.py
-python runs/report.py
+toolscout results

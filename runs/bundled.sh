@@ -12,4 +12,4 @@ for split in dev test; do
   done
   toolscout evaluate bundled --split $split --retriever hybrid --json results/bundled.jsonl --option fusion=rrf
 done
-python runs/report.py
+toolscout results

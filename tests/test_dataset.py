@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -245,6 +246,12 @@ def test_request_digests_find_the_same_request_in_other_words_of_case_and_space(
             {"qrels": {"test": HEADER + "".join(f"q1\tx{i}\t1\n" for i in range(9))}},
             r"test\.tsv: 9 unknown tool ids: x0, x1, x2, x3, x4 and 4 more",
         ),
+        ({"qrels": {"test": ""}}, r"qrels/test\.tsv is an empty split"),
+        ({"qrels": {"test": HEADER + "q1\t7\tnan\n"}}, r"test\.tsv line 2: the score must be a number"),
+        (
+            {"qrels": {"test": HEADER + "q1\t7\t1\nq2\t7\t0\nq5\t8\t0\n"}},
+            r"test\.tsv: 2 requests with no gold tool: q2, q5; give each a row with a score above 0, remove its rows",
+        ),
         ({"qrels": {"test": HEADER + "q1\t7\t1\nq3\t7\t1\n"}}, "request q3 has kind no_tool and gold tools"),
         ({"qrels": {"test": HEADER + "q2\t7\t1\n"}}, "request q1 has kind use and no gold tools"),
         (
@@ -266,6 +273,39 @@ def test_half_a_folder_names_what_is_missing(tmp_path: Path, missing: str) -> No
         Dataset.load(folder)
     with pytest.raises(BadDataset, match="is not a folder"):
         Dataset.load(tmp_path / "nowhere")
+
+
+def test_an_empty_folder_names_all_that_is_missing(tmp_path: Path) -> None:
+    (tmp_path / "qrels").mkdir()
+    message = (
+        r"half a dataset: corpus\.jsonl \(or corpus\.jsonl\.gz\) and queries\.jsonl .* and qrels/\*\.tsv .* is missing"
+    )
+    with pytest.raises(BadDataset, match=message):
+        Dataset.load(tmp_path)
+    (tmp_path / "corpus.jsonl").mkdir()
+    with pytest.raises(BadDataset, match=message):
+        Dataset.load(tmp_path)
+
+
+def test_a_request_that_needs_no_tool_may_say_so_with_a_score_of_0(tmp_path: Path) -> None:
+    data = Dataset.load(write(tmp_path, qrels={"test": HEADER + TEST_ROWS + "q3\t7\t0\nq3\t8\t0\n"}))
+    assert data.goldless("test") == [("q3", "How are you?"), ("q4", "Fly me to the moon")]
+
+
+@pytest.mark.parametrize("rows", ["s4\t8\ns4\tnowhere\n", "s4\n", "s4\t8\t1\n"])
+def test_malformed_scenes_are_refused(tmp_path: Path, rows: str) -> None:
+    (write(tmp_path) / "scenes.tsv").write_text("scene-id\ttool-id\n" + rows)
+    with pytest.raises(BadDataset, match=r"scenes\.tsv line \d: needs a scene id, TAB, a known corpus id"):
+        Dataset.load(tmp_path)
+
+
+@pytest.mark.parametrize("file", ["corpus.jsonl", "queries.jsonl", "qrels/test.tsv", "scenes.tsv"])
+def test_no_file_may_be_in_another_encoding(tmp_path: Path, file: str) -> None:
+    folder = write(tmp_path)
+    (folder / "scenes.tsv").write_text("s4\t8\n")
+    (folder / file).write_bytes((folder / file).read_text().encode("utf-16"))
+    with pytest.raises(BadDataset, match=rf"{file} line 1: not UTF-8 .*; convert the file to UTF-8"):
+        Dataset.load(folder)
 
 
 def test_broken_bytes_name_the_line(tmp_path: Path) -> None:
@@ -302,28 +342,115 @@ def test_a_dataset_made_by_hand_is_checked_too(tmp_path: Path) -> None:
         Dataset("x", clash, {"q": "t"}, {}).save(tmp_path / "clash")
 
 
-# What each published folder's own notes say of it: tools, requests, and the number of requests with gold in each split.
+REWRITES: list[dict[str, Any]] = [
+    {"_id": f"{original}-{level}", "text": f"{level} words of {original}", "metadata": about}
+    for original in ("q1", "q2", "q3", "q5")
+    for level in ("tool", "api")
+    for about in [{"level": level, "original_id": original}]
+]
+
+
+def write_rewrites(folder: Path, rows: Iterable[Mapping[str, Any]] = REWRITES) -> Path:
+    (folder / "queries_rewritten.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return folder
+
+
+def test_a_split_in_its_rewrites_has_the_gold_the_kinds_and_the_scenes_of_the_originals(tmp_path: Path) -> None:
+    qrels = {"test": HEADER + TEST_ROWS, "unseen_tool.test": HEADER + "q2\t8\t1\n"}
+    folder = write_rewrites(write(tmp_path / "set", qrels=qrels))
+    plain = Dataset.load(folder)
+    assert plain.splits == ("test", "unseen_tool.test")
+    assert plain.requests.keys() == {row["_id"] for row in QUERIES}
+    data = Dataset.load(folder, ["test", "test.tool", "unseen_tool.test.api"])
+    assert data.split("test") == plain.split("test")
+    assert data.split("test.tool").gold == plain.split("test").gold
+    assert [key for key, _ in data.split("test.tool").requests] == ["q1-tool", "q2-tool", "q5-tool"]
+    assert data.requests["q5-tool"] == "tool words of q5"
+    assert data.split("unseen_tool.test.api").requests == [("q2-api", "api words of q2")]
+    assert data.goldless("test.tool") == [("q3-tool", "tool words of q3")]
+    assert [data.kind(key) for key in ("q1-tool", "q3-tool")] == ["use", "no_tool"]
+    assert [data.scene(key) for key in ("q2-tool", "q2-api", "q5-tool")] == ["s4", "s4", data.scene("q5")]
+    assert data.metadata["q2-api"] == {"level": "api", "original_id": "q2", "scene": "s4"}
+    assert "q1-api" not in data.requests
+    assert not data.request_digests("test") & data.request_digests("test.tool")
+    data.save(tmp_path / "saved" / "set")
+    assert Dataset.load(tmp_path / "saved" / "set").digest() == data.digest()
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"_id": "r", "text": "t", "metadata": {"level": "api"}}, "the rewrite r needs metadata with level and orig"),
+        ({"_id": "r", "text": "t", "metadata": {"original_id": "q1"}}, "the rewrite r needs metadata with level"),
+        ({"_id": "r", "text": ""}, "line 9: request r needs a text"),
+        ({"_id": "r", "text": "t", "metadata": {"level": "api", "original_id": "q9"}}, "1 unknown original ids: q9"),
+        ({"_id": "q2", "text": "t", "metadata": {"level": "api", "original_id": "q1"}}, "the id of another request"),
+        ({"_id": "q1-api", "text": "t"}, "line 9: the _id q1-api is already that of line 2"),
+    ],
+)
+def test_malformed_rewrites_are_refused_only_where_they_are_asked_for(
+    tmp_path: Path, row: dict[str, Any], message: str
+) -> None:
+    folder = write_rewrites(write(tmp_path), [*REWRITES, row])
+    assert Dataset.load(folder).splits == ("test",)
+    with pytest.raises(BadDataset, match=message):
+        Dataset.load(folder, ["test.api"])
+
+
+def test_unknown_splits_are_told_which_rewrites_there_are(tmp_path: Path) -> None:
+    folder = write_rewrites(write(tmp_path))
+    message = r"no split test\.category, dev\.api; it has: test; and the rewrites of each, as: test\.api, \.tool"
+    with pytest.raises(BadDataset, match=message):
+        Dataset.load(folder, ["test.category", "test.api", "dev.api"])
+
+
+def listed(folder: Path) -> dict[str, tuple[int, int]]:
+    """What a published folder says of its own files: rows, and requests where there are any."""
+    rows = re.findall(r"^\| `([^`]+)` \| (\d+) \| (\d*) \|$", (folder / "README.md").read_text(), flags=re.MULTILINE)
+    return {name.removesuffix(".gz"): (int(count), int(queries or 0)) for name, count, queries in rows}
+
+
+# How many splits each published folder has.
 PUBLISHED = {
-    "toollens": (464, 18770, {"train": 15218, "test": 1877, "unseen_scene.test": 1906, "unseen_tool.test": 1685}),
-    "toolbench-g3": (1419, 4726, {"train": 3752, "dev": 485, "test": 489, "unseen_tool.test": 621}),
-    "simpletoolquestions": (1836, 14914, {"train": 10439, "dev": 1702, "test": 1707, "test_unseen": 1066}),
-    "ultratool": (260, 3527, {"train": 2734, "dev": 293, "test": 500}),
-    "sealtools": (4076, 2054, {"dev": 700, "test_in": 700, "test_out": 654}),
-    "stabletoolbench": (2490, 765, {"test": 765, "test_G3_instruction": 61}),
-    "toolbench": (46587, 5842, {"train": 3768, "dev": 485, "test": 1100, "g3_test": 489}),
+    "toollens": 9,
+    "toolbench-g3": 9,
+    "simpletoolquestions": 4,
+    "ultratool": 3,
+    "sealtools": 3,
+    "stabletoolbench": 7,
+    "toolbench": 10,
 }
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_sets_are_read_whole(shared_data: Path, name: str) -> None:
-    tools, requests, splits = PUBLISHED[name]
+    files = listed(shared_data / name)
     data = Dataset.load(shared_data / name)
-    assert (len(data.tools), len(data.requests)) == (tools, requests)
-    assert {split: len(data.split(split)) for split in splits} == splits
-    assert len({tool.meta["corpus_id"] for tool in data.tools}) == tools
+    assert (len(data.tools), len(data.requests)) == (files["corpus.jsonl"][0], files["queries.jsonl"][0])
+    assert len(data.splits) == PUBLISHED[name]
+    sizes = {f"qrels/{split}.tsv": (sum(map(len, q.values())), len(q)) for split, q in data.qrels.items()}
+    assert sizes == {file: counts for file, counts in files.items() if file.startswith("qrels/")}
+    assert len({tool.meta["corpus_id"] for tool in data.tools}) == len(data.tools)
     if name == "toollens":
         assert len(data.scenes) == len({data.scene(request_id) for request_id in data.requests}) == 463
         held_out = {line.split("\t")[0] for line in (shared_data / name / "unseen_tools.tsv").read_text().split("\n")}
         new = data.new_tools("unseen_tool.train", "unseen_tool.test")
         assert new
         assert {tool.meta["corpus_id"] for tool in data.tools if tool.id in new} <= held_out
+
+
+def test_published_rewrites_are_read_for_every_split(shared_data: Path) -> None:
+    folder = shared_data / "toolbench-g3"
+    files = listed(folder)
+    parts, levels = ("train", "dev", "test"), ("api", "tool", "category")
+    bases = [family + part for family in ("", "unseen_scene.", "unseen_tool.") for part in parts]
+    data = Dataset.load(folder, [*bases, *(f"{base}.{level}" for base in bases for level in levels)])
+    assert len(data.splits) == 36
+    for base in bases:
+        originals = data.qrels[base]
+        for level in levels:
+            rewrites = data.qrels[f"{base}.{level}"]
+            assert len(rewrites) == files[f"qrels/{base}.tsv"][1]
+            assert {data.metadata[key]["original_id"]: gold for key, gold in rewrites.items()} == originals
+    assert len(data.requests) == files["queries.jsonl"][0] + files["queries_rewritten.jsonl"][0]
+    assert len({data.scene(request_id) for request_id in data.requests}) == 3110

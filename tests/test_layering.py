@@ -14,10 +14,11 @@ import toolscout
 PACKAGE = Path(toolscout.__file__).parent
 FLOORS: dict[str, int] = {
     **dict.fromkeys(("tool", "schemas", "wire", "answer", "dataset", "metrics", "errors"), 0),
+    **dict.fromkeys(("_beir_files", "prompts", "splits", "log"), 0),
     **dict.fromkeys(("catalogue", "stores"), 1),
     **dict.fromkeys(("nn", "training", "llm"), 2),
     "retrievers": 3,
-    **dict.fromkeys(("scout", "snapshot", "fit", "need", "evaluation"), 4),
+    **dict.fromkeys(("scout", "snapshot", "feedback", "fit", "need", "evaluation"), 4),
     **dict.fromkeys(("cli", "cli_evaluate", "_cli", "__init__", "__main__"), 5),
 }
 FILES = sorted(PACKAGE.rglob("*.py"))

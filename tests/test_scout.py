@@ -16,7 +16,7 @@ import pytest
 
 from tests.toys import HashedWords, catalogue
 from toolscout import Allowed, Example, Scout, Tool
-from toolscout.answer import ExactName, MatchedWords, Similarity
+from toolscout.answer import ExactName, MatchedWords, PastRequest, Similarity
 from toolscout.errors import BadRequest, MissingEncoder, UnknownTool
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.dense import Dense
@@ -202,6 +202,24 @@ def test_feedback_is_kept(tmp_path: Path, encoder: HashedWords) -> None:
         scout.add([LION])
         scout.feedback(Example("the cat is hungry", used=(LION.id,)))
         assert [example.used for _, example in scout.store.feedback()] == [(LION.id,)]
+
+
+def test_feedback_improves_the_next_search_at_once_everywhere_and_for_good(
+    tmp_path: Path, encoder: HashedWords
+) -> None:
+    request, path = "the big cat is hungry", tmp_path / "tools.db"
+    with Scout.open(path, "memory") as scout, Scout.open(path, "memory") as other:
+        scout.add([*catalogue(50), LION, FORECAST])
+        assert scout.search(request).considered[0].tool_id != LION.id
+        scout.feedback(Example(request, used=(LION.id,), source="agent"))
+        for one in (scout, other):
+            answer = one.search("a big cat is hungry")
+            assert (answer.verdict, answer.hits[0].tool_id) == ("use", LION.id)
+            assert any(isinstance(reason, PastRequest) for reason in answer.hits[0].reasons)
+    with Scout.open(path, "memory") as scout:
+        assert scout.search(request).hits[0].tool_id == LION.id
+        scout.feedback(Example(request, rejected=(LION.id,), source="agent"))
+        assert scout.search(request).considered[0].tool_id != LION.id
 
 
 def test_another_process_sees_new_tools_without_reopening(tmp_path: Path, encoder: HashedWords) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from toolscout.answer import Example
 from toolscout.tool import Tool
 
 WORDS = "create list search get delete issue event mail file user order weather map price note report".split()
@@ -53,3 +55,18 @@ def catalogue(count: int, seed: int = 0) -> list[Tool]:
         description = " ".join(random.choice(WORDS, 6))
         tools.append(Tool(f"space{number % 7}", f"{verb}_{noun}_{number}", description))
     return tools
+
+
+def examples(count: int, seed: int = 0) -> list[Example]:
+    """Feedback of four sources and two tenants over a year on the tools of catalogue(60)."""
+    random = np.random.default_rng(seed)
+    ids = [tool.id for tool in catalogue(60)]
+    found = []
+    for _ in range(count):
+        used, rejected = random.choice(ids, random.integers(0, 3)), random.choice(ids, random.integers(0, 2))
+        tenant = str(random.choice(["", "", "ann", "bob"]))
+        source = f"source{random.integers(4)}"
+        time = datetime(2025, 1, 1, tzinfo=UTC) + timedelta(days=float(random.uniform(0, 365)))
+        request = " ".join(random.choice(WORDS, 4))
+        found.append(Example(request, tuple(map(str, used)), tuple(map(str, rejected)), tenant, source, time))
+    return found

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from toolscout.tool import namespace_of
 
 Verdict = Literal["use", "nothing_fits"]
+_SHOWN_CHARS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +53,24 @@ class Similarity:
         return f"meaning {self.cosine:.2f}"
 
 
-Reason = ExactName | MatchedWords | Similarity
+@dataclass(frozen=True, slots=True)
+class PastRequest:
+    """A past request like this one used the tool: the nearest one that did, and the cosine to it.
+
+    `request` is empty where it was a tenant's, which others may not read.
+    """
+
+    request: str
+    cosine: float
+    kind: Literal["past_request"] = "past_request"
+
+    def __str__(self) -> str:
+        """As shown to a person."""
+        shown = self.request if len(self.request) <= _SHOWN_CHARS else self.request[: _SHOWN_CHARS - 1] + "…"
+        return f"used for “{shown}” {self.cosine:.2f}" if shown else f"used for a request like it {self.cosine:.2f}"
+
+
+Reason = ExactName | MatchedWords | Similarity | PastRequest
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from toolscout import __version__, cli_evaluate
-from toolscout._cli import adding, answering, browsing, demo, machine, output
+from toolscout._cli import adding, answering, browsing, data, demo, machine, output, results
 from toolscout._cli.common import DEFAULT_STORE, Globals, Group
 
 app = typer.Typer(
@@ -21,6 +21,7 @@ app = typer.Typer(
     epilog="Exit codes: 0 there are tools to use, 1 there are none, 2 wrong use or bad input.",
 )
 encoder = typer.Typer(no_args_is_help=True, help="The sentence encoder that vectors come from.")
+log = typer.Typer(no_args_is_help=True, help="What was recorded of requests and the tools they used.")
 
 
 @app.callback()
@@ -58,6 +59,10 @@ app.command()(answering.grant)
 app.command()(answering.revoke)
 app.command()(answering.feedback)
 cli_evaluate.register(app)
+app.command()(results.results)
+app.command()(data.split)
+log.command()(data.export)
+app.add_typer(log, name="log")
 app.command()(machine.retrievers)
 encoder.command()(machine.export)
 app.add_typer(encoder, name="encoder")

@@ -2,58 +2,207 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toolscout._cli import output
+from toolscout._cli import comparing, evaluations, output
+from toolscout._cli.common import NONE, plural
+from toolscout.errors import BadDataset
 
 if TYPE_CHECKING:
+    from toolscout.dataset import Dataset
+    from toolscout.evaluation.gate import Gate
     from toolscout.evaluation.run import Evaluation
+
+# What no run has to be asked for.
+DEFAULT_SPLIT, DEFAULT_RETRIEVER = "test", "hybrid"
 
 
 def register(app: typer.Typer) -> None:
-    """Add the two commands to an app."""
+    """Add the commands to an app."""
     app.command()(evaluate)
+    app.command()(comparing.compare)
+    app.command()(comparing.inspect)
     app.command()(bench)
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One combination of a dataset, a split and a retriever."""
+
+    name: str
+    dataset: Dataset
+    split: str
+    retriever: str
 
 
 def evaluate(
     data: Annotated[
-        str,
-        typer.Argument(metavar="DATA", help='A BEIR folder, the name of one in $TOOLSCOUT_DATA, or "bundled".'),
+        list[str],
+        typer.Argument(
+            metavar="DATA[:SPLIT]",
+            help='BEIR folders, names of such in $TOOLSCOUT_DATA, or "bundled".',
+            show_default="",
+        ),
     ],
-    split: Annotated[str, typer.Option(help="The qrels file to use, by its stem.")] = "test",
+    split: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SPLIT",
+            help="The qrels file to use, by its stem; may be repeated. For DATA without a :SPLIT of its own.",
+            show_default=DEFAULT_SPLIT,
+        ),
+    ] = None,
     retriever: Annotated[
-        str, typer.Option(metavar="NAME|FOLDER", help="A method by name, or a model folder.")
-    ] = "hybrid",
+        list[str] | None,
+        typer.Option(
+            metavar="NAME|FOLDER",
+            help="A method by name, or a model folder; may be repeated.",
+            show_default=DEFAULT_RETRIEVER,
+        ),
+    ] = None,
     option: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="Set an option of the method; may be repeated.")
     ] = None,
+    measure: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME@K", help="A measure beside the usual ones, as recall@7; may be repeated."),
+    ] = None,
+    minimum: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--min",
+            metavar="NAME@K=VALUE",
+            help="The least that every run must reach, as recall@5=0.8; may be repeated.",
+        ),
+    ] = None,
+    drop_seen: Annotated[
+        bool, typer.Option("--drop-seen", help="Leave out requests that a model has seen, instead of refusing.")
+    ] = False,
     json: Annotated[
         Path | None,
         typer.Option(
-            metavar="OUT", help="Append one row to this .jsonl file, and put every request's scores beside it."
+            metavar="OUT", help="Append one row a run to this .jsonl file, and put every request's scores beside it."
         ),
     ] = None,
+    rankings: Annotated[
+        bool, typer.Option("--rankings", help="With --json: write the returned tools too, for toolscout inspect.")
+    ] = False,
 ) -> None:
-    """Ask every labelled request of a dataset and print Recall, NDCG and COMP at 1, 3, 5 and 10."""
-    from toolscout.evaluation import row, run
+    """Ask every labelled request of one or more datasets and print Recall, NDCG and COMP with 95 % intervals.
 
-    settings = option or []
+    Every retriever is run on every split of every dataset. A split that shares requests with what a model was trained
+    or selected on is refused. Exit code 1 where a run stays below a --min.
+    """
+    from toolscout.evaluation import gate, measured, row
+
+    if rankings and json is None:
+        raise typer.BadParameter("needs --json OUT, the file beside which they are written", param_hint="--rankings")
+    settings, retrievers = option or [], list(dict.fromkeys(retriever or [DEFAULT_RETRIEVER]))
+    if settings and len(retrievers) > 1:
+        raise typer.BadParameter("options are those of one method; name one --retriever", param_hint="--option")
+    least = gate.gates(minimum or [])
+    asked_for = measured.checked([*(measure or []), *(one.measure for one in least)])
+    names = [name for name in asked_for if name not in measured.MEASURES]
     if json is not None:
         row.check_writable(json)
-    dataset = run.load_split(run.find_dataset(data), split)
-    opened, variant = run.open_retriever(retriever, settings)
-    command = run.command_line(data, split, retriever, settings)
+    runs = _planned(data, split or [], retrievers)
+    _check(runs, settings, drop_seen)
+    done: list[Evaluation] = []
+    try:
+        for one in runs:
+            done.append(_evaluated(one, settings, names, drop_seen))
+            if len(runs) > 1:
+                output.note(evaluations.headline(done[-1]), label=f"{len(done)} of {len(runs)}")
+            if json is not None:
+                row.write_scores(row.scores_path(json, done[-1].row), done[-1].lines(rankings))
+                row.append(json, done[-1].row.to_dict())
+    finally:  # an error or an interruption in the middle takes nothing of what is done
+        evaluations.show(done, names, several=len(runs) > 1)
+        if json is not None and done:
+            output.note(f"{plural(len(done), 'row')} added to {json}", label="written")
+    _judge(done, least)
+
+
+def _planned(data: Sequence[str], splits: Sequence[str], retrievers: Sequence[str]) -> list[_Run]:
+    """Every combination, with each dataset read once and checked for its splits before anything runs."""
+    from toolscout.evaluation import run
+
+    found = [_found(text) for text in data]
+    if splits and all(own for _, _, own in found):
+        raise typer.BadParameter("every DATA names its own :SPLIT; leave one of them out", param_hint="--split")
+    wanted: dict[Path, tuple[str, dict[str, None]]] = {}
+    for name, folder, own in found:
+        chosen = [own] if own else splits or [DEFAULT_SPLIT]
+        wanted.setdefault(folder.resolve(), (name, {}))[1].update(dict.fromkeys(chosen))
+    return [
+        _Run(name, dataset, split, retriever)
+        for folder, (name, chosen) in wanted.items()
+        for dataset in [run.load_splits(folder, list(chosen))]
+        for split in chosen
+        for retriever in retrievers
+    ]
+
+
+def _found(text: str) -> tuple[str, Path, str]:
+    """The name, the folder and the split, if any, of DATA or DATA:SPLIT."""
+    from toolscout.evaluation.run import find_dataset
+
+    try:
+        return text, find_dataset(text), ""
+    except BadDataset:
+        name, _, split = text.rpartition(":")
+        if not name or not split:
+            raise
+        return name, find_dataset(name), split
+
+
+def _check(runs: Sequence[_Run], settings: Sequence[str], drop_seen: bool) -> None:
+    """Open every retriever once, and refuse what its model has seen, before hours are spent on the others."""
+    from toolscout.evaluation import overlap, run
+
+    for name in dict.fromkeys(one.retriever for one in runs):
+        seen = run.seen_by(name, run.open_retriever(name, settings)[0])
+        for one in runs:
+            if one.retriever == name and drop_seen:
+                overlap.without(one.dataset, one.split, overlap.seen_ids(one.dataset, one.split, seen))
+            elif one.retriever == name:
+                overlap.refuse_seen(one.dataset, one.split, seen)
+
+
+def _evaluated(one: _Run, settings: Sequence[str], names: Sequence[str], drop_seen: bool) -> Evaluation:
+    from toolscout.evaluation import history, run
+
+    opened, variant = run.open_retriever(one.retriever, settings)
     with output.progress() as report:
-        done = run.evaluate(dataset, split, opened, variant=variant, command=command, progress=report)
-    _print_evaluation(done)
-    if json is not None:
-        row.write_scores(row.scores_path(json, done.row), (one.to_dict() for one in done.asked))
-        row.append(json, done.row.to_dict())
-        output.note(f"one row added to {json}", label="written")
+        return run.evaluate(
+            one.dataset,
+            one.split,
+            opened,
+            variant=variant,
+            command=run.command_line(one.name, one.split, one.retriever, settings, names, drop_seen),
+            measures=names,
+            seen=run.seen_by(one.retriever, opened),
+            drop_seen=drop_seen,
+            fitted=history.fitted(one.retriever),
+            progress=report,
+        )
+
+
+def _judge(done: Sequence[Evaluation], least: Sequence[Gate]) -> None:
+    """Say which minimums were missed; exit code 1 where any was."""
+    if not least:
+        return
+    failures = [(one, what) for one in done for gate in least if (what := gate.failure(one.row.metrics))]
+    for one, what in failures:
+        output.note(f"{evaluations.title(one)}: {what}", label="below the minimum")
+    if failures:
+        raise typer.Exit(NONE)
+    output.note(f"{plural(len(least), 'minimum')} met by {plural(len(done), 'run')}", label="passed")
 
 
 def bench(
@@ -92,47 +241,3 @@ def bench(
             for line in speed.lines(measured):
                 table.add_row(f"{measured['tools']:,}", line.name, line.value, line.target)
     output.stdout().print(table)
-
-
-def _print_evaluation(done: Evaluation) -> None:
-    from toolscout.evaluation.run import CUTOFFS
-
-    found, timing = done.row.metrics, done.row.timing
-    table = output.table("", *(f"@{k}" for k in CUTOFFS))
-    for kind, label in (
-        ("recall", "Recall"),
-        ("ndcg", "NDCG"),
-        ("comp", "COMP"),
-        ("new_recall", "Recall, new tools"),
-        ("known_recall", "Recall, other tools"),
-    ):
-        if f"{kind}@1" in found:
-            table.add_row(label, *(f"{found[f'{kind}@{k}']:.4f}" for k in CUTOFFS))
-    console = output.stdout()
-    console.print(
-        output.shown(
-            f"{done.row.dataset} {done.row.split}: {done.row.requests:,} requests, "
-            f"{done.row.retriever} ({done.row.variant})"
-        )
-    )
-    console.print(table)
-    for name, label in _FIT.items():
-        if name in found:
-            console.print(f"{label:<50} {found[name]:.4f}")
-    cached = " (vectors from the cache)" if timing["index_cached"] else ""
-    console.print(f"indexed in {timing['index_s']} s{cached}", end="; ")
-    console.print(f"a request takes {timing['query_p50_ms']} ms (p50), {timing['query_p95_ms']} ms (p95)")
-    if done.row.failed:
-        first = next(one for one in done.asked if one.error)
-        output.note(f"{done.row.failed:,} requests failed and score 0; the first, {first.request_id}: {first.error}")
-
-
-_FIT = {
-    "fit_use": "verdict: requests for tools answered with tools",
-    "fit_nothing": "verdict: other requests answered with none",
-    "fit_nothing.nothing_fits": "  those that nothing fits",
-    "fit_nothing.no_tool": "  those that need no tool",
-    "fit_auroc": "fit: AUROC, requests for tools against others",
-    "fit_auroc.nothing_fits": "  against those that nothing fits",
-    "fit_auroc.no_tool": "  against those that need no tool",
-}

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
-import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Self, cast, get_args
 
+from toolscout import _beir_files as files
+from toolscout._beir_files import TOOLLESS, Qrels, Rewrite
 from toolscout.errors import BadDataset, BadTool
 from toolscout.tool import Tool, clean_text
 
 Kind = Literal["use", "no_tool", "nothing_fits"]
 KINDS: tuple[str, ...] = get_args(Kind)
-Qrels = dict[str, tuple[str, ...]]
-_QRELS_HEADER = ("query-id", "corpus-id", "score")
-_SCENES_HEADER = ("scene-id", "tool-id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +55,8 @@ class Dataset:
             where = f"{self.name}, split {split}"
             if not qrels:
                 raise BadDataset(f"{where}: no request has a gold tool; add rows with score 1 or remove the split")
-            _refuse_unknown(where, "request", qrels.keys() - self.requests.keys())
-            _refuse_unknown(where, "tool", {tool_id for gold in qrels.values() for tool_id in gold} - ids)
+            files.refuse_unknown(where, "request", qrels.keys() - self.requests.keys())
+            files.refuse_unknown(where, "tool", {tool_id for gold in qrels.values() for tool_id in gold} - ids)
             if not all(qrels.values()):
                 raise BadDataset(f"{where}: a request without gold tools; leave such requests out of the qrels")
         self._check_kinds()
@@ -70,31 +67,37 @@ class Dataset:
             kind, where = about.get("kind"), f"{self.name}: request {request_id}"
             if kind is not None and kind not in KINDS:
                 raise BadDataset(f"{where} has kind {kind!r}; use one of {', '.join(KINDS)}")
-            if kind in ("no_tool", "nothing_fits") and request_id in with_gold:
+            if kind in TOOLLESS and request_id in with_gold:
                 raise BadDataset(f"{where} has kind {kind} and gold tools; remove one of them")
             if kind == "use" and request_id not in self.qrels.get(str(about.get("split")), {request_id}):
                 raise BadDataset(f"{where} has kind use and no gold tools; add them to its split or change its kind")
 
     @classmethod
     def load(cls, folder: str | Path, splits: Sequence[str] | None = None) -> Self:
-        """Read a BEIR folder: corpus.jsonl and queries.jsonl (or .gz), qrels/*.tsv; `splits` reads only those."""
+        """Read a BEIR folder: corpus.jsonl and queries.jsonl (or .gz), qrels/*.tsv; `splits` reads only those.
+
+        Where queries_rewritten.jsonl says the same requests in other words, "test.tool" is the split "test" in its
+        rewrites of level "tool". Such splits are read only where they are named.
+        """
         folder = Path(folder).resolve()
-        if not folder.is_dir():
-            raise BadDataset(f"{folder} is not a folder; name a BEIR folder (corpus.jsonl, queries.jsonl, qrels/*.tsv)")
-        corpus, queries, files = _find(folder, "corpus.jsonl"), _find(folder, "queries.jsonl"), _qrels_files(folder)
-        unknown = [name for name in splits or () if name not in files]
-        if unknown:
-            raise BadDataset(f"{folder} has no split {', '.join(unknown)}; it has: {', '.join(files)}")
+        corpus, queries, found = files.required(folder)
+        chosen = list(found) if splits is None else list(dict.fromkeys(splits))
+        rewrites = _rewrites_of(folder, chosen, found)
         tools, tool_ids = _read_corpus(corpus, folder.name)
-        requests, metadata = _read_queries(queries)
-        chosen = list(files) if splits is None else list(dict.fromkeys(splits))
+        requests, metadata = files.read_queries(queries)
+        qrels: dict[str, Qrels] = {}
+        for name in chosen:
+            base, rewritten = rewrites.get(name, (name, ()))
+            qrels[name] = files.read_qrels(found[base], requests, tool_ids, metadata)
+            if rewritten:
+                qrels[name] = _rewrite(base, qrels[name], rewritten, requests, metadata)
         return cls(
             name=folder.name,
             tools=tools,
             requests=requests,
-            qrels={name: _read_qrels(files[name], requests, tool_ids) for name in chosen},
+            qrels=qrels,
             metadata=metadata,
-            scenes=_read_scenes(folder / "scenes.tsv", tool_ids),
+            scenes=files.read_scenes(folder / "scenes.tsv", tool_ids),
         )
 
     def save(self, folder: str | Path) -> None:
@@ -103,15 +106,15 @@ class Dataset:
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise BadDataset(f"{folder} is not an empty folder; save a dataset into a new one")
         (folder / "qrels").mkdir(parents=True, exist_ok=True)
-        corpus_ids = self._corpus_ids()
-        _write_rows(folder / "corpus.jsonl", (_corpus_row(tool, corpus_ids[tool.id]) for tool in self.tools))
-        _write_rows(folder / "queries.jsonl", (self._query_row(request_id) for request_id in self.requests))
+        corpus_ids = self.corpus_ids()
+        files.write_rows(folder / "corpus.jsonl", (_corpus_row(tool, corpus_ids[tool.id]) for tool in self.tools))
+        files.write_rows(folder / "queries.jsonl", (self._query_row(request_id) for request_id in self.requests))
         for split, qrels in self.qrels.items():
             rows = ((request_id, corpus_ids[tool], "1") for request_id, gold in qrels.items() for tool in gold)
-            _write_table(folder / "qrels" / f"{split}.tsv", _QRELS_HEADER, rows)
+            files.write_table(folder / "qrels" / f"{split}.tsv", files.QRELS_HEADER, rows)
         if self.scenes:
             pairs = ((scene, corpus_ids[tool]) for scene, tools in self.scenes.items() for tool in tools)
-            _write_table(folder / "scenes.tsv", _SCENES_HEADER, pairs)
+            files.write_table(folder / "scenes.tsv", files.SCENES_HEADER, pairs)
 
     @property
     def splits(self) -> tuple[str, ...]:
@@ -168,7 +171,7 @@ class Dataset:
             asked[name] = sorted(gold) + sorted(bare)
         known = hashlib.blake2b(json.dumps(asked).encode(), digest_size=16)
         for tool in sorted(self.tools, key=lambda tool: tool.id):
-            known.update(json.dumps(_without_corpus_id(tool).to_record(), sort_keys=True, default=str).encode())
+            known.update(json.dumps(without_corpus_id(tool).to_record(), sort_keys=True, default=str).encode())
         return known.hexdigest()
 
     def _qrels(self, split: str) -> Qrels:
@@ -184,7 +187,7 @@ class Dataset:
         about = self._about(request_id)
         return row | {"metadata": dict(about)} if about else row
 
-    def _corpus_ids(self) -> dict[str, str]:
+    def corpus_ids(self) -> dict[str, str]:
         """The corpus id each tool came with, where it is still its own; its tool id otherwise."""
         taken: dict[str, str] = {}
         for tool in self.tools:
@@ -223,79 +226,16 @@ def _texts(value: Any) -> list[str]:
     return [item for item in items if isinstance(item, str) and item]
 
 
-def _without_corpus_id(tool: Tool) -> Tool:
+def without_corpus_id(tool: Tool) -> Tool:
+    """The tool as it would be had it come from anywhere else."""
     return replace(tool, meta={key: value for key, value in tool.meta.items() if key != "corpus_id"})
-
-
-def _some(ids: Collection[str]) -> str:
-    shown = sorted(ids)[:5]
-    return ", ".join(shown) + (f" and {len(ids) - len(shown)} more" if len(ids) > len(shown) else "")
-
-
-def _refuse_unknown(where: str, what: str, ids: Collection[str]) -> None:
-    if ids:
-        raise BadDataset(f"{where}: {len(ids)} unknown {what} ids: {_some(ids)}; add them or remove their rows")
-
-
-def _find(folder: Path, name: str) -> Path:
-    for path in (folder / name, folder / f"{name}.gz"):
-        if path.is_file():
-            return path
-    raise BadDataset(f"{folder} is only half a dataset: {name} (or {name}.gz) is missing")
-
-
-def _qrels_files(folder: Path) -> dict[str, Path]:
-    """The split files by split name."""
-    files = sorted((folder / "qrels").glob("*.tsv")) + sorted((folder / "qrels").glob("*.tsv.gz"))
-    found: dict[str, Path] = {}
-    for path in files:
-        if not path.name.startswith("."):
-            found.setdefault(path.name.removesuffix(".gz").removesuffix(".tsv"), path)
-    if not found:
-        raise BadDataset(f"{folder} is only half a dataset: qrels/*.tsv is missing")
-    return found
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines that are not blank, with their numbers."""
-    number = 0
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
-            for number, line in enumerate(stream, 1):
-                text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-                if text.strip():
-                    yield number, text
-    except UnicodeDecodeError as error:
-        raise BadDataset(f"{path} line {number}: not UTF-8 ({error.reason}); convert the file to UTF-8") from error
-    except (OSError, EOFError, zlib.error) as error:
-        raise BadDataset(f"{path} cannot be read after line {number}: {error}") from error
-
-
-def _rows(path: Path) -> Iterator[tuple[int, str, dict[str, Any]]]:
-    """Each JSON object of a .jsonl file with its line and its _id, which must be its own."""
-    seen: dict[str, int] = {}
-    for number, line in _lines(path):
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise BadDataset(f"{path} line {number}: not JSON ({error})") from error
-        if not isinstance(row, dict):
-            raise BadDataset(f"{path} line {number}: a JSON object is needed, got {type(row).__name__}")
-        row_id = row.get("_id")
-        row_id = str(row_id) if isinstance(row_id, int) else row_id
-        if not isinstance(row_id, str) or not row_id:
-            raise BadDataset(f"{path} line {number}: every row needs an _id: text that is not empty")
-        if seen.setdefault(row_id, number) != number:
-            raise BadDataset(f"{path} line {number}: the _id {row_id} is already that of line {seen[row_id]}")
-        row["_id"] = row_id
-        yield number, row_id, row
 
 
 def _read_corpus(path: Path, namespace: str) -> tuple[list[Tool], dict[str, str]]:
     """The tools, and the tool id of each corpus id. Equal tools become one; different ones of one id are kept apart."""
     tools: dict[str, Tool] = {}
     tool_ids: dict[str, str] = {}
-    for number, corpus_id, row in _rows(path):
+    for number, corpus_id, row in files.rows(path):
         try:
             tool = tool_from_row(row, namespace)
         except BadTool as error:
@@ -314,65 +254,49 @@ def _read_corpus(path: Path, namespace: str) -> tuple[list[Tool], dict[str, str]
 def _kept_apart(tool: Tool, tools: Mapping[str, Tool]) -> Tool:
     """The tool itself where its id holds an equal one, else the same in the namespace's first free -2, -3 …"""
     candidate, number = tool, 1
-    while (held := tools.get(candidate.id)) is not None and _without_corpus_id(held) != _without_corpus_id(candidate):
+    while (held := tools.get(candidate.id)) is not None and without_corpus_id(held) != without_corpus_id(candidate):
         number += 1
         candidate = replace(tool, namespace=f"{tool.namespace}-{number}")
     return candidate
 
 
-def _read_queries(path: Path) -> tuple[dict[str, str], dict[str, Mapping[str, Any]]]:
-    requests: dict[str, str] = {}
-    metadata: dict[str, Mapping[str, Any]] = {}
-    for number, request_id, row in _rows(path):
-        text, about = row.get("text"), row.get("metadata")
-        if not isinstance(text, str) or not text.strip():
-            raise BadDataset(f"{path} line {number}: request {request_id} needs a text that is not empty")
-        if about is not None and not isinstance(about, dict):
-            raise BadDataset(f"{path} line {number}: metadata must be a JSON object, got {type(about).__name__}")
-        requests[request_id] = text
-        if about:
-            metadata[request_id] = about
-    if not requests:
-        raise BadDataset(f"{path} holds no requests")
-    return requests, metadata
-
-
-def _read_qrels(path: Path, requests: Collection[str], tool_ids: Mapping[str, str]) -> Qrels:
-    scores: dict[tuple[str, str], float] = {}
-    for number, line in _lines(path):
-        cells = tuple(line.split("\t"))
-        if number == 1 and cells == _QRELS_HEADER:
-            continue
-        try:
-            request_id, corpus_id, text = cells
-            score = float(text)
-        except ValueError as error:
-            raise BadDataset(f"{path} line {number}: needs {' TAB '.join(_QRELS_HEADER)}, got {line!r:.80}") from error
-        if scores.setdefault((request_id, corpus_id), score) != score:
-            raise BadDataset(f"{path} line {number}: {request_id} and {corpus_id} were given another score before")
-    _refuse_unknown(str(path), "request", {request_id for request_id, _ in scores} - set(requests))
-    _refuse_unknown(str(path), "tool", {corpus_id for _, corpus_id in scores} - tool_ids.keys())
-    gold: dict[str, dict[str, None]] = {}
-    for (request_id, corpus_id), score in scores.items():
-        if score > 0:
-            gold.setdefault(request_id, {})[tool_ids[corpus_id]] = None
-    if not gold:
-        raise BadDataset(f"{path} is an empty split: no row has a score above 0; add some or remove the file")
-    return {request_id: tuple(tools) for request_id, tools in gold.items()}
-
-
-def _read_scenes(path: Path, tool_ids: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    if not path.is_file():
+def _rewrites_of(
+    folder: Path, chosen: Sequence[str], found: Mapping[str, Path]
+) -> dict[str, tuple[str, list[Rewrite]]]:
+    """The splits among those chosen that have no file: the split each rewrites, and the rewrites of its level."""
+    unknown = [name for name in chosen if name not in found]
+    if not unknown:
         return {}
-    scenes: dict[str, dict[str, None]] = {}
-    for number, line in _lines(path):
-        cells = tuple(line.split("\t"))
-        if number == 1 and cells == _SCENES_HEADER:
+    levels: dict[str, list[Rewrite]] = {}
+    for rewrite in files.read_rewrites(folder):
+        levels.setdefault(rewrite.level, []).append(rewrite)
+    named = {name: (base, level) for name in unknown for base, _, level in [name.rpartition(".")]}
+    missing = [name for name, (base, level) in named.items() if base not in found or level not in levels]
+    if missing:
+        also = f"; and the rewrites of each, as: {min(found)}.{', .'.join(sorted(levels))}" if levels else ""
+        raise BadDataset(f"{folder} has no split {', '.join(missing)}; it has: {', '.join(found)}{also}")
+    return {name: (base, levels[level]) for name, (base, level) in named.items()}
+
+
+def _rewrite(
+    base: str,
+    qrels: Qrels,
+    rewrites: Sequence[Rewrite],
+    requests: dict[str, str],
+    metadata: dict[str, Mapping[str, Any]],
+) -> Qrels:
+    """The gold of a split's rewrites: that of their originals. The rewrites join the requests, each in its scene."""
+    files.refuse_unknown(files.REWRITES, "original", {rewrite.original_id for rewrite in rewrites} - requests.keys())
+    for rewrite in rewrites:
+        about = metadata.get(rewrite.original_id, {})
+        if rewrite.original_id not in qrels and about.get("split") != base:
             continue
-        if len(cells) != 2 or cells[1] not in tool_ids:
-            raise BadDataset(f"{path} line {number}: needs a scene id, TAB, a known corpus id, got {line!r:.80}")
-        scenes.setdefault(cells[0], {})[tool_ids[cells[1]]] = None
-    return {scene: tuple(tools) for scene, tools in scenes.items()}
+        if requests.setdefault(rewrite.id, rewrite.text) != rewrite.text:
+            raise BadDataset(f"the rewrite {rewrite.id} has the id of another request; give it one of its own")
+        shared = {key: about[key] for key in ("kind", "scene") if key in about}
+        split = {"split": f"{about['split']}.{rewrite.level}"} if "split" in about else {}
+        metadata[rewrite.id] = {**rewrite.about, **shared, **split}
+    return {rewrite.id: qrels[rewrite.original_id] for rewrite in rewrites if rewrite.original_id in qrels}
 
 
 def _corpus_row(tool: Tool, corpus_id: str) -> dict[str, Any]:
@@ -380,19 +304,5 @@ def _corpus_row(tool: Tool, corpus_id: str) -> dict[str, Any]:
         "_id": corpus_id,
         "title": tool.title or tool.name,
         "text": tool.document(),
-        "metadata": {"tool": _without_corpus_id(tool).to_record()},
+        "metadata": {"tool": without_corpus_id(tool).to_record()},
     }
-
-
-def _write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    # Lone surrogates cannot be written as UTF-8; as \u escapes they can.
-    with path.open("w", encoding="utf-8", newline="\n") as stream:
-        stream.writelines(json.dumps(row, default=str) + "\n" for row in rows)
-
-
-def _write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    with path.open("w", encoding="utf-8", newline="\n") as stream:
-        for row in (header, *rows):
-            if any("\t" in cell or "\n" in cell or "\r" in cell for cell in row):
-                raise BadDataset(f"{path}: no id may hold a tab or a line break, got {row!r:.80}")
-            stream.write("\t".join(row) + "\n")

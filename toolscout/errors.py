@@ -37,6 +37,10 @@ class BadDataset(ToolscoutError, ValueError):
     """A dataset folder that is malformed or half there."""
 
 
+class Leak(BadDataset):
+    """A split that shares requests with what a model was trained or selected on."""
+
+
 class BadModel(ToolscoutError, ValueError):
     """A model folder that cannot be opened."""
 
@@ -63,6 +67,14 @@ class DiskFull(StoreError):
 
 class MissingEncoder(ToolscoutError):
     """No sentence encoder is installed; words alone can still answer."""
+
+
+class TrainingStopped(ToolscoutError):
+    """A training that cannot go on; what it had reached is kept."""
+
+
+class OutOfMemory(ToolscoutError):
+    """The device has too little memory for the options given."""
 
 
 class NeedsTraining(ToolscoutError):

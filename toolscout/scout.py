@@ -19,6 +19,7 @@ from toolscout import catalogue, snapshot, wire
 from toolscout.answer import Allowed, Answer, Example
 from toolscout.catalogue.base import ReadOptions
 from toolscout.errors import BadRequest, MissingEncoder
+from toolscout.feedback import Feedback
 from toolscout.fit import FitOptions, fit
 from toolscout.retrievers.base import Embedded, Floats, Retriever, TextEncoder, available, load_model, method
 from toolscout.stores.base import AddReport, Store
@@ -52,6 +53,7 @@ class Scout:
         self.store = store
         self.retriever = retriever
         self.fit_options = fit_options or FitOptions()
+        self._feedback = Feedback(store, retriever)
         self._lock = threading.RLock()
         self._stamp: int | None = None
         self._version = 0
@@ -78,7 +80,7 @@ class Scout:
                 scout.retriever.remove(scout.retriever.ids())  # a model may have been saved with another catalogue
             else:
                 folder = snapshot.folder(Path(path), str(retriever))
-                kept = snapshot.read(folder, store.identity(), store.version())
+                kept = snapshot.read(folder, store)
                 scout = cls(store, kept[0] if kept else method(str(retriever))(), fit_options)
                 scout._snapshots = folder
                 if kept:
@@ -180,9 +182,9 @@ class Scout:
         return removed
 
     def feedback(self, example: Example) -> None:
-        """Record which tools a request really used, and hand it to a retriever that learns from use."""
-        self.store.add_feedback([example])
-        self.retriever.learn([example])
+        """Record which tools a request really used; a retriever that learns from use has learned it on return."""
+        self._feedback.record(example)
+        self.refresh()
 
     def count(self, allowed: Allowed | None = None) -> int:
         """How many tools there are, or how many of them a caller may see."""
@@ -217,6 +219,7 @@ class Scout:
             fingerprint = encoder.fingerprint if encoder else ""
             self._follow_tools(fingerprint)
             self._follow_vectors(fingerprint)
+            self._feedback.follow()
             self._counts, self._principals = {}, {}
             self._stamp = stamp
 
@@ -238,7 +241,7 @@ class Scout:
         self.close()
 
     def _take_up(self, state: snapshot.State) -> None:
-        self._version, self._cursor = state.version, state.cursor
+        self._version, self._cursor, self._feedback.cursor = state.version, state.cursor, state.feedback
         self._ids = set(self.retriever.ids())
         self._namespaces = Counter(map(namespace_of, self._ids))
 
@@ -311,7 +314,7 @@ class Scout:
                 self.retriever.build_graph()
             if self._snapshots is None or len(self._ids) < snapshot.WORTH_KEEPING or self.words_only():
                 return
-            state = snapshot.State(self.store.identity(), self._version, self._cursor)
+            state = snapshot.State(self.store.identity(), self._version, self._cursor, self._feedback.cursor)
             try:
                 snapshot.write(self._snapshots, self.retriever, state)
             except OSError:

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from toolscout.errors import BadModel
 from toolscout.retrievers.base import Retriever, load_model
+from toolscout.stores.base import Store
 from toolscout.tool import DOCUMENT_VERSION
 
 # Below this many tools, building is quicker than reading and not worth the disk.
@@ -29,6 +30,7 @@ class State:
     store: str
     version: int
     cursor: int
+    feedback: int = 0
     document_version: int = DOCUMENT_VERSION
 
 
@@ -37,15 +39,18 @@ def folder(store_path: Path, retriever: str) -> Path:
     return store_path.with_name(store_path.name + ".index") / retriever
 
 
-def read(folder: Path, store_id: str, version: int) -> tuple[Retriever, State] | None:
+def read(folder: Path, store: Store) -> tuple[Retriever, State] | None:
     """The newest snapshot of a store and what it holds; None where there is none that fits.
 
-    A snapshot of a later version than the store's is one of a copy that went on: a backup was restored since.
+    A snapshot of a later version than the store's, or that learned feedback which the store has not, is one of a copy
+    that went on: a backup was restored since.
     """
     try:
         pointer = json.loads((folder / _POINTER).read_text())
         state = State(**pointer["state"])
-        if (state.store, state.document_version) != (store_id, DOCUMENT_VERSION) or state.version > version:
+        if (state.store, state.document_version) != (store.identity(), DOCUMENT_VERSION):
+            return None
+        if state.version > store.version() or (state.feedback and not _has_feedback(store, state.feedback)):
             return None
         return load_model(folder / pointer["folder"]), state
     except (OSError, ValueError, KeyError, TypeError, BadModel):
@@ -67,3 +72,7 @@ def write(folder: Path, retriever: Retriever, state: State) -> None:
     for other in folder.iterdir():
         if other.is_dir() and other != target:
             shutil.rmtree(other, ignore_errors=True)
+
+
+def _has_feedback(store: Store, number: int) -> bool:
+    return next((found for found, _ in store.feedback(number - 1)), None) == number

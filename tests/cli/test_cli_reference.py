@@ -31,4 +31,6 @@ def test_the_reference_names_every_command() -> None:
     page = _script().reference()
     for command in ("add", "list", "show", "remove", "search", "evaluate", "bench", "retrievers", "doctor", "demo"):
         assert f"\n## toolscout {command}\n" in page
-    assert "\n## toolscout encoder export\n" in page
+    assert "\n## toolscout split\n" in page
+    for command in ("encoder export", "log export"):
+        assert f"\n## toolscout {command}\n" in page

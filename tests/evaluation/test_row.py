@@ -57,8 +57,10 @@ def test_every_measure_follows_from_the_scores_of_single_requests(tmp_path: Path
     done = evaluate(dataset(), "test", Bm25(), cache=tmp_path / "vectors.db")
     path = row.scores_path(tmp_path / "rows.jsonl", done.row)
     assert path == tmp_path / "rows.scores" / "made-up.test.bm25.jsonl.gz"
-    row.write_scores(path, (one.to_dict() for one in done.asked))
+    row.write_scores(path, done.lines())
     lines = [json.loads(line) for line in gzip.decompress(path.read_bytes()).splitlines()]
+    assert row.read_scores(path) == lines
+    assert row.scores_path(tmp_path / "rows.jsonl", done.row.to_dict()) == path
     assert len({line["id"] for line in lines}) == len(lines) == done.row.requests
     rankings, golds = [], []
     for line in lines:
@@ -83,4 +85,7 @@ def test_a_row_says_where_and_with_what_code(tmp_path: Path, monkeypatch: pytest
     assert about["hardware"]["cores"] >= 1
     assert re.fullmatch(r"[0-9a-f]{12}\+?|v.+", about["commit"])
     monkeypatch.setattr(row, "_PACKAGE", tmp_path)  # installed: no clone around it
+    monkeypatch.delenv("TOOLSCOUT_COMMIT", raising=False)
     assert row.commit().startswith("v")
+    monkeypatch.setenv("TOOLSCOUT_COMMIT", "0123456789ab")
+    assert row.commit() == "0123456789ab"

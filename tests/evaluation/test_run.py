@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,7 @@ from tests.evaluation.made_up import dataset, hybrid
 from tests.toys import HashedWords, catalogue
 from toolscout.answer import Allowed, Hit
 from toolscout.dataset import Dataset
-from toolscout.errors import BadDataset, BadModel, MissingEncoder
+from toolscout.errors import BadDataset, BadModel, BadRequest, MissingEncoder, NeedsTraining
 from toolscout.evaluation.run import (
     CUTOFFS,
     MEASURES,
@@ -31,6 +32,7 @@ from toolscout.evaluation.run import (
 from toolscout.retrievers.bm25 import Bm25, Bm25Options
 from toolscout.retrievers.dense import Dense
 from toolscout.retrievers.hybrid import Hybrid
+from toolscout.tool import Searchable, Tool
 
 DESIGNED = (
     "dataset digest split retriever variant options seed metrics timing params hardware commit command date".split()
@@ -142,7 +144,7 @@ def test_without_kinds_only_the_use_verdict_is_judged(cache: Path) -> None:
     data = dataset()
     plain = Dataset("plain", data.tools, data.requests, data.qrels)
     done = evaluate(plain, "test", Bm25(), cache=cache)
-    assert {name for name in done.row.metrics if name.startswith("fit_")} == {"fit_use"}
+    assert {name for name in done.row.metrics if name.startswith(("fit_", "need_"))} == {"fit_use"}
     assert done.row.requests == 40
 
 
@@ -241,19 +243,94 @@ def test_options_are_set_and_checked() -> None:
         open_retriever("nonsense")
 
 
-def test_a_model_folder_is_opened_empty(tmp_path: Path, cache: Path) -> None:
+def test_a_model_folder_is_judged_on_the_tools_of_the_dataset_alone(tmp_path: Path, cache: Path) -> None:
     saved = Bm25(Bm25Options(names=0.0))
-    saved.add(catalogue(20, seed=9))
+    saved.add([*catalogue(20, seed=9), Tool("elsewhere", "search", "search list get")])  # other texts, and a stranger
     saved.save(tmp_path / "mine")
     made, variant = open_retriever(str(tmp_path / "mine"))
-    assert (len(made), variant) == (0, "mine_names-0.0")
+    assert variant == "mine_names-0.0"
     data = dataset()
     loaded = evaluate(data, "test", made, variant=variant, cache=cache)
     assert loaded.row.metrics == evaluate(data, "test", Bm25(Bm25Options(names=0.0)), cache=cache).row.metrics
+    assert len(made) == len(data.tools)
     with pytest.raises(BadModel, match="leave --option out"):
         open_retriever(str(tmp_path / "mine"), ["names=1"])
+
+
+class Wider(HashedWords):
+    """Another encoder with longer vectors."""
+
+    fingerprint = "wider"
+    dimension = 300
+
+
+def test_a_model_of_another_encoder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    saved = hybrid()
+    saved.add(catalogue(20))
+    saved.save(tmp_path / "mine")
+    monkeypatch.setattr("toolscout.retrievers.dense.Encoder", Wider)
+    with pytest.raises(BadModel, match=r"made with another encoder \(hashed-words\)"):
+        open_retriever(str(tmp_path / "mine"))
+    shutil.rmtree(tmp_path / "mine" / "1-dense")
+    with pytest.raises(BadModel, match="1-dense is not a model folder"):
+        open_retriever(str(tmp_path / "mine"))
+
+
+def test_a_model_of_another_dimension_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    monkeypatch.setenv("TOOLSCOUT_CACHE", str(tmp_path))
+    saved, encoder = Dense(), HashedWords()  # no encoder is here: nothing says what its vectors were made with
+    saved.add(catalogue(20), {tool.digest(): encoder.encode_request(tool.document()) for tool in catalogue(20)})
+    saved.save(tmp_path / "mine")
+    monkeypatch.setattr("toolscout.retrievers.dense.Encoder", Wider)
+    opened, _ = open_retriever(str(tmp_path / "mine"))
+    with pytest.raises(BadModel, match="vectors of 300 numbers do not go with an index of 256"):
+        evaluate(dataset(), "test", opened, cache=cache)
+
+
+class Fixed(Bm25):
+    """A method that cannot take tools that it was not trained on."""
+
+    def add(self, tools: Sequence[Searchable], vectors: object = None) -> None:
+        raise NeedsTraining([tool.id for tool in tools], "toolscout train DATA --retriever fixed")
+
+
+def test_a_method_that_was_trained_on_another_catalogue_says_so(cache: Path) -> None:
+    with pytest.raises(NeedsTraining, match="and 55 more before it is trained on them; run: toolscout train"):
+        evaluate(dataset(), "test", Fixed(), cache=cache)
+
+
+def test_measures_beyond_ten_are_ranked_so_deep(cache: Path) -> None:
+    done = evaluate(dataset(), "test", hybrid(), measures=["recall@25", "mrr@2", "fit_auroc"], cache=cache)
+    assert max(len(one.ranking or ()) for one in done.asked) == done.depth == 25
+    answerable = [one for one in done.asked if one.gold]
+    found = [len(set(one.gold) & set((one.ranking or ())[:25])) / len(one.gold) for one in answerable]
+    assert done.row.metrics["recall@25"] == pytest.approx(np.mean(found), abs=1e-6)
+    usual = evaluate(dataset(), "test", hybrid(), cache=cache).row
+    assert usual.metrics == {name: done.row.metrics[name] for name in usual.metrics}
+    assert {line["depth"] for line in done.lines()} == {25}
+    with pytest.raises(BadRequest, match="unknown measure"):
+        evaluate(dataset(), "test", Bm25(), measures=["recall"], cache=cache)
+
+
+def test_means_stand_inside_their_intervals(cache: Path) -> None:
+    row = evaluate(dataset(), "test", hybrid(), cache=cache).row
+    assert {*MEASURES, "fit_use", "fit_nothing"} <= row.intervals.keys() <= row.metrics.keys()
+    for name, (low, high) in row.intervals.items():
+        assert 0 <= low <= row.metrics[name] <= high <= 1
+    assert row.intervals["recall@5"][0] < row.intervals["recall@5"][1]
+    again = evaluate(dataset(), "test", hybrid(), cache=cache).row
+    assert again.intervals == row.intervals
+
+
+def test_rankings_are_written_only_where_they_are_asked_for(cache: Path) -> None:
+    done = evaluate(dataset(), "test", Bm25(), cache=cache)
+    assert not any({"golds", "ranking"} & line.keys() for line in done.lines())
+    for one, line in zip(done.asked, done.lines(rankings=True), strict=True):
+        assert (line["golds"], line["ranking"]) == (list(one.gold), list(one.ranking or ()))
 
 
 def test_the_command_holds_no_paths_of_one_machine(tmp_path: Path) -> None:
     command = command_line(str(tmp_path / "toollens"), "test", str(tmp_path / "model"), ["names=0"])
     assert command == "toolscout evaluate toollens --split test --retriever model --option names=0"
+    more = command_line("toollens", "dev", "bm25", measures=["recall@7"], drop_seen=True)
+    assert more == "toolscout evaluate toollens --split dev --retriever bm25 --measure recall@7 --drop-seen"

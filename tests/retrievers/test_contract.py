@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.toys import WORDS, HashedWords, catalogue
+from tests.toys import WORDS, HashedWords, catalogue, examples
 from toolscout.answer import Allowed, ExactName, Hit
 from toolscout.errors import BadModel, BadRequest
 from toolscout.retrievers.base import Retriever, available, load_model, method
 from toolscout.retrievers.bm25 import Bm25
+from toolscout.retrievers.centroid import Centroid
 from toolscout.retrievers.dense import Dense
 from toolscout.retrievers.hybrid import Hybrid, HybridOptions
+from toolscout.retrievers.memory import Memory
 from toolscout.tool import Tool
+
+EMBEDDED: dict[str, Callable[..., Retriever]] = {"dense": Dense, "memory": Memory, "centroid": Centroid}
 
 
 def make(name: str) -> Retriever:
-    if name == "dense":
-        return Dense(encoder=HashedWords())
+    if name in EMBEDDED:
+        return EMBEDDED[name](encoder=HashedWords())
+    if name.endswith("-learned"):  # the contract holds whatever was learned
+        made = EMBEDDED[name.removesuffix("-learned")](encoder=HashedWords())
+        made.learn(examples(60))
+        return made
     if name == "hybrid":  # a shallow depth, so that small catalogues reach below it
         return Hybrid(HybridOptions(depth=7), [Bm25(), Dense(encoder=HashedWords())])
     if name == "hybrid-rrf":
@@ -34,13 +42,13 @@ def ids(hits: Sequence[Hit]) -> list[str]:
     return [hit.tool_id for hit in hits]
 
 
-@pytest.fixture(params=[*sorted(available()), "hybrid-rrf"])
+@pytest.fixture(params=[*sorted(available()), "hybrid-rrf", "memory-learned", "centroid-learned"])
 def retriever(request: pytest.FixtureRequest) -> Retriever:
     return make(request.param)
 
 
 def test_a_retriever_is_found_by_its_file_name() -> None:
-    assert {"bm25", "dense", "hybrid"} <= set(available())
+    assert {"bm25", "dense", "hybrid", "memory", "centroid"} <= set(available())
     assert method("bm25") is Bm25
     with pytest.raises(BadModel, match="bm25"):
         method("nonsense")
@@ -177,7 +185,7 @@ def test_a_caller_allowed_nothing_finds_nothing(retriever: Retriever) -> None:
 def test_a_saved_index_answers_the_same_and_lives_on(
     retriever: Retriever, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toolscout.retrievers.dense.Encoder", HashedWords)
+    monkeypatch.setattr("toolscout.nn.encoder.Encoder.load", HashedWords.load)
     retriever.add([*catalogue(50), Tool("zoo", "obscure", "nothing", aliases=("daily standup",))])
     retriever.remove(["space3/create_issue_10"])
     retriever.save(tmp_path / "model")

@@ -3,8 +3,10 @@
 The scores of the single requests lie beside the file of rows: those of `results/baselines.jsonl` in the folder
 `results/baselines.scores/`, a file `DATASET.SPLIT.RETRIEVER[.VARIANT].jsonl.gz` for each row, the newest only. Each
 line is a request: `id`, `scene` (a short digest; requests of one scene are not independent), `kind`, `gold` (how many
-tools it needs), `ranks` (where they stand among the first ten; null when it failed), `fit`, `verdict`. Every measure
-up to rank ten follows from that, so two rows can be compared request by request.
+tools it needs), `ranks` (where they stand among the first ten; null when it failed), `fit`, `verdict`; `need` where it
+was forecast; `depth` where more than ten were ranked; `new` and `new_ranks` where some tools were new (how many of the
+gold, and where they stand). Every measure up to that rank follows, so two rows can be compared request by request. With
+`--rankings` also `golds` and `ranking` (the ids of the first ten), and `error` where it failed.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import os
 import platform
 import re
 import subprocess
+import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
@@ -25,12 +28,18 @@ from typing import Any
 from toolscout.errors import BadDataset, ToolscoutError
 from toolscout.retrievers.base import Options
 
+COMMIT = "TOOLSCOUT_COMMIT"
 _PACKAGE = Path(__file__).resolve().parent.parent
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What `evaluate` writes. Metrics are fractions; times that do not apply are null."""
+    """What `evaluate` writes. Metrics are fractions; times that do not apply are null.
+
+    `intervals` are 95 % confidence intervals of the metrics that are means. `dropped`: how many requests of the split
+    were left out because the model had seen them. `new_tools`: how many gold tools are new (null where none are told
+    apart). Rows of earlier versions lack these three, and `fit_device` and `fit_params` in `timing`.
+    """
 
     dataset: str
     digest: str
@@ -40,11 +49,14 @@ class Row:
     options: Mapping[str, Any]
     seed: int | None
     metrics: Mapping[str, float]
-    timing: Mapping[str, float | bool | None]
+    intervals: Mapping[str, list[float]]
+    timing: Mapping[str, float | bool | str | None]
     params: int
     encoder: str | None
     requests: int
     failed: int
+    dropped: int
+    new_tools: int | None
     hardware: Mapping[str, Any]
     commit: str
     command: str
@@ -102,12 +114,13 @@ def _cpu() -> str:
 
 
 def commit() -> str:
-    """The commit of the code that runs, with a plus where files differ from it; its version outside a clone."""
+    """The commit of the code that runs, with a plus where files differ from it; outside a clone $TOOLSCOUT_COMMIT, else
+    the version."""
     try:
         _git("ls-files", "--error-unmatch", "__init__.py")
         return _git("rev-parse", "--short=12", "HEAD") + ("+" if _git("status", "--porcelain", "--", ".") else "")
     except (OSError, subprocess.SubprocessError):
-        return f"v{metadata.version('toolscout')}"
+        return os.environ.get(COMMIT, "").strip() or f"v{metadata.version('toolscout')}"
 
 
 def _git(*arguments: str) -> str:
@@ -133,21 +146,18 @@ def append(path: Path, record: Mapping[str, Any]) -> None:
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """The rows of a file, in the order they were written."""
-    rows = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        try:
-            row = json.loads(line)
-        except ValueError as error:
-            raise BadDataset(f"{path} line {number} is not JSON ({error}); remove that line") from None
-        if not isinstance(row, dict):
-            raise BadDataset(f"{path} line {number} is not a JSON object; remove that line")
-        rows.append(row)
-    return rows
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadDataset(f"{path} cannot be read as a file of rows ({error}); name a .jsonl file") from None
+    return _objects(path, text)
 
 
-def scores_path(path: Path, row: Row) -> Path:
+def scores_path(path: Path, row: Row | Mapping[str, Any]) -> Path:
     """Where the scores of a row's single requests lie."""
-    parts = [row.dataset, row.split, row.retriever, *([] if row.variant == "default" else [row.variant])]
+    about = row.to_dict() if isinstance(row, Row) else row
+    parts = [about["dataset"], about["split"], about["retriever"]]
+    parts += [] if about["variant"] == "default" else [about["variant"]]
     return path.with_name(f"{path.stem}.scores") / f"{'.'.join(parts)}.jsonl.gz"
 
 
@@ -156,3 +166,33 @@ def write_scores(path: Path, requests: Iterable[Mapping[str, Any]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = "".join(json.dumps(request, separators=(",", ":")) + "\n" for request in requests)
     path.write_bytes(gzip.compress(lines.encode(), mtime=0))
+
+
+def read_scores(path: Path) -> list[dict[str, Any]]:
+    """The requests that write_scores wrote, in their order."""
+    try:
+        text = gzip.decompress(path.read_bytes()).decode()
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise BadDataset(
+            f"{path} cannot be read as scores of single requests ({error}); write them with: toolscout evaluate --json"
+        ) from None
+    lines = _objects(path, text)
+    for number, line in enumerate(lines, 1):
+        if not {"id", "scene", "kind", "gold", "ranks"} <= line.keys():
+            raise BadDataset(f"{path} line {number} is not the score of a request; name a file of OUT.scores/")
+    if not lines:
+        raise BadDataset(f"{path} holds no requests; evaluate again")
+    return lines
+
+
+def _objects(path: Path, text: str) -> list[dict[str, Any]]:
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            record = json.loads(line)
+        except ValueError as error:
+            raise BadDataset(f"{path} line {number} is not JSON ({error}); remove that line") from None
+        if not isinstance(record, dict):
+            raise BadDataset(f"{path} line {number} is not a JSON object; remove that line")
+        found.append(record)
+    return found

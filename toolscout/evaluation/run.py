@@ -2,73 +2,61 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shlex
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, cast, get_args, get_origin, get_type_hints
+from typing import Any, cast
 
 import numpy as np
 
-from toolscout import metrics
-from toolscout.answer import Verdict
-from toolscout.dataset import Dataset, Kind
+from toolscout.dataset import Dataset
 from toolscout.errors import BadDataset, BadModel
+from toolscout.evaluation import overlap
 from toolscout.evaluation._vectors import cached_vectors, encoder_of
+from toolscout.evaluation.asked import DEPTH, Asked
+from toolscout.evaluation.history import Fitted
+from toolscout.evaluation.measured import CUTOFFS, MEASURES, checked, depth_of, measured
 from toolscout.evaluation.row import Row, provenance, variant_of
-from toolscout.retrievers.base import Options, Retriever, load_model, method
+from toolscout.evaluation.settings import with_settings
+from toolscout.retrievers.base import Options, Retriever, TrainedOn, load_model, method, trained_on
 from toolscout.scout import Progress, Scout
 from toolscout.stores.sqlite import SqliteStore
 
-CUTOFFS = (1, 3, 5, 10)
-MEASURES = tuple(f"{kind}@{k}" for kind in ("recall", "ndcg", "comp") for k in CUTOFFS)
-# Over the gold tools that training on the sibling split could not have seen, and over the others.
-NEW_TOOL_MEASURES = tuple(f"{kind}@{k}" for kind in ("new_recall", "known_recall") for k in CUTOFFS)
+__all__ = [
+    "CUTOFFS",
+    "MEASURES",
+    "Asked",
+    "Evaluation",
+    "command_line",
+    "evaluate",
+    "find_dataset",
+    "load_split",
+    "load_splits",
+    "open_retriever",
+    "seen_by",
+]
+
 DATA_FOLDER = "TOOLSCOUT_DATA"
 _BUNDLED = Path(__file__).resolve().parent.parent / "bundled"
-_UNSEEN_TOOLS = "unseen_tool."
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """One request and what came of it. One that failed has no ranking, and its error."""
-
-    request_id: str
-    scene: str
-    kind: Kind
-    gold: tuple[str, ...]
-    ranking: tuple[str, ...] | None
-    fit: float
-    verdict: Verdict | None
-    seconds: float
-    error: str = ""
-
-    def to_dict(self) -> dict[str, Any]:
-        """The line that is written beside the row; see row.py."""
-        places = {tool_id: rank for rank, tool_id in reversed(list(enumerate(self.ranking or (), 1)))}
-        ranks = None if self.ranking is None else sorted(places[tool_id] for tool_id in self.gold if tool_id in places)
-        return {
-            "id": self.request_id,
-            "scene": hashlib.blake2b(self.scene.encode(errors="replace"), digest_size=6).hexdigest(),
-            "kind": self.kind,
-            "gold": len(self.gold),
-            "ranks": ranks,
-            "fit": round(self.fit, 4),
-            "verdict": self.verdict,
-        }
+_DROPPED = "drop-seen"
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The row, and every request that it sums up."""
+    """The row, every request that it sums up, the gold tools that are new, and how many tools were ranked."""
 
     row: Row
     asked: tuple[Asked, ...]
+    new_tools: frozenset[str] | None = None
+    depth: int = DEPTH
+
+    def lines(self, rankings: bool = False) -> Iterator[dict[str, Any]]:
+        """What is written of each request beside the row; with `rankings` also which tools were returned."""
+        return (one.to_dict(self.new_tools, self.depth, rankings) for one in self.asked)
 
 
 def find_dataset(name: str) -> Path:
@@ -83,27 +71,37 @@ def find_dataset(name: str) -> Path:
     raise BadDataset(f'there is no dataset {name!r}, neither here nor {where}; give a BEIR folder, or "bundled"')
 
 
+def load_splits(folder: Path, splits: Sequence[str]) -> Dataset:
+    """A dataset with some splits; for those of unseen tools also the ones that tell which tools were seen."""
+    siblings = [train for split in splits if (train := overlap.sibling(split)) is not None]
+    there = [name for name in siblings if any((folder / "qrels" / f"{name}.tsv{end}").is_file() for end in ("", ".gz"))]
+    return Dataset.load(folder, list(dict.fromkeys([*splits, *there])))
+
+
 def load_split(folder: Path, split: str) -> Dataset:
-    """A dataset with one split; for one of unseen tools also that which tells which tools were seen."""
-    train = _UNSEEN_TOOLS + "train"
-    siblings = split.startswith(_UNSEEN_TOOLS) and split != train and (folder / "qrels" / f"{train}.tsv").is_file()
-    return Dataset.load(folder, [split, train] if siblings else [split])
+    """As load_splits, of one."""
+    return load_splits(folder, [split])
 
 
 def open_retriever(name: str, settings: Sequence[str] = ()) -> tuple[Retriever, str]:
-    """An empty retriever by a method's name, with options as "key=value", or out of a model folder; and its variant."""
+    """A retriever by a method's name, with options as "key=value", or out of a model folder; and its variant."""
     if Path(name).is_dir():
         if settings:
             raise BadModel(f"{name} is a model folder and has its options in it; leave --option out")
         loaded = load_model(Path(name))
-        loaded.remove(loaded.ids())  # it may have been saved with another catalogue
         variant = variant_of(loaded.options)
         return loaded, "_".join([Path(name).resolve().name, *([] if variant == "default" else [variant])])
     made = method(name)()
     if settings:
-        options = _with_settings(made.options, name, settings)
+        options = with_settings(made.options, name, settings)
         made = cast(Callable[[Options], Retriever], type(made))(options)
     return made, variant_of(made.options)
+
+
+def seen_by(name: str, retriever: Retriever) -> TrainedOn:
+    """All that what open_retriever opened has seen: as its folder says, and that of its encoder."""
+    seen = trained_on(Path(name)) if Path(name).is_dir() else TrainedOn()
+    return seen | overlap.encoder_history(encoder_of(retriever))
 
 
 def evaluate(
@@ -113,39 +111,60 @@ def evaluate(
     *,
     variant: str = "",
     command: str = "",
+    measures: Sequence[str] = (),
+    seen: TrainedOn | None = None,
+    drop_seen: bool = False,
+    fitted: Fitted | None = None,
     cache: Path | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
-    """Index the tools, ask every request of the split, and sum up. Vectors come from the cache where it has them."""
-    encoder = encoder_of(retriever)
-    asked, index_s, cached = _asked(dataset, split, retriever, cache, progress)
+    """Index the tools, ask every request of the split, and sum up. Vectors come from the cache where it has them.
+
+    `measures` come beside the default ones. `seen` is what the retriever was trained and selected on: a split that
+    shares requests with it is refused (Leak), unless `drop_seen` leaves those requests out.
+    """
+    names, encoder, fitted = checked(measures), encoder_of(retriever), fitted or Fitted()
+    seen = (seen or TrainedOn()) | overlap.encoder_history(encoder)
+    digest, dropped = dataset.digest(split), overlap.seen_ids(dataset, split, seen)
+    if not drop_seen:
+        overlap.refuse_seen(dataset, split, seen)
+    dataset = overlap.without(dataset, split, dropped)
+    new_tools, depth = overlap.new_tools(dataset, split, seen), depth_of(names)
+    asked, index_s, cached = _asked(dataset, split, retriever, depth, cache, progress)
+    found, seed = measured(asked, names, new_tools), getattr(retriever.options, "seed", None)
+    named = variant or variant_of(retriever.options)
     row = Row(
         dataset=dataset.name,
-        digest=dataset.digest(split),
+        digest=digest,
         split=split,
         retriever=retriever.name,
-        variant=variant or variant_of(retriever.options),
+        variant="_".join([*([] if named == "default" else [named]), _DROPPED]) if dropped else named,
         options=asdict(retriever.options),
-        seed=getattr(retriever.options, "seed", None),
-        metrics=measured(dataset, split, asked),
-        timing=_timing(asked, index_s, cached),
+        seed=fitted.seed if seed is None else seed,
+        metrics=found.metrics,
+        intervals=found.intervals,
+        timing=_timing(asked, index_s, cached, fitted),
         params=getattr(encoder, "parameters", 0),
         encoder=encoder.fingerprint if encoder else None,
         requests=len(asked),
         failed=sum(one.ranking is None for one in asked),
+        dropped=len(dropped),
+        new_tools=None if new_tools is None else len(new_tools),
         **provenance(command),
     )
-    return Evaluation(row, tuple(asked))
+    return Evaluation(row, tuple(asked), new_tools, depth)
 
 
 def _asked(
-    dataset: Dataset, split: str, retriever: Retriever, cache: Path | None, progress: Progress | None
+    dataset: Dataset, split: str, retriever: Retriever, depth: int, cache: Path | None, progress: Progress | None
 ) -> tuple[list[Asked], float, bool]:
     """Every request asked, the seconds that indexing took, and whether vectors were known before."""
     goldless = [pair for pair in dataset.goldless(split) if dataset.kind(pair[0]) != "use"]
     requests = dataset.split(split).requests + goldless
     encoder = encoder_of(retriever)
     digests = [tool.digest() for tool in dataset.tools] if encoder else []
+    # A model may have been saved with another catalogue; what it knows of tools that are here too it keeps.
+    retriever.remove(sorted(set(retriever.ids()) - {tool.id for tool in dataset.tools}))
     with (
         tempfile.TemporaryDirectory(prefix="toolscout-evaluate-") as folder,
         SqliteStore(Path(folder) / "store.db") as store,
@@ -159,97 +178,51 @@ def _asked(
             index_s = time.perf_counter() - started
         asked = []
         for number, (request_id, text) in enumerate(requests, 1):
-            asked.append(_ask(scout, dataset, split, request_id, text))
+            asked.append(_ask(scout, dataset, split, request_id, text, depth))
             if progress:
                 progress("asking", number, len(requests))
     return asked, index_s, bool(cached)
 
 
-def command_line(dataset: str, split: str, retriever: str, settings: Sequence[str]) -> str:
+def command_line(
+    dataset: str,
+    split: str,
+    retriever: str,
+    settings: Sequence[str] = (),
+    measures: Sequence[str] = (),
+    drop_seen: bool = False,
+) -> str:
     """The command that makes the row again, without the paths of one machine."""
     words = ["toolscout", "evaluate", Path(dataset).name, "--split", split, "--retriever", Path(retriever).name]
-    return shlex.join(words + [word for setting in settings for word in ("--option", setting)])
+    words += [word for setting in settings for word in ("--option", setting)]
+    words += [word for name in measures for word in ("--measure", name)]
+    return shlex.join([*words, *(["--drop-seen"] if drop_seen else [])])
 
 
-def measured(dataset: Dataset, split: str, asked: Sequence[Asked]) -> dict[str, float]:
-    """Means over the requests with gold, and how the verdict does over all."""
-    answerable = [one for one in asked if one.gold]
-    rankings, golds = [one.ranking for one in answerable], [one.gold for one in answerable]
-    found = metrics.evaluate(rankings, golds, MEASURES)
-    train = _UNSEEN_TOOLS + "train"
-    if split.startswith(_UNSEEN_TOOLS) and split != train and train in dataset.splits:
-        found |= metrics.evaluate(rankings, golds, NEW_TOOL_MEASURES, dataset.new_tools(train, split))
-    return {name: round(value, 6) for name, value in (found | _fit_measures(asked)).items()}
-
-
-def _fit_measures(asked: Sequence[Asked]) -> dict[str, float]:
-    """How often the verdict is right, by kind of request, and how well `fit` tells the kinds apart."""
-
-    def right(kinds: Sequence[Kind], verdict: Verdict) -> float:
-        return float(np.mean([one.verdict == verdict for one in asked if one.kind in kinds]))
-
-    def auroc(kinds: Sequence[Kind]) -> float:
-        chosen = [one for one in asked if one.kind == "use" or one.kind in kinds]
-        return metrics.auroc([one.kind == "use" for one in chosen], [one.fit for one in chosen])
-
-    found = {"fit_use": right(["use"], "use")}
-    kinds: list[Kind] = [kind for kind in ("nothing_fits", "no_tool") if any(one.kind == kind for one in asked)]
-    if kinds:
-        found |= {"fit_nothing": right(kinds, "nothing_fits"), "fit_auroc": auroc(kinds)}
-    for kind in kinds:
-        found |= {f"fit_nothing.{kind}": right([kind], "nothing_fits"), f"fit_auroc.{kind}": auroc([kind])}
-    return found
-
-
-def _ask(scout: Scout, dataset: Dataset, split: str, request_id: str, text: str) -> Asked:
+def _ask(scout: Scout, dataset: Dataset, split: str, request_id: str, text: str, depth: int) -> Asked:
     gold = dataset.qrels[split].get(request_id, ())
     about = (request_id, dataset.scene(request_id), dataset.kind(request_id), gold)
     started = time.perf_counter()
     try:
-        answer = scout.search(text, max(CUTOFFS))
+        answer = scout.search(text, depth)
     except Exception as error:  # whatever a method does on one request, the others are still asked
         wrong = 0.0 if gold else 1.0
         return Asked(*about, None, wrong, None, time.perf_counter() - started, f"{type(error).__name__}: {error}")
     seconds = time.perf_counter() - started
     ranking = tuple(hit.tool_id for hit in answer.considered)
-    return Asked(*about, ranking, answer.fit or 0.0, answer.verdict, seconds)
+    return Asked(*about, ranking, answer.fit or 0.0, answer.verdict, seconds, need=answer.need)
 
 
-def _timing(asked: Sequence[Asked], index_s: float, cached: bool) -> dict[str, float | bool | None]:
+def _timing(
+    asked: Sequence[Asked], index_s: float, cached: bool, fitted: Fitted
+) -> dict[str, float | bool | str | None]:
     p50, p95 = np.percentile([one.seconds * 1000 for one in asked], [50, 95])
     return {
-        "fit_s": None,
+        "fit_s": fitted.seconds,
+        "fit_device": fitted.device,
+        "fit_params": fitted.parameters,
         "index_s": round(index_s, 3),
         "index_cached": cached,
         "query_p50_ms": round(float(p50), 3),
         "query_p95_ms": round(float(p95), 3),
     }
-
-
-def _with_settings(default: Options, name: str, settings: Sequence[str]) -> Options:
-    """Options with some values set, each checked for its name and type."""
-    types: Mapping[str, Any] = get_type_hints(type(default))
-    known = {field.name: types[field.name] for field in fields(default)}
-    values: dict[str, Any] = {}
-    for setting in settings:
-        key, equals, text = setting.partition("=")
-        if not equals or key not in known:
-            shown = ", ".join(f"{field}={getattr(default, field)}" for field in known) or "none"
-            raise BadModel(f"{setting!r:.80} is no option of {name}; give key=value with one of: {shown}")
-        values[key] = _parsed(text, known[key], setting)
-    return type(default)(**{**asdict(default), **values})
-
-
-def _parsed(text: str, kind: Any, setting: str) -> Any:
-    if kind is bool:
-        words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-        if text.lower() in words:
-            return words[text.lower()]
-    elif get_origin(kind) is Literal:
-        if text in get_args(kind):
-            return text
-        raise BadModel(f"{setting!r:.80}: the value must be one of {', '.join(map(str, get_args(kind)))}")
-    elif kind in (int, float, str):
-        with suppress(ValueError):
-            return kind(text)
-    raise BadModel(f"{setting!r:.80}: the value must be of type {getattr(kind, '__name__', kind)}")

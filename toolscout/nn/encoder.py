@@ -26,7 +26,7 @@ CARD_FILE, MODEL_FILE, TOKENIZER_FILE = "encoder.json", "model.onnx", "tokenizer
 # Counts the changes to the rules below that shape a vector (how a text is cut and fed); part of every fingerprint.
 _RULES = 1
 # Real text holds a token in every few characters: what lies behind this many is cut off before it costs any time.
-_CHARS_PER_TOKEN = 12
+CHARS_PER_TOKEN = 12
 # More threads than this do not make one short request quicker.
 _REQUEST_THREADS = 4
 # Texts in one piece of work: less than a second's worth, so that a caller can commit often.
@@ -120,7 +120,7 @@ class Encoder:
     def _tokens(self, text: str, limit: int) -> list[int]:
         """Token ids cut to the limit, the closing [SEP] kept."""
         # A lone surrogate is replaced: the tokeniser would refuse the whole text.
-        text = text[: limit * _CHARS_PER_TOKEN].encode(errors="replace").decode()
+        text = text[: limit * CHARS_PER_TOKEN].encode(errors="replace").decode()
         ids: list[int] = self._tokenizer.encode(text).ids
         return ids if len(ids) <= limit else [*ids[: limit - 1], ids[-1]]
 

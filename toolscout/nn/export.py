@@ -66,7 +66,7 @@ def export(source: Path | None = None, out: Path | None = None, precision: Preci
     if precision not in get_args(Precision):
         raise BadModel(f"precision must be one of {', '.join(get_args(Precision))}, got {precision!r}")
     default = source is None
-    source = _default_source() if source is None else Path(source).resolve()
+    source = default_source() if source is None else Path(source).resolve()
     name = DEFAULT_NAME if default else source.name
     out = encoders_folder() / f"{name}-{precision}" if out is None else Path(out)
     if out.exists() and not (out / CARD_FILE).exists() and (not out.is_dir() or any(out.iterdir())):
@@ -88,7 +88,7 @@ def export(source: Path | None = None, out: Path | None = None, precision: Preci
     return out
 
 
-def _default_source() -> Path:
+def default_source() -> Path:
     """The folder inside the weights package, found without importing it: its import asks for torch."""
     spec = importlib.util.find_spec(_DEFAULT_MODULE)
     if spec is None or not spec.submodule_search_locations:
@@ -141,12 +141,12 @@ def _read_shape(source: Path) -> Shape:
         sizes[name] = size
     if sizes["hidden"] % sizes["heads"] or sizes["hidden"] % 2 or sizes["intermediate"] % 2:
         raise BadModel(f"{source}: cannot export odd sizes, nor a hidden_size that does not divide by the heads")
-    pooling = _read_pooling(source)
+    pooling = read_pooling(source)
     epsilon, activation = float(config.get("layer_norm_eps", 1e-12)), str(config.get("hidden_act", "gelu"))
     return Shape(**sizes, epsilon=epsilon, activation=activation, pooling=pooling)
 
 
-def _read_pooling(source: Path) -> Pooling:
+def read_pooling(source: Path) -> Pooling:
     """How sentence-transformers was told to make one vector of many; the mean where nothing is said."""
     if (source / "modules.json").is_file():
         kinds = [str(module.get("type")).rpartition(".")[2] for module in _read_json(source / "modules.json")]

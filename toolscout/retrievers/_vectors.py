@@ -126,6 +126,11 @@ class VectorTable:
 
     def append(self, vectors: Floats) -> None:
         """Add rows, rounded to half precision as stores keep them, so that a reopened index ranks the same."""
+        if len(self) and vectors.shape[1] != self._width():
+            raise BadModel(
+                f"vectors of {vectors.shape[1]} numbers do not go with an index of {self._width()}; another encoder "
+                "made them: build the index again, or use the encoder that it was made with"
+            )
         self._live.append(vectors.astype(np.float16).astype(np.float32))
 
     def kill(self, row: int) -> None:

@@ -114,6 +114,17 @@ class Embedded(Protocol):
 
 
 @runtime_checkable
+class Learner(Protocol):
+    """A retriever that uses feedback at once. What it learned of a tool rests while the tool is not in the index."""
+
+    def learn(self, examples: Sequence[Example], vectors: Mapping[str, Floats] | None = None) -> None:
+        """Take feedback; the vectors of requests, by their text, spare encoding them."""
+
+    def learned(self) -> int:
+        """How many requests it has learned from and still holds."""
+
+
+@runtime_checkable
 class Speller(Protocol):
     """A retriever that knows the words of the catalogue and can tell when a request misspells one."""
 
@@ -185,6 +196,19 @@ class TrainedOn:
             gold = {tool_id for tool_ids in one.dataset.split(one.train).gold for tool_id in tool_ids}
             tools |= {tool.digest() for tool in one.dataset.tools if tool.id in gold}
         return cls(tuple(splits), frozenset(tools))
+
+    @classmethod
+    def load(cls, folder: Path) -> TrainedOn:
+        """What save wrote into a folder; nothing where it holds no trained_on.json."""
+        path = folder / TRAINED_ON_FILE
+        if not path.is_file():
+            return cls()
+        try:
+            record = json.loads(path.read_text())
+            splits = [SeenSplit(**{**split, "requests": frozenset(split["requests"])}) for split in record["splits"]]
+            return cls(tuple(splits), frozenset(record["tools"]))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise BadModel(f"{path} cannot be read ({error}); train the model again") from None
 
     def __or__(self, other: TrainedOn) -> TrainedOn:
         """What two models together have seen."""
@@ -294,15 +318,7 @@ def load_model(folder: Path) -> Retriever:
 
 def trained_on(folder: Path) -> TrainedOn:
     """What a saved model and its parts have seen; nothing where nothing was learned."""
-    seen = TrainedOn()
-    path = folder / TRAINED_ON_FILE
-    if path.is_file():
-        try:
-            record = json.loads(path.read_text())
-            splits = [SeenSplit(**{**split, "requests": frozenset(split["requests"])}) for split in record["splits"]]
-            seen = TrainedOn(tuple(splits), frozenset(record["tools"]))
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise BadModel(f"{path} cannot be read ({error}); train the model again") from None
+    seen = TrainedOn.load(folder)
     for part in read_model(folder).get("parts", {}):
         seen |= trained_on(folder / part)
     return seen

@@ -42,6 +42,10 @@ class AddReport:
     version: int
 
 
+# Begins the digest under which the vector of a request is cached, where all others are of documents.
+REQUEST_PREFIX = "request:"
+
+
 @dataclass(frozen=True, slots=True)
 class VectorBatch:
     """Cached vectors, row i belonging to digests[i]; `cursor` asks for what comes after them."""
@@ -144,7 +148,7 @@ class Store(Protocol):
         ...
 
     def prune_vectors(self) -> int:
-        """Forget the vectors, of any model, whose text no tool has any more; how many they were."""
+        """Forget the vectors, of any model, of documents that no tool has any more; how many they were."""
         ...
 
     def grant(self, principal: str, allowed: Allowed) -> None:

@@ -17,7 +17,7 @@ from toolscout.answer import Allowed, Example
 from toolscout.errors import CorruptStore, DiskFull, StoreError
 from toolscout.stores._sqlite_catalogue import Catalogue, storable
 from toolscout.stores._sqlite_files import Connections
-from toolscout.stores.base import Floats, VectorBatch
+from toolscout.stores.base import REQUEST_PREFIX, Floats, VectorBatch
 
 _HALF = np.dtype("<f2")
 
@@ -139,9 +139,10 @@ class SqliteStore(Catalogue):
         return list(missing.items())
 
     def prune_vectors(self) -> int:
-        """Forget the vectors, of any model, whose text no tool has any more; how many they were."""
+        """Forget the vectors, of any model, of documents that no tool has any more; how many they were."""
+        unused = "DELETE FROM vectors WHERE digest NOT IN (SELECT digest FROM tools) AND digest NOT GLOB ?"
         with self._files.writing() as db:
-            return db.execute("DELETE FROM vectors WHERE digest NOT IN (SELECT digest FROM tools)").rowcount
+            return db.execute(unused, (f"{REQUEST_PREFIX}*",)).rowcount
 
     def _matrix(self, blobs: list[bytes]) -> Floats:
         if len({len(blob) for blob in blobs}) > 1:

@@ -1,0 +1,102 @@
+"""Makes the page of a folder of results: FOLDER/README.md out of FOLDER/*.jsonl, with plots beside it.
+
+Works in any folder that `toolscout evaluate --json` or `toolscout bench --json` wrote rows to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from toolscout.errors import ToolscoutError
+from toolscout.evaluation import _by_gold, _tables, plots
+from toolscout.evaluation._figures import Figure, figures, lines_of_tests
+from toolscout.evaluation._lines import Line, Row, read_folder
+
+PAGE = "README.md"
+# How a page is known that may be written over.
+_MARK = "<!-- made by toolscout results -->"
+_HEAD = f"""{_MARK}
+# Results
+
+Made by `toolscout results` from the rows beside it. A row says what was measured, by which command, with which options,
+on which machine and at which commit (a plus: with changes on top of it). Scores are percentages. R is recall, N is true
+NDCG (the ideal counts every gold tool), C is COMP (all gold tools among the first k); new R is recall over the gold
+tools that training never had, known R over the others. A request that failed scores 0. Of rows that differ in the seed
+only, the mean stands here, never the best, with the standard deviation behind ±; otherwise the newest counts. Where an
+interval of R@5 stands, it comes from resampling scenes, as requests of one scene are not independent; of several seeds
+it is the mean of theirs. Scores of single requests lie in `*.scores/` beside the rows.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything that a folder's rows make: texts by file name, and figures."""
+
+    texts: dict[str, str]
+    figures: tuple[Figure, ...]
+
+
+def make(folder: Path, with_plots: bool = True) -> Report:
+    """Read the rows and make it all, without writing anything."""
+    lines, bench = read_folder(folder)
+    by_gold = _by_gold.groups_by_row(folder, [line for chosen in lines_of_tests(lines) for line in chosen])
+    found = tuple(figures(lines, bench, by_gold)) if with_plots else ()
+    texts = {PAGE: "\n".join(_page(lines, bench, found)).rstrip() + "\n"}
+    if by_gold:
+        texts[_by_gold.NAME] = _by_gold.text(by_gold)
+    return Report(texts, found)
+
+
+def stale(folder: Path, with_plots: bool = True) -> list[Path]:
+    """The files that are missing or that the rows have left behind."""
+    return _stale(folder, make(folder, with_plots))
+
+
+def _stale(folder: Path, report: Report) -> list[Path]:
+    old = [folder / name for name, text in report.texts.items() if _read(folder / name) != text]
+    return old + [folder / one.file for one in report.figures if plots.drawn(folder / one.file) != one.digest()]
+
+
+def write(folder: Path, with_plots: bool = True) -> list[Path]:
+    """Write what is stale; plots that show the current data stay as they are."""
+    report = make(folder, with_plots)
+    page = _read(folder / PAGE)
+    if page is not None and not page.startswith(_MARK):
+        raise ToolscoutError(f"{folder / PAGE} was not made by toolscout results; rename it, and run again")
+    old = _stale(folder, report)
+    drawings = [one for one in report.figures if folder / one.file in old]
+    if drawings:
+        plots.check_library()  # before anything is written
+    try:
+        for one in drawings:
+            plots.draw(one, folder / one.file)
+        for name, text in report.texts.items():
+            (folder / name).write_text(text, encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise ToolscoutError(f"{error.filename or folder} cannot be written ({error.strerror})") from None
+    return old
+
+
+def _page(lines: list[Line], bench: list[Row], found: tuple[Figure, ...]) -> Iterator[str]:
+    yield _HEAD
+    cost = ""
+    for one in found:
+        picture = f"![{one.heading}]({one.file})\n"
+        if not one.caption:
+            cost = picture
+            continue
+        yield f"\n## {one.heading}\n\n{one.caption}\n\n{picture}"
+    yield from _tables.quality(lines)
+    if bench:
+        yield from _tables.bench(bench, cost)
+
+
+def _read(path: Path) -> str | None:
+    try:
+        return path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ToolscoutError(f"{path} cannot be read ({error}); remove it, and run again") from None

@@ -1,0 +1,40 @@
+"""Options of a method given as "key=value", each checked for its name and type."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, fields
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from toolscout.errors import BadModel
+from toolscout.retrievers.base import OptionsT
+
+
+def with_settings(default: OptionsT, name: str, settings: Sequence[str]) -> OptionsT:
+    """Options with some values set; `name` is the method that the errors speak of."""
+    types: Mapping[str, Any] = get_type_hints(type(default))
+    known = {field.name: types[field.name] for field in fields(default)}
+    values: dict[str, Any] = {}
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals or key not in known:
+            shown = ", ".join(f"{field}={getattr(default, field)}" for field in known) or "none"
+            raise BadModel(f"{setting!r:.80} is no option of {name}; give key=value with one of: {shown}")
+        values[key] = _parsed(text, known[key], setting)
+    return type(default)(**{**asdict(default), **values})
+
+
+def _parsed(text: str, kind: Any, setting: str) -> Any:
+    if kind is bool:
+        words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+        if text.lower() in words:
+            return words[text.lower()]
+    elif get_origin(kind) is Literal:
+        if text in get_args(kind):
+            return text
+        raise BadModel(f"{setting!r:.80}: the value must be one of {', '.join(map(str, get_args(kind)))}")
+    elif kind in (int, float, str):
+        with suppress(ValueError):
+            return kind(text)
+    raise BadModel(f"{setting!r:.80}: the value must be of type {getattr(kind, '__name__', kind)}")

@@ -1,0 +1,236 @@
+"""Tools with a vector each: what the methods share that rank by the cosine to a request's vector."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from toolscout.answer import Allowed, ExactName, Hit, Reason, Similarity
+from toolscout.errors import BadModel, MissingEncoder
+from toolscout.nn.encoder import Encoder
+from toolscout.retrievers._names import EXACT_BONUS, Names
+from toolscout.retrievers._rows import Rows
+from toolscout.retrievers._vectors import VectorTable
+from toolscout.retrievers.base import Floats, Options, Pairs, TextEncoder, Vectors, check_k, hits_of
+from toolscout.tool import Listing, Searchable
+
+# Rows are never used again; where more than this beside the living ones are dead, the table is written anew.
+_DEAD_KEPT = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderOptions(Options):
+    """`encoder`: a folder, "" for the default one. `graph_above`: more tools than this are searched approximately."""
+
+    encoder: str = ""
+    graph_above: int = 200_000
+
+
+class Documents:
+    """Live index of the tools' vectors. A tool whose document has no vector yet waits: it is not searched.
+
+    A method says in `_served` which vector stands for a tool, and in `_bonuses` what a tool's score is besides its
+    cosine.
+    """
+
+    def __init__(self, options: EncoderOptions, encoder: TextEncoder | None) -> None:
+        """Start empty; the encoder is opened when it is first needed."""
+        self._encoder_folder, self._graph_above = options.encoder, options.graph_above
+        self._encoder = encoder
+        self._rows = Rows()
+        self._names = Names()
+        self._table = VectorTable()
+        self._waiting: dict[str, Searchable] = {}
+        self._vectors: dict[str, Floats] = {}
+        self._lock = threading.RLock()
+
+    def _served(self, tool_id: str, document: Floats) -> Floats:
+        """The vector that stands for a tool with this document; called when a tool comes or changes."""
+        return document
+
+    def _bonuses(self, vector: Floats) -> Mapping[str, float]:
+        """What some tools' scores are besides their cosine, for a request with this vector."""
+        return {}
+
+    def open_encoder(self) -> TextEncoder:
+        """The encoder, opened on first use."""
+        if self._encoder is None:
+            self._encoder = Encoder.load(Path(self._encoder_folder) if self._encoder_folder else None)
+        return self._encoder
+
+    def waiting(self) -> int:
+        """How many tools cannot be found yet, since their vectors are not known."""
+        return len(self._waiting)
+
+    def __len__(self) -> int:
+        """How many tools can be searched."""
+        return len(self._rows)
+
+    def ids(self) -> list[str]:
+        """The ids of all tools, those that wait included."""
+        return [*filter(None, self._rows.ids), *self._waiting]
+
+    def add(self, tools: Sequence[Searchable], vectors: Vectors | None = None) -> None:
+        """Take tools with the vectors given; None encodes them here, a vector that is missing makes its tool wait."""
+        if vectors is None:
+            texts = list({tool.digest(): tool.document() for tool in tools}.items())
+            vectors = {
+                texts[position][0]: vector
+                for positions, batch in self.open_encoder().encode_documents([text for _, text in texts])
+                for position, vector in zip(positions.tolist(), batch, strict=True)
+            }
+        with self._lock:
+            latest = {tool.id: tool for tool in tools}
+            known = {tool_id: digest for tool_id, tool in latest.items() if (digest := tool.digest()) in vectors}
+            self.remove(list(latest))
+            self._waiting.update({tool_id: tool for tool_id, tool in latest.items() if tool_id not in known})
+            self._place({tool_id: self._served(tool_id, vectors[digest]) for tool_id, digest in known.items()})
+            for tool_id in known:
+                self._names.add(tool_id, latest[tool_id].aliases)
+
+    def arrived(self, vectors: Vectors) -> None:
+        """Take in the waiting tools whose vectors are among these."""
+        with self._lock:
+            self.add([tool for tool in self._waiting.values() if tool.digest() in vectors], vectors)
+
+    def remove(self, ids: Sequence[str]) -> None:
+        """Forget tools."""
+        with self._lock:
+            for tool_id in ids:
+                self._waiting.pop(tool_id, None)
+                row = self._rows.remove(tool_id)
+                if row is not None:
+                    self._table.kill(row)
+                    self._names.remove(tool_id)
+
+    def _place(self, vectors: Mapping[str, Floats]) -> None:
+        """Give tools these vectors in place of those they had."""
+        if not vectors:
+            return
+        for tool_id in vectors:
+            row = self._rows.remove(tool_id)
+            if row is not None:
+                self._table.kill(row)
+        if len(self._table) > 2 * len(self._rows) + _DEAD_KEPT:
+            alive = self._rows.alive()
+            rows, table = Rows([self._rows.ids[row] for row in alive]), VectorTable()
+            if len(alive):
+                table.append(self._table.rows(alive))
+            self._rows, self._table = rows, table
+        self._table.append(np.stack(list(vectors.values())))
+        for tool_id in vectors:
+            self._rows.add(tool_id)
+
+    def search(self, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[list[Hit]]:
+        """Rank every tool that has a vector."""
+        ranked = self.rank(requests, k, allowed)
+        return [hits_of(self, request, pairs) for request, pairs in zip(requests, ranked, strict=True)]
+
+    def rank(self, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[Pairs]:
+        """What search ranks, without reasons."""
+        check_k(k)
+        if not len(self) or not requests:
+            return [[] for _ in requests]
+        self._encode(requests)
+        return [self._nearest(request, self._encoded(request), k, allowed) for request in requests]
+
+    def why(self, request: str, ids: Sequence[str]) -> list[tuple[Reason, ...]]:
+        """Names and similarities."""
+        vector = self._encoded(request)
+        with self._lock:
+            rows = [self._rows.row(tool_id) for tool_id in ids]
+            known = np.array([row for row in rows if row is not None], dtype=np.int64)
+            scores = iter(self._table.scores(vector, known).tolist() if len(known) else ())
+            named = self._names.find(request)
+        reasons: list[tuple[Reason, ...]] = []
+        for tool_id, row in zip(ids, rows, strict=True):
+            similarity = () if row is None else (Similarity(round(next(scores), 6)),)
+            reasons.append((ExactName(named[tool_id]), *similarity) if tool_id in named else similarity)
+        return reasons
+
+    def is_name(self, request: str) -> bool:
+        """Whether the request is nothing but the name of a tool."""
+        return self._names.is_name(request)
+
+    def explain(self, request: str, hits: Sequence[Hit]) -> list[Hit]:
+        """All reasons are known at once: nothing to add."""
+        return list(hits)
+
+    def _encode(self, requests: Sequence[str]) -> None:
+        """Encode requests together, and keep their vectors until the next search: they are asked for again."""
+        kept = {request: self._vectors[request] for request in requests if request in self._vectors}
+        missing = [request for request in dict.fromkeys(requests) if request not in kept]
+        if len(missing) == 1:
+            kept[missing[0]] = self.open_encoder().encode_request(missing[0])
+        elif missing:
+            kept.update(zip(missing, self.open_encoder().encode(missing), strict=True))
+        self._vectors = kept
+
+    def _encoded(self, request: str) -> Floats:
+        vector = self._vectors.get(request)
+        return self.open_encoder().encode_request(request) if vector is None else vector
+
+    def _nearest(self, request: str, vector: Floats, k: int, allowed: Allowed | None) -> Pairs:
+        """The best by cosine plus bonus; a bonus is the same whoever asks, so `allowed` only leaves tools out."""
+        with self._lock:
+            bonuses = {i: b for i, b in self._bonuses(vector).items() if allowed is None or allowed.permits(i)}
+            among = None if allowed is None else self._rows.allowed(allowed)
+            # As many more as may fall behind.
+            rows, scores = self._table.search(vector, k + sum(bonus < 0 for bonus in bonuses.values()), among)
+            pairs = {self._rows.ids[row]: score for row, score in zip(rows.tolist(), scores.tolist(), strict=True)}
+            named = [i for i in self._names.find(request) if allowed is None or allowed.permits(i)]
+            places = {i: self._rows.row(i) for i in dict.fromkeys([*named, *bonuses]) if i not in pairs}
+            absent = {i: row for i, row in places.items() if row is not None}
+            more = self._table.scores(vector, np.array(list(absent.values()), dtype=np.int64))
+            pairs |= dict(zip(absent, more.tolist(), strict=True))
+        for tool_id, bonus in bonuses.items():
+            if tool_id in pairs:
+                pairs[tool_id] += bonus
+        for tool_id in named:
+            pairs[tool_id] += EXACT_BONUS
+        return sorted(pairs.items(), key=lambda pair: (-pair[1], pair[0]))[:k]
+
+    def build_graph(self) -> bool:
+        """Link the vectors into a graph where there are enough of them; says whether it did."""
+        with self._lock:
+            due = len(self) > self._graph_above and not self._table.has_graph
+            if due:
+                self._table.build_graph()
+            return due
+
+    def _save_documents(self, folder: Path) -> None:
+        """Write vectors, ids and the tools that wait."""
+        self._table.save(folder / "vectors")
+        waiting = [
+            [t.id, t.namespace, t.name, list(t.aliases), t.document(), t.digest()] for t in self._waiting.values()
+        ]
+        record = {"ids": self._rows.ids, "aliases": self._names.aliases, "waiting": waiting}
+        (folder / "rows.json").write_text(json.dumps(record))
+
+    def _load_documents(self, folder: Path, model: Mapping[str, Any]) -> None:
+        """Open what was saved; the encoder must be the one the vectors were made with."""
+        try:
+            saved = json.loads((folder / "rows.json").read_text())
+            self._rows = Rows(saved["ids"])
+            for tool_id in filter(None, saved["ids"]):
+                self._names.add(tool_id, saved["aliases"].get(tool_id, ()))
+            for tool_id, namespace, name, aliases, text, digest in saved["waiting"]:
+                self._waiting[tool_id] = Listing(tool_id, namespace, name, tuple(aliases), text, digest)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BadModel(f"the vector index in {folder} cannot be read ({error}); build it again") from None
+        self._table = VectorTable.load(folder / "vectors")
+        made_with = model.get("encoder")
+        if made_with and made_with != self._fingerprint():
+            raise BadModel(f"{folder} was made with another encoder ({made_with}); build the index again")
+
+    def _fingerprint(self) -> str:
+        try:
+            return self.open_encoder().fingerprint
+        except MissingEncoder:
+            return ""

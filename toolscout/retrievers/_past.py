@@ -1,0 +1,229 @@
+"""Past requests with the tools they used, and what the nearest of them say of each tool."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from toolscout.answer import Example
+from toolscout.dataset import request_digest
+from toolscout.errors import BadModel
+from toolscout.retrievers._requests import MAX_REQUEST_CHARS
+from toolscout.retrievers._vectors import VectorTable
+from toolscout.retrievers.base import Floats
+
+_FILE = "requests.json"
+_TENANT = "tenant "
+_DEAD_KEPT = 1024
+# Where some of the nearest do not count, as many times more are looked at, and never more than this.
+_WIDER = 4
+_LOOKED_AT = 10_000
+_SECONDS_A_DAY = 86_400
+
+
+@dataclass(slots=True)
+class Entry:
+    """A request of one source: whether each tool was used (1) or rejected (-1), and when that was last said."""
+
+    request: str
+    source: str
+    tools: dict[str, int]
+    time: float
+    row: int = field(default=-1, compare=False)
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """One source's request is one entry, however it is cased and spaced."""
+        return (self.source, request_digest(self.request))
+
+    @property
+    def private(self) -> bool:
+        """Whether a tenant asked this: others may not read it."""
+        return self.source.startswith(_TENANT)
+
+
+class Neighbour(NamedTuple):
+    """A past request and its cosine to the new one."""
+
+    entry: Entry
+    cosine: float
+
+
+class Past:
+    """Remembers up to `keep` requests; those of which nothing was said for longest leave first.
+
+    The same request of the same source is one entry, however often it comes: what was said last of a tool stands. The
+    source of a request is its tenant where it has one, since that is who asks. A time that lies ahead is taken as now,
+    so that no wrong clock makes all others old.
+    """
+
+    def __init__(self, keep: int) -> None:
+        """Start empty."""
+        self._keep = keep
+        self._entries: dict[tuple[str, str], Entry] = {}
+        self._rows: list[Entry | None] = []
+        self._table = VectorTable()
+        self._sources: Counter[str] = Counter()
+        self.newest = -math.inf
+
+    def __len__(self) -> int:
+        """How many requests are remembered."""
+        return len(self._entries)
+
+    def digests(self) -> list[str]:
+        """The digests of their texts."""
+        return [digest for _, digest in self._entries]
+
+    def add(self, examples: Sequence[Example], vectors: Floats) -> None:
+        """Remember requests, given their vectors; one that says nothing of any tool is left out."""
+        new: list[Entry] = []
+        rows: list[Floats] = []
+        now = datetime.now(UTC).timestamp()
+        for example, vector in zip(examples, vectors, strict=True):
+            entry = _entry(example, now)
+            if not entry.tools or not entry.request.strip():
+                continue
+            known = self._entries.pop(entry.key, None)
+            if known is None:
+                new.append(entry)
+                rows.append(vector)
+                self._sources[entry.source] += 1
+            else:
+                older, newer = (known, entry) if known.time <= entry.time else (entry, known)
+                known.tools, known.time = older.tools | newer.tools, newer.time
+            self._entries[entry.key] = entry if known is None else known
+            self.newest = max(self.newest, entry.time)
+        for row, entry in enumerate(new, len(self._table)):
+            entry.row = row
+        self._rows += new
+        if rows:
+            self._table.append(np.stack(rows))
+        self._shrink()
+
+    def _shrink(self) -> None:
+        while len(self._entries) > self._keep:
+            entry = self._entries.pop(next(iter(self._entries)))
+            self._sources[entry.source] -= 1
+            if not self._sources[entry.source]:
+                del self._sources[entry.source]
+            self._rows[entry.row] = None
+            self._table.kill(entry.row)
+        if len(self._table) > 2 * len(self._entries) + _DEAD_KEPT:
+            self._compact()
+
+    def _compact(self) -> None:
+        """Write the table anew, in the order of the entries."""
+        table, entries = VectorTable(), list(self._entries.values())
+        if entries:
+            table.append(self._table.rows(np.array([entry.row for entry in entries], dtype=np.int64)))
+        for row, entry in enumerate(entries):
+            entry.row = row
+        self._table, self._rows = table, list(entries)
+
+    def nearest(
+        self, vector: Floats, count: int, share: float, least: float, counts: Callable[[Entry], bool]
+    ) -> list[Neighbour]:
+        """The nearest requests above the cosine `least` that count, best first.
+
+        Where there are several sources, one fills at most this share of the places, as long as others fill the rest.
+        """
+        places = max(1, math.floor(share * count)) if len(self._sources) > 1 else count
+        wanted = count if places == count else count * _WIDER
+        while self._entries:
+            rows, cosines = self._table.search(vector, wanted)
+            near = cosines > least
+            found = [
+                Neighbour(entry, cosine)
+                for row, cosine in zip(rows[near].tolist(), cosines[near].tolist(), strict=True)
+                if (entry := self._rows[row]) is not None and counts(entry)
+            ]
+            picked, left = _picked(sorted(found, key=_order), count, places)
+            # What lies beyond the rows that were looked at is farther than all of them.
+            if len(picked) == count or not near.all() or wanted >= min(len(self._entries), _LOOKED_AT):
+                return sorted([*picked, *left[: count - len(picked)]], key=_order)
+            wanted *= _WIDER
+        return []
+
+    def save(self, folder: Path) -> None:
+        """Write the requests as json and their vectors as npy, in one order."""
+        self._compact()
+        folder.mkdir(parents=True, exist_ok=True)
+        self._table.save(folder)
+        entries = [[entry.request, entry.source, entry.tools, entry.time] for entry in self._entries.values()]
+        (folder / _FILE).write_text(json.dumps({"newest": self.newest if entries else None, "entries": entries}))
+
+    @classmethod
+    def load(cls, folder: Path, keep: int) -> Past:
+        """Open what save wrote."""
+        past = cls(keep)
+        try:
+            saved = json.loads((folder / _FILE).read_text())
+            for row, (request, source, tools, time) in enumerate(saved["entries"]):
+                entry = Entry(request, source, tools, time, row)
+                past._entries[entry.key] = entry
+                past._rows.append(entry)
+                past._sources[entry.source] += 1
+            past.newest = float(saved["newest"]) if past._rows else past.newest
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BadModel(f"the requests in {folder} cannot be read ({error}); train the model again") from None
+        past._table = VectorTable.load(folder)
+        if not len(past._table) == len(past._rows) == len(past._entries):
+            raise BadModel(f"{folder} has {len(past._rows)} requests but {len(past._table)} vectors; train it again")
+        past._shrink()
+        return past
+
+
+def votes(neighbours: Sequence[Neighbour], newest: float, power: float, half_life: float) -> dict[str, float]:
+    """What the neighbours, best first, say of each tool: near 1 for surely used, near -1 for surely rejected.
+
+    A neighbour weighs its cosine to the `power`, halved for every `half_life` days that it is older than the newest
+    request; a source's second one weighs half of that, its third a third. What one source says of a tool, the weights
+    added up to x, is right with the chance x / (1 + x), and sources are taken to be wrong independently of each other.
+    So however much one source says, it is heard as one voice: two or three others with as near a request outvote it.
+    """
+    said: dict[str, dict[str, float]] = {}
+    spoken: Counter[str] = Counter()
+    for entry, cosine in neighbours:
+        spoken[entry.source] += 1
+        fresh = 0.5 ** ((newest - entry.time) / _SECONDS_A_DAY / half_life)
+        weight = cosine**power * fresh / spoken[entry.source]
+        for tool_id, sign in entry.tools.items():
+            by = said.setdefault(tool_id, {})
+            by[entry.source] = by.get(entry.source, 0.0) + sign * weight
+    return {tool_id: _sure(by.values()) - _sure(-x for x in by.values()) for tool_id, by in said.items()}
+
+
+def _sure(weights: Iterable[float]) -> float:
+    return 1 - math.prod(1 / (1 + x) for x in weights if x > 0)
+
+
+def _order(one: Neighbour) -> tuple[float, float, str, str]:
+    """Nearest first; of equals the latest, then by text and source, so that a search is deterministic."""
+    return (-one.cosine, -one.entry.time, one.entry.request, one.entry.source)
+
+
+def _picked(found: Sequence[Neighbour], count: int, places: int) -> tuple[list[Neighbour], list[Neighbour]]:
+    """The first `count` with at most so many places for each source; and those that were passed over."""
+    picked: list[Neighbour] = []
+    left: list[Neighbour] = []
+    filled: Counter[str] = Counter()
+    for one in found:
+        fits = len(picked) < count and filled[one.entry.source] < places
+        (picked if fits else left).append(one)
+        filled[one.entry.source] += fits
+    return picked, left
+
+
+def _entry(example: Example, now: float) -> Entry:
+    time = example.time if example.time.tzinfo else example.time.replace(tzinfo=UTC)
+    tools = dict.fromkeys(example.rejected, -1) | dict.fromkeys(example.used, 1)
+    source = f"{_TENANT}{example.tenant}" if example.tenant else f"source {example.source}"
+    return Entry(example.request[:MAX_REQUEST_CHARS], source, tools, min(time.timestamp(), now))

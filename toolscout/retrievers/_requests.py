@@ -1,0 +1,121 @@
+"""What the methods share that hold requests whose tools are known: the examples of datasets, encoded once."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from toolscout import metrics
+from toolscout.answer import Allowed, Example
+from toolscout.retrievers.base import (
+    FitProgress,
+    Floats,
+    Pairs,
+    Retriever,
+    SeenSplit,
+    TextEncoder,
+    TrainedOn,
+    TrainingSet,
+)
+
+# What is longer is cut: an encoder reads far less.
+MAX_REQUEST_CHARS = 4_000
+_FOLDER = "encoded"
+_CHUNK = 512
+_DEV_K = 5
+
+
+def vectors_of(examples: Sequence[Example], given: Mapping[str, Floats] | None, encoder: TextEncoder) -> Floats:
+    """A vector for each example's request, in half precision as stores keep them; those not given are encoded here."""
+    known = dict(given or {})
+    missing = list({example.request: None for example in examples if example.request not in known})
+    if missing:
+        texts = [text[:MAX_REQUEST_CHARS] for text in missing]
+        encoded = encoder.encode(texts) if len(texts) > 1 else [encoder.encode_request(texts[0])]
+        known.update(zip(missing, encoded, strict=True))
+    return np.stack([known[example.request] for example in examples]).astype(np.float16).astype(np.float32)
+
+
+def train_examples(data: Sequence[TrainingSet]) -> list[Example]:
+    """The requests of the train splits with their gold; the dataset is their source."""
+    examples = []
+    for one in data:
+        split = one.dataset.split(one.train)
+        for (_, text), gold in zip(split.requests, split.gold, strict=True):
+            examples.append(Example(text, used=gold, source=one.dataset.name))
+    return examples
+
+
+def dev_recall(rank: Callable[[Sequence[str], int, Allowed], list[Pairs]], data: Sequence[TrainingSet]) -> float:
+    """Mean recall@5 over the dev splits, each among the tools of its own dataset."""
+    values = []
+    for one in data:
+        if one.dev:
+            split = one.dataset.split(one.dev)
+            among = Allowed.of(ids=(tool.id for tool in one.dataset.tools))
+            ranked = rank([text for _, text in split.requests], _DEV_K, among)
+            rankings = [[tool_id for tool_id, _ in pairs] for pairs in ranked]
+            values.append(metrics.evaluate(rankings, split.gold, [f"recall@{_DEV_K}"])[f"recall@{_DEV_K}"])
+    return float(np.mean(values))
+
+
+class Encoding:
+    """Encodes the texts of a fit, and keeps what is done in the model's folder: an interrupted fit goes on there."""
+
+    def __init__(self, encoder: TextEncoder, folder: Path, progress: FitProgress | None) -> None:
+        """Encode with this, keep there, and report to that."""
+        self._encoder = encoder
+        self._folder = folder / _FOLDER
+        self._progress = progress
+        self._folder.mkdir(parents=True, exist_ok=True)
+
+    def requests(self, examples: Sequence[Example]) -> dict[str, Floats]:
+        """The vectors of the examples' requests, by their text."""
+        texts = list({example.request: None for example in examples})
+        cut = [text[:MAX_REQUEST_CHARS] for text in texts]
+        return dict(zip(texts, self._encoded("requests", cut, self._encoder.encode), strict=True))
+
+    def tools(self, retriever: Retriever, data: Sequence[TrainingSet]) -> None:
+        """Add the tools of all sets to a retriever."""
+        tools = {tool.id: tool for one in data for tool in one.dataset.tools}
+        texts = {tool.digest(): tool.document() for tool in tools.values()}
+        vectors = self._encoded("documents", list(texts.values()), self._documents)
+        retriever.add(list(tools.values()), dict(zip(texts, vectors, strict=True)))
+
+    def done(self) -> None:
+        """The model is complete: nothing is left to go on with."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _documents(self, texts: Sequence[str]) -> Floats:
+        vectors = np.empty((len(texts), self._encoder.dimension), dtype=np.float32)
+        for positions, rows in self._encoder.encode_documents(texts):
+            vectors[positions] = rows
+        return vectors
+
+    def _encoded(self, what: str, texts: Sequence[str], encode: Callable[[Sequence[str]], Floats]) -> list[Floats]:
+        found: list[Floats] = []
+        for start in range(0, len(texts), _CHUNK):
+            chunk = texts[start : start + _CHUNK]
+            key = hashlib.blake2b("\0".join([what, self._encoder.fingerprint, *chunk]).encode(errors="replace"))
+            path = self._folder / f"{key.hexdigest()[:32]}.npy"
+            if not path.exists():
+                partial = path.with_suffix(f".{os.getpid()}")
+                with partial.open("wb") as stream:
+                    np.save(stream, encode(chunk).astype(np.float16))
+                partial.replace(path)
+            found.extend(np.load(path).astype(np.float32))
+            if self._progress:
+                self._progress(f"encoding {what}", len(found), len(texts))
+        return found
+
+
+def with_digests(seen: TrainedOn, digests: Collection[str]) -> TrainedOn:
+    """What a model has seen, with requests it learned besides: no split that holds one may judge it."""
+    known = frozenset[str]().union(*(split.requests for split in seen.splits))
+    learned = frozenset(digests) - known
+    return seen | TrainedOn((SeenSplit("feedback", "", "feedback", "train", learned),)) if learned else seen

@@ -1,0 +1,203 @@
+"""centroid: a tool's vector is its document's, mixed with the mean of the requests that used it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolscout.answer import Example
+from toolscout.dataset import request_digest
+from toolscout.errors import BadModel
+from toolscout.retrievers._documents import Documents, EncoderOptions
+from toolscout.retrievers._requests import Encoding, dev_recall, train_examples, vectors_of, with_digests
+from toolscout.retrievers.base import (
+    FitProgress,
+    FitReport,
+    Floats,
+    TextEncoder,
+    TrainedOn,
+    TrainingSet,
+    read_model,
+    read_options,
+    write_model,
+)
+
+_SUMS = "sums.json"
+_ABSENT_KEPT = 100_000
+_TRIED_ALPHA = (0.0, 0.25, 0.5)
+_TRIED_TAU = (3.0, 10.0, 30.0, 100.0)
+
+
+@dataclass(frozen=True, slots=True)
+class CentroidOptions(EncoderOptions):
+    """`alpha`: the document's share where requests are many. `tau`: how many requests make half of the others' share.
+
+    Of n requests the mean has the share (1 - alpha) n / (n + tau).
+    """
+
+    alpha: float = 0.25
+    tau: float = 10.0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be mixed."""
+        if not 0 <= self.alpha <= 1 or self.tau < 0:
+            raise BadModel(f"alpha must lie between 0 and 1 and tau be 0 or more, got {self}")
+
+
+class Centroid(Documents):
+    """Live vectors that move with every request that used their tool; a tool without requests is its document.
+
+    A request counts once for a tool, however often it comes. A rejection takes that request back out of the mean and
+    does nothing else: a mean has no place for what a tool is not for. What was learned of a removed tool rests and
+    counts again when a tool of the same id is added; a changed document keeps the mean of its requests.
+    """
+
+    name: ClassVar[str] = "centroid"
+
+    def __init__(self, options: CentroidOptions | None = None, encoder: TextEncoder | None = None) -> None:
+        """Start empty; the encoder is opened when it is first needed."""
+        self.options = options or CentroidOptions()
+        super().__init__(self.options, encoder)
+        self._sums: dict[str, Floats] = {}
+        self._requests: dict[str, set[str]] = {}
+        # The own vectors of the tools in the index whose vector there is a mixed one.
+        self._own: dict[str, Floats] = {}
+        self._seen = TrainedOn()
+        self._fit: dict[str, Any] | None = None
+
+    def learn(self, examples: Sequence[Example], vectors: Mapping[str, Floats] | None = None) -> None:
+        """Take requests into the means of the tools they used."""
+        if not examples:
+            return
+        rows = vectors_of(examples, vectors, self.open_encoder())
+        with self._lock:
+            changed: set[str] = set()
+            for example, vector in zip(examples, rows, strict=True):
+                if example.request.strip():
+                    digest = request_digest(example.request)
+                    changed.update(i for i in example.used if self._count(i, digest, vector, 1))
+                    turned_down = set(example.rejected).difference(example.used)
+                    changed.update(i for i in turned_down if self._count(i, digest, vector, -1))
+            self._mix(changed)
+            self._forget_absent()
+
+    def _count(self, tool_id: str, digest: str, vector: Floats, sign: int) -> bool:
+        """Take a request in or out; whether that changes anything."""
+        requests = self._requests.get(tool_id, set())
+        if (digest in requests) == (sign > 0):
+            return False
+        if tool_id not in self._requests:
+            row = self._rows.row(tool_id)
+            if row is not None:  # until now its row was its document
+                self._own[tool_id] = self._table.rows(np.array([row]))[0]
+            self._requests[tool_id] = requests
+            self._sums[tool_id] = np.zeros_like(vector)
+        self._sums[tool_id] += sign * vector
+        requests.symmetric_difference_update([digest])
+        return True
+
+    def _mix(self, ids: Iterable[str]) -> None:
+        here = sorted(tool_id for tool_id in ids if tool_id in self._own)
+        self._place({tool_id: self._mixed(tool_id) for tool_id in here})
+
+    def _mixed(self, tool_id: str) -> Floats:
+        document, count = self._own[tool_id], len(self._requests[tool_id])
+        if not count:
+            return document
+        share = (1 - self.options.alpha) * count / (count + self.options.tau)
+        mixed: Floats = (1 - share) * document + (share / count) * self._sums[tool_id]
+        length = float(np.linalg.norm(mixed))
+        return (mixed / length).astype(np.float32) if length > 0 else document
+
+    def _served(self, tool_id: str, document: Floats) -> Floats:
+        if tool_id not in self._requests:
+            return document
+        self._own[tool_id] = document.astype(np.float16).astype(np.float32)
+        return self._mixed(tool_id)
+
+    def _forget_absent(self) -> None:
+        """Feedback may name tools that never come: where they are too many, the earlier half of them is forgotten."""
+        if len(self._requests) - len(self._own) > _ABSENT_KEPT:
+            absent = [tool_id for tool_id in self._requests if tool_id not in self._own]
+            for tool_id in absent[: len(absent) // 2]:
+                del self._requests[tool_id], self._sums[tool_id]
+
+    def learned(self) -> int:
+        """How many different requests are counted."""
+        return len(self._digests())
+
+    def _digests(self) -> frozenset[str]:
+        return frozenset[str]().union(*self._requests.values())
+
+    def remove(self, ids: Sequence[str]) -> None:
+        """Forget tools; the means of their requests rest."""
+        with self._lock:
+            super().remove(ids)
+            for tool_id in ids:
+                self._own.pop(tool_id, None)
+
+    def fit(self, data: Sequence[TrainingSet], folder: Path, progress: FitProgress | None = None) -> FitReport:
+        """Take in the train splits, and choose on the dev splits how documents and requests are mixed."""
+        started = time.perf_counter()
+        examples = train_examples(data)
+        encoding = Encoding(self.open_encoder(), folder, progress)
+        self.remove(self.ids())
+        self._sums, self._requests = {}, {}
+        encoding.tools(self, data)
+        self.learn(examples, encoding.requests(examples))
+        dev = {}
+        if any(one.dev for one in data):
+            tried = {pair: self._tried(data, *pair) for pair in product(_TRIED_ALPHA, _TRIED_TAU)}
+            alpha, tau = max(tried, key=lambda pair: (tried[pair], pair))  # of equals the one nearest to documents
+            dev = {"recall@5": self._tried(data, alpha, tau)}
+        numbers = len(self._sums) * self.open_encoder().dimension
+        report = FitReport(time.perf_counter() - started, "cpu", numbers, dev)
+        self._seen, self._fit = TrainedOn.of(data), asdict(report)
+        self.save(folder)
+        encoding.done()
+        return report
+
+    def _tried(self, data: Sequence[TrainingSet], alpha: float, tau: float) -> float:
+        self.options = replace(self.options, alpha=alpha, tau=tau)
+        self._mix(self._own)
+        return dev_recall(self.rank, data)
+
+    def save(self, folder: Path) -> None:
+        """Write the sums of requests, the tools, and what was seen in training."""
+        with self._lock:
+            write_model(folder, self, encoder=self._fingerprint(), **({"fit": self._fit} if self._fit else {}))
+            self._save_documents(folder)
+            record = {"requests": {i: sorted(digests) for i, digests in self._requests.items()}, "own": [*self._own]}
+            (folder / _SUMS).write_text(json.dumps(record))
+            np.save(folder / "sums.npy", _stacked(self._sums, np.float32))
+            np.save(folder / "own.npy", _stacked(self._own, np.float16))
+            with_digests(self._seen, self._digests()).save(folder)
+
+    @classmethod
+    def load(cls, folder: Path, encoder: TextEncoder | None = None) -> Self:
+        """Open a saved index; the encoder must be the one its vectors were made with."""
+        model = read_model(folder)
+        loaded = cls(read_options(CentroidOptions, model), encoder)
+        loaded._load_documents(folder, model)
+        try:
+            record = json.loads((folder / _SUMS).read_text())
+            loaded._requests = {tool_id: set(digests) for tool_id, digests in record["requests"].items()}
+            loaded._sums = dict(zip(loaded._requests, np.load(folder / "sums.npy"), strict=True))
+            own = np.load(folder / "own.npy").astype(np.float32)
+            loaded._own = dict(zip(record["own"], own, strict=True))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BadModel(f"the requests in {folder} cannot be read ({error}); train the model again") from None
+        loaded._seen, loaded._fit = TrainedOn.load(folder), model.get("fit")
+        return loaded
+
+
+def _stacked(vectors: Mapping[str, Floats], kind: type[np.floating[Any]]) -> NDArray[Any]:
+    return np.array(list(vectors.values()), dtype=kind)

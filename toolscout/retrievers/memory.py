@@ -1,0 +1,177 @@
+"""memory: borrows the tools of the nearest past requests, besides ranking by what the tools' documents say."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+from toolscout.answer import Example, PastRequest, Reason
+from toolscout.errors import BadModel
+from toolscout.retrievers._documents import Documents, EncoderOptions
+from toolscout.retrievers._past import Entry, Neighbour, Past, votes
+from toolscout.retrievers._requests import Encoding, dev_recall, train_examples, vectors_of, with_digests
+from toolscout.retrievers.base import (
+    FitProgress,
+    FitReport,
+    Floats,
+    TextEncoder,
+    TrainedOn,
+    TrainingSet,
+    read_model,
+    read_options,
+    write_model,
+)
+
+# A neighbour that would weigh less than this says nothing.
+_LEAST_WEIGHT = 0.01
+_TRIED_VOTES = (0.3, 0.6, 1.0, 1.5, 2.5)
+_REQUESTS = "requests"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryOptions(EncoderOptions):
+    """What past requests are worth.
+
+    `neighbours`: how many are asked; `power`: how fast their weight falls with their cosine; `votes`: what their votes
+    weigh beside the cosine of a tool's document. `share`: of the neighbours at most so much is of one source, where
+    others have some too; `half_life`: days after which a request weighs half; `keep`: how many are remembered.
+    """
+
+    neighbours: int = 20
+    power: float = 3.0
+    votes: float = 1.0
+    share: float = 0.5
+    half_life: float = 180.0
+    keep: int = 100_000
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be counted."""
+        positive = min(self.neighbours, self.keep) >= 1 and min(self.power, self.half_life) > 0
+        if not positive or self.votes < 0 or not 0 < self.share <= 1:
+            raise BadModel(
+                f"neighbours and keep must be at least 1, power and half_life above 0, votes 0 or more, share above 0 "
+                f"and at most 1, got {self}"
+            )
+
+
+class Memory(Documents):
+    """A tool's score is the cosine of its document plus what the nearest past requests say of it (see `votes`).
+
+    Neighbours that are far weigh nothing: a request like none before is a plain search over documents, and a tool that
+    nobody has used yet has its document's score. Learning is remembering: at once, and without training.
+
+    Votes count for tools that are in the index. What is remembered of a tool that was removed rests, invisible and
+    without taking a neighbour's place; it counts again when a tool of the same id is added, and is forgotten with the
+    oldest requests. How old a request is is counted from the newest one, not from now: a search says the same tomorrow.
+    """
+
+    name: ClassVar[str] = "memory"
+
+    def __init__(self, options: MemoryOptions | None = None, encoder: TextEncoder | None = None) -> None:
+        """Start empty; the encoder is opened when it is first needed."""
+        self.options = options or MemoryOptions()
+        super().__init__(self.options, encoder)
+        self._past = Past(self.options.keep)
+        self._seen = TrainedOn()
+        self._fit: dict[str, Any] | None = None
+        # The neighbours of the last request: search asks for them twice, to rank and to say why.
+        self._found: tuple[Floats, list[Neighbour]] | None = None
+
+    def learn(self, examples: Sequence[Example], vectors: Mapping[str, Floats] | None = None) -> None:
+        """Remember what requests used and rejected."""
+        if examples:
+            rows = vectors_of(examples, vectors, self.open_encoder())
+            with self._lock:
+                self._past.add(examples, rows)
+                self._found = None
+
+    def learned(self) -> int:
+        """How many requests are remembered."""
+        return len(self._past)
+
+    def remove(self, ids: Sequence[str]) -> None:
+        """Forget tools; what is remembered of them rests."""
+        with self._lock:
+            super().remove(ids)
+            self._found = None
+
+    def _place(self, vectors: Mapping[str, Floats]) -> None:
+        super()._place(vectors)
+        self._found = None  # requests that used these tools count again
+
+    def _neighbours(self, vector: Floats) -> list[Neighbour]:
+        found = self._found
+        if found is None or found[0] is not vector:
+            options = self.options
+            least = _LEAST_WEIGHT ** (1 / options.power)
+            nearest = self._past.nearest(vector, options.neighbours, options.share, least, self._counts)
+            found = self._found = (vector, nearest)
+        return found[1]
+
+    def _counts(self, entry: Entry) -> bool:
+        return any(tool_id in self._rows for tool_id in entry.tools)
+
+    def _bonuses(self, vector: Floats) -> Mapping[str, float]:
+        said = votes(self._neighbours(vector), self._past.newest, self.options.power, self.options.half_life)
+        return {tool_id: self.options.votes * vote for tool_id, vote in said.items()}
+
+    def why(self, request: str, ids: Sequence[str]) -> list[tuple[Reason, ...]]:
+        """Names and similarities, and the nearest past request that used the tool."""
+        reasons = super().why(request, ids)
+        vector = self._encoded(request)
+        best: dict[str, PastRequest] = {}
+        with self._lock:
+            for entry, cosine in self._neighbours(vector):
+                reason = PastRequest("" if entry.private else entry.request, round(cosine, 6))
+                for tool_id, sign in entry.tools.items():
+                    if sign > 0:
+                        best.setdefault(tool_id, reason)
+        return [(*why, best[tool_id]) if tool_id in best else why for tool_id, why in zip(ids, reasons, strict=True)]
+
+    def fit(self, data: Sequence[TrainingSet], folder: Path, progress: FitProgress | None = None) -> FitReport:
+        """Remember the train splits, each dataset a source, and choose on the dev splits what votes weigh."""
+        started = time.perf_counter()
+        examples = train_examples(data)
+        if len(examples) > self.options.keep:
+            raise BadModel(f"there are {len(examples):,} requests to remember; set keep to that many or more")
+        encoding = Encoding(self.open_encoder(), folder, progress)
+        self.remove(self.ids())
+        self._past = Past(self.options.keep)
+        self.learn(examples, encoding.requests(examples))
+        encoding.tools(self, data)
+        dev = {}
+        if any(one.dev for one in data):
+            best, weight = max((self._tried(data, weight), -weight) for weight in _TRIED_VOTES)
+            self.options = replace(self.options, votes=-weight)
+            dev = {"recall@5": best}
+        numbers = len(self._past) * self.open_encoder().dimension
+        report = FitReport(time.perf_counter() - started, "cpu", numbers, dev)
+        self._seen, self._fit = TrainedOn.of(data), asdict(report)
+        self.save(folder)
+        encoding.done()
+        return report
+
+    def _tried(self, data: Sequence[TrainingSet], weight: float) -> float:
+        self.options = replace(self.options, votes=weight)
+        return dev_recall(self.rank, data)
+
+    def save(self, folder: Path) -> None:
+        """Write what is remembered, the tools, and what was seen in training."""
+        with self._lock:
+            write_model(folder, self, encoder=self._fingerprint(), **({"fit": self._fit} if self._fit else {}))
+            self._save_documents(folder)
+            self._past.save(folder / _REQUESTS)
+            with_digests(self._seen, self._past.digests()).save(folder)
+
+    @classmethod
+    def load(cls, folder: Path, encoder: TextEncoder | None = None) -> Self:
+        """Open a saved memory; the encoder must be the one its vectors were made with."""
+        model = read_model(folder)
+        loaded = cls(read_options(MemoryOptions, model), encoder)
+        loaded._load_documents(folder, model)
+        loaded._past = Past.load(folder / _REQUESTS, loaded.options.keep)
+        loaded._seen, loaded._fit = TrainedOn.load(folder), model.get("fit")
+        return loaded

@@ -1,0 +1,133 @@
+"""Requests and tools as training wants them: token ids, gold documents, and which documents compete in a step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolscout.dataset import Dataset
+from toolscout.errors import BadDataset
+from toolscout.nn.trainable import TrainableEncoder
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(slots=True)
+class Requests:
+    """Tokens of requests, and the rows of the documents each of them needs."""
+
+    tokens: list[Ints]
+    gold: list[Ints]
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self.tokens)
+
+
+@dataclass(slots=True)
+class Material:
+    """One dataset to learn from. Tools with equal documents are one row: a twin of a gold tool is no wrong answer.
+
+    `competing`: the rows that stand against each other in the loss. By default only documents that some training
+    request needs: a tool that nobody asked for yet would be wrong for every request, and so be unlearned.
+    """
+
+    name: str
+    documents: list[Ints]
+    own: list[list[Ints]]
+    train: Requests
+    dev: Requests | None
+    competing: Ints
+    new: NDArray[np.bool_]
+    hard: list[Ints]
+
+    @classmethod
+    def of(
+        cls, encoder: TrainableEncoder, dataset: Dataset, train: str, dev: str, *, unused: bool, own: bool
+    ) -> Material:
+        """Tokenise what a training needs of a dataset."""
+        rows: dict[str, int] = {}
+        texts: list[str] = []
+        row_of: dict[str, int] = {}
+        for tool in dataset.tools:
+            digest = tool.digest()
+            if digest not in rows:
+                rows[digest] = len(texts)
+                texts.append(tool.document())
+            row_of[tool.id] = rows[digest]
+        parts = [_requests(encoder, dataset, name, row_of) if name else None for name in (train, dev)]
+        if parts[0] is None:
+            raise BadDataset(f"{dataset.name}: name a split to train on")
+        used = np.unique(np.concatenate(parts[0].gold))
+        new = np.ones(len(texts), dtype=bool)
+        new[used] = False
+        lines = [_own(text) for text in texts] if own else []
+        flat = encoder.tokens([line for few in lines for line in few], encoder.request_tokens)
+        ends = np.cumsum([0, *map(len, lines)])
+        return cls(
+            name=dataset.name,
+            documents=encoder.tokens(texts, encoder.document_tokens),
+            own=[flat[ends[i] : ends[i + 1]] for i in range(len(lines))],
+            train=parts[0],
+            dev=parts[1],
+            competing=np.arange(len(texts)) if unused else used,
+            new=new,
+            hard=[],
+        )
+
+
+def _requests(encoder: TrainableEncoder, dataset: Dataset, split: str, row_of: dict[str, int]) -> Requests:
+    part = dataset.split(split)
+    tokens = encoder.tokens([text for _, text in part.requests], encoder.request_tokens)
+    gold = [np.array(sorted({row_of[tool_id] for tool_id in tools}), dtype=np.int64) for tools in part.gold]
+    return Requests(tokens, gold)
+
+
+def _own(document: str) -> list[str]:
+    """The lines of a document that could be a request for it: its name in words, its title, what it does."""
+    return [line for line in document.split("\n")[1:4] if line.strip()]
+
+
+def joined(tokens: Ints, others: Ints, limit: int) -> Ints:
+    """Two requests as one: the first without its closing token, the second without its opening one."""
+    both = np.concatenate([tokens[:-1], others[1:]])
+    return both if len(both) <= limit else np.concatenate([both[: limit - 1], both[-1:]])
+
+
+def candidates(material: Material, gold: Sequence[Ints], picked: Ints, count: int, rng: np.random.Generator) -> Ints:
+    """The documents that compete in a step: all where they are few, else the gold, mined ones, and some at random."""
+    competing = material.competing
+    if len(competing) <= count:
+        return competing
+    wanted = [np.unique(np.concatenate(gold))]
+    if material.hard:
+        wanted.append(np.concatenate([rng.permutation(material.hard[i])[:_HARD_EACH] for i in picked]))
+    chosen = np.unique(np.concatenate(wanted))
+    room = max(0, count - len(chosen))
+    return np.union1d(chosen, rng.choice(competing, room, replace=False))
+
+
+_HARD_EACH = 4
+
+
+def shuffled(sizes: Sequence[int], batch: int, seed: int, epoch: int) -> list[tuple[int, Ints]]:
+    """The steps of an epoch: which material, and which of its requests. A set's share grows with the root of its size.
+
+    So a large set does not drown the small ones; those are gone through more often.
+    """
+    rng = np.random.default_rng([seed, epoch])
+    roots = np.sqrt(np.array(sizes, dtype=np.float64))
+    total = math.ceil(sum(sizes) / batch)
+    shares = np.maximum(1, np.round(total * roots / roots.sum())).astype(int)
+    steps: list[tuple[int, Ints]] = []
+    for index, (size, share) in enumerate(zip(sizes, shares.tolist(), strict=True)):
+        if len(sizes) == 1:
+            share = total
+        rounds = math.ceil(share * batch / size)
+        order = np.concatenate([rng.permutation(size) for _ in range(rounds)])
+        steps += [(index, order[start * batch : (start + 1) * batch]) for start in range(share)]
+    return [steps[i] for i in rng.permutation(len(steps)) if len(steps[i][1])]

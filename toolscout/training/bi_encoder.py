@@ -1,0 +1,294 @@
+"""Teaches an encoder which tools a request needs: requests and documents that belong together come closer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from toolscout import metrics
+from toolscout.dataset import Dataset
+from toolscout.errors import BadModel
+from toolscout.nn.trainable import TrainableEncoder
+from toolscout.training import losses
+from toolscout.training.batches import Ints, Material, candidates, joined, shuffled
+from toolscout.training.checkpoint import Checkpoints
+from toolscout.training.loop import Report, Schedule, Trained, pick_device, run
+
+SELECTED_ON = "ndcg@5"
+_MEASURES = (SELECTED_ON, "recall@3", "recall@5", "comp@3", "comp@5")
+# Where a catalogue is larger, dev requests are ranked over their gold tools and a sample of this many others.
+_DEV_DOCUMENTS = 5_000
+_MINED_FROM = 50
+_SKIPPED = 0
+_BONUSES = [round(0.01 * step, 2) for step in range(16)]
+_BONUS_MAY_COST = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class LearningOptions:
+    """How an encoder is trained.
+
+    `loss`: "sigmoid" judges each tool on its own, "softmax" lets all tools compete. `scale` multiplies cosines,
+    `bias` is the cosine at which the sigmoid is undecided. `mix`: the share of requests that are joined with another
+    one, so that combinations of tools are met that no single request has. `own`: how many of a tool's own lines stand
+    in as requests for it, relative to the batch. `average`: the share of the trained weights in the result, the rest
+    being the weights it began with; 0 tries several on dev. `unused`: whether tools that no training request needs
+    count as wrong answers (they then become invisible). `candidates`: documents that compete in one step at most;
+    beyond that they are mined and sampled anew. `chunk`: texts that are in memory with all that their gradients need;
+    0 picks it by device.
+    """
+
+    loss: Literal["sigmoid", "softmax"] = "sigmoid"
+    scale: float = 20.0
+    bias: float = 0.5
+    epochs: int = 6
+    rate: float = 1e-4
+    batch: int = 128
+    mix: float = 0.3
+    own: float = 0.0
+    average: float = 0.0
+    unused: bool = False
+    candidates: int = 2000
+    chunk: int = 0
+    patience: int = 3
+    seed: int = 0
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be trained with."""
+        if self.loss not in ("sigmoid", "softmax") or min(self.epochs, self.batch, self.candidates) < 1:
+            raise BadModel(f"loss must be sigmoid or softmax; epochs, batch and candidates at least 1, got {self}")
+        if self.rate <= 0 or not 0 <= self.mix <= 1 or not 0 <= self.average <= 1 or self.own < 0:
+            raise BadModel(f"rate must be above 0, mix and average from 0 to 1, own at least 0, got {self}")
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What came of a training: `average` and `new_bonus` were chosen on dev."""
+
+    trained: Trained
+    parameters: int
+    device: str
+    average: float
+    new_bonus: float
+
+
+def learn(
+    sets: Sequence[tuple[Dataset, str, str]],
+    source: Path | None,
+    options: LearningOptions,
+    folder: Path,
+    identity: str,
+    report: Report | None = None,
+) -> Learned:
+    """Train on (dataset, train split, dev split) and write the weights to `folder`/weights.
+
+    What is needed to go on after an interruption lies in `folder`/training until it is done.
+    """
+    device = pick_device(options.device)
+    torch.manual_seed(options.seed)
+    encoder = TrainableEncoder(source, device)
+    materials = [
+        Material.of(encoder, data, train, dev, unused=options.unused, own=options.own > 0) for data, train, dev in sets
+    ]
+    task = _Task(encoder, materials, options)
+    checkpoints = Checkpoints(folder / "training", identity)
+    schedule = Schedule(options.epochs, options.rate, patience=options.patience, seed=options.seed)
+    trained = run(task, schedule, checkpoints, report)
+    best = checkpoints.read_best() or {}
+    average = float(best.pop(_AVERAGE, torch.tensor(options.average or 1.0)))
+    task.load(best)
+    encoder.save(folder / "weights", best)
+    bonus = task.new_bonus()
+    checkpoints.remove()
+    size = sum(parameter.numel() for parameter in task.parameters().values())
+    return Learned(trained, size, _device_name(device), average, bonus)
+
+
+def _device_name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+_AVERAGE = "average of trained and original"
+
+
+class _Task:
+    """A loop.Task over requests and documents."""
+
+    def __init__(self, encoder: TrainableEncoder, materials: Sequence[Material], options: LearningOptions) -> None:
+        self._encoder = encoder
+        self._materials = materials
+        self._options = options
+        self._original = {name: tensor.detach().clone() for name, tensor in encoder.parameters().items()}
+        gpu = encoder.device.type == "cuda"
+        self._chunk = options.chunk or (4096 if gpu else 128)
+        self._at_once = 1024 if gpu else 64
+        self._steps: list[tuple[int, Ints]] = []
+        self._sizes = [len(material.train) for material in materials]
+        self._dev = [self._dev_rows(material) for material in materials]
+
+    def parameters(self) -> Mapping[str, torch.nn.Parameter]:
+        return self._encoder.parameters()
+
+    def steps(self) -> int:
+        return len(shuffled(self._sizes, self._options.batch, self._options.seed, 0))
+
+    def begin(self, epoch: int) -> None:
+        self._encoder.model.train()
+        self._steps = shuffled(self._sizes, self._options.batch, self._options.seed, epoch)
+        for material in self._materials:
+            if len(material.competing) > self._options.candidates:
+                self._mine(material)
+
+    def step(self, epoch: int, step: int) -> Tensor:
+        index, picked = self._steps[step]
+        material, options = self._materials[index], self._options
+        rng = np.random.default_rng([options.seed, epoch, step])
+        tokens = [material.train.tokens[i] for i in picked]
+        gold = [material.train.gold[i] for i in picked]
+        for place in range(round(len(picked) * options.mix)):
+            other = int(rng.integers(len(picked)))
+            source = int(picked[other])
+            tokens[place] = joined(tokens[place], material.train.tokens[source], self._encoder.request_tokens)
+            gold[place] = np.union1d(gold[place], material.train.gold[source])
+        for row in rng.choice(material.competing, round(len(picked) * options.own)).tolist():
+            if material.own[row]:
+                tokens.append(material.own[row][int(rng.integers(len(material.own[row])))])
+                gold.append(np.array([row], dtype=np.int64))
+        rows = candidates(material, gold, picked, options.candidates, rng)
+        wanted = np.zeros((len(gold), len(rows)), dtype=np.float32)
+        for place, few in enumerate(gold):
+            wanted[place, np.searchsorted(rows, few)] = 1
+        documents = [material.documents[row] for row in rows]
+        return self._backward(tokens, documents, torch.from_numpy(wanted).to(self._encoder.device))
+
+    def _backward(self, requests: Sequence[Ints], documents: Sequence[Ints], gold: Tensor) -> Tensor:
+        """The loss, its gradients computed chunk by chunk where not all texts fit into memory at once."""
+        texts = [*requests, *documents]
+        order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+        chunks = [order[start : start + self._chunk] for start in range(0, len(order), self._chunk)]
+        seeds = torch.randint(2**31 - 1, (len(chunks),)).tolist()
+        if len(chunks) == 1:
+            vectors = self._vectors(texts, order)
+            loss = self._loss(vectors, len(requests), gold)
+            loss.backward()  # type: ignore[no-untyped-call]
+            return loss.detach()
+        vectors = torch.empty((len(texts), self._encoder.dimension), device=self._encoder.device)
+        for chunk, seed in zip(chunks, seeds, strict=True):
+            torch.manual_seed(seed)
+            with torch.no_grad():
+                vectors[chunk] = self._encoder.embed([texts[i] for i in chunk])
+        vectors.requires_grad_()
+        loss = self._loss(vectors, len(requests), gold)
+        loss.backward()  # type: ignore[no-untyped-call]
+        gradients = vectors.grad
+        assert gradients is not None
+        for chunk, seed in zip(chunks, seeds, strict=True):
+            torch.manual_seed(seed)  # the same dropout as the first time
+            again = self._encoder.embed([texts[i] for i in chunk])
+            (again * gradients[chunk]).sum().backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    def _vectors(self, texts: Sequence[Ints], order: Sequence[int]) -> Tensor:
+        """All vectors with their gradients, texts of like length together: little is spent on padding."""
+        parts = np.array_split(np.array(order), max(1, min(4, len(order) // 64)))
+        rows = torch.cat([self._encoder.embed([texts[i] for i in part]) for part in parts])
+        back = torch.empty(len(order), dtype=torch.long)
+        back[torch.tensor(order)] = torch.arange(len(order))
+        return rows[back.to(rows.device)]
+
+    def _loss(self, vectors: Tensor, requests: int, gold: Tensor) -> Tensor:
+        cosines = vectors[:requests] @ vectors[requests:].T
+        if self._options.loss == "softmax":
+            return losses.multi_gold_softmax(self._options.scale * cosines, gold)
+        return losses.sigmoid(self._options.scale * (cosines - self._options.bias), gold)
+
+    def _mine(self, material: Material) -> None:
+        """For each training request the documents that the encoder, as it is now, wrongly ranks highest."""
+        documents = self._encoder.encode([material.documents[row] for row in material.competing], self._at_once)
+        requests = self._encoder.encode(material.train.tokens, self._at_once)
+        material.hard = []
+        for start in range(0, len(requests), 1024):
+            best = (requests[start : start + 1024] @ documents.T).topk(min(_MINED_FROM, len(documents)), 1).indices
+            for offset, row in enumerate(best.cpu().numpy()):
+                material.hard.append(np.setdiff1d(material.competing[row], material.train.gold[start + offset]))
+
+    def validate(self) -> tuple[dict[str, float], dict[str, Tensor]]:
+        """Scores for the weights as they are and averaged with those it began with; the better ones count."""
+        current = {name: tensor.detach().clone() for name, tensor in self.parameters().items()}
+        shares = [self._options.average] if self._options.average else [1.0, 0.75, 0.5]
+        if not any(material.dev for material in self._materials):
+            shares = shares[:1]
+        best: tuple[dict[str, float], dict[str, Tensor]] = {}, {}
+        for share in shares:
+            mixed = {name: torch.lerp(self._original[name], tensor, share) for name, tensor in current.items()}
+            self.load(mixed)
+            scores = self._scores()
+            if not best[1] or scores[SELECTED_ON] > best[0][SELECTED_ON]:
+                best = scores, {**mixed, _AVERAGE: torch.tensor(share)}
+        self.load(current)
+        return best
+
+    def load(self, weights: Mapping[str, Tensor]) -> None:
+        """Put weights in place."""
+        with torch.no_grad():
+            for name, parameter in self.parameters().items():
+                if name in weights:
+                    parameter.copy_(weights[name])
+
+    def _dev_rows(self, material: Material) -> Ints:
+        """The documents that dev requests are ranked over: all, or their gold and a sample."""
+        count = len(material.documents)
+        if material.dev is None or count <= _DEV_DOCUMENTS:
+            return np.arange(count)
+        gold = np.unique(np.concatenate(material.dev.gold))
+        others = np.setdiff1d(np.arange(count), gold)
+        return np.union1d(gold, np.random.default_rng(0).permutation(others)[:_DEV_DOCUMENTS])
+
+    def _dev_cosines(self, material: Material, rows: Ints) -> Tensor:
+        assert material.dev is not None
+        documents = self._encoder.encode([material.documents[row] for row in rows], self._at_once)
+        return self._encoder.encode(material.dev.tokens, self._at_once) @ documents.T
+
+    def _scores(self) -> dict[str, float]:
+        """Mean dev scores over the sets that have a dev split; each set counts the same."""
+        found = []
+        for material, rows in zip(self._materials, self._dev, strict=True):
+            if material.dev is not None:
+                found.append(_measured(self._dev_cosines(material, rows), rows, material, _MEASURES))
+        return {name: float(np.mean([one[name] for one in found])) for name in _MEASURES} if found else {}
+
+    def new_bonus(self) -> float:
+        """What to add to the cosine of tools that are new to the model, where dev has such tools.
+
+        The bonus that gives the highest recall, among those that cost the known tools next to nothing.
+        """
+        best, bonus = 0.0, 0.0
+        for material, rows in zip(self._materials, self._dev, strict=True):
+            if material.dev is None or not material.new[np.concatenate(material.dev.gold)].any():
+                continue
+            cosines = self._dev_cosines(material, rows)
+            new = torch.from_numpy(material.new[rows]).to(cosines.device)
+            names = ("recall@5", "known_recall@5")
+            known = 0.0
+            for step in _BONUSES:
+                found = _measured(cosines + step * new, rows, material, names)
+                known = known or found["known_recall@5"]
+                if found["recall@5"] > best and found["known_recall@5"] >= known - _BONUS_MAY_COST:
+                    best, bonus = found["recall@5"], step
+        return bonus
+
+
+def _measured(cosines: Tensor, rows: Ints, material: Material, names: Sequence[str]) -> dict[str, float]:
+    assert material.dev is not None
+    best = rows[cosines.topk(min(5, len(rows)), 1).indices.cpu().numpy()]
+    rankings = [list(map(str, row.tolist())) for row in best]
+    golds = [list(map(str, gold.tolist())) for gold in material.dev.gold]
+    new = {str(row) for row in np.flatnonzero(material.new).tolist()}
+    return metrics.evaluate(rankings, golds, names, new)

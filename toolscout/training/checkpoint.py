@@ -1,0 +1,82 @@
+"""Checkpoints: safetensors and json, each step of writing leaves a complete one, so a kill at any time loses little."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from toolscout.errors import BadModel
+
+_STATE = "state.json"
+_BEST = "best.safetensors"
+
+
+class Checkpoints:
+    """The folder of one training: the last state, and the best weights so far."""
+
+    def __init__(self, folder: Path, identity: str) -> None:
+        """`identity` tells this training from one with other data or options, whose state cannot be taken up."""
+        self.folder = folder
+        self.identity = identity
+
+    def read(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
+        """The last state that was written, None where there is none."""
+        path = self.folder / _STATE
+        if not path.is_file():
+            return None
+        try:
+            record: dict[str, Any] = json.loads(path.read_text())
+            if record["identity"] != self.identity:
+                raise BadModel(
+                    f"{self.folder} holds a training on other data or with other options that was interrupted; "
+                    "train into another folder, or remove this one to begin again"
+                )
+            return record["state"], load_file(self.folder / record["file"])
+        except (OSError, ValueError, KeyError) as error:
+            if isinstance(error, BadModel):
+                raise
+            raise BadModel(
+                f"the checkpoint in {self.folder} cannot be read ({error}); remove it, train again"
+            ) from None
+
+    def write(self, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+        """Write a state. The json names the file of tensors and is replaced last, in one step."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        name = f"state-{state['step']}.safetensors"
+        _save(self.folder / name, tensors)
+        beside = self.folder / f".{_STATE}"
+        beside.write_text(json.dumps({"identity": self.identity, "file": name, "state": dict(state)}))
+        os.replace(beside, self.folder / _STATE)
+        for old in self.folder.glob("state-*.safetensors"):
+            if old.name != name:
+                old.unlink()
+
+    def write_best(self, tensors: Mapping[str, Tensor]) -> None:
+        """Keep the best weights."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        _save(self.folder / _BEST, tensors)
+
+    def read_best(self) -> dict[str, Tensor] | None:
+        """The best weights, None where none were kept yet."""
+        path = self.folder / _BEST
+        return load_file(path) if path.is_file() else None
+
+    def remove(self) -> None:
+        """Forget a training that is complete."""
+        for path in self.folder.glob("*") if self.folder.is_dir() else ():
+            path.unlink()
+        if self.folder.is_dir():
+            self.folder.rmdir()
+
+
+def _save(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write beside the file and put it in place in one step."""
+    beside = path.with_name(f".{path.name}")
+    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, beside)
+    os.replace(beside, path)

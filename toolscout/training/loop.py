@@ -1,0 +1,225 @@
+"""The one training loop: seeds, device, warm-up and decay, dev score, early stop, best weights, resume.
+
+All that is random at a step comes from the seed and the number of the step, so a training that was killed goes on to
+the result it would have had.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from toolscout.errors import OutOfMemory, TrainingStopped
+from toolscout.training.checkpoint import Checkpoints
+
+Report = Callable[[str, int, int], None]
+Scores = Mapping[str, float]
+# On a GPU each look at the loss waits for all work before it: the loss is looked at so seldom only.
+_LOOK_EVERY = 16
+_CLIP = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """How long and how fast. `patience`: epochs without a better dev score before it stops, 0 to never stop early."""
+
+    epochs: int
+    rate: float
+    decay: float = 0.01
+    warmup: float = 0.1
+    patience: int = 2
+    seed: int = 0
+    save_every: int = 200
+
+
+class Task(Protocol):
+    """What is trained."""
+
+    def parameters(self) -> Mapping[str, torch.nn.Parameter]:
+        """What the optimiser moves, by name."""
+
+    def steps(self) -> int:
+        """Steps of one epoch."""
+
+    def begin(self, epoch: int) -> None:
+        """Prepare an epoch: shuffle, mine. All that is random follows from the seed and the epoch."""
+
+    def step(self, epoch: int, step: int) -> Tensor:
+        """Compute the loss of one step, and its gradients; the loss is detached."""
+
+    def validate(self) -> tuple[Scores, Mapping[str, Tensor]]:
+        """Scores on dev, selected on the first of them, and the weights that reached them; no scores without dev."""
+
+
+@dataclass(slots=True)
+class Trained:
+    """What came of it. `history`: one record an epoch."""
+
+    seconds: float = 0.0
+    steps: int = 0
+    best: dict[str, float] = field(default_factory=dict)
+    history: list[dict[str, Any]] = field(default_factory=list)
+
+
+def pick_device(name: str = "auto") -> torch.device:
+    """The device by name; "auto" takes a GPU where there is one."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    return torch.device(name)
+
+
+def run(task: Task, schedule: Schedule, checkpoints: Checkpoints, report: Report | None = None) -> Trained:
+    """Train until the epochs are over or dev says stop. The best weights are then in `checkpoints.read_best()`."""
+    parameters = task.parameters()
+    matrices = [p for p in parameters.values() if p.ndim > 1]
+    others = [p for p in parameters.values() if p.ndim <= 1]
+    optimiser = torch.optim.AdamW(
+        [{"params": matrices, "weight_decay": schedule.decay}, {"params": others, "weight_decay": 0.0}],
+        lr=schedule.rate,
+    )
+    per_epoch = task.steps()
+    total = schedule.epochs * per_epoch
+    trained, since_best = Trained(), 0
+    taken = checkpoints.read()
+    if taken is not None:
+        state, tensors = taken
+        trained = Trained(**state["trained"])
+        since_best = state["since_best"]
+        trained.steps = state["step"]
+        _restore(parameters, optimiser, tensors, trained.steps)
+    clock = _Clock(trained.seconds)
+    epoch = trained.steps // per_epoch
+    while epoch < schedule.epochs and not (schedule.patience and since_best >= schedule.patience):
+        task.begin(epoch)
+        losses = []
+        for step in range(trained.steps - epoch * per_epoch, per_epoch):
+            for group in optimiser.param_groups:
+                group["lr"] = schedule.rate * _pace(trained.steps, total, schedule.warmup)
+            losses.append(_step(task, optimiser, parameters, epoch, step, schedule.seed))
+            trained.steps += 1
+            if trained.steps % _LOOK_EVERY == 0:
+                loss = _checked(losses, trained, checkpoints)
+                if report:
+                    report(_said(epoch, loss, trained), trained.steps, total)
+            if trained.steps % schedule.save_every == 0 and trained.steps % per_epoch:
+                _checked(losses, trained, checkpoints)
+                trained.seconds = clock.spent()
+                _write(checkpoints, trained, since_best, parameters, optimiser)
+        loss = _checked(losses, trained, checkpoints)
+        scores, weights = task.validate()
+        better = not scores or not trained.best or next(iter(scores.values())) > next(iter(trained.best.values()))
+        if better:
+            trained.best = dict(scores)
+            checkpoints.write_best(weights)
+        since_best = 0 if better else since_best + 1
+        trained.history.append({"epoch": epoch, "loss": round(loss, 4), **{k: round(v, 4) for k, v in scores.items()}})
+        trained.seconds = clock.spent()
+        _write(checkpoints, trained, since_best, parameters, optimiser)
+        if report:
+            report(_said(epoch, loss, trained), trained.steps, total)
+        epoch += 1
+    trained.seconds = clock.spent()
+    return trained
+
+
+class _Clock:
+    """Seconds of this run and of those before it."""
+
+    def __init__(self, before: float) -> None:
+        self._start = time.perf_counter() - before
+
+    def spent(self) -> float:
+        return time.perf_counter() - self._start
+
+
+def _step(
+    task: Task,
+    optimiser: torch.optim.Optimizer,
+    parameters: Mapping[str, torch.nn.Parameter],
+    epoch: int,
+    step: int,
+    seed: int,
+) -> Tensor:
+    torch.manual_seed(hash((seed, epoch, step)) & 0x7FFFFFFF)
+    optimiser.zero_grad(set_to_none=True)
+    try:
+        loss = task.step(epoch, step)
+    except torch.OutOfMemoryError as error:
+        raise OutOfMemory(
+            "the device ran out of memory; lower --option chunk (texts that are in memory at once), then batch or "
+            f"candidates ({str(error).splitlines()[0]})"
+        ) from None
+    torch.nn.utils.clip_grad_norm_(list(parameters.values()), _CLIP)
+    optimiser.step()
+    return loss
+
+
+def _pace(step: int, total: int, warmup: float) -> float:
+    """The share of the full rate: up in a line, then down in one."""
+    rising = max(1, round(warmup * total))
+    return (step + 1) / rising if step < rising else max(0.0, (total - step) / max(1, total - rising))
+
+
+def _checked(losses: Sequence[Tensor], trained: Trained, checkpoints: Checkpoints) -> float:
+    """The mean of the last losses; an error where one is not a number."""
+    if not losses:
+        return math.nan
+    loss = float(torch.stack(list(losses[-_LOOK_EVERY:])).mean())
+    if not math.isfinite(loss):
+        raise _stopped(trained, checkpoints)
+    return loss
+
+
+def _stopped(trained: Trained, checkpoints: Checkpoints) -> TrainingStopped:
+    kept = f"; the last good checkpoint is kept in {checkpoints.folder}" if trained.history else ""
+    return TrainingStopped(
+        f"training stopped near step {trained.steps}: the loss is not a number any more{kept}. "
+        "Train into another folder with a lower --option rate"
+    )
+
+
+def _said(epoch: int, loss: float, trained: Trained) -> str:
+    best = "".join(f", dev {name} {value:.3f}" for name, value in list(trained.best.items())[:1])
+    return f"epoch {epoch + 1}, loss {loss:.3f}{best}"
+
+
+def _write(
+    checkpoints: Checkpoints,
+    trained: Trained,
+    since_best: int,
+    parameters: Mapping[str, torch.nn.Parameter],
+    optimiser: torch.optim.Optimizer,
+) -> None:
+    tensors: dict[str, Tensor] = {}
+    if not all(bool(torch.isfinite(parameter).all()) for parameter in parameters.values()):
+        raise _stopped(trained, checkpoints)
+    for name, parameter in parameters.items():
+        tensors[f"weight.{name}"] = parameter
+        for key, value in optimiser.state.get(parameter, {}).items():
+            if key != "step":
+                tensors[f"{key}.{name}"] = value
+    about = {"seconds": trained.seconds, "best": trained.best, "history": trained.history}
+    checkpoints.write({"step": trained.steps, "since_best": since_best, "trained": about}, tensors)
+
+
+def _restore(
+    parameters: Mapping[str, torch.nn.Parameter],
+    optimiser: torch.optim.Optimizer,
+    tensors: Mapping[str, Tensor],
+    steps: int,
+) -> None:
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(tensors[f"weight.{name}"])
+            if f"exp_avg.{name}" in tensors:
+                optimiser.state[parameter] = {
+                    "step": torch.tensor(float(steps)),
+                    "exp_avg": tensors[f"exp_avg.{name}"].to(parameter.device),
+                    "exp_avg_sq": tensors[f"exp_avg_sq.{name}"].to(parameter.device),
+                }
