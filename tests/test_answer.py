@@ -8,15 +8,19 @@ from datetime import UTC, datetime
 
 import pytest
 
-from toolscout.answer import Allowed, Answer, ExactName, Example, Hit, MatchedWords, Similarity
+from toolscout.answer import Allowed, Answer, ExactName, Example, Hit, MatchedWords, PastRequest, Similarity
 from toolscout.tool import tool_id
 
-HIT = Hit("mail/send", 0.5, (ExactName("send"), MatchedWords(("mail", "send"), 0.5), Similarity(0.8149)))
+PAST = PastRequest("send it", 0.91)
+HIT = Hit("mail/send", 0.5, (ExactName("send"), MatchedWords(("mail", "send"), 0.5), Similarity(0.8149), PAST))
 
 
 def test_reasons_are_read_by_people_and_by_kind() -> None:
-    assert [str(reason) for reason in HIT.reasons] == ["names send", "words: mail, send", "meaning 0.81"]
-    assert [reason.kind for reason in HIT.reasons] == ["exact_name", "matched_words", "similarity"]
+    shown = ["names send", "words: mail, send", "meaning 0.81", "used for “send it” 0.91"]
+    assert [str(reason) for reason in HIT.reasons] == shown
+    assert [reason.kind for reason in HIT.reasons] == ["exact_name", "matched_words", "similarity", "past_request"]
+    assert str(PastRequest("", 0.5)) == "used for a request like it 0.50"
+    assert str(PastRequest("send " * 100, 0.5)) == f"used for “{'send ' * 11}send…” 0.50"
 
 
 def test_a_hit_as_json() -> None:
@@ -27,6 +31,7 @@ def test_a_hit_as_json() -> None:
             {"name": "send", "kind": "exact_name"},
             {"words": ["mail", "send"], "share": 0.5, "kind": "matched_words"},
             {"cosine": 0.8149, "kind": "similarity"},
+            {"request": "send it", "cosine": 0.91, "kind": "past_request"},
         ],
     }
 

@@ -35,7 +35,8 @@ class Counting(HashedWords):
         self.requests: list[str] = []
 
     def encode_request(self, text: str) -> np.ndarray:
-        self.requests.append(text)
+        if text.startswith(HUNGRY):
+            self.requests.append(text)
         return super().encode_request(text)
 
 
@@ -76,10 +77,9 @@ def test_feedback_is_not_even_read_where_nobody_learns(
     monkeypatch.setattr(SqliteStore, "feedback", refuse)
     with Scout.open(tmp_path / "tools.db", retriever) as scout:
         scout.add([LION])
-        encoder.requests.clear()
         scout.feedback(used())
         assert scout.search("lion dinner").considered
-    assert HUNGRY not in encoder.requests
+    assert encoder.requests == []
 
 
 def test_no_request_is_encoded_again_when_the_store_is_opened_again(tmp_path: Path, encoder: Counting) -> None:

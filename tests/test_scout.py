@@ -207,13 +207,13 @@ def test_feedback_is_kept(tmp_path: Path, encoder: HashedWords) -> None:
 def test_feedback_improves_the_next_search_at_once_everywhere_and_for_good(
     tmp_path: Path, encoder: HashedWords
 ) -> None:
-    request, path = "the big cat is hungry", tmp_path / "tools.db"
+    request, path = "somebody roars because of hunger", tmp_path / "tools.db"
     with Scout.open(path, "memory") as scout, Scout.open(path, "memory") as other:
         scout.add([*catalogue(50), LION, FORECAST])
         assert scout.search(request).considered[0].tool_id != LION.id
         scout.feedback(Example(request, used=(LION.id,), source="agent"))
         for one in (scout, other):
-            answer = one.search("a big cat is hungry")
+            answer = one.search("somebody roars out of hunger")
             assert (answer.verdict, answer.hits[0].tool_id) == ("use", LION.id)
             assert any(isinstance(reason, PastRequest) for reason in answer.hits[0].reasons)
     with Scout.open(path, "memory") as scout:

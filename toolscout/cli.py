@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from toolscout import __version__, cli_evaluate
-from toolscout._cli import adding, answering, browsing, data, demo, machine, output, results
+from toolscout._cli import adding, answering, browsing, data, demo, machine, output, results, training
 from toolscout._cli.common import DEFAULT_STORE, Globals, Group
 
 app = typer.Typer(
@@ -59,6 +59,7 @@ app.command()(answering.grant)
 app.command()(answering.revoke)
 app.command()(answering.feedback)
 cli_evaluate.register(app)
+app.command()(training.train)
 app.command()(results.results)
 app.command()(data.split)
 log.command()(data.export)

@@ -100,6 +100,11 @@ class Dataset:
             scenes=files.read_scenes(folder / "scenes.tsv", tool_ids),
         )
 
+    @staticmethod
+    def split_names(folder: str | Path) -> list[str]:
+        """The splits that a folder has files for."""
+        return list(files.required(Path(folder).resolve())[2])
+
     def save(self, folder: str | Path) -> None:
         """Write a BEIR folder that load reads back. The folder must be new or empty, so that no stale split stays."""
         folder = Path(folder)

@@ -101,7 +101,7 @@ def test_a_tool_moves_towards_its_requests_and_no_other_does() -> None:
 
 
 def test_few_requests_move_a_tool_less_than_many() -> None:
-    made, found = centroid(), []
+    made, found = centroid(tau=10), []
     for n in range(30):
         made.learn([used(f"{HUNGRY} {n}", LION)])
         found.append(scores(made, HUNGRY)[LION.id])

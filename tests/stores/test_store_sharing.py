@@ -72,7 +72,9 @@ def test_prune_keeps_what_is_used(store: Store) -> None:
     store.put_vectors("n", digests, unit(4))
     store.remove(["mail/tool_0000"])
     store.add([tool("tool_0001", "new")])
+    store.put_vectors("m", ["request:0123"], unit(1))  # of a request, which is no tool's text and stays
     assert store.prune_vectors() == 4
+    assert len(store.vectors("m", ["request:0123"])) == 1
     assert len(store.vectors("m", digests)) == len(store.vectors("n", digests)) == 2
 
 

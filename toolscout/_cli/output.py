@@ -126,11 +126,12 @@ def progress() -> Iterator[Report | None]:
         tasks: dict[str, bars.TaskID] = {}
 
         def report(stage: str, done: int, total: int) -> None:
-            if stage not in tasks:
+            name = stage.partition(",")[0]  # what follows changes while the stage goes on
+            if name not in tasks:
                 for task in tasks.values():
                     live.update(task, visible=False)
-                tasks[stage] = live.add_task(stage, total=total or None, count="")
+                tasks[name] = live.add_task(stage, total=total or None, count="")
             count = f"{done:,} of {total:,}" if total else f"{done:,}" if done else ""
-            live.update(tasks[stage], completed=done, total=total or None, count=count)
+            live.update(tasks[name], description=stage, completed=done, total=total or None, count=count)
 
         yield report

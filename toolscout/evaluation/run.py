@@ -89,8 +89,7 @@ def open_retriever(name: str, settings: Sequence[str] = ()) -> tuple[Retriever, 
         if settings:
             raise BadModel(f"{name} is a model folder and has its options in it; leave --option out")
         loaded = load_model(Path(name))
-        variant = variant_of(loaded.options)
-        return loaded, "_".join([Path(name).resolve().name, *([] if variant == "default" else [variant])])
+        return loaded, Path(name).resolve().name  # what it was made with stands in the row
     made = method(name)()
     if settings:
         options = with_settings(made.options, name, settings)

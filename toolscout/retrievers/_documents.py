@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from toolscout.answer import Allowed, ExactName, Hit, Reason, Similarity
 from toolscout.errors import BadModel, MissingEncoder
@@ -22,6 +24,8 @@ from toolscout.tool import Listing, Searchable
 
 # Rows are never used again; where more than this beside the living ones are dead, the table is written anew.
 _DEAD_KEPT = 1024
+# Vectors of requests that are kept for those who ask again: a dev split, while several parts rank it.
+_RECENT = 2048
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,60 @@ class EncoderOptions(Options):
 
     encoder: str = ""
     graph_above: int = 200_000
+
+
+class SharedEncoder:
+    """One encoder for several parts of a hybrid: a request that all of them ask for at once is encoded once."""
+
+    def __init__(self, encoder: TextEncoder) -> None:
+        """Stand in front of an encoder."""
+        self._encoder = encoder
+        self._recent: OrderedDict[str, Floats] = OrderedDict()
+        self._lock = threading.Lock()
+
+    @property
+    def fingerprint(self) -> str:
+        """That of the encoder."""
+        return self._encoder.fingerprint
+
+    @property
+    def dimension(self) -> int:
+        """That of the encoder."""
+        return self._encoder.dimension
+
+    @property
+    def parameters(self) -> int:
+        """That of the encoder, 0 where it does not say."""
+        return int(getattr(self._encoder, "parameters", 0))
+
+    def encode_request(self, text: str) -> Floats:
+        """The unit vector of one request; whoever asks for the same one meanwhile waits for it."""
+        with self._lock:
+            if text not in self._recent:
+                self._keep([text], self._encoder.encode_request(text)[None])
+            return self._recent[text]
+
+    def encode(self, texts: Sequence[str]) -> Floats:
+        """Unit vectors of several requests."""
+        with self._lock:
+            missing = list(dict.fromkeys(text for text in texts if text not in self._recent))
+            if len(missing) > _RECENT:
+                return self._encoder.encode(texts)
+            known = {text: self._recent[text] for text in texts if text in self._recent}
+            if missing:
+                vectors = self._encoder.encode(missing)
+                known |= dict(zip(missing, vectors, strict=True))
+                self._keep(missing, vectors)
+            return np.stack([known[text] for text in texts])
+
+    def encode_documents(self, texts: Sequence[str]) -> Iterator[tuple[NDArray[np.int64], Floats]]:
+        """Unit vectors of documents."""
+        return self._encoder.encode_documents(texts)
+
+    def _keep(self, texts: Sequence[str], vectors: Floats) -> None:
+        self._recent.update(zip(texts, vectors, strict=True))
+        while len(self._recent) > _RECENT:
+            self._recent.popitem(last=False)
 
 
 class Documents:
@@ -54,8 +112,11 @@ class Documents:
         """The vector that stands for a tool with this document; called when a tool comes or changes."""
         return document
 
-    def _bonuses(self, vector: Floats) -> Mapping[str, float]:
-        """What some tools' scores are besides their cosine, for a request with this vector."""
+    def _bonuses(self, vector: Floats, k: int, allowed: Allowed | None) -> Mapping[str, float]:
+        """What tools' scores are besides their cosine, for a request with this vector; a bonus does not depend on k.
+
+        Tools that no bonus can bring among the first k of those allowed may be left out.
+        """
         return {}
 
     def open_encoder(self) -> TextEncoder:
@@ -63,6 +124,20 @@ class Documents:
         if self._encoder is None:
             self._encoder = Encoder.load(Path(self._encoder_folder) if self._encoder_folder else None)
         return self._encoder
+
+    trains_encoder: ClassVar[bool] = False
+
+    def has_own_encoder(self) -> bool:
+        """Whether its encoder is its own: trained for it and kept in its folder."""
+        return False
+
+    def names_encoder(self) -> bool:
+        """Whether its options name an encoder."""
+        return bool(self._encoder_folder)
+
+    def share(self, encoder: TextEncoder) -> None:
+        """Use this encoder from now on; for an index that is empty."""
+        self._encoder, self._vectors = encoder, {}
 
     def waiting(self) -> int:
         """How many tools cannot be found yet, since their vectors are not known."""
@@ -138,15 +213,15 @@ class Documents:
         if not len(self) or not requests:
             return [[] for _ in requests]
         self._encode(requests)
-        return [self._nearest(request, self._encoded(request), k, allowed) for request in requests]
+        return [self.nearest(request, self._encoded(request), k, allowed) for request in requests]
 
     def why(self, request: str, ids: Sequence[str]) -> list[tuple[Reason, ...]]:
         """Names and similarities."""
-        vector = self._encoded(request)
+        vector = self._encoded(request) if any(tool_id in self._rows for tool_id in ids) else None
         with self._lock:
-            rows = [self._rows.row(tool_id) for tool_id in ids]
+            rows = [None if vector is None else self._rows.row(tool_id) for tool_id in ids]
             known = np.array([row for row in rows if row is not None], dtype=np.int64)
-            scores = iter(self._table.scores(vector, known).tolist() if len(known) else ())
+            scores = iter(() if vector is None else self._table.scores(vector, known).tolist())
             named = self._names.find(request)
         reasons: list[tuple[Reason, ...]] = []
         for tool_id, row in zip(ids, rows, strict=True):
@@ -176,10 +251,12 @@ class Documents:
         vector = self._vectors.get(request)
         return self.open_encoder().encode_request(request) if vector is None else vector
 
-    def _nearest(self, request: str, vector: Floats, k: int, allowed: Allowed | None) -> Pairs:
+    def nearest(self, request: str, vector: Floats, k: int, allowed: Allowed | None = None) -> Pairs:
         """The best by cosine plus bonus; a bonus is the same whoever asks, so `allowed` only leaves tools out."""
         with self._lock:
-            bonuses = {i: b for i, b in self._bonuses(vector).items() if allowed is None or allowed.permits(i)}
+            bonuses = {
+                i: b for i, b in self._bonuses(vector, k, allowed).items() if allowed is None or allowed.permits(i)
+            }
             among = None if allowed is None else self._rows.allowed(allowed)
             # As many more as may fall behind.
             rows, scores = self._table.search(vector, k + sum(bonus < 0 for bonus in bonuses.values()), among)

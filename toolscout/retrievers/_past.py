@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,6 +27,8 @@ _DEAD_KEPT = 1024
 _WIDER = 4
 _LOOKED_AT = 10_000
 _SECONDS_A_DAY = 86_400
+# What one source says weighs at most so many times the nearest of its requests.
+_VOICE = 1.5
 
 
 @dataclass(slots=True)
@@ -68,7 +70,7 @@ class Past:
     def __init__(self, keep: int) -> None:
         """Start empty."""
         self._keep = keep
-        self._entries: dict[tuple[str, str], Entry] = {}
+        self._entries: OrderedDict[tuple[str, str], Entry] = OrderedDict()
         self._rows: list[Entry | None] = []
         self._table = VectorTable()
         self._sources: Counter[str] = Counter()
@@ -91,7 +93,8 @@ class Past:
             entry = _entry(example, now)
             if not entry.tools or not entry.request.strip():
                 continue
-            known = self._entries.pop(entry.key, None)
+            key = entry.key
+            known = self._entries.pop(key, None)
             if known is None:
                 new.append(entry)
                 rows.append(vector)
@@ -99,7 +102,7 @@ class Past:
             else:
                 older, newer = (known, entry) if known.time <= entry.time else (entry, known)
                 known.tools, known.time = older.tools | newer.tools, newer.time
-            self._entries[entry.key] = entry if known is None else known
+            self._entries[key] = entry if known is None else known
             self.newest = max(self.newest, entry.time)
         for row, entry in enumerate(new, len(self._table)):
             entry.row = row
@@ -110,7 +113,7 @@ class Past:
 
     def _shrink(self) -> None:
         while len(self._entries) > self._keep:
-            entry = self._entries.pop(next(iter(self._entries)))
+            _, entry = self._entries.popitem(last=False)
             self._sources[entry.source] -= 1
             if not self._sources[entry.source]:
                 del self._sources[entry.source]
@@ -185,24 +188,28 @@ def votes(neighbours: Sequence[Neighbour], newest: float, power: float, half_lif
     """What the neighbours, best first, say of each tool: near 1 for surely used, near -1 for surely rejected.
 
     A neighbour weighs its cosine to the `power`, halved for every `half_life` days that it is older than the newest
-    request; a source's second one weighs half of that, its third a third. What one source says of a tool, the weights
-    added up to x, is right with the chance x / (1 + x), and sources are taken to be wrong independently of each other.
-    So however much one source says, it is heard as one voice: two or three others with as near a request outvote it.
+    request; the second one weighs half of that, the third a third. Where there are several sources these places are
+    counted in each source, and all that one source says weighs at most one and a half times its best: so a source is
+    heard as one voice, and two others with as near a request outvote it, however much it says. The sum of all weights
+    stays what it is without sources. A tool for which they add up to x has x / (1 + x) votes.
     """
-    said: dict[str, dict[str, float]] = {}
-    spoken: Counter[str] = Counter()
-    for entry, cosine in neighbours:
-        spoken[entry.source] += 1
-        fresh = 0.5 ** ((newest - entry.time) / _SECONDS_A_DAY / half_life)
-        weight = cosine**power * fresh / spoken[entry.source]
+    base = [one.cosine**power * 0.5 ** ((newest - one.entry.time) / _SECONDS_A_DAY / half_life) for one in neighbours]
+    weights, places = [], Counter[str]()
+    best: dict[str, float] = {}
+    total: dict[str, float] = {}
+    for (entry, _), weight in zip(neighbours, base, strict=True):
+        places[entry.source] += 1
+        weights.append(weight / places[entry.source])
+        best[entry.source] = max(best.get(entry.source, 0.0), weight)
+        total[entry.source] = total.get(entry.source, 0.0) + weights[-1]
+    voices = {source: min(1.0, _VOICE * best[source] / total[source]) for source in total if total[source] > 0}
+    heard = sum(total[source] * voice for source, voice in voices.items())
+    scale = sum(weight / place for place, weight in enumerate(base, 1)) / heard if heard else 0.0
+    said: dict[str, float] = {}
+    for (entry, _), weight in zip(neighbours, weights, strict=True):
         for tool_id, sign in entry.tools.items():
-            by = said.setdefault(tool_id, {})
-            by[entry.source] = by.get(entry.source, 0.0) + sign * weight
-    return {tool_id: _sure(by.values()) - _sure(-x for x in by.values()) for tool_id, by in said.items()}
-
-
-def _sure(weights: Iterable[float]) -> float:
-    return 1 - math.prod(1 / (1 + x) for x in weights if x > 0)
+            said[tool_id] = said.get(tool_id, 0.0) + sign * scale * voices.get(entry.source, 0.0) * weight
+    return {tool_id: x / (1 + abs(x)) for tool_id, x in said.items()}
 
 
 def _order(one: Neighbour) -> tuple[float, float, str, str]:

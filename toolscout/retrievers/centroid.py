@@ -32,8 +32,8 @@ from toolscout.retrievers.base import (
 
 _SUMS = "sums.json"
 _ABSENT_KEPT = 100_000
-_TRIED_ALPHA = (0.0, 0.25, 0.5)
-_TRIED_TAU = (3.0, 10.0, 30.0, 100.0)
+_TRIED_ALPHA = (0.0, 0.1, 0.3)
+_TRIED_TAU = (3.0, 10.0, 30.0, 100.0, 300.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,8 @@ class CentroidOptions(EncoderOptions):
     Of n requests the mean has the share (1 - alpha) n / (n + tau).
     """
 
-    alpha: float = 0.25
-    tau: float = 10.0
+    alpha: float = 0.1
+    tau: float = 30.0
 
     def __post_init__(self) -> None:
         """Refuse what cannot be mixed."""

@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 from toolscout.answer import Allowed, Example, Hit, Reason
 from toolscout.errors import BadModel, MissingEncoder
+from toolscout.retrievers._fusion import joined, learn_weights, load_parts, relative_scores, share_encoder
 from toolscout.retrievers._names import EXACT_BONUS
 from toolscout.retrievers.base import (
     Embedded,
+    FitProgress,
+    FitReport,
     Options,
     Pairs,
     Ranker,
     Retriever,
     Speller,
     TextEncoder,
+    Trainable,
+    TrainedOn,
+    TrainingSet,
     Vectors,
     check_k,
-    load_model,
     method,
     read_model,
     read_options,
@@ -29,6 +36,7 @@ from toolscout.retrievers.base import (
 )
 from toolscout.tool import Searchable
 
+_NEW_FILE = "new.json"
 _HELPERS = ThreadPoolExecutor(thread_name_prefix="toolscout-hybrid")
 
 
@@ -37,15 +45,22 @@ class HybridOptions(Options):
     """How rankings are fused.
 
     `fusion`: "scores" adds up each part's scores relative to its best one; "rrf" is reciprocal rank fusion with
-    `constant`. `depth`: how far down each ranking is fused.
+    `constant`. `depth`: how far down each ranking is fused. `weights`: what each part's scores count, all the same
+    where there are none; `new_weights` and `new_bonus`: the same for tools that are new to a model that was trained.
+    `fit` learns the three on dev.
     """
 
     fusion: Literal["scores", "rrf"] = "scores"
     constant: int = 60
     depth: int = 100
+    weights: tuple[float, ...] = ()
+    new_weights: tuple[float, ...] = ()
+    new_bonus: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse what cannot be fused."""
+        object.__setattr__(self, "weights", tuple(self.weights))  # json has lists
+        object.__setattr__(self, "new_weights", tuple(self.new_weights))
         if self.fusion not in ("scores", "rrf") or self.depth < 1 or self.constant < 0:
             raise BadModel(f"fusion must be scores or rrf, depth at least 1 and constant at least 0, got {self}")
 
@@ -65,8 +80,14 @@ class Hybrid:
         self.options = options or HybridOptions()
         self.parts = list(parts) if parts is not None else [method("bm25")(), method("dense")()]
         self._spelt: tuple[str, str] | None = None
+        self._seen = TrainedOn()
+        self._fit: dict[str, Any] | None = None
+        self._new: set[str] = set()
         if not self.parts:
             raise BadModel("hybrid needs at least one retriever to fuse; hand it some")
+        for weights in (self.options.weights, self.options.new_weights):
+            if weights and len(weights) != len(self.parts):
+                raise BadModel(f"hybrid has {len(weights)} weights for {len(self.parts)} parts; give one for each")
 
     def __len__(self) -> int:
         """How many tools at least one part can find."""
@@ -81,10 +102,14 @@ class Hybrid:
         self._spelt = None
         for part in self.parts:
             part.add(tools, vectors)
+        if self._seen.tools:
+            self._new.difference_update(tool.id for tool in tools)
+            self._new |= {tool.id for tool in tools if tool.digest() not in self._seen.tools}
 
     def remove(self, ids: Sequence[str]) -> None:
         """Remove tools from every part."""
         self._spelt = None
+        self._new.difference_update(ids)
         for part in self.parts:
             part.remove(ids)
 
@@ -119,7 +144,7 @@ class Hybrid:
     def search(self, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[list[Hit]]:
         """Fuse full rankings, keep what is allowed, and go on below them where that leaves fewer than k."""
         check_k(k)
-        rankings = self._rankings(requests)
+        rankings = self.rankings(requests)
         return [self.fuse(request, ranked, k, allowed) for request, ranked in zip(requests, rankings, strict=True)]
 
     def fuse(self, request: str, rankings: list[Pairs], k: int, allowed: Allowed | None = None) -> list[Hit]:
@@ -144,21 +169,56 @@ class Hybrid:
             explained = part.explain(request, explained)
         return explained
 
+    def fit(self, data: Sequence[TrainingSet], folder: Path, progress: FitProgress | None = None) -> FitReport:
+        """Train the parts that can learn and have not yet, then learn on dev what each of them counts."""
+        started = time.perf_counter()
+        report = FitReport(0.0, "cpu", 0, {})
+        share_encoder(self.parts)
+        untrained = [pair for pair in zip(self._names(), self.parts, strict=True) if not _learned(pair[1])]
+        # The part that trains an encoder goes first, since the others use it.
+        for name, part in sorted(untrained, key=lambda pair: not getattr(pair[1], "trains_encoder", False)):
+            if isinstance(part, Trainable):
+                report = joined(report, part.fit(data, folder / name, progress))
+                share_encoder(self.parts)
+        seen = TrainedOn.of(data)
+        for part in self.parts:
+            seen |= getattr(part, "_seen", TrainedOn())
+        self._seen = seen
+        fusion = learn_weights(self.parts, self.rankings, data, seen.tools, self.options.depth, progress)
+        self.options = replace(self.options, fusion="scores", **asdict(fusion.weights))
+        seconds = time.perf_counter() - started
+        report = replace(joined(report, FitReport(0.0, "cpu", fusion.count, fusion.dev)), seconds=seconds)
+        self._fit = asdict(report)
+        self.remove(self.ids())
+        self.save(folder)
+        return report
+
+    def _names(self) -> list[str]:
+        return [f"{index}-{part.name}" for index, part in enumerate(self.parts)]
+
     def save(self, folder: Path) -> None:
         """Write each part into a folder of its own."""
-        names = [f"{index}-{part.name}" for index, part in enumerate(self.parts)]
-        write_model(folder, self, parts={name: part.name for name, part in zip(names, self.parts, strict=True)})
+        names = self._names()
+        parts = {name: part.name for name, part in zip(names, self.parts, strict=True)}
+        write_model(folder, self, parts=parts, **({"fit": self._fit} if self._fit else {}))
+        if self._seen.splits:
+            self._seen.save(folder)
+        (folder / _NEW_FILE).write_text(json.dumps(sorted(self._new)))
         for name, part in zip(names, self.parts, strict=True):
             part.save(folder / name)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Open every part."""
+        """Open every part; those that have no encoder of their own use that of the one that has."""
         model = read_model(folder)
-        parts = sorted(model["parts"], key=lambda name: int(name.partition("-")[0]))
-        return cls(read_options(HybridOptions, model), [load_model(folder / name) for name in parts])
+        names = sorted(model["parts"], key=lambda name: int(name.partition("-")[0]))
+        loaded = cls(read_options(HybridOptions, model), load_parts([folder / name for name in names]))
+        loaded._seen, loaded._fit = TrainedOn.load(folder), model.get("fit")
+        if (folder / _NEW_FILE).is_file():
+            loaded._new = set(json.loads((folder / _NEW_FILE).read_text()))
+        return loaded
 
-    def _rankings(self, requests: Sequence[str]) -> list[list[Pairs]]:
+    def rankings(self, requests: Sequence[str]) -> list[list[Pairs]]:
         """For each request the full ranking of each part, all parts at work at once.
 
         A bare name is looked up by the first part alone: no other knows better, and none is as fast.
@@ -187,29 +247,30 @@ class Hybrid:
         return last[1]
 
     def _fused(self, rankings: Sequence[Pairs]) -> dict[str, float]:
-        scores = {tool_id: 0.0 for ranking in rankings for tool_id, _ in ranking}
+        bonus = self.options.new_bonus
+        scores = {i: bonus if bonus and i in self._new else 0.0 for ranking in rankings for i, _ in ranking}
         named: set[str] = set()
-        for part, ranking in zip(self.parts, rankings, strict=False):  # a bare name has the first ranking alone
+        for index, ranking in enumerate(rankings):  # a bare name has the first ranking alone
             named |= {tool_id for tool_id, score in ranking if score >= EXACT_BONUS}
             if self.options.fusion == "rrf":
                 for rank, (tool_id, _) in enumerate(ranking, 1):
                     scores[tool_id] += 1 / (self.options.constant + rank)
             else:
-                self._add_scores(part, ranking, scores)
+                self._add_scores(index, ranking, scores)
         for tool_id in named:
             scores[tool_id] += EXACT_BONUS
         return scores
 
-    def _add_scores(self, part: Retriever, ranking: Pairs, scores: dict[str, float]) -> None:
-        """Scores relative to the best. A tool that is missing because the ranking is cut, or because it still waits
-        for its vector, is credited with the last score: all that is known of its own."""
-        own = {tool_id: score % EXACT_BONUS if score > 0 else 0.0 for tool_id, score in ranking}
-        best = max(own.values(), default=0.0)
-        if best > 0:
-            partial = len(ranking) >= self.options.depth or (isinstance(part, Embedded) and part.waiting() > 0)
-            last = min(own.values()) if partial else 0.0
-            for tool_id in scores:
-                scores[tool_id] += own.get(tool_id, last) / best
+    def _add_scores(self, index: int, ranking: Pairs, scores: dict[str, float]) -> None:
+        """Scores relative to the best, by what the part counts."""
+        relative = relative_scores(self.parts[index], ranking, self.options.depth)
+        if relative is None:
+            return
+        own, last = relative
+        weight = self.options.weights[index] if self.options.weights else 1.0
+        new_weight = self.options.new_weights[index] if self.options.new_weights else weight
+        for tool_id in scores:
+            scores[tool_id] += (new_weight if tool_id in self._new else weight) * own.get(tool_id, last)
 
     def _extend(self, scores: dict[str, float], request: str, k: int, allowed: Allowed | None) -> None:
         """Give what comes below the fused tools scores below theirs, until there are k."""
@@ -221,6 +282,10 @@ class Hybrid:
                     if tool_id not in scores:
                         position += 1
                         scores[tool_id] = -float(position)
+
+
+def _learned(part: Retriever) -> bool:
+    return bool(getattr(part, "_fit", None))
 
 
 def _rank(part: Retriever, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[Pairs]:

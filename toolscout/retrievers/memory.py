@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from toolscout.answer import Example, PastRequest, Reason
+from toolscout.answer import Allowed, Example, PastRequest, Reason
 from toolscout.errors import BadModel
 from toolscout.retrievers._documents import Documents, EncoderOptions
 from toolscout.retrievers._past import Entry, Neighbour, Past, votes
@@ -114,13 +114,15 @@ class Memory(Documents):
     def _counts(self, entry: Entry) -> bool:
         return any(tool_id in self._rows for tool_id in entry.tools)
 
-    def _bonuses(self, vector: Floats) -> Mapping[str, float]:
+    def _bonuses(self, vector: Floats, k: int, allowed: Allowed | None) -> Mapping[str, float]:
         said = votes(self._neighbours(vector), self._past.newest, self.options.power, self.options.half_life)
         return {tool_id: self.options.votes * vote for tool_id, vote in said.items()}
 
     def why(self, request: str, ids: Sequence[str]) -> list[tuple[Reason, ...]]:
         """Names and similarities, and the nearest past request that used the tool."""
         reasons = super().why(request, ids)
+        if not any(tool_id in self._rows for tool_id in ids):
+            return reasons
         vector = self._encoded(request)
         best: dict[str, PastRequest] = {}
         with self._lock:

@@ -82,6 +82,7 @@ def run(task: Task, schedule: Schedule, checkpoints: Checkpoints, report: Report
     optimiser = torch.optim.AdamW(
         [{"params": matrices, "weight_decay": schedule.decay}, {"params": others, "weight_decay": 0.0}],
         lr=schedule.rate,
+        fused=matrices[0].is_cuda,
     )
     per_epoch = task.steps()
     total = schedule.epochs * per_epoch
@@ -186,7 +187,7 @@ def _stopped(trained: Trained, checkpoints: Checkpoints) -> TrainingStopped:
 
 def _said(epoch: int, loss: float, trained: Trained) -> str:
     best = "".join(f", dev {name} {value:.3f}" for name, value in list(trained.best.items())[:1])
-    return f"epoch {epoch + 1}, loss {loss:.3f}{best}"
+    return f"training, epoch {epoch + 1}, loss {loss:.3f}{best}"
 
 
 def _write(

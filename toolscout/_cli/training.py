@@ -1,0 +1,74 @@
+"""train: a model of one's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from toolscout._cli import output
+from toolscout._cli.common import plural
+
+if TYPE_CHECKING:
+    from toolscout.retrievers.base import FitReport, TrainingSet
+
+
+def train(
+    data: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="DATA[:TRAIN[:DEV]]…",
+            help="BEIR folders, or names of some in $TOOLSCOUT_DATA, with the splits to train and to select on: "
+            '"train" and "dev" unless told. NAME:unseen_tool takes unseen_tool.train and unseen_tool.dev.',
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where the model goes.")],
+    retriever: Annotated[str, typer.Option(metavar="NAME", help="dense, hybrid, memory or centroid.")] = "hybrid",
+    part: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME|FOLDER",
+            help="What hybrid fuses: methods, which are trained too, or models that are taken as they are.",
+            show_default="bm25, memory, dense",
+        ),
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE", help="Set an option of the method (for hybrid PART.KEY=VALUE sets one of a part)."
+        ),
+    ] = None,
+) -> None:
+    """Train a retriever on labelled requests; search, evaluate and Scout open the folder.
+
+    An interrupted training goes on when the same command is given again. No other split of the data is read.
+    """
+    from toolscout.evaluation import fitting
+
+    fitting.check_out(out)
+    sets = [fitting.training_set(name) for name in data]
+    made = fitting.made(retriever, part or [], option or [])
+    for one in sets:
+        _say(one)
+    with output.progress() as report:
+        fitted = made.fit(sets, out, report)
+    _print(fitted, out)
+
+
+def _say(one: TrainingSet) -> None:
+    dataset = one.dataset
+    text = f"{dataset.name}: {plural(len(dataset.split(one.train)), 'request')} of {one.train} to train on"
+    dev = f", {len(dataset.split(one.dev)):,} of {one.dev} to select on" if one.dev else ", none to select on"
+    output.note(f"{text}{dev}; {plural(len(dataset.tools), 'tool')}", label="data")
+
+
+def _print(fitted: FitReport, out: Path) -> None:
+    table = output.table("on dev", "")
+    for name, value in fitted.dev.items():
+        table.add_row(name, f"{value:.4f}")
+    console = output.stdout()
+    if fitted.dev:
+        console.print(table)
+    console.print(f"{fitted.parameters:,} numbers learned in {fitted.seconds:.1f} s on {fitted.device}")
+    output.note(f"{out}; try it: toolscout evaluate DATA --retriever {out}", label="written")

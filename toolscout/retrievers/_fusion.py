@@ -1,0 +1,231 @@
+"""What hybrid learns: how much each part's scores count, and what tools that are new to its parts are due."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolscout import metrics
+from toolscout.errors import BadDataset
+from toolscout.nn.encoder import CARD_FILE, Encoder
+from toolscout.retrievers._documents import Documents, SharedEncoder
+from toolscout.retrievers._names import EXACT_BONUS
+from toolscout.retrievers.base import (
+    Embedded,
+    FitProgress,
+    FitReport,
+    Pairs,
+    Retriever,
+    TrainingSet,
+    load_model,
+    method,
+    read_model,
+)
+
+Floats = NDArray[np.float64]
+# New tools may cost the known ones at most so much of the recall that these would have without them.
+_MAY_COST = 0.03
+_BONUSES = np.arange(-6.0, 6.01, 0.1)
+_RIDGE = 1e-3
+_K = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The learned half of HybridOptions."""
+
+    weights: tuple[float, ...]
+    new_weights: tuple[float, ...] = ()
+    new_bonus: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fusion:
+    """Weights with what they reach on dev; `count`: how many numbers were learned."""
+
+    weights: Weights
+    dev: dict[str, float]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A dev request: candidates, a column of relative scores for each part, which are gold, which are new."""
+
+    ids: list[str]
+    scores: Floats
+    gold: tuple[str, ...]
+    is_gold: NDArray[np.bool_]
+    is_new: NDArray[np.bool_]
+
+
+def relative_scores(part: Retriever, ranking: Pairs, depth: int) -> tuple[dict[str, float], float] | None:
+    """Scores relative to the best one, and that of a tool which is not in the ranking; None where nothing was found.
+
+    A tool that is missing because the ranking is cut, or because it still waits for its vector, is credited with the
+    last score: all that is known of its own.
+    """
+    own = {tool_id: score % EXACT_BONUS if score > 0 else 0.0 for tool_id, score in ranking}
+    best = max(own.values(), default=0.0)
+    if best <= 0:
+        return None
+    partial = len(ranking) >= depth or (isinstance(part, Embedded) and part.waiting() > 0)
+    last = min(own.values()) if partial else 0.0
+    return {tool_id: score / best for tool_id, score in own.items()}, last / best
+
+
+def share_encoder(parts: Sequence[Retriever]) -> None:
+    """Give the parts that have no encoder of their own that of the one which has, if there is one."""
+    embedded = [part for part in parts if isinstance(part, Documents)]
+    owner = next((part for part in embedded if part.has_own_encoder()), None)
+    if owner is not None:
+        encoder = owner.open_encoder()
+        shared = encoder if isinstance(encoder, SharedEncoder) else SharedEncoder(encoder)
+        for part in embedded:
+            if part is owner or not (part.has_own_encoder() or part.names_encoder()):
+                part.share(shared)
+
+
+def load_parts(folders: Sequence[Path]) -> list[Retriever]:
+    """Open saved parts; those without an encoder of their own get that of the part which has one."""
+    homes = [folder / "encoder" for folder in folders if (folder / "encoder" / CARD_FILE).is_file()]
+    shared = SharedEncoder(Encoder.load(homes[0])) if homes else None
+    parts: list[Retriever] = []
+    for folder in folders:
+        kind = method(read_model(folder)["method"])
+        own = (folder / "encoder" / CARD_FILE).is_file() and folder / "encoder" != homes[0]
+        if shared is not None and issubclass(kind, Documents) and not own:
+            parts.append(cast(Any, kind).load(folder, shared))
+        else:
+            parts.append(load_model(folder))
+    return parts
+
+
+def joined(one: FitReport, other: FitReport) -> FitReport:
+    """Two fits as one: the later dev scores count."""
+    device = other.device if one.device == "cpu" else one.device
+    return FitReport(one.seconds + other.seconds, device, one.parameters + other.parameters, other.dev or one.dev)
+
+
+def learn_weights(
+    parts: Sequence[Retriever],
+    rank: Callable[[Sequence[str]], list[list[Pairs]]],
+    data: Sequence[TrainingSet],
+    known: frozenset[str],
+    depth: int,
+    progress: FitProgress | None,
+) -> Fusion:
+    """Weights that make the gold tools of the dev requests stand out among all candidates."""
+    asked: list[_Asked] = []
+    for one in data:
+        if one.dev:
+            asked += _asked(parts, rank, one, known, depth, progress)
+    if not asked:
+        raise BadDataset("hybrid learns its weights on dev splits, and no dataset has one; name one with --dev")
+    size = len(parts)
+    with_new = any((request.is_gold & request.is_new).any() for request in asked)
+    theta = _solved(asked, size, with_new)
+    learned = Weights(tuple(theta[:size].round(4).tolist()))
+    if with_new:
+        learned = replace(learned, new_weights=tuple(theta[size : 2 * size].round(4).tolist()))
+        learned = replace(learned, new_bonus=_bonus(asked, theta, size))
+        theta[-1] = learned.new_bonus
+    dev = metrics.evaluate(*_ranked(asked, theta, size), ["recall@3", "recall@5", "comp@3", "comp@5", "ndcg@5"])
+    return Fusion(learned, dev, len(theta) if with_new else size)
+
+
+def _asked(
+    parts: Sequence[Retriever],
+    rank: Callable[[Sequence[str]], list[list[Pairs]]],
+    one: TrainingSet,
+    known: frozenset[str],
+    depth: int,
+    progress: FitProgress | None,
+) -> list[_Asked]:
+    """The dev requests of a set, each ranked by all parts among the set's own tools."""
+    for part in parts:
+        part.remove(part.ids())
+        part.add(one.dataset.tools)
+    new = {tool.id for tool in one.dataset.tools if tool.digest() not in known}
+    split = one.dataset.split(one.dev)
+    found = []
+    for start in range(0, len(split), 256):
+        texts = [text for _, text in split.requests[start : start + 256]]
+        for rankings, gold in zip(rank(texts), split.gold[start:], strict=False):
+            ids = list(dict.fromkeys(tool_id for ranking in rankings for tool_id, _ in ranking))
+            scores = np.zeros((len(ids), len(parts)))
+            for column, ranking in enumerate(rankings):
+                relative = relative_scores(parts[column], ranking, depth)
+                if relative is not None:
+                    scores[:, column] = [relative[0].get(tool_id, relative[1]) for tool_id in ids]
+            is_gold = np.array([tool_id in gold for tool_id in ids], dtype=bool)
+            is_new = np.array([tool_id in new for tool_id in ids], dtype=bool)
+            found.append(_Asked(ids, scores, gold, is_gold, is_new))
+        if progress:
+            progress("weighing the parts", start + len(texts), len(split))
+    return found
+
+
+def _features(request: _Asked, size: int, with_new: bool) -> Floats:
+    """Scores of known tools, then those of new ones, then whether it is new."""
+    if not with_new:
+        return request.scores
+    new = request.is_new[:, None]
+    return np.hstack([request.scores * ~new, request.scores * new, new.astype(np.float64)])
+
+
+def _solved(asked: Sequence[_Asked], size: int, with_new: bool) -> Floats:
+    """Newton's method on a convex loss: the mean cross-entropy to equal shares for the gold tools, and a ridge."""
+    tables = [(_features(r, size, with_new), r.is_gold) for r in asked if r.is_gold.any()]
+    if not tables:
+        raise BadDataset("no part finds any gold tool of the dev requests; there is nothing to learn weights from")
+    theta = np.zeros(tables[0][0].shape[1])
+    theta[: min(len(theta), 2 * size)] = 1.0
+    for _ in range(50):
+        slope, curve = _RIDGE * theta, _RIDGE * np.eye(len(theta))
+        for table, gold in tables:
+            logits = table @ theta
+            share = np.exp(logits - logits.max())
+            share /= share.sum()
+            mean = share @ table
+            slope += (mean - table[gold].mean(axis=0)) / len(tables)
+            curve += ((table * share[:, None]).T @ table - np.outer(mean, mean)) / len(tables)
+        step = np.linalg.solve(curve, slope)
+        theta -= step * min(1.0, 5.0 / max(float(np.abs(step).max()), 1e-12))
+        if np.abs(step).max() < 1e-6:
+            break
+    return theta
+
+
+def _ranked(asked: Sequence[_Asked], theta: Floats, size: int) -> tuple[list[list[str]], list[tuple[str, ...]]]:
+    rankings = []
+    for request in asked:
+        scores = _features(request, size, len(theta) > size) @ theta
+        best = np.argsort(-scores, kind="stable")[:_K]
+        rankings.append([request.ids[i] for i in best])
+    return rankings, [request.gold for request in asked]
+
+
+def _bonus(asked: Sequence[_Asked], theta: Floats, size: int) -> float:
+    """The bonus of highest recall among those that cost the known tools little.
+
+    A dev split of unseen tools has a new tool in every request: without that bound the bonus would suit no other.
+    """
+    new = {tool_id for request in asked for tool_id, is_new in zip(request.ids, request.is_new, strict=True) if is_new}
+    new |= {tool_id for request in asked for tool_id in request.gold if tool_id not in request.ids}
+
+    def recalls(bonus: float) -> tuple[float, float]:
+        tried = theta.copy()
+        tried[-1] = bonus
+        found = metrics.evaluate(*_ranked(asked, tried, size), ["recall@5", "known_recall@5"], new)
+        return found["recall@5"], found.get("known_recall@5", 0.0)
+
+    least = recalls(-1e6)[1] - _MAY_COST
+    tried = [(recalls(float(bonus)), float(bonus)) for bonus in _BONUSES]
+    allowed = [(found[0], -bonus) for found, bonus in tried if found[1] >= least]
+    return round(-max(allowed)[1], 2) if allowed else 0.0
