@@ -22,6 +22,7 @@ from toolscout.retrievers.base import (
     Pairs,
     Retriever,
     TrainingSet,
+    Vectors,
     load_model,
     method,
     read_model,
@@ -148,9 +149,10 @@ def _asked(
     progress: FitProgress | None,
 ) -> list[_Asked]:
     """The dev requests of a set, each ranked by all parts among the set's own tools."""
+    vectors: dict[str, Vectors] = {}
     for part in parts:
         part.remove(part.ids())
-        part.add(one.dataset.tools)
+        part.add(one.dataset.tools, _document_vectors(part, one, vectors))
     new = {tool.id for tool in one.dataset.tools if tool.digest() not in known}
     split = one.dataset.split(one.dev)
     found = []
@@ -169,6 +171,22 @@ def _asked(
         if progress:
             progress("weighing the parts", start + len(texts), len(split))
     return found
+
+
+def _document_vectors(part: Retriever, one: TrainingSet, known: dict[str, Vectors]) -> Vectors | None:
+    """The vectors of a set's documents, made once for each encoder."""
+    if not isinstance(part, Embedded):
+        return None
+    encoder = part.open_encoder()
+    if encoder.fingerprint not in known:
+        texts = {tool.digest(): tool.document() for tool in one.dataset.tools}
+        digests = list(texts)
+        known[encoder.fingerprint] = {
+            digests[position]: vector
+            for positions, rows in encoder.encode_documents(list(texts.values()))
+            for position, vector in zip(positions.tolist(), rows, strict=True)
+        }
+    return known[encoder.fingerprint]
 
 
 def _features(request: _Asked, size: int, with_new: bool) -> Floats:
