@@ -3,7 +3,7 @@
 python runs/trained.py [--models DIR] [--gpu N] [--cpu N] [--seeds 0,1,2] [--only WORD] [--stop-after SECONDS]
 
 Needs $TOOLSCOUT_DATA. Each model is trained by `toolscout train` and measured by `toolscout evaluate`; what is already
-there is not made again. `--gpu`: dense models trained side by side; `--cpu`: other work side by side, on two cores each.
+there is not made again. `--gpu`: dense models trained side by side; `--cpu`: other work side by side, two cores each.
 """
 
 from __future__ import annotations
