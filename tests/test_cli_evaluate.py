@@ -21,6 +21,7 @@ from toolscout.retrievers.bm25 import Bm25, Bm25Options
 
 @pytest.fixture(autouse=True)
 def _no_encoder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOOLSCOUT_ENCODER", str(tmp_path / "no-encoder"))
     monkeypatch.setenv("TOOLSCOUT_CACHE", str(tmp_path / "cache"))
 
 
@@ -66,12 +67,12 @@ def test_every_combination_is_run_and_shown_in_one_table(data: Path, tmp_path: P
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert [(row["dataset"], row["split"], row["variant"]) for row in rows] == [
         ("made-up", "test", "default"),
-        ("made-up", "test", "model_names-0.0"),
+        ("made-up", "test", "model"),
         ("other", "unseen_tool.test", "default"),
-        ("other", "unseen_tool.test", "model_names-0.0"),
+        ("other", "unseen_tool.test", "model"),
     ]
     assert f"{rows[0]['metrics']['recall@5']:.3f}" in done.stdout
-    assert "4 of 4: other unseen_tool.test, bm25 (model_names-0.0): recall@5" in done.stderr
+    assert "4 of 4: other unseen_tool.test, bm25 (model): recall@5" in done.stderr
     assert "4 rows added" in done.stderr
     assert rows[3]["command"].endswith("other --split unseen_tool.test --retriever model --measure recall@7")
     assert len(list((tmp_path / "rows.scores").iterdir())) == 4

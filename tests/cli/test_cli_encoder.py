@@ -19,22 +19,19 @@ RECORDS = (
 
 
 @pytest.fixture
-def cache(encoder_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache that holds the encoder where the default one is looked for."""
-    folder = tmp_path / "cache"
-    (folder / "encoders").mkdir(parents=True)
-    (folder / "encoders" / "all-MiniLM-L6-v2-int8").symlink_to(encoder_folder)
-    monkeypatch.setenv("TOOLSCOUT_CACHE", str(folder))
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A store of its own, with the encoder that comes with the package, and two tools to add."""
+    monkeypatch.delenv("TOOLSCOUT_ENCODER", raising=False)
     monkeypatch.setenv("TOOLSCOUT_STORE", str(tmp_path / "tools.db"))
     (tmp_path / "tools.jsonl").write_text("\n".join(map(json.dumps, RECORDS)))
-    return folder
+    return tmp_path / "tools.db"
 
 
 def run(*args: object) -> Result:
     return CliRunner().invoke(app, [str(arg) for arg in args])
 
 
-@pytest.mark.usefixtures("cache")
+@pytest.mark.usefixtures("store")
 def test_add_embeds_once(tmp_path: Path) -> None:
     first = run("add", tmp_path / "tools.jsonl")
     assert "2 added" in first.stdout
@@ -47,7 +44,8 @@ def test_add_embeds_once(tmp_path: Path) -> None:
     assert (answer["words_only"], answer["notes"]) == (0, [])
 
 
-def test_embed_finishes_what_was_left(cache: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("store")
+def test_embed_finishes_what_was_left(tmp_path: Path) -> None:
     assert "0 embedded" in run("add", tmp_path / "tools.jsonl", "--no-embed").stdout
     waiting = run("search", "weather forecast")
     assert "2 of 2 tools are not embedded yet" in waiting.stdout
@@ -56,7 +54,7 @@ def test_embed_finishes_what_was_left(cache: Path, tmp_path: Path) -> None:
     assert (done.exit_code, done.stdout) == (0, "2 texts embedded; 0 of 2 tools found by words only\n")
     checked = run("doctor")
     assert checked.exit_code == 0
-    fingerprint = Encoder.load(cache / "encoders" / "all-MiniLM-L6-v2-int8").fingerprint
+    fingerprint = Encoder.load().fingerprint
     assert fingerprint in "".join(checked.stdout.split())
     assert "0 not embedded yet" in " ".join(checked.stdout.split())
 
@@ -76,18 +74,16 @@ def test_export_of_something_else_is_bad_input(tmp_path: Path) -> None:
 
 
 def test_a_damaged_encoder_is_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "encoders" / "all-MiniLM-L6-v2-int8"
-    folder.mkdir(parents=True)
-    (folder / "encoder.json").write_text("{}")
-    monkeypatch.setenv("TOOLSCOUT_CACHE", str(tmp_path))
+    (tmp_path / "encoder.json").write_text("{}")
+    monkeypatch.setenv("TOOLSCOUT_ENCODER", str(tmp_path))
     result = run("doctor")
     assert result.exit_code == 1
-    assert "toolscout encoder export" in result.stdout
+    assert "unset TOOLSCOUT_ENCODER" in result.stdout
     assert result.stdout.endswith("Something is broken.\n")
 
 
 def test_the_demo_answers_six_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOOLSCOUT_CACHE", str(tmp_path / "none"))  # words alone: it must say so and go on
+    monkeypatch.setenv("TOOLSCOUT_ENCODER", str(tmp_path / "none"))  # words alone: it must say so and go on
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     result = run("demo")
     assert result.exit_code == 0
@@ -99,7 +95,7 @@ def test_the_demo_answers_six_requests(tmp_path: Path, monkeypatch: pytest.Monke
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.usefixtures("cache")
+@pytest.mark.usefixtures("store")
 def test_the_demo_says_when_nothing_fits() -> None:
     shown = run("demo").stdout.split("\n\n")[1:]
     assert [("nothing fits ·" in answer) for answer in shown] == [False] * 5 + [True]

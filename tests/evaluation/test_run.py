@@ -188,7 +188,7 @@ def test_progress_covers_embedding_and_asking(cache: Path) -> None:
 
 
 def test_a_method_without_its_encoder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOOLSCOUT_CACHE", str(tmp_path))
+    monkeypatch.setenv("TOOLSCOUT_ENCODER", str(tmp_path / "no-encoder"))
     for retriever in (Dense(), Hybrid()):
         with pytest.raises(MissingEncoder):
             evaluate(dataset(), "test", retriever)
@@ -248,7 +248,7 @@ def test_a_model_folder_is_judged_on_the_tools_of_the_dataset_alone(tmp_path: Pa
     saved.add([*catalogue(20, seed=9), Tool("elsewhere", "search", "search list get")])  # other texts, and a stranger
     saved.save(tmp_path / "mine")
     made, variant = open_retriever(str(tmp_path / "mine"))
-    assert variant == "mine_names-0.0"
+    assert variant == "mine"
     data = dataset()
     loaded = evaluate(data, "test", made, variant=variant, cache=cache)
     assert loaded.row.metrics == evaluate(data, "test", Bm25(Bm25Options(names=0.0)), cache=cache).row.metrics
@@ -268,7 +268,7 @@ def test_a_model_of_another_encoder_is_refused(tmp_path: Path, monkeypatch: pyte
     saved = hybrid()
     saved.add(catalogue(20))
     saved.save(tmp_path / "mine")
-    monkeypatch.setattr("toolscout.retrievers.dense.Encoder", Wider)
+    monkeypatch.setattr("toolscout.retrievers._documents.Encoder", Wider)
     with pytest.raises(BadModel, match=r"made with another encoder \(hashed-words\)"):
         open_retriever(str(tmp_path / "mine"))
     shutil.rmtree(tmp_path / "mine" / "1-dense")
@@ -277,11 +277,11 @@ def test_a_model_of_another_encoder_is_refused(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_model_of_another_dimension_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
-    monkeypatch.setenv("TOOLSCOUT_CACHE", str(tmp_path))
+    monkeypatch.setenv("TOOLSCOUT_ENCODER", str(tmp_path / "no-encoder"))
     saved, encoder = Dense(), HashedWords()  # no encoder is here: nothing says what its vectors were made with
     saved.add(catalogue(20), {tool.digest(): encoder.encode_request(tool.document()) for tool in catalogue(20)})
     saved.save(tmp_path / "mine")
-    monkeypatch.setattr("toolscout.retrievers.dense.Encoder", Wider)
+    monkeypatch.setattr("toolscout.retrievers._documents.Encoder", Wider)
     opened, _ = open_retriever(str(tmp_path / "mine"))
     with pytest.raises(BadModel, match="vectors of 300 numbers do not go with an index of 256"):
         evaluate(dataset(), "test", opened, cache=cache)

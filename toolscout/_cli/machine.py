@@ -24,6 +24,7 @@ _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)(?:\[([^\]]*)\])?[^;]*(?:;.*extra\s
 _MODULES = {"PyYAML": "yaml"}
 _STYLES = {"ok": "green", "missing": "yellow", "broken": "bold red"}
 _PROBE = "hello"
+_GET_ENCODER = ("unset TOOLSCOUT_ENCODER", "pip install --force-reinstall toolscout")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,17 +158,16 @@ def _version(name: str) -> str | None:
 def _encoder() -> tuple[Finding, str]:
     """How the encoder is, and its fingerprint where it works."""
     try:
-        from toolscout.nn.encoder import WEIGHTS_COMMAND, Encoder, cache_folder
+        from toolscout.nn.encoder import Encoder, default_folder
     except ImportError as error:
         return Finding("encoder", "broken", f"cannot be tried: {error}"), ""
     try:
         encoder = Encoder.load()
         encoder.encode_request(_PROBE)
     except MissingEncoder:
-        steps = (WEIGHTS_COMMAND, "pip install 'toolscout[encoder]'", "toolscout encoder export")
-        return Finding("encoder", "missing", f"none in {cache_folder()}: words alone answer", steps), ""
+        return Finding("encoder", "missing", f"none in {default_folder()}: words alone answer", _GET_ENCODER), ""
     except ToolscoutError as error:
-        return Finding("encoder", "broken", str(error), ("toolscout encoder export",)), ""
+        return Finding("encoder", "broken", str(error), _GET_ENCODER), ""
     about = f"{encoder.name} in {encoder.folder}, fingerprint {encoder.fingerprint}"
     return Finding("encoder", "ok", about), encoder.fingerprint
 

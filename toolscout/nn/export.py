@@ -18,8 +18,8 @@ from toolscout.errors import BadModel, MissingEncoder
 from toolscout.nn.bert import ACTIVATIONS, Pooling, Precision, Shape, tensor_shapes, write_graph
 from toolscout.nn.encoder import (
     CARD_FILE,
-    DEFAULT_NAME,
     MODEL_FILE,
+    RAW_NAME,
     TOKENIZER_FILE,
     WEIGHTS_COMMAND,
     Encoder,
@@ -67,7 +67,7 @@ def export(source: Path | None = None, out: Path | None = None, precision: Preci
         raise BadModel(f"precision must be one of {', '.join(get_args(Precision))}, got {precision!r}")
     default = source is None
     source = default_source() if source is None else Path(source).resolve()
-    name = DEFAULT_NAME if default else source.name
+    name = RAW_NAME if default else source.name
     out = encoders_folder() / f"{name}-{precision}" if out is None else Path(out)
     if out.exists() and not (out / CARD_FILE).exists() and (not out.is_dir() or any(out.iterdir())):
         raise BadModel(f"{out} exists and is not an exported encoder; name a new folder to export into")
@@ -92,7 +92,7 @@ def default_source() -> Path:
     """The folder inside the weights package, found without importing it: its import asks for torch."""
     spec = importlib.util.find_spec(_DEFAULT_MODULE)
     if spec is None or not spec.submodule_search_locations:
-        raise MissingEncoder(f"the weights of {DEFAULT_NAME} are not installed; run: {WEIGHTS_COMMAND}")
+        raise MissingEncoder(f"the weights of {RAW_NAME} are not installed; run: {WEIGHTS_COMMAND}")
     return Path(spec.submodule_search_locations[0]) / "model"
 
 
@@ -106,7 +106,7 @@ def _read_source(source: Path, digests: Mapping[str, str]) -> _Published:
         if hashlib.sha256(files[name]).hexdigest() != digest:
             again = WEIGHTS_COMMAND.replace("install", "install --force-reinstall")
             raise BadModel(f"{source / name} is not the published file (its sha256 differs); run: {again}")
-    shape = _read_shape(source)
+    shape = read_shape(source)
     tensors = _used_tensors(source / WEIGHTS_FILE, _read_safetensors(source / WEIGHTS_FILE, files[WEIGHTS_FILE]), shape)
     _check_tokenizer(source / TOKENIZER_FILE, files[TOKENIZER_FILE], shape)
     return _Published(shape, tensors, files[TOKENIZER_FILE])
@@ -119,7 +119,7 @@ def _read_json(path: Path) -> Any:
         raise BadModel(f"{path} is not JSON: {error}") from error
 
 
-def _read_shape(source: Path) -> Shape:
+def read_shape(source: Path) -> Shape:
     """What config.json says of the network; what the graph could not compute faithfully is refused."""
     config = _read_json(source / CONFIG_FILE)
     if not isinstance(config, dict):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +14,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional
 
-from toolscout.errors import BadModel
+from toolscout.errors import BadModel, MissingExtra
 from toolscout.nn.encoder import CHARS_PER_TOKEN, TOKENIZER_FILE
 from toolscout.nn.export import (
     CONFIG_FILE,
@@ -23,7 +22,7 @@ from toolscout.nn.export import (
     REQUEST_TOKENS,
     WEIGHTS_FILE,
     default_source,
-    read_pooling,
+    read_shape,
 )
 
 Tokens = list[NDArray[np.int64]]
@@ -34,28 +33,34 @@ class TrainableEncoder:
     """A Hugging Face encoder by folder (the default one where none is named), and what makes unit vectors of it."""
 
     def __init__(self, source: Path | None, device: torch.device) -> None:
-        """Load weights in full precision; on a GPU that has bf16 they are multiplied in it."""
-        from transformers import AutoModel
-        from transformers.utils import logging
+        """Load weights in full precision; on a GPU that has bf16 they are multiplied in it.
+
+        What could be trained but not be served is refused here, not when hours are spent.
+        """
+        try:
+            from transformers import AutoModel
+            from transformers.utils import logging
+        except ImportError as error:
+            raise MissingExtra("training", "train") from error
 
         self.source = default_source() if source is None else source
         missing = [name for name in (CONFIG_FILE, WEIGHTS_FILE, TOKENIZER_FILE) if not (self.source / name).is_file()]
         if missing:
             raise BadModel(f"{self.source} is not a folder of a Hugging Face model: it has no {', '.join(missing)}")
+        shape = read_shape(self.source)
         logging.set_verbosity_error()  # type: ignore[no-untyped-call]
         logging.disable_progress_bar()  # type: ignore[no-untyped-call]
         self.device = device
         self.model = AutoModel.from_pretrained(str(self.source), dtype=torch.float32, attn_implementation="sdpa")
         self.model.to(device)
-        self.pooling = read_pooling(self.source)
+        self.pooling = shape.pooling
         self._tokenizer = Tokenizer.from_file(str(self.source / TOKENIZER_FILE))
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
-        config = json.loads((self.source / CONFIG_FILE).read_text())
-        positions = int(config.get("max_position_embeddings", REQUEST_TOKENS))
-        self.request_tokens, self.document_tokens = min(REQUEST_TOKENS, positions), min(DOCUMENT_TOKENS, positions)
-        self.dimension = int(config["hidden_size"])
-        self._padding = int(config.get("pad_token_id") or 0)
+        self.request_tokens = min(REQUEST_TOKENS, shape.positions)
+        self.document_tokens = min(DOCUMENT_TOKENS, shape.positions)
+        self.dimension = shape.hidden
+        self._padding = int(self.model.config.pad_token_id or 0)
         self._half = device.type == "cuda" and torch.cuda.is_bf16_supported()
 
     def parameters(self) -> dict[str, torch.nn.Parameter]:

@@ -19,7 +19,17 @@ from toolscout.nn.encoder import Encoder
 from toolscout.retrievers._names import EXACT_BONUS, Names
 from toolscout.retrievers._rows import Rows
 from toolscout.retrievers._vectors import VectorTable
-from toolscout.retrievers.base import Floats, Options, Pairs, TextEncoder, Vectors, check_k, hits_of
+from toolscout.retrievers.base import (
+    FitProgress,
+    Floats,
+    Learner,
+    Options,
+    Pairs,
+    TextEncoder,
+    Vectors,
+    check_k,
+    hits_of,
+)
 from toolscout.tool import Listing, Searchable
 
 # Rows are never used again; where more than this beside the living ones are dead, the table is written anew.
@@ -90,6 +100,19 @@ class SharedEncoder:
             self._recent.popitem(last=False)
 
 
+def document_vectors(
+    encoder: TextEncoder, tools: Sequence[Searchable], progress: FitProgress | None = None
+) -> dict[str, Floats]:
+    """The vectors of the tools' documents, by their digest."""
+    texts = list({tool.digest(): tool.document() for tool in tools}.items())
+    vectors: dict[str, Floats] = {}
+    for positions, batch in encoder.encode_documents([text for _, text in texts]):
+        vectors.update((texts[i][0], vector) for i, vector in zip(positions.tolist(), batch, strict=True))
+        if progress:
+            progress("encoding documents", len(vectors), len(texts))
+    return vectors
+
+
 class Documents:
     """Live index of the tools' vectors. A tool whose document has no vector yet waits: it is not searched.
 
@@ -112,10 +135,11 @@ class Documents:
         """The vector that stands for a tool with this document; called when a tool comes or changes."""
         return document
 
-    def _bonuses(self, vector: Floats, k: int, allowed: Allowed | None) -> Mapping[str, float]:
+    def _bonuses(self, vector: Floats, k: int, allowed: Allowed | None, named: Sequence[str]) -> Mapping[str, float]:
         """What tools' scores are besides their cosine, for a request with this vector; a bonus does not depend on k.
 
-        Tools that no bonus can bring among the first k of those allowed may be left out.
+        Tools that no bonus can bring among the first k of those allowed may be left out, save those that the request
+        names: they come first in any case, in the order of their scores.
         """
         return {}
 
@@ -135,8 +159,14 @@ class Documents:
         """Whether its options name an encoder."""
         return bool(self._encoder_folder)
 
+    def bound_to(self) -> str | None:
+        """The fingerprint of the only encoder it can use: its own, the one named, or that of the vectors it holds."""
+        learned = isinstance(self, Learner) and self.learned() > 0
+        bound = self.has_own_encoder() or self.names_encoder() or learned or len(self) > 0
+        return self._fingerprint() if bound else None
+
     def share(self, encoder: TextEncoder) -> None:
-        """Use this encoder from now on; for an index that is empty."""
+        """Use this encoder from now on; where vectors are held, it must be the one they were made with."""
         self._encoder, self._vectors = encoder, {}
 
     def waiting(self) -> int:
@@ -154,12 +184,7 @@ class Documents:
     def add(self, tools: Sequence[Searchable], vectors: Vectors | None = None) -> None:
         """Take tools with the vectors given; None encodes them here, a vector that is missing makes its tool wait."""
         if vectors is None:
-            texts = list({tool.digest(): tool.document() for tool in tools}.items())
-            vectors = {
-                texts[position][0]: vector
-                for positions, batch in self.open_encoder().encode_documents([text for _, text in texts])
-                for position, vector in zip(positions.tolist(), batch, strict=True)
-            }
+            vectors = document_vectors(self.open_encoder(), tools)
         with self._lock:
             latest = {tool.id: tool for tool in tools}
             known = {tool_id: digest for tool_id, tool in latest.items() if (digest := tool.digest()) in vectors}
@@ -183,6 +208,8 @@ class Documents:
                 if row is not None:
                     self._table.kill(row)
                     self._names.remove(tool_id)
+            if not len(self._rows):  # nothing of an encoder is left: the next one may have another dimension
+                self._rows, self._table = Rows(), VectorTable()
 
     def _place(self, vectors: Mapping[str, Floats]) -> None:
         """Give tools these vectors in place of those they had."""
@@ -254,14 +281,16 @@ class Documents:
     def nearest(self, request: str, vector: Floats, k: int, allowed: Allowed | None = None) -> Pairs:
         """The best by cosine plus bonus; a bonus is the same whoever asks, so `allowed` only leaves tools out."""
         with self._lock:
+            named = [i for i in self._names.find(request) if allowed is None or allowed.permits(i)]
             bonuses = {
-                i: b for i, b in self._bonuses(vector, k, allowed).items() if allowed is None or allowed.permits(i)
+                i: bonus
+                for i, bonus in self._bonuses(vector, k, allowed, named).items()
+                if allowed is None or allowed.permits(i)
             }
             among = None if allowed is None else self._rows.allowed(allowed)
             # As many more as may fall behind.
             rows, scores = self._table.search(vector, k + sum(bonus < 0 for bonus in bonuses.values()), among)
             pairs = {self._rows.ids[row]: score for row, score in zip(rows.tolist(), scores.tolist(), strict=True)}
-            named = [i for i in self._names.find(request) if allowed is None or allowed.permits(i)]
             places = {i: self._rows.row(i) for i in dict.fromkeys([*named, *bonuses]) if i not in pairs}
             absent = {i: row for i, row in places.items() if row is not None}
             more = self._table.scores(vector, np.array(list(absent.values()), dtype=np.int64))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolscout import metrics
-from toolscout.errors import BadDataset
+from toolscout.errors import BadDataset, BadModel
 from toolscout.nn.encoder import CARD_FILE, Encoder
-from toolscout.retrievers._documents import Documents, SharedEncoder
+from toolscout.retrievers._documents import Documents, SharedEncoder, document_vectors
 from toolscout.retrievers._names import EXACT_BONUS
 from toolscout.retrievers.base import (
     Embedded,
@@ -56,11 +56,15 @@ class Fusion:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A dev request: candidates, a column of relative scores for each part, which are gold, which are new."""
+    """A dev request: candidates, a column of relative scores for each part, which are gold, which are new.
+
+    `new_gold`: the gold tools that are new, whether or not a part has found them.
+    """
 
     ids: list[str]
     scores: Floats
     gold: tuple[str, ...]
+    new_gold: frozenset[str]
     is_gold: NDArray[np.bool_]
     is_new: NDArray[np.bool_]
 
@@ -80,6 +84,25 @@ def relative_scores(part: Retriever, ranking: Pairs, depth: int) -> tuple[dict[s
     return {tool_id: score / best for tool_id, score in own.items()}, last / best
 
 
+def check_encoders(parts: Sequence[Retriever], untrained: Sequence[Retriever]) -> None:
+    """Refuse parts that could not use one encoder: a request and a catalogue have one vector for all of them."""
+    bound: set[str] = set()
+    for number, part in enumerate(parts):
+        if isinstance(part, Documents):
+            trains = part.trains_encoder and part in untrained
+            fingerprint = f"the one that part {number} will train" if trains else part.bound_to()
+            bound |= {fingerprint} if fingerprint else set()
+    _check_one(bound)
+
+
+def _check_one(fingerprints: Collection[str]) -> None:
+    if len(fingerprints) > 1:
+        raise BadModel(
+            f"the parts of a hybrid use one encoder, and these are bound to {len(fingerprints)} different ones "
+            f"({', '.join(sorted(fingerprints))}); keep one, and have the others trained with it"
+        )
+
+
 def share_encoder(parts: Sequence[Retriever]) -> None:
     """Give the parts that have no encoder of their own that of the one which has, if there is one."""
     embedded = [part for part in parts if isinstance(part, Documents)]
@@ -88,22 +111,27 @@ def share_encoder(parts: Sequence[Retriever]) -> None:
         encoder = owner.open_encoder()
         shared = encoder if isinstance(encoder, SharedEncoder) else SharedEncoder(encoder)
         for part in embedded:
-            if part is owner or not (part.has_own_encoder() or part.names_encoder()):
+            if part.bound_to() in (None, shared.fingerprint):
                 part.share(shared)
 
 
 def load_parts(folders: Sequence[Path]) -> list[Retriever]:
-    """Open saved parts; those without an encoder of their own get that of the part which has one."""
-    homes = [folder / "encoder" for folder in folders if (folder / "encoder" / CARD_FILE).is_file()]
-    shared = SharedEncoder(Encoder.load(homes[0])) if homes else None
+    """Open saved parts; those that were made with the same encoder share it."""
+    records = [read_model(folder) for folder in folders]
+    _check_one({record["encoder"] for record in records if record.get("encoder")})
+    home = next((folder / "encoder" for folder in folders if (folder / "encoder" / CARD_FILE).is_file()), None)
+    shared = SharedEncoder(Encoder.load(home)) if home is not None else None
     parts: list[Retriever] = []
-    for folder in folders:
-        kind = method(read_model(folder)["method"])
-        own = (folder / "encoder" / CARD_FILE).is_file() and folder / "encoder" != homes[0]
-        if shared is not None and issubclass(kind, Documents) and not own:
-            parts.append(cast(Any, kind).load(folder, shared))
-        else:
+    for folder, record in zip(folders, records, strict=True):
+        kind = method(record["method"])
+        if not issubclass(kind, Documents):
             parts.append(load_model(folder))
+            continue
+        part = cast(Any, kind).load(folder, shared)
+        if shared is None and record.get("encoder"):
+            shared = SharedEncoder(part.open_encoder())
+            part.share(shared)
+        parts.append(part)
     return parts
 
 
@@ -122,12 +150,7 @@ def learn_weights(
     progress: FitProgress | None,
 ) -> Fusion:
     """Weights that make the gold tools of the dev requests stand out among all candidates."""
-    asked: list[_Asked] = []
-    for one in data:
-        if one.dev:
-            asked += _asked(parts, rank, one, known, depth, progress)
-    if not asked:
-        raise BadDataset("hybrid learns its weights on dev splits, and no dataset has one; name one with --dev")
+    asked = [request for one in data if one.dev for request in _asked(parts, rank, one, known, depth, progress)]
     size = len(parts)
     with_new = any((request.is_gold & request.is_new).any() for request in asked)
     theta = _solved(asked, size, with_new)
@@ -152,7 +175,7 @@ def _asked(
     vectors: dict[str, Vectors] = {}
     for part in parts:
         part.remove(part.ids())
-        part.add(one.dataset.tools, _document_vectors(part, one, vectors))
+        part.add(one.dataset.tools, _document_vectors(part, one, vectors, progress))
     new = {tool.id for tool in one.dataset.tools if tool.digest() not in known}
     split = one.dataset.split(one.dev)
     found = []
@@ -167,25 +190,21 @@ def _asked(
                     scores[:, column] = [relative[0].get(tool_id, relative[1]) for tool_id in ids]
             is_gold = np.array([tool_id in gold for tool_id in ids], dtype=bool)
             is_new = np.array([tool_id in new for tool_id in ids], dtype=bool)
-            found.append(_Asked(ids, scores, gold, is_gold, is_new))
+            found.append(_Asked(ids, scores, gold, frozenset(new.intersection(gold)), is_gold, is_new))
         if progress:
             progress("weighing the parts", start + len(texts), len(split))
     return found
 
 
-def _document_vectors(part: Retriever, one: TrainingSet, known: dict[str, Vectors]) -> Vectors | None:
+def _document_vectors(
+    part: Retriever, one: TrainingSet, known: dict[str, Vectors], progress: FitProgress | None
+) -> Vectors | None:
     """The vectors of a set's documents, made once for each encoder."""
     if not isinstance(part, Embedded):
         return None
     encoder = part.open_encoder()
     if encoder.fingerprint not in known:
-        texts = {tool.digest(): tool.document() for tool in one.dataset.tools}
-        digests = list(texts)
-        known[encoder.fingerprint] = {
-            digests[position]: vector
-            for positions, rows in encoder.encode_documents(list(texts.values()))
-            for position, vector in zip(positions.tolist(), rows, strict=True)
-        }
+        known[encoder.fingerprint] = document_vectors(encoder, one.dataset.tools, progress)
     return known[encoder.fingerprint]
 
 
@@ -234,8 +253,7 @@ def _bonus(asked: Sequence[_Asked], theta: Floats, size: int) -> float:
 
     A dev split of unseen tools has a new tool in every request: without that bound the bonus would suit no other.
     """
-    new = {tool_id for request in asked for tool_id, is_new in zip(request.ids, request.is_new, strict=True) if is_new}
-    new |= {tool_id for request in asked for tool_id in request.gold if tool_id not in request.ids}
+    new = frozenset[str]().union(*(request.new_gold for request in asked))
 
     def recalls(bonus: float) -> tuple[float, float]:
         tried = theta.copy()

@@ -173,13 +173,13 @@ class Centroid(Documents):
     def save(self, folder: Path) -> None:
         """Write the sums of requests, the tools, and what was seen in training."""
         with self._lock:
-            write_model(folder, self, encoder=self._fingerprint(), **({"fit": self._fit} if self._fit else {}))
             self._save_documents(folder)
             record = {"requests": {i: sorted(digests) for i, digests in self._requests.items()}, "own": [*self._own]}
             (folder / _SUMS).write_text(json.dumps(record))
             np.save(folder / "sums.npy", _stacked(self._sums, np.float32))
             np.save(folder / "own.npy", _stacked(self._own, np.float16))
             with_digests(self._seen, self._digests()).save(folder)
+            write_model(folder, self, encoder=self._fingerprint(), **({"fit": self._fit} if self._fit else {}))
 
     @classmethod
     def load(cls, folder: Path, encoder: TextEncoder | None = None) -> Self:

@@ -18,6 +18,7 @@ from toolscout.errors import BadModel, MissingExtra
 from toolscout.nn.encoder import CARD_FILE, Encoder
 from toolscout.retrievers._documents import Documents, EncoderOptions
 from toolscout.retrievers.base import (
+    MODEL_FILE,
     FitProgress,
     FitReport,
     Floats,
@@ -33,7 +34,9 @@ from toolscout.tool import Searchable
 from toolscout.training.options import LearningOptions
 
 ENCODER_FOLDER = "encoder"
+WEIGHTS_FOLDER = "weights"
 _NEW_FILE = "new.json"
+_CALLERS_KEPT = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,12 @@ class DenseOptions(LearningOptions, EncoderOptions):
 
     start: str = ""
     new_bonus: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be trained with, and a bonus that would hide new tools."""
+        LearningOptions.__post_init__(self)
+        if not self.new_bonus >= 0:
+            raise BadModel(f"new_bonus must be 0 or more, got {self.new_bonus}")
 
 
 class Dense(Documents):
@@ -89,16 +98,19 @@ class Dense(Documents):
     def learn(self, examples: Sequence[Example]) -> None:
         """An encoder learns by training (`fit`), not from single requests."""
 
-    def _bonuses(self, vector: Floats, k: int, allowed: Allowed | None) -> Mapping[str, float]:
-        """The best of the new tools get their bonus; no other new tool can come among the first k."""
-        if not self._new or len(self._new) >= len(self._rows):
+    def _bonuses(self, vector: Floats, k: int, allowed: Allowed | None, named: Sequence[str]) -> Mapping[str, float]:
+        """The best of the new tools get their bonus; no other new tool can come among the first k, unless named."""
+        if not self._new or len(self._new_among(None)) == len(self._rows):
             return {}
         rows, _ = self._table.search(vector, k, self._new_among(allowed))
-        return {self._rows.ids[row]: self.options.new_bonus for row in rows.tolist()}
+        best = [self._rows.ids[row] for row in rows.tolist()]
+        return dict.fromkeys([*best, *self._new.intersection(named)], self.options.new_bonus)
 
     def _new_among(self, allowed: Allowed | None) -> NDArray[np.int64]:
         rows = self._new_rows.get(allowed)
         if rows is None:
+            if len(self._new_rows) >= _CALLERS_KEPT:
+                self._new_rows.clear()
             permitted = [i for i in self._new if i in self._rows and (allowed is None or allowed.permits(i))]
             rows = np.sort(np.array([self._rows.row(tool_id) for tool_id in permitted], dtype=np.int64))
             self._new_rows[allowed] = rows
@@ -107,42 +119,63 @@ class Dense(Documents):
     def fit(self, data: Sequence[TrainingSet], folder: Path, progress: FitProgress | None = None) -> FitReport:
         """Train the encoder on the train splits, select on the dev splits, and export it to serve.
 
-        The folder gets the encoder as it is served (encoder/) and as it was trained (weights/).
+        The folder gets the encoder as it is served (encoder/) and as it was trained (weights/). Where it holds what
+        the same training has left, that is taken: a hybrid may have been interrupted after it.
         """
+        if not data:
+            raise BadModel("name at least one dataset to train on")
+        if self.options.encoder:
+            raise BadModel("encoder names one that is served as it is; name the weights to begin with by start")
+        identity = hashlib.blake2b(digest_size=16)
+        identity.update(json.dumps(asdict(self.options), sort_keys=True).encode())
+        seen = TrainedOn.of(data)
+        identity.update("".join(f"{split.digest}{split.split}{split.role}" for split in seen.splits).encode())
+        if not _holds(folder, identity.hexdigest()):
+            self._train(data, seen, folder, identity.hexdigest(), progress)
+        trained = Dense.load(folder)
+        fit = trained._fit or {}
+        self.remove(self.ids())
+        self.options, self._own_encoder = trained.options, trained._own_encoder
+        self._seen, self._fit = trained._seen, fit
+        self.share(trained.open_encoder())
+        return FitReport(fit["seconds"], fit["device"], fit["parameters"], fit["dev"])
+
+    def _train(
+        self, data: Sequence[TrainingSet], seen: TrainedOn, folder: Path, identity: str, progress: FitProgress | None
+    ) -> None:
         try:
             from toolscout.training.bi_encoder import learn
         except ImportError as error:
             raise MissingExtra("training", "train") from error
         from toolscout.nn.export import export
 
-        if not data:
-            raise BadModel("name at least one dataset to train on")
-        seen = TrainedOn.of(data)
-        identity = hashlib.blake2b(digest_size=16)
-        identity.update(json.dumps(asdict(self.options), sort_keys=True).encode())
-        identity.update("".join(f"{split.digest}{split.split}{split.role}" for split in seen.splits).encode())
         sets = [(one.dataset, one.train, one.dev) for one in data]
         start = Path(self.options.start) if self.options.start else None
-        learned = learn(sets, start, self.options, folder, identity.hexdigest(), progress)
-        export(folder / "weights", folder / ENCODER_FOLDER)
-        report = FitReport(learned.trained.seconds, learned.device, learned.parameters, dict(learned.trained.best))
-        self.options = replace(self.options, average=learned.average, new_bonus=learned.new_bonus)
-        self._encoder, self._own_encoder = Encoder.load(folder / ENCODER_FOLDER), folder / ENCODER_FOLDER
-        self._seen, self._fit = seen, asdict(report) | {"history": learned.trained.history}
-        self.remove(self.ids())
-        self.save(folder)
-        return report
+        learned = learn(sets, start, self.options, folder, identity, progress)
+        export(folder / WEIGHTS_FOLDER, folder / ENCODER_FOLDER)
+        options = replace(self.options, average=learned.average, new_bonus=learned.new_bonus)
+        made = Dense(options, Encoder.load(folder / ENCODER_FOLDER))
+        made._own_encoder = folder / ENCODER_FOLDER
+        made._seen = seen if start is None else seen | TrainedOn.load(start)
+        report = FitReport(learned.trained.seconds, learned.device, learned.parameters, learned.trained.best)
+        made._fit = asdict(report) | {"history": learned.trained.history, "identity": identity}
+        for home in (folder / WEIGHTS_FOLDER, folder / ENCODER_FOLDER):  # they may be used without the rest
+            made._seen.save(home)
+        made.save(folder)
+        learned.checkpoints.remove()
 
     def save(self, folder: Path) -> None:
         """Write vectors, ids, and the encoder where it is this model's own."""
         with self._lock:
-            write_model(folder, self, encoder=self._fingerprint(), **({"fit": self._fit} if self._fit else {}))
-            if self._own_encoder is not None and not (folder / ENCODER_FOLDER / CARD_FILE).exists():
-                shutil.copytree(self._own_encoder, folder / ENCODER_FOLDER)
+            home = folder / ENCODER_FOLDER
+            if self._own_encoder is not None and self._own_encoder.resolve() != home.resolve():
+                shutil.rmtree(home, ignore_errors=True)
+                shutil.copytree(self._own_encoder, home)
+            self._save_documents(folder)
             if self._seen.splits:
                 self._seen.save(folder)
-            self._save_documents(folder)
             (folder / _NEW_FILE).write_text(json.dumps(sorted(self._new)))
+            write_model(folder, self, encoder=self._fingerprint(), **({"fit": self._fit} if self._fit else {}))
 
     @classmethod
     def load(cls, folder: Path, encoder: TextEncoder | None = None) -> Self:
@@ -159,3 +192,8 @@ class Dense(Documents):
         except (OSError, ValueError) as error:
             raise BadModel(f"the vector index in {folder} cannot be read ({error}); build it again") from None
         return loaded
+
+
+def _holds(folder: Path, identity: str) -> bool:
+    """Whether the folder has the model of this very training."""
+    return (folder / MODEL_FILE).is_file() and (read_model(folder).get("fit") or {}).get("identity") == identity

@@ -11,8 +11,15 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 from toolscout.answer import Allowed, Example, Hit, Reason
-from toolscout.errors import BadModel, MissingEncoder
-from toolscout.retrievers._fusion import joined, learn_weights, load_parts, relative_scores, share_encoder
+from toolscout.errors import BadDataset, BadModel, MissingEncoder
+from toolscout.retrievers._fusion import (
+    check_encoders,
+    joined,
+    learn_weights,
+    load_parts,
+    relative_scores,
+    share_encoder,
+)
 from toolscout.retrievers._names import EXACT_BONUS
 from toolscout.retrievers.base import (
     Embedded,
@@ -171,10 +178,15 @@ class Hybrid:
 
     def fit(self, data: Sequence[TrainingSet], folder: Path, progress: FitProgress | None = None) -> FitReport:
         """Train the parts that can learn and have not yet, then learn on dev what each of them counts."""
+        if not any(one.dev for one in data):
+            raise BadDataset(
+                "hybrid learns its weights on dev splits, and no dataset has one; name one: DATA:TRAIN:DEV"
+            )
         started = time.perf_counter()
         report = FitReport(0.0, "cpu", 0, {})
-        share_encoder(self.parts)
         untrained = [pair for pair in zip(self._names(), self.parts, strict=True) if not _learned(pair[1])]
+        check_encoders(self.parts, [part for _, part in untrained])
+        share_encoder(self.parts)
         # The part that trains an encoder goes first, since the others use it.
         for name, part in sorted(untrained, key=lambda pair: not getattr(pair[1], "trains_encoder", False)):
             if isinstance(part, Trainable):
@@ -184,14 +196,14 @@ class Hybrid:
         for part in self.parts:
             seen |= getattr(part, "_seen", TrainedOn())
         self._seen = seen
+        weighed = time.perf_counter()
         fusion = learn_weights(self.parts, self.rankings, data, seen.tools, self.options.depth, progress)
         self.options = replace(self.options, fusion="scores", **asdict(fusion.weights))
-        seconds = time.perf_counter() - started
-        report = replace(joined(report, FitReport(0.0, "cpu", fusion.count, fusion.dev)), seconds=seconds)
-        self._fit = asdict(report)
+        own = FitReport(time.perf_counter() - weighed, "cpu", fusion.count, fusion.dev)
+        self._fit = asdict(own)  # what its parts took stands with them
         self.remove(self.ids())
         self.save(folder)
-        return report
+        return replace(joined(report, own), seconds=time.perf_counter() - started)
 
     def _names(self) -> list[str]:
         return [f"{index}-{part.name}" for index, part in enumerate(self.parts)]
@@ -199,13 +211,13 @@ class Hybrid:
     def save(self, folder: Path) -> None:
         """Write each part into a folder of its own."""
         names = self._names()
-        parts = {name: part.name for name, part in zip(names, self.parts, strict=True)}
-        write_model(folder, self, parts=parts, **({"fit": self._fit} if self._fit else {}))
+        for name, part in zip(names, self.parts, strict=True):
+            part.save(folder / name)
         if self._seen.splits:
             self._seen.save(folder)
         (folder / _NEW_FILE).write_text(json.dumps(sorted(self._new)))
-        for name, part in zip(names, self.parts, strict=True):
-            part.save(folder / name)
+        parts = {name: part.name for name, part in zip(names, self.parts, strict=True)}
+        write_model(folder, self, parts=parts, **({"fit": self._fit} if self._fit else {}))
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -214,8 +226,10 @@ class Hybrid:
         names = sorted(model["parts"], key=lambda name: int(name.partition("-")[0]))
         loaded = cls(read_options(HybridOptions, model), load_parts([folder / name for name in names]))
         loaded._seen, loaded._fit = TrainedOn.load(folder), model.get("fit")
-        if (folder / _NEW_FILE).is_file():
+        try:
             loaded._new = set(json.loads((folder / _NEW_FILE).read_text()))
+        except (OSError, ValueError) as error:
+            raise BadModel(f"the index in {folder} cannot be read ({error}); build it again") from None
         return loaded
 
     def rankings(self, requests: Sequence[str]) -> list[list[Pairs]]:

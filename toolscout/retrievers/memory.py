@@ -114,7 +114,7 @@ class Memory(Documents):
     def _counts(self, entry: Entry) -> bool:
         return any(tool_id in self._rows for tool_id in entry.tools)
 
-    def _bonuses(self, vector: Floats, k: int, allowed: Allowed | None) -> Mapping[str, float]:
+    def _bonuses(self, vector: Floats, k: int, allowed: Allowed | None, named: Sequence[str]) -> Mapping[str, float]:
         said = votes(self._neighbours(vector), self._past.newest, self.options.power, self.options.half_life)
         return {tool_id: self.options.votes * vote for tool_id, vote in said.items()}
 
@@ -163,10 +163,10 @@ class Memory(Documents):
     def save(self, folder: Path) -> None:
         """Write what is remembered, the tools, and what was seen in training."""
         with self._lock:
-            write_model(folder, self, encoder=self._fingerprint(), **({"fit": self._fit} if self._fit else {}))
             self._save_documents(folder)
             self._past.save(folder / _REQUESTS)
             with_digests(self._seen, self._past.digests()).save(folder)
+            write_model(folder, self, encoder=self._fingerprint(), **({"fit": self._fit} if self._fit else {}))
 
     @classmethod
     def load(cls, folder: Path, encoder: TextEncoder | None = None) -> Self:

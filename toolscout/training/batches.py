@@ -103,12 +103,12 @@ def candidates(material: Material, gold: Sequence[Ints], picked: Ints, count: in
     competing = material.competing
     if len(competing) <= count:
         return competing
-    wanted = [np.unique(np.concatenate(gold))]
+    chosen = np.unique(np.concatenate(gold))
     if material.hard:
-        wanted.append(np.concatenate([rng.permutation(material.hard[i])[:_HARD_EACH] for i in picked]))
-    chosen = np.unique(np.concatenate(wanted))
-    room = max(0, count - len(chosen))
-    return np.union1d(chosen, rng.choice(competing, room, replace=False))
+        few = np.concatenate([rng.permutation(material.hard[i])[:_HARD_EACH] for i in picked])
+        mined, room = np.setdiff1d(few, chosen), max(0, count - len(chosen))
+        chosen = np.union1d(chosen, mined if len(mined) <= room else rng.choice(mined, room, replace=False))
+    return np.union1d(chosen, rng.choice(competing, max(0, count - len(chosen)), replace=False))
 
 
 _HARD_EACH = 4

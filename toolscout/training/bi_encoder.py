@@ -30,9 +30,13 @@ BONUS_MAY_COST = 0.03
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What came of a training: `average` and `new_bonus` were chosen on dev."""
+    """What came of a training: `average` and `new_bonus` were chosen on dev.
+
+    `checkpoints` are there until the caller, who has all that it makes of the weights, removes them.
+    """
 
     trained: Trained
+    checkpoints: Checkpoints
     parameters: int
     device: str
     average: float
@@ -49,7 +53,7 @@ def learn(
 ) -> Learned:
     """Train on (dataset, train split, dev split) and write the weights to `folder`/weights.
 
-    What is needed to go on after an interruption lies in `folder`/training until it is done.
+    What is needed to go on after an interruption lies in `folder`/training.
     """
     device = pick_device(options.device)
     torch.manual_seed(options.seed)
@@ -61,14 +65,13 @@ def learn(
     checkpoints = Checkpoints(folder / "training", identity)
     schedule = Schedule(options.epochs, options.rate, patience=options.patience, seed=options.seed)
     trained = run(task, schedule, checkpoints, report)
-    best = checkpoints.read_best() or {}
-    average = float(best.pop(_AVERAGE, torch.tensor(options.average or 1.0)))
+    best = checkpoints.read_best()
+    average = round(float(best.pop(_AVERAGE)), 4)
     task.load(best)
     encoder.save(folder / "weights", best)
     bonus = task.new_bonus()
-    checkpoints.remove()
     size = sum(parameter.numel() for parameter in task.parameters().values())
-    return Learned(trained, size, _device_name(device), average, bonus)
+    return Learned(trained, checkpoints, size, _device_name(device), average, bonus)
 
 
 def _device_name(device: torch.device) -> str:
@@ -99,12 +102,24 @@ class _Task:
     def steps(self) -> int:
         return len(shuffled(self._sizes, self._options.batch, self._options.seed, 0))
 
-    def begin(self, epoch: int) -> None:
+    def begin(self, epoch: int, kept: Mapping[str, Tensor] | None = None) -> None:
         self._encoder.model.train()
         self._steps = shuffled(self._sizes, self._options.batch, self._options.seed, epoch)
-        for material in self._materials:
-            if len(material.competing) > self._options.candidates:
+        for index, material in enumerate(self._materials):
+            if kept and f"rows.{index}" in kept:
+                ends = np.cumsum(kept[f"counts.{index}"].numpy())[:-1]
+                material.hard = np.split(kept[f"rows.{index}"].numpy(), ends)
+            elif len(material.competing) > self._options.candidates:
                 self._mine(material)
+
+    def kept(self) -> dict[str, Tensor]:
+        """The mined documents."""
+        found = {}
+        for index, material in enumerate(self._materials):
+            if material.hard:
+                found[f"rows.{index}"] = torch.from_numpy(np.concatenate(material.hard))
+                found[f"counts.{index}"] = torch.tensor([len(few) for few in material.hard])
+        return found
 
     def step(self, epoch: int, step: int) -> Tensor:
         index, picked = self._steps[step]
@@ -231,19 +246,20 @@ class _Task:
         would have if there were no new ones. (A dev split of unseen tools has a new tool in every request: without
         that bound the bonus would be too high for all others.)
         """
-        best, bonus = 0.0, 0.0
+        names = ("recall@5", "known_recall@5")
+        recall = np.zeros(len(_BONUSES))
+        allowed = np.ones(len(_BONUSES), dtype=bool)
         for material, rows in zip(self._materials, self._dev, strict=True):
             if material.dev is None or not material.new[np.concatenate(material.dev.gold)].any():
                 continue
             cosines = self._dev_cosines(material, rows)
             new = torch.from_numpy(material.new[rows]).to(cosines.device)
-            names = ("recall@5", "known_recall@5")
-            known = _measured(cosines - 9.0 * new, rows, material, names)["known_recall@5"]
-            for step in _BONUSES:
+            alone = _measured(cosines - 9.0 * new, rows, material, names).get("known_recall@5", 0.0)
+            for place, step in enumerate(_BONUSES):
                 found = _measured(cosines + step * new, rows, material, names)
-                if found["recall@5"] > best and found["known_recall@5"] >= known - BONUS_MAY_COST:
-                    best, bonus = found["recall@5"], step
-        return bonus
+                recall[place] += found["recall@5"]
+                allowed[place] &= found.get("known_recall@5", 0.0) >= alone - BONUS_MAY_COST
+        return _BONUSES[int(np.argmax(np.where(allowed, recall, 0.0)))]
 
 
 def _measured(cosines: Tensor, rows: Ints, material: Material, names: Sequence[str]) -> dict[str, float]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -25,25 +27,29 @@ class Checkpoints:
         self.folder = folder
         self.identity = identity
 
+    def exist(self) -> bool:
+        """Whether a state was written."""
+        return (self.folder / _STATE).is_file()
+
     def read(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
         """The last state that was written, None where there is none."""
-        path = self.folder / _STATE
-        if not path.is_file():
+        if not self.exist():
             return None
         try:
-            record: dict[str, Any] = json.loads(path.read_text())
-            if record["identity"] != self.identity:
-                raise BadModel(
-                    f"{self.folder} holds a training on other data or with other options that was interrupted; "
-                    "train into another folder, or remove this one to begin again"
-                )
-            return record["state"], load_file(self.folder / record["file"])
-        except (OSError, ValueError, KeyError) as error:
-            if isinstance(error, BadModel):
-                raise
+            record: dict[str, Any] = json.loads((self.folder / _STATE).read_text())
+            same = record["identity"] == self.identity
+            state = (record["state"], load_file(self.folder / record["file"])) if same else None
+        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+            raise self._unreadable(error) from None
+        if state is None:
             raise BadModel(
-                f"the checkpoint in {self.folder} cannot be read ({error}); remove it, train again"
-            ) from None
+                f"{self.folder} holds a training on other data or with other options that was interrupted; "
+                "train into another folder, or remove this one to begin again"
+            )
+        return state
+
+    def _unreadable(self, error: Exception) -> BadModel:
+        return BadModel(f"the checkpoint in {self.folder} cannot be read ({error}); remove it, train again")
 
     def write(self, state: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
         """Write a state. The json names the file of tensors and is replaced last, in one step."""
@@ -62,17 +68,17 @@ class Checkpoints:
         self.folder.mkdir(parents=True, exist_ok=True)
         _save(self.folder / _BEST, tensors)
 
-    def read_best(self) -> dict[str, Tensor] | None:
-        """The best weights, None where none were kept yet."""
-        path = self.folder / _BEST
-        return load_file(path) if path.is_file() else None
+    def read_best(self) -> dict[str, Tensor]:
+        """The best weights of a training that has come to its first validation."""
+        try:
+            return load_file(self.folder / _BEST)
+        except (OSError, SafetensorError) as error:
+            raise self._unreadable(error) from None
 
     def remove(self) -> None:
         """Forget a training that is complete."""
-        for path in self.folder.glob("*") if self.folder.is_dir() else ():
-            path.unlink()
-        if self.folder.is_dir():
-            self.folder.rmdir()
+        (self.folder / _STATE).unlink(missing_ok=True)  # first: without it nothing of the rest is taken up
+        shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def _save(path: Path, tensors: Mapping[str, Tensor]) -> None:

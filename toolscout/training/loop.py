@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from toolscout.errors import OutOfMemory, TrainingStopped
+from toolscout.errors import BadModel, OutOfMemory, TrainingStopped
 from toolscout.training.checkpoint import Checkpoints
 
 Report = Callable[[str, int, int], None]
@@ -23,6 +23,7 @@ Scores = Mapping[str, float]
 # On a GPU each look at the loss waits for all work before it: the loss is looked at so seldom only.
 _LOOK_EVERY = 16
 _CLIP = 1.0
+_KEPT = "task."
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +48,14 @@ class Task(Protocol):
     def steps(self) -> int:
         """Steps of one epoch."""
 
-    def begin(self, epoch: int) -> None:
-        """Prepare an epoch: shuffle, mine. All that is random follows from the seed and the epoch."""
+    def begin(self, epoch: int, kept: Mapping[str, Tensor] | None = None) -> None:
+        """Prepare an epoch: shuffle, mine. All that is random follows from the seed and the epoch.
+
+        `kept`: what `kept` gave before an interruption in the middle of this epoch.
+        """
+
+    def kept(self) -> Mapping[str, Tensor]:
+        """What `begin` made of the weights as they were then: the middle of an epoch cannot make it again."""
 
     def step(self, epoch: int, step: int) -> Tensor:
         """Compute the loss of one step, and its gradients; the loss is detached."""
@@ -71,22 +78,43 @@ def pick_device(name: str = "auto") -> torch.device:
     """The device by name; "auto" takes a GPU where there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    return torch.device(name)
+    try:
+        device = torch.device(name)
+        torch.empty(1, device=device)
+    except (RuntimeError, AssertionError) as error:
+        raise BadModel(f"the device {name!r} cannot be used ({_first_line(error)}); name cpu, cuda or auto") from None
+    return device
 
 
 def run(task: Task, schedule: Schedule, checkpoints: Checkpoints, report: Report | None = None) -> Trained:
     """Train until the epochs are over or dev says stop. The best weights are then in `checkpoints.read_best()`."""
+    try:
+        return _run(task, schedule, checkpoints, report)
+    except (RuntimeError, MemoryError) as error:
+        if isinstance(error, torch.OutOfMemoryError | MemoryError) or "CPUAllocator" in str(error):
+            raise OutOfMemory(
+                "the device ran out of memory; lower --option chunk (texts that are in memory at once), then batch or "
+                f"candidates ({_first_line(error)})"
+            ) from None
+        raise
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
+def _run(task: Task, schedule: Schedule, checkpoints: Checkpoints, report: Report | None) -> Trained:
     parameters = task.parameters()
     matrices = [p for p in parameters.values() if p.ndim > 1]
     others = [p for p in parameters.values() if p.ndim <= 1]
     optimiser = torch.optim.AdamW(
         [{"params": matrices, "weight_decay": schedule.decay}, {"params": others, "weight_decay": 0.0}],
         lr=schedule.rate,
-        fused=matrices[0].is_cuda,
+        fused=next(iter(parameters.values())).is_cuda,
     )
     per_epoch = task.steps()
     total = schedule.epochs * per_epoch
-    trained, since_best = Trained(), 0
+    trained, since_best, kept = Trained(), 0, None
     taken = checkpoints.read()
     if taken is not None:
         state, tensors = taken
@@ -94,11 +122,12 @@ def run(task: Task, schedule: Schedule, checkpoints: Checkpoints, report: Report
         since_best = state["since_best"]
         trained.steps = state["step"]
         _restore(parameters, optimiser, tensors, trained.steps)
+        kept = {name.removeprefix(_KEPT): tensor for name, tensor in tensors.items() if name.startswith(_KEPT)}
     clock = _Clock(trained.seconds)
     epoch = trained.steps // per_epoch
     while epoch < schedule.epochs and not (schedule.patience and since_best >= schedule.patience):
-        task.begin(epoch)
-        losses = []
+        task.begin(epoch, kept)
+        losses, kept = [], None
         for step in range(trained.steps - epoch * per_epoch, per_epoch):
             for group in optimiser.param_groups:
                 group["lr"] = schedule.rate * _pace(trained.steps, total, schedule.warmup)
@@ -111,8 +140,9 @@ def run(task: Task, schedule: Schedule, checkpoints: Checkpoints, report: Report
             if trained.steps % schedule.save_every == 0 and trained.steps % per_epoch:
                 _checked(losses, trained, checkpoints)
                 trained.seconds = clock.spent()
-                _write(checkpoints, trained, since_best, parameters, optimiser)
+                _write(checkpoints, trained, since_best, parameters, optimiser, task.kept())
         loss = _checked(losses, trained, checkpoints)
+        _check_weights(parameters, trained, checkpoints)  # before they can become the best
         scores, weights = task.validate()
         better = not scores or not trained.best or next(iter(scores.values())) > next(iter(trained.best.values()))
         if better:
@@ -121,7 +151,7 @@ def run(task: Task, schedule: Schedule, checkpoints: Checkpoints, report: Report
         since_best = 0 if better else since_best + 1
         trained.history.append({"epoch": epoch, "loss": round(loss, 4), **{k: round(v, 4) for k, v in scores.items()}})
         trained.seconds = clock.spent()
-        _write(checkpoints, trained, since_best, parameters, optimiser)
+        _write(checkpoints, trained, since_best, parameters, optimiser, {})
         if report:
             report(_said(epoch, loss, trained), trained.steps, total)
         epoch += 1
@@ -149,13 +179,7 @@ def _step(
 ) -> Tensor:
     torch.manual_seed(hash((seed, epoch, step)) & 0x7FFFFFFF)
     optimiser.zero_grad(set_to_none=True)
-    try:
-        loss = task.step(epoch, step)
-    except torch.OutOfMemoryError as error:
-        raise OutOfMemory(
-            "the device ran out of memory; lower --option chunk (texts that are in memory at once), then batch or "
-            f"candidates ({str(error).splitlines()[0]})"
-        ) from None
+    loss = task.step(epoch, step)
     torch.nn.utils.clip_grad_norm_(list(parameters.values()), _CLIP)
     optimiser.step()
     return loss
@@ -177,8 +201,13 @@ def _checked(losses: Sequence[Tensor], trained: Trained, checkpoints: Checkpoint
     return loss
 
 
+def _check_weights(parameters: Mapping[str, torch.nn.Parameter], trained: Trained, checkpoints: Checkpoints) -> None:
+    if not all(bool(torch.isfinite(parameter).all()) for parameter in parameters.values()):
+        raise _stopped(trained, checkpoints)
+
+
 def _stopped(trained: Trained, checkpoints: Checkpoints) -> TrainingStopped:
-    kept = f"; the last good checkpoint is kept in {checkpoints.folder}" if trained.history else ""
+    kept = f"; the last good checkpoint is kept in {checkpoints.folder}" if checkpoints.exist() else ""
     return TrainingStopped(
         f"training stopped near step {trained.steps}: the loss is not a number any more{kept}. "
         "Train into another folder with a lower --option rate"
@@ -196,10 +225,10 @@ def _write(
     since_best: int,
     parameters: Mapping[str, torch.nn.Parameter],
     optimiser: torch.optim.Optimizer,
+    kept: Mapping[str, Tensor],
 ) -> None:
-    tensors: dict[str, Tensor] = {}
-    if not all(bool(torch.isfinite(parameter).all()) for parameter in parameters.values()):
-        raise _stopped(trained, checkpoints)
+    _check_weights(parameters, trained, checkpoints)
+    tensors = {f"{_KEPT}{name}": tensor for name, tensor in kept.items()}
     for name, parameter in parameters.items():
         tensors[f"weight.{name}"] = parameter
         for key, value in optimiser.state.get(parameter, {}).items():
@@ -220,7 +249,8 @@ def _restore(
             parameter.copy_(tensors[f"weight.{name}"])
             if f"exp_avg.{name}" in tensors:
                 optimiser.state[parameter] = {
-                    "step": torch.tensor(float(steps)),
+                    # where AdamW itself keeps it: beside the parameter where it is fused, else on the CPU
+                    "step": torch.tensor(float(steps), device=parameter.device if parameter.is_cuda else "cpu"),
                     "exp_avg": tensors[f"exp_avg.{name}"].to(parameter.device),
                     "exp_avg_sq": tensors[f"exp_avg_sq.{name}"].to(parameter.device),
                 }

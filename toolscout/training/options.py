@@ -42,5 +42,7 @@ class LearningOptions:
         """Refuse what cannot be trained with."""
         if self.loss not in ("sigmoid", "softmax") or min(self.epochs, self.batch, self.candidates) < 1:
             raise BadModel(f"loss must be sigmoid or softmax; epochs, batch and candidates at least 1, got {self}")
-        if self.rate <= 0 or not 0 <= self.mix <= 1 or not 0 <= self.average <= 1 or self.own < 0:
-            raise BadModel(f"rate must be above 0, mix and average from 0 to 1, own at least 0, got {self}")
+        if not (self.rate > 0 and self.scale > 0 and 0 <= self.mix <= 1 and 0 <= self.average <= 1):
+            raise BadModel(f"rate and scale must be above 0, mix and average from 0 to 1, got {self}")
+        if not (self.own >= 0 and min(self.chunk, self.patience, self.seed) >= 0):
+            raise BadModel(f"own, chunk, patience and seed must be 0 or more, got {self}")

@@ -1,0 +1,12 @@
+#!/bin/sh
+# Trains the default model on permissively licensed sets alone and puts it into the package (TOOLSCOUT_DATA: datasets).
+# On an H200 it takes about a minute; then measure it with runs/default_rows.sh and fit the verdict with runs/fit.py.
+set -eu
+cd "$(dirname "$0")/.."
+PATH="$PWD/.venv/bin:$PATH"
+: "${TOOLSCOUT_DATA:?name the folder of datasets}"
+POOL="${POOL:-models/pool}"
+test -d "$POOL" || python runs/pool.py "$POOL"
+toolscout train ultratool sealtools:dev: "$POOL/calls" "$POOL/mcp" "$POOL/openapi" --retriever dense --out models/default \
+  --option average=0.5 --option epochs=3 --option candidates=512 --option patience=0
+python runs/default_model.py models/default "$POOL"
