@@ -24,6 +24,7 @@ from toolscout.training import bi_encoder, checkpoint, loop
 
 # Everything that is random, and documents that are mined: a resumed training must meet all of it again.
 HARD = {"epochs": 3, "mix": 0.3, "own": 0.25, "candidates": 8, "chunk": 24}
+MINED = 4
 STEPS = 4
 
 
@@ -68,6 +69,7 @@ def main(out: Path, source: Path) -> None:
         child = os.fork()
         if child == 0:
             prepare()
+            bi_encoder._MINED_FROM = MINED
             bi_encoder.Schedule = partial(loop.Schedule, save_every=3)  # type: ignore[assignment,misc]
             Dense(options(source, **HARD)).fit([TrainingSet(learnable(train=STEPS * 16))], out / name)
             os._exit(0)

@@ -23,6 +23,7 @@ _QUALITY: dict[str, type] = {
     "requests": int,
 }
 _BENCH: dict[str, type] = {"bench": str, "tools": int, "requests": str, "values": dict}
+_NAMED_SEED = re.compile(r"[-_](?:seed|s)(\d+)$")
 # Under this key a row keeps the file that it was read from.
 FILE = "file"
 
@@ -46,7 +47,7 @@ class Line:
     @property
     def method(self) -> str:
         """The retriever and what differs from its defaults."""
-        variant = _without_seed(self.newest["variant"], self.newest.get("seed")) or "default"
+        variant = _without_seed(self.newest["variant"], _seed(self.newest)) or "default"
         name = self.newest["retriever"] + ("" if variant == "default" else f" ({variant})")
         return clean_text(name)
 
@@ -108,18 +109,22 @@ def newest(rows: Iterable[Row], *keys: str) -> list[Row]:
 
 
 def merged(rows: Iterable[Row]) -> list[Line]:
-    """Lines out of rows. Seeds join that agree with the newest in every option; older rows with other options go."""
+    """Lines out of rows. Seeds join that agree with the newest in every option; older rows with other options go.
+
+    Models whose names differ in the seed alone are of one recipe: what they chose for themselves on dev may differ.
+    """
     groups: dict[tuple[str, ...], dict[object, Row]] = {}
     for row in rows:
-        seed = row.get("seed")
+        seed = _seed(row)
         variant = _without_seed(row["variant"], seed) or "default"
         seeds = groups.setdefault((row["dataset"], row["split"], row["digest"], row["retriever"], variant), {})
         seeds.pop(seed, None)  # so that the newest stands last
         seeds[seed] = row
     lines = []
     for seeds in groups.values():
-        options = _options(list(seeds.values())[-1])
-        lines.append(Line(tuple(row for row in seeds.values() if _options(row) == options)))
+        last = list(seeds.values())[-1]
+        named = _NAMED_SEED.search(last["variant"]) is not None
+        lines.append(Line(tuple(row for row in seeds.values() if named or _options(row) == _options(last))))
     return lines
 
 
@@ -139,8 +144,14 @@ def by_split(lines: Sequence[Line]) -> dict[str, dict[tuple[str, str, str], list
     return found
 
 
+def _seed(row: Row) -> object:
+    """The seed of a row, or that in its model's name: a method that has none of its own may stand on one that has."""
+    named = _NAMED_SEED.search(row["variant"])
+    return int(named[1]) if named else row.get("seed")
+
+
 def _options(row: Row) -> str:
-    return json.dumps(_comparable(row.get("options") or {}, row.get("seed")), sort_keys=True)
+    return json.dumps(_comparable(row.get("options") or {}, _seed(row)), sort_keys=True)
 
 
 def _comparable(value: Any, seed: object) -> Any:

@@ -1,0 +1,302 @@
+"""dense learns what requests mean, leaves a whole model that knows what it has seen, and goes on after a kill."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.training import killed
+from tests.training.learnable import TOOLS, learnable, options, recall, tiny_source
+from toolscout.dataset import Dataset
+from toolscout.errors import BadModel, Leak, MissingEncoder, MissingExtra, TrainingStopped
+from toolscout.evaluation.history import fitted
+from toolscout.evaluation.run import evaluate, open_retriever, seen_by
+from toolscout.nn.encoder import Encoder
+from toolscout.nn.export import default_source, export
+from toolscout.nn.trainable import TrainableEncoder
+from toolscout.retrievers.base import FitReport, TrainedOn, TrainingSet, load_model, read_model, trained_on
+from toolscout.retrievers.dense import Dense, DenseOptions
+from toolscout.retrievers.memory import Memory, MemoryOptions
+from toolscout.scout import Scout
+from toolscout.tool import Tool
+
+DATA = learnable()
+
+
+@dataclass(frozen=True)
+class Trained:
+    source: Path
+    folder: Path
+    model: Dense
+    report: FitReport
+    said: list[tuple[str, int, int]]
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    """A model trained on the learnable set, which searched its tools untrained before."""
+    home = tmp_path_factory.mktemp("dense")
+    source = tiny_source(home / "source")
+    model = Dense(options(source), Encoder.load(export(source, home / "raw")))
+    model.add(DATA.tools)
+    assert recall(model, DATA, "test") < 0.35
+    said: list[tuple[str, int, int]] = []
+    report = model.fit([TrainingSet(DATA)], home / "model", lambda *now: said.append(now))
+    return Trained(source, home / "model", model, report, said)
+
+
+def opened(folder: Path) -> Dense:
+    loaded = load_model(folder)
+    assert isinstance(loaded, Dense)
+    loaded.add(DATA.tools)
+    return loaded
+
+
+def test_it_learns_what_no_word_tells(trained: Trained) -> None:
+    assert recall(opened(trained.folder), DATA, "test") > 0.7
+    assert trained.report.dev["recall@5"] > 0.7
+    assert (trained.report.device, trained.report.parameters > 10_000) == ("cpu", True)
+    assert not (trained.folder / "training").exists()
+
+
+def test_progress_tells_epoch_loss_and_dev_score(trained: Trained) -> None:
+    assert trained.said[-1][1:] == (80, 80)
+    assert [done for _, done, _ in trained.said] == sorted(done for _, done, _ in trained.said)
+    assert trained.said[-1][0].startswith("training, epoch 8, loss ")
+    assert "dev ndcg@5 0." in trained.said[-1][0]
+
+
+def test_what_was_trained_is_what_is_opened_everywhere(trained: Trained, tmp_path: Path) -> None:
+    asked = [text for _, text in DATA.split("test").requests]
+    ranked = [[hit.tool_id for hit in hits] for hits in opened(trained.folder).search(asked, 5)]
+    trained.model.remove(trained.model.ids())
+    trained.model.add(DATA.tools)  # the object itself: no vector of the untrained encoder is left in it
+    assert [[hit.tool_id for hit in hits] for hits in trained.model.search(asked, 5)] == ranked
+    with Scout.open(tmp_path / "tools.db", trained.folder) as scout:
+        scout.add(DATA.tools)
+        found = [scout.search(text, 5).considered for text in asked]
+    assert [[hit.tool_id for hit in hits] for hits in found] == ranked
+    model, variant = open_retriever(str(trained.folder))
+    seen = seen_by(str(trained.folder), model)
+    done = evaluate(DATA, "test", model, variant=variant, seen=seen, cache=tmp_path / "vectors.db")
+    assert [list(one.ranking or ())[:5] for one in done.asked] == ranked
+    assert fitted(trained.folder).seconds == round(trained.report.seconds, 3)
+
+
+def test_a_saved_copy_is_whole(trained: Trained, tmp_path: Path) -> None:
+    model = opened(trained.folder)
+    model.save(tmp_path / "copy")
+    copy = load_model(tmp_path / "copy")
+    asked = [text for _, text in DATA.split("test").requests]
+    assert copy.search(asked, 5) == model.search(asked, 5)
+    assert trained_on(tmp_path / "copy") == trained_on(trained.folder)
+    raw = Dense(encoder=Encoder.load(export(trained.source, tmp_path / "raw")))
+    raw.add(TOOLS)
+    raw.save(tmp_path / "other")
+    Dense.load(trained.folder).save(tmp_path / "other")  # over another model
+    assert load_model(tmp_path / "other").ids() == []
+
+
+def test_train_and_dev_may_not_judge_it(trained: Trained, tmp_path: Path) -> None:
+    assert trained_on(trained.folder) == TrainedOn.of([TrainingSet(DATA)])
+    record = json.loads((trained.folder / "trained_on.json").read_text())
+    assert [(one["split"], one["role"], len(one["requests"])) for one in record["splits"]] == [
+        ("train", "train", 160),
+        ("dev", "dev", 40),
+    ]
+    for split in ("train", "dev"):
+        model = load_model(trained.folder)
+        with pytest.raises(Leak, match=f"learnable {split}"):
+            evaluate(DATA, split, model, seen=trained_on(trained.folder), cache=tmp_path / "v.db")
+
+
+def test_its_encoder_and_its_weights_know_what_they_have_seen_too(trained: Trained, tmp_path: Path) -> None:
+    memory = Memory(MemoryOptions(encoder=str(trained.folder / "encoder")))
+    with pytest.raises(Leak, match="learnable dev"):
+        evaluate(DATA, "dev", memory, cache=tmp_path / "v.db")
+    more = Dataset("more", TOOLS, {"x": "w50 w51"}, {"train": {"x": (TOOLS[0].id,)}})
+    further = Dense(options(trained.folder / "weights", epochs=1))
+    further.fit([TrainingSet(more, dev="")], tmp_path / "further")
+    assert [one.dataset for one in trained_on(tmp_path / "further").splits] == ["more", "learnable", "learnable"]
+
+
+def test_a_seed_gives_the_same_model_and_another_seed_another(trained: Trained, tmp_path: Path) -> None:
+    dropping = tiny_source(tmp_path / "source", 0.1)
+    bytes_of = []
+    for name, seed in (("a", 3), ("b", 3), ("c", 4)):
+        Dense(options(dropping, epochs=1, mix=0.3, seed=seed)).fit([TrainingSet(DATA)], tmp_path / name)
+        files = ("weights/model.safetensors", "encoder/model.onnx")
+        bytes_of.append([(tmp_path / name / file).read_bytes() for file in files])
+    assert bytes_of[0] == bytes_of[1]
+    assert bytes_of[0][0] != bytes_of[2][0]
+
+
+@pytest.fixture(scope="module")
+def after_a_kill(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The source, and a folder of trainings that were killed in many places."""
+    home = tmp_path_factory.mktemp("killed")
+    source = tiny_source(home / "source", 0.1)
+    words = [sys.executable, "-m", "tests.training.killed", str(home), str(source)]
+    subprocess.run(words, check=True, cwd=Path(__file__).parents[2])
+    return source, home
+
+
+@pytest.fixture
+def mined(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolscout.training.bi_encoder._MINED_FROM", killed.MINED)
+
+
+@pytest.mark.usefixtures("mined")
+def test_killed_anywhere_it_goes_on_to_the_same_model(after_a_kill: tuple[Path, Path], tmp_path: Path) -> None:
+    source, home = after_a_kill
+    data = [TrainingSet(learnable(train=16 * killed.STEPS))]
+    chosen = options(source, **killed.HARD)
+    straight = Dense(chosen)
+    straight.fit(data, tmp_path)
+    for place in killed.PLACES:
+        folder, steps = home / place, []
+        again = Dense(chosen)
+        again.fit(data, folder, lambda text, done, total: steps.append(done))  # noqa: B023
+        assert again.options == straight.options, place
+        for file in ("weights/model.safetensors", "encoder/model.onnx"):
+            assert (folder / file).read_bytes() == (tmp_path / file).read_bytes(), place
+        assert bool(steps) == (place not in ("export", "before-the-model", "before-clean-up")), place
+        history = [read_model(one)["fit"]["history"] for one in (folder, tmp_path)]
+        assert [one["ndcg@5"] for one in history[0]] == [one["ndcg@5"] for one in history[1]]
+
+
+def test_an_interrupted_training_is_not_mixed_with_another(trained: Trained, tmp_path: Path) -> None:
+    def interrupted(text: str, done: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        Dense(options(trained.source, epochs=2)).fit([TrainingSet(DATA)], tmp_path, interrupted)
+    for changed, data in (
+        (options(trained.source, epochs=3), DATA),
+        (options(trained.source, epochs=2), learnable("o")),
+    ):
+        with pytest.raises(BadModel, match="other data or with other options that was interrupted"):
+            Dense(changed).fit([TrainingSet(data)], tmp_path)
+
+
+def test_a_training_that_bursts_says_so_and_keeps_what_it_had(trained: Trained, tmp_path: Path) -> None:
+    with pytest.raises(TrainingStopped, match="lower --option rate"):
+        Dense(options(trained.source, rate=1e30)).fit([TrainingSet(DATA)], tmp_path / "burst")
+    assert not (tmp_path / "burst" / "model.json").exists()
+
+
+def test_more_tools_than_candidates(trained: Trained, tmp_path: Path) -> None:
+    model = Dense(options(trained.source, candidates=8))
+    model.fit([TrainingSet(DATA)], tmp_path)
+    model.add(DATA.tools)
+    assert recall(model, DATA, "test") > 0.5
+
+
+def test_several_sets_are_learned_at_once(trained: Trained, tmp_path: Path) -> None:
+    """The second set has its own tools, and words of the first mean them: what is selected is good for both."""
+    other = Dataset(
+        "few", TOOLS[:3], {"a": "w59 w59 w58", "b": "w57 w57 w58"}, {"train": {"a": ("n/t1",), "b": ("n/t2",)}}
+    )
+    model = Dense(options(trained.source, epochs=4))
+    model.fit([TrainingSet(DATA), TrainingSet(other, dev="")], tmp_path)
+    assert [one.dataset for one in trained_on(tmp_path).splits] == ["learnable", "learnable", "few"]
+    model.add(DATA.tools)
+    assert recall(model, DATA, "test") > 0.4
+
+
+def test_another_catalogue_and_another_dimension(trained: Trained, tmp_path: Path) -> None:
+    other = [Tool("other", f"x{number}", f"w{number} w{number + 1}") for number in range(7)]
+    strange = load_model(trained.folder)
+    strange.add(other)
+    assert len(strange.search(["w3 w4"], 7)[0]) == 7
+    raw = Encoder.load(export(trained.source, tmp_path / "raw"))
+    with pytest.raises(BadModel, match="made with another encoder"):
+        Dense.load(trained.folder, raw)
+    wide = tiny_source(tmp_path / "wide", num_hidden_layers=1)
+    model = Dense(options(wide, epochs=1), encoder=Wide())
+    model.add(TOOLS)
+    model.fit([TrainingSet(DATA)], tmp_path / "model")  # from 48 numbers to 32
+    model.add(TOOLS)
+    assert len(model.search(["w3"], 3)[0]) == 3
+
+
+class Wide:
+    """An encoder of another dimension."""
+
+    fingerprint, dimension = "wide", 48
+
+    def encode_request(self, text: str) -> np.ndarray[Any, Any]:
+        return np.eye(1, 48, len(text) % 48, dtype=np.float32)[0]
+
+    def encode(self, texts: list[str]) -> np.ndarray[Any, Any]:
+        return np.stack([self.encode_request(text) for text in texts])
+
+    def encode_documents(self, texts: list[str]) -> Iterator[tuple[Any, Any]]:
+        yield np.arange(len(texts)), self.encode(texts)
+
+
+def test_bad_input_is_refused_before_anything_is_trained(trained: Trained, tmp_path: Path) -> None:
+    with pytest.raises(BadModel, match="at least one dataset"):
+        Dense().fit([], tmp_path)
+    with pytest.raises(BadModel, match="name the weights to begin with by start"):
+        Dense(DenseOptions(encoder="somewhere")).fit([TrainingSet(DATA)], tmp_path)
+    with pytest.raises(BadModel, match="is not a folder of a Hugging Face model"):
+        Dense(options(tmp_path / "nowhere")).fit([TrainingSet(DATA)], tmp_path)
+    with pytest.raises(BadModel, match="device 'tpu9' cannot be used"):
+        Dense(options(trained.source, device="tpu9")).fit([TrainingSet(DATA)], tmp_path)
+    with pytest.raises(BadModel, match="new_bonus must be 0 or more"):
+        DenseOptions(new_bonus=-0.1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_torch_the_pip_line_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [
+        name for name in sys.modules if name.startswith(("torch", "toolscout.training", "toolscout.nn.train"))
+    ]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(MissingExtra, match=r"pip install 'toolscout\[train\]'"):
+        Dense().fit([TrainingSet(DATA)], tmp_path)
+
+
+def test_int8_loses_next_to_nothing_against_the_trained_weights(shared_data: Path, tmp_path: Path) -> None:
+    try:
+        default_source()
+    except MissingEncoder as error:
+        pytest.skip(str(error))
+    data = Dataset.load(shared_data / "ultratool", ["train", "dev", "test"])
+    few = {"train": 160, "dev": 1, "test": len(data.split("test"))}
+    qrels = {split: dict(list(data.qrels[split].items())[:count]) for split, count in few.items()}
+    data = Dataset("few", data.tools, data.requests, qrels)
+    chosen = DenseOptions(epochs=1, batch=16, candidates=24, rate=1e-4, average=1.0, mix=0.0, device="cpu")
+    torch.set_num_threads(2)
+    model = Dense(chosen)
+    model.fit([TrainingSet(data, dev="")], tmp_path)
+    encoder = TrainableEncoder(tmp_path / "weights", torch.device("cpu"))
+    asked, served = data.split("test"), model.open_encoder()
+    texts, documents = [text for _, text in asked.requests], [tool.document() for tool in data.tools]
+    by_torch = [
+        encoder.encode(encoder.tokens(several, limit), 32).numpy()
+        for several, limit in ((texts, encoder.request_tokens), (documents, encoder.document_tokens))
+    ]
+    by_int8 = [served.encode(texts), np.zeros_like(by_torch[1])]
+    for positions, rows in served.encode_documents(documents):
+        by_int8[1][positions] = rows
+    recalls = []
+    for requests, tools in (by_torch, by_int8):
+        best = np.argsort(-(requests @ tools.T), axis=1, kind="stable")[:, :5]
+        found = [{data.tools[place].id for place in places} for places in best]
+        recalls.append(
+            np.mean([len(hits & set(gold)) / len(gold) for hits, gold in zip(found, asked.gold, strict=True)])
+        )
+    assert recalls[0] > 0.3
+    assert abs(recalls[0] - recalls[1]) <= 0.005
