@@ -1,14 +1,20 @@
 #!/bin/sh
-# Untrained retrievers on the test splits of the published datasets (TOOLSCOUT_DATA names their folder).
+# Words, the published encoder (raw) and the default model, none of them trained on these sets, except that the default
+# model has seen UltraTool's train split and Seal-Tools' dev split. TOOLSCOUT_DATA names the folder of datasets.
 set -eu
 cd "$(dirname "$0")/.."
 PATH="$PWD/.venv/bin:$PATH"
 : "${TOOLSCOUT_DATA:?name the folder of datasets}"
-rm -f results/baselines.jsonl
-for pair in toollens:test toolbench:test toolbench-g3:test ultratool:test sealtools:test_in sealtools:test_out \
-  simpletoolquestions:test; do
-  for retriever in bm25 dense hybrid; do
-    toolscout evaluate "${pair%:*}" --split "${pair#*:}" --retriever $retriever --json results/baselines.jsonl
-  done
-done
+rm -rf results/baselines.jsonl results/baselines.scores
+toolscout encoder export
+SETS="toollens:test toollens:unseen_scene.test toollens:unseen_tool.test
+  toolbench-g3:test toolbench-g3:test.api toolbench-g3:test.tool toolbench-g3:test.category
+  toolbench-g3:unseen_scene.test toolbench-g3:unseen_tool.test
+  simpletoolquestions:test simpletoolquestions:test_unseen ultratool:test sealtools:test_in sealtools:test_out
+  toolbench:test toolbench:test_G1_instruction toolbench:test_G1_tool toolbench:test_G1_category
+  toolbench:test_G2_instruction toolbench:test_G2_category toolbench:test_G3_instruction"
+# shellcheck disable=SC2086
+toolscout evaluate $SETS --retriever bm25 --retriever dense --retriever hybrid --json results/baselines.jsonl
+# shellcheck disable=SC2086
+toolscout evaluate $SETS --retriever dense --option encoder=raw --json results/baselines.jsonl
 toolscout results

@@ -1,15 +1,17 @@
 #!/bin/sh
-# The bundled benchmark: bm25, dense and hybrid on its dev and test requests. "Plain" BM25 is one field of whole words.
+# The bundled benchmark. "Plain" BM25 is one field of whole words; encoder=raw is the published encoder. The default
+# model's recipe was chosen on the dev requests among others, so on those only words are measured.
 set -eu
 cd "$(dirname "$0")/.."
 PATH="$PWD/.venv/bin:$PATH"
-rm -f results/bundled.jsonl
+rm -rf results/bundled.jsonl results/bundled.scores
+toolscout encoder export
 for split in dev test; do
-  toolscout evaluate bundled --split $split --retriever bm25 --json results/bundled.jsonl \
+  toolscout evaluate bundled:$split --retriever bm25 --json results/bundled.jsonl \
     --option stems=0 --option names=0 --option fuzzy=false
-  for retriever in bm25 dense hybrid; do
-    toolscout evaluate bundled --split $split --retriever $retriever --json results/bundled.jsonl
-  done
-  toolscout evaluate bundled --split $split --retriever hybrid --json results/bundled.jsonl --option fusion=rrf
+  toolscout evaluate bundled:$split --retriever bm25 --json results/bundled.jsonl
+  toolscout evaluate bundled:$split --retriever dense --option encoder=raw --json results/bundled.jsonl
 done
+toolscout evaluate bundled:test --retriever dense --retriever hybrid --json results/bundled.jsonl
+toolscout evaluate bundled:test --retriever hybrid --option fusion=rrf --json results/bundled.jsonl
 toolscout results

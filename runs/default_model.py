@@ -27,7 +27,9 @@ def seen(pool: Path) -> TrainedOn:
     """What the model was trained on, and what its recipe was chosen on."""
     sets = [(find_dataset("ultratool"), "train", "dev"), (find_dataset("sealtools"), "dev", "")]
     sets += [(pool / name, "train", "dev") for name in ("calls", "mcp", "openapi")]
-    data = [TrainingSet(Dataset.load(folder, [s for s in (train, dev) if s]), train, dev) for folder, train, dev in sets]
+    data = []
+    for folder, train, dev in sets:
+        data.append(TrainingSet(Dataset.load(folder, [train, dev] if dev else [train]), train, dev))
     known = TrainedOn.of(data)
     chosen = []
     for text in CHOSEN_ON:

@@ -23,13 +23,13 @@ class FitOptions:
     word with any tool is turned away.
     """
 
-    bias: float = -4.08
-    similarity: float = 14.85
+    bias: float = -5.8
+    similarity: float = 21.25
     share: float = 0.6
     past: float = 0.6
     words_alone: float = 0.0
     steepness: float = 20.0
-    threshold: float = 0.32
+    threshold: float = 0.33
 
 
 def signals(hits: Sequence[Hit]) -> tuple[float | None, float]:

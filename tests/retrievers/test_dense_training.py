@@ -6,13 +6,12 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from tests.training import killed
 from tests.training.learnable import TOOLS, learnable, options, recall, tiny_source
@@ -22,7 +21,6 @@ from toolscout.evaluation.history import fitted
 from toolscout.evaluation.run import evaluate, open_retriever, seen_by
 from toolscout.nn.encoder import Encoder
 from toolscout.nn.export import default_source, export
-from toolscout.nn.trainable import TrainableEncoder
 from toolscout.retrievers.base import FitReport, TrainedOn, TrainingSet, load_model, read_model, trained_on
 from toolscout.retrievers.dense import Dense, DenseOptions
 from toolscout.retrievers.memory import Memory, MemoryOptions
@@ -269,34 +267,20 @@ def test_without_torch_the_pip_line_is_named(tmp_path: Path, monkeypatch: pytest
 
 
 def test_int8_loses_next_to_nothing_against_the_trained_weights(shared_data: Path, tmp_path: Path) -> None:
+    """In full precision the served encoder gives the vectors of torch (tests/nn/test_trainable.py), and is quicker."""
     try:
         default_source()
     except MissingEncoder as error:
         pytest.skip(str(error))
-    data = Dataset.load(shared_data / "ultratool", ["train", "dev", "test"])
-    few = {"train": 160, "dev": 1, "test": len(data.split("test"))}
-    qrels = {split: dict(list(data.qrels[split].items())[:count]) for split, count in few.items()}
-    data = Dataset("few", data.tools, data.requests, qrels)
-    chosen = DenseOptions(epochs=1, batch=16, candidates=24, rate=1e-4, average=1.0, mix=0.0, device="cpu")
-    torch.set_num_threads(2)
-    model = Dense(chosen)
-    model.fit([TrainingSet(data, dev="")], tmp_path)
-    encoder = TrainableEncoder(tmp_path / "weights", torch.device("cpu"))
-    asked, served = data.split("test"), model.open_encoder()
-    texts, documents = [text for _, text in asked.requests], [tool.document() for tool in data.tools]
-    by_torch = [
-        encoder.encode(encoder.tokens(several, limit), 32).numpy()
-        for several, limit in ((texts, encoder.request_tokens), (documents, encoder.document_tokens))
-    ]
-    by_int8 = [served.encode(texts), np.zeros_like(by_torch[1])]
-    for positions, rows in served.encode_documents(documents):
-        by_int8[1][positions] = rows
+    data = Dataset.load(shared_data / "ultratool", ["train", "test"])
+    few = dict(list(data.qrels["train"].items())[:16])
+    chosen = DenseOptions(epochs=2, batch=8, rate=3e-4, average=1.0, mix=0.0, device="cpu")
+    int8 = Dense(chosen)
+    int8.fit([TrainingSet(replace(data, qrels={"train": few}), dev="")], tmp_path)
+    fp32 = Dense(encoder=Encoder.load(export(tmp_path / "weights", tmp_path / "fp32", "fp32")))
     recalls = []
-    for requests, tools in (by_torch, by_int8):
-        best = np.argsort(-(requests @ tools.T), axis=1, kind="stable")[:, :5]
-        found = [{data.tools[place].id for place in places} for places in best]
-        recalls.append(
-            np.mean([len(hits & set(gold)) / len(gold) for hits, gold in zip(found, asked.gold, strict=True)])
-        )
-    assert recalls[0] > 0.3
+    for model in (int8, fp32):
+        model.add(data.tools)
+        recalls.append(recall(model, data, "test"))
+    assert recalls[1] > 0.3
     assert abs(recalls[0] - recalls[1]) <= 0.005

@@ -1,0 +1,13 @@
+#!/bin/sh
+# The default model's recipe on every set there is, whatever its licence: a row for comparison, not a model we ship.
+# ENCODER is its exported folder, trained as in runs/default_model.sh with toollens simpletoolquestions toolbench-g3 added.
+set -eu
+cd "$(dirname "$0")/.."
+PATH="$PWD/.venv/bin:$PATH"
+: "${TOOLSCOUT_DATA:?name the folder of datasets}"
+ENCODER="${ENCODER:-models/allsets/encoder}"
+rm -rf results/allsets.jsonl results/allsets.scores
+toolscout evaluate toollens:test toolbench-g3:test simpletoolquestions:test simpletoolquestions:test_unseen \
+  ultratool:test sealtools:test_in sealtools:test_out bundled:test --retriever dense --option "encoder=$ENCODER" \
+  --json results/allsets.jsonl
+toolscout results
