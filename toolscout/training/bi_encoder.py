@@ -92,6 +92,8 @@ class _Task:
         gpu = encoder.device.type == "cuda"
         self._chunk = options.chunk or (4096 if gpu else 128)
         self._at_once = 1024 if gpu else 64
+        # A GPU is quicker with large batches than without padding, a CPU the other way round.
+        self._alike, self._most_parts = (64, 2) if gpu else (16, 1 << 30)
         self._steps: list[tuple[int, Ints]] = []
         self._sizes = [len(material.train) for material in materials]
         self._dev = [self._dev_rows(material) for material in materials]
@@ -172,7 +174,7 @@ class _Task:
 
     def _vectors(self, texts: Sequence[Ints], order: Sequence[int]) -> Tensor:
         """All vectors with their gradients, texts of like length together: little is spent on padding."""
-        parts = np.array_split(np.array(order), 2 if len(order) >= 128 else 1)
+        parts = np.array_split(np.array(order), min(self._most_parts, max(1, len(order) // self._alike)))
         rows = torch.cat([self._encoder.embed([texts[i] for i in part]) for part in parts])
         back = torch.empty(len(order), dtype=torch.long)
         back[torch.tensor(order)] = torch.arange(len(order))
