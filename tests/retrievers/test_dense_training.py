@@ -257,11 +257,7 @@ def test_bad_input_is_refused_before_anything_is_trained(trained: Trained, tmp_p
 
 
 def test_without_torch_the_pip_line_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [
-        name for name in sys.modules if name.startswith(("torch", "toolscout.training", "toolscout.nn.train"))
-    ]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setitem(sys.modules, "toolscout.training.bi_encoder", None)  # as if its import of torch failed
     with pytest.raises(MissingExtra, match=r"pip install 'toolscout\[train\]'"):
         Dense().fit([TrainingSet(DATA)], tmp_path)
 
@@ -273,8 +269,8 @@ def test_int8_loses_next_to_nothing_against_the_trained_weights(shared_data: Pat
     except MissingEncoder as error:
         pytest.skip(str(error))
     data = Dataset.load(shared_data / "ultratool", ["train", "test"])
-    few = dict(list(data.qrels["train"].items())[:24])
-    chosen = DenseOptions(epochs=1, batch=8, rate=3e-4, average=1.0, mix=0.0, device="cpu")
+    few = dict(list(data.qrels["train"].items())[:8])
+    chosen = DenseOptions(epochs=1, batch=4, rate=3e-4, average=1.0, mix=0.0, device="cpu")
     int8 = Dense(chosen)
     int8.fit([TrainingSet(replace(data, qrels={"train": few}), dev="")], tmp_path)
     fp32 = Dense(encoder=Encoder.load(export(tmp_path / "weights", tmp_path / "fp32", "fp32")))
@@ -283,4 +279,4 @@ def test_int8_loses_next_to_nothing_against_the_trained_weights(shared_data: Pat
         model.add(data.tools)
         recalls.append(recall(model, data, "test"))
     assert recalls[1] > 0.3
-    assert abs(recalls[0] - recalls[1]) <= 0.005
+    assert recalls[0] >= recalls[1] - 0.005

@@ -199,24 +199,24 @@ def test_without_dev_or_with_a_share_given_nothing_is_tried(sources: dict[float,
 
 
 def with_dev(source: Path, cosines: Sequence[Sequence[float]], gold: Sequence[set[int]], known: int) -> _Task:
-    """A task whose dev requests have these cosines to 8 tools, the first `known` of which were trained on."""
+    """A task whose dev requests have these cosines to 8 of 20 tools, the first `known` of which were trained on."""
     made = task(source)
     material = made._materials[0]
     assert material.dev is not None
     material.dev.gold = [np.array(sorted(few), dtype=np.int64) for few in gold]
     material.new = np.arange(20) >= known
-    made._dev = [np.arange(len(cosines[0]))]
-    made._dev_cosines = lambda material, rows: torch.tensor(cosines)  # type: ignore[method-assign]
+    whole = torch.tensor([[*row, *[-1.0] * 12] for row in cosines])
+    made._dev_cosines = lambda material, rows: whole[:, rows]  # type: ignore[method-assign]
     return made
 
 
 def test_the_bonus_of_new_tools_lifts_them_into_sight(sources: dict[float, Path]) -> None:
     known = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4]
-    lifted = with_dev(sources[0.0], [[*known, 0.3, 0.1]], [{0, 6}], known=6)
+    lifted = with_dev(sources[0.0], [[*known, 0.295, 0.1]], [{0, 6}], known=6)
     assert lifted.new_bonus() == pytest.approx(0.21)  # just above the fifth; the known gold tool stays
-    assert with_dev(sources[0.0], [[*known, 0.3, 0.1]], [{0, 5}], known=6).new_bonus() == 0.0  # no new gold
-    alone = with_dev(sources[0.0], [[*known, 0.3, 0.1]], [{6, 7}], known=6)
-    assert alone.new_bonus() == pytest.approx(0.21)  # one of the two is found; no known gold could suffer
+    assert with_dev(sources[0.0], [[*known, 0.295, 0.1]], [{0, 5}], known=6).new_bonus() == 0.0  # no new gold
+    alone = with_dev(sources[0.0], [[*known, 0.295, 0.1]], [{6, 7}], known=6)
+    assert alone.new_bonus() == 0.0  # no known gold to weigh them against
 
 
 def test_the_bonus_may_cost_known_tools_little(sources: dict[float, Path]) -> None:

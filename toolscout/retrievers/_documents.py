@@ -70,6 +70,12 @@ class SharedEncoder:
         """That of the encoder, 0 where it does not say."""
         return int(getattr(self._encoder, "parameters", 0))
 
+    @property
+    def folder(self) -> Path | None:
+        """That of the encoder, where it has one: it says what the encoder was trained on."""
+        folder = getattr(self._encoder, "folder", None)
+        return folder if isinstance(folder, Path) else None
+
     def encode_request(self, text: str) -> Floats:
         """The unit vector of one request; whoever asks for the same one meanwhile waits for it."""
         with self._lock:
