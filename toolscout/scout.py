@@ -327,7 +327,8 @@ class Scout:
             if self._encoder() is None:
                 yield "no encoder is installed, words alone were searched; run: toolscout doctor"
             else:
-                yield f"{self.words_only():,} of {len(self._ids):,} tools are not embedded yet: found by words only"
+                waiting = f"{self.words_only():,} of {len(self._ids):,} tools are not embedded yet"
+                yield f"{waiting}: found by words only; run: toolscout embed, with the same --retriever if any"
 
 
 @contextmanager

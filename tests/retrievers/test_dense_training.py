@@ -156,7 +156,7 @@ def mined(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("mined")
 def test_killed_anywhere_it_goes_on_to_the_same_model(after_a_kill: tuple[Path, Path], tmp_path: Path) -> None:
     source, home = after_a_kill
-    data = [TrainingSet(learnable(train=16 * killed.STEPS))]
+    data = [TrainingSet(learnable(train=4 * killed.STEPS))]
     chosen = options(source, **killed.HARD)
     straight = Dense(chosen)
     straight.fit(data, tmp_path)

@@ -23,7 +23,7 @@ from toolscout.retrievers.dense import Dense
 from toolscout.training import bi_encoder, checkpoint, loop
 
 # Everything that is random, and documents that are mined: a resumed training must meet all of it again.
-HARD = {"epochs": 3, "mix": 0.3, "own": 0.25, "candidates": 8, "chunk": 24}
+HARD = {"epochs": 3, "batch": 4, "mix": 0.3, "own": 0.25, "candidates": 12, "chunk": 12}
 MINED = 4
 STEPS = 4
 
@@ -53,11 +53,9 @@ def at_call(number: int, owner: Any, name: str, half: bool = False) -> None:
 
 PLACES: dict[str, Callable[[], None]] = {
     "before-any-checkpoint": lambda: at_call(2, loop, "_step"),
-    "mid-epoch": lambda: at_call(STEPS, loop, "_step"),
-    "mid-epoch-2": lambda: at_call(STEPS + 3, loop, "_step"),
+    "mid-epoch": lambda: at_call(STEPS + 3, loop, "_step"),
     "half-a-state": lambda: at_call(4, checkpoint, "save_file", half=True),
     "between-best-and-state": lambda: at_call(3, checkpoint, "save_file"),
-    "last-step": lambda: at_call(3 * STEPS, loop, "_step"),
     "export": lambda: at_call(1, export, "export"),
     "before-the-model": lambda: at_call(1, dense, "write_model"),
     "before-clean-up": lambda: at_call(1, checkpoint.Checkpoints, "remove"),
@@ -71,7 +69,7 @@ def main(out: Path, source: Path) -> None:
             prepare()
             bi_encoder._MINED_FROM = MINED
             bi_encoder.Schedule = partial(loop.Schedule, save_every=3)  # type: ignore[assignment,misc]
-            Dense(options(source, **HARD)).fit([TrainingSet(learnable(train=STEPS * 16))], out / name)
+            Dense(options(source, **HARD)).fit([TrainingSet(learnable(train=STEPS * 4))], out / name)
             os._exit(0)
         _, status = os.waitpid(child, 0)
         if not os.WIFSIGNALED(status):

@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -42,12 +43,12 @@ def vectors_of(examples: Sequence[Example], given: Mapping[str, Floats] | None, 
 
 
 def train_examples(data: Sequence[TrainingSet]) -> list[Example]:
-    """The requests of the train splits with their gold; the dataset is their source."""
-    examples = []
+    """The requests of the train splits with their gold; the dataset is their source, and none is older than others."""
+    examples, now = [], datetime.now(UTC)
     for one in data:
         split = one.dataset.split(one.train)
         for (_, text), gold in zip(split.requests, split.gold, strict=True):
-            examples.append(Example(text, used=gold, source=one.dataset.name))
+            examples.append(Example(text, used=gold, source=one.dataset.name, time=now))
     return examples
 
 

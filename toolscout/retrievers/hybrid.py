@@ -185,6 +185,7 @@ class Hybrid:
         started = time.perf_counter()
         report = FitReport(0.0, "cpu", 0, {})
         untrained = [pair for pair in zip(self._names(), self.parts, strict=True) if not _learned(pair[1])]
+        self.remove(self.ids())  # vectors of tools can be made again, those of what was learned cannot
         check_encoders(self.parts, [part for _, part in untrained])
         share_encoder(self.parts)
         # The part that trains an encoder goes first, since the others use it.
