@@ -31,7 +31,8 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def save(folder: Path, splits: dict[str, list[str]]) -> None:
     texts = {text: text for several in splits.values() for text in several}
-    qrels = {split: dict.fromkeys(several, (TOOLS[0].id,)) for split, several in splits.items()}
+    gold: tuple[str, ...] = (TOOLS[0].id,)
+    qrels = {split: dict.fromkeys(several, gold) for split, several in splits.items()}
     Dataset(folder.name, TOOLS, texts, qrels).save(folder)
 
 
@@ -84,11 +85,11 @@ def test_a_retriever_is_made_with_its_options() -> None:
     hybrid = made("hybrid", [], ["depth=20", "dense.rate=0.5", "memory.votes=0.5"])
     assert isinstance(hybrid, Hybrid)
     assert hybrid.options.depth == 20
-    words, memory, dense = hybrid.parts
+    words, memory, trained = hybrid.parts
     assert isinstance(words, Bm25)
     assert isinstance(memory, Memory)
-    assert isinstance(dense, Dense)
-    assert (memory.options.votes, dense.options.rate) == (0.5, 0.5)
+    assert isinstance(trained, Dense)
+    assert (memory.options.votes, trained.options.rate) == (0.5, 0.5)
 
 
 def test_parts_are_names_or_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tiny_bert
 import torch
 from numpy.typing import NDArray
 
+from tests.nn import tiny_bert
 from toolscout.errors import BadModel, MissingExtra
 from toolscout.nn.encoder import Encoder
 from toolscout.nn.export import export

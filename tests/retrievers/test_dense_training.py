@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 
+from tests.toys import HashedWords
 from tests.training import killed
 from tests.training.learnable import TOOLS, learnable, options, recall, tiny_source
 from toolscout.dataset import Dataset
@@ -199,6 +197,24 @@ def test_more_tools_than_candidates(trained: Trained, tmp_path: Path) -> None:
     assert recall(model, DATA, "test") > 0.5
 
 
+def test_the_bonus_chosen_on_dev_goes_to_tools_that_training_has_not_seen(
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("toolscout.training.bi_encoder._Task.new_bonus", lambda task: 0.07)
+    data = learnable(used=14)
+    model = Dense(options(trained.source, epochs=1))
+    model.fit([TrainingSet(data)], tmp_path)
+    raised, plain = load_model(tmp_path), Dense(encoder=model.open_encoder())
+    asked = [text for _, text in data.split("test").requests]
+    gains = set()
+    for one in (raised, plain):
+        one.add(TOOLS)
+    for with_bonus, without in zip(raised.search(asked, 20), plain.search(asked, 20), strict=True):
+        before = {hit.tool_id: hit.score for hit in without}
+        gains |= {(hit.tool_id, round(hit.score - before[hit.tool_id], 5)) for hit in with_bonus}
+    assert gains == {(tool.id, 0.0 if number < 14 else 0.07) for number, tool in enumerate(TOOLS)}
+
+
 def test_several_sets_are_learned_at_once(trained: Trained, tmp_path: Path) -> None:
     """The second set has its own tools, and words of the first mean them: what is selected is good for both."""
     other = Dataset(
@@ -219,27 +235,11 @@ def test_another_catalogue_and_another_dimension(trained: Trained, tmp_path: Pat
     raw = Encoder.load(export(trained.source, tmp_path / "raw"))
     with pytest.raises(BadModel, match="made with another encoder"):
         Dense.load(trained.folder, raw)
-    wide = tiny_source(tmp_path / "wide", num_hidden_layers=1)
-    model = Dense(options(wide, epochs=1), encoder=Wide())
+    model = Dense(options(trained.source, epochs=1), HashedWords())
     model.add(TOOLS)
-    model.fit([TrainingSet(DATA)], tmp_path / "model")  # from 48 numbers to 32
+    model.fit([TrainingSet(DATA)], tmp_path / "model")  # from 256 numbers to 32
     model.add(TOOLS)
     assert len(model.search(["w3"], 3)[0]) == 3
-
-
-class Wide:
-    """An encoder of another dimension."""
-
-    fingerprint, dimension = "wide", 48
-
-    def encode_request(self, text: str) -> np.ndarray[Any, Any]:
-        return np.eye(1, 48, len(text) % 48, dtype=np.float32)[0]
-
-    def encode(self, texts: list[str]) -> np.ndarray[Any, Any]:
-        return np.stack([self.encode_request(text) for text in texts])
-
-    def encode_documents(self, texts: list[str]) -> Iterator[tuple[Any, Any]]:
-        yield np.arange(len(texts)), self.encode(texts)
 
 
 def test_bad_input_is_refused_before_anything_is_trained(trained: Trained, tmp_path: Path) -> None:
@@ -269,8 +269,8 @@ def test_int8_loses_next_to_nothing_against_the_trained_weights(shared_data: Pat
     except MissingEncoder as error:
         pytest.skip(str(error))
     data = Dataset.load(shared_data / "ultratool", ["train", "test"])
-    few = dict(list(data.qrels["train"].items())[:8])
-    chosen = DenseOptions(epochs=1, batch=4, rate=3e-4, average=1.0, mix=0.0, device="cpu")
+    few = dict(list(data.qrels["train"].items())[:6])
+    chosen = DenseOptions(epochs=1, batch=2, rate=3e-4, average=1.0, mix=0.0, device="cpu")
     int8 = Dense(chosen)
     int8.fit([TrainingSet(replace(data, qrels={"train": few}), dev="")], tmp_path)
     fp32 = Dense(encoder=Encoder.load(export(tmp_path / "weights", tmp_path / "fp32", "fp32")))

@@ -183,7 +183,8 @@ def test_parts_bound_to_different_encoders_are_refused_before_training(
     monkeypatch.setenv("TOOLSCOUT_ENCODER", str(raw))
     dense, untrained = load_model(home / "dense"), Dense(learning(home))
     named = Memory(MemoryOptions(encoder=str(raw)))
-    for parts in ([memory, dense], [memory, untrained], [named, dense], [dense, untrained], [untrained, Dense()]):
+    refused: list[list[Retriever]] = [[memory, dense], [memory, untrained], [named, dense], [dense, untrained]]
+    for parts in refused:
         with pytest.raises(BadModel, match="the parts of a hybrid use one encoder"):
             Hybrid(parts=parts).fit(SETS, tmp_path / "model")
     assert not (tmp_path / "model").exists()

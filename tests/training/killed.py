@@ -68,7 +68,7 @@ def main(out: Path, source: Path) -> None:
         if child == 0:
             prepare()
             bi_encoder._MINED_FROM = MINED
-            bi_encoder.Schedule = partial(loop.Schedule, save_every=3)  # type: ignore[assignment,misc]
+            setattr(bi_encoder, "Schedule", partial(loop.Schedule, save_every=3))  # noqa: B010 - a class to mypy
             Dense(options(source, **HARD)).fit([TrainingSet(learnable(train=STEPS * 4))], out / name)
             os._exit(0)
         _, status = os.waitpid(child, 0)

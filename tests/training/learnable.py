@@ -38,7 +38,7 @@ def learnable(name: str = "learnable", train: int = 160, used: int = 20, dev_use
 
 def tiny_source(folder: Path, dropout: float = 0.0, **config: Any) -> Path:
     """The Hugging Face folder of the tiny BERT."""
-    dropped = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
+    dropped: dict[str, Any] = {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
     return tiny_bert.write_folder(folder, tiny_bert.random_weights(), **dropped, **config)
 
 

@@ -44,6 +44,8 @@ from toolscout.retrievers.base import (
 from toolscout.tool import Searchable
 
 _NEW_FILE = "new.json"
+# What a part counts where nothing was learned: vectors of the default encoder beside words, by runs/weights.py.
+_USUAL = {"dense": 1.43}
 _HELPERS = ThreadPoolExecutor(thread_name_prefix="toolscout-hybrid")
 
 
@@ -52,8 +54,8 @@ class HybridOptions(Options):
     """How rankings are fused.
 
     `fusion`: "scores" adds up each part's scores relative to its best one; "rrf" is reciprocal rank fusion with
-    `constant`. `depth`: how far down each ranking is fused. `weights`: what each part's scores count, all the same
-    where there are none; `new_weights` and `new_bonus`: the same for tools that are new to a model that was trained.
+    `constant`. `depth`: how far down each ranking is fused. `weights`: what each part's scores count, the usual where
+    there are none; `new_weights` and `new_bonus`: the same for tools that are new to a model that was trained.
     `fit` learns the three on dev.
     """
 
@@ -282,7 +284,7 @@ class Hybrid:
         if relative is None:
             return
         own, last = relative
-        weight = self.options.weights[index] if self.options.weights else 1.0
+        weight = self.options.weights[index] if self.options.weights else _USUAL.get(self.parts[index].name, 1.0)
         new_weight = self.options.new_weights[index] if self.options.new_weights else weight
         for tool_id in scores:
             scores[tool_id] += (new_weight if tool_id in self._new else weight) * own.get(tool_id, last)
