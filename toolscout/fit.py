@@ -23,13 +23,13 @@ class FitOptions:
     word with any tool is turned away.
     """
 
-    bias: float = -5.8
-    similarity: float = 21.25
+    bias: float = -6.11
+    similarity: float = 21.86
     share: float = 0.6
     past: float = 0.6
     words_alone: float = 0.0
     steepness: float = 20.0
-    threshold: float = 0.33
+    threshold: float = 0.34
 
 
 def signals(hits: Sequence[Hit]) -> tuple[float | None, float]:
