@@ -20,4 +20,8 @@ toolscout evaluate $SETS --retriever dense --retriever hybrid --drop-seen --json
 toolscout evaluate $SETS --retriever bm25 --json results/baselines.jsonl
 # shellcheck disable=SC2086
 toolscout evaluate $SETS --retriever dense --option encoder=raw --json results/baselines.jsonl
+# The usual weights were learned on other sets (runs/weights.py); here words and vectors count the same.
+toolscout evaluate toolbench:test toolbench:test_G1_instruction toolbench:test_G1_tool toolbench:test_G1_category \
+  toolbench:test_G2_instruction toolbench:test_G2_category toolbench:test_G3_instruction --retriever hybrid \
+  --option weights=1,1 --json results/baselines.jsonl
 toolscout results

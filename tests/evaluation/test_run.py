@@ -31,7 +31,7 @@ from toolscout.evaluation.run import (
 )
 from toolscout.retrievers.bm25 import Bm25, Bm25Options
 from toolscout.retrievers.dense import Dense
-from toolscout.retrievers.hybrid import Hybrid
+from toolscout.retrievers.hybrid import Hybrid, HybridOptions
 from toolscout.tool import Searchable, Tool
 
 DESIGNED = (
@@ -237,6 +237,11 @@ def test_options_are_set_and_checked() -> None:
     for wrong in ("names=many", "fuzzy=perhaps", "max_postings=1.5"):
         with pytest.raises(BadModel, match="must be of type"):
             open_retriever("bm25", [wrong])
+    assert open_retriever("hybrid", ["weights=1,2.5"])[0].options == HybridOptions(weights=(1.0, 2.5))
+    with pytest.raises(BadModel, match="numbers with commas"):
+        open_retriever("hybrid", ["weights=1,many"])
+    with pytest.raises(BadModel, match="3 weights for 2 parts"):
+        open_retriever("hybrid", ["weights=1,2,3"])
     with pytest.raises(BadModel, match="one of scores, rrf"):
         open_retriever("hybrid", ["fusion=best"])
     with pytest.raises(BadModel, match="no retriever called"):

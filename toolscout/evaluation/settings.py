@@ -34,6 +34,10 @@ def _parsed(text: str, kind: Any, setting: str) -> Any:
         if text in get_args(kind):
             return text
         raise BadModel(f"{setting!r:.80}: the value must be one of {', '.join(map(str, get_args(kind)))}")
+    elif get_origin(kind) is tuple:
+        with suppress(ValueError):
+            return tuple(get_args(kind)[0](one) for one in text.split(",") if one.strip())
+        raise BadModel(f"{setting!r:.80}: the value must be numbers with commas between them")
     elif kind in (int, float, str):
         with suppress(ValueError):
             return kind(text)
