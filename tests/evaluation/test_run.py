@@ -281,7 +281,9 @@ def test_a_model_of_another_encoder_is_refused(tmp_path: Path, monkeypatch: pyte
         open_retriever(str(tmp_path / "mine"))
 
 
-def test_a_model_of_another_dimension_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+def test_an_index_of_another_dimension_takes_no_more_tools(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache: Path
+) -> None:
     monkeypatch.setenv("TOOLSCOUT_ENCODER", str(tmp_path / "no-encoder"))
     saved, encoder = Dense(), HashedWords()  # no encoder is here: nothing says what its vectors were made with
     saved.add(catalogue(20), {tool.digest(): encoder.encode_request(tool.document()) for tool in catalogue(20)})
@@ -289,7 +291,9 @@ def test_a_model_of_another_dimension_is_refused(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr("toolscout.retrievers._documents.Encoder", Wider)
     opened, _ = open_retriever(str(tmp_path / "mine"))
     with pytest.raises(BadModel, match="vectors of 300 numbers do not go with an index of 256"):
-        evaluate(dataset(), "test", opened, cache=cache)
+        opened.add([Tool("zoo", "feed_lion", "gives the lion its dinner")])
+    # A dataset brings all its tools: nothing of the old index is left, and the encoder that is here makes a new one.
+    assert evaluate(dataset(), "test", opened, cache=cache).row.failed == 0
 
 
 class Fixed(Bm25):
