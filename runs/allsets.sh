@@ -5,7 +5,7 @@ set -eu
 cd "$(dirname "$0")/.."
 PATH="$PWD/.venv/bin:$PATH"
 : "${TOOLSCOUT_DATA:?name the folder of datasets}"
-ENCODER="${ENCODER:-models/allsets/encoder}"
+ENCODER="${ENCODER:-models/allsets}"
 rm -rf results/allsets.jsonl results/allsets.scores
 toolscout evaluate toollens:test toolbench-g3:test simpletoolquestions:test simpletoolquestions:test_unseen \
   ultratool:test sealtools:test_in sealtools:test_out bundled:test --retriever dense --option "encoder=$ENCODER" \
