@@ -196,3 +196,9 @@ def test_the_worst_come_first_failed_ones_before_all() -> None:
     assert [one["id"] for one, _ in worst(found, "recall@5", 9)] == ["failed", "none", "late", "half", "good"]
     assert [score for _, score in worst(found, "recall@5", 4)] == [0, 0, 0, 0.5]
     assert by_gold(found, "recall@5") == [(1, 2, 0.5), (2, 1, 0.5), (3, 2, 0.0)]
+
+
+def test_an_empty_file_of_rows_says_so(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text("")
+    with pytest.raises(BadDataset, match="has no rows"):
+        find(f"{tmp_path / 'rows.jsonl'}#1")

@@ -156,6 +156,8 @@ def _chosen(path: Path, chosen: str, narrow: Narrow) -> Mapping[str, Any]:
     known = list(enumerate(rows.read_rows(path), 1))
     if any(key not in row for _, row in known for key in ("dataset", "split", "retriever", "variant")):
         raise BadDataset(f"{path} is no file of rows that toolscout evaluate wrote; {_HOW}")
+    if not known:
+        raise BadDataset(f"{path} has no rows; {_HOW}")
     if chosen.lstrip("-").isdigit() and not 1 <= int(chosen) <= len(known):
         raise BadRequest(f"{path} has rows 1 to {len(known)}, got #{chosen}")
     found = [(number, row) for number, row in known if narrow.meets(row) and chosen in ("", *_names(number, row))]
