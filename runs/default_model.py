@@ -19,7 +19,7 @@ from toolscout.retrievers.base import SeenSplit, TrainedOn, TrainingSet
 
 OUT = Path(__file__).resolve().parent.parent / "toolscout" / "default_model"
 NAME = "toolscout-minilm-1"
-# Looked at to choose the share of trained weights, and whether descriptions without requests help.
+# Looked at to choose the share of trained weights.
 CHOSEN_ON = ("toollens:dev", "toollens:unseen_tool.dev", "simpletoolquestions:dev", "toolbench-g3:dev", "bundled:dev")
 
 

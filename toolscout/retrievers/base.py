@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pkgutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from importlib import import_module, metadata
 from pathlib import Path
@@ -21,6 +21,7 @@ from toolscout.tool import Searchable
 ENTRY_POINTS = "toolscout.retrievers"
 MODEL_FILE = "model.json"
 TRAINED_ON_FILE = "trained_on.json"
+_NEW_FILE = "new.json"
 FORMAT = 1
 
 Floats = NDArray[np.float32]
@@ -275,6 +276,19 @@ def method(name: str) -> type[Retriever]:
         return cast(type[Retriever], plugin.load())
     module = import_module(f"toolscout.retrievers.{name}")
     return cast(type[Retriever], getattr(module, name.title().replace("_", "")))
+
+
+def write_new(folder: Path, ids: Iterable[str]) -> None:
+    """Keep which tools of an index are new to its model."""
+    (folder / _NEW_FILE).write_text(json.dumps(sorted(ids)))
+
+
+def read_new(folder: Path) -> set[str]:
+    """What write_new kept."""
+    try:
+        return set(json.loads((folder / _NEW_FILE).read_text()))
+    except (OSError, ValueError) as error:
+        raise BadModel(f"the index in {folder} cannot be read ({error}); build it again") from None
 
 
 def write_model(folder: Path, retriever: Retriever, parts: Mapping[str, str] | None = None, **extra: Any) -> None:

@@ -27,15 +27,16 @@ from toolscout.retrievers.base import (
     TrainingSet,
     Vectors,
     read_model,
+    read_new,
     read_options,
     write_model,
+    write_new,
 )
 from toolscout.tool import Searchable
 from toolscout.training.options import LearningOptions
 
 ENCODER_FOLDER = "encoder"
 WEIGHTS_FOLDER = "weights"
-_NEW_FILE = "new.json"
 _CALLERS_KEPT = 64
 
 
@@ -174,7 +175,7 @@ class Dense(Documents):
             self._save_documents(folder)
             if self._seen.splits:
                 self._seen.save(folder)
-            (folder / _NEW_FILE).write_text(json.dumps(sorted(self._new)))
+            write_new(folder, self._new)
             write_model(folder, self, encoder=self._fingerprint(), **({"fit": self._fit} if self._fit else {}))
 
     @classmethod
@@ -187,10 +188,7 @@ class Dense(Documents):
             loaded._encoder = encoder or Encoder.load(loaded._own_encoder)
         loaded._load_documents(folder, model)
         loaded._seen, loaded._fit = TrainedOn.load(folder), model.get("fit")
-        try:
-            loaded._new = set(json.loads((folder / _NEW_FILE).read_text()))
-        except (OSError, ValueError) as error:
-            raise BadModel(f"the vector index in {folder} cannot be read ({error}); build it again") from None
+        loaded._new = read_new(folder)
         return loaded
 
 

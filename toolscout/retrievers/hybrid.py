@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -38,12 +37,13 @@ from toolscout.retrievers.base import (
     check_k,
     method,
     read_model,
+    read_new,
     read_options,
     write_model,
+    write_new,
 )
 from toolscout.tool import Searchable
 
-_NEW_FILE = "new.json"
 # What a part counts where nothing was learned: vectors of the default encoder beside words, by runs/weights.py.
 _USUAL = {"dense": 1.43}
 _HELPERS = ThreadPoolExecutor(thread_name_prefix="toolscout-hybrid")
@@ -218,7 +218,7 @@ class Hybrid:
             part.save(folder / name)
         if self._seen.splits:
             self._seen.save(folder)
-        (folder / _NEW_FILE).write_text(json.dumps(sorted(self._new)))
+        write_new(folder, self._new)
         parts = {name: part.name for name, part in zip(names, self.parts, strict=True)}
         write_model(folder, self, parts=parts, **({"fit": self._fit} if self._fit else {}))
 
@@ -229,10 +229,7 @@ class Hybrid:
         names = sorted(model["parts"], key=lambda name: int(name.partition("-")[0]))
         loaded = cls(read_options(HybridOptions, model), load_parts([folder / name for name in names]))
         loaded._seen, loaded._fit = TrainedOn.load(folder), model.get("fit")
-        try:
-            loaded._new = set(json.loads((folder / _NEW_FILE).read_text()))
-        except (OSError, ValueError) as error:
-            raise BadModel(f"the index in {folder} cannot be read ({error}); build it again") from None
+        loaded._new = read_new(folder)
         return loaded
 
     def rankings(self, requests: Sequence[str]) -> list[list[Pairs]]:
