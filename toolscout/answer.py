@@ -1,4 +1,4 @@
-"""What a search gives back: hits with typed reasons, and one answer that says honestly when nothing fits."""
+"""What a search gives back: hits with typed reasons, and one answer that says honestly when there is none to use."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from toolscout.tool import namespace_of
 
-Verdict = Literal["use", "nothing_fits"]
+Verdict = Literal["use", "no_tool_needed", "nothing_fits"]
 _SHOWN_CHARS = 60
 
 
@@ -89,7 +89,12 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The tools to use (`hits`, empty unless the verdict is "use") and the best ranked in any case (`considered`)."""
+    """The tools to use (`hits`, empty unless the verdict is "use") and the best ranked in any case (`considered`).
+
+    `need`: how likely the request is to need a tool at all. `fit`: how likely the best of these tools serves it. Below
+    the threshold of the first the verdict is "no_tool_needed", else below that of the second "nothing_fits". None: not
+    forecast.
+    """
 
     request: str
     verdict: Verdict

@@ -10,7 +10,19 @@ from typing import Annotated
 import typer
 
 from toolscout import __version__, cli_evaluate
-from toolscout._cli import adding, answering, browsing, data, demo, machine, output, results, training
+from toolscout._cli import (
+    adding,
+    answering,
+    browsing,
+    data,
+    demo,
+    machine,
+    need_data,
+    needing,
+    output,
+    results,
+    training,
+)
 from toolscout._cli.common import DEFAULT_STORE, Globals, Group
 
 app = typer.Typer(
@@ -53,6 +65,7 @@ app.command("list")(browsing.list_tools)
 app.command()(browsing.show)
 app.command()(browsing.remove)
 app.command()(answering.search)
+app.command()(needing.need)
 app.command()(adding.embed)
 app.command()(browsing.alias)
 app.command()(answering.grant)
@@ -62,6 +75,7 @@ cli_evaluate.register(app)
 app.command()(training.train)
 app.command()(results.results)
 app.command()(data.split)
+app.command("need-data")(need_data.need_data)
 log.command()(data.export)
 app.add_typer(log, name="log")
 app.command()(machine.retrievers)

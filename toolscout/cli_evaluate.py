@@ -16,6 +16,7 @@ from toolscout.errors import BadDataset
 if TYPE_CHECKING:
     from toolscout.dataset import Dataset
     from toolscout.evaluation.gate import Gate
+    from toolscout.evaluation.mixed import Mixture
     from toolscout.evaluation.run import Evaluation
 
 # What no run has to be asked for.
@@ -32,12 +33,13 @@ def register(app: typer.Typer) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One combination of a dataset, a split and a retriever."""
+    """One combination of a dataset, a split and a retriever; `split` has prompts mixed in where there are any."""
 
     name: str
     dataset: Dataset
     split: str
     retriever: str
+    no_tool: str = ""
 
 
 def evaluate(
@@ -80,6 +82,13 @@ def evaluate(
             help="The least that every run must reach, as recall@5=0.8; may be repeated.",
         ),
     ] = None,
+    no_tool: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER[:SPLIT[:SOURCE]]",
+            help='Mix in prompts that need no tool: a folder with prompts.jsonl, or the name of one; split "test".',
+        ),
+    ] = None,
     drop_seen: Annotated[
         bool, typer.Option("--drop-seen", help="Leave out requests that a model has seen, instead of refusing.")
     ] = False,
@@ -96,9 +105,10 @@ def evaluate(
     """Ask every labelled request of one or more datasets and print Recall, NDCG and COMP with 95 % intervals.
 
     Every retriever is run on every split of every dataset. A split that shares requests with what a model was trained
-    or selected on is refused. Exit code 1 where a run stays below a --min.
+    or selected on is refused. With --no-tool it also shows who can tell requests that need no tool, and right@5: the
+    share of all requests answered right. Exit code 1 where a run stays below a --min.
     """
-    from toolscout.evaluation import gate, measured, row
+    from toolscout.evaluation import gate, measured, mixed, row
 
     if rankings and json is None:
         raise typer.BadParameter("needs --json OUT, the file beside which they are written", param_hint="--rankings")
@@ -110,7 +120,7 @@ def evaluate(
     names = [name for name in asked_for if name not in measured.MEASURES]
     if json is not None:
         row.check_writable(json)
-    runs = _planned(data, split or [], retrievers)
+    runs = _planned(data, split or [], retrievers, mixed.read_mixture(no_tool) if no_tool else None)
     _check(runs, settings, drop_seen)
     done: list[Evaluation] = []
     try:
@@ -128,7 +138,9 @@ def evaluate(
     _judge(done, least)
 
 
-def _planned(data: Sequence[str], splits: Sequence[str], retrievers: Sequence[str]) -> list[_Run]:
+def _planned(
+    data: Sequence[str], splits: Sequence[str], retrievers: Sequence[str], mixture: Mixture | None
+) -> list[_Run]:
     """Every combination, with each dataset read once and checked for its splits before anything runs."""
     from toolscout.evaluation import run
 
@@ -139,11 +151,13 @@ def _planned(data: Sequence[str], splits: Sequence[str], retrievers: Sequence[st
     for name, folder, own in found:
         chosen = [own] if own else splits or [DEFAULT_SPLIT]
         wanted.setdefault(folder.resolve(), (name, {}))[1].update(dict.fromkeys(chosen))
+    words = mixture.words if mixture else ""
     return [
-        _Run(name, dataset, split, retriever)
+        _Run(name, asked, called, retriever, words)
         for folder, (name, chosen) in wanted.items()
         for dataset in [run.load_splits(folder, list(chosen))]
         for split in chosen
+        for asked, called in [mixture.into(dataset, split) if mixture else (dataset, split)]
         for retriever in retrievers
     ]
 
@@ -175,7 +189,7 @@ def _check(runs: Sequence[_Run], settings: Sequence[str], drop_seen: bool) -> No
 
 
 def _evaluated(one: _Run, settings: Sequence[str], names: Sequence[str], drop_seen: bool) -> Evaluation:
-    from toolscout.evaluation import history, run
+    from toolscout.evaluation import history, overlap, run
 
     opened, variant = run.open_retriever(one.retriever, settings)
     with output.progress() as report:
@@ -184,7 +198,9 @@ def _evaluated(one: _Run, settings: Sequence[str], names: Sequence[str], drop_se
             one.split,
             opened,
             variant=variant,
-            command=run.command_line(one.name, one.split, one.retriever, settings, names, drop_seen),
+            command=run.command_line(
+                one.name, overlap.base(one.split), one.retriever, settings, names, drop_seen, one.no_tool
+            ),
             measures=names,
             seen=run.seen_by(one.retriever, opened),
             drop_seen=drop_seen,

@@ -35,7 +35,7 @@ class Feedback:
         """Keep an example. The vector goes first, so that no other process that follows has to make its own."""
         with suppress(MissingEncoder):
             for encoder in self._encoders():
-                self._vectors(encoder, [example])
+                request_vectors(self._store, encoder, [example.request])
         self._store.add_feedback([example])
 
     def follow(self) -> None:
@@ -51,24 +51,12 @@ class Feedback:
             examples = [example for _, example in batch]
             for learner in self._learners:
                 encoder = learner.open_encoder() if isinstance(learner, Embedded) else None
-                learner.learn(examples, self._vectors(encoder, examples) if encoder else None)
+                requests = [example.request for example in examples]
+                learner.learn(examples, request_vectors(self._store, encoder, requests) if encoder else None)
             self.cursor = batch[-1][0]
 
     def _encoders(self) -> list[TextEncoder]:
         return [learner.open_encoder() for learner in self._learners if isinstance(learner, Embedded)]
-
-    def _vectors(self, encoder: TextEncoder, examples: Sequence[Example]) -> dict[str, Floats]:
-        """The vectors of the requests, by their text: those that the store has, and the others encoded and stored."""
-        keys = {request_key(example.request): example.request for example in examples}
-        cached = self._store.vectors(encoder.fingerprint, list(keys))
-        missing = [key for key in keys if key not in cached]
-        if missing:
-            texts = [keys[key] for key in missing]
-            made = encoder.encode(texts) if len(texts) > 1 else np.stack([encoder.encode_request(texts[0])])
-            with suppress(StoreError):  # a store that may not be written is only slower
-                self._store.put_vectors(encoder.fingerprint, missing, made)
-            cached |= dict(zip(missing, made, strict=True))
-        return {text: cached[key] for key, text in keys.items()}
 
 
 def learners(retriever: Any) -> list[Learner]:
@@ -81,3 +69,17 @@ def learners(retriever: Any) -> list[Learner]:
 def request_key(request: str) -> str:
     """What a request's vector is cached under: never the digest of a document, which is encoded otherwise."""
     return REQUEST_PREFIX + hashlib.blake2b(request.encode(errors="replace"), digest_size=16).hexdigest()
+
+
+def request_vectors(store: Store, encoder: TextEncoder, requests: Sequence[str]) -> dict[str, Floats]:
+    """The vectors of requests, by their text: those that the store has, and the others encoded and stored."""
+    keys = {request_key(request): request for request in requests}
+    cached = store.vectors(encoder.fingerprint, list(keys))
+    missing = [key for key in keys if key not in cached]
+    if missing:
+        texts = [keys[key] for key in missing]
+        made = encoder.encode(texts) if len(texts) > 1 else np.stack([encoder.encode_request(texts[0])])
+        with suppress(StoreError):  # a store that may not be written is only slower
+            store.put_vectors(encoder.fingerprint, missing, made)
+        cached |= dict(zip(missing, made, strict=True))
+    return {text: cached[key] for key, text in keys.items()}

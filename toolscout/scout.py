@@ -5,35 +5,31 @@ from __future__ import annotations
 import gc
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import numpy as np
-from numpy.typing import NDArray
-
 from toolscout import catalogue, snapshot, wire
-from toolscout.answer import Allowed, Answer, Example
+from toolscout._progress import Progress as Progress
+from toolscout._progress import batches, counted, reported
+from toolscout.answer import Allowed, Answer, Example, Verdict
+from toolscout.background import Background
 from toolscout.catalogue.base import ReadOptions
 from toolscout.errors import BadRequest, MissingEncoder
 from toolscout.feedback import Feedback
 from toolscout.fit import FitOptions, fit
-from toolscout.retrievers.base import Embedded, Floats, Retriever, TextEncoder, available, load_model, method
+from toolscout.need import Forecaster, NeedOptions
+from toolscout.retrievers.base import Embedded, Retriever, TextEncoder, available, load_model, method
 from toolscout.stores.base import AddReport, Store
 from toolscout.stores.sqlite import SqliteStore
 from toolscout.tool import Listing, Tool, clean_text, namespace_of
 
-Progress = Callable[[str, int, int], None]
-"""Called with a stage ("reading", "embedding", "linking"), how much is done, and of how much (0: not known)."""
-
-Encoded = tuple[NDArray[np.int64], Floats]
 DEFAULT_RETRIEVER = "hybrid"
 MAX_REQUEST_CHARS = 20_000
 _FOLLOWED_AT_ONCE = 100_000
-_COMMITTED_AT_ONCE = 512
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +44,21 @@ class Added:
 class Scout:
     """Joins a store with a retriever that follows it. One Scout serves many threads; close it when done."""
 
-    def __init__(self, store: Store, retriever: Retriever, fit_options: FitOptions | None = None) -> None:
+    def __init__(
+        self,
+        store: Store,
+        retriever: Retriever,
+        fit_options: FitOptions | None = None,
+        need_options: NeedOptions | None = None,
+    ) -> None:
         """Take a store and an empty retriever; Scout.open makes both."""
         self.store = store
         self.retriever = retriever
         self.fit_options = fit_options or FitOptions()
+        self.need_options = need_options or NeedOptions()
+        self._forecaster = Forecaster(retriever)
         self._feedback = Feedback(store, retriever)
+        self._level = Background(store, retriever)
         self._lock = threading.RLock()
         self._stamp: int | None = None
         self._version = 0
@@ -70,18 +75,22 @@ class Scout:
 
     @classmethod
     def open(
-        cls, path: str | Path, retriever: str | Path = DEFAULT_RETRIEVER, fit_options: FitOptions | None = None
+        cls,
+        path: str | Path,
+        retriever: str | Path = DEFAULT_RETRIEVER,
+        fit_options: FitOptions | None = None,
+        need_options: NeedOptions | None = None,
     ) -> Self:
         """Open a catalogue, made where it is not there yet. `retriever`: the name of a method, or a model folder."""
         store = SqliteStore(path)
         try:
             if str(retriever) not in available() and Path(retriever).is_dir():
-                scout = cls(store, load_model(Path(retriever)), fit_options)
+                scout = cls(store, load_model(Path(retriever)), fit_options, need_options)
                 scout.retriever.remove(scout.retriever.ids())  # a model may have been saved with another catalogue
             else:
                 folder = snapshot.folder(Path(path), str(retriever))
                 kept = snapshot.read(folder, store)
-                scout = cls(store, kept[0] if kept else method(str(retriever))(), fit_options)
+                scout = cls(store, kept[0] if kept else method(str(retriever))(), fit_options, need_options)
                 scout._snapshots = folder
                 if kept:
                     scout._take_up(kept[1])
@@ -108,7 +117,7 @@ class Scout:
         lets it take over tools that another source brought.
         """
         options = options or ReadOptions()
-        tools = _counted(catalogue.read(source, options), progress)
+        tools = counted(catalogue.read(source, options), progress)
         with _collector_paused():
             report = self.store.add(tools, catalogue.describe(source), replace=replace, sync=sync)
             self.refresh()
@@ -127,12 +136,13 @@ class Scout:
         missing = self.store.missing_vectors(encoder.fingerprint)
         done = 0
         encoded = encoder.encode_documents([text for _, text in missing])
-        for positions, vectors in _batches(_reported(encoded, len(missing), progress)):
+        for positions, vectors in batches(reported(encoded, len(missing), progress)):
             self.store.put_vectors(encoder.fingerprint, [missing[i][0] for i in positions], vectors)
             done += len(positions)
             self.refresh()
             if self._closing.is_set():
                 return done
+        self._level.prepare()
         self._prepare(progress)
         return done
 
@@ -153,19 +163,29 @@ class Scout:
         self.refresh()
         permitted = self._permitted(allowed)
         considered = tuple(self.retriever.explain(request, self.retriever.search([request], k, permitted)[0]))
-        likely = fit(considered, self.fit_options)
-        fits = bool(considered) and likely >= self.fit_options.threshold
+        needed = self._forecaster.need_of(request, considered, self.need_options)
+        likely = fit(considered, self.fit_options, self._level.level(permitted, self.count(permitted)))
+        verdict: Verdict = "use"
+        if needed is not None and needed < self.need_options.threshold:
+            verdict = "no_tool_needed"
+        elif not considered or likely < self.fit_options.threshold:
+            verdict = "nothing_fits"
         return Answer(
             request=request,
-            verdict="use" if fits else "nothing_fits",
-            hits=considered if fits else (),
+            verdict=verdict,
+            hits=considered if verdict == "use" else (),
             considered=considered,
             searched=self.count(permitted),
             version=self._version,
+            need=needed,
             fit=likely,
             words_only=self.words_only(),
             notes=tuple(self._notes()),
         )
+
+    def need(self, text: str, allowed: Allowed | str | None = None) -> float | None:
+        """How likely a request is to need a tool at all, as its answer says; None where nothing can tell."""
+        return self.search(text, 1, allowed).need
 
     def tools(self, ids: Iterable[str] | Answer) -> list[Tool]:
         """The tools with these ids, or those of an answer, in order."""
@@ -347,33 +367,3 @@ def _checked(text: str) -> str:
     if not isinstance(text, str) or not clean_text(text):
         raise BadRequest("the request is empty; say in words what should be done")
     return clean_text(text[:MAX_REQUEST_CHARS])
-
-
-def _counted(tools: Iterable[Tool], progress: Progress | None) -> Iterator[Tool]:
-    for number, tool in enumerate(tools, 1):
-        if progress and number % 500 == 0:
-            progress("reading", number, 0)
-        yield tool
-
-
-def _reported(encoded: Iterable[Encoded], total: int, progress: Progress | None) -> Iterator[Encoded]:
-    done = 0
-    for positions, vectors in encoded:
-        done += len(positions)
-        if progress:
-            progress("embedding", done, total)
-        yield positions, vectors
-
-
-def _batches(encoded: Iterable[Encoded]) -> Iterator[tuple[list[int], Floats]]:
-    """Gather small batches, so that each commit is worth its cost."""
-    positions: list[int] = []
-    vectors: list[Floats] = []
-    for where, batch in encoded:
-        positions += where.tolist()
-        vectors.append(batch)
-        if len(positions) >= _COMMITTED_AT_ONCE:
-            yield positions, np.concatenate(vectors)
-            positions, vectors = [], []
-    if positions:
-        yield positions, np.concatenate(vectors)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from toolscout.dataset import Kind
 from toolscout.errors import BadRequest
 from toolscout.evaluation.asked import Asked
 from toolscout.evaluation.measured import FORECASTS, MEASURES, checked, depth_of, measured
+from toolscout.evaluation.scores import Scores
 
 TEN = tuple(f"t{number}" for number in range(1, 11))
 
@@ -21,8 +24,9 @@ def asked(
     kind: Kind = "use",
     need: float | None = None,
     fit: float = 1.0,
+    said: str = "",
 ) -> Asked:
-    verdict = None if ranking is None else "use" if fit >= 0.5 else "nothing_fits"
+    verdict = None if ranking is None else said or ("use" if fit >= 0.5 else "nothing_fits")
     error = "" if ranking else "broken"
     return Asked(f"r{number}", f"s{number}", kind, gold, ranking, fit, verdict, 0.001, error, need)  # type: ignore[arg-type]
 
@@ -85,7 +89,40 @@ def test_forecasts_by_hand() -> None:
     assert found["need_auroc"] == pytest.approx(5 / 6, abs=1e-6)
     assert found["need_f1"] == pytest.approx(2 * 2 / (3 + 3), abs=1e-6)
     assert found["need_brier"] == pytest.approx((0.1**2 + 0.6**2 + 0.2**2 + 0.1**2 + 0.6**2) / 5, abs=1e-6)
-    assert {name for name in found if name.startswith(("fit", "need"))} == set(FORECASTS)
+    assert found["need_accuracy"] == pytest.approx(3 / 5, abs=1e-6)
+    assert {name for name in found if name.startswith(("fit", "need", "verdict", "right"))} == set(FORECASTS)
+
+
+def test_both_steps_together_by_hand() -> None:
+    run = [
+        asked(1, ("t1", "t5")),  # all of it found
+        asked(2, ("t1", "t6")),  # one too far down
+        asked(3, ("t1",), said="no_tool_needed"),  # found, but not offered
+        asked(4, ranking=None),
+        asked(5, (), kind="no_tool", said="no_tool_needed"),
+        asked(6, (), kind="no_tool", said="nothing_fits"),  # none offered, for the wrong reason
+        asked(7, (), kind="no_tool", said="use"),
+        asked(8, (), kind="nothing_fits", said="no_tool_needed"),
+        asked(9, (), kind="nothing_fits", ranking=None),
+    ]
+    found = measured(run)
+    assert found.metrics["right_use@5"] == 0.25
+    assert found.metrics["right_abstain"] == found.metrics["fit_nothing"] == 0.6
+    assert found.metrics["right@5"] == pytest.approx(4 / 9, abs=1e-6)
+    assert found.metrics["fit_nothing.no_tool"] == pytest.approx(2 / 3, abs=1e-6)
+    assert found.metrics["verdict.no_tool"] == pytest.approx(1 / 3, abs=1e-6)
+    assert (found.metrics["fit_nothing.nothing_fits"], found.metrics["verdict.nothing_fits"]) == (0.5, 0.0)
+    low, high = found.intervals["right@5"]
+    assert low < 4 / 9 < high
+    lines = [one.to_dict() for one in run]
+    again = Scores(Path("x"), lines).values(["right@5", "right_use@5", "right_abstain", "verdict.no_tool"])
+    assert [round(float(value), 6) for value in np.nanmean(again, axis=0)] == [
+        found.metrics[name] for name in ("right@5", "right_use@5", "right_abstain", "verdict.no_tool")
+    ]
+
+
+def test_nothing_but_requests_for_tools_has_no_mixed_measure() -> None:
+    assert not [name for name in measured([asked(1), asked(2)]).metrics if name.startswith("right")]
 
 
 def test_a_failed_request_is_forecast_as_wrongly_as_can_be() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -51,18 +52,30 @@ def search(
             metavar="TOKENS", help="Make the schemas fit: full, slim, signatures or names. Vendor formats only."
         ),
     ] = None,
+    need_threshold: Annotated[
+        float | None,
+        typer.Option(metavar="P", min=0, max=1, help="Below this need no tool is needed.", show_default="0.2"),
+    ] = None,
+    fit_threshold: Annotated[
+        float | None,
+        typer.Option(metavar="P", min=0, max=1, help="Below this fit nothing fits.", show_default="0.34"),
+    ] = None,
     format: Annotated[
         Shape, typer.Option(help="table for people, json for the whole answer, else the tools as a vendor takes them.")
     ] = "table",
 ) -> None:
     """Find the tools for a request.
 
-    Exit code 0: there are tools to use; 1: nothing fits; 2: wrong use or bad input.
+    Exit code 0: there are tools to use; 1: no tool is needed, or nothing fits; 2: wrong use or bad input.
     """
     if budget is not None and format in ("table", "json"):
         raise typer.BadParameter("it needs a vendor's --format", param_hint="--budget")
     text = request_text(request)
     with open_scout(ctx, store, retriever) as scout:
+        if need_threshold is not None:
+            scout.need_options = replace(scout.need_options, threshold=need_threshold)
+        if fit_threshold is not None:
+            scout.fit_options = replace(scout.fit_options, threshold=fit_threshold)
         answer = scout.search(text, k, _allowed(scout, namespace, principal))
         _print(scout, answer, format, budget)
     if not answer.hits:
@@ -127,10 +140,12 @@ def revoke(
 
 def answer_lines(answer: Answer, tools: Mapping[str, Tool]) -> Iterator[RenderableType]:
     """An answer for people: what it says first, then a table of the tools to use."""
-    fit = "" if answer.fit is None else f" · fit {answer.fit:.2f}"
-    verdict, style = ("use", "bold green") if answer.hits else ("nothing fits", "bold yellow")
-    about = f"{fit} · {plural(answer.searched, 'tool')} searched · version {answer.version}"
-    yield Text.assemble((verdict, style), about)
+    forecasts = [
+        f"{name} {chance:.2f}" for name, chance in (("need", answer.need), ("fit", answer.fit)) if chance is not None
+    ]
+    about = [*forecasts, f"{plural(answer.searched, 'tool')} searched", f"version {answer.version}"]
+    verdict = (answer.verdict.replace("_", " "), "bold green" if answer.hits else "bold yellow")
+    yield Text(" · ").join([Text(*verdict), *map(Text, about)])
     for line in answer.notes:
         yield output.shown(f"note: {line}", "yellow")
     if answer.hits:

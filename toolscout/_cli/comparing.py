@@ -127,13 +127,15 @@ def inspect(
 def _texts(found: Scores, data: str | None, split: str | None) -> Mapping[str, str] | None:
     """The texts of the requests; None where no dataset was named and that of the run is not here."""
     from toolscout.dataset import Dataset
+    from toolscout.evaluation.mixed import prompt_texts
+    from toolscout.evaluation.overlap import base
     from toolscout.evaluation.run import find_dataset
 
     told = found.row or {}
-    chosen = split or told.get("split")
+    chosen: str = split or told.get("split") or ""
     try:
         folder = find_dataset(data or told.get("dataset") or found.path.name.partition(".")[0])
-        texts = Dataset.load(folder, [chosen] if chosen else None).requests
+        texts = Dataset.load(folder, [base(chosen)] if chosen else None).requests | prompt_texts(chosen)
     except BadDataset:
         if data:
             raise

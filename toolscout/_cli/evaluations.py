@@ -19,10 +19,15 @@ _KINDS = {
     "known_recall": "Recall, other tools",
 }
 _FORECASTS = {
+    "right@5": "answered right: all tools in 5, none if none was due",
+    "right_use@5": "  requests for tools",
+    "right_abstain": "  other requests",
     "fit_use": "verdict: requests for tools answered with tools",
     "fit_nothing": "verdict: other requests answered with none",
     "fit_nothing.nothing_fits": "  those that nothing fits",
+    "verdict.nothing_fits": "    and it was said that nothing fits",
     "fit_nothing.no_tool": "  those that need no tool",
+    "verdict.no_tool": "    and it was said that none is needed",
     "fit_auroc": "fit: AUROC, requests for tools against others",
     "fit_auroc.nothing_fits": "  against those that nothing fits",
     "fit_auroc.no_tool": "  against those that need no tool",
@@ -31,10 +36,12 @@ _FORECASTS = {
     "fit_ece": "fit: calibration error (less is better)",
     "need_auroc": "need: AUROC, requests that need a tool or not",
     "need_f1": "need: F1",
+    "need_accuracy": "need: accuracy",
     "need_brier": "need: Brier score (less is better)",
     "need_ece": "need: calibration error (less is better)",
 }
-_HEADLINES = ("recall@5", "ndcg@5", "comp@5", "new_recall@5", "known_recall@5")
+_LABEL = max(map(len, _FORECASTS.values())) + 2
+_HEADLINES = ("recall@5", "ndcg@5", "comp@5", "new_recall@5", "known_recall@5", "need_auroc", "right@5")
 
 
 def show(done: Sequence[Evaluation], names: Sequence[str], several: bool) -> None:
@@ -97,10 +104,10 @@ def _sheet(one: Evaluation, names: Sequence[str]) -> None:
     in_table = {f"{kind}@{k}" for kind in _KINDS for k in CUTOFFS}
     for name in dict.fromkeys(["mrr", *(name for name in names if name not in in_table)]):
         if name in found:
-            console.print(f"{name:<50} {_cell(one, name, 4)}")
+            console.print(f"{name:<{_LABEL}} {_cell(one, name, 4)}")
     for name, label in _FORECASTS.items():
         if name in found:
-            console.print(f"{label:<50} {_cell(one, name, 4)}")
+            console.print(f"{label:<{_LABEL}} {_cell(one, name, 4)}")
     if timing["fit_s"] is not None:
         console.print(output.shown(f"fitted in {timing['fit_s']} s on {timing['fit_device']}"), end="; ")
     cached = " (vectors from the cache)" if timing["index_cached"] else ""

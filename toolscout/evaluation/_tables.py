@@ -7,6 +7,7 @@ from typing import Any
 
 from toolscout.evaluation import papers
 from toolscout.evaluation._lines import Line, Row, by_split, percent
+from toolscout.evaluation.overlap import base
 from toolscout.evaluation.speed import target_of
 
 _MEASURES = {
@@ -18,20 +19,26 @@ _MEASURES = {
 }
 _COLUMNS = ("retriever", *_MEASURES, "R@5, 95 %", "p50 ms", "fit time", "params", "commit", "paper")
 _FIT = {
+    "right@5": "right@5",
+    "… for tools": "right_use@5",
+    "… others": "right_abstain",
     "tools for those that need some": "fit_use",
     "none where nothing fits": "fit_nothing.nothing_fits",
+    "… and said so": "verdict.nothing_fits",
     "none where none is needed": "fit_nothing.no_tool",
+    "… said so": "verdict.no_tool",
     "AUROC": "fit_auroc",
     "… nothing fits": "fit_auroc.nothing_fits",
     "… none needed": "fit_auroc.no_tool",
     **{name: f"fit_{name.lower()}" for name in ("F1", "Brier", "ECE")},
-    **{f"need {name}": f"need_{name.lower()}" for name in ("AUROC", "F1", "Brier", "ECE")},
+    **{f"need {name}": f"need_{name.lower()}" for name in ("AUROC", "F1", "accuracy", "Brier", "ECE")},
 }
 _FIT_HEAD = """
 ### Does it say "nothing fits" when nothing does?
 
 Shares of right verdicts, and how well `fit` (and `need`, where it is forecast) tells requests that tools serve from the
-others. Of Brier and ECE, less is better.
+others. Of Brier and ECE, less is better. right@5 is the share of all requests answered right: with tools, all gold ones
+among the first five, or with none where none was due. A split with a plus has prompts mixed in that need no tool.
 """
 _BENCH_HEAD = """
 ## Cost against catalogue size
@@ -57,6 +64,8 @@ def quality(lines: Sequence[Line]) -> Iterator[str]:
         yield f"\n## {dataset}\n"
         theirs = papers.published().get(dataset)
         for (_, split, digest), chosen in splits.items():
+            if split != base(split):
+                continue  # ranked as without the prompts
             requests = max(row["requests"] for line in chosen for row in line.rows)
             beside = theirs if theirs and (theirs.split, theirs.requests) == (split, requests) else None
             yield f"\n**{split}**, {requests:,} requests, digest `{digest[:12]}`\n"

@@ -23,16 +23,27 @@ MEASURES = (
 # Over the gold tools that are new, and over the others.
 NEW_TOOL_MEASURES = tuple(f"{kind}@{k}" for kind in ("new_recall", "known_recall") for k in CUTOFFS)
 TOOLLESS: tuple[Kind, ...] = ("nothing_fits", "no_tool")
-# Measured without being asked for, wherever a split has what they need.
-VERDICTS = ("fit_use", "fit_nothing", *(f"fit_nothing.{kind}" for kind in TOOLLESS))
+# Measured without being asked for, wherever a split has what they need. "fit_nothing": no tools were offered, for
+# whatever reason; "verdict": and the reason was the right one.
+VERDICTS = (
+    "fit_use",
+    "fit_nothing",
+    *(f"fit_nothing.{kind}" for kind in TOOLLESS),
+    *(f"verdict.{kind}" for kind in TOOLLESS),
+)
+# Both steps together: all gold tools among the first five, or none offered where none was due.
+RIGHT_AT = 5
+RIGHT = (f"right@{RIGHT_AT}", f"right_use@{RIGHT_AT}", "right_abstain")
 SMALLER_IS_BETTER = ("fit_brier", "fit_ece", "need_brier", "need_ece")
 FORECASTS = (
     *VERDICTS,
+    *RIGHT,
     "fit_auroc",
     *(f"fit_auroc.{kind}" for kind in TOOLLESS),
     "fit_f1",
     "need_auroc",
     "need_f1",
+    "need_accuracy",
     *SMALLER_IS_BETTER,
 )
 
@@ -69,6 +80,10 @@ def measured(asked: Sequence[Asked], names: Sequence[str] = (), new_tools: Colle
         wanted = [name for name in wanted if not needs_new_tools(name)]
     ranked = scores([one.ranking for one in answerable], [one.gold for one in answerable], wanted, new_tools)
     verdicts = {name: [verdict_score(name, one.kind, one.verdict) for one in asked] for name in VERDICTS}
+    if len(answerable) < len(asked):
+        complete = [one.gold != () and metrics.comp(one.ranking, one.gold, RIGHT_AT) == 1 for one in asked]
+        pairs = list(zip(asked, complete, strict=True))
+        verdicts |= {name: [right_score(name, one.kind, one.verdict, all_) for one, all_ in pairs] for name in RIGHT}
     found: dict[str, float] = {}
     ends: dict[str, list[float]] = {}
     for values, scenes in ((ranked, [one.scene for one in answerable]), (verdicts, [one.scene for one in asked])):
@@ -101,9 +116,18 @@ def verdict_score(name: str, kind: str, verdict: str | None) -> float:
     """1 where the verdict is right, 0 where it is not or the request failed; not a number where it is not judged."""
     if name == "fit_use":
         return float(verdict == "use") if kind == "use" else math.nan
-    of_kind = name.partition(".")[2]
+    measure, _, of_kind = name.partition(".")
     judged = kind == of_kind if of_kind else kind in TOOLLESS
-    return float(verdict == "nothing_fits") if judged else math.nan
+    if measure == "verdict":
+        return float(verdict == _SAID_OF[kind]) if judged else math.nan
+    return float(verdict in _SAID_OF.values()) if judged else math.nan
+
+
+def right_score(name: str, kind: str, verdict: str | None, complete: bool) -> float:
+    """1 where a request was answered right; `complete`: all its gold tools stand among the first five."""
+    if (name == "right_abstain" and kind == "use") or (name.startswith("right_use") and kind != "use"):
+        return math.nan
+    return float(verdict == "use" and complete) if kind == "use" else float(verdict in _SAID_OF.values())
 
 
 def _fit_measures(asked: Sequence[Asked]) -> dict[str, float]:
@@ -137,9 +161,11 @@ def _need_measures(asked: Sequence[Asked]) -> dict[str, float]:
     return {f"need_{name}": of(truth, needs) for name, of in _OF_NEED.items()}
 
 
+_SAID_OF = {"no_tool": "no_tool_needed", "nothing_fits": "nothing_fits"}
 _OF_NEED: dict[str, Callable[[Sequence[bool], Sequence[float]], float]] = {
     "auroc": metrics.auroc,
     "f1": metrics.f1,
+    "accuracy": metrics.accuracy,
     "brier": metrics.brier,
     "ece": metrics.ece,
 }

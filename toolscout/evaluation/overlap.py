@@ -12,6 +12,8 @@ from toolscout.retrievers.base import TextEncoder, TrainedOn
 
 _ROLES = {"train": "trained on", "dev": "selected on"}
 _UNSEEN_TOOLS = "unseen_tool."
+JOINT = "+"
+"""Stands in the name of a mixed split between the split and its prompts, so that it is never taken for the split."""
 
 
 def seen_ids(dataset: Dataset, split: str, seen: TrainedOn) -> list[str]:
@@ -54,8 +56,14 @@ def without(dataset: Dataset, split: str, ids: Collection[str]) -> Dataset:
     return replace(dataset, qrels={**dataset.qrels, split: kept}, metadata=about)
 
 
+def base(split: str) -> str:
+    """The split that a mixed one was made of; any other is its own."""
+    return split.partition(JOINT)[0]
+
+
 def sibling(split: str) -> str | None:
     """The split that tells which tools of this one could have been seen in training; None where there is none."""
+    split = base(split)
     if split.startswith(_UNSEEN_TOOLS):
         train = _UNSEEN_TOOLS + "train"
         return None if split == train else train

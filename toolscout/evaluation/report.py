@@ -13,6 +13,8 @@ from toolscout.errors import ToolscoutError
 from toolscout.evaluation import _by_gold, _tables, plots
 from toolscout.evaluation._figures import Figure, figures, lines_of_tests
 from toolscout.evaluation._lines import Line, Row, read_folder
+from toolscout.evaluation._need_tables import is_need, section
+from toolscout.evaluation.overlap import base
 
 PAGE = "README.md"
 # How a page is known that may be written over.
@@ -41,9 +43,11 @@ class Report:
 def make(folder: Path, with_plots: bool = True) -> Report:
     """Read the rows and make it all, without writing anything."""
     lines, bench = read_folder(folder)
-    by_gold = _by_gold.groups_by_row(folder, [line for chosen in lines_of_tests(lines) for line in chosen])
-    found = tuple(figures(lines, bench, by_gold)) if with_plots else ()
-    texts = {PAGE: "\n".join(_page(lines, bench, found)).rstrip() + "\n"}
+    need, lines = [line for line in lines if is_need(line)], [line for line in lines if not is_need(line)]
+    plain = [line for line in lines if line.split[1] == base(line.split[1])]
+    by_gold = _by_gold.groups_by_row(folder, [line for chosen in lines_of_tests(plain) for line in chosen])
+    found = tuple(figures(plain, bench, by_gold)) if with_plots else ()
+    texts = {PAGE: "\n".join(_page(lines, need, bench, found)).rstrip() + "\n"}
     if by_gold:
         texts[_by_gold.NAME] = _by_gold.text(by_gold)
     return Report(texts, found)
@@ -79,7 +83,7 @@ def write(folder: Path, with_plots: bool = True) -> list[Path]:
     return old
 
 
-def _page(lines: list[Line], bench: list[Row], found: tuple[Figure, ...]) -> Iterator[str]:
+def _page(lines: list[Line], need: list[Line], bench: list[Row], found: tuple[Figure, ...]) -> Iterator[str]:
     yield _HEAD
     cost = ""
     for one in found:
@@ -88,6 +92,7 @@ def _page(lines: list[Line], bench: list[Row], found: tuple[Figure, ...]) -> Ite
             cost = picture
             continue
         yield f"\n## {one.heading}\n\n{one.caption}\n\n{picture}"
+    yield from section(need, _tables.table)
     yield from _tables.quality(lines)
     if bench:
         yield from _tables.bench(bench, cost)

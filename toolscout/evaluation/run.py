@@ -190,11 +190,13 @@ def command_line(
     settings: Sequence[str] = (),
     measures: Sequence[str] = (),
     drop_seen: bool = False,
+    no_tool: str = "",
 ) -> str:
     """The command that makes the row again, without the paths of one machine."""
     words = ["toolscout", "evaluate", Path(dataset).name, "--split", split, "--retriever", Path(retriever).name]
     words += [word for setting in settings for word in ("--option", setting)]
     words += [word for name in measures for word in ("--measure", name)]
+    words += ["--no-tool", no_tool] if no_tool else []
     return shlex.join([*words, *(["--drop-seen"] if drop_seen else [])])
 
 

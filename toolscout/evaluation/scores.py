@@ -16,7 +16,16 @@ from toolscout.errors import BadDataset, BadRequest
 from toolscout.evaluation import row as rows
 from toolscout.evaluation import significance
 from toolscout.evaluation.asked import DEPTH, placeholders, ranked
-from toolscout.evaluation.measured import VERDICTS, checked, needs_new_tools, scores, verdict_score
+from toolscout.evaluation.measured import (
+    RIGHT,
+    RIGHT_AT,
+    VERDICTS,
+    checked,
+    needs_new_tools,
+    right_score,
+    scores,
+    verdict_score,
+)
 
 Line = Mapping[str, Any]
 _HOW = "write scores with: toolscout evaluate DATA --json OUT.jsonl"
@@ -59,11 +68,13 @@ class Scores:
     def values(self, names: Sequence[str]) -> NDArray[np.float64]:
         """A row for each request and a column for each measure; not a number where one leaves a request out."""
         self._check(names)
-        columns = [self._verdicts(name) if name in VERDICTS else self._ranking(name) for name in names]
+        columns = [self._judged(name) if name in (*VERDICTS, *RIGHT) else self._ranking(name) for name in names]
         return np.array(columns).T.reshape(len(self.lines), len(names))
 
-    def _verdicts(self, name: str) -> list[float]:
-        return [verdict_score(name, line["kind"], line.get("verdict")) for line in self.lines]
+    def _judged(self, name: str) -> list[float]:
+        if name in VERDICTS:
+            return [verdict_score(name, line["kind"], line.get("verdict")) for line in self.lines]
+        return [right_score(name, line["kind"], line.get("verdict"), _complete(line)) for line in self.lines]
 
     def _ranking(self, name: str) -> list[float]:
         answerable = [line for line in self.lines if line["gold"]]
@@ -74,7 +85,7 @@ class Scores:
     def _check(self, names: Sequence[str]) -> None:
         depth = min(line.get("depth", DEPTH) for line in self.lines)
         for name in names:
-            if name in VERDICTS:
+            if name in (*VERDICTS, *RIGHT):
                 continue
             if not checked([name]):
                 raise BadRequest(f"{name} is no mean over requests, so it cannot be looked at request by request")
@@ -180,6 +191,12 @@ def _names(number: int, row: Mapping[str, Any]) -> Iterable[str]:
 def _label(row: Mapping[str, Any]) -> str:
     variant = "" if row["variant"] == "default" else f".{row['variant']}"
     return f"{row['dataset']} {row['split']} {row['retriever']}{variant}"
+
+
+def _complete(line: Line) -> bool:
+    """Whether all gold tools of a request stand high enough to count as found."""
+    found = sum(int(rank) <= RIGHT_AT for rank in line["ranks"] or ())
+    return 0 < found == int(line["gold"])
 
 
 def _refuse_stale(scores: Scores) -> None:

@@ -36,6 +36,8 @@ from toolscout.tool import Listing, Searchable
 _DEAD_KEPT = 1024
 # Vectors of requests that are kept for those who ask again: a dev split, while several parts rank it.
 _RECENT = 2048
+# And those that an index keeps itself: of the threads that search at once, each asks for its request's vector again.
+_KEPT = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +137,16 @@ class Documents:
         self._table = VectorTable()
         self._waiting: dict[str, Searchable] = {}
         self._vectors: dict[str, Floats] = {}
+        self._moved = 0
         self._lock = threading.RLock()
 
     def _served(self, tool_id: str, document: Floats) -> Floats:
         """The vector that stands for a tool with this document; called when a tool comes or changes."""
         return document
+
+    def _asking(self, vector: Floats) -> Floats:
+        """What stands for a request whose vector the encoder made this; similarities are to it."""
+        return vector
 
     def _bonuses(self, vector: Floats, k: int, allowed: Allowed | None, named: Sequence[str]) -> Mapping[str, float]:
         """What tools' scores are besides their cosine, for a request with this vector; a bonus does not depend on k.
@@ -214,6 +221,7 @@ class Documents:
                 if row is not None:
                     self._table.kill(row)
                     self._names.remove(tool_id)
+                    self._moved += 1
             if not len(self._rows):  # nothing of an encoder is left: the next one may have another dimension
                 self._rows, self._table = Rows(), VectorTable()
 
@@ -234,6 +242,7 @@ class Documents:
         self._table.append(np.stack(list(vectors.values())))
         for tool_id in vectors:
             self._rows.add(tool_id)
+        self._moved += len(vectors)
 
     def search(self, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[list[Hit]]:
         """Rank every tool that has a vector."""
@@ -250,7 +259,7 @@ class Documents:
 
     def why(self, request: str, ids: Sequence[str]) -> list[tuple[Reason, ...]]:
         """Names and similarities."""
-        vector = self._encoded(request) if any(tool_id in self._rows for tool_id in ids) else None
+        vector = self._asking(self._encoded(request)) if any(tool_id in self._rows for tool_id in ids) else None
         with self._lock:
             rows = [None if vector is None else self._rows.row(tool_id) for tool_id in ids]
             known = np.array([row for row in rows if row is not None], dtype=np.int64)
@@ -270,15 +279,22 @@ class Documents:
         """All reasons are known at once: nothing to add."""
         return list(hits)
 
+    def request_vector(self, request: str) -> Floats:
+        """The unit vector of a request; one that was searched just now is not encoded again."""
+        return self._encoded(request)
+
     def _encode(self, requests: Sequence[str]) -> None:
-        """Encode requests together, and keep their vectors until the next search: they are asked for again."""
-        kept = {request: self._vectors[request] for request in requests if request in self._vectors}
+        """Encode requests together, and keep the vectors of the latest: they are asked for again."""
+        kept = self._vectors
         missing = [request for request in dict.fromkeys(requests) if request not in kept]
-        if len(missing) == 1:
-            kept[missing[0]] = self.open_encoder().encode_request(missing[0])
-        elif missing:
-            kept.update(zip(missing, self.open_encoder().encode(missing), strict=True))
-        self._vectors = kept
+        if not missing:
+            return
+        if len(kept) + len(missing) > _KEPT:
+            kept = {request: kept[request] for request in requests if request in kept}
+        encoder = self.open_encoder()
+        vectors = encoder.encode(missing) if len(missing) > 1 else [encoder.encode_request(missing[0])]
+        # Another dict, not a changed one: other threads read it meanwhile.
+        self._vectors = {**kept, **dict(zip(missing, vectors, strict=True))}
 
     def _encoded(self, request: str) -> Floats:
         vector = self._vectors.get(request)
@@ -307,6 +323,16 @@ class Documents:
         for tool_id in named:
             pairs[tool_id] += EXACT_BONUS
         return sorted(pairs.items(), key=lambda pair: (-pair[1], pair[0]))[:k]
+
+    def best_cosines(self, vectors: Floats, allowed: Allowed | None = None) -> Floats:
+        """How near each of many requests comes to the nearest tool among those allowed; empty where there is none."""
+        with self._lock:
+            rows = self._rows.alive() if allowed is None else self._rows.allowed(allowed)
+            return self._table.best_scores(vectors, rows) if len(rows) else np.empty(0, dtype=np.float32)
+
+    def moved(self) -> int:
+        """How many vectors have come and gone until now."""
+        return self._moved
 
     def build_graph(self) -> bool:
         """Link the vectors into a graph where there are enough of them; says whether it did."""

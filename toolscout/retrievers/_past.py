@@ -84,6 +84,15 @@ class Past:
         """The digests of their texts."""
         return [digest for _, digest in self._entries]
 
+    def keys(self) -> list[tuple[str, str]]:
+        """What tells the requests apart: their source and digest, the one that leaves first at the front."""
+        return list(self._entries)
+
+    def vector(self, entry: Entry) -> Floats:
+        """The vector of a request that is remembered."""
+        vector: Floats = self._table.rows(np.array([entry.row]))[0]
+        return vector
+
     def add(self, examples: Sequence[Example], vectors: Floats) -> None:
         """Remember requests, given their vectors; one that says nothing of any tool is left out."""
         new: list[Entry] = []

@@ -23,6 +23,7 @@ from toolscout.retrievers.base import (
     TrainedOn,
     TrainingSet,
 )
+from toolscout.tool import Searchable
 
 # What is longer is cut: an encoder reads far less.
 MAX_REQUEST_CHARS = 4_000
@@ -84,9 +85,12 @@ class Encoding:
     def tools(self, retriever: Retriever, data: Sequence[TrainingSet]) -> None:
         """Add the tools of all sets to a retriever."""
         tools = {tool.id: tool for one in data for tool in one.dataset.tools}
-        texts = {tool.digest(): tool.document() for tool in tools.values()}
-        vectors = self._encoded("documents", list(texts.values()), self._documents)
-        retriever.add(list(tools.values()), dict(zip(texts, vectors, strict=True)))
+        retriever.add(list(tools.values()), self.documents(list(tools.values())))
+
+    def documents(self, tools: Sequence[Searchable]) -> dict[str, Floats]:
+        """The vectors of the tools' documents, by their digest."""
+        texts = {tool.digest(): tool.document() for tool in tools}
+        return dict(zip(texts, self._encoded("documents", list(texts.values()), self._documents), strict=True))
 
     def done(self) -> None:
         """The model is complete: nothing is left to go on with."""

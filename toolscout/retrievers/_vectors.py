@@ -26,6 +26,7 @@ _GRAPH_LINKS, _GRAPH_EFFORT_ADD, _GRAPH_EFFORT_SEARCH = 16, 128, 5120
 _GRAPH_CANDIDATES = 100
 _SUBSETS_KEPT = 8
 _GROUP = 16
+_ROWS_AT_ONCE = 4096
 _LOWEST = -10.0  # below any product of unit vectors, above the score of a skipped row
 _SHARED_FROM = 20_000 if (os.cpu_count() or 1) > 1 else 1 << 62
 _HELPER = ThreadPoolExecutor(1, thread_name_prefix="toolscout-vectors")
@@ -163,6 +164,14 @@ class VectorTable:
         else:
             candidates = self._live.best(query, k, self._skipped())
         return candidates, self.scores(query, candidates)
+
+    def best_scores(self, queries: Floats, rows: Ints) -> Floats:
+        """The best score of each of many queries among some rows, in single precision."""
+        best = np.full(len(queries), -1.0, dtype=np.float32)
+        for start in range(0, len(rows), _ROWS_AT_ONCE):
+            scores = queries @ self.rows(rows[start : start + _ROWS_AT_ONCE]).T
+            np.maximum(best, scores.max(axis=1), out=best)
+        return best
 
     def build_graph(self) -> None:
         """Link all rows into a graph; the rows that come later are searched exactly beside it."""

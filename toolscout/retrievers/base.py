@@ -113,6 +113,34 @@ class Embedded(Protocol):
     def build_graph(self) -> bool:
         """Prepare for fast search where there are many vectors; says whether there was something to do."""
 
+    def request_vector(self, request: str) -> Floats:
+        """The unit vector of a request; one that was searched just now is not encoded again."""
+
+
+@runtime_checkable
+class Needing(Protocol):
+    """A retriever that can tell whether a request needs a tool at all."""
+
+    def need(self, requests: Sequence[str]) -> list[float] | None:
+        """How likely each request is to need a tool; None where the model was not taught to tell."""
+
+
+@runtime_checkable
+class Gauged(Protocol):
+    """A retriever whose hits say how similar they are, and that can tell how similar others would be."""
+
+    def open_encoder(self) -> TextEncoder:
+        """The encoder whose vectors it takes; MissingEncoder where there is none."""
+
+    def best_cosines(self, vectors: Floats, allowed: Allowed | None = None) -> Floats:
+        """For requests with these vectors, as its encoder makes them, the cosine of the most similar tool allowed.
+
+        Empty where the caller may see no tool that has a vector.
+        """
+
+    def moved(self) -> int:
+        """A count of the tools' vectors that have come, changed and gone: how far it has moved says how stale it is."""
+
 
 @runtime_checkable
 class Learner(Protocol):
@@ -223,12 +251,13 @@ class TrainedOn:
 
 @dataclass(frozen=True, slots=True)
 class FitReport:
-    """What a fit took and what it reached: seconds, the device, numbers learned, and the best scores on dev."""
+    """What a fit took and what it reached: seconds, the device, numbers learned, the best scores on dev; and notes."""
 
     seconds: float
     device: str
     parameters: int
     dev: Mapping[str, float]
+    notes: tuple[str, ...] = ()
 
 
 FitProgress = Callable[[str, int, int], None]

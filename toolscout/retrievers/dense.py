@@ -5,39 +5,33 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-import numpy as np
-from numpy.typing import NDArray
-
-from toolscout.answer import Allowed, Example
+from toolscout.answer import Example
 from toolscout.errors import BadModel, MissingExtra
 from toolscout.nn.encoder import CARD_FILE, Encoder
-from toolscout.retrievers._documents import Documents, EncoderOptions
+from toolscout.retrievers._documents import EncoderOptions
+from toolscout.retrievers._newcomers import Newcomers
 from toolscout.retrievers.base import (
     MODEL_FILE,
     FitProgress,
     FitReport,
-    Floats,
     TextEncoder,
     TrainedOn,
     TrainingSet,
-    Vectors,
     read_model,
     read_new,
     read_options,
     write_model,
     write_new,
 )
-from toolscout.tool import Searchable
 from toolscout.training.options import LearningOptions
 
 ENCODER_FOLDER = "encoder"
 WEIGHTS_FOLDER = "weights"
-_CALLERS_KEPT = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +51,7 @@ class DenseOptions(LearningOptions, EncoderOptions):
             raise BadModel(f"new_bonus must be 0 or more, got {self.new_bonus}")
 
 
-class Dense(Documents):
+class Dense(Newcomers):
     """Live vector index. A tool whose vector is not known yet waits: it is not searched, and `waiting` counts it.
 
     Training pulls the tools that it sees towards their requests, so a tool it has not seen scores lower than it should
@@ -72,50 +66,17 @@ class Dense(Documents):
         self.options = options or DenseOptions()
         super().__init__(self.options, encoder)
         self._own_encoder: Path | None = None
-        self._seen = TrainedOn()
         self._fit: dict[str, Any] | None = None
-        self._new: set[str] = set()
-        self._new_rows: dict[Allowed | None, NDArray[np.int64]] = {}
-
-    def add(self, tools: Sequence[Searchable], vectors: Vectors | None = None) -> None:
-        """Take tools with the vectors given; None encodes them here, a vector that is missing makes its tool wait."""
-        with self._lock:
-            super().add(tools, vectors)
-            if self.options.new_bonus:
-                self._new |= {tool.id for tool in tools if tool.digest() not in self._seen.tools}
-                self._new_rows = {}
-
-    def remove(self, ids: Sequence[str]) -> None:
-        """Forget tools."""
-        with self._lock:
-            super().remove(ids)
-            self._new.difference_update(ids)
-            self._new_rows = {}
 
     def has_own_encoder(self) -> bool:
         """Whether its encoder is its own: trained for it and kept in its folder."""
         return self._own_encoder is not None
 
+    def _new_bonus(self) -> float:
+        return self.options.new_bonus
+
     def learn(self, examples: Sequence[Example]) -> None:
         """An encoder learns by training (`fit`), not from single requests."""
-
-    def _bonuses(self, vector: Floats, k: int, allowed: Allowed | None, named: Sequence[str]) -> Mapping[str, float]:
-        """The best of the new tools get their bonus; no other new tool can come among the first k, unless named."""
-        if not self._new or len(self._new_among(None)) == len(self._rows):
-            return {}
-        rows, _ = self._table.search(vector, k, self._new_among(allowed))
-        best = [self._rows.ids[row] for row in rows.tolist()]
-        return dict.fromkeys([*best, *self._new.intersection(named)], self.options.new_bonus)
-
-    def _new_among(self, allowed: Allowed | None) -> NDArray[np.int64]:
-        rows = self._new_rows.get(allowed)
-        if rows is None:
-            if len(self._new_rows) >= _CALLERS_KEPT:
-                self._new_rows.clear()
-            permitted = [i for i in self._new if i in self._rows and (allowed is None or allowed.permits(i))]
-            rows = np.sort(np.array([self._rows.row(tool_id) for tool_id in permitted], dtype=np.int64))
-            self._new_rows[allowed] = rows
-        return rows
 
     def fit(self, data: Sequence[TrainingSet], folder: Path, progress: FitProgress | None = None) -> FitReport:
         """Train the encoder on the train splits, select on the dev splits, and export it to serve.

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
+import numpy as np
+
 from toolscout.answer import Allowed, Example, Hit, Reason
 from toolscout.errors import BadDataset, BadModel, MissingEncoder
 from toolscout.retrievers._fusion import (
@@ -24,6 +26,9 @@ from toolscout.retrievers.base import (
     Embedded,
     FitProgress,
     FitReport,
+    Floats,
+    Gauged,
+    Needing,
     Options,
     Pairs,
     Ranker,
@@ -147,8 +152,36 @@ class Hybrid:
         built = [part.build_graph() for part in self._embedded()]
         return any(built)
 
+    def best_cosines(self, vectors: Floats, allowed: Allowed | None = None) -> Floats:
+        """The best of the parts that say how similar their hits are."""
+        found = [part.best_cosines(vectors, allowed) for part in self._gauged()]
+        found = [cosines for cosines in found if len(cosines)]
+        return np.max(found, axis=0) if found else np.empty(0, dtype=np.float32)
+
+    def moved(self) -> int:
+        """What has moved in any part."""
+        return sum(getattr(part, "moved", int)() for part in self.parts)  # asked per request: no isinstance, it is slow
+
+    def request_vector(self, request: str) -> Floats:
+        """The unit vector of a request, spelt right, as the part that has an encoder searched it."""
+        for part in self.parts:
+            if isinstance(part, Embedded):
+                return part.request_vector(self._asked(part, request))
+        raise MissingEncoder("no part of this hybrid uses vectors")
+
+    def need(self, requests: Sequence[str]) -> list[float] | None:
+        """What the first part that can tell says; None where no part can."""
+        for part in self.parts:
+            found = part.need([self._asked(part, text) for text in requests]) if isinstance(part, Needing) else None
+            if found is not None:
+                return found
+        return None
+
     def _embedded(self) -> list[Embedded]:
         return [part for part in self.parts if isinstance(part, Embedded)]
+
+    def _gauged(self) -> list[Gauged]:
+        return [part for part in self.parts if isinstance(part, Gauged)]
 
     def search(self, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[list[Hit]]:
         """Fuse full rankings, keep what is allowed, and go on below them where that leaves fewer than k."""
@@ -166,8 +199,8 @@ class Hybrid:
         best = sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))[:k]
         reasons: list[dict[Reason, None]] = [{} for _ in best]
         for part in self.parts[: len(rankings)]:
-            text = request if part is self.parts[0] else self._corrected(request)
-            for known, why in zip(reasons, _why(part, text, [tool_id for tool_id, _ in best]), strict=True):
+            text, ids = self._asked(part, request), [tool_id for tool_id, _ in best]
+            for known, why in zip(reasons, _why(part, text, ids), strict=True):
                 known.update(dict.fromkeys(why))
         return [Hit(tool_id, score, tuple(why)) for (tool_id, score), why in zip(best, reasons, strict=True)]
 
@@ -250,6 +283,10 @@ class Hybrid:
                 rankings[i].append(ranking)
         return rankings
 
+    def _asked(self, part: Retriever, request: str) -> str:
+        """The request as a part gets it."""
+        return request if part is self.parts[0] else self._corrected(request)
+
     def _corrected(self, request: str) -> str:
         """The request as the parts behind the first get it: spelt right, where the first part knows how."""
         first = self.parts[0]
@@ -291,8 +328,7 @@ class Hybrid:
         position = 0
         for part in reversed(self.parts):
             if len(scores) < k:
-                text = request if part is self.parts[0] else self._corrected(request)
-                for tool_id, _ in _rank(part, [text], k, allowed)[0]:
+                for tool_id, _ in _rank(part, [self._asked(part, request)], k, allowed)[0]:
                     if tool_id not in scores:
                         position += 1
                         scores[tool_id] = -float(position)

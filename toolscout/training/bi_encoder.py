@@ -61,12 +61,12 @@ def learn(
     materials = [
         Material.of(encoder, data, train, dev, unused=options.unused, own=options.own > 0) for data, train, dev in sets
     ]
-    task = _Task(encoder, materials, options)
+    task = EncoderTask(encoder, materials, options)
     checkpoints = Checkpoints(folder / "training", identity)
     schedule = Schedule(options.epochs, options.rate, patience=options.patience, seed=options.seed)
     trained = run(task, schedule, checkpoints, report)
     best = checkpoints.read_best()
-    average = round(float(best.pop(_AVERAGE)), 4)
+    average = round(float(best.pop(AVERAGE)), 4)
     task.load(best)
     encoder.save(folder / "weights", best)
     bonus = task.new_bonus()
@@ -78,13 +78,14 @@ def _device_name(device: torch.device) -> str:
     return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
-_AVERAGE = "average of trained and original"
+AVERAGE = "average of trained and original"
 
 
-class _Task:
+class EncoderTask:
     """A loop.Task over requests and documents."""
 
     def __init__(self, encoder: TrainableEncoder, materials: Sequence[Material], options: LearningOptions) -> None:
+        """Over tokenised sets."""
         self._encoder = encoder
         self._materials = materials
         self._options = options
@@ -99,12 +100,15 @@ class _Task:
         self._dev = [self._dev_rows(material) for material in materials]
 
     def parameters(self) -> Mapping[str, torch.nn.Parameter]:
+        """Those of the encoder."""
         return self._encoder.parameters()
 
     def steps(self) -> int:
+        """Steps of one epoch."""
         return len(shuffled(self._sizes, self._options.batch, self._options.seed, 0))
 
     def begin(self, epoch: int, kept: Mapping[str, Tensor] | None = None) -> None:
+        """Shuffle, and mine where not all documents compete at once."""
         self._encoder.model.train()
         self._steps = shuffled(self._sizes, self._options.batch, self._options.seed, epoch)
         for index, material in enumerate(self._materials):
@@ -124,6 +128,7 @@ class _Task:
         return found
 
     def step(self, epoch: int, step: int) -> Tensor:
+        """Learn from one batch."""
         index, picked = self._steps[step]
         material, options = self._materials[index], self._options
         rng = np.random.default_rng([options.seed, epoch, step])
@@ -143,7 +148,21 @@ class _Task:
         for place, few in enumerate(gold):
             wanted[place, np.searchsorted(rows, few)] = 1
         documents = [material.documents[row] for row in rows]
-        return self._backward(tokens, documents, torch.from_numpy(wanted).to(self._encoder.device))
+        return self._learned(
+            material, picked, rows, tokens, documents, torch.from_numpy(wanted).to(self._encoder.device)
+        )
+
+    def _learned(
+        self,
+        material: Material,
+        picked: Ints,
+        rows: Ints,
+        requests: Sequence[Ints],
+        documents: Sequence[Ints],
+        gold: Tensor,
+    ) -> Tensor:
+        """Learn from one batch: its loss. The first round(len(picked) * mix) of the requests are joined with others."""
+        return self._backward(requests, documents, gold)
 
     def _backward(self, requests: Sequence[Ints], documents: Sequence[Ints], gold: Tensor) -> Tensor:
         """The loss, its gradients computed chunk by chunk where not all texts fit into memory at once."""
@@ -204,11 +223,14 @@ class _Task:
             shares = shares[:1]
         best: tuple[dict[str, float], dict[str, Tensor]] = {}, {}
         for share in shares:
-            mixed = {name: torch.lerp(self._original[name], tensor, share) for name, tensor in current.items()}
+            mixed = {
+                name: torch.lerp(self._original[name], tensor, share) if name in self._original else tensor
+                for name, tensor in current.items()
+            }
             self.load(mixed)
             scores = self._scores()
             if not best[1] or scores[SELECTED_ON] > best[0][SELECTED_ON]:
-                best = scores, {**mixed, _AVERAGE: torch.tensor(share)}
+                best = scores, {**mixed, AVERAGE: torch.tensor(share)}
         self.load(current)
         return best
 

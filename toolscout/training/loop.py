@@ -28,7 +28,10 @@ _KEPT = "task."
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How long and how fast. `patience`: epochs without a better dev score before it stops, 0 to never stop early."""
+    """How long and how fast. `patience`: epochs without a better dev score before it stops, 0 to never stop early.
+
+    Parameters whose name begins with `fast` learn `pace` times faster than the others.
+    """
 
     epochs: int
     rate: float
@@ -37,6 +40,8 @@ class Schedule:
     patience: int = 2
     seed: int = 0
     save_every: int = 200
+    fast: str = "tower."
+    pace: float = 1.0
 
 
 class Task(Protocol):
@@ -105,12 +110,8 @@ def _first_line(error: BaseException) -> str:
 
 def _run(task: Task, schedule: Schedule, checkpoints: Checkpoints, report: Report | None) -> Trained:
     parameters = task.parameters()
-    matrices = [p for p in parameters.values() if p.ndim > 1]
-    others = [p for p in parameters.values() if p.ndim <= 1]
     optimiser = torch.optim.AdamW(
-        [{"params": matrices, "weight_decay": schedule.decay}, {"params": others, "weight_decay": 0.0}],
-        lr=schedule.rate,
-        fused=next(iter(parameters.values())).is_cuda,
+        _groups(parameters, schedule), lr=schedule.rate, fused=next(iter(parameters.values())).is_cuda
     )
     per_epoch = task.steps()
     total = schedule.epochs * per_epoch
@@ -130,7 +131,7 @@ def _run(task: Task, schedule: Schedule, checkpoints: Checkpoints, report: Repor
         losses, kept = [], None
         for step in range(trained.steps - epoch * per_epoch, per_epoch):
             for group in optimiser.param_groups:
-                group["lr"] = schedule.rate * _pace(trained.steps, total, schedule.warmup)
+                group["lr"] = group["rate"] * _pace(trained.steps, total, schedule.warmup)
             losses.append(_step(task, optimiser, parameters, epoch, step, schedule.seed))
             trained.steps += 1
             if trained.steps % _LOOK_EVERY == 0:
@@ -157,6 +158,21 @@ def _run(task: Task, schedule: Schedule, checkpoints: Checkpoints, report: Repor
         epoch += 1
     trained.seconds = clock.spent()
     return trained
+
+
+def _groups(parameters: Mapping[str, torch.nn.Parameter], schedule: Schedule) -> list[dict[str, Any]]:
+    """Matrices decay, other numbers do not; what is fast has a rate of its own."""
+    groups: dict[tuple[bool, bool], list[torch.nn.Parameter]] = {}
+    for name, parameter in parameters.items():
+        groups.setdefault((parameter.ndim > 1, name.startswith(schedule.fast)), []).append(parameter)
+    return [
+        {
+            "params": few,
+            "weight_decay": schedule.decay if matrix else 0.0,
+            "rate": schedule.rate * (schedule.pace if fast else 1.0),
+        }
+        for (matrix, fast), few in groups.items()
+    ]
 
 
 class _Clock:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from toolscout.errors import BadModel
+from toolscout.nn.tower import TRANSFERS, Transfer
 
 
 @dataclass(frozen=True)  # no slots: it is mixed into the options of methods, and two layouts do not mix
@@ -46,3 +47,90 @@ class LearningOptions:
             raise BadModel(f"rate and scale must be above 0, mix and average from 0 to 1, got {self}")
         if not (self.own >= 0 and min(self.chunk, self.patience, self.seed) >= 0):
             raise BadModel(f"own, chunk, patience and seed must be 0 or more, got {self}")
+
+
+@dataclass(frozen=True)
+class PublishedOptions:
+    """How the published MassTool is trained; the defaults are its settings for ToolLens.
+
+    `layers`: steps of propagation; `edge_dropout`: the share of edges left out of an epoch. `neighbours`: past requests
+    that are attended to; `epsilon`: those below this cosine are not. `candidates`: tools in a list, gold ones included.
+    `beta` and `temperature`: weight and temperature of the contrastive loss; `weight_detection`: weight of detection.
+    """
+
+    epochs: int = 200
+    rate: float = 1e-3
+    batch: int = 2048
+    layers: int = 1
+    edge_dropout: float = 0.2
+    neighbours: int = 10
+    epsilon: float = 0.82
+    candidates: int = 10
+    beta: float = 0.04
+    temperature: float = 0.1
+    weight_detection: float = 0.1
+    patience: int = 20
+    seed: int = 0
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be trained with."""
+        if min(self.epochs, self.batch, self.layers, self.neighbours) < 1 or self.candidates < 2:
+            raise BadModel(f"epochs, batch, layers, neighbours must be at least 1, candidates at least 2, got {self}")
+        if not (self.rate > 0 and self.temperature > 0 and 0 <= self.edge_dropout < 1):
+            raise BadModel(f"rate and temperature must be above 0, edge_dropout from 0 to below 1, got {self}")
+        if not min(self.beta, self.weight_detection, self.patience, self.seed) >= 0:
+            raise BadModel(f"beta, weight_detection, patience and seed must be 0 or more, got {self}")
+
+
+@dataclass(frozen=True)
+class GraphOptions:
+    """How the graph of past requests is used, and how a tower over it is trained.
+
+    `layers`: how far vectors travel along the edges, 0 for no graph; `edges`: the share of them that is kept at all;
+    `edge_dropout`: the share that is left out anew in each step. `contrastive`: what the agreement of the two views
+    counts in the loss, `contrast` its temperature. `absent`: the share of the tools that a step treats as new, so that
+    such tools are met in training. `pace`: how much faster than `rate` the tower's own numbers learn.
+    """
+
+    layers: int = 1
+    edges: float = 1.0
+    edge_dropout: float = 0.2
+    contrastive: float = 0.04
+    contrast: float = 0.1
+    absent: float = 0.1
+    pace: float = 10.0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be trained with."""
+        if not (0 <= self.layers <= 3 and 0 < self.edges <= 1):
+            raise BadModel(f"layers must be 0 to 3, edges above 0 and at most 1, got {self}")
+        if not (0 <= self.edge_dropout < 1 and 0 <= self.absent < 1):
+            raise BadModel(f"edge_dropout and absent must be at least 0 and below 1, got {self}")
+        if not (self.contrastive >= 0 and self.contrast > 0 and self.pace > 0):
+            raise BadModel(f"contrastive must be 0 or more, contrast and pace above 0, got {self}")
+
+
+@dataclass(frozen=True)
+class NeighbourOptions:
+    """How past requests like the new one are heard, and the detection tower beside them.
+
+    `neighbours`: how many are asked, 0 for none; `epsilon`: those whose cosine is lower are not. `transfer`: how what
+    they say is changed by the hidden state of the detection tower, "none" leaves that out; `hidden`: the length of that
+    state; `detection`: what the detection loss counts.
+    """
+
+    neighbours: int = 20
+    epsilon: float = 0.5
+    transfer: Transfer = "gating"
+    hidden: int = 128
+    detection: float = 0.1
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be trained with."""
+        if self.transfer not in TRANSFERS:
+            raise BadModel(f"transfer must be one of {', '.join(TRANSFERS)}, got {self.transfer!r}")
+        if self.neighbours < 0 or self.hidden < 1 or self.detection < 0 or not -1 <= self.epsilon <= 1:
+            raise BadModel(
+                f"neighbours and detection must be 0 or more, hidden 1 or more, epsilon from -1 to 1, got {self}"
+            )

@@ -1,0 +1,87 @@
+"""Does a request need a tool at all? A probability from its vector, whatever the catalogue holds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from toolscout.answer import ExactName, Hit, PastRequest
+from toolscout.errors import BadModel, BadRequest, MissingEncoder
+from toolscout.nn.need import NEED_FILE, NeedHead
+from toolscout.retrievers.base import Embedded, Needing, Retriever, TextEncoder
+
+_LOOKED_AT = 5
+
+
+@dataclass(frozen=True, slots=True)
+class NeedOptions:
+    """`threshold`: below it no tool is needed.
+
+    `past`: a request that is as near as this to a past one that used a tool needs a tool, whatever the forecast says.
+    """
+
+    threshold: float = 0.2
+    past: float = 0.9
+
+    def __post_init__(self) -> None:
+        """Refuse what is no probability."""
+        if not 0 <= self.threshold <= 1 or not self.past >= 0:
+            raise BadRequest(f"the threshold of need must be from 0 to 1 and past not below 0, got {self}")
+
+
+def open_head(encoder: TextEncoder) -> NeedHead | None:
+    """The head that lies beside an encoder's files; None where there is none, or it reads another one's vectors."""
+    folder = getattr(encoder, "folder", None)
+    if not isinstance(folder, Path) or not (folder / NEED_FILE).exists():
+        return None
+    head = NeedHead.load(folder)
+    if head.encoder != encoder.fingerprint:
+        return None
+    if head.hidden.shape[1] != encoder.dimension:
+        raise BadModel(f"the need head in {folder} reads vectors of another length; train it again")
+    return head
+
+
+class Forecaster:
+    """Asks the retriever whether a request needs a tool: its own tower, else the head beside its encoder."""
+
+    def __init__(self, retriever: Retriever) -> None:
+        """The head is opened when it is first needed."""
+        self._retriever = retriever
+        self._opened: tuple[str, NeedHead | None] | None = None
+
+    def need(self, requests: Sequence[str]) -> list[float] | None:
+        """How likely each request is to need a tool; None where nothing can tell."""
+        own = self._retriever.need(requests) if isinstance(self._retriever, Needing) else None
+        if own is not None or not isinstance(self._retriever, Embedded):
+            return own
+        head = self._head(self._retriever)
+        if head is None:
+            return None
+        if len(requests) == 1:
+            vectors = self._retriever.request_vector(requests[0])[None]
+        else:
+            vectors = self._retriever.open_encoder().encode(requests)
+        chances: list[float] = head.probabilities(vectors).tolist()
+        return chances
+
+    def need_of(self, request: str, hits: Sequence[Hit], options: NeedOptions) -> float | None:
+        """The need of a request that was searched. One that names a tool, or repeats one that used a tool, needs it."""
+        if hits and any(isinstance(reason, ExactName) for reason in hits[0].reasons):
+            return 1.0
+        found = self.need([request])
+        if found is None:
+            return None
+        past = [reason.cosine for hit in hits[:_LOOKED_AT] for reason in hit.reasons if isinstance(reason, PastRequest)]
+        repeats = [cosine for cosine in past if cosine >= options.past]
+        return min(1.0, max([found[0], *repeats]))
+
+    def _head(self, retriever: Embedded) -> NeedHead | None:
+        try:
+            encoder = retriever.open_encoder()
+        except MissingEncoder:
+            return None
+        if self._opened is None or self._opened[0] != encoder.fingerprint:
+            self._opened = (encoder.fingerprint, open_head(encoder))
+        return self._opened[1]

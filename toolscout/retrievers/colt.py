@@ -1,0 +1,30 @@
+"""colt: tools' vectors are mixed with those of the requests that used them, along a graph; the strongest baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar
+
+from toolscout.retrievers._tower import TowerRetriever
+from toolscout.retrievers._tower_fit import fit
+from toolscout.retrievers._tower_options import ColtOptions, MasstoolOptions
+from toolscout.retrievers.base import FitProgress, FitReport, TextEncoder, TrainingSet
+from toolscout.training.options import NeighbourOptions
+
+_NO_NEIGHBOURS = NeighbourOptions(neighbours=0, transfer="none", detection=0.0)
+
+
+class Colt(TowerRetriever):
+    """COLT: as masstool without detection, neighbours and the gate, with the same learned temperature."""
+
+    name: ClassVar[str] = "colt"
+    options_kind: ClassVar[type[MasstoolOptions | ColtOptions]] = ColtOptions
+
+    def __init__(self, options: ColtOptions | None = None, encoder: TextEncoder | None = None) -> None:
+        """Start empty; the encoder is opened when it is first needed."""
+        super().__init__(options or ColtOptions(), encoder)
+
+    def fit(self, data: Sequence[TrainingSet], folder: Path, progress: FitProgress | None = None) -> FitReport:
+        """Train on the train splits, choose on dev."""
+        return fit(self, _NO_NEIGHBOURS, "", data, folder, progress)

@@ -1,0 +1,353 @@
+"""The retrieval and detection towers in a form that learns: what nn/tower.py and nn/need.py serve, and their loss."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import Parameter, functional
+
+from toolscout.nn.graph import Edges, propagate
+from toolscout.nn.tower import VIEWS, Transfer
+from toolscout.training import losses
+from toolscout.training.options import GraphOptions, LearningOptions, NeighbourOptions
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float32]
+# How sharply neighbours are told apart before anything is learned, and what they and the graph count then.
+_SHARP, _SEARCH, _GRAPH, _VOTES = 10.0, 0.2, 0.3, 0.1
+_FILTERED = -1e9
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """The training requests by number: the rows of the tools they need, and their scenes; how many tools there are."""
+
+    gold: list[Ints]
+    scenes: Ints
+    tools: int
+
+    @property
+    def used(self) -> Ints:
+        """The rows of the tools that some training request needs."""
+        return np.unique(np.concatenate(self.gold))
+
+
+@dataclass(frozen=True, slots=True)
+class TowerOptions:
+    """The options of a method, by what they are for."""
+
+    learning: LearningOptions
+    graph: GraphOptions
+    around: NeighbourOptions
+
+
+class Net:
+    """The learned numbers. `maps`: whether vectors of a frozen encoder are moved, since it cannot move them itself."""
+
+    def __init__(self, dimension: int, options: TowerOptions, device: torch.device, maps: bool) -> None:
+        """Begin with what needs no learning: a request's own vector counts most, its neighbours and the graph less."""
+        self.transfer: Transfer = options.around.transfer
+        hidden, d = options.around.hidden, dimension
+        wide = d + hidden if self.transfer == "concatenation" else hidden
+        eye = torch.eye(d)
+        numbers = {
+            "attend": _SHARP * eye.expand(VIEWS, d, d).clone(),
+            "own": torch.zeros(VIEWS),
+            "search": torch.full((VIEWS,), _inverse_softplus(_SEARCH)),
+            "joint": torch.full((VIEWS,), _inverse_softplus(_SEARCH)),
+            "transfer": torch.randn(VIEWS, d, wide) * 0.5 / math.sqrt(wide),
+            "transfer_bias": torch.full((VIEWS, d), 2.0 if self.transfer in ("gating", "residual") else 0.0),
+            "graph": torch.tensor(_inverse_softplus(_GRAPH)),
+            "votes": torch.tensor(_inverse_softplus(_VOTES)),
+            "temperature": torch.tensor(math.log(options.learning.scale)),
+            "undecided": torch.tensor(options.learning.bias),
+            "new_bonus": torch.tensor(0.0),
+            "hidden": torch.randn(hidden, d) / math.sqrt(d),
+            "hidden_bias": torch.zeros(hidden),
+            "output": torch.randn(hidden) / math.sqrt(hidden),
+            "output_bias": torch.tensor(0.0),
+        }
+        if maps:
+            numbers |= {"request_map": torch.zeros(d, d), "tool_map": torch.zeros(d, d)}
+        self.numbers = {name: Parameter(value.to(device)) for name, value in numbers.items()}
+
+    def positive(self, name: str) -> Tensor:
+        """A number that never falls below 0."""
+        return functional.softplus(self.numbers[name])
+
+    def moved(self, vectors: Tensor, name: str) -> Tensor:
+        """Vectors of a frozen encoder moved by what was learned; others as they are."""
+        if name not in self.numbers:
+            return vectors
+        return functional.normalize(vectors + vectors @ self.numbers[name], dim=1)
+
+    def states(self, vectors: Tensor) -> Tensor:
+        """The hidden states of the detection tower."""
+        return functional.relu(vectors @ self.numbers["hidden"].T + self.numbers["hidden_bias"])
+
+    def needs(self, states: Tensor) -> Tensor:
+        """The detection tower's logits."""
+        return states @ self.numbers["output"] + self.numbers["output_bias"]
+
+    def ask(self, requests: Tensor, states: Tensor, neighbours: Tensor, near: Tensor) -> tuple[Tensor, Tensor]:
+        """Vectors to search with, and the attention to each neighbour. `neighbours` [views, requests, k, d]."""
+        total, attention = requests, torch.zeros_like(near, dtype=requests.dtype)
+        always = torch.ones((len(requests), 1), dtype=torch.bool, device=requests.device)
+        for view in range(VIEWS if near.shape[1] else 0):
+            keys = torch.cat([requests[:, None], neighbours[view]], dim=1)
+            logits = torch.einsum("bd,bkd->bk", requests @ self.numbers["attend"][view], keys)
+            logits = torch.cat([logits[:, :1] + self.numbers["own"][view], logits[:, 1:]], dim=1)
+            weights = logits.masked_fill(~torch.cat([always, near], dim=1), _FILTERED).softmax(1)
+            found = torch.einsum("bk,bkd->bd", weights, keys)
+            part = self.positive("search")[view] * functional.normalize(found, dim=1)
+            if self.transfer != "none":
+                told = self._told(view, found, states, keys, near)
+                part = part + self.positive("joint")[view] * functional.normalize(told, dim=1)
+            # A request none of whose neighbours is near enough is searched for with its own vector alone.
+            total = total + part * near.any(1, keepdim=True)
+            attention = weights[:, 1:] if view == 0 else attention
+        return total, attention
+
+    def _told(self, view: int, found: Tensor, states: Tensor, keys: Tensor, near: Tensor) -> Tensor:
+        weight, bias = self.numbers["transfer"][view], self.numbers["transfer_bias"][view]
+        if self.transfer == "concatenation":
+            return torch.cat([found, states], dim=1) @ weight.T + bias
+        heard = states @ weight.T + bias
+        if self.transfer == "addition":
+            return found + heard
+        if self.transfer == "attention":
+            both = torch.stack([found, heard], dim=1)
+            return torch.einsum("bv,bvd->bd", torch.einsum("bvd,bd->bv", both, found).softmax(1), both)
+        if self.transfer == "cross_attention":
+            logits = torch.einsum("bkd,bd->bk", keys, heard)
+            away = torch.cat([torch.zeros_like(near[:, :1]), ~near], dim=1)
+            return torch.einsum("bk,bkd->bd", logits.masked_fill(away, _FILTERED).softmax(1), keys)
+        gate = torch.sigmoid(heard)
+        return gate * found if self.transfer == "gating" else found + gate * found
+
+
+def _inverse_softplus(value: float) -> float:
+    return math.log(math.expm1(value))
+
+
+@dataclass(slots=True)
+class Gathered:
+    """What nodes gather from the graph: requests by their tools and by their scenes, tools, and scenes."""
+
+    by_tools: Tensor
+    by_scenes: Tensor
+    tools: Tensor
+    scenes: Tensor
+
+
+class Surroundings:
+    """The graph of the training requests, their neighbours, and vectors of all of them as they were last refreshed."""
+
+    def __init__(self, known: Known, options: TowerOptions, device: torch.device) -> None:
+        """Build the edges out of training pairs only."""
+        self.known, self.options, self.device = known, options, device
+        count = len(known.gold)
+        sizes = [len(gold) for gold in known.gold]
+        left = torch.from_numpy(np.repeat(np.arange(count), sizes)).to(device)
+        right = torch.from_numpy(np.concatenate(known.gold)).to(device)
+        self.scene = torch.from_numpy(known.scenes).to(device)
+        scenes = int(known.scenes.max()) + 1
+        self.tool_edges = Edges(left, right, count, known.tools)
+        everyone = torch.arange(count, device=device)
+        self.scene_edges = Edges(everyone, self.scene, count, scenes)
+        pairs = torch.unique(torch.stack([self.scene[left], right]), dim=1)
+        share = 1 / torch.bincount(pairs[0], minlength=scenes).float()
+        self.scene_tools = torch.sparse_coo_tensor(
+            pairs, share[pairs[0]], (scenes, known.tools), check_invariants=False
+        ).coalesce()
+        if options.graph.edges < 1:
+            chance = torch.Generator().manual_seed(options.learning.seed)
+            kept = (torch.rand(len(left), generator=chance) < options.graph.edges).to(device)
+            self.tool_edges = self.tool_edges.where(kept)
+            some = (torch.rand(count, generator=chance) < options.graph.edges).to(device)
+            self.scene_edges = self.scene_edges.where(some)
+        longest = max(sizes)
+        padded = np.full((count, longest), known.tools, dtype=np.int64)
+        for row, gold in enumerate(known.gold):
+            padded[row, : len(gold)] = gold
+        self.gold = torch.from_numpy(padded).to(device)
+        empty = torch.empty(0, device=device)
+        self.requests, self.tools, self._encoded = empty, empty, empty
+        self.nearest, self.cosines = empty.long(), empty
+        self.whole = Gathered(empty, empty, empty, empty)
+
+    def refresh(self, encoded: Tensor, requests: Tensor, tools: Tensor, dropout: float) -> None:
+        """Take vectors as they are now: the encoder's, by which neighbours are found, and as the tower reads them."""
+        self.requests, self.tools = requests.detach(), tools.detach()
+        if not torch.equal(encoded, self._encoded):
+            self._encoded = encoded.detach().clone()
+            self.nearest, self.cosines = nearest(encoded, encoded, self.options.around.neighbours, itself=False)
+        some = torch.rand(len(self.tool_edges.left), device=self.device) >= dropout
+        others = torch.rand(len(self.scene_edges.left), device=self.device) >= dropout
+        self.whole = self.gather(some, others)
+
+    @torch.no_grad()
+    def gather(self, tool_edges: Tensor | None = None, scene_edges: Tensor | None = None) -> Gathered:
+        """Propagate along the edges for which the masks say yes; along all without any."""
+        layers = self.options.graph.layers
+        edges = self.tool_edges if tool_edges is None else self.tool_edges.where(tool_edges)
+        by_tools, tools = propagate(edges, self.requests, self.tools, layers)
+        edges = self.scene_edges if scene_edges is None else self.scene_edges.where(scene_edges)
+        means = torch.sparse.mm(self.scene_tools, self.tools)
+        by_scenes, scenes = propagate(edges, self.requests, means, layers)
+        return Gathered(by_tools, by_scenes, tools, scenes)
+
+    def keys(self, gathered: Gathered, rows: Tensor) -> Tensor:
+        """Both views of requests, of length 1: [views, *rows, d]."""
+        own = self.requests[rows]
+        views = (own + gathered.by_tools[rows], own + gathered.by_scenes[rows])
+        return torch.stack([functional.normalize(view, dim=-1) for view in views])
+
+
+def whole(known: Known, options: TowerOptions, requests: Floats, tools: Floats) -> tuple[Floats, Floats, Floats]:
+    """What the whole graph gives: requests by their tools, requests by their scenes, and tools."""
+    around = Surroundings(known, options, torch.device("cpu"))
+    around.requests, around.tools = torch.from_numpy(requests), torch.from_numpy(tools)
+    found = around.gather()
+    return found.by_tools.numpy(), found.by_scenes.numpy(), found.tools.numpy()
+
+
+@torch.no_grad()
+def nearest(vectors: Tensor, pool: Tensor, count: int, itself: bool = True) -> tuple[Tensor, Tensor]:
+    """The rows of the nearest of a pool and their cosines; a pool's own vectors do not find themselves."""
+    count = min(count, len(pool) - (not itself))
+    rows, cosines = [], []
+    for start in range(0, len(vectors), 1024):
+        near = vectors[start : start + 1024] @ pool.T
+        if not itself:
+            near[torch.arange(len(near)), torch.arange(start, start + len(near))] = -2.0
+        best = near.topk(max(0, count), dim=1)
+        rows.append(best.indices)
+        cosines.append(best.values)
+    return torch.cat(rows), torch.cat(cosines)
+
+
+@dataclass(slots=True)
+class Batch:
+    """One step: the numbers of its requests, the rows of the tools that compete, and which of these each one needs.
+
+    `alone`: requests whose neighbours do not count, since they were made up of two.
+    """
+
+    picked: Tensor
+    rows: Tensor
+    wanted: Tensor
+    alone: Tensor | None = None
+
+
+class Objective:
+    """The joint loss: retrieval, what the two views of a request have in common, and whether a tool is needed."""
+
+    def __init__(self, net: Net, around: Surroundings) -> None:
+        """Over these numbers and this graph."""
+        self.net, self.around, self.options = net, around, around.options
+        self.device = around.device
+        self._column = torch.full((around.known.tools + 1,), -1, dtype=torch.long, device=self.device)
+
+    def __call__(self, batch: Batch, encoded: Tensor, requests: Tensor, tools: Tensor, prompts: Tensor) -> Tensor:
+        """Vectors of the batch's requests (the encoder's, and as the tower reads them), its tools, and some prompts.
+
+        The edges of the batch's own requests are left out of the graph: each of them is scored as a new one would be.
+        """
+        around, net = self.around, self.net
+        absent = self._absent()
+        mine = torch.zeros(len(around.requests), dtype=torch.bool, device=self.device)
+        mine[batch.picked] = True
+        unknown = mine | self._touched(absent)  # whoever used an absent tool was not there either
+        edges, scene_edges = around.tool_edges, around.scene_edges
+        kept = ~mine[edges.left] & ~absent[edges.right] & self._lucky(len(edges.left))
+        others = ~unknown[scene_edges.left] & self._lucky(len(scene_edges.left))
+        gathered = around.gather(kept, others)
+        rows, cosines = around.nearest[batch.picked], around.cosines[batch.picked]
+        near = (cosines >= self.options.around.epsilon) & ~unknown[rows]
+        if batch.alone is not None:
+            near &= ~batch.alone[:, None]
+        states = net.states(encoded)
+        asked, attention = net.ask(requests, states, around.keys(gathered, rows), near)
+        placed = functional.normalize(tools + net.positive("graph") * gathered.tools[batch.rows], dim=1)
+        scores = asked @ placed.T + net.positive("votes") * self._votes(rows, attention * near, batch.rows, absent)
+        scores = scores + net.numbers["new_bonus"] * absent[batch.rows]
+        loss = self._retrieval(scores, batch.wanted)
+        if self.options.graph.contrastive:
+            loss = loss + self.options.graph.contrastive * self._contrast(batch, requests, tools)
+        if self.options.around.detection and len(prompts):
+            loss = loss + self.options.around.detection * self._detection(net.needs(states), prompts)
+        return loss
+
+    def _retrieval(self, scores: Tensor, wanted: Tensor) -> Tensor:
+        sharp = self.net.numbers["temperature"].exp()
+        if self.options.learning.loss == "softmax":
+            return losses.multi_gold_softmax(sharp * scores, wanted)
+        return losses.sigmoid(sharp * (scores - self.net.numbers["undecided"]), wanted)
+
+    def _detection(self, logits: Tensor, prompts: Tensor) -> Tensor:
+        others = self.net.needs(self.net.states(prompts))
+        return 0.5 * (functional.softplus(-logits).mean() + functional.softplus(others).mean())
+
+    def _contrast(self, batch: Batch, requests: Tensor, tools: Tensor) -> Tensor:
+        """Requests and scenes are nearest to themselves in the other view; the same scene twice is no wrong answer."""
+        around, whole = self.around, self.around.whole
+        scene = around.scene[batch.picked]
+        by_tools = functional.normalize(requests[: len(scene)] + whole.by_tools[batch.picked], dim=1)
+        by_scenes = functional.normalize(requests[: len(scene)] + whole.by_scenes[batch.picked], dim=1)
+        same = scene[:, None] == scene[None]
+        first = _agreement(by_tools, by_scenes, same, self.options.graph.contrast)
+        scenes, where = torch.unique(scene, return_inverse=True)
+        share = torch.zeros((len(scenes), len(batch.rows)), device=self.device)
+        share[where] = batch.wanted[: len(scene)]
+        share = share / share.sum(1, keepdim=True)
+        means = share @ tools
+        gathered = share @ whole.tools[batch.rows]
+        by_tools = functional.normalize(means + gathered, dim=1)
+        by_scenes = functional.normalize(means + whole.scenes[scenes], dim=1)
+        same = torch.eye(len(scenes), dtype=torch.bool, device=self.device)
+        return 0.5 * (first + _agreement(by_tools, by_scenes, same, self.options.graph.contrast))
+
+    def _votes(self, rows: Tensor, attention: Tensor, candidates: Tensor, absent: Tensor) -> Tensor:
+        """What neighbours used, by the attention they get; [requests, candidates]."""
+        return voted(self.around.gold[rows], attention, candidates, self._column) * ~absent[candidates]
+
+    def _absent(self) -> Tensor:
+        absent = torch.zeros(self.around.known.tools, dtype=torch.bool, device=self.device)
+        if self.options.graph.absent:
+            used = torch.from_numpy(self.around.known.used).to(self.device)
+            absent[used[torch.rand(len(used), device=self.device) < self.options.graph.absent]] = True
+        return absent
+
+    def _touched(self, absent: Tensor) -> Tensor:
+        edges = self.around.tool_edges
+        touched = torch.zeros(edges.lefts, dtype=torch.bool, device=self.device)
+        touched[edges.left[absent[edges.right]]] = True
+        return touched
+
+    def _lucky(self, count: int) -> Tensor:
+        return torch.rand(count, device=self.device) >= self.options.graph.edge_dropout
+
+
+def voted(gold: Tensor, attention: Tensor, candidates: Tensor, column: Tensor) -> Tensor:
+    """Attention summed up by the tools that neighbours used. `gold` [requests, k, most], padded by a row too many."""
+    column.fill_(-1)
+    column[candidates] = torch.arange(len(candidates), device=candidates.device)
+    places = column[gold].flatten(1)
+    weights = attention[:, :, None].expand(gold.shape).flatten(1)
+    votes = torch.zeros((len(gold), len(candidates) + 1), device=attention.device)
+    places = torch.where(places < 0, len(candidates), places)
+    return votes.scatter_add(1, places, weights)[:, :-1]
+
+
+def _agreement(first: Tensor, second: Tensor, same: Tensor, temperature: float) -> Tensor:
+    logits = first @ second.T / temperature
+    itself = torch.eye(len(first), dtype=torch.bool, device=first.device)
+    return functional.cross_entropy(
+        logits.masked_fill(same & ~itself, _FILTERED), torch.arange(len(first), device=first.device)
+    )

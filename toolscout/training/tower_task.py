@@ -1,0 +1,323 @@
+"""Trains the towers by the one loop: on vectors of a frozen encoder, or through the encoder itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import Parameter, functional
+
+from toolscout.dataset import Dataset
+from toolscout.nn.tower import Tower
+from toolscout.nn.trainable import TrainableEncoder
+from toolscout.training.batches import Material, Requests, candidates
+from toolscout.training.bi_encoder import AVERAGE, EncoderTask
+from toolscout.training.checkpoint import Checkpoints
+from toolscout.training.loop import Report, Schedule, Trained, pick_device, run
+from toolscout.training.tower import Batch, Ints, Known, Net, Objective, Surroundings, TowerOptions, nearest, voted
+
+Floats = NDArray[np.float32]
+SELECTED_ON = "ndcg@5"
+_PREFIX = "tower."
+_MINED_FROM = 50
+_POSITIVE = ("search", "joint", "graph", "votes")
+_DEV_AT_ONCE = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Vectors:
+    """What a frozen encoder makes of texts: requests to train on, tools, prompts that need none, and dev requests."""
+
+    requests: Floats
+    tools: Floats
+    prompts: Floats
+    dev: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class LearnedTower:
+    """What came of a training; `checkpoints` are there until the caller has all that it makes of the weights."""
+
+    tower: Tower
+    trained: Trained
+    checkpoints: Checkpoints
+    parameters: int
+    device: torch.device
+    average: float = 1.0
+
+
+def learn_frozen(
+    known: Known,
+    dev: Sequence[Ints],
+    vectors: Vectors,
+    options: TowerOptions,
+    folder: Path,
+    identity: str,
+    report: Report | None = None,
+) -> LearnedTower:
+    """Train on the vectors of an encoder that stays as it is."""
+    device = pick_device(options.learning.device)
+    torch.manual_seed(options.learning.seed)
+    net = Net(vectors.tools.shape[1], options, device, maps=True)
+    task = _FrozenTask(net, known, dev, vectors, options)
+    return _trained(task, net, options, folder, identity, report)
+
+
+def learn_through(
+    dataset: Dataset,
+    splits: tuple[str, str],
+    known: Known,
+    prompts: Sequence[str],
+    start: Path | None,
+    options: TowerOptions,
+    folder: Path,
+    identity: str,
+    report: Report | None = None,
+) -> LearnedTower:
+    """Train the encoder along; its weights go to `folder`/weights."""
+    learning = options.learning
+    device = pick_device(learning.device)
+    torch.manual_seed(learning.seed)
+    encoder = TrainableEncoder(start, device)
+    material = Material.of(encoder, dataset, *splits, unused=learning.unused, own=False)
+    net = Net(encoder.dimension, options, device, maps=False)
+    task = _ThroughTask(encoder, material, net, known, encoder.tokens(prompts, encoder.request_tokens), options)
+    learned = _trained(task, net, options, folder, identity, report)
+    best = learned.checkpoints.read_best()
+    encoder.save(folder / "weights", {name: tensor for name, tensor in best.items() if not name.startswith(_PREFIX)})
+    return learned
+
+
+def _trained(
+    task: _FrozenTask | _ThroughTask,
+    net: Net,
+    options: TowerOptions,
+    folder: Path,
+    identity: str,
+    report: Report | None,
+) -> LearnedTower:
+    learning = options.learning
+    checkpoints = Checkpoints(folder / "training", identity)
+    schedule = Schedule(
+        learning.epochs, learning.rate, patience=learning.patience, seed=learning.seed, pace=options.graph.pace
+    )
+    trained = run(task, schedule, checkpoints, report)
+    best = checkpoints.read_best()
+    average = round(float(best.get(AVERAGE, torch.tensor(1.0))), 4)
+    size = sum(parameter.numel() for parameter in task.parameters().values())
+    numbers = {name.removeprefix(_PREFIX): value for name, value in best.items() if name.startswith(_PREFIX)}
+    found = {name: (functional.softplus(v) if name in _POSITIVE else v).numpy() for name, v in numbers.items()}
+    tower = Tower({name: value.astype(np.float32) for name, value in found.items()}, net.transfer)
+    return LearnedTower(tower, trained, checkpoints, size, task.device, average)
+
+
+def ndcg(scores: Tensor, gold: Tensor, k: int = 5) -> float:
+    """Mean NDCG@k of scores [requests, tools]; `gold` marks the needed ones. As metrics.ndcg, all requests at once."""
+    k = min(k, scores.shape[1])
+    discount = 1 / torch.log2(torch.arange(2, k + 2, device=scores.device, dtype=torch.float32))
+    hits = gold.gather(1, scores.topk(k, dim=1).indices).float()
+    ideal = torch.arange(k, device=scores.device)[None] < gold.sum(1, keepdim=True)
+    return float(((hits @ discount) / (ideal.float() @ discount)).mean())
+
+
+def marked(golds: Sequence[Ints], tools: int, device: torch.device) -> Tensor:
+    """Which tools each request needs, as a matrix."""
+    found = torch.zeros((len(golds), tools), dtype=torch.bool)
+    for row, gold in enumerate(golds):
+        found[row, torch.from_numpy(gold)] = True
+    return found.to(device)
+
+
+class _TowerScores:
+    """Scores of dev requests over all tools, with the whole graph, as they would be served."""
+
+    def __init__(self, net: Net, around: Surroundings, dev: Sequence[Ints]) -> None:
+        self._net, self._around = net, around
+        self._gold = marked(dev, around.known.tools, around.device) if len(dev) else None
+        new = torch.ones(around.known.tools, dtype=torch.bool, device=around.device)
+        new[torch.from_numpy(around.known.used).to(around.device)] = False
+        self._new = new
+
+    @torch.no_grad()
+    def scores(self, encoded: Tensor, pool: Tensor) -> dict[str, float]:
+        """`encoded`: the dev requests by the encoder; `pool`: likewise the training requests. Around is refreshed."""
+        if self._gold is None:
+            return {}
+        around, net = self._around, self._net
+        gathered = around.gather()
+        tools = functional.normalize(around.tools + net.positive("graph") * gathered.tools, dim=1)
+        everything = torch.arange(len(tools), device=around.device)
+        column = torch.full((len(tools) + 1,), -1, dtype=torch.long, device=around.device)
+        found = []
+        for start in range(0, len(encoded), _DEV_AT_ONCE):
+            few = encoded[start : start + _DEV_AT_ONCE]
+            requests = net.moved(few, "request_map")
+            rows, cosines = nearest(few, pool, around.options.around.neighbours)
+            near = cosines >= around.options.around.epsilon
+            asked, attention = net.ask(requests, net.states(few), around.keys(gathered, rows), near)
+            votes = voted(around.gold[rows], attention * near, everything, column)
+            scores = asked @ tools.T + net.positive("votes") * votes + net.numbers["new_bonus"] * self._new
+            found.append(ndcg(scores, self._gold[start : start + _DEV_AT_ONCE]) * len(few))
+        return {SELECTED_ON: sum(found) / len(encoded)}
+
+
+class _FrozenTask:
+    """A loop.Task over vectors."""
+
+    def __init__(self, net: Net, known: Known, dev: Sequence[Ints], vectors: Vectors, options: TowerOptions) -> None:
+        self._net, self._known, self._options = net, known, options
+        self.device = net.numbers["graph"].device
+        self._requests, self._tools, self._prompts, self._dev = (
+            torch.from_numpy(rows.astype(np.float32)).to(self.device)
+            for rows in (vectors.requests, vectors.tools, vectors.prompts, vectors.dev)
+        )
+        self._around = Surroundings(known, options, self.device)
+        self._objective = Objective(net, self._around)
+        self._scores = _TowerScores(net, self._around, dev)
+        competing = np.arange(known.tools) if options.learning.unused else known.used
+        self._material = Material("", [], [], Requests([], known.gold), None, competing, np.zeros(0, dtype=bool), [])
+        self._order: Ints = np.arange(len(known.gold))
+
+    def parameters(self) -> Mapping[str, Parameter]:
+        return {f"{_PREFIX}{name}": parameter for name, parameter in self._net.numbers.items()}
+
+    def steps(self) -> int:
+        return math.ceil(len(self._known.gold) / self._options.learning.batch)
+
+    def begin(self, epoch: int, kept: Mapping[str, Tensor] | None = None) -> None:
+        self._order = np.random.default_rng([self._options.learning.seed, epoch]).permutation(len(self._known.gold))
+        if kept:
+            self._around.requests, self._around.tools = kept["requests"].to(self.device), kept["tools"].to(self.device)
+            requests, tools = self._around.requests, self._around.tools
+        else:
+            requests, tools = self._moved()
+        torch.manual_seed(hash((self._options.learning.seed, epoch)) & 0x7FFFFFFF)
+        self._around.refresh(self._requests, requests, tools, self._options.graph.edge_dropout)
+        if len(self._material.competing) > self._options.learning.candidates:
+            self._mine(requests, tools)
+
+    def kept(self) -> dict[str, Tensor]:
+        """The vectors as they were when the epoch began."""
+        return {"requests": self._around.requests, "tools": self._around.tools}
+
+    @torch.no_grad()
+    def _moved(self) -> tuple[Tensor, Tensor]:
+        return self._net.moved(self._requests, "request_map"), self._net.moved(self._tools, "tool_map")
+
+    @torch.no_grad()
+    def _mine(self, requests: Tensor, tools: Tensor) -> None:
+        competing = self._material.competing
+        rows, _ = nearest(requests, tools[torch.from_numpy(competing).to(self.device)], _MINED_FROM)
+        best = competing[rows.cpu().numpy()]
+        self._material.hard = [np.setdiff1d(few, gold) for few, gold in zip(best, self._known.gold, strict=True)]
+
+    def step(self, epoch: int, step: int) -> Tensor:
+        learning = self._options.learning
+        picked = self._order[step * learning.batch : (step + 1) * learning.batch]
+        rng = np.random.default_rng([learning.seed, epoch, step])
+        gold = [self._known.gold[i] for i in picked]
+        rows = candidates(self._material, gold, picked, learning.candidates, rng)
+        wanted = np.zeros((len(gold), len(rows)), dtype=np.float32)
+        for place, few in enumerate(gold):
+            wanted[place, np.searchsorted(rows, few)] = 1
+        at, columns = torch.from_numpy(picked).to(self.device), torch.from_numpy(rows).to(self.device)
+        few_prompts = rng.integers(len(self._prompts), size=len(picked)) if len(self._prompts) else np.zeros(0, int)
+        encoded = self._requests[at]
+        loss = self._objective(
+            Batch(at, columns, torch.from_numpy(wanted).to(self.device)),
+            encoded,
+            self._net.moved(encoded, "request_map"),
+            self._net.moved(self._tools[columns], "tool_map"),
+            self._prompts[torch.from_numpy(few_prompts).to(self.device)],
+        )
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    def validate(self) -> tuple[Mapping[str, float], Mapping[str, Tensor]]:
+        requests, tools = self._moved()
+        self._around.refresh(self._requests, requests, tools, 0.0)
+        weights = {name: parameter.detach().clone() for name, parameter in self.parameters().items()}
+        return self._scores.scores(self._dev, self._requests), weights
+
+
+class _ThroughTask(EncoderTask):
+    """A loop.Task that moves the encoder too. What surrounds a request is as it was when the epoch began."""
+
+    def __init__(
+        self,
+        encoder: TrainableEncoder,
+        material: Material,
+        net: Net,
+        known: Known,
+        prompts: Sequence[Ints],
+        options: TowerOptions,
+    ) -> None:
+        super().__init__(encoder, [material], options.learning)
+        self.device = encoder.device
+        self._net, self._prompts, self._tower = net, prompts, options
+        self._around = Surroundings(known, options, self.device)
+        self._objective = Objective(net, self._around)
+        self._tower_scores = _TowerScores(net, self._around, material.dev.gold if material.dev else [])
+        self._batch: Batch | None = None
+        self._extra = 0
+
+    def parameters(self) -> Mapping[str, Parameter]:
+        own = {f"{_PREFIX}{name}": parameter for name, parameter in self._net.numbers.items()}
+        return {**super().parameters(), **own}
+
+    def begin(self, epoch: int, kept: Mapping[str, Tensor] | None = None) -> None:
+        super().begin(epoch, kept)
+        if kept and "around.requests" in kept:
+            requests, tools = kept["around.requests"].to(self.device), kept["around.tools"].to(self.device)
+        else:
+            requests, tools = self._encoded()
+        torch.manual_seed(hash((self._options.seed, epoch)) & 0x7FFFFFFF)
+        self._around.refresh(requests, requests, tools, self._tower.graph.edge_dropout)
+        self._encoder.model.train()
+
+    def kept(self) -> dict[str, Tensor]:
+        """The mined documents, and what surrounded requests when the epoch began."""
+        return {**super().kept(), "around.requests": self._around.requests, "around.tools": self._around.tools}
+
+    def _encoded(self) -> tuple[Tensor, Tensor]:
+        material = self._materials[0]
+        return self._encoder.encode(material.train.tokens, self._at_once), self._encoder.encode(
+            material.documents, self._at_once
+        )
+
+    def _learned(
+        self,
+        material: Material,
+        picked: Ints,
+        rows: Ints,
+        requests: Sequence[Ints],
+        documents: Sequence[Ints],
+        gold: Tensor,
+    ) -> Tensor:
+        alone = torch.zeros(len(picked), dtype=torch.bool, device=self.device)
+        alone[: round(len(picked) * self._options.mix)] = True
+        at, columns = torch.from_numpy(picked).to(self.device), torch.from_numpy(rows).to(self.device)
+        self._batch = Batch(at, columns, gold, alone)
+        some = torch.randint(len(self._prompts), (len(picked),)).tolist() if self._prompts else []
+        self._extra = len(some)
+        return self._backward(requests, [*documents, *(self._prompts[i] for i in some)], gold)
+
+    def _loss(self, vectors: Tensor, requests: int, gold: Tensor) -> Tensor:
+        assert self._batch is not None
+        asked, rest = vectors[:requests], vectors[requests:]
+        tools, prompts = rest[: len(rest) - self._extra], rest[len(rest) - self._extra :]
+        return self._objective(self._batch, asked, asked, tools, prompts)
+
+    def _scores(self) -> dict[str, float]:
+        material = self._materials[0]
+        if material.dev is None:
+            return {}
+        requests, tools = self._encoded()
+        self._around.refresh(requests, requests, tools, 0.0)
+        return self._tower_scores.scores(self._encoder.encode(material.dev.tokens, self._at_once), requests)
