@@ -1,7 +1,8 @@
 #!/bin/sh
 # Trains the default model on permissively licensed sets alone and puts it into the package (TOOLSCOUT_DATA: datasets).
-# On an H200, beside other work, it took 139 s. After it: runs/weights.py and runs/fit.py, whose numbers go into hybrid.py and
-# fit.py, then runs/baselines.sh and runs/bundled.sh.
+# On an H200, beside other work, it took 139 s. After it: python -m runs.need_head "$POOL", then runs/weights.py and
+# runs/fit.py (first with --ship), whose numbers go into hybrid.py and fit.py, then runs/baselines.sh and
+# runs/bundled.sh.
 set -eu
 cd "$(dirname "$0")/.."
 PATH="$PWD/.venv/bin:$PATH"

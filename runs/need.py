@@ -1,6 +1,6 @@
 """Measures "is a tool needed?": results/need.jsonl.
 
-python -m runs.need [--seeds 0,1,2] [--llm FILE] [--out FILE] [--only PART] [--encoder FOLDER]
+python -m runs.need [--seeds 0,1,2] [--methods trained,shipped,cosine,llm] [--llm FILE] [--out FILE] [--encoder FOLDER]
 
 Heads are trained by toolscout/training/detection.py on vectors of the default encoder, which the cache keeps: the first
 run encodes for some minutes. Beside them stand the head that comes with the package, the best cosine to a catalogue,
@@ -15,7 +15,7 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -55,14 +55,20 @@ class Bench:
     encoder: Encoder
     tools: list[Collection]
     prompts: list[Collection]
-    answers: dict[str, float]
+    seeds: Sequence[int] = (0,)
+    answers_file: Path = ANSWERS
+    answers: dict[str, float] = field(default_factory=dict)
     options: detection.DetectionOptions = field(default_factory=detection.DetectionOptions)
     catalogues: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+    known: dict[str, NDArray[np.float32]] = field(default_factory=dict)
     heads: dict[tuple[str, int], tuple[NeedHead, float]] = field(default_factory=dict)
 
     def vectors(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Of requests, out of the cache."""
-        return request_vectors(texts, self.encoder)
+        """Of requests, each looked up or encoded once."""
+        missing = [text for text in dict.fromkeys(texts) if text not in self.known]
+        if missing:
+            self.known |= dict(zip(missing, request_vectors(missing, self.encoder), strict=True))
+        return np.stack([self.known[text] for text in texts])
 
     def head(self, left_out: str, seed: int) -> tuple[NeedHead, float]:
         """A head that was taught everything but one collection, and the seconds that took."""
@@ -105,10 +111,8 @@ class Bench:
             seen |= {request_digest(item.text) for item, is_near in zip(trial.items, near, strict=True) if is_near}
         return trial.without(seen)
 
-    def dev_items(self, left_out: str, catalogue: str) -> list[Item]:
-        """What a threshold is found on: dev texts of all but one collection; of the bundled catalogue its own dev."""
-        if catalogue == need.BUNDLED:
-            return list(need.bundled_trial("dev").items)
+    def dev_items(self, left_out: str) -> list[Item]:
+        """What values are made probabilities on: dev texts of all collections but one, whatever is tested then."""
         dev = [
             Collection(one.name, one.need, (), (), one.dev) for one in self.tools + self.prompts if one.name != left_out
         ]
@@ -149,23 +153,35 @@ class Told:
     served: float | None = None
 
 
-def forecasts(bench: Bench, trial: Trial, seeds: Sequence[int], shipped: NeedHead | None) -> Iterator[Told]:
-    """What each method says."""
-    texts = [item.text for item in trial.items]
-    for seed in seeds:
+def trained(bench: Bench, trial: Trial) -> Iterator[Told]:
+    """What heads say that were taught all but what is left out, a head for each seed."""
+    for seed in bench.seeds:
         head, seconds = bench.head(trial.left_out, seed)
-        chances = head.probabilities(bench.vectors(texts)).tolist()
-        options = {**asdict(bench.options), "seed": seed}
-        variant = REST if trial.left_out else ALL
+        chances = head.probabilities(bench.vectors([item.text for item in trial.items])).tolist()
+        options, variant = {**asdict(bench.options), "seed": seed}, REST if trial.left_out else ALL
         yield Told(HEAD, variant, trial, chances, options, seed, seconds, _size(head))
-    if shipped is not None and not trial.left_out:
-        known = bench.unseen(trial)
-        chances = shipped.probabilities(bench.vectors([item.text for item in known.items])).tolist()
-        served = NeedOptions().threshold
-        yield Told(HEAD, SHIPPED, known, chances, {"threshold": served}, params=_size(shipped), served=served)
-    dev = bench.dev_items(trial.left_out, trial.items[0].catalogue)
+
+
+def shipped(bench: Bench, trial: Trial) -> Iterator[Told]:
+    """What the head says that lies beside the encoder; not of what is left out, as nothing was left out for it."""
+    head = open_head(bench.encoder)
+    if head is not None and not trial.left_out:
+        known, served = bench.unseen(trial), NeedOptions().threshold
+        chances = head.probabilities(bench.vectors([item.text for item in known.items])).tolist()
+        yield Told(HEAD, SHIPPED, known, chances, {"threshold": served}, params=_size(head), served=served)
+
+
+def cosine(bench: Bench, trial: Trial) -> Iterator[Told]:
+    """The best cosine to a tool of the catalogue."""
+    dev = bench.dev_items(trial.left_out)
     found, half = calibrated(bench.cosines(dev), dev, bench.cosines(trial.items))
     yield Told(COSINE, "default", trial, found, {"threshold": round(half, 4)})
+
+
+def answers(bench: Bench, trial: Trial) -> Iterator[Told]:
+    """What the language model says of those texts that it was asked about; nothing where it was not."""
+    bench.answers = bench.answers or read_answers(bench.answers_file)
+    dev = bench.dev_items(trial.left_out)
     asked = [item for item in dev if request_digest(item.text) in bench.answers]
     tested = trial.among(bench.answers)
     if len({item.need for item in asked}) == len({item.need for item in tested.items}) == 2:
@@ -175,6 +191,15 @@ def forecasts(bench: Bench, trial: Trial, seeds: Sequence[int], shipped: NeedHea
         except BadModel:  # on dev it says the opposite of what is true: then its own word counts, not the opposite
             said, half = (1 / (1 + np.exp(-odds[1]))).tolist(), 0.0
         yield Told(MODEL, "default", tested, said, {"threshold": round(half, 4)}, params=MODEL_PARAMETERS)
+
+
+METHODS = {"trained": trained, "shipped": shipped, "cosine": cosine, "llm": answers}
+
+
+def method_of(made: Mapping[str, Any]) -> str:
+    """Which of METHODS a row comes from."""
+    other = {COSINE: "cosine", MODEL: "llm"}
+    return other.get(made["retriever"]) or ("shipped" if made["variant"] == SHIPPED else "trained")
 
 
 def _size(head: NeedHead) -> int:
@@ -205,34 +230,37 @@ def row_of(told: Told, whole: Trial, encoder: str | None, command: str) -> row.R
     )
 
 
+def note(made: row.Row) -> None:
+    """Say what came out."""
+    about = f"{made.options['need']} {made.options['left_out'] or made.dataset} {made.retriever} {made.variant}"
+    sys.stderr.write(f"{about} {made.metrics['need_auroc']:.4f} {made.metrics['need_accuracy']:.4f}\n")
+
+
 def main() -> None:
-    """Run every trial, and replace the file of rows when all is done."""
+    """Run every trial; rows of methods that are not measured again stay. The file is replaced when all is done."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--llm", type=Path, default=ANSWERS)
     parser.add_argument("--out", type=Path, default=OUT)
-    parser.add_argument("--only", default="")
     parser.add_argument("--encoder", type=Path, default=None)
     asked = parser.parse_args()
-    seeds = [int(seed) for seed in asked.seeds.split(",")]
-    encoder = Encoder.load(asked.encoder)
+    names, seeds = asked.methods.split(","), [int(seed) for seed in asked.seeds.split(",")]
     tools, prompts = need.tool_collections(), need.prompt_collections(find_dataset(need.PROMPTS))
-    bench = Bench(encoder, tools, prompts, read_answers(asked.llm))
-    shipped = open_head(encoder)
+    bench = Bench(Encoder.load(asked.encoder), tools, prompts, seeds, asked.llm)
     words = ["python", "-m", "runs.need", *(["--encoder", asked.encoder.name] if asked.encoder else [])]
-    command, rows = shlex.join(words), []
-    for trial in need.trials(tools, prompts):
-        if not trial.part.startswith(asked.only):
-            continue
-        for told in forecasts(bench, trial, seeds, shipped):
-            made = row_of(told, trial, None if told.method == MODEL else encoder.fingerprint, command)
-            rows.append(made)
-            sys.stderr.write(f"{trial.part} {trial.left_out or trial.dataset} {told.method} {told.variant} ")
-            sys.stderr.write(f"{made.metrics['need_auroc']:.4f} {made.metrics['need_accuracy']:.4f}\n")
+    rows = [made for made in row.read_rows(asked.out) if method_of(made) not in names] if asked.out.exists() else []
+    for name in names:
+        for trial in need.trials(tools, prompts):
+            for told in METHODS[name](bench, trial):
+                encoder = None if told.method == MODEL else bench.encoder.fingerprint
+                made = row_of(told, trial, encoder, shlex.join(words))
+                note(made)
+                rows.append(made.to_dict())
     partial = asked.out.with_suffix(".partial")
     partial.unlink(missing_ok=True)
-    for made in rows:
-        row.append(partial, made.to_dict())
+    for kept in rows:
+        row.append(partial, kept)
     partial.replace(asked.out)
 
 

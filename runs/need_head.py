@@ -11,6 +11,7 @@ a style never seen. The calibration is fitted to those answers, not to answers a
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import sys
 import tempfile
@@ -46,7 +47,7 @@ UNSEEN = ("TopicalChat_opening", "clinc150_oos")
 MEASURED = ("toollens", "toolbench-g3", "simpletoolquestions")
 OPTIONS = DetectionOptions(hidden=128, dropout=0.4, epochs=20, rate=0.005, batch=256, smoothing=0.2)
 TASKS, DEV_TASKS, MOST_MEASURED, DEV_SHARE = 3000, 300, 485, 0.2
-THRESHOLDS = (0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5)
+THRESHOLDS = (0.1, 0.2, 0.3, 0.5)
 MARK = "need: "
 Floats = NDArray[np.float32]
 Texts = dict[str, list[str]]
@@ -97,9 +98,19 @@ def prompts(split: str, sources: set[str]) -> Texts:
     return found
 
 
+def held_out() -> set[str]:
+    """Digests of what need is measured on: prompts of test splits, and the bundled pairs."""
+    folder = Path(os.environ["TOOLSCOUT_DATA"]) / "no_tool"
+    texts = [prompt.text for split in ("test", "tooldet_test") for prompt in read_prompts(folder, split)]
+    pairs = map(json.loads, (PACKAGE / "bundled" / "need_pairs.jsonl").read_text(encoding="utf-8").splitlines())
+    return {request_digest(text) for text in [*texts, *(pair["text"] for pair in pairs)]}
+
+
 def lines(path: Path) -> list[str]:
-    """The lines of a file that hold something."""
-    return [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    """The lines of a file that hold something which is measured on nowhere."""
+    kept = [line for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    measured = held_out()
+    return [line for line in kept if request_digest(line) not in measured]
 
 
 def cut(texts: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -113,7 +124,8 @@ def gathered(home: Path) -> tuple[Material, Material]:
     rng = np.random.default_rng(0)
     train, dev = Material({}, prompts("train", LICENSED)), Material({}, prompts("dev", LICENSED))
     for name, folder in (("ultratool", find_dataset("ultratool")), ("calls", home / "calls")):
-        train.needed[name], dev.needed[name] = requests(folder, "train"), requests(folder, "dev")
+        for split, side in (("train", train.needed), ("dev", dev.needed)):
+            side[name] = [text for text in requests(folder, split) if need_texts.stands_alone(text)]
     own = {
         "sealtools": (requests(find_dataset("sealtools"), "dev"), []),
         "written": (lines(PACKAGE / "background.txt") + lines(HERE / "need_asked.txt"), lines(HERE / "need_talk.txt")),

@@ -286,6 +286,11 @@ FILLED: dict[str, tuple[str, ...]] = {
     "small": ("3", "5", "10", "18", "20", "21", "45"),
 }
 PER_EVERYDAY = 8
+# How people go on in the middle of a talk: what they then say needs the rest of it.
+GOES_ON = re.compile(
+    r"(?:yes|yeah|no|ok|okay|sure|thanks|thank you|great|just|sorry|it is|it's|my \w+ is|the [\w ]+ is|here)\b|[{\[(]",
+    re.IGNORECASE,
+)
 
 
 def imperative(description: str) -> str | None:
@@ -332,6 +337,11 @@ def everyday(rng: Rng) -> tuple[list[str], list[str]]:
             side += [one.format(**_drawn(rng)) for one in sentences for _ in range(PER_EVERYDAY)]
     asked, talked = (list(dict.fromkeys(side)) for side in both)
     return asked, talked
+
+
+def stands_alone(said: str) -> bool:
+    """Whether a message of a talk is a request by itself: not an answer, not a bare value."""
+    return len(said.split()) >= 4 and not GOES_ON.match(said)
 
 
 def thinned(texts: Sequence[str], most: int, rng: Rng) -> list[str]:

@@ -1,14 +1,18 @@
 """Trains and measures every trained retriever on the published sets, three seeds each: results/trained.jsonl.
 
-python runs/trained.py [--models DIR] [--gpu N] [--cpu N] [--seeds 0,1,2] [--only WORD] [--stop-after SECONDS]
+python runs/trained.py [--models DIR] [--gpu N] [--cpu N] [--seeds 0,1,2] [--only WORD] [--methods NAMES]
+                       [--stop-after SECONDS]
 
 Needs $TOOLSCOUT_DATA. Each model is trained by `toolscout train` and measured by `toolscout evaluate`; what is already
-there is not made again. `--gpu`: dense models trained side by side; `--cpu`: other work side by side, two cores each.
+there is not made again. `--only`: names of sets, or patterns, as toollens*,g3*. `--gpu`: encoders
+trained side by side; `--cpu`: other work side by side, two cores each. Methods beside dense learn on the vectors of the
+dense model's encoder, encoded once for all of them; `through` is masstool with an encoder trained along.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import queue
 import shlex
@@ -19,6 +23,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
@@ -34,6 +39,11 @@ class Set:
     options: tuple[str, ...]
 
 
+METHODS = ("hybrid", "memory", "centroid", "colt", "masstool", "masstool_published")
+THROUGH = "through"
+# The settings that MassTool's authors published for ToolBench-G3; those of ToolLens are the defaults. With their batch
+# of 2,048 an epoch of our smaller train split would be a single step.
+PUBLISHED_G3 = ("rate=0.005", "temperature=0.05", "weight_detection=0.05", "epsilon=0.87", "epochs=100", "batch=512")
 G3 = ("epochs=6", "rate=0.0002", "candidates=512", "patience=2")
 PARTS = ("G1_instruction", "G1_tool", "G1_category", "G2_instruction", "G2_category", "G3_instruction")
 SETS = (
@@ -57,9 +67,9 @@ SETS = (
 class Runner:
     """Runs commands, few at a time; a failed one is told and leaves out what depends on it."""
 
-    def __init__(self, models: Path, gpu: int, cpu: int, stop_after: float) -> None:
+    def __init__(self, models: Path, gpu: int, cpu: int, stop_after: float, methods: Sequence[str]) -> None:
         """Make the two pools."""
-        self.models = models
+        self.models, self.methods = models, methods
         self.deadline = time.monotonic() + stop_after
         self.gpu, self.cpu = ThreadPoolExecutor(gpu), ThreadPoolExecutor(cpu)
         self.cores: queue.Queue[str] = queue.Queue()
@@ -92,20 +102,47 @@ class Runner:
         settings = [word for option in (*one.options, f"seed={seed}") for word in ("--option", option)]
         command = ["train", one.data, "--retriever", "dense", "--out", str(folder), *settings]
         if (folder / "model.json").is_file() or self.run(command, name, pinned=False):
-            self.waiting.append(self.cpu.submit(self.measure, one, folder))
-            for method in ("hybrid", "memory", "centroid"):
-                self.waiting.append(self.cpu.submit(self.follow, one, folder, method))
+            if "dense" in self.methods:
+                self.waiting.append(self.cpu.submit(self.measure, one, folder))
+            for method in METHODS:
+                if method in self.methods:
+                    self.waiting.append(self.cpu.submit(self.follow, one, folder, method, seed))
 
-    def follow(self, one: Set, dense: Path, method: str) -> None:
+    def through(self, one: Set, seed: int) -> None:
+        """Train masstool with its encoder, and measure it."""
+        folder = self.models / f"{THROUGH}-{one.name}-s{seed}"
+        settings = [word for option in (*one.options, "through=true", f"seed={seed}") for word in ("--option", option)]
+        command = ["train", one.data, "--retriever", "masstool", "--out", str(folder), *settings]
+        if (folder / "model.json").is_file() or self.run(command, folder.name, pinned=False):
+            self.waiting.append(self.cpu.submit(self.measure, one, folder))
+
+    def follow(self, one: Set, dense: Path, method: str, seed: int) -> None:
         """Fit a method on top of a trained encoder, and measure it."""
         folder = dense.with_name(f"{method}-{dense.name}")
         command = ["train", one.data, "--retriever", method, "--out", str(folder)]
+        options = [] if method == "hybrid" else [f"encoder={dense / 'encoder'}"]
         if method == "hybrid":
             command += [word for part in ("bm25", "memory", str(dense)) for word in ("--part", part)]
-        else:
-            command += ["--option", f"encoder={dense / 'encoder'}"]
-        if (folder / "model.json").is_file() or self.run(command, folder.name, pinned=True):
-            self.measure(one, folder)
+        if method in ("colt", "masstool", "masstool_published"):
+            options.append(f"seed={seed}")
+        if method in ("colt", "masstool"):
+            options.append("epochs=3")
+        if method == "masstool_published" and one.name.startswith("g3"):
+            options += PUBLISHED_G3
+        command += [word for option in options for word in ("--option", option)]
+        if not (folder / "model.json").is_file():
+            shared = self.models / "encoded" / dense.name
+            shared.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(exist_ok=True)
+            link = folder / "encoded"
+            if method != "hybrid" and not link.exists():
+                link.symlink_to(shared.resolve())
+            done = self.run(command, folder.name, pinned=True)
+            if link.is_symlink():
+                link.unlink()
+            if not done:
+                return
+        self.measure(one, folder)
 
     def measure(self, one: Set, folder: Path) -> None:
         """Evaluate one model on all splits of its set."""
@@ -125,10 +162,15 @@ class Runner:
 
 
 def collect(models: Path) -> None:
-    """Put the rows of all models together, and their scores beside them."""
+    """Put the rows of all models together, and their scores beside them; rows that were not made again stay."""
     files = sorted(path for path in (models / "rows").glob("*.jsonl") if not path.name.endswith(".part.jsonl"))
     if files:
-        (RESULTS / "trained.jsonl").write_text("".join(path.read_text() for path in files))
+        known = RESULTS / "trained.jsonl"
+        lines = known.read_text().splitlines() if known.is_file() else []
+        for path in files:
+            lines += path.read_text().splitlines()
+        rows = {tuple(json.loads(line)[key] for key in ("dataset", "split", "variant")): line for line in lines}
+        known.write_text("".join(f"{line}\n" for _, line in sorted(rows.items())))
         target = RESULTS / "trained.scores"
         target.mkdir(exist_ok=True)
         for path in (models / "rows").glob("*.scores/*"):
@@ -142,15 +184,20 @@ def main() -> None:
     parser.add_argument("--gpu", type=int, default=1)
     parser.add_argument("--cpu", type=int, default=1)
     parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", default="*")
+    parser.add_argument("--methods", default=",".join(("dense", *METHODS)))
     parser.add_argument("--stop-after", type=float, default=1e9)
     asked = parser.parse_args()
+    methods = asked.methods.split(",")
     (asked.models / "rows").mkdir(parents=True, exist_ok=True)
-    runner = Runner(asked.models, asked.gpu, asked.cpu, asked.stop_after)
+    runner = Runner(asked.models, asked.gpu, asked.cpu, asked.stop_after, methods)
     for seed in map(int, asked.seeds.split(",")):
         for one in SETS:
-            if asked.only in one.name:
-                runner.waiting.append(runner.gpu.submit(runner.train, one, seed))
+            if any(fnmatch(one.name, word) for word in asked.only.split(",")):
+                if {"dense", *METHODS}.intersection(methods):
+                    runner.waiting.append(runner.gpu.submit(runner.train, one, seed))
+                if THROUGH in methods:
+                    runner.waiting.append(runner.gpu.submit(runner.through, one, seed))
     runner.wait()
     collect(asked.models)
 

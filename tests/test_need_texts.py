@@ -30,6 +30,19 @@ def test_what_a_description_asks_for(description: str, task: str | None, topic: 
         assert need_texts.tasks([description, description]) == [(task, topic)]
 
 
+def test_answers_in_the_middle_of_a_talk_are_no_requests() -> None:
+    for said in (
+        "Yes, please go ahead with it.",
+        "10",
+        "{}",
+        "The season is 2021, I think.",
+        "My username is Jane, thanks.",
+    ):
+        assert not need_texts.stands_alone(said)
+    for said in ("Show me all open orders", "I need to book a flight", "Notify the team that it is done"):
+        assert need_texts.stands_alone(said)
+
+
 def test_every_template_can_be_filled() -> None:
     known = [("send the mail", "mail"), ("list all open issues", "open issues")] * 200
     asked, talked = need_texts.about_tools(known, np.random.default_rng(0))

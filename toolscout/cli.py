@@ -11,6 +11,7 @@ import typer
 
 from toolscout import __version__, cli_evaluate
 from toolscout._cli import (
+    ablating,
     adding,
     answering,
     browsing,
@@ -73,6 +74,7 @@ app.command()(answering.revoke)
 app.command()(answering.feedback)
 cli_evaluate.register(app)
 app.command()(training.train)
+app.command()(ablating.ablate)
 app.command()(results.results)
 app.command()(data.split)
 app.command("need-data")(need_data.need_data)

@@ -16,9 +16,13 @@ _LOOKED_AT = 5
 
 @dataclass(frozen=True, slots=True)
 class NeedOptions:
-    """`threshold`: below it no tool is needed.
+    """`threshold`: below it no tool is needed. `past`: a request as near as this to one that used a tool needs a tool.
 
-    `past`: a request that is as near as this to a past one that used a tool needs a tool, whatever the forecast says.
+    The default lets at least 95 in 100 requests for tools through on the dev splits of ToolLens, ToolBench-G3 and the
+    bundled benchmark, which the default encoder's head was not trained on: turning away a request that could be served
+    costs more than searching for one that needs nothing. On bundled dev, as many requests that need a tool as not:
+
+    threshold 0.2: recall .95, precision .72; 0.3: .88 and .81; 0.5: .76 and .95.
     """
 
     threshold: float = 0.2

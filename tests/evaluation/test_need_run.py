@@ -39,9 +39,8 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> run.Bench:
     tools, prompts = [collection(n, True) for n in "ab"], [collection(n, False) for n in ("s", "t", "u")]
     answers = {request_digest(text): float(one.need) for one in tools + prompts for text in one.dev + one.test[:7]}
     encoder = HashedWords()
-    made = run.Bench(
-        cast(Any, encoder), tools, prompts, answers, DetectionOptions(hidden=8, epochs=4, batch=32, patience=0)
-    )
+    options = DetectionOptions(hidden=8, epochs=4, batch=32, patience=0)
+    made = run.Bench(cast(Any, encoder), tools, prompts, answers=answers, options=options)
     for name in "ab":
         made.catalogues[name] = encoder.encode([f"fetch {name}", f"my {name}"])
     return made
@@ -66,11 +65,11 @@ def test_what_is_left_out_is_neither_trained_nor_selected_on(
     monkeypatch.setattr(detection, "learn", learn)
     assert [trial.left_out for trial in trials] == ["s", "t", "u", "a", "b", ""]
     for trial in (trials[0], trials[3], trials[5]):
-        told = list(run.forecasts(bench, trial, [0], None))
+        told = [*run.trained(bench, trial), *run.cosine(bench, trial), *run.answers(bench, trial)]
         everything = {"a", "b", "s", "t", "u"} - {trial.left_out}
         assert seen.pop() == (everything, everything)
         assert not seen
-        assert {item.text.split()[2] for item in bench.dev_items(trial.left_out, "a")} == everything
+        assert {item.text.split()[2] for item in bench.dev_items(trial.left_out)} == everything
         rows = [run.row_of(one, trial, "f", "python runs/need.py").to_dict() for one in told]
         assert [row["retriever"] for row in rows] == [run.HEAD, run.COSINE, run.MODEL]
         assert rows[0]["variant"] == (run.REST if trial.left_out else run.ALL)
@@ -78,18 +77,22 @@ def test_what_is_left_out_is_neither_trained_nor_selected_on(
         assert rows[0]["requests"] == rows[1]["requests"] == len(trial.items)
         assert rows[2]["requests"] <= len(trial.items)  # a sample
         assert rows[2]["metrics"]["need_accuracy"] == 1
+        assert [run.method_of(row) for row in rows] == ["trained", "cosine", "llm"]
         assert all(map(is_need, merged(rows)))
 
 
 def test_a_head_is_trained_once_for_all_trials_and_seeds_join_in_one_line(
     bench: run.Bench, trials: list[need.Trial]
 ) -> None:
-    rows = [run.row_of(one, trials[5], "f", "c").to_dict() for one in run.forecasts(bench, trials[5], [0, 1], None)]
+    bench.seeds = (0, 1)
+    rows = [run.row_of(one, trials[5], "f", "c").to_dict() for one in run.trained(bench, trials[5])]
     assert set(bench.heads) == {("", 0), ("", 1)}
     line = merged(rows)[0]
     assert len(line.rows) == 2
-    list(run.forecasts(bench, trials[5], [0, 1], None))
+    list(run.trained(bench, trials[5]))
     assert len(bench.heads) == 2
+    assert {run.method_of(row) for row in rows} == {"trained"}
+    assert list(run.shipped(bench, trials[5])) == []  # this encoder has no head beside it
 
 
 def test_values_become_probabilities_with_one_half_between_the_kinds() -> None:

@@ -4,29 +4,51 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryDirectory, mkdtemp
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.retrievers.scenes import scenes
+from tests.retrievers.towers import colt, masstool
 from tests.toys import WORDS, HashedWords, catalogue, examples
 from toolscout.answer import Allowed, ExactName, Hit
 from toolscout.errors import BadModel, BadRequest
 from toolscout.retrievers.base import Retriever, TrainingSet, available, load_model, method
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.centroid import Centroid
+from toolscout.retrievers.colt import Colt
 from toolscout.retrievers.dense import Dense
 from toolscout.retrievers.hybrid import Hybrid, HybridOptions
+from toolscout.retrievers.masstool import Masstool
 from toolscout.retrievers.masstool_published import MasstoolPublished, MasstoolPublishedOptions
 from toolscout.retrievers.memory import Memory
 from toolscout.tool import Tool
 
 # Those that rank the tools they were trained on alone: here catalogue(60).
 CLOSED = ("masstool_published",)
-EMBEDDED: dict[str, Callable[..., Retriever]] = {"dense": Dense, "memory": Memory, "centroid": Centroid}
+EMBEDDED: dict[str, Callable[..., Retriever]] = {
+    "dense": Dense,
+    "memory": Memory,
+    "centroid": Centroid,
+    "masstool": Masstool,
+    "colt": Colt,
+}
+
+
+@cache
+def trained(kind: type[Masstool | Colt]) -> Path:
+    """A tower with every weight above 0, over scenes of catalogue(60)."""
+    folder = Path(mkdtemp())
+    made = masstool(epochs=1) if kind is Masstool else colt(epochs=1)
+    made.fit([TrainingSet(scenes())], folder)
+    weights = {"graph": 0.5, "new_bonus": 0.1}
+    made.retune(weights | ({"kin": 0.5, "votes": 0.3, "cover": 0.2} if kind is Masstool else {}))
+    made.save(folder)
+    return folder
 
 
 def make(name: str) -> Retriever:
@@ -38,6 +60,9 @@ def make(name: str) -> Retriever:
         return trained
     if name in EMBEDDED:
         return EMBEDDED[name](encoder=HashedWords())
+    if name.endswith("-trained"):
+        kind = Masstool if name == "masstool-trained" else Colt
+        return kind.load(trained(kind), HashedWords())
     if name.endswith("-learned"):  # the contract holds whatever was learned
         made = EMBEDDED[name.removesuffix("-learned")](encoder=HashedWords())
         made.learn(examples(60))
@@ -53,7 +78,8 @@ def ids(hits: Sequence[Hit]) -> list[str]:
     return [hit.tool_id for hit in hits]
 
 
-OPEN = [*sorted(set(available()) - set(CLOSED)), "hybrid-rrf", "memory-learned", "centroid-learned"]
+LEARNED = ["memory-learned", "centroid-learned", "masstool-learned", "masstool-trained", "colt-trained"]
+OPEN = [*sorted(set(available()) - set(CLOSED)), "hybrid-rrf", *LEARNED]
 
 
 @pytest.fixture(params=OPEN)

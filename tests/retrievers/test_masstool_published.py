@@ -217,3 +217,15 @@ def test_a_damaged_model_says_so(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "model" / "tower.npz").write_bytes(b"PK half")
     with pytest.raises(BadModel, match="train the model again"):
         opened(tmp_path / "model")
+
+
+def test_how_near_others_come_is_measured_as_hits_are(folder: Path) -> None:
+    loaded, encoder = opened(folder), HashedWords()
+    loaded.remove(loaded.ids())
+    assert not len(loaded.best_cosines(encoder.encode(["mail it"])))
+    loaded.add(scenes().tools)
+    requests = [text for _, text in scenes().split("dev").requests][:5]
+    found = loaded.best_cosines(encoder.encode(requests))
+    best = [loaded.why(request, loaded.ids()) for request in requests]
+    cosines = [max(why[-1].cosine for why in reasons if hasattr(why[-1], "cosine")) for reasons in best]
+    assert found.tolist() == pytest.approx(cosines, abs=1e-3)

@@ -17,7 +17,7 @@ from toolscout.errors import BadModel
 from toolscout.nn.trainable import TrainableEncoder
 from toolscout.training import losses
 from toolscout.training.batches import Ints, Material
-from toolscout.training.bi_encoder import BONUS_MAY_COST, _Task, learn
+from toolscout.training.bi_encoder import BONUS_MAY_COST, EncoderTask, learn
 from toolscout.training.options import LearningOptions
 
 CPU = torch.device("cpu")
@@ -30,13 +30,13 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[float, Path]:
     return {dropout: tiny_source(folder / str(dropout), dropout) for dropout in (0.0, 0.1)}
 
 
-def task(source: Path, data: Dataset | None = None, dev: str = "dev", **changed: Any) -> _Task:
+def task(source: Path, data: Dataset | None = None, dev: str = "dev", **changed: Any) -> EncoderTask:
     encoder, chosen = TrainableEncoder(source, CPU), options(source, **changed)
     made = Material.of(encoder, data or learnable(), "train", dev, unused=chosen.unused, own=chosen.own > 0)
-    return _Task(encoder, [made], chosen)
+    return EncoderTask(encoder, [made], chosen)
 
 
-def gradients(one: _Task) -> dict[str, Tensor]:
+def gradients(one: EncoderTask) -> dict[str, Tensor]:
     found = {name: p.grad.clone() for name, p in one.parameters().items() if p.grad is not None}
     assert found.keys() == one.parameters().keys()
     return found
@@ -84,7 +84,7 @@ def test_gradients_in_chunks_have_the_dropout_of_their_vectors(sources: dict[flo
 class Seen:
     """The texts of a step, in place of its gradients."""
 
-    def __init__(self, made: _Task, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, made: EncoderTask, monkeypatch: pytest.MonkeyPatch) -> None:
         self._task = made
         self.requests: list[list[int]] = []
         self.documents: set[int] = set()
@@ -100,7 +100,7 @@ class Seen:
         return torch.tensor(0.0)
 
 
-def epoch(made: _Task, monkeypatch: pytest.MonkeyPatch) -> Seen:
+def epoch(made: EncoderTask, monkeypatch: pytest.MonkeyPatch) -> Seen:
     seen = Seen(made, monkeypatch)
     made.begin(0)
     for step in range(made.steps()):
@@ -198,7 +198,7 @@ def test_without_dev_or_with_a_share_given_nothing_is_tried(sources: dict[float,
         assert done.new_bonus == 0.0
 
 
-def with_dev(source: Path, cosines: Sequence[Sequence[float]], gold: Sequence[set[int]], known: int) -> _Task:
+def with_dev(source: Path, cosines: Sequence[Sequence[float]], gold: Sequence[set[int]], known: int) -> EncoderTask:
     """A task whose dev requests have these cosines to 8 of 20 tools, the first `known` of which were trained on."""
     made = task(source)
     material = made._materials[0]

@@ -6,6 +6,7 @@ k the number of neighbours; there are two views of a past request, by its tools 
 
 from __future__ import annotations
 
+import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,9 @@ TRANSFERS: tuple[str, ...] = get_args(Transfer)
 VIEWS = 2
 TOWER_FILE = "tower.npz"
 _VERSION = 1
+# What a tower that listens to neighbours has, and one that listens to the detection tower besides.
+_LISTENING = ("attend", "own", "search", "votes")
+_TRANSFERRING = ("joint", "transfer", "transfer_bias", "hidden", "hidden_bias")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +98,7 @@ class Tower:
             return _softmax(both @ found) @ both
         if self.transfer == "cross_attention":
             return _softmax(keys @ heard) @ keys
-        gate = (1 / (1 + np.exp(-heard))).astype(np.float32)
+        gate: Floats = 0.5 + 0.5 * np.tanh(0.5 * heard)  # the logistic curve; this form cannot overflow
         return gate * found if self.transfer == "gating" else found + gate * found
 
     def save(self, folder: Path) -> None:
@@ -108,13 +112,17 @@ class Tower:
         """Open what save wrote."""
         path = folder / TOWER_FILE
         try:
-            with np.load(path, allow_pickle=False) as found:
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
                 numbers: dict[str, Any] = {name: found[name] for name in found.files}
             version, transfer = int(numbers.pop("version")), str(numbers.pop("transfer_kind"))
-        except (OSError, ValueError, KeyError) as error:
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
             raise BadModel(f"the tower in {path} cannot be read ({error}); train the model again") from None
         if version != _VERSION or transfer not in TRANSFERS:
             raise BadModel(f"{path} was written by another version of toolscout; train the model again")
+        needed = (*_LISTENING, *(_TRANSFERRING if transfer != "none" else ())) if "attend" in numbers else ()
+        missing = [name for name in needed if name not in numbers]
+        if missing:
+            raise BadModel(f"the tower in {path} lacks {', '.join(missing)}; train the model again")
         return cls(numbers, transfer)  # type: ignore[arg-type]
 
 

@@ -8,7 +8,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -162,7 +162,7 @@ class Documents:
             self._encoder = Encoder.load(Path(self._encoder_folder) if self._encoder_folder else None)
         return self._encoder
 
-    trains_encoder: ClassVar[bool] = False
+    trains_encoder: bool = False
 
     def has_own_encoder(self) -> bool:
         """Whether its encoder is its own: trained for it and kept in its folder."""

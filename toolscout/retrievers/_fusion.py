@@ -138,7 +138,8 @@ def load_parts(folders: Sequence[Path]) -> list[Retriever]:
 def joined(one: FitReport, other: FitReport) -> FitReport:
     """Two fits as one: the later dev scores count."""
     device = other.device if one.device == "cpu" else one.device
-    return FitReport(one.seconds + other.seconds, device, one.parameters + other.parameters, other.dev or one.dev)
+    seconds, parameters = one.seconds + other.seconds, one.parameters + other.parameters
+    return FitReport(seconds, device, parameters, other.dev or one.dev, one.notes + other.notes)
 
 
 def learn_weights(

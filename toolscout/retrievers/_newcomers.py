@@ -29,12 +29,16 @@ class Newcomers(Documents):
         """What is added to the score of a new tool."""
         return 0.0
 
+    def _is_new(self, tool: Searchable) -> bool:
+        """Whether training has not seen the tool."""
+        return tool.digest() not in self._seen.tools
+
     def add(self, tools: Sequence[Searchable], vectors: Vectors | None = None) -> None:
         """Take tools with the vectors given; None encodes them here, a vector that is missing makes its tool wait."""
         with self._lock:
             super().add(tools, vectors)
             if self._new_bonus():
-                self._new |= {tool.id for tool in tools if tool.digest() not in self._seen.tools}
+                self._new |= {tool.id for tool in tools if self._is_new(tool)}
                 self._new_rows = {}
 
     def remove(self, ids: Sequence[str]) -> None:

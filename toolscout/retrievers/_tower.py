@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -16,6 +17,8 @@ from toolscout.errors import BadModel
 from toolscout.nn.encoder import CARD_FILE, Encoder
 from toolscout.nn.need import NEED_FILE, NeedHead
 from toolscout.nn.tower import TOWER_FILE, VIEWS, Asked, Tower, unit
+from toolscout.retrievers._cover import DEPTH, covered
+from toolscout.retrievers._names import EXACT_BONUS
 from toolscout.retrievers._newcomers import Newcomers
 from toolscout.retrievers._past import Entry, Neighbour, Past
 from toolscout.retrievers._requests import vectors_of, with_digests
@@ -31,10 +34,12 @@ from toolscout.retrievers.base import (
     write_model,
     write_new,
 )
+from toolscout.tool import Searchable
 
 ENCODER_FOLDER = "encoder"
 _REQUESTS, _VIEWS, _TERMS, _TERM_IDS = "requests", "views.npy", "terms.npy", "terms.json"
-_UNLEARNED_SHARPNESS, _UNLEARNED_SEARCH = 10.0, 0.2
+# Of an untrained tower: the request itself counts as a neighbour of cosine one half, or it would hear itself alone.
+_UNLEARNED_SHARPNESS, _UNLEARNED_OWN, _UNLEARNED_SEARCH = 10.0, -5.0, 0.2
 
 Key = tuple[str, str]
 
@@ -54,6 +59,7 @@ class TowerRetriever(Newcomers):
         """Start empty and untrained; the encoder is opened when it is first needed."""
         self.options: Any = options
         super().__init__(options, encoder)
+        self.trains_encoder = options.through
         self._own_encoder: Path | None = None
         self._tower: Tower | None = None
         self._head: NeedHead | None = None
@@ -68,8 +74,16 @@ class TowerRetriever(Newcomers):
         """Whether its encoder is its own: trained for it and kept in its folder."""
         return self._own_encoder is not None
 
+    def bound_to(self) -> str | None:
+        """The fingerprint of the only encoder it can use; a tower reads the vectors of one encoder alone."""
+        return self._fingerprint() if self._tower is not None else super().bound_to()
+
     def _new_bonus(self) -> float:
         return float(self.options.new_bonus)
+
+    def _is_new(self, tool: Searchable) -> bool:
+        # A document that was edited still has what its tool gathered.
+        return super()._is_new(tool) and tool.id not in self._terms
 
     def _served(self, tool_id: str, document: Floats) -> Floats:
         moved = self._tower.tool(document) if self._tower else document
@@ -94,6 +108,24 @@ class TowerRetriever(Newcomers):
     def learned(self) -> int:
         """How many requests are in the pool."""
         return len(self._past)
+
+    def forget(self) -> None:
+        """Empty the pool. What training made of its requests is used again for those that are learned again."""
+        with self._lock:
+            self._past = Past(self.options.keep)
+            self._local = threading.local()
+
+    @property
+    def tower(self) -> Tower | None:
+        """What was trained; None before that."""
+        return self._tower
+
+    def retune(self, weights: Mapping[str, float], tower: Tower | None = None) -> None:
+        """Serve with other weights than those chosen on dev, or with another tower. The tools must be added again."""
+        with self._lock:
+            self.remove(self.ids())
+            self.options = replace(self.options, **weights)
+            self._tower = tower or self._tower
 
     def remove(self, ids: Sequence[str]) -> None:
         """Forget tools; what is known of their use rests."""
@@ -120,10 +152,32 @@ class TowerRetriever(Newcomers):
                     votes[tool_id] = votes.get(tool_id, 0.0) + sign * weight
             weight = float(getattr(self.options, "votes", 0.0))
             self._local.bonuses = ({i: weight * vote / length for i, vote in votes.items() if weight}, length)
-            return super().nearest(request, search, k, allowed)
+            if not getattr(self.options, "cover", 0.0):
+                return super().nearest(request, search, k, allowed)
+            return self._covering(request, search, k, allowed)
+
+    def _covering(self, request: str, search: Floats, k: int, allowed: Allowed | None) -> Pairs:
+        """The best of all tools ranked as a set, whoever asks; `allowed` only leaves tools out."""
+        first = super().nearest(request, search, DEPTH, None)
+        named = [pair for pair in first if pair[1] >= EXACT_BONUS / 2]
+        others = first[len(named) :]
+        rows = np.array([self._rows.row(tool_id) for tool_id, _ in others], dtype=np.int64)
+        scores = np.array([score for _, score in others], dtype=np.float32)
+        ranked = list(named)
+        if others:
+            order, reached = covered(scores, self._table.rows(rows), self.options.cover)
+            ranked += [(others[i][0], score) for i, score in zip(order.tolist(), reached.tolist(), strict=True)]
+        found = [pair for pair in ranked if allowed is None or allowed.permits(pair[0])]
+        if len(found) < k and len(first) == DEPTH:
+            # Those below keep their order and their distances from the last of the set.
+            known, shift = {tool_id for tool_id, _ in ranked}, ranked[-1][1] - others[-1][1] if others else 0.0
+            below = super().nearest(request, search, k + DEPTH, allowed)
+            found += [(tool_id, score + shift) for tool_id, score in below if tool_id not in known]
+        return found[:k]
 
     def _bonuses(self, vector: Floats, k: int, allowed: Allowed | None, named: Sequence[str]) -> Mapping[str, float]:
         votes, length = self._local.bonuses
+        k += sum(vote < 0 for vote in votes.values())  # as many new tools more as votes may bring down
         newcomers = {i: bonus / length for i, bonus in super()._bonuses(vector, k, allowed, named).items()}
         extra = self._new_bonus() / length if newcomers else 0.0
         voted = {i: vote + (extra if i in self._new else 0.0) for i, vote in votes.items()}
@@ -133,25 +187,26 @@ class TowerRetriever(Newcomers):
         """What a request, by the encoder's vector, is searched with, and the past requests that had a say in it."""
         found = getattr(self._local, "asked", None)
         if found is None or found[0] is not vector:
-            request = self._asking(vector)
-            neighbours = self._neighbours(vector)
-            tower = self._tower or _unlearned(len(request))
-            states = tower.states(vector[None])
-            keys = np.array([self._view(one.entry) for one in neighbours], dtype=np.float32)
-            keys = keys.reshape(len(neighbours), VIEWS, len(request)).swapaxes(0, 1)
-            asked = tower.ask(
-                request, None if states is None else states[0], keys, float(getattr(self.options, "kin", 0.0))
-            )
+            neighbours = self._neighbours(vector, self._counts)
+            asked = self._listened(vector, neighbours, float(getattr(self.options, "kin", 0.0)))
             found = self._local.asked = (vector, asked, neighbours)
         return found[1], found[2]
 
-    def _neighbours(self, vector: Floats) -> list[Neighbour]:
+    def _listened(self, vector: Floats, neighbours: Sequence[Neighbour], kin: float) -> Asked:
+        request = self._asking(vector)
+        tower = self._tower or _unlearned(len(request))
+        states = tower.states(vector[None])
+        keys = np.array([self._view(one.entry) for one in neighbours], dtype=np.float32)
+        keys = keys.reshape(len(neighbours), VIEWS, len(request)).swapaxes(0, 1)
+        return tower.ask(request, None if states is None else states[0], keys, kin)
+
+    def _neighbours(self, vector: Floats, counts: Callable[[Entry], bool]) -> list[Neighbour]:
         count = self._neighbours_asked()
         if not count:
             return []
         # A cosine of exactly epsilon is near enough.
         least = float(np.nextafter(np.float32(self.options.epsilon), np.float32(-2)))
-        return self._past.nearest(vector, count, self.options.share, least, self._counts)
+        return self._past.nearest(vector, count, self.options.share, least, counts)
 
     def _counts(self, entry: Entry) -> bool:
         return any(tool_id in self._rows for tool_id in entry.tools)
@@ -162,7 +217,7 @@ class TowerRetriever(Newcomers):
         if known is not None:
             return known.astype(np.float32)
         own = self._asking(self._past.vector(entry))
-        used = [self._rows.row(tool_id) for tool_id, sign in entry.tools.items() if sign > 0]
+        used = [self._rows.row(i) for i, sign in entry.tools.items() if sign > 0 and self.options.layers]
         rows = np.array([row for row in used if row is not None], dtype=np.int64)
         view = unit(own + unit(self._table.rows(rows).sum(0))) if len(rows) else own
         return np.stack([view] * VIEWS)
@@ -185,6 +240,8 @@ class TowerRetriever(Newcomers):
         """How likely each request is to need a tool; None where no prompts that need none were trained on."""
         if self._head is None:
             return None
+        if not requests:
+            return []
         self._encode(requests)
         found: list[float] = self._head.probabilities(np.stack([self._encoded(text) for text in requests])).tolist()
         return found
@@ -216,20 +273,21 @@ class TowerRetriever(Newcomers):
     def load(cls, folder: Path, encoder: TextEncoder | None = None) -> Self:
         """Open a saved model; the encoder must be the one its vectors were made with."""
         model = read_model(folder)
-        loaded = cls(read_options(cls.options_kind, model), encoder)  # type: ignore[arg-type]
+        loaded = cls(read_options(cls.options_kind, model), encoder)
         if (folder / ENCODER_FOLDER / CARD_FILE).is_file():
             loaded._own_encoder = folder / ENCODER_FOLDER
             loaded._encoder = encoder or Encoder.load(loaded._own_encoder)
         loaded._load_documents(folder, model)
         loaded._past = Past.load(folder / _REQUESTS, loaded.options.keep)
-        loaded._tower = Tower.load(folder) if (folder / TOWER_FILE).is_file() else None
-        loaded._head = NeedHead.load(folder) if (folder / NEED_FILE).is_file() else None
+        trained = bool(model.get("fit"))
+        loaded._tower = Tower.load(folder) if trained else None
+        loaded._head = NeedHead.load(folder) if trained and getattr(loaded.options, "no_tool", False) else None
         try:
             record = json.loads((folder / _TERM_IDS).read_text())
             terms, views = np.load(folder / _TERMS), np.load(folder / _VIEWS)
             loaded._terms = dict(zip(record["ids"], terms.astype(np.float32), strict=True))
             loaded._views = dict(zip(map(tuple, record["views"]), views, strict=True))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
             raise BadModel(f"what tools gathered in {folder} cannot be read ({error}); train the model again") from None
         loaded._seen, loaded._fit = TrainedOn.load(folder), model.get("fit")
         loaded._new = read_new(folder)
@@ -243,7 +301,8 @@ def _unlearned(dimension: int) -> Tower:
             _UNLEARNED_SHARPNESS * np.eye(dimension, dtype=np.float32), (VIEWS,) + (dimension,) * 2
         )
         search = np.full(VIEWS, _UNLEARNED_SEARCH, dtype=np.float32)
-        numbers = {"attend": attend, "own": np.zeros(VIEWS, dtype=np.float32), "search": search}
+        own = np.full(VIEWS, _UNLEARNED_OWN, dtype=np.float32)
+        numbers = {"attend": attend, "own": own, "search": search}
         _STAND_INS[dimension] = Tower(numbers, "none")
     return _STAND_INS[dimension]
 

@@ -6,21 +6,24 @@ so that on training requests its own cosine looks better than it is on new ones,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from toolscout.nn.tower import Tower, unit
-from toolscout.training.options import NeighbourOptions
+from toolscout.retrievers._cover import DEPTH, covered
+from toolscout.retrievers._tower import TowerRetriever
 
 Floats = NDArray[np.float32]
 Ints = NDArray[np.int64]
 _GRAPH = (0.0, 0.1, 0.3, 1.0)
 _KIN = (0.0, 0.25, 0.5, 1.0, 2.0)
 _VOTES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
+# What votes count where dev is as good without them: the most of these that costs nothing.
+_HEARD = (0.1, 0.05, 0.02)
+_COVERS = (0.05, 0.1, 0.15, 0.2, 0.3, 0.4)
 _BONUSES = tuple(round(0.01 * step, 2) for step in range(31))
 # What known tools may lose of the recall they would have if there were no new ones; as for dense.
 _BONUS_MAY_COST = 0.03
@@ -37,6 +40,7 @@ class Weights:
     kin: float = 0.0
     votes: float = 0.0
     new_bonus: float = 0.0
+    cover: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,31 +66,26 @@ class DevScores:
     @classmethod
     def of(
         cls,
-        tower: Tower,
-        options: NeighbourOptions,
-        vectors: Any,
+        retriever: TowerRetriever,
+        vectors: Floats,
+        gold: Sequence[Ints],
+        rows: Mapping[str, int],
         tools: Floats,
         terms: Floats,
-        views: Floats,
-        gold: Sequence[Ints],
-        dev_gold: Sequence[Ints],
         new: NDArray[np.bool_],
     ) -> DevScores:
-        """Ask for every dev request as it would be asked when served."""
-        requests, states = tower.request(vectors.dev), tower.states(vectors.dev)
+        """Ask for every dev request, by the encoder's vectors, as it is asked when served. `rows`: those of tools."""
+        requests = retriever._asking(vectors)
         around, votes = np.zeros_like(requests), np.zeros((len(requests), len(tools)), dtype=np.float32)
-        for row, request in enumerate(requests if options.neighbours else ()):
-            cosines = vectors.requests @ vectors.dev[row]
-            best = np.argsort(-cosines, kind="stable")[: options.neighbours]
-            best = best[cosines[best] >= options.epsilon]
-            state = None if states is None else states[row]
-            asked = tower.ask(request, state, views[best].swapaxes(0, 1), kin=1.0)
-            around[row] = asked.vector - request
-            for past, weight in zip(best.tolist(), asked.attention.tolist(), strict=True):
-                votes[row, gold[past]] += weight
+        for number, (request, vector) in enumerate(zip(requests, vectors, strict=True)):
+            neighbours = retriever._neighbours(vector, lambda entry: True)
+            asked = retriever._listened(vector, neighbours, kin=1.0)
+            around[number] = asked.vector - request
+            for (entry, _), weight in zip(neighbours, asked.attention.tolist(), strict=True):
+                votes[number, list({rows[tool_id] for tool_id in entry.tools})] += weight
         marked = np.zeros(votes.shape, dtype=bool)
-        for row, few in enumerate(dev_gold):
-            marked[row, few] = True
+        for number, few in enumerate(gold):
+            marked[number, few] = True
         return cls(requests, around, votes, tools, terms, marked, new)
 
     def scores(self, weights: Weights) -> Floats:
@@ -95,15 +94,32 @@ class DevScores:
         found: Floats = (self.requests + weights.kin * self.around) @ tools.T + weights.votes * self.votes
         return found + weights.new_bonus * self.new
 
+    def ranked(self, weights: Weights) -> Floats:
+        """The scores as they are when each request's best tools are ranked as a set."""
+        scores = self.scores(weights)
+        if not weights.cover:
+            return scores
+        tools = unit(self.tools + weights.graph * self.terms)
+        changed = scores - 9.0  # what is not among the best stays below
+        for row, few in enumerate(np.argsort(-scores, axis=1, kind="stable")[:, :DEPTH]):
+            order, reached = covered(scores[row, few], tools[few], weights.cover)
+            changed[row, few[order]] = reached
+        return changed
 
-def choose(dev: DevScores, tower: Tower, *, layers: bool, around: bool) -> Choice:
-    """The weights with the best NDCG@5 on dev, the simplest of equals; then the bonus of new tools."""
-    learned = Weights(
+
+def as_learned(tower: Tower, *, layers: bool, around: bool) -> Weights:
+    """What the parts counted in training; a bonus that hides new tools is none."""
+    return Weights(
         graph=float(tower.numbers["graph"]) if layers else 0.0,
         kin=1.0 if around else 0.0,
         votes=float(tower.numbers["votes"]) if around else 0.0,
-        new_bonus=0.0,
+        new_bonus=max(0.0, float(tower.numbers.get("new_bonus", np.zeros(())))),
     )
+
+
+def choose(dev: DevScores, tower: Tower, *, layers: bool, around: bool) -> Choice:
+    """The weights with the best NDCG@5 on dev, the simplest of equals; then the bonus of new tools."""
+    learned = replace(as_learned(tower, layers=layers, around=around), new_bonus=0.0)
     if not len(dev.requests):
         return Choice(learned, {})
     best = Weights(new_bonus=_bonus(dev, Weights()))
@@ -117,8 +133,29 @@ def choose(dev: DevScores, tower: Tower, *, layers: bool, around: bool) -> Choic
                 if found > reached + _WORTH:
                     reached, best = found, replace(best, graph=graph, kin=kin, votes=votes)
     best = replace(best, new_bonus=_bonus(dev, best))
-    scores = dev.scores(best)
+    if around:
+        best = _with_cover(dev, best)
+    if around and not best.votes:
+        # Dev may not need its neighbours, but what is learned after training is heard through them alone.
+        reached = _ndcg(dev.ranked(best), dev.gold)
+        heard = [replace(best, votes=votes) for votes in (*_HEARD, 0.0)]
+        best = next(one for one in heard if _ndcg(dev.ranked(one), dev.gold) >= reached - _WORTH)
+    scores = dev.ranked(best)
     return Choice(best, {f"ndcg@{_K}": _ndcg(scores, dev.gold), f"recall@{_K}": _recall(scores, dev.gold)})
+
+
+def _with_cover(dev: DevScores, weights: Weights) -> Weights:
+    """How much a tool that is found should take away from those like it; then votes again, which it makes less of."""
+    best, reached = weights, _ndcg(dev.ranked(weights), dev.gold)
+    for cover in _COVERS:
+        tried = replace(weights, cover=cover)
+        if (found := _ndcg(dev.ranked(tried), dev.gold)) > reached + _WORTH:
+            best, reached = tried, found
+    for votes in _VOTES if best.cover else ():
+        tried = replace(best, votes=votes)
+        if (found := _ndcg(dev.ranked(tried), dev.gold)) > reached + _WORTH:
+            best, reached = tried, found
+    return best
 
 
 def _bonus(dev: DevScores, weights: Weights) -> float:

@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from toolscout._beir_files import Qrels
 from toolscout.answer import Example
 from toolscout.dataset import Dataset, request_digest
-from toolscout.errors import BadModel, MissingExtra
+from toolscout.errors import BadDataset, BadModel, MissingExtra
 from toolscout.nn.encoder import Encoder
 from toolscout.nn.need import NeedHead
 from toolscout.nn.tower import Tower, unit
 from toolscout.prompts import Prompt, read_prompts
 from toolscout.retrievers._past import Past
-from toolscout.retrievers._requests import Encoding, train_examples
+from toolscout.retrievers._requests import MAX_REQUEST_CHARS, Encoding, train_examples
 from toolscout.retrievers._tower import ENCODER_FOLDER, TowerRetriever
 from toolscout.retrievers._tower_choice import Choice, DevScores, choose
 from toolscout.retrievers.base import FitProgress, FitReport, Floats, SeenSplit, TrainedOn, TrainingSet
@@ -33,8 +33,10 @@ if TYPE_CHECKING:
 
 Ints = NDArray[np.int64]
 _TRAIN, _DEV = "train", "dev"
+WEIGHTS_FOLDER = "weights"
 # Fewer training requests than this for each tool that has any, and the graph cannot say much.
 _SPARSE = 3.0
+_BATCHES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +62,12 @@ class Material:
 
 
 def material(data: Sequence[TrainingSet]) -> Material:
-    """Put training sets together; ids of requests and scenes are told apart by their set."""
+    """Put training sets together; ids of requests are told apart by their set. A scene is a set of tools."""
     if not data:
         raise BadModel("name at least one dataset to train on")
     tools = {tool.id: tool for one in data for tool in one.dataset.tools}
     requests: dict[str, str] = {}
     qrels: dict[str, Qrels] = {_TRAIN: {}, _DEV: {}}
-    metadata: dict[str, Mapping[str, Any]] = {}
     for number, one in enumerate(data):
         for role, split in ((_TRAIN, one.train), (_DEV, one.dev)):
             if split:
@@ -74,14 +75,14 @@ def material(data: Sequence[TrainingSet]) -> Material:
                 for (request_id, text), gold in zip(part.requests, part.gold, strict=True):
                     key = f"{number}:{role}:{request_id}"
                     requests[key], qrels[role][key] = text, gold
-                    metadata[key] = {"scene": f"{number}:{one.dataset.scene(request_id)}"}
     kept = {role: found for role, found in qrels.items() if found}
-    dataset = Dataset(data[0].dataset.name, list(tools.values()), requests, kept, metadata)
+    dataset = Dataset(data[0].dataset.name, list(tools.values()), requests, kept)
     by_digest: dict[str, int] = {}
     rows = {tool.id: by_digest.setdefault(tool.digest(), len(by_digest)) for tool in dataset.tools}
     train, dev = (_golds(kept.get(role, {}), rows) for role in (_TRAIN, _DEV))
-    numbers: dict[str, int] = {}
-    scenes = [numbers.setdefault(metadata[key]["scene"], len(numbers)) for key in kept[_TRAIN]]
+    # Not the published numbers of scenes: there the same tools stand under several.
+    numbers: dict[tuple[int, ...], int] = {}
+    scenes = [numbers.setdefault(tuple(gold.tolist()), len(numbers)) for gold in train]
     return Material(dataset, _DEV if _DEV in kept else "", rows, train, dev, np.array(scenes, dtype=np.int64))
 
 
@@ -125,27 +126,35 @@ def fit(
     both = material(data)
     if len(both.gold) > options.keep and around.neighbours:
         raise BadModel(f"there are {len(both.gold):,} requests to keep; set keep to that many or more")
-    prompts = read_prompts(no_tool) if no_tool and around.detection else []
+    prompts = _prompts(no_tool) if around.detection else []
+    no_tool = Path(no_tool).resolve().name if prompts else ""  # a name: no path of one machine goes into rows
     known = training.Known(both.gold, both.scenes, max(both.rows.values()) + 1)
-    parts = training.TowerOptions(options, options, around)
+    # The edges of a batch are left out of the graph: where requests are few, something must be left of it.
+    few = min(options.batch, max(1, len(both.gold) // _BATCHES))
+    heard = around if prompts else replace(around, detection=0.0)
+    parts = training.TowerOptions(replace(options, batch=few), options, heard)
     seen = _seen(data, prompts, no_tool)
-    identity = _identity(options, seen)
+    identity = _identity(options, seen, "" if options.through else retriever.open_encoder().fingerprint)
     learned_prompts = [prompt for prompt in prompts if prompt.split == _TRAIN]
     if options.through:
+        seen |= TrainedOn.load(Path(options.start)) if options.start else TrainedOn()
         learned = _through(retriever, both, known, learned_prompts, parts, folder, identity, progress)
+        for home in (folder / WEIGHTS_FOLDER, folder / ENCODER_FOLDER):  # they may be used without the rest
+            seen.save(home)
     encoding = Encoding(retriever.open_encoder(), folder, progress)
     vectors = _encoded(encoding, both, learned_prompts)
     if not options.through:
         from toolscout.training.tower_task import learn_frozen
 
-        learned = learn_frozen(known, both.dev_gold, vectors, parts, folder, identity, progress)
+        maps = not _knows(retriever, both)
+        learned = learn_frozen(known, both.dev_gold, vectors, parts, folder, identity, progress, maps)
     if progress:
         progress("choosing on dev", 0, 0)
     retriever.remove(retriever.ids())
     retriever._tower, retriever._seen = learned.tower, seen
     retriever._head = _calibrated(learned.tower, both, vectors, prompts, encoding, retriever._fingerprint())
     choice = _gathered(retriever, both, known, vectors, parts, data)
-    found = {**asdict(choice.weights), "no_tool": Path(no_tool).name}  # a name: no path of one machine goes into rows
+    found = {**asdict(choice.weights), "no_tool": no_tool}
     found |= {"average": learned.average} if options.through else {}
     own = {field.name for field in fields(options)}
     retriever.options = replace(options, **{name: value for name, value in found.items() if name in own})
@@ -160,9 +169,32 @@ def fit(
     return report
 
 
-def _identity(options: Any, seen: TrainedOn) -> str:
+def _knows(retriever: TowerRetriever, both: Material) -> bool:
+    """Whether the encoder was trained on some of these requests.
+
+    It then has moved them to their tools already, further than it will move new ones: to learn from where they are how
+    vectors should be moved on would learn the wrong thing (ToolLens unseen_tool.dev: NDCG@5 .53 instead of .59).
+    """
+    folder = getattr(retriever.open_encoder(), "folder", None)
+    seen = TrainedOn.load(folder) if isinstance(folder, Path) else TrainedOn()
+    known = frozenset[str]().union(*(split.requests for split in seen.splits if split.role == "train"))
+    return any(request_digest(text) in known for text in both.requests)
+
+
+def _prompts(folder: str) -> list[Prompt]:
+    """The prompts to train and to calibrate on; those of other splits stay unread."""
+    if not folder:
+        return []
+    prompts = [prompt for prompt in read_prompts(folder) if prompt.split in (_TRAIN, _DEV)]
+    if not any(prompt.split == _TRAIN for prompt in prompts):
+        raise BadDataset(f"{folder} has no prompts of a split {_TRAIN!r} to learn from; name another folder")
+    return prompts
+
+
+def _identity(options: Any, seen: TrainedOn, encoder: str) -> str:
     found = hashlib.blake2b(json.dumps(asdict(options), sort_keys=True).encode(), digest_size=16)
-    found.update("".join(f"{split.digest}{split.split}{split.role}" for split in seen.splits).encode())
+    splits = "".join(f"{split.digest}{split.split}{split.role}" for split in seen.splits)
+    found.update((splits + encoder).encode())
     return found.hexdigest()
 
 
@@ -173,7 +205,7 @@ def _seen(data: Sequence[TrainingSet], prompts: Sequence[Prompt], no_tool: str) 
         digests = frozenset(request_digest(prompt.text) for prompt in prompts if prompt.split == role)
         if digests:
             name = hashlib.blake2b("".join(sorted(digests)).encode(), digest_size=16).hexdigest()
-            part = SeenSplit(Path(no_tool).name, name, role, "train" if role == _TRAIN else "dev", digests)
+            part = SeenSplit(no_tool, name, role, "train" if role == _TRAIN else "dev", digests)
             seen |= TrainedOn((part,))
     return seen
 
@@ -196,7 +228,7 @@ def _through(
     start = Path(options.start) if options.start else None
     texts = [prompt.text for prompt in prompts]
     learned = learn_through(both.dataset, (_TRAIN, both.dev), known, texts, start, parts, folder, identity, progress)
-    export(folder / "weights", folder / ENCODER_FOLDER)
+    export(folder / WEIGHTS_FOLDER, folder / ENCODER_FOLDER)
     retriever.remove(retriever.ids())
     retriever._own_encoder = folder / ENCODER_FOLDER
     retriever.share(Encoder.load(folder / ENCODER_FOLDER))
@@ -255,6 +287,7 @@ def _gathered(
     assert tower is not None
     requests, tools = tower.request(vectors.requests), tower.tool(vectors.tools)
     by_tools, by_scenes, terms = whole(known, parts, requests, tools)
+    terms = terms.astype(np.float16).astype(np.float32)  # as they are saved
     views = np.stack([unit(requests + found) for found in (by_tools, by_scenes)], axis=1)
     touched = np.flatnonzero(np.abs(terms).sum(1))
     by_row = {row: terms[row] for row in touched.tolist()}
@@ -263,9 +296,9 @@ def _gathered(
     examples = train_examples(data)
     if parts.around.neighbours:
         retriever._past.add(examples, vectors.requests.astype(np.float16).astype(np.float32))
-        keys = [(f"source {example.source}", request_digest(example.request)) for example in examples]
+        keys = [(f"source {one.source}", request_digest(one.request[:MAX_REQUEST_CHARS])) for one in examples]
         retriever._views = {key: view.astype(np.float16) for key, view in zip(keys, views, strict=True)}
     new = np.ones(known.tools, dtype=bool)
-    new[known.used] = False
-    scores = DevScores.of(tower, parts.around, vectors, tools, terms, views, known.gold, both.dev_gold, new)
+    new[[both.rows[tool.id] for tool in both.dataset.tools if tool.digest() in retriever._seen.tools]] = False
+    scores = DevScores.of(retriever, vectors.dev, both.dev_gold, both.rows, tools, terms, new)
     return choose(scores, tower, layers=parts.graph.layers > 0, around=parts.around.neighbours > 0)

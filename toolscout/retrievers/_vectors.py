@@ -167,6 +167,7 @@ class VectorTable:
 
     def best_scores(self, queries: Floats, rows: Ints) -> Floats:
         """The best score of each of many queries among some rows, in single precision."""
+        # A matrix product here: this is asked for so seldom that the threads of BLAS may wake.
         best = np.full(len(queries), -1.0, dtype=np.float32)
         for start in range(0, len(rows), _ROWS_AT_ONCE):
             scores = queries @ self.rows(rows[start : start + _ROWS_AT_ONCE]).T

@@ -59,7 +59,7 @@ class Dense(Newcomers):
     """
 
     name: ClassVar[str] = "dense"
-    trains_encoder: ClassVar[bool] = True
+    trains_encoder = True
 
     def __init__(self, options: DenseOptions | None = None, encoder: TextEncoder | None = None) -> None:
         """Start empty; the encoder is opened when it is first needed."""

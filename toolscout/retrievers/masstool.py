@@ -21,7 +21,6 @@ class Masstool(TowerRetriever):
 
     name: ClassVar[str] = "masstool"
     options_kind: ClassVar[type[MasstoolOptions | ColtOptions]] = MasstoolOptions
-    trains_encoder: ClassVar[bool] = False
 
     def __init__(self, options: MasstoolOptions | None = None, encoder: TextEncoder | None = None) -> None:
         """Start empty; the encoder is opened when it is first needed."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from toolscout.answer import Example
+from toolscout.answer import Allowed, Example
 from toolscout.dataset import request_digest
 from toolscout.errors import BadModel, MissingExtra, NeedsTraining
 from toolscout.prompts import Prompt, read_prompts
@@ -162,6 +162,12 @@ class MasstoolPublished(Documents):
         if found is None:
             found = self._joint[request] = self._search_vector(self.request_vector(request))
         return found
+
+    def best_cosines(self, vectors: Floats, allowed: Allowed | None = None) -> Floats:
+        """How near each of many requests comes to the nearest tool among those allowed; empty where there is none."""
+        if not len(self):
+            return np.empty(0, dtype=np.float32)
+        return super().best_cosines(np.stack([self._search_vector(vector) for vector in vectors]), allowed)
 
     def _search_vector(self, vector: Floats) -> Floats:
         assert self._tower is not None  # no tool is here without it

@@ -50,28 +50,38 @@ class Net:
     """The learned numbers. `maps`: whether vectors of a frozen encoder are moved, since it cannot move them itself."""
 
     def __init__(self, dimension: int, options: TowerOptions, device: torch.device, maps: bool) -> None:
-        """Begin with what needs no learning: a request's own vector counts most, its neighbours and the graph less."""
+        """Begin with what needs no learning: a request's own vector counts most, its neighbours and the graph less.
+
+        Numbers that these options have no use for are not there.
+        """
         self.transfer: Transfer = options.around.transfer
         hidden, d = options.around.hidden, dimension
-        wide = d + hidden if self.transfer == "concatenation" else hidden
-        eye = torch.eye(d)
+        listens = options.around.neighbours > 0
         numbers = {
-            "attend": _SHARP * eye.expand(VIEWS, d, d).clone(),
-            "own": torch.zeros(VIEWS),
-            "search": torch.full((VIEWS,), _inverse_softplus(_SEARCH)),
-            "joint": torch.full((VIEWS,), _inverse_softplus(_SEARCH)),
-            "transfer": torch.randn(VIEWS, d, wide) * 0.5 / math.sqrt(wide),
-            "transfer_bias": torch.full((VIEWS, d), 2.0 if self.transfer in ("gating", "residual") else 0.0),
             "graph": torch.tensor(_inverse_softplus(_GRAPH)),
-            "votes": torch.tensor(_inverse_softplus(_VOTES)),
             "temperature": torch.tensor(math.log(options.learning.scale)),
             "undecided": torch.tensor(options.learning.bias),
             "new_bonus": torch.tensor(0.0),
-            "hidden": torch.randn(hidden, d) / math.sqrt(d),
-            "hidden_bias": torch.zeros(hidden),
-            "output": torch.randn(hidden) / math.sqrt(hidden),
-            "output_bias": torch.tensor(0.0),
         }
+        if listens:
+            numbers |= {
+                "attend": _SHARP * torch.eye(d).expand(VIEWS, d, d).clone(),
+                "own": torch.zeros(VIEWS),
+                "search": torch.full((VIEWS,), _inverse_softplus(_SEARCH)),
+                "votes": torch.tensor(_inverse_softplus(_VOTES)),
+            }
+        if listens and self.transfer != "none":
+            wide = d + hidden if self.transfer == "concatenation" else hidden
+            open_gate = 2.0 if self.transfer in ("gating", "residual") else 0.0
+            numbers |= {
+                "joint": torch.full((VIEWS,), _inverse_softplus(_SEARCH)),
+                "transfer": torch.randn(VIEWS, d, wide) * 0.5 / math.sqrt(wide),
+                "transfer_bias": torch.full((VIEWS, d), open_gate),
+            }
+        if "joint" in numbers or options.around.detection:
+            numbers |= {"hidden": torch.randn(hidden, d) / math.sqrt(d), "hidden_bias": torch.zeros(hidden)}
+        if options.around.detection:
+            numbers |= {"output": torch.randn(hidden) / math.sqrt(hidden), "output_bias": torch.tensor(0.0)}
         if maps:
             numbers |= {"request_map": torch.zeros(d, d), "tool_map": torch.zeros(d, d)}
         self.numbers = {name: Parameter(value.to(device)) for name, value in numbers.items()}
@@ -87,7 +97,9 @@ class Net:
         return functional.normalize(vectors + vectors @ self.numbers[name], dim=1)
 
     def states(self, vectors: Tensor) -> Tensor:
-        """The hidden states of the detection tower."""
+        """The hidden states of the detection tower; of length 0 where there is none."""
+        if "hidden" not in self.numbers:
+            return vectors[:, :0]
         return functional.relu(vectors @ self.numbers["hidden"].T + self.numbers["hidden_bias"])
 
     def needs(self, states: Tensor) -> Tensor:
@@ -275,8 +287,9 @@ class Objective:
         states = net.states(encoded)
         asked, attention = net.ask(requests, states, around.keys(gathered, rows), near)
         placed = functional.normalize(tools + net.positive("graph") * gathered.tools[batch.rows], dim=1)
-        scores = asked @ placed.T + net.positive("votes") * self._votes(rows, attention * near, batch.rows, absent)
-        scores = scores + net.numbers["new_bonus"] * absent[batch.rows]
+        scores = asked @ placed.T + net.numbers["new_bonus"] * absent[batch.rows]
+        if near.shape[1]:
+            scores = scores + net.positive("votes") * self._votes(rows, attention * near, batch.rows, absent)
         loss = self._retrieval(scores, batch.wanted)
         if self.options.graph.contrastive:
             loss = loss + self.options.graph.contrastive * self._contrast(batch, requests, tools)
@@ -297,14 +310,19 @@ class Objective:
     def _contrast(self, batch: Batch, requests: Tensor, tools: Tensor) -> Tensor:
         """Requests and scenes are nearest to themselves in the other view; the same scene twice is no wrong answer."""
         around, whole = self.around, self.around.whole
-        scene = around.scene[batch.picked]
-        by_tools = functional.normalize(requests[: len(scene)] + whole.by_tools[batch.picked], dim=1)
-        by_scenes = functional.normalize(requests[: len(scene)] + whole.by_scenes[batch.picked], dim=1)
+        picked, wanted = batch.picked, batch.wanted
+        if batch.alone is not None:  # those made up of two are of no scene
+            picked, wanted, requests = picked[~batch.alone], wanted[~batch.alone], requests[~batch.alone]
+        if not len(picked):
+            return requests.new_zeros(())
+        scene = around.scene[picked]
+        by_tools = functional.normalize(requests + whole.by_tools[picked], dim=1)
+        by_scenes = functional.normalize(requests + whole.by_scenes[picked], dim=1)
         same = scene[:, None] == scene[None]
         first = _agreement(by_tools, by_scenes, same, self.options.graph.contrast)
         scenes, where = torch.unique(scene, return_inverse=True)
         share = torch.zeros((len(scenes), len(batch.rows)), device=self.device)
-        share[where] = batch.wanted[: len(scene)]
+        share[where] = wanted  # the requests of a scene need the same tools
         share = share / share.sum(1, keepdim=True)
         means = share @ tools
         gathered = share @ whole.tools[batch.rows]

@@ -60,11 +60,12 @@ def learn_frozen(
     folder: Path,
     identity: str,
     report: Report | None = None,
+    maps: bool = True,
 ) -> LearnedTower:
-    """Train on the vectors of an encoder that stays as it is."""
+    """Train on the vectors of an encoder that stays as it is; `maps`: its vectors may be moved."""
     device = pick_device(options.learning.device)
     torch.manual_seed(options.learning.seed)
-    net = Net(vectors.tools.shape[1], options, device, maps=True)
+    net = Net(vectors.tools.shape[1], options, device, maps=maps)
     task = _FrozenTask(net, known, dev, vectors, options)
     return _trained(task, net, options, folder, identity, report)
 
@@ -112,9 +113,14 @@ def _trained(
     average = round(float(best.get(AVERAGE, torch.tensor(1.0))), 4)
     size = sum(parameter.numel() for parameter in task.parameters().values())
     numbers = {name.removeprefix(_PREFIX): value for name, value in best.items() if name.startswith(_PREFIX)}
-    found = {name: (functional.softplus(v) if name in _POSITIVE else v).numpy() for name, v in numbers.items()}
-    tower = Tower({name: value.astype(np.float32) for name, value in found.items()}, net.transfer)
-    return LearnedTower(tower, trained, checkpoints, size, task.device, average)
+    return LearnedTower(served(net, numbers), trained, checkpoints, size, task.device, average)
+
+
+@torch.no_grad()
+def served(net: Net, numbers: Mapping[str, Tensor]) -> Tower:
+    """Learned numbers of a net as they are served: those that are never below 0 as they count."""
+    found = {name: functional.softplus(value) if name in _POSITIVE else value for name, value in numbers.items()}
+    return Tower({name: value.cpu().numpy().astype(np.float32) for name, value in found.items()}, net.transfer)
 
 
 def ndcg(scores: Tensor, gold: Tensor, k: int = 5) -> float:
@@ -161,8 +167,10 @@ class _TowerScores:
             rows, cosines = nearest(few, pool, around.options.around.neighbours)
             near = cosines >= around.options.around.epsilon
             asked, attention = net.ask(requests, net.states(few), around.keys(gathered, rows), near)
-            votes = voted(around.gold[rows], attention * near, everything, column)
-            scores = asked @ tools.T + net.positive("votes") * votes + net.numbers["new_bonus"] * self._new
+            scores = asked @ tools.T + net.numbers["new_bonus"] * self._new
+            if near.shape[1]:
+                votes = voted(around.gold[rows], attention * near, everything, column)
+                scores = scores + net.positive("votes") * votes
             found.append(ndcg(scores, self._gold[start : start + _DEV_AT_ONCE]) * len(few))
         return {SELECTED_ON: sum(found) / len(encoded)}
 

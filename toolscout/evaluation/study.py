@@ -1,0 +1,102 @@
+"""What studies share: requests ranked by a retriever itself, without a store around it, and the row of that.
+
+A row of a study has one more key, "study": its name and all that its section of the page is made of.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from toolscout.dataset import Dataset
+from toolscout.evaluation import overlap
+from toolscout.evaluation._vectors import encoder_of
+from toolscout.evaluation.asked import DEPTH, Asked
+from toolscout.evaluation.history import Fitted
+from toolscout.evaluation.measured import RIGHT, VERDICTS, measured
+from toolscout.evaluation.row import Row, provenance
+from toolscout.retrievers.base import Ranker, Retriever, TrainedOn
+
+STUDY = "study"
+
+
+@dataclass(frozen=True, slots=True)
+class Studied:
+    """A row and the scores of its single requests, ready to be written."""
+
+    row: dict[str, Any]
+    lines: list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What a row says beside its numbers."""
+
+    study: Mapping[str, Any]
+    variant: str
+    seed: int | None
+    command: str
+    fitted: Fitted
+
+
+def asked(dataset: Dataset, split: str, retriever: Retriever) -> list[Asked]:
+    """Rank all requests of a split that have gold. No verdict is made, and nothing is timed."""
+    part = dataset.split(split)
+    assert isinstance(retriever, Ranker)
+    ranked = retriever.rank([text for _, text in part.requests], DEPTH)
+    return [
+        Asked(i, dataset.scene(i), "use", gold, tuple(tool_id for tool_id, _ in pairs), 0.0, None, 0.0)
+        for (i, _), gold, pairs in zip(part.requests, part.gold, ranked, strict=True)
+    ]
+
+
+def studied(
+    dataset: Dataset,
+    split: str,
+    retriever: Retriever,
+    answers: Sequence[Asked],
+    about: About,
+    new_tools: Collection[str] | None = None,
+    extra: Mapping[str, float] | None = None,
+) -> Studied:
+    """The row of a ranking; `extra` are further metrics."""
+    encoder = encoder_of(retriever)
+    found = measured(answers, (), new_tools)
+    judged = {*VERDICTS, *RIGHT}
+    row = Row(
+        dataset=dataset.name,
+        digest=dataset.digest(split),
+        split=split,
+        retriever=retriever.name,
+        variant=about.variant,
+        options=asdict(retriever.options),
+        seed=about.seed,
+        metrics={name: value for name, value in found.metrics.items() if name not in judged} | dict(extra or {}),
+        intervals={name: ends for name, ends in found.intervals.items() if name not in judged},
+        timing={
+            "fit_s": about.fitted.seconds,
+            "fit_device": about.fitted.device,
+            "fit_params": about.fitted.parameters,
+            "index_s": None,
+            "index_cached": None,
+            "query_p50_ms": None,
+            "query_p95_ms": None,
+        },
+        params=getattr(encoder, "parameters", 0),
+        encoder=encoder.fingerprint if encoder else None,
+        requests=len(answers),
+        failed=0,
+        dropped=0,
+        new_tools=None if new_tools is None else len(new_tools),
+        **provenance(about.command),
+    )
+    told = frozenset(new_tools) if new_tools is not None else None
+    return Studied(row.to_dict() | {STUDY: dict(about.study)}, [one.to_dict(told) for one in answers])
+
+
+def refuse_seen(dataset: Dataset, split: str, retriever: Retriever, seen: TrainedOn) -> TrainedOn:
+    """All that a model has seen, its encoder's part too; refuses a split that shares requests with it."""
+    whole = seen | overlap.encoder_history(encoder_of(retriever))
+    overlap.refuse_seen(dataset, split, whole)
+    return whole
