@@ -39,7 +39,7 @@ class Set:
     options: tuple[str, ...]
 
 
-METHODS = ("hybrid", "memory", "centroid", "colt", "masstool", "masstool_published")
+METHODS = ("memory", "masstool", "colt", "hybrid", "centroid", "masstool_published")
 THROUGH = "through"
 # The settings that MassTool's authors published for ToolBench-G3; those of ToolLens are the defaults. With their batch
 # of 2,048 an epoch of our smaller train split would be a single step.
@@ -104,9 +104,18 @@ class Runner:
         if (folder / "model.json").is_file() or self.run(command, name, pinned=False):
             if "dense" in self.methods:
                 self.waiting.append(self.cpu.submit(self.measure, one, folder))
-            for method in METHODS:
-                if method in self.methods:
-                    self.waiting.append(self.cpu.submit(self.follow, one, folder, method, seed))
+            self.waiting.append(self.cpu.submit(self.followers, one, folder, seed))
+
+    def followers(self, one: Set, dense: Path, seed: int) -> None:
+        """The first follower encodes what the others then read, so it goes alone; likewise masstool the prompts."""
+        wanted = [method for method in METHODS if method in self.methods]
+        if wanted:
+            self.follow(one, dense, wanted[0], seed)
+        for method in wanted[1:]:
+            if method == "masstool_published" and "masstool" in wanted[1:]:
+                continue
+            then = method == "masstool" and "masstool_published" in wanted
+            self.waiting.append(self.cpu.submit(self.follow, one, dense, method, seed, "masstool_published" * then))
 
     def through(self, one: Set, seed: int) -> None:
         """Train masstool with its encoder, and measure it."""
@@ -116,8 +125,14 @@ class Runner:
         if (folder / "model.json").is_file() or self.run(command, folder.name, pinned=False):
             self.waiting.append(self.cpu.submit(self.measure, one, folder))
 
-    def follow(self, one: Set, dense: Path, method: str, seed: int) -> None:
-        """Fit a method on top of a trained encoder, and measure it."""
+    def follow(self, one: Set, dense: Path, method: str, seed: int, then: str = "") -> None:
+        """Fit a method on top of a trained encoder, and measure it; then another."""
+        self.fitted(one, dense, method, seed)
+        if then:
+            self.follow(one, dense, then, seed)
+
+    def fitted(self, one: Set, dense: Path, method: str, seed: int) -> None:
+        """Fit one, and measure it."""
         folder = dense.with_name(f"{method}-{dense.name}")
         command = ["train", one.data, "--retriever", method, "--out", str(folder)]
         options = [] if method == "hybrid" else [f"encoder={dense / 'encoder'}"]

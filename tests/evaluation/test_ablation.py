@@ -78,8 +78,9 @@ def test_rows_say_what_differs_and_are_made_once(plan: Plan, tmp_path: Path) -> 
     path = tmp_path / "ablations.jsonl"
     assert run(plan, "without-adakt", path) == [f"{FULL} s0", "without-adakt s0"]
     rows = read_rows(path)
+    of = ablation.ground(plan).identity
     assert [row["variant"] for row in rows] == [
-        f"{name}-{weights}-s0" for name in (FULL, "without-adakt") for weights in ("chosen", "learned")
+        f"{name}-{weights}-{of}-s0" for name in (FULL, "without-adakt") for weights in ("chosen", "learned")
     ]
     full, lacking = rows[1], rows[3]
     assert (full["options"]["transfer"], lacking["options"]["transfer"]) == ("gating", "none")
@@ -92,8 +93,8 @@ def test_rows_say_what_differs_and_are_made_once(plan: Plan, tmp_path: Path) -> 
     mean = [np.mean([sum(rank <= 5 for rank in line["ranks"]) / line["gold"] for line in few]) for few in lines]
     assert mean[0] == pytest.approx(full["metrics"]["recall@5"], abs=1e-6)
     assert lacking[STUDY]["against"]["recall@5"][0] == pytest.approx(mean[1] - mean[0], abs=1e-6)
-    assert (plan.out / f"{FULL}-s0" / "model.json").is_file()
-    assert not (plan.out / "without-adakt-s0").exists()
+    assert (plan.out / of / f"{FULL}-s0" / "model.json").is_file()
+    assert not (plan.out / of / "without-adakt-s0").exists()
     assert str(tmp_path) not in path.read_text()
     assert run(plan, "without-adakt", path) == []
     changed = replace(plan, settings=(*SMALL, "votes=0.2"))

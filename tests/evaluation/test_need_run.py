@@ -104,6 +104,11 @@ def test_values_become_probabilities_with_one_half_between_the_kinds() -> None:
     assert half == pytest.approx(half_way, abs=0.06)
 
 
+def test_where_no_curve_fits_the_best_place_is_taken() -> None:
+    items = [Item(f"{n}", need, "", f"{n}") for n, need in enumerate([True, False, False, True, True])]
+    assert run.best_place(np.array([0.1, 0.2, 0.3, 0.4, 0.5]), items) == 0.4
+
+
 def test_answers_of_the_language_model_are_read_by_text(tmp_path: Path) -> None:
     path = tmp_path / "answers.jsonl"
     assert need_llm.read(path) == {}

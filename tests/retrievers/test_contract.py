@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory, mkdtemp
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -40,9 +41,11 @@ EMBEDDED: dict[str, Callable[..., Retriever]] = {
 
 
 @cache
-def trained(kind: type[Masstool | Colt]) -> Path:
+def fitted(kind: type[Masstool | Colt]) -> Path:
     """A tower with every weight above 0, over scenes of catalogue(60)."""
-    folder = Path(mkdtemp())
+    home = TemporaryDirectory()
+    atexit.register(home.cleanup)
+    folder = Path(home.name)
     made = masstool(epochs=1) if kind is Masstool else colt(epochs=1)
     made.fit([TrainingSet(scenes())], folder)
     weights = {"graph": 0.5, "new_bonus": 0.1}
@@ -62,7 +65,7 @@ def make(name: str) -> Retriever:
         return EMBEDDED[name](encoder=HashedWords())
     if name.endswith("-trained"):
         kind = Masstool if name == "masstool-trained" else Colt
-        return kind.load(trained(kind), HashedWords())
+        return kind.load(fitted(kind), HashedWords())
     if name.endswith("-learned"):  # the contract holds whatever was learned
         made = EMBEDDED[name.removesuffix("-learned")](encoder=HashedWords())
         made.learn(examples(60))

@@ -1,4 +1,4 @@
-"""What a fit of masstool or colt leaves: what was chosen on dev is what is served, and what was seen is written down."""
+"""What a fit of masstool or colt leaves: what was chosen on dev is what is served; what was seen is written down."""
 
 from __future__ import annotations
 

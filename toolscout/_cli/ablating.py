@@ -26,7 +26,7 @@ def ablate(
         str,
         typer.Argument(
             metavar="DATA[:TRAIN[:DEV]]",
-            help='A BEIR folder, or the name of one in $TOOLSCOUT_DATA, with the splits to train and select on: '
+            help="A BEIR folder, or the name of one in $TOOLSCOUT_DATA, with the splits to train and select on: "
             '"train" and "dev" unless told. NAME:unseen_tool takes unseen_tool.train and unseen_tool.dev.',
         ),
     ],

@@ -24,7 +24,13 @@ def train(
         ),
     ],
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where the model goes.")],
-    retriever: Annotated[str, typer.Option(metavar="NAME", help="dense, hybrid, memory or centroid.")] = "hybrid",
+    retriever: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="hybrid, dense, memory, centroid, masstool, colt, masstool_published.",
+        ),
+    ] = "hybrid",
     part: Annotated[
         list[str] | None,
         typer.Option(
@@ -39,6 +45,15 @@ def train(
             metavar="KEY=VALUE", help="Set an option of the method (for hybrid PART.KEY=VALUE sets one of a part)."
         ),
     ] = None,
+    no_tool: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER|NAME|none",
+            help="Prompts that need no tool, from which masstool learns whether one is needed: a folder with "
+            'prompts.jsonl, or the name of one in $TOOLSCOUT_DATA; "none" trains without.',
+            show_default="no_tool, where $TOOLSCOUT_DATA has it",
+        ),
+    ] = None,
 ) -> None:
     """Train a retriever on labelled requests; search, evaluate and Scout open the folder.
 
@@ -48,9 +63,12 @@ def train(
 
     fitting.check_out(out)
     sets = fitting.training_sets(data)
-    made = fitting.made(retriever, part or [], option or [])
+    settings, note = fitting.with_prompts(retriever, part or [], option or [], no_tool)
+    made = fitting.made(retriever, part or [], settings)
     for one in sets:
         _say(one)
+    if note:
+        output.note(note)
     with output.progress() as report:
         fitted = made.fit(sets, out, report)
     _print(fitted, out)
@@ -71,4 +89,6 @@ def _print(fitted: FitReport, out: Path) -> None:
     if fitted.dev:
         console.print(table)
     console.print(f"{fitted.parameters:,} numbers learned in {fitted.seconds:.1f} s on {fitted.device}")
+    for note in fitted.notes:
+        output.note(note)
     output.note(f"{out}; try it: toolscout evaluate DATA --retriever {out}", label="written")

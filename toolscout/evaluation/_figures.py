@@ -61,12 +61,12 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A plot: its file, what is said beside it, and the panels."""
+    """A plot: its file, what is said beside it, and the panels. Curves of shares show all from 0 to 1, lines do not."""
 
     file: str
     heading: str
     caption: str
-    kind: Literal["points", "curves", "bars"]
+    kind: Literal["points", "curves", "lines", "bars"]
     x_label: str
     y_label: str
     panels: tuple[Panel, ...]

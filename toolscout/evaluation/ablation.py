@@ -203,7 +203,7 @@ def read(plan: Plan, progress: FitProgress | None = None) -> Ground:
 def work(plan: Plan, variant: Variant, seed: int) -> list[Studied]:
     """Train one variant, unless that was done before, and measure it both ways. A process of its own may run this."""
     found = ground(plan)
-    folder = plan.out / f"{variant.name if variant.trained else FULL}-s{seed}"
+    folder = plan.out / found.identity / f"{variant.name if variant.trained else FULL}-s{seed}"
     if not (folder / MODEL_FILE).is_file():
         options = replace(plan.options(seed), **variant.changes)
         Masstool(options, found.encoder).fit([found.data], folder)
@@ -241,7 +241,8 @@ def _served(plan: Plan, found: Ground, variant: Variant, seed: int, folder: Path
         "changes": dict(variant.changes) | ({"pool": variant.pool} if variant.part == "pool" else {}),
         "encoder": plan.encoder.rstrip("/").rpartition("/")[2] or "default",
     }
-    about = About(told, f"{variant.name}-{weights}-s{seed}", seed, plan.command(), fitted(folder))
+    named = f"{variant.name}-{weights}-{found.identity}-s{seed}"
+    about = About(told, named, seed, plan.command(), fitted(folder))
     new = overlap.new_tools(found.test, plan.test, seen)
     return studied(found.test, plan.test, model, asked(found.test, plan.test, model), about, new, need)
 
@@ -274,7 +275,11 @@ def jobs(plan: Plan, chosen: Sequence[Variant], seeds: Sequence[int], path: Path
     for seed in seeds:
         missing = [one for one in chosen if not {(one.name, seed, weights) for weights in WEIGHTS} <= there]
         served = [one for one in missing if not one.trained]
-        if served and VARIANTS[0] not in missing and not (plan.out / f"{FULL}-s{seed}" / MODEL_FILE).is_file():
+        if (
+            served
+            and VARIANTS[0] not in missing
+            and not (plan.out / found.identity / f"{FULL}-s{seed}" / MODEL_FILE).is_file()
+        ):
             missing.insert(0, VARIANTS[0])  # its rows are there, but the model itself is gone
         first = (f"{FULL} s{seed}",) if VARIANTS[0] in missing else ()
         made += [Job(f"{one.name} s{seed}", work, (plan, one, seed), () if one.trained else first) for one in missing]

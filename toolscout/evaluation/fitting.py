@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from itertools import product
 from pathlib import Path
 from typing import Any, cast
 
 from toolscout.dataset import Dataset
 from toolscout.errors import BadDataset, BadModel, Leak
-from toolscout.evaluation.run import find_dataset
+from toolscout.evaluation.run import DATA_FOLDER, find_dataset
 from toolscout.evaluation.settings import with_settings
 from toolscout.retrievers.base import (
     MODEL_FILE,
@@ -24,6 +26,7 @@ from toolscout.retrievers.base import (
 )
 
 DEFAULT_PARTS = ("bm25", "memory", "dense")
+_NO_TOOL = "no_tool"
 # What an interrupted training leaves: checkpoints, encoded texts, parts of a hybrid.
 _INTERRUPTED = re.compile(r"training|encoded|\d+-\w+")
 
@@ -65,6 +68,41 @@ def _training_set(text: str) -> TrainingSet:
         splits = [f"{family}.train", f"{family}.dev" if f"{family}.dev" in there else ""]
     train, dev = (*splits, "")[:2]
     return TrainingSet(Dataset.load(folder, [split for split in (train, dev) if split]), train, dev)
+
+
+def with_prompts(
+    retriever: str, parts: Sequence[str], settings: Sequence[str], given: str | None
+) -> tuple[list[str], str]:
+    """The settings with a folder of prompts that need no tool, for the methods that learn from such; and what to say.
+
+    `given`: a folder, the name of one in $TOOLSCOUT_DATA, or "none"; None takes that called no_tool, if there is one.
+    """
+    names = [retriever] if retriever != "hybrid" else [part for part in parts or DEFAULT_PARTS if part in available()]
+    keys = [f"{name}.{_NO_TOOL}" if retriever == "hybrid" else _NO_TOOL for name in names if _takes_prompts(name)]
+    set_already = [key for key in keys if any(setting.partition("=")[0] == key for setting in settings)]
+    if given is not None and not keys:
+        raise BadModel(f"{retriever} does not learn whether a request needs a tool; leave --no-tool out")
+    if given is not None and set_already:
+        raise BadModel(f"--no-tool and --option {set_already[0]} say the same twice; leave one of them out")
+    if given == "none" or not keys or set_already:
+        return list(settings), ""
+    home = os.environ.get(DATA_FOLDER, "")
+    usual = Path(home, _NO_TOOL) if home else None
+    if given is not None:
+        folder = find_dataset(given)
+    elif usual is not None and usual.is_dir():
+        folder = usual
+    else:
+        return list(settings), (
+            "there are no prompts to learn from, so the model will not tell whether a tool is needed; name some with "
+            "--no-tool FOLDER"
+        )
+    note = "" if given else f"prompts that need no tool are those of {folder}; --no-tool none trains without"
+    return [*settings, *(f"{key}={folder.resolve()}" for key in keys)], note
+
+
+def _takes_prompts(name: str) -> bool:
+    return name in available() and any(field.name == _NO_TOOL for field in fields(method(name)().options))
 
 
 def made(retriever: str, parts: Sequence[str], settings: Sequence[str]) -> Trainable:

@@ -28,7 +28,7 @@ _MARKERS = "osD^vPX<>*"
 _COLUMNS = 4
 _LEGEND_COLUMNS = 3
 # Inches of a panel.
-_SIZES = {"points": (2.7, 2.3), "curves": (2.7, 2.3), "bars": (5.0, 2.8)}
+_SIZES = {"points": (2.7, 2.3), "curves": (2.7, 2.3), "lines": (2.7, 2.3), "bars": (5.0, 2.8)}
 _DIGEST = re.compile(r"toolscout-data:([0-9a-f]{32})")
 
 
@@ -89,7 +89,7 @@ def _points(axes: Axes, figure: Figure, panel: Panel, labels: Sequence[str]) -> 
         axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
         axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         axes.margins(0.15)
-    elif not figure.log:
+    elif figure.kind == "curves" and not figure.log:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.set_ylim(-3, 103)
     for name in figure.log:
@@ -98,7 +98,7 @@ def _points(axes: Axes, figure: Figure, panel: Panel, labels: Sequence[str]) -> 
     for one in panel.series:
         number = labels.index(one.label)
         style: dict[str, Any] = {"color": f"C{number % 10}", "marker": _MARKERS[number % len(_MARKERS)]}
-        line = "--" if one.dashed else "-" if figure.kind == "curves" else "none"
+        line = "--" if one.dashed else "-" if figure.kind in ("curves", "lines") else "none"
         error = list(one.error) or None
         made = axes.errorbar(one.x, one.y, yerr=error, linestyle=line, label=_plain(one.label), **style)
         handles.setdefault(one.label, made)

@@ -14,6 +14,8 @@ from toolscout.evaluation import _by_gold, _tables, plots
 from toolscout.evaluation._figures import Figure, figures, lines_of_tests
 from toolscout.evaluation._lines import Line, Row, read_folder
 from toolscout.evaluation._need_tables import is_need, section
+from toolscout.evaluation._study_figures import study_figures
+from toolscout.evaluation._study_tables import COST, is_study, sections
 from toolscout.evaluation.overlap import base
 
 PAGE = "README.md"
@@ -42,15 +44,20 @@ class Report:
 
 def make(folder: Path, with_plots: bool = True) -> Report:
     """Read the rows and make it all, without writing anything."""
-    lines, bench = read_folder(folder)
+    lines, timed = read_folder(folder)
     need, lines = [line for line in lines if is_need(line)], [line for line in lines if not is_need(line)]
+    studies, lines = [line for line in lines if is_study(line)], [line for line in lines if not is_study(line)]
+    cost, bench = [row for row in timed if row["bench"] == COST], [row for row in timed if row["bench"] != COST]
     plain = [line for line in lines if line.split[1] == base(line.split[1])]
     by_gold = _by_gold.groups_by_row(folder, [line for chosen in lines_of_tests(plain) for line in chosen])
     found = tuple(figures(plain, bench, by_gold)) if with_plots else ()
-    texts = {PAGE: "\n".join(_page(lines, need, bench, found)).rstrip() + "\n"}
+    shown = study_figures(studies, cost) if with_plots else {}
+    pictures = {name: _picture(one) for name, one in shown.items()}
+    parts = [*_page(lines, need, bench, found), *sections(studies, lines, cost, pictures, _tables.table)]
+    texts = {PAGE: "\n".join(parts).rstrip() + "\n"}
     if by_gold:
         texts[_by_gold.NAME] = _by_gold.text(by_gold)
-    return Report(texts, found)
+    return Report(texts, (*found, *shown.values()))
 
 
 def stale(folder: Path, with_plots: bool = True) -> list[Path]:
@@ -87,15 +94,18 @@ def _page(lines: list[Line], need: list[Line], bench: list[Row], found: tuple[Fi
     yield _HEAD
     cost = ""
     for one in found:
-        picture = f"![{one.heading}]({one.file})\n"
         if not one.caption:
-            cost = picture
+            cost = _picture(one)
             continue
-        yield f"\n## {one.heading}\n\n{one.caption}\n\n{picture}"
+        yield f"\n## {one.heading}\n\n{one.caption}\n\n{_picture(one)}"
     yield from section(need, _tables.table)
     yield from _tables.quality(lines)
     if bench:
         yield from _tables.bench(bench, cost)
+
+
+def _picture(figure: Figure) -> str:
+    return f"![{figure.heading}]({figure.file})\n"
 
 
 def _read(path: Path) -> str | None:

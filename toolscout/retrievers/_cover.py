@@ -17,18 +17,21 @@ DEPTH = 50
 """How many of the best are ranked as a set; those below follow as they are."""
 
 
-def covered(scores: Floats, vectors: Floats, weight: float) -> tuple[Ints, Floats]:
+def covered(scores: Floats, vectors: Floats, weight: float, count: int = DEPTH) -> tuple[Ints, Floats]:
     """The order in which tools are taken, and the scores they then have, which never rise. Ties go to the earlier one.
 
-    Taking a tool lowers each other one by `weight` times its score times their cosine, where that is above 0.
+    Taking a tool lowers each other one by `weight` times its score times their cosine, where that is above 0. After
+    `count` of them it stops.
     """
-    alike = np.maximum(vectors @ vectors.T, 0.0)
+    count = min(count, len(scores))
     left = scores.astype(np.float64)
-    order = np.empty(len(scores), dtype=np.int64)
-    reached = np.empty(len(scores), dtype=np.float32)
-    for place in range(len(scores)):
-        best = int(np.argmax(left))
+    order = np.empty(count, dtype=np.int64)
+    reached = np.empty(count, dtype=np.float32)
+    for place in range(count):
+        best = int(left.argmax())
         order[place], reached[place] = best, left[best]
-        left -= weight * max(left[best], 0.0) * alike[best]
+        # Few are taken as a rule, so not a matrix product of all: that would wake the threads of BLAS besides.
+        alike = np.maximum(np.einsum("ij,j->i", vectors, vectors[best]), 0.0)
+        left -= weight * max(left[best], 0.0) * alike
         left[best] = -np.inf
     return order, reached

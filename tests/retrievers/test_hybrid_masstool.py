@@ -1,0 +1,110 @@
+"""masstool as a part of a hybrid: one encoder for all parts, its forecast of need, and feedback that reaches it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.retrievers.scenes import scenes
+from tests.retrievers.towers import colt, masstool, write_prompts
+from tests.toys import HashedWords
+from tests.training.learnable import TOOLS, learnable, options, recall, tiny_source
+from toolscout.answer import Example
+from toolscout.errors import BadModel
+from toolscout.feedback import learners
+from toolscout.nn.encoder import Encoder
+from toolscout.retrievers._tower_options import MasstoolOptions
+from toolscout.retrievers.base import Needing, TrainingSet, load_model, trained_on
+from toolscout.retrievers.bm25 import Bm25
+from toolscout.retrievers.dense import Dense
+from toolscout.retrievers.hybrid import Hybrid
+from toolscout.retrievers.masstool import Masstool
+from toolscout.retrievers.memory import Memory
+from toolscout.scout import Scout
+
+DATA = scenes()
+TEST = [text for _, text in DATA.split("test").requests]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Words and a masstool with detection, trained together."""
+    home = tmp_path_factory.mktemp("hybrid")
+    made = Hybrid(parts=[Bm25(), masstool(no_tool=str(write_prompts(home / "chat")), epochs=4)])
+    report = made.fit([TrainingSet(DATA)], home / "model")
+    assert [note.partition(":")[0] for note in report.notes] == ["graph"]
+    return home / "model"
+
+
+@pytest.fixture
+def opened(model: Path, monkeypatch: pytest.MonkeyPatch) -> Hybrid:
+    monkeypatch.setattr("toolscout.nn.encoder.Encoder.load", HashedWords.load)
+    loaded = load_model(model)
+    assert isinstance(loaded, Hybrid)
+    loaded.add(DATA.tools)
+    return loaded
+
+
+def test_it_forecasts_need_by_the_part_that_can(opened: Hybrid) -> None:
+    assert isinstance(opened, Needing)
+    needed, chat = opened.need(TEST), opened.need(["tell me a song", "write how you feel"])
+    assert needed is not None
+    assert chat is not None
+    assert min(needed) > 0.5 > max(chat)
+    assert Hybrid(parts=[Bm25(), masstool()]).need(TEST) is None
+
+
+def test_it_finds_and_says_what_it_has_seen(opened: Hybrid, model: Path) -> None:
+    assert recall(opened, DATA, "test") > 0.9
+    assert {one.dataset for one in trained_on(model).splits} == {"scenes", "chat"}
+    assert {one.dataset for one in opened._seen.splits} == {"scenes", "chat"}
+
+
+def test_feedback_reaches_it_with_vectors_or_without(opened: Hybrid) -> None:
+    (learner,) = learners(opened)
+    before = learner.learned()
+    gold = DATA.tools[17].id
+    learner.learn([Example("a b", used=(gold,))], {"a b": HashedWords().encode_request("klaatu barada")})
+    opened.learn([Example("klaatu nikto", used=(gold,))])
+    assert learner.learned() == before + 2
+    assert gold in [hit.tool_id for hit in opened.search(["klaatu barada nikto"], 3)[0]]
+
+
+def test_scout_uses_both_towers(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolscout.nn.encoder.Encoder.load", HashedWords.load)
+    with Scout.open(tmp_path / "tools.db", model) as scout:
+        scout.add(DATA.tools)
+        found, chat = scout.search(TEST[0], 5), scout.search("tell me a song", 5)
+        assert {hit.tool_id for hit in found.considered[:2]} == set(DATA.split("test").gold[0])
+        assert found.need is not None
+        assert chat.need is not None
+        assert found.need > 0.5 > chat.need
+        scout.feedback(Example("klaatu barada nikto", used=(DATA.tools[17].id,)))
+        assert DATA.tools[17].id in [hit.tool_id for hit in scout.search("klaatu barada nikto", 3).considered]
+
+
+def test_it_is_trained_on_the_encoder_that_dense_trains(tmp_path: Path) -> None:
+    data = learnable(train=64)
+    source = tiny_source(tmp_path / "source")
+    tower = Masstool(MasstoolOptions(epochs=1, hidden=8, device="cpu"))
+    made = Hybrid(parts=[tower, Memory(), Dense(options(source, epochs=1))])
+    made.fit([TrainingSet(data)], tmp_path / "model")
+    own = Encoder.load(tmp_path / "model" / "2-dense" / "encoder").fingerprint
+    assert tower.bound_to() == own
+    assert not tower.has_own_encoder()
+    again = load_model(tmp_path / "model")
+    assert isinstance(again, Hybrid)
+    assert {part.open_encoder().fingerprint for part in again.parts} == {own}  # type: ignore[attr-defined]
+    again.add(TOOLS)
+    assert len(again.search(["w20 w21"], 5)[0]) == 5
+
+
+def test_parts_that_need_two_encoders_are_refused(tmp_path: Path) -> None:
+    data = [TrainingSet(learnable(train=16))]
+    trained = colt(epochs=1)
+    trained.fit([TrainingSet(DATA)], tmp_path / "colt")
+    dense, through = Dense(options(tmp_path)), Masstool(MasstoolOptions(through=True))
+    for parts in ([trained, dense], [through, dense], [trained, through]):
+        with pytest.raises(BadModel, match="use one encoder"):
+            Hybrid(parts=parts).fit(data, tmp_path / "model")
