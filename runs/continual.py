@@ -256,7 +256,7 @@ def _before(plan: Plan, job: Job) -> set[str]:
 def _is_own(plan: Plan, row: Mapping[str, Any]) -> bool:
     told = row.get(STUDY, {})
     same = told.get("encoder") == plan.encoder_name and told.get("settings") == list(plan.settings)
-    return told.get("name") == NAME and row["dataset"] == Path(plan.data).name and same
+    return bool(told.get("name") == NAME and row["dataset"] == Path(plan.data).name and same)
 
 
 def main() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -64,9 +64,9 @@ def edited(tools: Sequence[Tool], rounds: int) -> list[Tool]:
 
 def edit(tool: Tool, rng: np.random.Generator) -> Tool:
     """One change, drawn from those that change the document; a tool that none of them changes stays as it is."""
-    changes = [_without_a_sentence, _shuffled, _reworded]
+    changes: list[Callable[[Tool, np.random.Generator], Tool]] = [_without_a_sentence, _shuffled, _reworded]
     for at in rng.permutation(len(changes)).tolist():
-        made = changes[at](tool, rng)
+        made: Tool = changes[at](tool, rng)
         if made.document() != tool.document():
             return made
     return tool

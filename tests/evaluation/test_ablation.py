@@ -144,18 +144,30 @@ def test_a_misled_tower_errs_as_often_as_asked(plan: Plan) -> None:
     assert tower is not None
     texts = [text for name in ("train", "dev", "test") for _, text in scenes().split(name).requests]
     assert np.mean(np.array(model.need(texts)) >= 0.5) > 0.95
-    before = set[int]()
-    for accuracy in (0.9, 0.6):
+    vectors, before = found.encoder.encode(texts), set[int]()
+    own = Tower.states(tower, vectors)
+    assert own is not None
+    for accuracy in (0.9, 0.8, 0.7, 0.6):
         made = misled.tower(tower, model, texts, found.prompts, accuracy)
-        assert made.accuracy == pytest.approx(accuracy, abs=0.1)
-        vectors = found.encoder.encode(texts)
-        own, other = Tower.states(tower, vectors), made.tower.states(vectors)
-        assert own is not None
-        assert other is not None
-        changed = set(np.flatnonzero(np.abs(own - other).sum(1)).tolist())
-        assert before <= changed
-        assert len(changed) / len(texts) == pytest.approx(1 - accuracy, abs=0.1)
+        assert made.accuracy == pytest.approx(accuracy, abs=0.5 / len(texts) + 1e-9)
+        states = made.tower.states(vectors)
+        assert states is not None
+        # An independent count: what the head says of the states that are served.
+        judged = states @ tower.numbers["output"] + tower.numbers["output_bias"]
+        scale, shift = (getattr(model._head, name) for name in ("scale", "shift"))
+        assert np.mean(scale * judged + shift >= 0) == pytest.approx(made.accuracy)
+        changed = set(np.flatnonzero(np.abs(own - states).sum(1)).tolist())
+        assert before < changed
         before = changed
+    model.retune({"kin": 1.0}, made.tower)
+    model.add(found.test.tools)
+    asked = {at: model._asked(vectors[at])[0].vector for at in range(len(texts))}
+    model.retune({"kin": 1.0}, tower)
+    model.add(found.test.tools)
+    moved = {at for at, vector in asked.items() if np.abs(vector - model._asked(vectors[at])[0].vector).max() > 1e-6}
+    assert moved == {at for at in changed if model._asked(vectors[at])[1]}  # who has neighbours feels the gate
+    kind = misled.tower(tower, model, texts, found.prompts, 1.0)
+    assert (kind.tower.share, kind.accuracy) == (0.0, np.mean(np.array(model.need(texts)) >= 0.5))
 
 
 def test_a_split_that_was_trained_on_is_refused(plan: Plan, tmp_path: Path) -> None:

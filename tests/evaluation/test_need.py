@@ -149,13 +149,18 @@ def test_the_page_has_the_headline_first_and_the_pooled_figure_last(tmp_path: Pa
         need_row("pooled", 0.999, dataset="all", split="test+no_tool.test", variant="trained-on-all"),
         need_row("left out", 0.8, left_out="clinc", dataset="all", split="test+no_tool.test.clinc"),
         need_row("left out", 0.6, left_out="toollens", dataset="toollens", split="test+no_tool.test"),
+        need_row(
+            "left out", 0.5, left_out="toollens", dataset="toollens", split="test+no_tool.test", variant="shipped"
+        ),
         scored(),
     ]
     write_rows(tmp_path, *rows)
     page = report.make(tmp_path, with_plots=False).texts["README.md"]
     assert page.index("Is a tool needed?") < page.index("one by one") < page.index("for comparison only")
     assert page.index("for comparison only") < page.index("## mine")
-    assert "| head, trained without it | 2, one by one | 70.00 | 60.00 |" in page
+    assert "| head, trained without it | 2 of 2 | 70.00 | 60.00 |" in page
+    assert "| head, trained without it | 1 of 2 | 60.00 | 60.00 |" in page
+    assert "| head, as it comes with the package | 1 of 2 | 50.00 | 50.00 |" in page
     assert "| clinc | head, trained without it | 10 | 80.00 | 70.00–80.00 |" in page
     assert "## all" not in page
     assert "## toollens" not in page

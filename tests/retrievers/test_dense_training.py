@@ -200,7 +200,7 @@ def test_more_tools_than_candidates(trained: Trained, tmp_path: Path) -> None:
 def test_the_bonus_chosen_on_dev_goes_to_tools_that_training_has_not_seen(
     trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toolscout.training.bi_encoder._Task.new_bonus", lambda task: 0.07)
+    monkeypatch.setattr("toolscout.training.bi_encoder.EncoderTask.new_bonus", lambda task: 0.07)
     data = learnable(used=14)
     model = Dense(options(trained.source, epochs=1))
     model.fit([TrainingSet(data)], tmp_path)

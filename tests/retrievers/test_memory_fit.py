@@ -31,7 +31,8 @@ def test_fit_remembers_the_train_split_and_leaves_a_model(tmp_path: Path, monkey
     assert loaded.options == made.options
     assert recall(loaded, data, "test") == recall(made, data, "test")
     fit = read_model(tmp_path / "model")["fit"]
-    assert fit == {"seconds": report.seconds, "device": "cpu", "parameters": report.parameters, "dev": report.dev}
+    about = {"seconds": report.seconds, "device": "cpu", "parameters": report.parameters, "dev": report.dev}
+    assert fit == {**about, "notes": []}
     assert not (tmp_path / "model" / "encoded").exists()
 
 

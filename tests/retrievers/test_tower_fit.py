@@ -18,7 +18,7 @@ from toolscout.errors import BadDataset, BadModel
 from toolscout.evaluation.run import seen_by
 from toolscout.nn.tower import Tower
 from toolscout.retrievers import _tower_fit
-from toolscout.retrievers._tower_choice import Choice, DevScores, Weights, choose
+from toolscout.retrievers._tower_choice import Choice, DevScores, Weights, choose, standard_error
 from toolscout.retrievers._tower_options import MasstoolOptions
 from toolscout.retrievers.base import TrainedOn, TrainingSet, load_model, read_model, trained_on
 from toolscout.retrievers.masstool import Masstool
@@ -39,7 +39,7 @@ def test_what_was_chosen_on_dev_is_what_is_served(tmp_path: Path, monkeypatch: p
 
     def chosen(dev: DevScores, *args: Any, **given: Any) -> Choice:
         found = choose(dev, *args, **given)
-        weights = replace(found.weights, kin=0.5, votes=0.2, new_bonus=0.05, cover=0.0)  # so that all of it counts
+        weights = replace(found.weights, kin=0.5, votes=0.2, new_bonus=0.05)  # so that all of it counts
         caught.append((dev, replace(found, weights=weights)))
         return caught[-1][1]
 
@@ -165,6 +165,17 @@ def test_a_seed_gives_one_model(tmp_path: Path) -> None:
     assert files[0] == files[1] != files[2]
 
 
+def test_the_saved_model_ranks_as_the_fitted_one(tmp_path: Path) -> None:
+    for made in (masstool(epochs=1), colt(epochs=1)):
+        made.fit([TrainingSet(DATA)], tmp_path / made.name)
+        opened = type(made).load(tmp_path / made.name, HashedWords())
+        assert opened.search(TEST, 60) == made.search(TEST, 60)
+        edited = [replace(tool, description=f"{tool.description} and more") for tool in DATA.tools]
+        for one in (made, opened):
+            one.add(edited)
+        assert opened.search(TEST, 60) == made.search(TEST, 60)
+
+
 def test_an_interrupted_fit_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolscout.retrievers._requests._CHUNK", 16)
     chat = write_prompts(tmp_path / "chat")
@@ -234,7 +245,8 @@ def dev_scores(scores: list[list[float]], gold: list[set[int]], known: int, vote
     none = np.zeros((count, count), dtype=np.float32)
     around = np.zeros_like(requests)
     eye = np.eye(count, dtype=np.float32)
-    return DevScores(requests, around, np.array(votes, dtype=np.float32), eye, none, marked, np.arange(count) >= known)
+    heard, new, scenes = np.array(votes, dtype=np.float32), np.arange(count) >= known, np.arange(len(gold))
+    return DevScores(requests, around, heard, eye, none, marked, new, scenes)
 
 
 def tower(**numbers: float) -> Tower:
@@ -266,9 +278,22 @@ def test_votes_count_as_much_as_dev_says_and_as_much_as_it_allows() -> None:
     assert found.weights.votes == 0
 
 
+def test_a_part_that_may_be_better_by_chance_is_left_out() -> None:
+    """Votes find what is else missed: for one scene in forty, or for every second one."""
+    missed, found = [0.9, 0.8, 0.7, 0.6, 0.5, 0.1], [0.1, 0.8, 0.7, 0.6, 0.5, 0.9]
+    for helped, counts in ((1, False), (20, True)):
+        scores = [missed] * helped + [found] * (40 - helped)
+        dev = dev_scores(scores, [{5}] * 40, 6, [[0.0, 0.3, 0, 0, 0, 0.3]] * 40)
+        votes = choose(dev, tower(), layers=False, around=True).weights.votes
+        assert (votes > 0.1) is counts
+    by_scene = standard_error(np.array([1.0, 1.0, 0.0, 0.0]), np.array([0, 0, 1, 1]))
+    assert by_scene == pytest.approx(np.sqrt(2) / 4)
+    assert standard_error(np.array([1.0, 1.0, 0.0, 0.0]), np.arange(4)) == pytest.approx(0.25)
+
+
 def test_without_dev_what_was_learned_counts() -> None:
     none = dev_scores([[0.5, 0.1]], [{0}], 2, [[0.0, 0.0]])
-    empty = DevScores(none.requests[:0], none.around, none.votes[:0], none.tools, none.terms, none.gold[:0], none.new)
+    empty = replace(none, requests=none.requests[:0], votes=none.votes[:0], gold=none.gold[:0], scenes=none.scenes[:0])
     found = choose(empty, tower(graph=0.7, votes=0.4), layers=True, around=True)
     assert found == Choice(Weights(graph=pytest.approx(0.7), kin=1.0, votes=pytest.approx(0.4)), {})
     assert choose(empty, tower(), layers=False, around=False).weights == Weights()

@@ -41,7 +41,7 @@ _FORECASTS = {
     "need_ece": "need: calibration error (less is better)",
 }
 _LABEL = max(map(len, _FORECASTS.values())) + 2
-_HEADLINES = ("recall@5", "ndcg@5", "comp@5", "new_recall@5", "known_recall@5", "need_auroc", "right@5")
+_HEADLINES = ("recall@5", "ndcg@5", "comp@5", "new_recall@5", "known_recall@5", "right@5")
 
 
 def show(done: Sequence[Evaluation], names: Sequence[str], several: bool) -> None:

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from toolscout.evaluation._lines import Line, Row, percent
+from toolscout.evaluation.ablation import place
 from toolscout.evaluation.study import STUDY
 
 Table = Callable[[Sequence[str], Iterable[Mapping[str, str]]], str]
@@ -121,7 +122,7 @@ def _variants(lines: Sequence[Line]) -> Iterator[dict[str, str]]:
         cells["commit"] = ", ".join(dict.fromkeys(str(row.get("commit") or "") for row in line.rows))
         if accuracy := line.values("detector_accuracy"):
             cells["variant"] = f"detector right for {100 * fmean(accuracy):.0f} %"
-    yield from found.values()
+    yield from (found[name] for name in sorted(found, key=place))
 
 
 def _difference(line: Line) -> dict[str, str]:

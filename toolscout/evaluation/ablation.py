@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import numpy as np
 
@@ -346,7 +346,11 @@ def against(full: Scores, other: Scores) -> dict[str, list[float]]:
     return found
 
 
+def place(variant: str) -> int:
+    """Where a variant stands in tables."""
+    return next((number for number, one in enumerate(VARIANTS) if one.name == variant), len(VARIANTS))
+
+
 def sorted_rows(found: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """Rows in the order of the variants."""
-    order = {one.name: number for number, one in enumerate(VARIANTS)}
-    return sorted(found, key=lambda row: (order.get(cast(str, row[STUDY]["variant"]), len(order)), row["seed"]))
+    return sorted(found, key=lambda row: (place(row[STUDY]["variant"]), row["seed"]))

@@ -32,9 +32,16 @@ class MisledTower(Tower):
 
     def prompt(self, vector: Floats) -> int | None:
         """The number of the prompt that stands in for a request; a larger share takes those of a smaller one too."""
-        drawn = hashlib.blake2b(np.asarray(vector, dtype=np.float16).tobytes(), digest_size=16).digest()
-        chance = int.from_bytes(drawn[:8], "big") / 2**64
-        return int.from_bytes(drawn[8:], "big") % len(self.others) if chance < self.share else None
+        drawn = _drawn(vector)
+        return int.from_bytes(drawn[8:], "big") % len(self.others) if _chance(drawn) < self.share else None
+
+
+def _drawn(vector: Floats) -> bytes:
+    return hashlib.blake2b(np.asarray(vector, dtype=np.float16).tobytes(), digest_size=16).digest()
+
+
+def _chance(drawn: bytes) -> float:
+    return int.from_bytes(drawn[:8], "big") / 2**64
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +53,23 @@ class Misled:
 
 
 def tower(honest: Tower, model: Masstool, requests: Sequence[str], prompts: Sequence[str], accuracy: float) -> Misled:
-    """A tower whose accuracy on these requests, all of which need a tool, is brought down to about this."""
+    """A tower whose accuracy on these requests, all of which need a tool, is brought down to this; never raised.
+
+    Only prompts that it judges right stand in: so whoever is misled is surely judged wrong.
+    """
     needs, others = model.need(requests), model.need(prompts) if prompts else None
     if needs is None or others is None:
         raise BadRequest("the model has no detection tower that could err; train it with prompts that need no tool")
+    sure = [text for text, need in zip(prompts, others, strict=True) if need < _HALF]
+    if not sure:
+        raise BadRequest("the detection tower takes every prompt for one that needs a tool; train it for longer")
     encoder = model.open_encoder()
-    states = honest.states(encoder.encode(list(prompts)))
+    states = honest.states(encoder.encode(sure))
     assert states is not None  # it forecasts, so it has them
-    right, wrong = np.array(needs) >= _HALF, np.array(others) >= _HALF
-    reach = float(right.mean()) - float(wrong.mean())
-    share = min(1.0, max(0.0, (float(right.mean()) - accuracy) / reach)) if reach > 0 else 0.0
-    made = MisledTower(honest.numbers, honest.transfer, states, share)
-    stand_ins = [made.prompt(vector) for vector in encoder.encode(list(requests))]
-    judged = [own if at is None else wrong[at] for own, at in zip(right, stand_ins, strict=True)]
-    return Misled(made, float(np.mean(judged)))
+    right = np.array(needs) >= _HALF
+    chances = np.array([_chance(_drawn(vector)) for vector in encoder.encode(list(requests))])
+    lost = max(0, int(right.sum()) - round(accuracy * len(right)))
+    # Those with the least chances are misled: the share is where the first stands that is not.
+    share = float(np.append(np.sort(chances[right]), 1.0)[lost]) if lost else 0.0
+    left = right & (chances >= share)
+    return Misled(MisledTower(honest.numbers, honest.transfer, states, share), float(left.mean()))

@@ -17,8 +17,6 @@ from toolscout.errors import BadModel
 from toolscout.nn.encoder import CARD_FILE, Encoder
 from toolscout.nn.need import NEED_FILE, NeedHead
 from toolscout.nn.tower import TOWER_FILE, VIEWS, Asked, Tower, unit
-from toolscout.retrievers._cover import DEPTH, covered
-from toolscout.retrievers._names import EXACT_BONUS
 from toolscout.retrievers._newcomers import Newcomers
 from toolscout.retrievers._past import Entry, Neighbour, Past
 from toolscout.retrievers._requests import vectors_of, with_digests
@@ -152,28 +150,7 @@ class TowerRetriever(Newcomers):
                     votes[tool_id] = votes.get(tool_id, 0.0) + sign * weight
             weight = float(getattr(self.options, "votes", 0.0))
             self._local.bonuses = ({i: weight * vote / length for i, vote in votes.items() if weight}, length)
-            if not getattr(self.options, "cover", 0.0):
-                return super().nearest(request, search, k, allowed)
-            return self._covering(request, search, k, allowed)
-
-    def _covering(self, request: str, search: Floats, k: int, allowed: Allowed | None) -> Pairs:
-        """The best of all tools ranked as a set, whoever asks; `allowed` only leaves tools out."""
-        first = super().nearest(request, search, DEPTH, None)
-        named = [pair for pair in first if pair[1] >= EXACT_BONUS / 2]
-        others = first[len(named) :]
-        rows = np.array([self._rows.row(tool_id) for tool_id, _ in others], dtype=np.int64)
-        scores = np.array([score for _, score in others], dtype=np.float32)
-        ranked = list(named)
-        if others:
-            order, reached = covered(scores, self._table.rows(rows), self.options.cover)
-            ranked += [(others[i][0], score) for i, score in zip(order.tolist(), reached.tolist(), strict=True)]
-        found = [pair for pair in ranked if allowed is None or allowed.permits(pair[0])]
-        if len(found) < k and len(first) == DEPTH:
-            # Those below keep their order and their distances from the last of the set.
-            known, shift = {tool_id for tool_id, _ in ranked}, ranked[-1][1] - others[-1][1] if others else 0.0
-            below = super().nearest(request, search, k + DEPTH, allowed)
-            found += [(tool_id, score + shift) for tool_id, score in below if tool_id not in known]
-        return found[:k]
+            return super().nearest(request, search, k, allowed)
 
     def _bonuses(self, vector: Floats, k: int, allowed: Allowed | None, named: Sequence[str]) -> Mapping[str, float]:
         votes, length = self._local.bonuses

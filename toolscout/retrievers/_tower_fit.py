@@ -49,6 +49,7 @@ class Material:
     gold: list[Ints]
     dev_gold: list[Ints]
     scenes: Ints
+    dev_scenes: Ints
 
     @property
     def requests(self) -> list[str]:
@@ -81,9 +82,13 @@ def material(data: Sequence[TrainingSet]) -> Material:
     rows = {tool.id: by_digest.setdefault(tool.digest(), len(by_digest)) for tool in dataset.tools}
     train, dev = (_golds(kept.get(role, {}), rows) for role in (_TRAIN, _DEV))
     # Not the published numbers of scenes: there the same tools stand under several.
+    return Material(dataset, _DEV if _DEV in kept else "", rows, train, dev, _scenes(train), _scenes(dev))
+
+
+def _scenes(golds: Sequence[Ints]) -> Ints:
+    """Numbers for the scenes of requests: a scene is a distinct set of gold tools."""
     numbers: dict[tuple[int, ...], int] = {}
-    scenes = [numbers.setdefault(tuple(gold.tolist()), len(numbers)) for gold in train]
-    return Material(dataset, _DEV if _DEV in kept else "", rows, train, dev, np.array(scenes, dtype=np.int64))
+    return np.array([numbers.setdefault(tuple(gold.tolist()), len(numbers)) for gold in golds], dtype=np.int64)
 
 
 def _golds(qrels: Qrels, rows: Mapping[str, int]) -> list[Ints]:
@@ -146,8 +151,8 @@ def fit(
     if not options.through:
         from toolscout.training.tower_task import learn_frozen
 
-        maps = not _knows(retriever, both)
-        learned = learn_frozen(known, both.dev_gold, vectors, parts, folder, identity, progress, maps)
+        fresh = not _knows(retriever, both)
+        learned = learn_frozen(known, both.dev_gold, vectors, parts, folder, identity, progress, fresh)
     if progress:
         progress("choosing on dev", 0, 0)
     retriever.remove(retriever.ids())
@@ -173,7 +178,7 @@ def _knows(retriever: TowerRetriever, both: Material) -> bool:
     """Whether the encoder was trained on some of these requests.
 
     It then has moved them to their tools already, further than it will move new ones: to learn from where they are how
-    vectors should be moved on would learn the wrong thing (ToolLens unseen_tool.dev: NDCG@5 .53 instead of .59).
+    vectors should be moved on, or whom to listen to, would learn the wrong thing.
     """
     folder = getattr(retriever.open_encoder(), "folder", None)
     seen = TrainedOn.load(folder) if isinstance(folder, Path) else TrainedOn()
@@ -300,5 +305,5 @@ def _gathered(
         retriever._views = {key: view.astype(np.float16) for key, view in zip(keys, views, strict=True)}
     new = np.ones(known.tools, dtype=bool)
     new[[both.rows[tool.id] for tool in both.dataset.tools if tool.digest() in retriever._seen.tools]] = False
-    scores = DevScores.of(retriever, vectors.dev, both.dev_gold, both.rows, tools, terms, new)
+    scores = DevScores.of(retriever, vectors.dev, both.dev_gold, both.rows, tools, terms, new, both.dev_scenes)
     return choose(scores, tower, layers=parts.graph.layers > 0, around=parts.around.neighbours > 0)

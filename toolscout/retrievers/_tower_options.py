@@ -42,8 +42,7 @@ class MasstoolOptions(NeighbourOptions, LearningOptions, GraphOptions, EncoderOp
 
     `no_tool`: a folder of prompts that need no tool, which the detection tower learns from; without it the model cannot
     tell whether a tool is needed. Chosen on dev beside `graph` and `new_bonus`: `kin`, what neighbours count in the
-    vector that is searched with, `votes`, what the tools that they used get, and `cover`, how much each tool that is
-    found takes away from those like it. `share`: of the neighbours at most so
+    vector that is searched with, and `votes`, what the tools that they used get. `share`: of the neighbours at most so
     much is of one source, where others have some too.
     """
 
@@ -54,7 +53,6 @@ class MasstoolOptions(NeighbourOptions, LearningOptions, GraphOptions, EncoderOp
     graph: float = 0.3
     kin: float = 1.0
     votes: float = 0.1
-    cover: float = 0.0
     new_bonus: float = 0.0
     share: float = 0.5
     keep: int = 100_000
@@ -67,10 +65,8 @@ class MasstoolOptions(NeighbourOptions, LearningOptions, GraphOptions, EncoderOp
         _check(self.graph, self.new_bonus, self.keep, self.own, bool(self.start) and not self.through)
         if self.through and self.encoder:
             raise BadModel("encoder names one that stays as it is; to train through one, name its weights by start")
-        if not (self.kin >= 0 and self.votes >= 0 and 0 <= self.cover <= 1 and 0 < self.share <= 1):
-            raise BadModel(
-                f"kin and votes must be 0 or more, cover from 0 to 1, share above 0 and at most 1, got {self}"
-            )
+        if not (self.kin >= 0 and self.votes >= 0 and 0 < self.share <= 1):
+            raise BadModel(f"kin and votes must be 0 or more, share above 0 and at most 1, got {self}")
 
 
 def _check(graph: float, new_bonus: float, keep: int, own: float, start_alone: bool) -> None:

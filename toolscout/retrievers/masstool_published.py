@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -234,9 +235,9 @@ class MasstoolPublished(Documents):
             pool = VectorTable.load(folder / _POOL)
             try:
                 digests = json.loads((folder / _TOOLS).read_text())
-                with np.load(folder / _TOWER, allow_pickle=False) as arrays:
+                with (folder / _TOWER).open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                     loaded._take({name: arrays[name] for name in arrays}, digests, pool.rows(np.arange(len(pool))))
-            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, BadZipFile) as error:
                 raise BadModel(f"{folder / _TOWER} cannot be read ({error}); train the model again") from None
         return loaded
 

@@ -47,9 +47,15 @@ class TowerOptions:
 
 
 class Net:
-    """The learned numbers. `maps`: whether vectors of a frozen encoder are moved, since it cannot move them itself."""
+    """The learned numbers.
 
-    def __init__(self, dimension: int, options: TowerOptions, device: torch.device, maps: bool) -> None:
+    `maps`: whether vectors of a frozen encoder are moved, since it cannot move them itself. `attends`: whether it is
+    learned whom to listen to; otherwise neighbours are heard by their cosine.
+    """
+
+    def __init__(
+        self, dimension: int, options: TowerOptions, device: torch.device, *, maps: bool, attends: bool = True
+    ) -> None:
         """Begin with what needs no learning: a request's own vector counts most, its neighbours and the graph less.
 
         Numbers that these options have no use for are not there.
@@ -84,7 +90,8 @@ class Net:
             numbers |= {"output": torch.randn(hidden) / math.sqrt(hidden), "output_bias": torch.tensor(0.0)}
         if maps:
             numbers |= {"request_map": torch.zeros(d, d), "tool_map": torch.zeros(d, d)}
-        self.numbers = {name: Parameter(value.to(device)) for name, value in numbers.items()}
+        fixed = () if attends else ("attend", "own")
+        self.numbers = {name: Parameter(value.to(device), name not in fixed) for name, value in numbers.items()}
 
     def positive(self, name: str) -> Tensor:
         """A number that never falls below 0."""

@@ -60,12 +60,12 @@ def learn_frozen(
     folder: Path,
     identity: str,
     report: Report | None = None,
-    maps: bool = True,
+    fresh: bool = True,
 ) -> LearnedTower:
-    """Train on the vectors of an encoder that stays as it is; `maps`: its vectors may be moved."""
+    """Train on the vectors of an encoder that stays as it is; `fresh`: it was not trained on these requests itself."""
     device = pick_device(options.learning.device)
     torch.manual_seed(options.learning.seed)
-    net = Net(vectors.tools.shape[1], options, device, maps=maps)
+    net = Net(vectors.tools.shape[1], options, device, maps=fresh, attends=fresh)
     task = _FrozenTask(net, known, dev, vectors, options)
     return _trained(task, net, options, folder, identity, report)
 
@@ -111,7 +111,7 @@ def _trained(
     trained = run(task, schedule, checkpoints, report)
     best = checkpoints.read_best()
     average = round(float(best.get(AVERAGE, torch.tensor(1.0))), 4)
-    size = sum(parameter.numel() for parameter in task.parameters().values())
+    size = sum(parameter.numel() for parameter in task.parameters().values() if parameter.requires_grad)
     numbers = {name.removeprefix(_PREFIX): value for name, value in best.items() if name.startswith(_PREFIX)}
     return LearnedTower(served(net, numbers), trained, checkpoints, size, task.device, average)
 
