@@ -137,7 +137,7 @@ def choose(dev: DevScores, tower: Tower, *, layers: bool, around: bool) -> Choic
 
 
 def _simplest(tried: Sequence[tuple[Weights, Doubles]], scenes: Ints) -> Weights:
-    """Of the weights that are within two standard errors of the best, those with the fewest parts; of these the best."""
+    """Of the weights within two standard errors of the best those with the fewest parts, and of these the best."""
     means = [float(values.mean()) for _, values in tried]
     best = tried[int(np.argmax(means))][1]
 
