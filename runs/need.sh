@@ -11,6 +11,6 @@ python -m runs.need
 rm -rf results/mixed.jsonl results/mixed.scores
 for prompts in no_tool:tooldet_test no_tool:test; do
   toolscout evaluate toollens toolbench-g3 ultratool simpletoolquestions sealtools:test_in sealtools:test_out bundled \
-    --no-tool $prompts --retriever hybrid --retriever bm25 --drop-seen --json results/mixed.jsonl
+    --no-tool $prompts --retriever hybrid --drop-seen --json results/mixed.jsonl
 done
 toolscout results
