@@ -139,10 +139,11 @@ def queries(scout: Scout, watch: Stopwatch, requests: Sequence[str], repeats: in
     """Times of a request end to end and in parts: medians over the requests, then over the repeats."""
     for request in requests[:_WARM_UP]:
         scout.search(request, K)
-    rounds = []
+    dense, rounds = parts_of(scout).dense, []
     for _ in range(repeats):
         parts = []
         for request in requests:
+            dense.forget_requests()
             watch.spent.clear()
             scout.search(request, K)
             parts.append(_apart(watch.spent))
@@ -199,10 +200,8 @@ def _is(found: str, tool_id: str, kind: str) -> bool:
 
 
 def callers(scout: Scout, requests: Sequence[str], repeats: int) -> Values:
-    """A caller allowed some tools, by namespaces and by ids, against one allowed all.
-
-    Each asks all requests before the next does: a request asked again at once would not be encoded again.
-    """
+    """A caller allowed some tools, by namespaces and by ids, against one allowed all; each request is encoded anew."""
+    dense = parts_of(scout).dense
     who: dict[str, Allowed | None] = {"all": None, **restricted(scout.store)}
     found: Values = {"share": ALLOWED_SHARE}
     for name, allowed in who.items():
@@ -215,6 +214,7 @@ def callers(scout: Scout, requests: Sequence[str], repeats: int) -> Values:
         for name, allowed in who.items():
             times = []
             for request in requests:
+                dense.forget_requests()
                 started = time.perf_counter()
                 scout.search(request, K, allowed)
                 times.append((time.perf_counter() - started) * 1000)

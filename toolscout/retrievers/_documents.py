@@ -283,6 +283,10 @@ class Documents:
         """The unit vector of a request; one that was searched just now is not encoded again."""
         return self._encoded(request)
 
+    def forget_requests(self) -> None:
+        """Let go of the vectors of recent requests: one that is timed again must be encoded again."""
+        self._vectors = {}
+
     def _encode(self, requests: Sequence[str]) -> None:
         """Encode requests together, and keep the vectors of the latest: they are asked for again."""
         kept = self._vectors
