@@ -141,9 +141,10 @@ def _simplest(tried: Sequence[tuple[Weights, Doubles]], scenes: Ints) -> Weights
     means = [float(values.mean()) for _, values in tried]
     best = tried[int(np.argmax(means))][1]
 
-    def order(index: int) -> tuple[int, float]:
-        weights = tried[index][0]
-        return sum(map(bool, (weights.graph, weights.kin, weights.votes))), -means[index]
+    def order(index: int) -> tuple[int, int, float]:
+        # Votes before the others: they tell also of what is learned after training.
+        graph, kin, votes = (bool(part) for part in (tried[index][0].graph, tried[index][0].kin, tried[index][0].votes))
+        return graph + kin + votes, graph + kin, -means[index]
 
     for index in sorted(range(len(tried)), key=order):
         behind = best - tried[index][1]

@@ -25,7 +25,7 @@ _LOOK_EVERY = 16
 _CLIP = 1.0
 _KEPT = "task."
 # The default, said aloud: some versions of torch warn where sparse matrices are made without saying it.
-torch.sparse.check_sparse_tensor_invariants.disable()
+torch.sparse.check_sparse_tensor_invariants.disable()  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ class Net:
     """
 
     def __init__(
-        self, dimension: int, options: TowerOptions, device: torch.device, *, maps: bool, attends: bool = True
+        self, dimension: int, options: TowerOptions, device: torch.device, maps: bool, attends: bool = True
     ) -> None:
         """Begin with what needs no learning: a request's own vector counts most, its neighbours and the graph less.
 
