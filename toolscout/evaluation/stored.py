@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolscout.evaluation._vectors import request_vectors, tool_vectors
+from toolscout.retrievers._documents import EncoderFront
 from toolscout.retrievers.base import FitProgress, Floats, TextEncoder
 from toolscout.tool import Tool
 
@@ -18,12 +19,13 @@ _AT_ONCE = 2048
 _CHARS = 4_000
 
 
-class StoredEncoder:
+class StoredEncoder(EncoderFront):
     """Stands in front of an encoder with the vectors of known texts; others are encoded when they are asked for."""
 
     def __init__(self, encoder: TextEncoder, requests: dict[str, Floats], documents: dict[str, Floats]) -> None:
         """Use `of`."""
-        self._encoder, self._requests, self._documents = encoder, requests, documents
+        super().__init__(encoder)
+        self._requests, self._documents = requests, documents
 
     @classmethod
     def of(
@@ -51,27 +53,6 @@ class StoredEncoder:
         if tools:
             texts = [tool.document() for tool in tools]
             self._documents.update(zip(texts, tool_vectors(tools, self._encoder, cache), strict=True))
-
-    @property
-    def fingerprint(self) -> str:
-        """That of the encoder."""
-        return self._encoder.fingerprint
-
-    @property
-    def dimension(self) -> int:
-        """That of the encoder."""
-        return self._encoder.dimension
-
-    @property
-    def parameters(self) -> int:
-        """That of the encoder, 0 where it does not say."""
-        return int(getattr(self._encoder, "parameters", 0))
-
-    @property
-    def folder(self) -> Path | None:
-        """That of the encoder, where it has one: it says what the encoder was trained on."""
-        folder = getattr(self._encoder, "folder", None)
-        return folder if isinstance(folder, Path) else None
 
     def encode_request(self, text: str) -> Floats:
         """The unit vector of one request."""

@@ -48,14 +48,12 @@ class EncoderOptions(Options):
     graph_above: int = 200_000
 
 
-class SharedEncoder:
-    """One encoder for several parts of a hybrid: a request that all of them ask for at once is encoded once."""
+class EncoderFront:
+    """Stands in front of an encoder and passes for it."""
 
     def __init__(self, encoder: TextEncoder) -> None:
-        """Stand in front of an encoder."""
+        """In front of this one."""
         self._encoder = encoder
-        self._recent: OrderedDict[str, Floats] = OrderedDict()
-        self._lock = threading.Lock()
 
     @property
     def fingerprint(self) -> str:
@@ -77,6 +75,16 @@ class SharedEncoder:
         """That of the encoder, where it has one: it says what the encoder was trained on."""
         folder = getattr(self._encoder, "folder", None)
         return folder if isinstance(folder, Path) else None
+
+
+class SharedEncoder(EncoderFront):
+    """One encoder for several parts of a hybrid: a request that all of them ask for at once is encoded once."""
+
+    def __init__(self, encoder: TextEncoder) -> None:
+        """Stand in front of an encoder."""
+        super().__init__(encoder)
+        self._recent: OrderedDict[str, Floats] = OrderedDict()
+        self._lock = threading.Lock()
 
     def encode_request(self, text: str) -> Floats:
         """The unit vector of one request; whoever asks for the same one meanwhile waits for it."""

@@ -1,0 +1,103 @@
+"""Scout says apart that no tool is needed and that none fits."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.toys import HashedWords, catalogue
+from toolscout import Example, Scout, Tool
+from toolscout.errors import MissingEncoder
+from toolscout.need import NeedOptions
+from toolscout.nn.need import NeedHead
+
+LION = Tool("zoo", "feed_lion", "Gives the lion its dinner of fresh meat")
+
+
+@pytest.fixture
+def no_encoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(folder: Path | None = None) -> None:
+        raise MissingEncoder("run: toolscout encoder export")
+
+    monkeypatch.setattr("toolscout.retrievers.dense.Encoder.load", missing)
+
+
+class Poems(HashedWords):
+    """The toy encoder with a head beside it: whatever has the word "poem" in it needs no tool."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.folder = folder
+        poem, nothing = self.encode_request("poem"), np.zeros(1, dtype=np.float32)
+        NeedHead(poem[None], nothing, np.array([-20], dtype=np.float32), 3.0, 1.0, 0.0, self.fingerprint).save(folder)
+
+
+@pytest.fixture
+def poems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Poems:
+    toy = Poems(tmp_path / "encoder")
+    monkeypatch.setattr("toolscout.retrievers.dense.Encoder.load", lambda folder=None: toy)
+    return toy
+
+
+def test_three_verdicts(tmp_path: Path, poems: Poems) -> None:
+    with Scout.open(tmp_path / "tools.db") as scout:
+        scout.add([*catalogue(50), LION])
+        use, talk, other = (
+            scout.search(text) for text in ("give the lion its dinner", "poem lion dinner", "qwzx vbnm")
+        )
+        assert [one.verdict for one in (use, talk, other)] == ["use", "no_tool_needed", "nothing_fits"]
+        for one in (use, talk, other):
+            assert one.need is not None
+            assert one.fit is not None
+            assert (one.need < scout.need_options.threshold) == (one.verdict == "no_tool_needed")
+        assert (talk.hits, talk.considered[0].tool_id) == ((), LION.id)
+        assert talk.fit is not None
+        assert talk.fit >= scout.fit_options.threshold  # it would fit: what is not needed is not offered all the same
+        assert json.loads(json.dumps(talk.to_dict()))["verdict"] == "no_tool_needed"
+        assert scout.need("poem lion dinner") == pytest.approx(talk.need)
+        assert scout.need("give the lion its dinner") == pytest.approx(use.need)
+
+
+def test_the_need_threshold_is_an_option(tmp_path: Path, poems: Poems) -> None:
+    with Scout.open(tmp_path / "tools.db", need_options=NeedOptions(threshold=0.0)) as scout:
+        scout.add([*catalogue(50), LION])
+        assert scout.search("poem lion dinner").verdict == "use"
+        scout.need_options = NeedOptions(threshold=1.0)
+        assert scout.search("give the lion its dinner").verdict == "no_tool_needed"
+
+
+def test_an_exact_name_needs_its_tool_whatever_the_forecast(tmp_path: Path, poems: Poems) -> None:
+    with Scout.open(tmp_path / "tools.db") as scout:
+        scout.add([*catalogue(30), Tool("art", "write_poem", "Makes verses")])
+        answer = scout.search("write_poem about a poem")
+        assert (answer.verdict, answer.need, answer.hits[0].tool_id) == ("use", 1.0, "art/write_poem")
+        assert scout.need("write_poem") == 1.0
+
+
+def test_a_request_that_used_a_tool_before_needs_one_again(tmp_path: Path, poems: Poems) -> None:
+    with Scout.open(tmp_path / "tools.db", "memory") as scout:
+        scout.add([*catalogue(30), LION])
+        assert scout.search("poem for the hungry lion").verdict == "no_tool_needed"
+        scout.feedback(Example("poem for the hungry lion", used=(LION.id,)))
+        answer = scout.search("poem for the hungry lion")
+        assert (answer.verdict, answer.hits[0].tool_id, answer.need) == ("use", LION.id, pytest.approx(1.0, abs=1e-5))
+
+
+def test_words_alone_cannot_tell_what_is_needed(tmp_path: Path, no_encoder: None) -> None:
+    for retriever in ("hybrid", "bm25"):
+        with Scout.open(tmp_path / "tools.db", retriever) as scout:
+            scout.add([*catalogue(30), LION])
+            assert scout.search("poem lion dinner").need is None
+            assert scout.need("poem lion dinner") is None
+            assert scout.search("poem lion dinner").verdict == "use"
+
+
+def test_an_empty_catalogue_can_still_say_that_no_tool_is_needed(tmp_path: Path, poems: Poems) -> None:
+    with Scout.open(tmp_path / "tools.db") as scout:
+        answer = scout.search("poem")
+        assert (answer.verdict, answer.considered) == ("no_tool_needed", ())
+        assert "toolscout add" in answer.notes[0]
+        assert scout.search("anything").verdict == "nothing_fits"
