@@ -14,15 +14,27 @@ import toolscout
 PACKAGE = Path(toolscout.__file__).parent
 FLOORS: dict[str, int] = {
     **dict.fromkeys(("tool", "schemas", "wire", "answer", "dataset", "metrics", "errors"), 0),
-    **dict.fromkeys(("_beir_files", "prompts", "splits", "log"), 0),
+    **dict.fromkeys(("_beir_files", "prompts", "splits", "log", "arguments", "conversations", "trajectories"), 0),
     **dict.fromkeys(("catalogue", "stores"), 1),
     **dict.fromkeys(("nn", "training", "llm"), 2),
     "retrievers": 3,
     **dict.fromkeys(("scout", "_progress", "snapshot", "feedback", "background", "fit", "need", "evaluation"), 4),
+    **dict.fromkeys(("calling", "_http_calls", "agent"), 4),
     **dict.fromkeys(("cli", "cli_evaluate", "_cli", "__init__", "__main__"), 5),
 }
 FILES = sorted(PACKAGE.rglob("*.py"))
-LEARNING = {"loop", "losses", "batches", "bi_encoder", "checkpoint", "published", "detection", "tower", "tower_task"}
+LEARNING = {
+    "loop",
+    "losses",
+    "batches",
+    "bi_encoder",
+    "checkpoint",
+    "published",
+    "detection",
+    "tower",
+    "tower_task",
+    "quantizing",
+}
 HEAVY = {"torch", "transformers", "sentence_transformers"}
 
 
@@ -67,7 +79,7 @@ def learns(path: Path) -> bool:
     """Whether a file belongs to the extra "train": such files may import torch."""
     if path.parent.name == "training":
         return path.stem in LEARNING
-    return path in (PACKAGE / "nn" / "trainable.py", PACKAGE / "nn" / "graph.py")
+    return path.parent.name == "nn" and path.stem in {"trainable", "graph", "causal", "causal_engine"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))

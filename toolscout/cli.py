@@ -13,8 +13,10 @@ from toolscout import __version__, cli_evaluate
 from toolscout._cli import (
     ablating,
     adding,
+    agent,
     answering,
     browsing,
+    codes,
     data,
     demo,
     machine,
@@ -22,6 +24,7 @@ from toolscout._cli import (
     needing,
     output,
     results,
+    sharegpt,
     training,
 )
 from toolscout._cli.common import DEFAULT_STORE, Globals, Group
@@ -67,6 +70,7 @@ app.command()(browsing.show)
 app.command()(browsing.remove)
 app.command()(answering.search)
 app.command()(needing.need)
+app.command()(agent.agent)
 app.command()(adding.embed)
 app.command()(browsing.alias)
 app.command()(answering.grant)
@@ -76,7 +80,10 @@ cli_evaluate.register(app)
 app.command()(training.train)
 app.command()(ablating.ablate)
 app.command()(results.results)
+app.command()(codes.codes)
 app.command()(data.split)
+app.command()(sharegpt.export)
+app.command("import")(sharegpt.import_)
 app.command("need-data")(need_data.need_data)
 log.command()(data.export)
 app.add_typer(log, name="log")

@@ -69,6 +69,40 @@ class MissingEncoder(ToolscoutError):
     """No sentence encoder is installed; words alone can still answer."""
 
 
+class MissingLanguageModel(ToolscoutError, ImportError):
+    """No language model is installed where one is asked for."""
+
+
+class LanguageModelError(ToolscoutError):
+    """A language model that did not answer as it was asked to; retrieval can go on without it."""
+
+
+class EndpointError(LanguageModelError):
+    """An endpoint that cannot be reached, or that refuses; `status` is its last HTTP status, if it gave one."""
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        """Say what happened and what to do."""
+        super().__init__(message)
+        self.status = status
+
+
+class NotCached(LanguageModelError):
+    """A completion that is asked for offline and was never recorded."""
+
+
+class BadCompletion(LanguageModelError, ValueError):
+    """What a language model wrote, or was given to read, cannot be used.
+
+    `results` has one entry for each conversation of the call: its completions, or the error that it met. None where
+    the error stands for one conversation alone.
+    """
+
+    def __init__(self, message: str, results: Sequence[object] | None = None) -> None:
+        """Say what was wrong; keep what the other conversations got."""
+        super().__init__(message)
+        self.results = results
+
+
 class TrainingStopped(ToolscoutError):
     """A training that cannot go on; what it had reached is kept."""
 

@@ -12,6 +12,7 @@ from urllib.parse import unquote
 Schema = dict[str, Any]
 
 MAX_DEPTH = 48  # deeper, a schema says that anything goes
+MAX_REFERENCES = 200  # followed in search of a schema's properties
 MAX_ENUM = 10  # values that a slim schema lists
 TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
 # Names of types that are not JSON Schema's, as found in published tools.
@@ -157,7 +158,7 @@ def _gathered(node: Any, root: Schema, followed: set[str]) -> tuple[Schema, list
     properties, required = dict(node.get("properties", {})), list(node.get("required", ()))
     parts = list(node.get("allOf", ()))
     reference = node.get("$ref")
-    if isinstance(reference, str) and reference not in followed:
+    if isinstance(reference, str) and reference not in followed and len(followed) < MAX_REFERENCES:
         followed.add(reference)  # each only once: chains of references that fork would never end
         parts.append(resolved(root, reference))
     for part in parts:

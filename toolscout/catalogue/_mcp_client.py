@@ -9,11 +9,11 @@ import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
 from toolscout.catalogue.base import first_paragraph, safe_url
@@ -33,6 +33,16 @@ _PHRASES = {int(status): status.phrase for status in HTTPStatus}
 # The SDK logs each line that is no message with a traceback; without a handler that would reach the terminal.
 for _logger in ("mcp", "client"):
     logging.getLogger(_logger).addHandler(logging.NullHandler())
+
+
+_Answer = TypeVar("_Answer")
+
+
+class _Doing(NamedTuple):
+    """What a server is asked for, as messages say it."""
+
+    present: str
+    past: str
 
 
 class Listing(NamedTuple):
@@ -98,11 +108,33 @@ def _without_credentials(word: str) -> str:
 
 async def list_tools(server: Server, timeout: float) -> Listing:
     """All tools of the server, page by page. Whatever goes wrong, the server's process is gone afterwards."""
+
+    async def ask(transport: Any, scope: Any) -> Listing:
+        return await _list(server, transport, timeout, scope)
+
+    return await _asked(server, timeout, "reading MCP servers", _Doing("list its tools", "listed its tools"), ask)
+
+
+async def call_tool(server: Server, name: str, arguments: dict[str, Any], timeout: float) -> Any:
+    """What the server answers to one call: the SDK's CallToolResult. Its process is gone afterwards."""
+
+    async def ask(transport: Any, scope: Any) -> Any:
+        from mcp import Client
+
+        async with Client(transport, cache=None) as client:
+            return await client.call_tool(name, arguments)
+
+    return await _asked(server, timeout, "calling MCP tools", _Doing("answer the call", "answered the call"), ask)
+
+
+async def _asked(
+    server: Server, timeout: float, feature: str, doing: _Doing, ask: Callable[[Any, Any], Awaitable[_Answer]]
+) -> _Answer:
     try:
         import anyio
         import mcp  # noqa: F401
     except ImportError:
-        raise MissingExtra("reading MCP servers", "serve") from None
+        raise MissingExtra(feature, "serve") from None
     if server.command and not server.cwd and shutil.which(server.command[0]) is None:
         raise BadSource(f"{server.label}: there is no command {server.command[0]!r}; install it or give its full path")
     refusals: list[int] = []
@@ -110,7 +142,7 @@ async def list_tools(server: Server, timeout: float) -> Listing:
         try:
             with anyio.fail_after(timeout) as scope:
                 transport = _stdio(server, errors) if server.command else _http(server, timeout, refusals)
-                return await _list(server, transport, timeout, scope)
+                return await ask(transport, scope)
         except TimeoutError:
             problem = f"did not answer within {timeout:g} s; check that it is an MCP server, or allow a longer timeout"
         except Exception as error:
@@ -119,7 +151,7 @@ async def list_tools(server: Server, timeout: float) -> Listing:
                 cause = cause.exceptions[0]
             if isinstance(cause, ToolscoutError):
                 raise cause from None
-            problem = _explained(cause, server, refusals)
+            problem = _explained(cause, server, refusals, doing)
         raise BadSource(f"{server.label} {problem}{_quoted(errors)}")
 
 
@@ -214,7 +246,7 @@ class _Tap:
         return item
 
 
-def _explained(error: BaseException, server: Server, refusals: list[int]) -> str:
+def _explained(error: BaseException, server: Server, refusals: list[int], doing: _Doing) -> str:
     """What happened, in words that say what to do."""
     text = clean_text(str(error))[:300] or type(error).__name__
     if refusals:
@@ -226,8 +258,8 @@ def _explained(error: BaseException, server: Server, refusals: list[int]) -> str
     if isinstance(error, OSError):
         return f"could not be started: {text}"
     if "closed" in text.lower():
-        return "ended before it listed its tools; run it by hand to see why, and give the environment it needs"
-    return f"did not list its tools: {text}; check that it is an MCP server"
+        return f"ended before it {doing.past}; run it by hand to see why, and give the environment it needs"
+    return f"did not {doing.present}: {text}; check that it is an MCP server"
 
 
 def _quoted(errors: IO[str]) -> str:

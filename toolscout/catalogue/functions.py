@@ -56,6 +56,12 @@ def read(source: object, options: ReadOptions) -> Iterator[Tool]:
     return unique(_tools(source, options), options)
 
 
+def find(target: str) -> Callable[..., Any]:
+    """The function behind an origin's target, "module:qualified.name" or "file.py:name"."""
+    found: Callable[..., Any] = next(_named(target, ReadOptions())).function
+    return found
+
+
 def _tools(source: object, options: ReadOptions) -> Iterator[tuple[str, Tool]]:
     for number, found in enumerate(_functions(source, options), 1):
         try:

@@ -16,23 +16,25 @@ from numpy.typing import NDArray
 from toolscout._beir_files import Qrels
 from toolscout.answer import Example
 from toolscout.dataset import Dataset, request_digest
-from toolscout.errors import BadDataset, BadModel, MissingExtra
+from toolscout.errors import BadModel, MissingExtra
 from toolscout.nn.encoder import Encoder
 from toolscout.nn.need import NeedHead
 from toolscout.nn.tower import Tower, unit
-from toolscout.prompts import Prompt, read_prompts
+from toolscout.prompts import Prompt
+from toolscout.retrievers._negatives import DEV as _DEV
+from toolscout.retrievers._negatives import TRAIN as _TRAIN
+from toolscout.retrievers._negatives import read_negatives, seen_with
 from toolscout.retrievers._past import Past
 from toolscout.retrievers._requests import MAX_REQUEST_CHARS, Encoding, train_examples
 from toolscout.retrievers._tower import ENCODER_FOLDER, TowerRetriever
 from toolscout.retrievers._tower_choice import Choice, DevScores, choose
-from toolscout.retrievers.base import FitProgress, FitReport, Floats, SeenSplit, TrainedOn, TrainingSet
+from toolscout.retrievers.base import FitProgress, FitReport, Floats, TrainedOn, TrainingSet
 from toolscout.training.options import GraphOptions, NeighbourOptions
 
 if TYPE_CHECKING:
     from toolscout.training.tower import Known, TowerOptions
 
 Ints = NDArray[np.int64]
-_TRAIN, _DEV = "train", "dev"
 WEIGHTS_FOLDER = "weights"
 # Fewer training requests than this for each tool that has any, and the graph cannot say much.
 _SPARSE = 3.0
@@ -131,14 +133,14 @@ def fit(
     both = material(data)
     if len(both.gold) > options.keep and around.neighbours:
         raise BadModel(f"there are {len(both.gold):,} requests to keep; set keep to that many or more")
-    prompts = _prompts(no_tool) if around.detection else []
+    prompts = read_negatives(no_tool) if around.detection else []
     no_tool = Path(no_tool).resolve().name if prompts else ""  # a name: no path of one machine goes into rows
     known = training.Known(both.gold, both.scenes, max(both.rows.values()) + 1)
     # The edges of a batch are left out of the graph: where requests are few, something must be left of it.
     few = min(options.batch, max(1, len(both.gold) // _BATCHES))
     heard = around if prompts else replace(around, detection=0.0)
     parts = training.TowerOptions(replace(options, batch=few), options, heard)
-    seen = _seen(data, prompts, no_tool)
+    seen = seen_with(data, prompts, no_tool)
     identity = _identity(options, seen, "" if options.through else retriever.open_encoder().fingerprint)
     learned_prompts = [prompt for prompt in prompts if prompt.split == _TRAIN]
     if options.through:
@@ -186,33 +188,11 @@ def _knows(retriever: TowerRetriever, both: Material) -> bool:
     return any(request_digest(text) in known for text in both.requests)
 
 
-def _prompts(folder: str) -> list[Prompt]:
-    """The prompts to train and to calibrate on; those of other splits stay unread."""
-    if not folder:
-        return []
-    prompts = [prompt for prompt in read_prompts(folder) if prompt.split in (_TRAIN, _DEV)]
-    if not any(prompt.split == _TRAIN for prompt in prompts):
-        raise BadDataset(f"{folder} has no prompts of a split {_TRAIN!r} to learn from; name another folder")
-    return prompts
-
-
 def _identity(options: Any, seen: TrainedOn, encoder: str) -> str:
     found = hashlib.blake2b(json.dumps(asdict(options), sort_keys=True).encode(), digest_size=16)
     splits = "".join(f"{split.digest}{split.split}{split.role}" for split in seen.splits)
     found.update((splits + encoder).encode())
     return found.hexdigest()
-
-
-def _seen(data: Sequence[TrainingSet], prompts: Sequence[Prompt], no_tool: str) -> TrainedOn:
-    """What training shows the model: the prompts too, so that no split that holds one may judge it."""
-    seen = TrainedOn.of(data)
-    for role in (_TRAIN, _DEV):
-        digests = frozenset(request_digest(prompt.text) for prompt in prompts if prompt.split == role)
-        if digests:
-            name = hashlib.blake2b("".join(sorted(digests)).encode(), digest_size=16).hexdigest()
-            part = SeenSplit(no_tool, name, role, "train" if role == _TRAIN else "dev", digests)
-            seen |= TrainedOn((part,))
-    return seen
 
 
 def _through(

@@ -134,3 +134,50 @@ class NeighbourOptions:
             raise BadModel(
                 f"neighbours and detection must be 0 or more, hidden 1 or more, epsilon from -1 to 1, got {self}"
             )
+
+
+@dataclass(frozen=True)
+class GenerativeOptions:
+    """How a language model learns to write tools.
+
+    `base`: the language model to begin with, a Hugging Face folder or a GGUF file, "" for SmolLM2. `rank`: the rank of
+    its adapters, 0 trains all of its matrices. `memorise`: epochs over the tools' documents before the `epochs` over
+    requests, 0 for none; both 0 leave that stage out. `trajectories`: a file of conversations with tools, gone through
+    `agent_epochs` times. `rate` is how fast adapters learn, the ids' rows `pace` times faster. `mix`: the share of
+    requests that are joined with another one. `absent`: the share of the ids' rows that have only what their documents
+    say in a step, so that tools which come later are met. `sets`: write all tools of a request one after another, in
+    the order of their ids. `no_tool`: a folder of prompts that need no tool, to learn when none is needed; of a trained
+    model its name. `instruct_mix`: how many general texts (those prompts) are gone through for each lesson, on which
+    the model has to go on as its base does. `request_tokens`: what is longer is cut. `chunk`: tokens in memory at once.
+    """
+
+    base: str = ""
+    rank: int = 32
+    memorise: int = 1
+    epochs: int = 6
+    trajectories: str = ""
+    agent_epochs: int = 1
+    rate: float = 1e-3
+    pace: float = 3.0
+    batch: int = 64
+    mix: float = 0.3
+    absent: float = 0.5
+    sets: bool = False
+    no_tool: str = ""
+    instruct_mix: float = 0.0
+    request_tokens: int = 96
+    chunk: int = 0
+    patience: int = 0
+    seed: int = 0
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be trained with."""
+        if min(self.rank, self.memorise, self.epochs, self.agent_epochs, self.chunk, self.patience, self.seed) < 0:
+            raise BadModel(
+                f"rank, memorise, epochs, agent_epochs, chunk, patience and seed must be 0 or more, got {self}"
+            )
+        if min(self.batch, self.request_tokens) < 1 or not (self.rate > 0 and self.pace > 0):
+            raise BadModel(f"batch and request_tokens must be at least 1, rate and pace above 0, got {self}")
+        if not (0 <= self.mix <= 1 and 0 <= self.absent < 1 and 0 <= self.instruct_mix <= 1):
+            raise BadModel(f"mix and instruct_mix must be from 0 to 1, absent from 0 to below 1, got {self}")

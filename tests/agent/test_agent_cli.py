@@ -1,0 +1,108 @@
+"""toolscout agent: through Scout's verdicts, asking before it changes things."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from toolscout._cli import agent as command
+from toolscout.cli import app
+from toolscout.tool import Tool
+
+MODULE = '''
+"""Weather and letters."""
+from pathlib import Path
+
+def forecast(city: str, days: int = 1) -> str:
+    """The weather forecast of a city."""
+    return f"{days} days of sun in {city}"
+'''
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setenv("TOOLSCOUT_ENCODER", str(tmp_path / "no-encoder"))
+    monkeypatch.setenv("TOOLSCOUT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TOOLSCOUT_STORE", str(tmp_path / "tools.db"))
+    module, lines = tmp_path / "sky.py", tmp_path / "script.jsonl"
+    module.write_text(MODULE)
+    told = [
+        {"text": "I look it up."},
+        {"text": '{"tool": "forecast"}'},
+        {"text": '{"city": "Rome"}'},
+        {"text": "I know it."},
+        {"text": '{"tool": "finish"}'},
+        {"text": '{"return_type": "give_answer", "final_answer": "Sun in \\u001b[31mRome."}'},
+    ]
+    lines.write_text("".join(json.dumps(line) + "\n" for line in told))
+
+    def invoke(*words: object) -> Result:
+        return CliRunner().invoke(app, [str(word) for word in words])
+
+    assert invoke("add", module, "--no-embed").exit_code == 0
+    return lambda *words: invoke("agent", "weather forecast of the city Rome", "--llm", f"scripted:{lines}", *words)
+
+
+def test_it_calls_and_answers(run: Run) -> None:
+    done = run("--yes")
+    assert done.exit_code == 0, done.output
+    assert done.stdout == "Sun in Rome.\n"
+    assert "call: sky/forecast" in done.stderr
+    assert "observation: 1 days of sun in Rome" in done.stderr
+
+
+def test_the_trace_as_json(run: Run) -> None:
+    trace: dict[str, Any] = json.loads(run("--yes", "--json").stdout)
+    assert (trace["verdict"], trace["finish"]) == ("use", "answered")
+    assert trace["steps"][0]["arguments"] == {"city": "Rome"}
+
+
+def test_nobody_to_ask_is_a_refusal(run: Run) -> None:
+    trace = json.loads(run("--json").stdout)
+    assert trace["steps"][0]["called"] is False
+    assert "run it with --yes" in trace["steps"][0]["refusals"][0]
+
+
+def test_a_person_is_asked(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool, arguments = Tool("a", "b", annotations={"destructiveHint": True}), {"x": 1}
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    for said, wanted in ((True, ""), (False, "the user did not allow it")):
+        monkeypatch.setattr("typer.confirm", lambda *_, said=said, **__: said)
+        assert command._ask(tool, arguments) == wanted
+    assert command._ask(Tool("a", "b", annotations={"readOnlyHint": True}), arguments) == ""
+    assert not command.is_read_only(Tool("a", "b", annotations={"readOnlyHint": True, "destructiveHint": True}))
+
+
+def test_a_dry_run_calls_nothing(run: Run) -> None:
+    done = run("--dry-run")
+    assert done.exit_code == 0
+    assert done.stdout == 'sky/forecast {"city": "Rome"}\n'
+    assert "days of sun" not in done.output
+
+
+def test_without_tools(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def search(words: str) -> Result:
+        return CliRunner().invoke(app, ["agent", words, "--llm", f"scripted:{tmp_path / 'script.jsonl'}"])
+
+    done = search("zzz qqq")
+    assert done.exit_code == 1
+    assert "nothing in the catalogue fits" in done.stderr
+    monkeypatch.setattr("toolscout.need.Forecaster.need_of", lambda *_: 0.0)
+    done = search("hello there")
+    assert (done.exit_code, done.stdout) == (0, "I look it up.\n")
+
+
+@pytest.mark.parametrize("words", [("--header", "x=y"), ("--env", "no"), ("--target", "x")])
+def test_wrong_use(run: Run, words: tuple[str, str]) -> None:
+    assert run(*words).exit_code == 2
+
+
+def test_secrets_by_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", "s3cret")
+    assert command._by_namespace(["a:b:MY_KEY", "a:b:X=1=2"], "--env") == {"a:b": {"MY_KEY": "s3cret", "X": "1=2"}}

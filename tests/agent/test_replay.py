@@ -1,0 +1,155 @@
+"""Replay of recorded calls: which requests count, what is measured, and the row of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from brains import CITY, Brain, called
+
+from runs import agent as script
+from toolscout.agent import judge, replay
+from toolscout.agent.asking import Metered
+from toolscout.agent.episode import Episode, Step
+from toolscout.agent.loop import AgentOptions
+from toolscout.dataset import Dataset
+from toolscout.errors import BadDataset, BadRequest
+from toolscout.evaluation.row import read_rows
+from toolscout.llm.base import Message
+from toolscout.llm.scripted import Scripted
+from toolscout.tool import Tool
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    tools = [Tool("w", name, f"{name} of a city", input_schema=CITY) for name in ("rain", "wind", "snow", "tide")]
+    texts = {"r0": "rain please", "r1": "rain and wind", "r2": "the tide"}
+    gold = {"r0": ("w/rain",), "r1": ("w/rain", "w/wind"), "r2": ("w/tide",)}
+    Dataset("d", tools, texts, {"test": gold}).save(tmp_path / "d")
+    rows = [
+        {"tool_id": f"w/{name}", "arguments": {"city": city}, "error": "", "response": f"{name} {city}"}
+        for name in ("rain", "wind")
+        for city in ("Rome", "Oslo")
+    ]
+    (tmp_path / "d" / "cache.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path / "d"
+
+
+def brain() -> Brain:
+    """Calls what it is shown, in order, and ends."""
+
+    def pick(said: Sequence[Message]) -> str:
+        names = [line.removeprefix("- ").partition(":")[0] for line in said[0].content.splitlines() if line[:2] == "- "]
+        return names[min(called(said), len(names) - 1)]
+
+    return Brain(pick, lambda said: {"city": "Rome"} if called(said) == 0 else {"city": "Paris", "days": "x"})
+
+
+def test_the_requests_whose_gold_is_recorded(folder: Path) -> None:
+    trial = replay.read_trial(folder)
+    assert (len(trial.requests), trial.recorded, trial.of) == (2, 2, 3)
+    assert (len(trial.first(1).requests), trial.first(1).recorded) == (1, 2)
+
+
+def test_gold_tools_in_front_of_the_agent(folder: Path) -> None:
+    trial, llm = replay.read_trial(folder), Metered(brain())
+    done = replay.replay(trial, replay.front(trial, "gold", llm), llm, AgentOptions(constrain=False, steps=3))
+    assert done.row["metrics"] == {
+        "all_called": 0.5,
+        "gold_recall": 0.75,
+        "valid_arguments": 0.75,
+        "refused": 0.25,
+        "exact": 1.0,
+        "steps": 1.5,
+        "finished": 1.0,
+    }
+    assert done.row["requests"] == 2
+    assert done.row["study"] | {"agent": {}} == {
+        "name": "agent",
+        "llm": "scripted",
+        "k": 5,
+        "recorded": 2,
+        "of": 3,
+        "agent": {},
+    }
+    assert done.row["timing"]["llm_calls"] == llm.usage.conversations > 0
+    assert "pass_rate" not in done.row["metrics"]
+    assert [line["called"] for line in done.lines] == [["w/rain"], ["w/rain"]]
+    assert done.episodes[0].steps[0].observation == "rain Rome"
+
+
+def test_a_retriever_in_front_of_the_agent(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = tmp_path / "script.jsonl"
+    lines.write_text(json.dumps({"when": "", "text": '{"tool": "finish", "return_type": "give_answer"}'}) + "\n")
+    out, data = tmp_path / "agent.jsonl", str(folder)
+    words = ["--data", data, "--retriever", "bm25", "--retriever", "gold", "--llm", f"scripted:{lines}"]
+    script.main([*words, "--out", str(out), "--traces", str(tmp_path / "traces"), "--no-thoughts"])
+    rows = read_rows(out)
+    assert [row["retriever"] for row in rows] == ["bm25", "gold"]
+    assert [row["metrics"]["all_called"] for row in rows] == [0.0, 0.0]
+    assert "valid_arguments" not in rows[0]["metrics"]
+    assert data not in json.dumps(rows)
+    assert (tmp_path / "agent.scores").is_dir()
+    assert len((tmp_path / "traces" / "bm25.default.jsonl").read_text().splitlines()) == 2
+    assert script.command_line(["--judge", "host:80/x", "--llm", "https://x/y", "--retriever", "a/b"]) == (
+        "python -m runs.agent --judge URL --llm URL --retriever b"
+    )
+
+
+def test_bad_recordings(folder: Path) -> None:
+    path = folder / "cache.jsonl"
+    good = path.read_text()
+    for line in ("{", '{"tool_id": "w/none"}', '{"tool_id": "w/rain", "arguments": [], "response": "x"}'):
+        path.write_text(good + line + "\n")
+        with pytest.raises(BadDataset, match="line 5"):
+            replay.read_trial(folder)
+    path.unlink()
+    with pytest.raises(BadDataset, match="recorded calls"):
+        replay.read_trial(folder)
+
+
+def test_published_recordings(shared_data: Path) -> None:
+    trial = replay.read_trial(shared_data / "stabletoolbench")
+    assert (len(trial.requests), trial.of) == (558, 765)
+
+
+def episode(answer: str) -> Episode:
+    step = Step("w/rain", "I look", {"city": "Rome"}, True, called=True, ok=True, observation="x" * 9_000)
+    return Episode("rain?", (step,), "answered", answer)
+
+
+def test_pass_rate_is_the_majority_of_three() -> None:
+    votes = ["solved", "solved", "unsolved", "solved", "unsure", "unsolved", "unsolved", "unsolved", "solved"]
+    llm = Scripted([json.dumps({"verdict": vote}) for vote in votes] + ["what?"])
+    found = judge.pass_rate(llm, [episode("a"), episode("b"), episode("c"), episode("d")])
+    assert found.verdicts == ("solved", "unsure", "unsolved", None)
+    assert (found.rate, found.unjudged) == (1.5 / 4, 1)
+    assert llm.asked[0][1].content.endswith("Answer (answered): a")
+
+
+def test_win_rate_asks_in_both_orders() -> None:
+    said = ["A", "A", "B", "tie", "B", "A", "A", "B"]
+    llm = Scripted([json.dumps({"better": one}) for one in said])
+    found = judge.win_rate(llm, [episode(x) for x in "abcd"], [episode(x) for x in "efgh"])
+    assert found.verdicts == ("first", "tie", "second", "tie")
+    assert found.rate == 0.5
+    first, swapped = llm.asked[0][1].content, llm.asked[4][1].content
+    assert first.index("): a") < first.index("): e")
+    assert swapped.index("): e") < swapped.index("): a")
+    with pytest.raises(BadRequest, match="different requests"):
+        judge.win_rate(llm, [episode("a")], [])
+    with pytest.raises(BadRequest, match="no episode"):
+        judge.pass_rate(llm, [])
+
+
+def test_a_judge_puts_its_numbers_into_the_rows(folder: Path) -> None:
+    trial, llm = replay.read_trial(folder), Metered(brain())
+    front = replay.front(trial, "gold", llm)
+    done = [replay.replay(trial, front, llm, AgentOptions(steps=1)) for _ in range(2)]
+    votes = ['{"verdict": "solved"}'] * 6
+    script.judged(done, ["a", "b"], "b", Scripted([*votes, *['{"better": "tie"}'] * 4, *votes]), "judge-1")
+    assert [one.row["metrics"]["pass_rate"] for one in done] == [1.0, 1.0]
+    assert [one.row["metrics"].get("win_rate") for one in done] == [0.5, None]
+    assert done[0].row["study"]["judge"] == "judge-1"

@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from toolscout.errors import CorruptStore, NewerStore, ReadOnlyStore, StoreError
+from toolscout.llm.base import Completion
+from toolscout.llm.cache import Cache, digest
+
+ONE = Completion("né\ud800", 3, 2, "length", 0.25)
+
+
+def test_what_is_put_comes_back_marked_also_after_closing(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "cache.sqlite"
+    cache = Cache(path)
+    key = digest("a", 1)
+    assert cache.get(key) is None
+    cache.put(key, [ONE, ONE])
+    cache.put(key, [])  # what is there stays
+    cache.close()
+    cache.close()
+    again = Cache(path, read_only=True)
+    marked = Completion("né\ud800", 3, 2, "length", 0.25, cached=True)
+    assert again.get(key) == [marked, marked]
+    assert len(again) == 1
+    with pytest.raises(ReadOnlyStore, match="make it writable"):
+        again.put(digest("b"), [ONE])
+    again.close()
+
+
+def test_every_part_of_a_question_counts() -> None:
+    parts = ["http://x", "m", [["user", "hi"]], 1, 0.0, 256, ("s",), {"type": "object"}]
+    seen = {digest(*parts)}
+    for place in range(len(parts)):
+        seen.add(digest(*[("other" if i == place else part) for i, part in enumerate(parts)]))
+    assert len(seen) == len(parts) + 1
+    assert digest(["a", "b"], "c") != digest(["a"], "b", "c")
+
+
+def test_files_that_are_something_else_are_left_alone(tmp_path: Path) -> None:
+    junk = tmp_path / "junk"
+    junk.write_text("no database " * 100)
+    with pytest.raises(CorruptStore, match="delete it or name another"):
+        Cache(junk)
+    assert junk.read_text() == "no database " * 100
+    other = tmp_path / "other.sqlite"
+    with sqlite3.connect(other) as db:
+        db.execute("CREATE TABLE tools (id TEXT)")
+    db.close()
+    with pytest.raises(StoreError, match="something else"):
+        Cache(other)
+    newer = tmp_path / "newer.sqlite"
+    with sqlite3.connect(newer) as db:
+        db.execute("PRAGMA user_version = 9")
+    db.close()
+    with pytest.raises(NewerStore, match="upgrade"):
+        Cache(newer)
+    with pytest.raises(StoreError, match="record them first"):
+        Cache(tmp_path / "absent", read_only=True)
+    with pytest.raises(StoreError, match="name another file"):
+        Cache(junk / "below")
+
+
+def test_a_damaged_record_is_told(tmp_path: Path) -> None:
+    cache = Cache(tmp_path / "c")
+    cache.put(digest(1), [ONE])
+    cache._db.execute("UPDATE completions SET completions = '[{'")
+    with pytest.raises(CorruptStore, match="a record cannot be read"):
+        cache.get(digest(1))
+    cache.close()
+
+
+def test_two_processes_fill_one_file(tmp_path: Path) -> None:
+    code = """
+import sys
+from toolscout.llm.base import Completion
+from toolscout.llm.cache import Cache, digest
+cache = Cache(sys.argv[1])
+for number in range(20):
+    cache.put(digest("shared", number), [Completion(str(number), 1, 1, "stop")])
+    cache.put(digest(sys.argv[2], number), [Completion(str(number), 1, 1, "stop")])
+cache.close()
+"""
+    path = str(tmp_path / "cache")
+    environment = {**os.environ, "PYTHONWARNINGS": "error"}
+    running = [subprocess.Popen([sys.executable, "-c", code, path, name], env=environment) for name in "ab"]
+    assert [process.wait(timeout=60) for process in running] == [0, 0]
+    cache = Cache(path)
+    assert len(cache) == 60
+    assert cache.get(digest("b", 19)) == [Completion("19", 1, 1, "stop", cached=True)]
+    cache.close()

@@ -1,0 +1,402 @@
+"""The endpoint engine against a real server that answers well, badly, late and not at all."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import threading
+import time
+import traceback
+from contextlib import suppress
+from dataclasses import replace
+from email.utils import formatdate
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.llm.fake_endpoint import Answer, FakeEndpoint, Script, chat, refused
+from toolscout.errors import BadCompletion, BadRequest, EndpointError, LanguageModelError, NotCached
+from toolscout.llm import Completion, Message, Usage, complete_each, open_llm
+from toolscout.llm.endpoint import Endpoint, Options
+
+KEY = "sk-planted-0123456789"
+QUICK = Options(retries=2, backoff=0.005, timeout=5.0)
+SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+
+
+@pytest.fixture(autouse=True)
+def planted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+
+
+def asked(*texts: str) -> list[list[Message]]:
+    return [[Message("user", text)] for text in texts]
+
+
+def in_turn(*answers: Answer) -> Script:
+    """One answer after the other, the last one for ever."""
+    return lambda _, number: answers[min(number, len(answers) - 1)]
+
+
+def echo(request: dict[str, Any], _: int) -> Answer:
+    return chat(request["messages"][-1]["content"].upper())
+
+
+def test_a_call_is_sent_whole_and_comes_back_in_order() -> None:
+    with FakeEndpoint(echo) as server:
+        model = open_llm(f"{server.url}/", model="m", options=replace(QUICK, input_price=1.0, output_price=2.0))
+        answers = model.complete(
+            [[Message("system", "s"), Message("user", "one")], *asked("two", "three")],
+            temperature=0.5,
+            max_tokens=9,
+            stop=["X", "Y"],
+        )
+    assert [one.text for (one,) in answers] == ["ONE", "TWO", "THREE"]
+    assert answers[0] == [Completion("ONE", 10, 4, "stop", cost=18e-6)]
+    sent = min(server.requests, key=lambda request: -len(request["messages"]))
+    assert sent == {
+        "model": "m",
+        "messages": [{"role": "system", "content": "s"}, {"role": "user", "content": "one"}],
+        "temperature": 0.5,
+        "max_tokens": 9,
+        "stop": ["X", "Y"],
+    }
+    assert set(server.paths) == {"/v1/chat/completions"}
+    assert {headers["Authorization"] for headers in server.headers} == {f"Bearer {KEY}"}
+
+
+def test_without_a_key_none_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    with FakeEndpoint(echo) as server:
+        Endpoint(server.url, "m", QUICK).complete(asked("x"))
+    assert "Authorization" not in server.headers[0]
+
+
+def test_n_choices_share_the_cost_and_a_server_that_gives_one_is_asked_again() -> None:
+    with FakeEndpoint(in_turn(chat("a", "bbb"), chat("c"))) as server:
+        model = Endpoint(server.url, "m", replace(QUICK, input_price=1.0, output_price=1.0))
+        found = model.complete(asked("x"), n=3)[0]
+    assert [one.text for one in found] == ["a", "bbb", "c"]
+    assert [request.get("n") for request in server.requests] == [3, None]
+    assert sum(one.completion_tokens for one in found) == 12
+    assert sum(one.cost or 0 for one in found) == pytest.approx(32e-6)
+
+
+def test_texts_are_cut_at_stops_and_lengths_told_and_tool_results_reworded() -> None:
+    with FakeEndpoint(in_turn(chat("a STOP b"), chat("a", finish_reason="length"))) as server:
+        model = Endpoint(server.url, "m", QUICK)
+        assert model.complete(asked("x"), stop=["STOP"])[0][0].text == "a "
+        assert model.complete([[Message("user", "x"), Message("tool", "42")]])[0][0].finish == "length"
+    assert server.requests[1]["messages"][1] == {"role": "user", "content": "Result of the tool:\n42"}
+
+
+def test_tokens_that_a_server_does_not_count_are_estimated() -> None:
+    bare = json.dumps({"choices": [{"message": {"content": "x" * 40}}]}).encode()
+    with FakeEndpoint(in_turn((200, {}, bare))) as server:
+        one = Endpoint(server.url, "m", QUICK).complete(asked("y" * 40))[0][0]
+    assert (one.prompt_tokens, one.completion_tokens, one.cost) == (14, 11, None)
+
+
+def test_many_are_asked_at_once_but_not_too_many() -> None:
+    def slow(request: dict[str, Any], number: int) -> Answer:
+        time.sleep(0.05)
+        return echo(request, number)
+
+    with FakeEndpoint(slow) as server:
+        Endpoint(server.url, "m", replace(QUICK, concurrency=3)).complete(asked(*"abcdefgh"))
+    assert 2 <= server.most_at_once <= 3
+
+
+def test_the_rate_is_kept() -> None:
+    with FakeEndpoint(echo) as server:
+        Endpoint(server.url, "m", replace(QUICK, requests_per_minute=1200)).complete(asked(*"abcd"))
+    assert max(server.times) - min(server.times) >= 3 * 0.05 - 0.02
+
+
+@pytest.mark.parametrize("wait", ["0.2", "date"])
+def test_a_server_that_asks_to_wait_is_left_alone_that_long(wait: str) -> None:
+    def script(request: dict[str, Any], number: int) -> Answer:
+        # A date has whole seconds.
+        seconds = wait if wait != "date" else formatdate(time.time() + 1.2, usegmt=True)
+        return refused(429, "slow down", {"Retry-After": seconds}) if number == 0 else echo(request, number)
+
+    with FakeEndpoint(script) as server:
+        assert Endpoint(server.url, "m", QUICK).complete(asked("x"))[0][0].text == "X"
+    assert server.times[1] - server.times[0] >= 0.15
+
+
+def test_a_wait_that_is_too_long_is_told_instead() -> None:
+    said = r"daily limit.*asks to wait 3600 seconds; try again then"
+    bad = refused(429, "daily limit", {"Retry-After": "3600"})
+    with FakeEndpoint(in_turn(bad)) as server, pytest.raises(EndpointError, match=said):
+        Endpoint(server.url, "m", QUICK).complete(asked("x"))
+    assert len(server.requests) == 1
+
+
+HTML = (200, {"Content-Type": "text/html"}, b"<html><style>p{}</style><h1>Log in</h1></html>")
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (refused(429, "slow down"), r"answered 429 \(slow down\) 3 times; ask less often"),
+        (refused(500, "oops"), "answered 500 .* try again later"),
+        ((503, {}, b"<h1>Busy</h1>"), r"answered 503 \(Busy\)"),
+        (HTML, r"no completion \(Log in\) 3 times"),
+        ((200, {}, b'{"choices": [{"mess'), "no completion"),
+        ((200, {}, b'{"choices": []}'), "no completion"),
+        ((200, {}, b"[]"), "no completion"),
+        ((200, {}, b""), r"no completion \(nothing more\)"),
+        (refused(200, "model overloaded"), "model overloaded"),
+        ((200, {"Content-Length": "5000"}, b'{"choices"'), "cannot be reached"),
+    ],
+)
+def test_passing_faults_are_tried_again_and_told_in_the_end(bad: Answer, said: str) -> None:
+    with FakeEndpoint(in_turn(bad, bad, chat("fine"))) as server:
+        assert Endpoint(server.url, "m", replace(QUICK, timeout=0.5)).complete(asked("x"))[0][0].text == "fine"
+    with FakeEndpoint(in_turn(bad)) as server, pytest.raises(EndpointError, match=said):
+        Endpoint(server.url, "m", replace(QUICK, timeout=0.5)).complete(asked("x"))
+    assert len(server.requests) == 3
+
+
+@pytest.mark.parametrize(
+    ("bad", "said", "status"),
+    [
+        (refused(401, "bad key"), r"refuses access \(401: bad key\); check the key in OPENAI_API_KEY", 401),
+        (refused(403, "no"), "check the key", 403),
+        (refused(404, "The model does not exist"), "has no model 'm', or is not a base URL", 404),
+        (refused(418, "teapot"), "answered 418", 418),
+        ((302, {"Location": "https://elsewhere.example/v1"}, b""), "sends on to https://elsewhere.example/v1", 302),
+        (refused(429, "pay first", code="insufficient_quota"), "insufficient_quota: pay first", 429),
+    ],
+)
+def test_lasting_faults_are_told_at_once(bad: Answer, said: str, status: int) -> None:
+    with FakeEndpoint(in_turn(bad)) as server, pytest.raises(EndpointError, match=said) as caught:
+        Endpoint(server.url, "m", QUICK).complete(asked("x"))
+    assert caught.value.status == status
+    assert len(server.requests) == 1
+
+
+def test_a_missing_key_is_what_401_speaks_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY")
+    said = "put its key into OPENAI_API_KEY"
+    with FakeEndpoint(in_turn(refused(401, "who are you"))) as server, pytest.raises(EndpointError, match=said):
+        Endpoint(server.url, "m", QUICK).complete(asked("x"))
+
+
+def test_a_reply_that_drips_is_given_up_in_time() -> None:
+    def drip(listening: socket.socket) -> None:
+        connection, _ = listening.accept()
+        with connection, suppress(OSError):
+            connection.recv(65536)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+            for _ in range(100):
+                connection.sendall(b" ")
+                time.sleep(0.02)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=drip, args=(listening,))
+        thread.start()
+        url, started = f"http://127.0.0.1:{listening.getsockname()[1]}/v1", time.monotonic()
+        with pytest.raises(EndpointError, match=r"no answer within 0\.2 seconds;"):
+            Endpoint(url, "m", replace(QUICK, timeout=0.2, retries=0)).complete(asked("x"))
+        assert time.monotonic() - started < 1.5
+        thread.join()
+
+
+def test_silence_and_absence_end_in_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:  # accepts and says nothing
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+        with pytest.raises(EndpointError, match=r"no answer within 0.1 seconds 2 times; .*raise timeout"):
+            Endpoint(url, "m", replace(QUICK, timeout=0.1, retries=1)).complete(asked("x"))
+    with pytest.raises(EndpointError, match=r"cannot be reached \(.*refused\) 2 times; check that it runs"):
+        Endpoint(url, "m", replace(QUICK, retries=1)).complete(asked("x"))
+
+
+def test_an_endless_answer_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("toolscout.llm._http.MAX_BYTES", 1_000_000)
+    large = 200, {}, b"x" * 3_000_000
+    with FakeEndpoint(in_turn(large)) as server, pytest.raises(BadCompletion, match="more than 1 MB"):
+        Endpoint(server.url, "m", QUICK).complete(asked("x"))
+
+
+def _message(**message: Any) -> Answer:
+    return 200, {}, json.dumps({"choices": [{"message": message, "finish_reason": "stop"}]}).encode()
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (_message(content=None, tool_calls=[{"id": "1"}]), "called a tool instead of answering"),
+        (_message(content=None, refusal="I cannot"), r"refuses to answer \(I cannot\)"),
+        (_message(content=None), "has no text"),
+        ((200, {}, b'{"choices": [7]}'), "has no message"),
+        (chat("", finish_reason="length"), "before it wrote a word"),
+        (refused(400, "maximum context length is 8 tokens"), "maximum context length .*; shorten or change it"),
+        (refused(413, "too large"), "413"),
+    ],
+)
+def test_an_answer_of_no_use_spoils_no_other(bad: Answer, said: str) -> None:
+    def script(request: dict[str, Any], number: int) -> Answer:
+        return bad if request["messages"][0]["content"] == "bad" else echo(request, number)
+
+    with FakeEndpoint(script) as server:
+        model = Endpoint(server.url, "m", QUICK)
+        first, second, third = complete_each(model, asked("a", "bad", "c"))
+        with pytest.raises(BadCompletion, match=said):
+            model.complete(asked("bad"))
+    assert isinstance(second, BadCompletion)
+    assert isinstance(first, list)
+    assert isinstance(third, list)
+    assert (first[0].text, third[0].text) == ("A", "C")
+
+
+def test_content_in_parts_is_joined() -> None:
+    with FakeEndpoint(in_turn(_message(content=[{"type": "text", "text": "a"}, {"text": "b"}, 3]))) as server:
+        assert Endpoint(server.url, "m", QUICK).complete(asked("x"))[0][0].text == "ab"
+
+
+def test_a_schema_is_sent_and_the_answer_checked_and_asked_for_once_more() -> None:
+    with FakeEndpoint(in_turn(chat('{"n": "5"}'), chat("five"), chat('{"n": 5}'), chat("x"))) as server:
+        model = Endpoint(server.url, "m", replace(QUICK, input_price=1.0, output_price=1.0))
+        assert model.complete(asked("x"), schema=SCHEMA)[0][0].text == '{"n": 5}'
+        second = model.complete(asked("x"), schema=SCHEMA)[0][0]
+        with pytest.raises(BadCompletion, match="did not answer with JSON but with: x"):
+            model.complete(asked("x"), schema=SCHEMA)
+    assert server.requests[0]["response_format"]["json_schema"]["schema"] == SCHEMA
+    assert server.requests[2]["messages"][1] == {"role": "assistant", "content": "five"}
+    assert "JSON Schema" in server.requests[2]["messages"][2]["content"]
+    assert (second.text, second.prompt_tokens, second.completion_tokens) == ('{"n": 5}', 20, 8)
+    assert second.cost == pytest.approx(28e-6)
+
+
+def test_half_a_json_says_to_raise_max_tokens() -> None:
+    half = chat('{"n', finish_reason="length")
+    said = "cut off after 7 tokens; raise max_tokens"
+    with FakeEndpoint(in_turn(half)) as server, pytest.raises(BadCompletion, match=said):
+        Endpoint(server.url, "m", QUICK).complete(asked("x"), schema=SCHEMA, max_tokens=7)
+    assert len(server.requests) == 1
+
+
+def test_what_a_server_does_not_know_is_left_out_from_then_on() -> None:
+    def old(request: dict[str, Any], number: int) -> Answer:
+        if "max_tokens" in request:
+            return refused(400, "Unsupported parameter: 'max_tokens'; use 'max_completion_tokens'", param="max_tokens")
+        for name in ("temperature", "response_format", "n"):
+            if name in request:
+                return refused(400, f"Unsupported value: '{name}' does not fit this model", param=name)
+        return chat('{"n": 1}')
+
+    with FakeEndpoint(old) as server:
+        model = Endpoint(server.url, "m", replace(QUICK, retries=0))
+        assert len(model.complete(asked("x"), schema=SCHEMA, n=2)[0]) == 2
+        before = len(server.requests)
+        model.complete(asked("y"), schema=SCHEMA)
+    assert len(server.requests) == before + 1
+    last = server.requests[-1]
+    assert set(last) == {"model", "messages", "max_completion_tokens"}
+    assert last["messages"][0]["role"] == "system"
+    assert json.dumps(SCHEMA) in last["messages"][0]["content"]
+
+
+def test_a_cache_repeats_for_free_and_offline(tmp_path: Path) -> None:
+    options = replace(QUICK, cache=tmp_path / "cache", input_price=1.0, output_price=1.0)
+    usage = Usage()
+    with FakeEndpoint(echo) as server:
+        first = Endpoint(server.url, "m", options).complete(asked("a", "b"))
+        again = Endpoint(server.url, "m", options).complete(asked("b", "a", "c"))
+        assert len(server.requests) == 3
+        for change in ({"temperature": 0.5}, {"n": 2}, {"max_tokens": 3}, {"stop": ["x"]}):
+            Endpoint(server.url, "m", options).complete(asked("a"), **change)  # type: ignore[arg-type]
+        assert len(server.requests) >= 7
+    offline = Endpoint(server.url, "m", replace(options, offline=True))  # the server is gone
+    third = offline.complete(asked("a", "c"))
+    assert [one.text for (one,) in third] == ["A", "C"]
+    assert [one.cached for (one,) in (*first, *again, *third)] == [False, False, True, True, False, True, True]
+    usage.add([*first, *third])
+    assert usage.cost == pytest.approx(28e-6)
+    with pytest.raises(NotCached, match=r"no completion for: d; run once without offline"):
+        offline.complete(asked("d"))
+    with pytest.raises(NotCached):
+        Endpoint(server.url, "other", replace(options, offline=True)).complete(asked("a"))
+
+
+def test_what_was_answered_before_a_fault_is_kept(tmp_path: Path) -> None:
+    def script(request: dict[str, Any], number: int) -> Answer:
+        return echo(request, number) if number < 2 else refused(401, "revoked")
+
+    options = replace(QUICK, cache=tmp_path / "cache", concurrency=1)
+    with FakeEndpoint(script) as server:
+        with pytest.raises(EndpointError, match="revoked"):
+            Endpoint(server.url, "m", options).complete(asked(*"abcdef"))
+        assert len(server.requests) == 3  # and nobody else was asked
+    offline = Endpoint(server.url, "m", replace(options, offline=True))
+    assert [one.text for (one,) in offline.complete(asked("a", "b"))] == ["A", "B"]
+
+
+@pytest.mark.parametrize(
+    ("url", "options"),
+    [
+        ("ftp://host/v1", Options()),
+        ("https://", Options()),
+        (f"https://user:{KEY}@host/v1", Options()),
+        (f"https://host/v1?key={KEY}", Options()),
+        ("https://host/v1", Options(key_variable=KEY)),
+        ("https://host/v1", Options(offline=True)),
+        ("https://host/v1", Options(input_price=1.0)),
+        ("https://host/v1", Options(concurrency=0)),
+        ("https://host/v1", Options(timeout=0)),
+        ("https://host/v1", Options(requests_per_minute=-1)),
+        ("https://host/v1", Options(retries=-1)),
+    ],
+)
+def test_options_that_make_no_sense_are_refused_without_repeating_a_key(url: str, options: Options) -> None:
+    with pytest.raises(BadRequest) as caught:
+        Endpoint(url, "m", options)
+    assert KEY not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        chat(f"your key is {KEY}"),
+        chat(json.dumps({"n": 1, "key": KEY})),
+        refused(401, f"Incorrect API key provided: {KEY}"),
+        refused(400, f"bad {KEY}"),
+        refused(404, KEY),
+        refused(500, KEY),
+        (200, {}, f"<p>{KEY}</p>".encode()),
+        (302, {"Location": f"https://x/{KEY}"}, b""),
+        _message(content=None, refusal=KEY),
+    ],
+)
+@pytest.mark.parametrize("schema", [None, SCHEMA])
+def test_a_planted_key_is_found_nowhere(
+    answer: Answer, schema: dict[str, Any] | None, tmp_path: Path, caplog: pytest.LogCaptureFixture,
+    capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    caplog.set_level(logging.DEBUG)
+    options = replace(QUICK, retries=0, cache=tmp_path / "cache")
+    seen: list[str] = []
+    with FakeEndpoint(in_turn(answer)) as server:
+        model = Endpoint(server.url, "m", options)
+        try:
+            seen.append(repr(model.complete(asked("x"), schema=schema)))
+        except LanguageModelError as error:
+            seen += [str(error), repr(error), repr(error.args), repr(vars(error)), *traceback.format_exception(error)]
+        assert server.headers[0]["Authorization"] == f"Bearer {KEY}"  # it was sent
+    seen += [repr(model), repr(vars(model)), repr(model.options), caplog.text, *capfd.readouterr()]
+    assert not [text for text in seen if KEY in text]
+    for file in tmp_path.rglob("*"):
+        assert KEY.encode() not in file.read_bytes()
+
+
+@pytest.mark.parametrize("key", [f"{KEY}\nX-Other: 1", f"{KEY}é", f"{KEY} {KEY}"])
+def test_a_key_that_cannot_be_sent_is_not_repeated(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", key)
+    with pytest.raises(EndpointError, match="copy it there anew") as caught:
+        Endpoint("http://127.0.0.1:9/v1", "m", QUICK).complete(asked("x"))
+    assert KEY not in "".join(traceback.format_exception(caught.value))

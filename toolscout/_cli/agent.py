@@ -1,0 +1,195 @@
+"""agent: solve a request with the tools of the catalogue."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from toolscout._cli import output
+from toolscout._cli.answering import CLOSEST, RequestArgument
+from toolscout._cli.common import NONE, RetrieverOption, StoreOption, open_scout, request_text
+from toolscout.conversations import compact
+from toolscout.tool import clean_text
+
+if TYPE_CHECKING:
+    from toolscout.agent.episode import Episode, Step
+    from toolscout.agent.pickers import Picker
+    from toolscout.answer import Answer
+    from toolscout.llm.base import LanguageModel
+    from toolscout.scout import Scout
+    from toolscout.tool import Tool
+
+_DRY = "dry run: this is what would be called; it was not"
+
+
+def agent(
+    ctx: typer.Context,
+    request: RequestArgument,
+    store: StoreOption = None,
+    retriever: RetrieverOption = None,
+    llm: Annotated[
+        str,
+        typer.Option(
+            metavar="SPEC",
+            help="The language model: smollm2, a model folder, or the URL of an OpenAI-compatible endpoint.",
+        ),
+    ] = "smollm2",
+    model: Annotated[str, typer.Option(metavar="NAME", help="The model to ask an endpoint for.")] = "",
+    k: Annotated[int, typer.Option("-k", metavar="N", min=1, help="Show it so many tools.")] = 5,
+    steps: Annotated[int, typer.Option(metavar="N", min=1, help="At most so many calls.")] = 6,
+    thoughts: Annotated[bool, typer.Option("--thoughts/--no-thoughts", help="Let it think before it picks.")] = True,
+    principal: Annotated[
+        str | None, typer.Option("--as", metavar="PRINCIPAL", help="Use only what was granted to this principal.")
+    ] = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Call tools that change things without asking.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the first call instead of making it.")] = False,
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="How long a call may take.")] = 30.0,
+    header: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NS:NAME=VALUE", help="Send a header to the tools of a namespace; may be repeated."),
+    ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NS:NAME[=VALUE]",
+            help="Set a variable for a namespace's MCP server, without VALUE as it is here; may be repeated.",
+        ),
+    ] = None,
+    target: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NS=ADDRESS", help="Another base URL or MCP server for a namespace; may be repeated."),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print the whole trace as JSON.")] = False,
+) -> None:
+    """Let a language model solve a request with the tools that are found for it.
+
+    It asks before it calls a tool that is not marked as read-only, unless --yes is given; where nobody can be asked the
+    call is refused. Exit code 0: it answered; 1: it did not, or nothing in the catalogue fits.
+    """
+    from toolscout.agent.loop import Agent, AgentOptions
+    from toolscout.calling import CallOptions, OriginCaller
+    from toolscout.llm import open_llm
+
+    text = request_text(request)
+    calling = CallOptions(
+        timeout=timeout,
+        headers=_by_namespace(header, "--header"),
+        env=_by_namespace(env, "--env"),
+        targets=_pairs(target, "--target"),
+    )
+    options = AgentOptions(steps=1 if dry_run else steps, thoughts=thoughts)
+    with open_scout(ctx, store, retriever) as scout:
+        opened = open_llm(llm, model=model)
+        answer = scout.search(text, k, principal)
+        if answer.verdict != "use":
+            _without_tools(answer, opened, json)
+            return
+        approve = _dry if dry_run else None if yes else _ask
+        watch = None if json else _show
+        picker = _picker(scout, answer, opened, k)
+        made = Agent(opened, picker, OriginCaller(calling), scout.tools, options, approve=approve, watch=watch)
+        episode = made.run([answer.request])[0]
+    _print(episode, answer, json, dry_run)
+    if not dry_run and episode.finish not in ("answered", "step_limit"):
+        raise typer.Exit(NONE)
+
+
+def _picker(scout: Scout, answer: Answer, llm: LanguageModel, k: int) -> Picker:
+    """A model that writes tool ids picks by itself; else the tools of the answer are shown to the language model."""
+    from toolscout.agent.pickers import Picker, ShortlistPicker
+
+    if isinstance(scout.retriever, Picker):
+        return scout.retriever
+    found = scout.tools(answer)
+    return ShortlistPicker(lambda requests, most: [found[:most] for _ in requests], llm, k)
+
+
+def _without_tools(answer: Answer, llm: LanguageModel, as_json: bool) -> None:
+    """No tool is needed: the model answers by itself. Nothing fits: that is the answer."""
+    from toolscout.llm.base import Message
+
+    told = ""
+    if answer.verdict == "no_tool_needed":
+        told = llm.complete([[Message("user", answer.request)]], max_tokens=512)[0][0].text.strip()
+    if as_json:
+        output.print_json({"verdict": answer.verdict, "request": answer.request, "steps": [], "answer": told})
+    elif told:
+        output.note("no tool is needed", label="verdict")
+        output.write(_printable(told))
+    else:
+        closest = ", ".join(hit.tool_id for hit in answer.considered[:CLOSEST])
+        output.note(f"nothing in the catalogue fits; closest: {closest or 'none'}", label="verdict")
+    if not told:
+        raise typer.Exit(NONE)
+
+
+def is_read_only(tool: Tool) -> bool:
+    """Whether a tool says that it changes nothing."""
+    return tool.annotations.get("readOnlyHint") is True and tool.annotations.get("destructiveHint") is not True
+
+
+def _ask(tool: Tool, arguments: Mapping[str, Any]) -> str:
+    if is_read_only(tool):
+        return ""
+    kind = "destroys things" if tool.annotations.get("destructiveHint") is True else "is not marked as read-only"
+    if not sys.stdin.isatty():
+        return f"{tool.id} {kind} and nobody can be asked; run it with --yes"
+    output.note(f"{tool.id} {kind}: {compact(arguments)}", label="call")
+    return "" if typer.confirm("Make this call?", err=True) else "the user did not allow it"
+
+
+def _dry(tool: Tool, arguments: Mapping[str, Any]) -> str:
+    return _DRY
+
+
+def _show(number: int, step: Step) -> None:
+    if step.thought:
+        output.note(step.thought, label="thought")
+    output.note(f"{step.tool_id} {compact(step.arguments)}", label="call")
+    for line in (*step.repairs, *step.refusals):
+        output.note(line, label="repaired" if line in step.repairs else "refused")
+    output.note(step.observation, label="observation")
+
+
+def _print(episode: Episode, answer: Answer, as_json: bool, dry_run: bool) -> None:
+    if as_json:
+        output.print_json({"verdict": answer.verdict, **episode.to_dict()})
+        return
+    if dry_run:
+        for step in episode.steps:
+            output.write(_printable(f"{step.tool_id} {compact(step.arguments)}"))
+        return
+    if episode.finish != "answered":
+        about = f": {episode.reason}" if episode.reason else ""
+        output.note(episode.finish.replace("_", " ") + about, label="ended")
+    output.write(_printable(episode.answer))
+
+
+def _printable(text: str) -> str:
+    return "\n".join(map(clean_text, text.splitlines()))
+
+
+def _pairs(given: Sequence[str] | None, option: str) -> dict[str, str]:
+    found = {}
+    for text in given or ():
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise typer.BadParameter("it needs a name, =, and a value", param_hint=option)
+        found[name] = value
+    return found
+
+
+def _by_namespace(given: Sequence[str] | None, option: str) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    for text in given or ():
+        place, equals, value = text.partition("=")
+        namespace, colon, name = place.rpartition(":")
+        value = value if equals else os.environ.get(name, "")
+        if not colon or not namespace or not name or not value:
+            raise typer.BadParameter("it needs NAMESPACE:NAME=VALUE", param_hint=option)
+        found.setdefault(namespace, {})[name] = value
+    return found

@@ -1,0 +1,233 @@
+"""The Agent: a batch of requests goes through think, pick, fill in, call and observe in lockstep until each ends."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from toolscout.agent.asking import Reply, ask, json_object
+from toolscout.agent.episode import Episode, Finished, Step
+from toolscout.agent.pickers import Introducing, Picker
+from toolscout.arguments import problems, repaired
+from toolscout.calling import Arguments, Caller, cut
+from toolscout.conversations import FINISH, FINISH_SCHEMA, GIVE_UP, Script, Turn, documentation
+from toolscout.errors import BadRequest
+from toolscout.llm.base import LanguageModel
+from toolscout.schemas import object_schema
+from toolscout.tool import Tool, clean_text
+
+Lookup = Callable[[Sequence[str]], list[Tool]]
+"""The tools with these ids, in order."""
+Approve = Callable[[Tool, Arguments], str]
+"""Why a call may not be made; empty where it may."""
+Watch = Callable[[int, Step], None]
+"""Told the number of the request and the step that it has just done."""
+
+_ANSWER_SCHEMA = {**FINISH_SCHEMA, "required": ["return_type", "final_answer"], "additionalProperties": False}
+_AGAIN = "The input was refused: {}. Give it again as JSON."
+
+
+@dataclass(frozen=True, slots=True)
+class AgentOptions:
+    """`steps`: at most so many tools for a request. `thoughts`: whether it thinks before it picks.
+
+    `constrain`: arguments are written under the tool's schema, which promises JSON that fits but makes one call of the
+    model for each schema; without it all write freely in one batch, and what does not fit is repaired or refused.
+    """
+
+    steps: int = 6
+    thoughts: bool = True
+    constrain: bool = True
+    thought_tokens: int = 96
+    argument_tokens: int = 256
+    answer_tokens: int = 256
+    observation_chars: int = 1_000
+
+    def __post_init__(self) -> None:
+        """Refuse an agent that may do nothing."""
+        if self.steps < 1:
+            raise BadRequest(f"an agent needs at least one step, got {self.steps}")
+
+
+@dataclass(slots=True)
+class _Live:
+    """A request on its way."""
+
+    number: int
+    request: str
+    script: Script
+    steps: list[Step] = field(default_factory=list)
+    thought: str = ""
+    tool: Tool | None = None
+    finish: Finished | None = None
+    answer: str = ""
+    reason: str = ""
+
+    def end(self, finish: Finished, reason: str = "") -> None:
+        self.finish, self.reason = finish, reason
+
+    def episode(self) -> Episode:
+        return Episode(self.request, tuple(self.steps), self.finish or "step_limit", self.answer, self.reason)
+
+
+class Agent:
+    """A language model that thinks and fills in arguments, a picker that chooses tools, a caller that runs them."""
+
+    def __init__(
+        self,
+        llm: LanguageModel,
+        picker: Picker,
+        caller: Caller,
+        lookup: Lookup,
+        options: AgentOptions | None = None,
+        *,
+        approve: Approve | None = None,
+        watch: Watch | None = None,
+    ) -> None:
+        """`lookup` finds the tools that the picker names. `approve` may refuse a call; `watch` sees every step."""
+        self._llm, self._picker, self._caller, self._lookup = llm, picker, caller, lookup
+        self.options = options or AgentOptions()
+        self._approve, self._watch = approve, watch
+
+    def run(self, requests: Sequence[str]) -> list[Episode]:
+        """What it did with each request."""
+        introduced = self._picker.introduce(requests) if isinstance(self._picker, Introducing) else [""] * len(requests)
+        everyone = [
+            _Live(number, request, Script(request, rules))
+            for number, (request, rules) in enumerate(zip(requests, introduced, strict=True))
+        ]
+        for _ in range(self.options.steps):
+            going = [one for one in everyone if one.finish is None]
+            if not going:
+                break
+            self._think(going)
+            self._pick(going)
+            going = [one for one in going if one.finish is None]
+            self._answer([one for one in going if one.tool is None], "answered")
+            self._act([one for one in going if one.tool is not None])
+        self._answer([one for one in everyone if one.finish is None], "step_limit")
+        return [one.episode() for one in everyone]
+
+    def _think(self, going: Sequence[_Live]) -> None:
+        for one in going:
+            one.thought = ""
+        if not self.options.thoughts:
+            return
+        asked = [one.script.before_thought() for one in going]
+        replies = ask(self._llm, asked, max_tokens=self.options.thought_tokens, stop=("\n\n",))
+        for one, reply in zip(going, replies, strict=True):
+            if reply.failed:
+                one.end("model_failed", reply.failed)
+            elif reply.text:
+                one.thought = reply.text
+                one.script.think(reply.text)
+
+    def _pick(self, going: Sequence[_Live]) -> None:
+        going = [one for one in going if one.finish is None]
+        picked = self._picker.pick([one.script.before_action() for one in going]) if going else []
+        wanted = [action for action in dict.fromkeys(picked) if action not in (None, FINISH)]
+        tools = dict(zip(wanted, self._lookup([str(action) for action in wanted]), strict=True))
+        for one, action in zip(going, picked, strict=True):
+            if action is None:
+                one.end("nothing_picked", "no tool was picked")
+                continue
+            one.tool = tools.get(action)
+            one.script.act(action)
+
+    def _answer(self, ending: Sequence[_Live], finish: Finished) -> None:
+        """Finish: the answer is asked for. Where the steps are used up it is asked for without having been picked."""
+        if finish == "step_limit":
+            for one in ending:
+                one.script.act(FINISH)
+        shown, constrain = documentation(None), self.options.constrain
+        asked = [one.script.before_input(shown) for one in ending]
+        schemas = [_ANSWER_SCHEMA] * len(asked) if constrain else None
+        replies = ask(self._llm, asked, max_tokens=self.options.answer_tokens, schemas=schemas)
+        for one, reply in zip(ending, replies, strict=True):
+            if reply.failed:
+                one.end(finish if finish == "step_limit" else "model_failed", reply.failed)
+                continue
+            given = json_object(reply.text) or {"final_answer": reply.text}
+            one.answer = str(given.get("final_answer", ""))
+            one.script.give(shown, given)
+            one.end("gave_up" if finish == "answered" and given.get("return_type") == GIVE_UP else finish)
+
+    def _act(self, going: Sequence[_Live]) -> None:
+        """Fill arguments in, ask once more for those that were refused, and call what is left."""
+        steps = self._filled(going, [Step(one.tool.id, one.thought) for one in going if one.tool], retry=False)
+        again = [at for at, step in enumerate(steps) if step.arguments is None]
+        for at, step in zip(
+            again, self._filled([going[at] for at in again], [steps[at] for at in again], retry=True), strict=True
+        ):
+            steps[at] = step
+        steps = [self._approved(one.tool, step) for one, step in zip(going, steps, strict=True) if one.tool]
+        ready = [at for at, step in enumerate(steps) if step.called]
+        calls = [(tool, steps[at].arguments or {}) for at in ready if (tool := going[at].tool)]
+        for at, result in zip(ready, self._caller.call(calls), strict=True):
+            observation = cut(result.observation, self.options.observation_chars)
+            steps[at] = replace(steps[at], ok=result.ok, exact=result.exact, observation=observation)
+        for one, step in zip(going, steps, strict=True):
+            self._observe(one, step)
+
+    def _filled(self, going: Sequence[_Live], steps: Sequence[Step], retry: bool) -> list[Step]:
+        tools = [one.tool for one in going if one.tool is not None]
+        asked = [one.script.before_input(documentation(tool)) for one, tool in zip(going, tools, strict=True)]
+        if retry:  # what it wrote first is not kept; the reason tells what was wrong
+            asked = [
+                [*turns[:-1], Turn("user", f"{turns[-1].content}\n{_AGAIN.format(step.refusals[-1])}")]
+                for turns, step in zip(asked, steps, strict=True)
+            ]
+        schemas = [object_schema(tool.input_schema) for tool in tools] if self.options.constrain else None
+        replies = ask(self._llm, asked, max_tokens=self.options.argument_tokens, schemas=schemas)
+        return [
+            _with_arguments(step, tool, reply, first=not retry)
+            for tool, step, reply in zip(tools, steps, replies, strict=True)
+        ]
+
+    def _approved(self, tool: Tool, step: Step) -> Step:
+        if step.arguments is None:
+            return step
+        refused = self._approve(tool, step.arguments) if self._approve else ""
+        return replace(step, refusals=(*step.refusals, refused)) if refused else replace(step, called=True)
+
+    def _observe(self, one: _Live, step: Step) -> None:
+        if not step.called:
+            step = replace(step, observation=f"error: the call was not made: {step.refusals[-1]}")
+        one.script.give(documentation(one.tool), step.arguments or {})
+        one.script.observe(step.observation)
+        one.steps.append(step)
+        one.tool = None
+        if self._watch:
+            self._watch(one.number, step)
+
+
+def _with_arguments(step: Step, tool: Tool, reply: Reply, first: bool) -> Step:
+    """The step with what the model wrote: as it is where it fits, repaired where that helps, else refused."""
+    found = None if reply.failed else json_object(reply.text)
+    if found is None:
+        shown = clean_text(reply.text)[:120]
+        reason = reply.failed or f"a JSON object is needed, got {shown or 'nothing'}"
+        return replace(step, refusals=(*step.refusals, reason))
+    if not problems(found, tool.input_schema):
+        return replace(step, arguments=found, valid=step.valid or first)
+    mended, repairs = repaired(found, tool.input_schema)
+    wrong = problems(mended, tool.input_schema)
+    if wrong:
+        return replace(step, refusals=(*step.refusals, "; ".join(wrong[:5])))
+    return replace(step, arguments=mended, repairs=tuple(repairs))
+
+
+def trace(episode: Episode) -> str:
+    """An episode as text, for a judge or a reader."""
+    lines = [f"Request: {episode.request}"]
+    for number, step in enumerate(episode.steps, 1):
+        lines += [f"Thought {number}: {step.thought}"] if step.thought else []
+        lines.append(f"Call {number}: {step.tool_id} {_shown(step.arguments)}")
+        lines.append(f"Observation {number}: {step.observation}")
+    return "\n".join([*lines, f"Answer ({episode.finish}): {episode.answer}"])
+
+
+def _shown(arguments: Mapping[str, Any] | None) -> str:
+    return "" if arguments is None else json.dumps(arguments, ensure_ascii=False, default=str)

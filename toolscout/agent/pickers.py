@@ -1,0 +1,112 @@
+"""How an agent comes to its next tool: out of a shortlist that it is shown, or from a model that writes tool ids."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from toolscout.agent.asking import ask, json_object
+from toolscout.conversations import ACTION, FINISH, Turn
+from toolscout.llm.base import LanguageModel
+from toolscout.tool import Tool
+from toolscout.wire import first_sentence, wire_name
+
+Search = Callable[[Sequence[str], int], list[list[Tool]]]
+"""For each request its k best tools."""
+
+_FINISH = "finish"
+_PICK_TOKENS = 48
+
+
+@runtime_checkable
+class Picker(Protocol):
+    """Chooses the next action of each conversation; a generative retriever with a constrained decoder is one."""
+
+    def pick(self, conversations: Sequence[Sequence[Turn]]) -> list[str | None]:
+        """A tool id, Finish, or None where nothing is chosen. The turns end with "Generate the action."."""
+
+
+@runtime_checkable
+class Introducing(Protocol):
+    """A picker that has something to say before the first step: which tools there are."""
+
+    def introduce(self, requests: Sequence[str]) -> list[str]:
+        """Lines for the rules that each conversation begins with."""
+
+
+def request_of(turns: Sequence[Turn]) -> str:
+    """The request that a conversation is about: the user's first words."""
+    first = next((turn.content for turn in turns if turn.role == "user"), "")
+    return first.removesuffix(ACTION).removesuffix("\n") if first.endswith(ACTION) else first
+
+
+class ShortlistPicker:
+    """Shows the k tools that a search finds for the request; the model can name one of them, or finish, and no other.
+
+    A request is searched once. Tools are named by their names; those that share one by a longer one.
+    """
+
+    def __init__(self, search: Search, llm: LanguageModel, k: int = 5, numbered: bool = False) -> None:
+        """`search`: any retriever, or the gold tools themselves.
+
+        `numbered`: tools are named by their places, so that all conversations that are shown as many make one batch.
+        """
+        self._search, self._llm, self._k, self._numbered = search, llm, k, numbered
+        self._shown: dict[str, dict[str, Tool]] = {}
+
+    def shown(self, request: str) -> dict[str, Tool]:
+        """The tools that a request's conversation is shown, by the names that they have there."""
+        self._find([request])
+        return self._shown[request]
+
+    def introduce(self, requests: Sequence[str]) -> list[str]:
+        """The shortlist of each request."""
+        self._find(requests)
+        return [self._lines(self._shown[request]) for request in requests]
+
+    def pick(self, conversations: Sequence[Sequence[Turn]]) -> list[str | None]:
+        """The tool that the model names; None where it could not be brought to name one."""
+        requests = list(map(request_of, conversations))
+        self._find(requests)
+        offered = [[*self._shown[request], _FINISH] for request in requests]
+        asked = [_asking(turns, names) for turns, names in zip(conversations, offered, strict=True)]
+        replies = ask(self._llm, asked, max_tokens=_PICK_TOKENS, schemas=[_schema(names) for names in offered])
+        picked: list[str | None] = []
+        for request, reply in zip(requests, replies, strict=True):
+            name = (json_object(reply.text) or {}).get("tool")
+            tool = self._shown[request].get(str(name))
+            picked.append(tool.id if tool else FINISH if name == _FINISH else None)
+        return picked
+
+    def _find(self, requests: Sequence[str]) -> None:
+        new = [request for request in dict.fromkeys(requests) if request not in self._shown]
+        for request, tools in zip(new, self._search(new, self._k) if new else [], strict=True):
+            places = {str(place): tool for place, tool in enumerate(tools, 1)}
+            self._shown[request] = places if self._numbered else _named(tools)
+
+    def _lines(self, shown: dict[str, Tool]) -> str:
+        lines = [
+            f"- {name}: {f'{tool.name}: ' if self._numbered else ''}{first_sentence(tool.description)}"
+            for name, tool in shown.items()
+        ]
+        return "\n".join(["The tools are:", *lines, f"- {_FINISH}: end the work and give the answer."])
+
+
+def _named(tools: Sequence[Tool]) -> dict[str, Tool]:
+    count = Counter(tool.name for tool in tools)
+    return {tool.name if count[tool.name] == 1 and tool.name != _FINISH else wire_name(tool.id): tool for tool in tools}
+
+
+def _asking(turns: Sequence[Turn], names: Sequence[str]) -> list[Turn]:
+    words = f'{turns[-1].content} Answer with JSON: {{"tool": NAME}}, NAME being one of: {", ".join(names)}.'
+    return [*turns[:-1], Turn("user", words)]
+
+
+def _schema(names: Sequence[str]) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": {"tool": {"type": "string", "enum": list(names)}},
+        "required": ["tool"],
+        "additionalProperties": False,
+    }

@@ -1,0 +1,253 @@
+"""Measures an agent on recorded calls: which of the tools that a request needs did it call, and how well."""
+
+from __future__ import annotations
+
+import json
+import math
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from toolscout import _beir_files as files
+from toolscout.agent.asking import Metered
+from toolscout.agent.episode import Episode
+from toolscout.agent.loop import Agent, AgentOptions
+from toolscout.agent.pickers import Picker, Search, ShortlistPicker
+from toolscout.calling import Recorded, Recording
+from toolscout.dataset import Dataset
+from toolscout.errors import BadDataset, BadRequest
+from toolscout.evaluation import overlap, run, significance
+from toolscout.evaluation._vectors import cached_vectors, encoder_of
+from toolscout.evaluation.row import Row, provenance
+from toolscout.llm.base import LanguageModel
+from toolscout.retrievers.base import Retriever
+from toolscout.scout import Progress, Scout
+from toolscout.stores.sqlite import SqliteStore
+from toolscout.tool import Tool
+
+CACHE = "cache.jsonl"
+GOLD = "gold"
+STUDY = "agent"
+# Means over requests; those of arguments leave out requests that called nothing.
+MEASURES = ("all_called", "gold_recall", "valid_arguments", "refused", "exact", "steps", "finished")
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """The requests of a split whose gold tools all have recordings, and those.
+
+    `of`: how many requests the split has; `recorded`: how many of them have all recordings.
+    """
+
+    dataset: Dataset
+    split: str
+    requests: tuple[tuple[str, str], ...]
+    gold: tuple[tuple[str, ...], ...]
+    of: int
+    recorded: int
+    caller: Recorded
+
+    def first(self, count: int | None) -> Trial:
+        """The first so many requests."""
+        chosen = slice(None if count is None else count)
+        return replace(self, requests=self.requests[chosen], gold=self.gold[chosen])
+
+
+def read_recordings(folder: Path, tool_ids: Mapping[str, str]) -> list[Recording]:
+    """The calls of cache.jsonl (or .gz): tool_id, arguments, response, error. `tool_ids`: by the ids used there."""
+    path = files.find(folder, CACHE)
+    if path is None:
+        raise BadDataset(f"{folder} has no {CACHE} (or .gz) with recorded calls; name a folder such as stabletoolbench")
+    found = []
+    for number, text in files.lines(path):
+        try:
+            row = json.loads(text)
+            tool_id, arguments, response = tool_ids[row["tool_id"]], row["arguments"], row["response"]
+            error = row.get("error") or ""
+        except (ValueError, KeyError, TypeError) as error_:
+            raise BadDataset(f"{path} line {number}: no recording of a tool of corpus.jsonl ({error_!r:.80})") from None
+        if not isinstance(arguments, dict) or not isinstance(response, str):
+            raise BadDataset(f"{path} line {number}: arguments must be an object and response text")
+        found.append(Recording(tool_id, arguments, response, str(error)))
+    return found
+
+
+def read_trial(folder: Path, split: str = "test") -> Trial:
+    """Open a folder with recorded calls."""
+    dataset = run.load_split(folder, split)
+    known = {corpus_id: tool_id for tool_id, corpus_id in dataset.corpus_ids().items()}
+    caller = Recorded(read_recordings(folder, known))
+    part, recorded = dataset.split(split), caller.tool_ids()
+    chosen = [at for at, gold in enumerate(part.gold) if recorded.issuperset(gold)]
+    requests, gold = tuple(part.requests[at] for at in chosen), tuple(part.gold[at] for at in chosen)
+    return Trial(dataset, split, requests, gold, len(part), len(chosen), caller)
+
+
+def gold_search(trial: Trial) -> Search:
+    """Finds for each request just the tools that it needs."""
+    tools = {tool.id: tool for tool in trial.dataset.tools}
+    gold: dict[str, dict[str, None]] = {}
+    for (_, text), ids in zip(trial.requests, trial.gold, strict=True):  # some requests are asked twice
+        gold.setdefault(text, {}).update(dict.fromkeys(ids))
+    return lambda requests, k: [[tools[tool_id] for tool_id in gold[request]] for request in requests]
+
+
+def retriever_search(trial: Trial, retriever: Retriever, k: int, progress: Progress | None = None) -> Search:
+    """Finds what a retriever ranks first among all tools of the dataset; every request is searched at once."""
+    tools = {tool.id: tool for tool in trial.dataset.tools}
+    texts = [text for _, text in trial.requests]
+    indexed(trial.dataset, retriever, progress)
+    hits = retriever.search(texts, k)
+    found = {text: [tools[hit.tool_id] for hit in few] for text, few in zip(texts, hits, strict=True)}
+    return lambda requests, most: [found[request][:most] for request in requests]
+
+
+def indexed(dataset: Dataset, retriever: Retriever, progress: Progress | None = None) -> None:
+    """Let a retriever know all tools of a dataset; vectors come from the cache where it has them."""
+    retriever.remove(sorted(set(retriever.ids()) - {tool.id for tool in dataset.tools}))
+    encoder = encoder_of(retriever)
+    digests = [tool.digest() for tool in dataset.tools] if encoder else []
+    with (
+        tempfile.TemporaryDirectory(prefix="toolscout-agent-") as folder,
+        SqliteStore(Path(folder) / "store.db") as store,
+        Scout(store, retriever) as scout,
+        cached_vectors(store, encoder.fingerprint if encoder else "", digests),
+    ):
+        store.add(dataset.tools, dataset.name)
+        scout.refresh()
+        scout.embed(progress)
+
+
+def scores(episode: Episode, gold: Sequence[str]) -> dict[str, float]:
+    """The measures of one episode; those of arguments are not numbers where no tool was picked."""
+    called, steps = set(episode.called), episode.steps
+    hit = len(called & set(gold))
+    made = [step for step in steps if step.called]
+    return {
+        "all_called": float(hit == len(set(gold))),
+        "gold_recall": hit / len(set(gold)),
+        "valid_arguments": sum(step.valid for step in steps) / len(steps) if steps else math.nan,
+        "refused": sum(not step.called for step in steps) / len(steps) if steps else math.nan,
+        "exact": sum(step.exact for step in made) / len(made) if made else math.nan,
+        "steps": float(len(steps)),
+        "finished": float(episode.finish in ("answered", "gave_up")),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """The row, the episodes it sums up, and a line for each request as they lie beside the row."""
+
+    row: dict[str, Any]
+    episodes: tuple[Episode, ...]
+    lines: tuple[dict[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """What stands before the agent: its name, variant and options, and who picks."""
+
+    name: str
+    picker: Picker
+    variant: str = "default"
+    options: Mapping[str, Any] | None = None
+    encoder: str | None = None
+    params: int = 0
+
+
+def front(
+    trial: Trial,
+    retriever: str,
+    llm: LanguageModel,
+    k: int = 5,
+    *,
+    numbered: bool = False,
+    progress: Progress | None = None,
+) -> Front:
+    """A method by name, a model folder, or "gold"; a model that writes tool ids picks by itself.
+
+    `numbered`: as ShortlistPicker's. A model that has seen requests of the split is refused (Leak).
+    """
+    if retriever == GOLD:
+        return Front(GOLD, ShortlistPicker(gold_search(trial), llm, k, numbered))
+    opened, variant = run.open_retriever(retriever)
+    overlap.refuse_seen(trial.dataset, trial.split, run.seen_by(retriever, opened))
+    encoder = encoder_of(opened)
+    if isinstance(opened, Picker):
+        indexed(trial.dataset, opened, progress)
+        picker: Picker = opened
+    else:
+        picker = ShortlistPicker(retriever_search(trial, opened, k, progress), llm, k, numbered)
+    fingerprint = encoder.fingerprint if encoder else None
+    return Front(opened.name, picker, variant, asdict(opened.options), fingerprint, getattr(encoder, "parameters", 0))
+
+
+def replay(
+    trial: Trial,
+    before: Front,
+    llm: Metered,
+    options: AgentOptions,
+    *,
+    k: int = 5,
+    command: str = "",
+    at_once: int = 64,
+) -> Replayed:
+    """Run the agent over all requests, so many at once, and sum up. One that fails scores 0, it is not skipped."""
+    if not trial.requests:
+        raise BadRequest("no request is left to replay: none has recordings of all tools that it needs")
+    tools: dict[str, Tool] = {tool.id: tool for tool in trial.dataset.tools}
+    agent = Agent(llm, before.picker, trial.caller, lambda ids: [tools[tool_id] for tool_id in ids], options)
+    started, episodes = time.perf_counter(), []
+    texts = [text for _, text in trial.requests]
+    for start in range(0, len(texts), at_once):
+        episodes += agent.run(texts[start : start + at_once])
+    seconds = time.perf_counter() - started
+    found = [scores(episode, gold) for episode, gold in zip(episodes, trial.gold, strict=True)]
+    told: dict[str, Any] = {"name": STUDY, "llm": llm.name, "k": k, "recorded": trial.recorded, "of": trial.of}
+    told["agent"] = asdict(options)
+    row = _row(trial, before, found, {"seconds": round(seconds, 2), **llm.usage.row()}, command)
+    lines = [
+        {"id": request_id, "scene": trial.dataset.scene(request_id), "finish": episode.finish, **_numbers(one)}
+        | {"gold": list(gold), "called": list(episode.called)}
+        for (request_id, _), gold, episode, one in zip(trial.requests, trial.gold, episodes, found, strict=True)
+    ]
+    return Replayed(row | {"study": told}, tuple(episodes), tuple(lines))
+
+
+def _row(
+    trial: Trial, before: Front, found: Sequence[Mapping[str, float]], timing: dict[str, Any], command: str
+) -> dict[str, Any]:
+    values = np.array([[one[name] for name in MEASURES] for one in found])
+    scenes = [trial.dataset.scene(request_id) for request_id, _ in trial.requests]
+    counted = [at for at in range(len(MEASURES)) if not np.isnan(values[:, at]).all()]
+    ends = significance.intervals(values[:, counted], scenes)
+    names = [MEASURES[at] for at in counted]
+    means = [round(float(np.nanmean(values[:, at])), 6) for at in counted]
+    return Row(
+        dataset=trial.dataset.name,
+        digest=trial.dataset.digest(trial.split),
+        split=trial.split,
+        retriever=before.name,
+        variant=before.variant,
+        options=dict(before.options or {}),
+        seed=(before.options or {}).get("seed"),
+        metrics=dict(zip(names, means, strict=True)),
+        intervals=dict(zip(names, np.round(ends, 6).tolist(), strict=True)),
+        timing=timing,
+        params=before.params,
+        encoder=before.encoder,
+        requests=len(found),
+        failed=0,
+        dropped=0,
+        new_tools=None,
+        **provenance(command),
+    ).to_dict()
+
+
+def _numbers(one: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: None if math.isnan(value) else round(value, 6) for name, value in one.items()}

@@ -1,0 +1,40 @@
+"""Language models behind one small interface: an endpoint, a model on this machine, or a script."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from toolscout.errors import BadRequest
+from toolscout.llm.base import Completion, LanguageModel, Message, Usage, complete_each
+from toolscout.llm.endpoint import Options
+
+__all__ = ["Completion", "LanguageModel", "Message", "Options", "Usage", "complete_each", "open_llm"]
+
+_SCRIPT = "scripted:"
+
+
+def open_llm(
+    spec: str = "", *, model: str = "", options: Options | None = None, batch: int = 16, seed: int = 0
+) -> LanguageModel:
+    """Open a language model.
+
+    "" or "smollm2" is SmolLM2 on this machine, a Hugging Face folder or a GGUF file another one (`batch`, `seed`); a
+    URL is an OpenAI-compatible endpoint, which needs `model` and takes `options`; "scripted:FILE" reads its lines.
+    """
+    if spec.startswith(("http://", "https://")):
+        from toolscout.llm.endpoint import Endpoint
+
+        return Endpoint(spec, model, options)
+    if spec.startswith(_SCRIPT):
+        from toolscout.llm.scripted import Scripted
+
+        return Scripted.read(spec.removeprefix(_SCRIPT))
+    if model or (options is not None and options != Options()):
+        raise BadRequest("model and options are for an endpoint; give its URL, such as https://host/v1")
+    if spec not in ("", "smollm2") and not Path(spec).exists():
+        raise BadRequest(
+            f"{spec} is no language model; name a folder or .gguf file, an endpoint's URL, scripted:FILE, or smollm2"
+        )
+    from toolscout.llm.local import Local
+
+    return Local.open("" if spec == "smollm2" else spec, batch=batch, seed=seed)

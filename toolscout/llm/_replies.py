@@ -1,0 +1,101 @@
+"""What endpoints answer, read with care: some send pages, half a reply, calls of tools that nobody asked for."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from toolscout.errors import BadCompletion
+
+_SHOWN = 200
+
+
+def parsed(body: bytes) -> dict[str, Any] | None:
+    """A reply that has choices; None where it is anything else."""
+    found = _json(body)
+    if not isinstance(found, dict) or not isinstance(found.get("choices"), list) or not found["choices"]:
+        return None
+    return found
+
+
+def choices(reply: Mapping[str, Any]) -> list[tuple[str, bool]]:
+    """The text of each choice, and whether it was cut off."""
+    found = []
+    for choice in reply["choices"]:
+        message = choice.get("message") if isinstance(choice, Mapping) else None
+        if not isinstance(message, Mapping):
+            raise BadCompletion("the endpoint answered with a choice that has no message; is it a chat model?")
+        found.append((_text(message, choice), choice.get("finish_reason") == "length"))
+    return found
+
+
+def tokens(reply: Mapping[str, Any], read: Sequence[str], written: Sequence[tuple[str, bool]]) -> tuple[int, list[int]]:
+    """Tokens read, and written by each choice. Servers count all choices together: the sum is dealt out by length.
+
+    Those that do not count are estimated, at four characters a token.
+    """
+    usage = reply.get("usage")
+    counted = usage if isinstance(usage, Mapping) else {}
+    prompt, total = _count(counted.get("prompt_tokens")), _count(counted.get("completion_tokens"))
+    lengths = [len(text) for text, _ in written]
+    if prompt is None:
+        prompt = sum(len(text) // 4 + 4 for text in read)
+    if total is None:
+        return prompt, [length // 4 + 1 for length in lengths]
+    share = [total * length // max(1, sum(lengths)) for length in lengths]
+    share[0] += total - sum(share)
+    return prompt, share
+
+
+def message(body: bytes) -> str:
+    """What a reply says went wrong, on one short line; pages lose their markup."""
+    found = _json(body)
+    if isinstance(found, Mapping):
+        error = found.get("error", found.get("detail", found.get("message", found)))
+        if isinstance(error, Mapping) and isinstance(error.get("message"), str):
+            code = error.get("code")
+            error = f"{code}: {error['message']}" if isinstance(code, str) else error["message"]
+        text = error if isinstance(error, str) else json.dumps(error)
+    else:
+        text = re.sub(r"<(script|style).*?</\1>|<[^>]*>", " ", body[:20_000].decode(errors="replace"), flags=re.S)
+    text = " ".join(text.split())
+    return (text[:_SHOWN] + "…" if len(text) > _SHOWN else text) or "nothing more"
+
+
+def parameter(body: bytes) -> str:
+    """The parameter that a refusal is about, where it names one."""
+    found = _json(body)
+    error = found.get("error") if isinstance(found, Mapping) else None
+    return str(error.get("param") or "") if isinstance(error, Mapping) else ""
+
+
+def _text(message: Mapping[str, Any], choice: Mapping[str, Any]) -> str:
+    content = message.get("content")
+    if isinstance(content, list):  # parts
+        parts = [part.get("text") for part in content if isinstance(part, Mapping)]
+        content = "".join(part for part in parts if isinstance(part, str))
+    if isinstance(content, str) and content:
+        return content
+    if message.get("tool_calls") or message.get("function_call"):
+        raise BadCompletion("the model called a tool instead of answering, and none was offered; ask it again")
+    if message.get("refusal") or choice.get("finish_reason") == "content_filter":
+        said = message.get("refusal")
+        raise BadCompletion(f"the model refuses to answer ({said or 'content filter'}); word the request differently")
+    if choice.get("finish_reason") == "length":
+        raise BadCompletion("the model used up max_tokens before it wrote a word of its answer; raise max_tokens")
+    if isinstance(content, str):
+        return content
+    raise BadCompletion("the endpoint answered with a message that has no text; is it a chat model?")
+
+
+def _json(body: bytes) -> Any:
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None

@@ -1,0 +1,172 @@
+"""What every language model offers: conversations in, completions out, in batches; with what it took."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, cast, get_args
+
+from toolscout.arguments import repaired, value_problems
+from toolscout.errors import BadCompletion, BadRequest
+
+Role = Literal["system", "user", "assistant", "tool"]
+Finish = Literal["stop", "length"]
+_PLACES = 20  # where JSON is looked for in an answer of many words
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One turn of a conversation."""
+
+    role: Role
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What a model wrote, and what it took.
+
+    `prompt_tokens` are the conversation's, the same in each of its n completions, which are read once; `cost` is this
+    completion's share, so that costs add up. None: nobody said what a token costs. "length": it was cut off.
+    """
+
+    text: str
+    prompt_tokens: int
+    completion_tokens: int
+    finish: Finish
+    cost: float | None = None
+    cached: bool = False
+
+
+Conversation = Sequence[Message]
+Outcome = list[Completion] | BadCompletion
+
+
+class LanguageModel(Protocol):
+    """Anything that completes conversations."""
+
+    name: str
+
+    def complete(
+        self,
+        conversations: Sequence[Conversation],
+        *,
+        n: int = 1,
+        temperature: float = 0.0,
+        max_tokens: int = 256,
+        stop: Sequence[str] = (),
+        schema: Mapping[str, Any] | None = None,
+    ) -> list[list[Completion]]:
+        """n completions of each conversation, none holding a `stop` string.
+
+        With a `schema` each text is JSON that fits it. A conversation for which that cannot be had raises
+        BadCompletion once the others are done; `complete_each` gives those.
+        """
+
+
+def complete_each(model: LanguageModel, conversations: Sequence[Conversation], **settings: Any) -> list[Outcome]:
+    """The completions of each conversation, or the reason why it has none: one bad one does not spoil the others."""
+    try:
+        return list(model.complete(conversations, **settings))
+    except BadCompletion as error:
+        if error.results is None or len(error.results) != len(conversations):
+            return [error for _ in conversations]
+        return cast(list[Outcome], list(error.results))
+
+
+def settled(outcomes: Sequence[Outcome]) -> list[list[Completion]]:
+    """The completions of all conversations; where some have none, an error that holds those of the others."""
+    failed = [outcome for outcome in outcomes if isinstance(outcome, BadCompletion)]
+    if failed:
+        count = f" ({len(failed)} of {len(outcomes)} conversations failed)" if len(outcomes) > 1 else ""
+        raise BadCompletion(f"{failed[0]}{count}", results=outcomes)
+    return [outcome for outcome in outcomes if not isinstance(outcome, BadCompletion)]
+
+
+@dataclass(slots=True)
+class Usage:
+    """What completions took, added up: for the rows of results."""
+
+    conversations: int = 0
+    completions: int = 0
+    cached: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    cost: float | None = None
+
+    def add(self, results: Iterable[Sequence[Completion]]) -> None:
+        """Count what `complete` returned; what came out of the cache counts as tokens, and costs nothing again."""
+        for completions in results:
+            self.conversations += bool(completions)
+            self.completions += len(completions)
+            self.cached += sum(one.cached for one in completions)
+            self.prompt_tokens += max((one.prompt_tokens for one in completions), default=0)
+            self.completion_tokens += sum(one.completion_tokens for one in completions)
+            for one in completions:
+                if one.cost is not None:
+                    self.cost = (self.cost or 0.0) + (0.0 if one.cached else one.cost)
+
+    def row(self) -> dict[str, int | float | None]:
+        """The sums under the names that rows of results use."""
+        return {
+            "llm_calls": self.conversations,
+            "llm_cached": self.cached,
+            "llm_prompt_tokens": self.prompt_tokens,
+            "llm_completion_tokens": self.completion_tokens,
+            "llm_cost": None if self.cost is None else round(self.cost, 6),
+        }
+
+
+def check_call(
+    conversations: Sequence[Conversation], n: int, temperature: float, max_tokens: int, stop: Sequence[str]
+) -> None:
+    """Refuse what no engine can do, in the same words for all of them."""
+    if n < 1 or max_tokens < 1:
+        raise BadRequest(f"n is {n} and max_tokens is {max_tokens}; both have to be 1 or more")
+    if not 0 <= temperature <= 100:
+        raise BadRequest(f"the temperature is {temperature}; it has to be 0 (the likeliest words) or above")
+    if isinstance(stop, str) or not all(stop):
+        raise BadRequest("stop is a list of strings, none of them empty")
+    for conversation in conversations:
+        if not conversation:
+            raise BadRequest("a conversation has no message; begin it with a system or user message")
+        for message in conversation:
+            if message.role not in get_args(Role):
+                raise BadRequest(f"{message.role!r} is no role; use one of: {', '.join(get_args(Role))}")
+
+
+def cut(text: str, stop: Sequence[str]) -> tuple[str, bool]:
+    """The text before the first stop string, and whether there was one."""
+    places = [place for place in (text.find(word) for word in stop) if place >= 0]
+    return (text[: min(places)], True) if places else (text, False)
+
+
+def fitted(text: str, schema: Mapping[str, Any]) -> str:
+    """The JSON in a model's answer, harmless faults put right, as text that fits the schema; or BadCompletion."""
+    value = _parsed(text)
+    if isinstance(value, dict) and value_problems(value, schema):
+        value, _ = repaired(value, schema)
+    found = value_problems(value, schema)
+    if found:
+        raise BadCompletion(f"the model's JSON does not fit: {'; '.join(found[:5])}")
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _parsed(text: str) -> Any:
+    """The first JSON value of an answer: models like to put words or a fence around it."""
+    try:
+        return json.loads(text, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        decoder = json.JSONDecoder(parse_constant=_refuse)
+        for place in [place for place, sign in enumerate(text) if sign in "{["][:_PLACES]:
+            try:
+                return decoder.raw_decode(text, place)[0]
+            except (ValueError, RecursionError):
+                continue
+    shown = " ".join(text.split())[:120]
+    raise BadCompletion(f"the model did not answer with JSON but with: {shown or 'nothing'}")
+
+
+def _refuse(word: str) -> Any:
+    raise ValueError(f"{word} is no JSON")

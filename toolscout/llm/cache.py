@@ -1,0 +1,110 @@
+"""Completions kept on disk by what was asked, so that an evaluation can be repeated for free, and offline.
+
+One SQLite file. It holds digests of the questions, not the questions, and what was answered.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from toolscout.errors import CorruptStore, DiskFull, NewerStore, ReadOnlyStore, StoreError
+from toolscout.llm.base import Completion
+
+FORMAT = 1
+
+
+def digest(*parts: Any) -> bytes:
+    """What a question is known by: any change of a part gives another digest."""
+    text = json.dumps(parts, sort_keys=True, ensure_ascii=True, default=str)
+    return hashlib.blake2b(text.encode(), digest_size=32).digest()
+
+
+class Cache:
+    """A file of completions. Threads share one; several processes may use one file at the same time."""
+
+    def __init__(self, path: str | Path, *, read_only: bool = False, timeout: float = 30.0) -> None:
+        """Open the file, or make it; a write waits `timeout` seconds for another process."""
+        self.path = Path(path)
+        self._lock = threading.Lock()
+        if read_only and not self.path.is_file():
+            raise StoreError(f"there are no recorded completions at {self.path}; record them first, with the endpoint")
+        with self._told():
+            if not read_only:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+            where = f"{self.path.absolute().as_uri()}?mode={'ro' if read_only else 'rwc'}"
+            self._db = sqlite3.connect(where, timeout, isolation_level=None, check_same_thread=False, uri=True)
+        try:
+            self._prepare(read_only)
+        except BaseException:
+            self._db.close()
+            raise
+
+    def get(self, key: bytes) -> list[Completion] | None:
+        """The completions kept under a digest, marked as cached; None where there are none."""
+        with self._lock, self._told():
+            row = self._db.execute("SELECT completions FROM completions WHERE digest = ?", (key,)).fetchone()
+        if row is None:
+            return None
+        try:
+            return [replace(Completion(**record), cached=True) for record in json.loads(row[0])]
+        except (ValueError, TypeError):
+            raise self._corrupt("a record cannot be read") from None
+
+    def put(self, key: bytes, completions: Sequence[Completion]) -> None:
+        """Keep completions under a digest; they are on disk when this returns. What is there already stays."""
+        text = json.dumps([asdict(one) for one in completions], ensure_ascii=True)
+        with self._lock, self._told():
+            self._db.execute("INSERT OR IGNORE INTO completions VALUES (?, ?)", (key, text))
+
+    def __len__(self) -> int:
+        """How many questions are kept."""
+        with self._lock, self._told():
+            return int(self._db.execute("SELECT count(*) FROM completions").fetchone()[0])
+
+    def close(self) -> None:
+        """Close the file; twice does no harm."""
+        with self._lock:
+            self._db.close()
+
+    def _prepare(self, read_only: bool) -> None:
+        with self._told():
+            version = int(self._db.execute("PRAGMA user_version").fetchone()[0])
+            if version > FORMAT:
+                raise NewerStore(f"{self.path} was written by a newer toolscout; upgrade it, or name another file")
+            others = self._db.execute("SELECT count(*) FROM sqlite_master WHERE name != 'completions'").fetchone()[0]
+            if version == 0 and others:
+                raise StoreError(f"{self.path} is a database of something else; name another file for completions")
+            if not read_only and version == 0:
+                self._db.execute(
+                    "CREATE TABLE IF NOT EXISTS completions (digest BLOB PRIMARY KEY, completions TEXT) WITHOUT ROWID"
+                )
+                self._db.execute(f"PRAGMA user_version = {FORMAT}")
+            elif version == 0:
+                raise self._corrupt("it holds no completions")
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """Errors of the file as ours."""
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            if "full" in str(error):
+                raise DiskFull(f"no room left to write {self.path}; free some, what is recorded is intact") from None
+            if "readonly" in str(error):
+                raise ReadOnlyStore(f"{self.path} cannot be written; make it writable or name another file") from None
+            raise StoreError(f"{self.path} cannot be used ({error}); try again, or name another file") from None
+        except sqlite3.DatabaseError as error:
+            raise self._corrupt(str(error)) from None
+        except OSError as error:
+            raise StoreError(f"{self.path} cannot be used ({error.strerror}); name another file") from None
+
+    def _corrupt(self, why: str) -> CorruptStore:
+        return CorruptStore(f"{self.path} is no readable file of completions ({why}); delete it or name another one")

@@ -1,0 +1,90 @@
+"""A language model that says what it was told to say: for tests, and for examples without a model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from toolscout.errors import BadCompletion, BadRequest
+from toolscout.llm.base import Completion, Conversation, Message, Outcome, check_call, cut, fitted, settled
+
+Speech = str | Callable[[Conversation], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What to say to a conversation that has `when` in one of its messages; without `when` it is said once, in turn."""
+
+    text: Speech
+    when: str | None = None
+
+
+class Scripted:
+    """Says its lines. `asked` holds every conversation it was given."""
+
+    def __init__(self, lines: Iterable[Speech | Line], *, name: str = "scripted") -> None:
+        """Texts are said one after the other; lines with `when` as often as they match, and before the others."""
+        told = [line if isinstance(line, Line) else Line(line) for line in lines]
+        self.name = name
+        self.asked: list[list[Message]] = []
+        self._matching = [line for line in told if line.when is not None]
+        self._in_turn = [line for line in told if line.when is None][::-1]
+
+    @classmethod
+    def read(cls, path: str | Path) -> Scripted:
+        """A script in a file: a line of JSON each, {"text": …} or {"when": …, "text": …}."""
+        try:
+            records = [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines() if line.strip()]
+            lines = [Line(str(record["text"]), record.get("when")) for record in records]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise BadRequest(
+                f'{path} is no script ({error}); write a line of JSON for each answer: {{"text": "…"}}, or '
+                '{"when": "words of the request", "text": "…"}'
+            ) from None
+        return cls(lines)
+
+    def complete(
+        self,
+        conversations: Sequence[Conversation],
+        *,
+        n: int = 1,
+        temperature: float = 0.0,
+        max_tokens: int = 256,
+        stop: Sequence[str] = (),
+        schema: Mapping[str, Any] | None = None,
+    ) -> list[list[Completion]]:
+        """The next n lines for each conversation; tokens are counted as words."""
+        check_call(conversations, n, temperature, max_tokens, stop)
+        self.asked += [list(conversation) for conversation in conversations]
+        return settled([self._said(conversation, n, max_tokens, stop, schema) for conversation in conversations])
+
+    def _said(
+        self, conversation: Conversation, n: int, max_tokens: int, stop: Sequence[str], schema: Mapping[str, Any] | None
+    ) -> Outcome:
+        found: list[Completion] = []
+        read = sum(len(message.content.split()) for message in conversation)
+        for _ in range(n):
+            try:
+                text = self._line(conversation)
+                text = cut(text, stop)[0] if schema is None else fitted(text, schema)
+            except BadCompletion as error:
+                return error
+            words = len(text.split())
+            if schema is None and words > max_tokens:
+                found.append(Completion(" ".join(text.split()[:max_tokens]), read, max_tokens, "length", cost=0.0))
+            else:
+                found.append(Completion(text, read, words, "stop", cost=0.0))
+        return found
+
+    def _line(self, conversation: Conversation) -> str:
+        matching = (
+            line for line in self._matching if any(str(line.when) in message.content for message in conversation)
+        )
+        line = next(matching, None) or (self._in_turn.pop() if self._in_turn else None)
+        if line is None:
+            shown = conversation[-1].content[:80]
+            raise BadCompletion(f"the script has no line left for: {shown}; add one to it")
+        return line.text if isinstance(line.text, str) else line.text(conversation)

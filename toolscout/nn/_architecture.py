@@ -1,0 +1,79 @@
+"""What language models of the Llama family look like: their sizes, and the names and shapes of their tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+KINDS = ("llama", "mistral", "qwen2")
+EMBEDDINGS, NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
+# ChatML's marks around a turn.
+OPEN, CLOSE = "<|im_start|>", "<|im_end|>"
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """What has to be known beside the weights. `tied`: what reads a token's row scores with it too."""
+
+    kind: str
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    inner: int
+    vocabulary: int
+    eps: float
+    theta: float
+    tied: bool
+    context: int
+
+    def problem(self) -> str | None:
+        """Why no such model can be, or can be run here."""
+        sizes = (self.layers, self.hidden, self.heads, self.kv_heads, self.head_size, self.inner, self.vocabulary)
+        if self.kind not in KINDS:
+            return f"it is a model of kind {self.kind!r}, not one of: {', '.join(KINDS)}"
+        if min(*sizes, self.context) < 1 or self.heads % self.kv_heads or self.head_size % 2:
+            return "its sizes do not fit together"
+        return None
+
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Every tensor by its Hugging Face name, with its shape; a tied head is not there a second time."""
+        wide, narrow = self.heads * self.head_size, self.kv_heads * self.head_size
+        attention = {"q": (wide, self.hidden), "k": (narrow, self.hidden), "v": (narrow, self.hidden)}
+        found: dict[str, tuple[int, ...]] = {EMBEDDINGS: (self.vocabulary, self.hidden)}
+        for layer in range(self.layers):
+            prefix = f"model.layers.{layer}."
+            found[prefix + "input_layernorm.weight"] = (self.hidden,)
+            for part, shape in attention.items():
+                found[f"{prefix}self_attn.{part}_proj.weight"] = shape
+                if self.kind == "qwen2":
+                    found[f"{prefix}self_attn.{part}_proj.bias"] = shape[:1]
+            found[prefix + "self_attn.o_proj.weight"] = (self.hidden, wide)
+            found[prefix + "post_attention_layernorm.weight"] = (self.hidden,)
+            found[prefix + "mlp.gate_proj.weight"] = (self.inner, self.hidden)
+            found[prefix + "mlp.up_proj.weight"] = (self.inner, self.hidden)
+            found[prefix + "mlp.down_proj.weight"] = (self.hidden, self.inner)
+        found[NORM] = (self.hidden,)
+        return found if self.tied else found | {HEAD: (self.vocabulary, self.hidden)}
+
+
+class Checkpoint(Protocol):
+    """The files of a model, whatever their format; tensors by their Hugging Face names."""
+
+    architecture: Architecture
+    tokenizer: Tokenizer
+    ends: tuple[int, ...]  # the tokens that end a text, as the files say
+    head: bytes  # all that the files say beside the weights: sizes, names, tokeniser
+
+    def sample(self, name: str, size: int) -> bytes:
+        """Some bytes from the middle of a tensor, as they lie on disk."""
+        ...
+
+    def tensor(self, name: str) -> NDArray[np.float32]:
+        """One tensor as float32."""
+        ...

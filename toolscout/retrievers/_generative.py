@@ -1,0 +1,392 @@
+"""What toolgen and toolweaver share: a language model writes a tool's id, and can write nothing else.
+
+The trie of all ids is live. A tool's score is its id's probability among all ids, flattened so that those behind the
+first can still be told apart where scores are added up.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolscout.answer import Allowed, Example, Hit
+from toolscout.conversations import FINISH, Turn
+from toolscout.errors import BadModel, MissingExtra, NeedsTraining
+from toolscout.nn.adapters import ADAPTER_FILE, Adapter
+from toolscout.nn.decoding import Engine, Reading, Table, best, log_softmax, sets
+from toolscout.nn.language import Base, TokenTable, open_base
+from toolscout.nn.llama import Served
+from toolscout.nn.prompting import Prompter
+from toolscout.nn.trie import Pruned, Trie
+from toolscout.retrievers._documents import Documents
+from toolscout.retrievers._names import EXACT_BONUS
+from toolscout.retrievers.base import (
+    Floats,
+    Pairs,
+    TextEncoder,
+    TrainedOn,
+    TrainingSet,
+    Vectors,
+    check_k,
+    hits_of,
+    read_model,
+    read_options,
+    write_model,
+)
+from toolscout.tool import Searchable
+
+if TYPE_CHECKING:
+    from toolscout.retrievers._generative_fit import Plan
+    from toolscout.training.generative import State
+
+DEVICE_VARIABLE = "TOOLSCOUT_DEVICE"
+_SPECIALS_FILE = "specials.npy"
+NO_TOOL = "\0no tool"
+STOP = "\0finish"
+SPECIALS = (NO_TOOL, STOP)
+_FLATTENED = 8.0  # a probability's root that is a score
+_UNWRITTEN = 1e-4  # what a tool's own probability counts beside that of the sets it is in
+_CALLERS_KEPT = 64
+_READINGS_KEPT = 4
+_SURE = 1e-12
+_SETS = 8  # sets that are followed at once
+
+
+class Generative(Documents):
+    """Ids of tools in a trie, rows of tokens in a table, a language model that reads requests.
+
+    A method says what a tool's id is (`_identify`) and what its tokens' rows are. Untrained it takes no tool.
+    """
+
+    name: ClassVar[str]
+    options_kind: ClassVar[type[Any]]
+
+    def __init__(self, options: Any, encoder: TextEncoder | None) -> None:
+        """Start empty and untrained."""
+        self.options: Any = options
+        super().__init__(options, encoder)
+        self._base: Base | None = None
+        self._adapter: Adapter | None = None
+        self._engine: Engine | None = None
+        self._words: TokenTable | None = None
+        self._trie = Trie()
+        self._prompter: Prompter | None = None
+        self._views: OrderedDict[Allowed, Pruned] = OrderedDict()
+        self._readings: OrderedDict[tuple[str, ...], Reading] = OrderedDict()
+        self._paths: dict[str, tuple[int, ...]] = {}
+        self._special_rows: Floats = np.zeros((len(SPECIALS), 1), np.float32)
+        self._platt = (1.0, 0.0)
+        self._seen = TrainedOn()
+        self._fit: dict[str, Any] | None = None
+
+    # What a method says.
+
+    def _identify(self, tools: Mapping[str, Floats]) -> dict[str, tuple[int, ...]]:
+        """The ids, as tokens, of tools that come, whose documents have these vectors."""
+        raise NotImplementedError
+
+    def _forget(self, tool_id: str) -> None:
+        """The tool is gone: its id may be given to another."""
+
+    def _added_rows(self) -> Floats:
+        """The rows behind the base's vocabulary that are there before any tool: first those of `SPECIALS`."""
+        return self._special_rows
+
+    def plan(self, tools: Mapping[str, Floats], gold: Sequence[Sequence[str]]) -> Plan:
+        """Ids and rows for a training on these tools, of which requests need those in `gold`."""
+        raise NotImplementedError
+
+    def choose(self, data: Sequence[TrainingSet]) -> None:
+        """Choose on dev what there is to choose."""
+
+    def _save_ids(self, folder: Path) -> None:
+        """Write what makes ids and their rows."""
+        raise NotImplementedError
+
+    def _load_ids(self, folder: Path) -> None:
+        """Open what `_save_ids` wrote."""
+        raise NotImplementedError
+
+    def _scoring(self) -> Table:
+        """What scores tokens."""
+        return self.words()
+
+    def _aware(self, reading: Reading, requests: Sequence[str]) -> Reading:
+        """The reading, with what else is known of the requests."""
+        return reading
+
+    def _restate(self, plan: Plan, state: State) -> None:
+        """Take over what was learned until now."""
+        raise NotImplementedError
+
+    def learn(self, examples: Sequence[Example]) -> None:
+        """It learns by training (`fit`), not from single requests."""
+
+    # The language model.
+
+    def base(self) -> Base:
+        """The language model it began with, opened on first use."""
+        if self._base is None:
+            self._base = open_base(self.options.base)
+        return self._base
+
+    def prompter(self) -> Prompter:
+        """What makes prompts of requests."""
+        if self._prompter is None:
+            self._prompter = Prompter(self.base(), self.options.request_tokens)
+        return self._prompter
+
+    def token(self, special: str) -> int:
+        """The token of "no tool" or of "finish"."""
+        return self.base().architecture.vocabulary + SPECIALS.index(special)
+
+    def words(self) -> TokenTable:
+        """The rows of every token: the base's, and those added for ids."""
+        if self._words is None:
+            self._words = self.base().table()
+            self._words.grow(self._added_rows())
+        return self._words
+
+    def engine(self) -> Engine:
+        """The trained model: on ONNX Runtime, or in torch on the device that $TOOLSCOUT_DEVICE names."""
+        if self._engine is None:
+            if self._adapter is None:
+                raise NeedsTraining([], f"toolscout train DATA --retriever {self.name} --out FOLDER")
+            architecture = self.base().architecture
+            weights = self._adapter.applied(architecture, self.base().weights())
+            device = os.environ.get(DEVICE_VARIABLE, "")
+            self._engine = self._torch(weights, device) if device else Served(architecture, weights, self.words())
+        return self._engine
+
+    def _torch(self, weights: Mapping[str, Floats], device: str) -> Engine:
+        try:
+            from toolscout.nn.causal import Network
+            from toolscout.nn.causal_engine import Live
+            from toolscout.training.loop import pick_device
+        except ImportError as error:
+            raise MissingExtra(f"{DEVICE_VARIABLE}={device}", "train") from error
+        return Live.of(Network(self.base().architecture, weights, 1, pick_device(device)), self.words())
+
+    # The index.
+
+    def restate(self, plan: Plan, state: State) -> None:
+        """Take over what was learned until now; the tools that are here get their ids and rows anew."""
+        with self._lock:
+            self._adapter = Adapter(state.adapter)
+            self._restate(plan, state)
+            self._reset()
+            self._identify_all()
+
+    def _reset(self) -> None:
+        """Forget ids and rows."""
+        self._trie, self._words, self._engine = Trie(), None, None
+        self._views, self._readings = OrderedDict(), OrderedDict()
+        if self.options.no_tool:
+            self._trie.insert(NO_TOOL, (self.token(NO_TOOL),))
+        if self.options.trajectories:
+            self._trie.insert(STOP, (self.token(STOP),))
+
+    def _identify_all(self) -> None:
+        alive = self._rows.alive()
+        if len(alive):
+            vectors = self._table.rows(alive).astype(np.float32)
+            self._insert(dict(zip((self._rows.ids[row] for row in alive), vectors, strict=True)))
+
+    def _insert(self, vectors: Mapping[str, Floats]) -> None:
+        for tool_id, tokens in self._identify(vectors).items():
+            self._trie.insert(tool_id, tokens)
+            self._paths[tool_id] = tokens
+
+    def add(self, tools: Sequence[Searchable], vectors: Vectors | None = None) -> None:
+        """Take tools: their ids come from their documents, nothing is trained."""
+        if tools and self._adapter is None:
+            raise NeedsTraining(
+                [tool.id for tool in tools], f"toolscout train DATA --retriever {self.name} --out FOLDER"
+            )
+        super().add(tools, vectors)
+
+    def _place(self, vectors: Mapping[str, Floats]) -> None:
+        super()._place(vectors)
+        if vectors:
+            self._insert(vectors)
+
+    def remove(self, ids: Sequence[str]) -> None:
+        """Forget tools."""
+        with self._lock:
+            for tool_id in ids:
+                if tool_id in self._trie and tool_id not in SPECIALS:
+                    self._trie.remove(tool_id)
+                    self._paths.pop(tool_id, None)
+                    self._forget(tool_id)
+            super().remove(ids)
+
+    def path(self, tool_id: str) -> tuple[int, ...]:
+        """The tokens of a tool's id."""
+        return self._paths[tool_id]
+
+    def _pruned(self, allowed: Allowed | None) -> Pruned | None:
+        """The part of the trie that a caller may see; remembered for the last callers."""
+        if allowed is None:
+            return None
+        view = self._views.get(allowed)
+        if view is None:
+            view = self._trie.pruned(lambda key: key in SPECIALS or allowed.permits(key))
+            self._views[allowed] = view
+            if len(self._views) > _CALLERS_KEPT:
+                self._views.popitem(last=False)
+        return view
+
+    # Search.
+
+    def reading(self, requests: Sequence[str]) -> Reading:
+        """The requests as the model has read them; one that was read just now is not read again."""
+        key = tuple(requests)
+        found = self._readings.get(key)
+        if found is None:
+            prompter = self.prompter()
+            found = self.engine().read([prompter.ask(request) for request in requests])
+            if len(requests) == 1:
+                # Another dict, not a changed one: other threads read it meanwhile.
+                latest = list(self._readings.items())[-_READINGS_KEPT:]
+                self._readings = OrderedDict([*latest, (key, found)])
+        return found
+
+    def forget_requests(self) -> None:
+        """Let go of what was read of recent requests: one that is timed again must be read again."""
+        super().forget_requests()
+        self._readings = OrderedDict()
+
+    def rank(self, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[Pairs]:
+        """What search ranks, without reasons. A tool that the request names comes first."""
+        check_k(k)
+        if not len(self) or not requests:
+            return [[] for _ in requests]
+        reading = self._aware(self.reading(requests), requests)
+        with self._lock:
+            rankings = self._ranked(reading, k, allowed)
+            return [
+                self._named_first(request, ranking, k, allowed)
+                for request, ranking in zip(requests, rankings, strict=True)
+            ]
+
+    def _ranked(self, reading: Reading, k: int, allowed: Allowed | None) -> list[Pairs]:
+        found = best(reading, self._scoring(), self._trie, k, pruned=self._pruned(allowed), extra=SPECIALS)
+        rankings = [[(key, score) for key, score in ranking if key not in SPECIALS] for ranking in found]
+        if self.options.sets:
+            # Sets of all tools, whoever asks: what a set counts must not depend on who may see a part of it.
+            written = sets(reading, self._scoring(), self._trie, self._stop(), width=_SETS)
+            rankings = [_included(ranking, few, allowed) for ranking, few in zip(rankings, written, strict=True)]
+        return [[(key, float(np.exp(score / _FLATTENED))) for key, score in ranking[:k]] for ranking in rankings]
+
+    def _stop(self) -> int:
+        return self.token(STOP)
+
+    def _named_first(self, request: str, ranking: Pairs, k: int, allowed: Allowed | None) -> Pairs:
+        named = [i for i in self._names.find(request) if allowed is None or allowed.permits(i)]
+        first = [(tool_id, EXACT_BONUS) for tool_id in sorted(named)]
+        return [*first, *(pair for pair in ranking if pair[0] not in named)][:k]
+
+    def as_many(self, requests: Sequence[str], allowed: Allowed | None = None) -> list[list[Hit]]:
+        """As many tools as each request needs: the likeliest set that the model writes until it says stop."""
+        if not self.options.sets:
+            raise BadModel(f"this {self.name} ranks tools one by one; train it with --option sets=true for k=auto")
+        if not len(self) or not requests:
+            return [[] for _ in requests]
+        reading = self._aware(self.reading(requests), requests)
+        with self._lock:
+            pruned = self._pruned(allowed)
+            written = sets(reading, self._scoring(), self._trie, self._stop(), width=_SETS, pruned=pruned)
+        hits = []
+        for request, few in zip(requests, written, strict=True):
+            chance = dict(_included([], few, allowed))
+            tools = sorted(few[0][0] if few else (), key=lambda tool_id: (-chance[tool_id], tool_id))
+            pairs = [(tool_id, float(np.exp(chance[tool_id] / _FLATTENED))) for tool_id in tools]
+            hits.append(hits_of(self, request, pairs))
+        return hits
+
+    def need(self, requests: Sequence[str]) -> list[float] | None:
+        """How likely each request is to need a tool; None where the model was not taught when none is needed."""
+        if not self.options.no_tool or NO_TOOL not in self._trie or not requests:
+            return None
+        slope, shift = self._platt
+        return [float(one) for one in 1 / (1 + np.exp(-np.clip(slope * self.against_none(requests) + shift, -60, 60)))]
+
+    def against_none(self, requests: Sequence[str]) -> NDArray[np.float64]:
+        """The log of the odds of any tool against "no tool", as the model says."""
+        chances = log_softmax(self._first(self.reading(requests), requests))[:, 0]
+        return np.asarray(np.log1p(-np.minimum(np.exp(chances), 1 - _SURE)) - chances)
+
+    def _first(self, reading: Reading, requests: Sequence[str]) -> Floats:
+        """The logits of what may come first, "no tool" before all others."""
+        with self._lock:
+            children = self._trie.children(Trie.ROOT)
+            tokens = np.concatenate([[self.token(NO_TOOL)], children[children != self.token(NO_TOOL)]])
+            return self._scoring().logits(self._aware(reading, requests).ends(), tokens)
+
+    def pick(self, conversations: Sequence[Sequence[Turn]]) -> list[str | None]:
+        """The next action of each conversation: a tool of this index, or Finish; never anything else."""
+        base = self.base()
+        prompts = [base.chat([(turn.role, turn.content) for turn in turns]) for turns in conversations]
+        reading = self._aware(self.engine().read(prompts), [""] * len(prompts))
+        with self._lock:
+            ranked = best(reading, self._scoring(), self._trie, 1, extra=SPECIALS)
+        return [None if not few else FINISH if few[0][0] in SPECIALS else few[0][0] for few in ranked]
+
+    # Files.
+
+    def save(self, folder: Path) -> None:
+        """Write the adapter, what makes ids and rows, and the vectors of tools; of the base a reference alone."""
+        folder.mkdir(parents=True, exist_ok=True)
+        with self._lock:
+            self._save_documents(folder)
+            if self._adapter is not None:
+                self._adapter.save(folder)
+                np.save(folder / _SPECIALS_FILE, self._special_rows)
+                self._save_ids(folder)
+            if self._seen.splits:
+                self._seen.save(folder)
+            extra = {"fit": self._fit} if self._fit else {}
+            language = self._base.fingerprint if self._base else ""
+            write_model(folder, self, encoder=self._fingerprint(), language=language, platt=list(self._platt), **extra)
+
+    @classmethod
+    def load(cls, folder: Path, encoder: TextEncoder | None = None) -> Self:
+        """Open a saved model; its language model must be the one it was trained from."""
+        model = read_model(folder)
+        loaded = cls(read_options(cls.options_kind, model), encoder)
+        loaded._seen, loaded._fit = TrainedOn.load(folder), model.get("fit")
+        loaded._load_documents(folder, model)
+        if not (folder / ADAPTER_FILE).is_file():
+            return loaded
+        if model.get("language") and model["language"] != loaded.base().fingerprint:
+            raise BadModel(
+                f"{folder} was trained from another language model than {loaded.base().name}; name that one in base"
+            )
+        loaded._adapter = Adapter.load(folder)
+        try:
+            loaded._special_rows = np.load(folder / _SPECIALS_FILE, allow_pickle=False)
+            loaded._platt = (float(model["platt"][0]), float(model["platt"][1]))
+            loaded._load_ids(folder)
+        except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+            raise BadModel(f"the ids in {folder} cannot be read ({error}); train the model again") from None
+        loaded._reset()
+        loaded._identify_all()
+        return loaded
+
+
+def _included(ranking: Pairs, written: Sequence[tuple[Sequence[str], float]], allowed: Allowed | None) -> Pairs:
+    """How likely each tool is to be in the set: the logs, best first. Those in no set follow by their own chances."""
+    chances = {tool_id: _UNWRITTEN * float(np.exp(score)) for tool_id, score in ranking}
+    for tools, score in written:
+        for tool_id in tools:
+            if allowed is None or allowed.permits(tool_id):
+                chances[tool_id] = chances.get(tool_id, 0.0) + float(np.exp(score))
+    least = float(np.finfo(np.float64).tiny)
+    logs = [(tool_id, float(np.log(max(chance, least)))) for tool_id, chance in chances.items()]
+    return sorted(logs, key=lambda pair: (-pair[1], pair[0]))

@@ -1,0 +1,276 @@
+"""Trains a language model to write tools: lessons out of datasets, and dev scores by the retriever itself."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from toolscout import metrics
+from toolscout.answer import Allowed
+from toolscout.errors import BadDataset, BadModel, MissingExtra
+from toolscout.prompts import Prompt
+from toolscout.retrievers._negatives import DEV, TRAIN, read_negatives, seen_with
+from toolscout.retrievers._requests import Encoding
+from toolscout.retrievers.base import FitProgress, FitReport, Floats, TrainedOn, TrainingSet
+from toolscout.tool import Tool
+
+if TYPE_CHECKING:
+    from toolscout.nn.causal import Network
+    from toolscout.retrievers._generative import Generative
+    from toolscout.training.generative import Lesson, Stage, State
+
+Path_ = tuple[int, ...]
+# Requests of a dev split that are ranked after each epoch; all of them choose what is chosen at the end.
+_JUDGED = 500
+_DEV_K = 5
+_CALIBRATED = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Ids of tools in training, and the added rows as they begin, with the vectors that a map makes rows of."""
+
+    paths: Mapping[str, Path_]
+    start: Floats
+    vectors: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """What is learned from: tools by id with their vectors, requests with their gold, prompts that need no tool."""
+
+    tools: Mapping[str, Tool]
+    vectors: Mapping[str, Floats]
+    requests: Sequence[str]
+    gold: Sequence[tuple[str, ...]]
+    prompts: Sequence[Prompt]
+
+
+def fit(retriever: Generative, data: Sequence[TrainingSet], folder: Path, progress: FitProgress | None) -> FitReport:
+    """Train through all stages, choose on dev, and leave a complete model in the folder."""
+    try:
+        from toolscout.nn.causal import Network
+        from toolscout.training import generative as training
+    except ImportError as error:
+        raise MissingExtra("training", "train") from error
+
+    started = time.perf_counter()
+    options, base = retriever.options, retriever.base()
+    encoding = Encoding(retriever.open_encoder(), folder, progress)
+    material = _material(data, options.no_tool, encoding)
+    no_tool = Path(options.no_tool).resolve().name if material.prompts else ""
+    seen = seen_with(data, material.prompts, no_tool)
+    identity = _identity(options, seen, f"{retriever._fingerprint()}{base.fingerprint}")
+    # A path of this machine does not go into the model: what was trained with is said by a name.
+    retriever.options = replace(options, no_tool=no_tool, trajectories=Path(options.trajectories).name)
+    plan = retriever.plan(material.vectors, material.gold)
+    lessons = Lessons(retriever, plan, material, data)
+    device = training.device(options.device)
+    network = Network(base.architecture, base.weights(), options.rank, device)
+    added = training.Added(plan.start, plan.vectors, options.absent)
+    settings = training.Settings(
+        batch=options.batch,
+        pace=options.pace,
+        patience=options.patience,
+        seed=options.seed,
+        rank=options.rank,
+        chunk=options.chunk,
+        general=lessons.general() if options.instruct_mix else (),
+        mix=options.instruct_mix,
+    )
+    _hold(retriever, material)
+    judge = _judge(retriever, plan, data) if any(one.dev for one in data) else None
+    learned = training.learn(network, added, lessons.stages(options), settings, judge, folder, identity, progress)
+    if progress:
+        progress("choosing on dev", 0, 0)
+    retriever.restate(plan, learned.state)
+    _use(retriever, network)
+    retriever.choose(data)
+    if no_tool:
+        retriever._platt = _calibrated(retriever, data, material.prompts)
+    dev = _dev_scores(retriever, data, None)
+    report = FitReport(time.perf_counter() - started, learned.device, learned.parameters, dev)
+    stages = {name: {"seconds": one.seconds, "history": one.history} for name, one in learned.stages.items()}
+    retriever._seen, retriever._fit = seen, {**asdict(report), "stages": stages}
+    retriever.save(folder)
+    for checkpoints in learned.checkpoints:
+        checkpoints.remove()
+    encoding.done()
+    return report
+
+
+def _material(data: Sequence[TrainingSet], no_tool: str, encoding: Encoding) -> Material:
+    if not data:
+        raise BadModel("name at least one dataset to train on")
+    tools = {tool.id: tool for one in data for tool in one.dataset.tools}
+    digests = encoding.documents(list(tools.values()))
+    requests, gold = [], []
+    for one in data:
+        split = one.dataset.split(one.train)
+        requests += [text for _, text in split.requests]
+        gold += [tuple(sorted(few)) for few in split.gold]
+    if not requests:
+        raise BadDataset("the train splits hold no requests; name others")
+    vectors = {tool_id: digests[tool.digest()] for tool_id, tool in tools.items()}
+    return Material(tools, vectors, requests, gold, read_negatives(no_tool))
+
+
+def _identity(options: Any, seen: TrainedOn, models: str) -> str:
+    found = hashlib.blake2b(json.dumps(asdict(options), sort_keys=True).encode(), digest_size=16)
+    splits = "".join(f"{split.digest}{split.split}{split.role}" for split in seen.splits)
+    found.update((splits + models).encode())
+    return found.hexdigest()
+
+
+class Lessons:
+    """Makes lessons of a dataset's documents and requests, of prompts that need no tool, and of conversations."""
+
+    def __init__(self, retriever: Generative, plan: Plan, material: Material, data: Sequence[TrainingSet]) -> None:
+        """Tokenise all there is."""
+        from toolscout.retrievers._generative import NO_TOOL, STOP
+
+        self._options, self._plan, self._material, self._data = retriever.options, plan, material, data
+        self._retriever, self._prompter = retriever, retriever.prompter()
+        self._no_tool, self._stop = retriever.token(NO_TOOL), retriever.token(STOP)
+        self._asked = [self._prompter.ask(text) for text in material.requests]
+        negative = [one.text for one in material.prompts if one.split == TRAIN]
+        self._unneeded = [self._prompter.ask(text) for text in negative]
+
+    def stages(self, options: Any) -> list[Stage]:
+        """What is gone through, in order."""
+        from toolscout.training.generative import Stage
+
+        stages = []
+        if options.memorise:
+            stages.append(Stage("memorise", self.documents, options.memorise, options.rate))
+        if options.epochs:
+            stages.append(Stage("retrieve", self.requests, options.epochs, options.rate))
+        if options.trajectories and options.agent_epochs:
+            stages.append(Stage("agent", self._conversations(), options.agent_epochs, options.rate))
+        if not stages:
+            raise BadModel("there is no stage to train: set memorise or epochs above 0")
+        return stages
+
+    def documents(self, epoch: int) -> list[Lesson]:
+        """From each tool's document, and from each of its lines, to its id; tools that no request needs left out.
+
+        Only those that are trained have rows of their own; what the others are must not be learned by heart, or tools
+        that come later would be worse off than these.
+        """
+        used = sorted({tool_id for few in self._material.gold for tool_id in few})
+        texts = [(tool_id, self._material.tools[tool_id].document()) for tool_id in used]
+        pieces = [(i, piece) for i, text in texts for piece in [text, *filter(str.strip, text.split("\n")[1:4])]]
+        return [lesson for i, text in pieces for lesson in self._paths(self._prompter.ask(text), (i,))]
+
+    def requests(self, epoch: int) -> list[Lesson]:
+        """From each request to the ids of its tools, some requests joined with another; and prompts to no tool."""
+        from toolscout.training.generative import Lesson
+
+        rng = np.random.default_rng([self._options.seed, epoch, 1])
+        found: list[Lesson] = []
+        joined = rng.random(len(self._asked)) < self._options.mix
+        others = rng.integers(len(self._asked), size=len(self._asked))
+        for place, (tokens, gold) in enumerate(zip(self._asked, self._material.gold, strict=True)):
+            if joined[place]:
+                tokens = self._prompter.both(tokens, self._asked[others[place]])
+                gold = tuple(sorted({*gold, *self._material.gold[others[place]]}))
+            found += self._paths(tokens, gold)
+        found += [Lesson(tokens, [(len(tokens) - 1, (self._no_tool,))]) for tokens in self._unneeded]
+        return found
+
+    def _paths(self, tokens: Sequence[int], gold: Sequence[str]) -> list[Lesson]:
+        from toolscout.training.generative import Lesson
+
+        paths = [self._plan.paths[tool_id] for tool_id in gold]
+        end = len(tokens) - 1
+        if self._options.sets:
+            written = [*(token for path in paths for token in path), self._stop]
+            right = [(end + place, (token,)) for place, token in enumerate(written)]
+            return [Lesson([*tokens, *written[:-1]], right)]
+        if all(len(path) == 1 for path in paths):
+            return [Lesson(tokens, [(end, tuple(sorted({path[0] for path in paths})))])]
+        return [Lesson([*tokens, *path[:-1]], _along(path, paths, end)) for path in paths]
+
+    def general(self) -> list[list[int]]:
+        """Texts that have nothing to do with tools: the prompts of train that need none."""
+        if not self._unneeded:
+            raise BadModel("instruct_mix goes through prompts that need no tool; name some with --no-tool FOLDER")
+        return self._unneeded
+
+    def _conversations(self) -> Callable[[int], Sequence[Lesson]]:
+        from toolscout.retrievers._generative_talk import lessons
+
+        found = lessons(self._retriever, self._plan, self._options.trajectories)
+        return lambda epoch: found
+
+
+def _along(path: Path_, paths: Sequence[Path_], end: int) -> list[tuple[int, Path_]]:
+    """After each token of a path, what may come next on it or on another path that begins the same."""
+    right = []
+    for place in range(len(path)):
+        nexts = {other[place] for other in paths if other[:place] == path[:place] and len(other) > place}
+        right.append((end + place, tuple(sorted(nexts))))
+    return right
+
+
+def _hold(retriever: Generative, material: Material) -> None:
+    """Keep the tools, whose ids come with the first judgement."""
+    from toolscout.retrievers._documents import Documents
+
+    retriever.remove(retriever.ids())
+    Documents._place(retriever, dict(material.vectors))
+    for tool_id, tool in material.tools.items():
+        retriever._names.add(tool_id, tool.aliases)
+
+
+def _use(retriever: Generative, network: Network) -> None:
+    from toolscout.nn.causal_engine import Live
+
+    retriever._engine = Live.of(network, retriever.words())
+
+
+def _judge(
+    retriever: Generative, plan: Plan, data: Sequence[TrainingSet]
+) -> Callable[[Network, State], Mapping[str, float]]:
+    def judge(network: Network, state: State) -> Mapping[str, float]:
+        retriever.restate(plan, state)
+        _use(retriever, network)
+        return _dev_scores(retriever, data, _JUDGED)
+
+    return judge
+
+
+def _dev_scores(retriever: Generative, data: Sequence[TrainingSet], most: int | None) -> dict[str, float]:
+    """Mean recall@5 over the dev splits, each among the tools of its own dataset."""
+    found = [_recalls(retriever, one, most)["recall@5"] for one in data if one.dev]
+    return {"recall@5": float(np.mean(found))} if found else {}
+
+
+def _recalls(retriever: Generative, one: TrainingSet, most: int | None) -> dict[str, float]:
+    split = one.dataset.split(one.dev)
+    step = max(1, len(split.requests) // most) if most else 1
+    among = Allowed.of(ids=(tool.id for tool in one.dataset.tools))
+    ranked = retriever.rank([text for _, text in split.requests[::step]], _DEV_K, among)
+    rankings = [[tool_id for tool_id, _ in pairs] for pairs in ranked]
+    return metrics.evaluate(rankings, split.gold[::step], ["recall@5"])
+
+
+def _calibrated(retriever: Generative, data: Sequence[TrainingSet], prompts: Sequence[Prompt]) -> tuple[float, float]:
+    """The scale and shift that make what the model says of "no tool" a probability on dev."""
+    from toolscout.training.detection import platt
+
+    needing = [text for one in data if one.dev for _, text in one.dataset.split(one.dev).requests]
+    others = [prompt.text for prompt in prompts if prompt.split == DEV]
+    few = [texts[:: max(1, len(texts) // _CALIBRATED)] for texts in (needing, others)]
+    if not all(few):
+        return 1.0, 0.0
+    labels = np.array([True] * len(few[0]) + [False] * len(few[1]))
+    weights = np.where(labels, 1 / labels.sum(), 1 / (~labels).sum())
+    return platt(retriever.against_none([*few[0], *few[1]]), labels, weights)

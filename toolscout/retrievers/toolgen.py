@@ -1,0 +1,157 @@
+"""toolgen: every tool is a token, or a few, of a language model, which writes the tool for a request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
+
+import numpy as np
+
+from toolscout.errors import BadModel
+from toolscout.nn.decoding import Reading, Table
+from toolscout.nn.ids import KINDS, IdMaker, maker
+from toolscout.retrievers._atomic import Aware, Taught, WideRows, name_rows, words_of
+from toolscout.retrievers._atomic_choice import chosen, trial
+from toolscout.retrievers._documents import EncoderOptions
+from toolscout.retrievers._generative import SPECIALS, Generative
+from toolscout.retrievers._generative_fit import Plan, fit
+from toolscout.retrievers.base import FitProgress, FitReport, Floats, TextEncoder, TrainingSet
+from toolscout.training.options import GenerativeOptions
+
+if TYPE_CHECKING:
+    from toolscout.training.generative import State
+
+Ids = Literal["atomic", "semantic", "numeric", "hierarchical"]
+_IDS_FOLDER = "ids"
+
+
+@dataclass(frozen=True, slots=True)
+class ToolgenOptions(GenerativeOptions, EncoderOptions):
+    """`ids`: one new token a tool ("atomic"), its name ("semantic"), a number, or a path of clusters.
+
+    Of atomic ids: `similarity` is what the encoder's cosine of request and document counts beside what the language
+    model says, and `new_bonus` is added for tools that it was not trained with. Both are chosen on dev.
+    """
+
+    ids: Ids = "atomic"
+    similarity: float = 0.0
+    new_bonus: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be trained with."""
+        GenerativeOptions.__post_init__(self)
+        if self.ids not in get_args(Ids) or not (self.similarity >= 0 and self.new_bonus >= 0):
+            raise BadModel(
+                f"ids must be one of {', '.join(get_args(Ids))}; similarity and new_bonus 0 or more, got {self}"
+            )
+
+
+class Toolgen(Generative):
+    """ToolGen, for tools that come later too: the row of a new token is made of the tool's name and document."""
+
+    name: ClassVar[str] = "toolgen"
+    options_kind: ClassVar[type[Any]] = ToolgenOptions
+
+    def __init__(self, options: ToolgenOptions | None = None, encoder: TextEncoder | None = None) -> None:
+        """Start empty and untrained."""
+        super().__init__(options or ToolgenOptions(), encoder)
+        self._taught = Taught(np.zeros((1, 1), np.float32), np.zeros(1, np.float32))
+        self._wide: WideRows | None = None
+        self._maker: IdMaker | None = None
+
+    def fit(self, data: Sequence[TrainingSet], folder: Path, progress: FitProgress | None = None) -> FitReport:
+        """Train the language model on documents, requests and conversations; choose on dev."""
+        return fit(self, data, folder, progress)
+
+    @property
+    def atomic(self) -> bool:
+        """Whether an id is one token."""
+        return bool(self.options.ids == "atomic")
+
+    def plan(self, tools: Mapping[str, Floats], gold: Sequence[Sequence[str]]) -> Plan:
+        """Ids and rows for a training on these tools, of which requests need those in `gold`."""
+        first, table = self.base().architecture.vocabulary, self.base().table()
+        specials = np.repeat(name_rows(self.base(), table, ["none"]), len(SPECIALS), axis=0)
+        if not self.atomic:
+            self._maker = maker(self.options.ids, self.base(), self.options.seed)
+            vectors = np.stack(list(tools.values()))
+            paths = self._maker.make([(tool_id, words_of(tool_id)) for tool_id in tools], vectors)
+            return Plan(paths, specials, np.zeros((len(SPECIALS), 1), np.float32))
+        used = sorted({tool_id for few in gold for tool_id in few})
+        start = np.concatenate([specials, name_rows(self.base(), table, used)])
+        none = np.zeros((len(SPECIALS), len(next(iter(tools.values())))), np.float32)
+        vectors = np.concatenate([none, np.stack([tools[tool_id] for tool_id in used])])
+        paths = {tool_id: (first + len(SPECIALS) + place,) for place, tool_id in enumerate(used)}
+        return Plan(paths, start, vectors)
+
+    def choose(self, data: Sequence[TrainingSet]) -> None:
+        """What similarity counts, and what new tools get beside it: what finds most on dev."""
+        if self.atomic and not self.options.sets and any(one.dev for one in data):
+            found = [trial(self, self._wide_rows(), one) for one in data if one.dev]
+            similarity, bonus = chosen(found)
+            self.options = replace(self.options, similarity=similarity, new_bonus=bonus)
+
+    def _restate(self, plan: Plan, state: State) -> None:
+        if self.atomic:
+            own = dict(zip(plan.paths, state.free[len(SPECIALS) :], strict=True))
+            self._taught = Taught(state.map, state.bias, own)
+        self._special_rows = plan.start[: len(SPECIALS)] + state.free[: len(SPECIALS)]
+
+    def _identify(self, tools: Mapping[str, Floats]) -> dict[str, tuple[int, ...]]:
+        ids = list(tools)
+        if self._maker is not None:
+            return {tool_id: self._maker.add(tool_id, words_of(tool_id), tools[tool_id]) for tool_id in ids}
+        vectors, table = np.stack([tools[tool_id] for tool_id in ids]).astype(np.float32), self.words()
+        rows = self._taught.rows(name_rows(self.base(), table, ids), ids, vectors)
+        new = np.array([[float(tool_id not in self._taught.own)] for tool_id in ids], dtype=np.float32)
+        tokens = table.grow(rows)
+        self._wide_rows().grow(np.concatenate([rows, vectors, new], axis=1))
+        return {tool_id: (int(token),) for tool_id, token in zip(ids, tokens, strict=True)}
+
+    def _wide_rows(self) -> WideRows:
+        if self._wide is None:
+            more = np.zeros((len(SPECIALS), self._taught.map.shape[0] + 1), np.float32)
+            rows = np.concatenate([self._added_rows(), more], axis=1)
+            self._wide = WideRows(self.base().architecture.vocabulary, rows)
+        return self._wide
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._wide = None
+
+    def _forget(self, tool_id: str) -> None:
+        if self._maker is not None:
+            self._maker.remove(tool_id)
+
+    def _scoring(self) -> Table:
+        return self._wide_rows() if self._maker is None else self.words()
+
+    def _aware(self, reading: Reading, requests: Sequence[str]) -> Reading:
+        if self._maker is not None:
+            return reading
+        more = np.zeros((len(requests), self._taught.map.shape[0] + 1), np.float32)
+        more[:, -1] = self.options.new_bonus
+        if self.options.similarity and any(requests):
+            self._encode(requests)
+            more[:, :-1] = self.options.similarity * np.stack([self._encoded(request) for request in requests])
+        return Aware(reading, more)
+
+    def _save_ids(self, folder: Path) -> None:
+        if self._maker is not None:
+            self._maker.save(folder / _IDS_FOLDER)
+            return
+        ids = list(self._taught.own)
+        free = np.stack(list(self._taught.own.values())) if ids else np.zeros((0, len(self._taught.bias)), np.float32)
+        halves = {"free": free, "map": self._taught.map, "bias": self._taught.bias}
+        kept: dict[str, Any] = {name: array.astype(np.float16) for name, array in halves.items()}
+        np.savez(folder / "rows.npz", ids=np.array(ids, dtype=np.str_), **kept)
+
+    def _load_ids(self, folder: Path) -> None:
+        if not self.atomic:
+            self._maker = KINDS[self.options.ids].load(folder / _IDS_FOLDER, self.base())
+            return
+        with np.load(folder / "rows.npz", allow_pickle=False) as file:
+            free, mapped, bias = (file[name].astype(np.float32) for name in ("free", "map", "bias"))
+            self._taught = Taught(mapped, bias, dict(zip(file["ids"].tolist(), free, strict=True)))

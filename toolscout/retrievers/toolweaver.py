@@ -1,0 +1,185 @@
+"""toolweaver: every tool is a short code, woven from what it means and what it is used with; a model writes it."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+
+from toolscout.errors import BadModel, MissingExtra
+from toolscout.nn.quantizer import Code, CodeOptions, Quantizer
+from toolscout.retrievers._atomic import name_rows
+from toolscout.retrievers._documents import EncoderOptions
+from toolscout.retrievers._generative import SPECIALS, Generative
+from toolscout.retrievers._generative_fit import Plan, fit
+from toolscout.retrievers.base import FitProgress, FitReport, Floats, TextEncoder, TrainingSet
+from toolscout.training.options import GenerativeOptions
+
+if TYPE_CHECKING:
+    from toolscout.training.generative import State
+
+_CODES_FILE, _ROWS_FILE = "codes.json", "rows.npy"
+_RIDGE = 1.0
+# Pairs of tools that were used together, the most frequent of them, are kept for the picture.
+_USES_KEPT = 5_000
+
+
+@dataclass(frozen=True, slots=True)
+class ToolweaverOptions(GenerativeOptions, CodeOptions, EncoderOptions):
+    """`start`: where the rows of code tokens begin: "codebooks" through a projection, or "random".
+
+    The published method does not memorise documents; `memorise` says for how many epochs it is done here.
+    """
+
+    start: Literal["codebooks", "random"] = "codebooks"
+    absent: float = 0.0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be trained with."""
+        GenerativeOptions.__post_init__(self)
+        CodeOptions.__post_init__(self)
+        if self.start not in ("codebooks", "random"):
+            raise BadModel(f"start must be codebooks or random, got {self.start!r}")
+
+
+class Toolweaver(Generative):
+    """ToolWeaver with codes that are unique for certain; a new tool gets a free one near its meaning, none changes."""
+
+    name: ClassVar[str] = "toolweaver"
+    options_kind: ClassVar[type[Any]] = ToolweaverOptions
+
+    def __init__(self, options: ToolweaverOptions | None = None, encoder: TextEncoder | None = None) -> None:
+        """Start empty and untrained."""
+        super().__init__(options or ToolweaverOptions(), encoder)
+        self._quantizer: Quantizer | None = None
+        self._codes: dict[str, Code] = {}
+        self._woven: set[str] = set()
+        self._uses: list[tuple[str, str, int]] = []
+        self._health: dict[str, Any] = {}
+        self._code_rows: Floats = np.zeros((0, 1), np.float32)
+
+    def fit(self, data: Sequence[TrainingSet], folder: Path, progress: FitProgress | None = None) -> FitReport:
+        """Weave codes, then train the language model to write them; choose on dev."""
+        return fit(self, data, folder, progress)
+
+    def codes(self) -> dict[str, Code]:
+        """The code of every tool that is here."""
+        return {tool_id: self._codes[tool_id] for tool_id in self._paths}
+
+    def health(self) -> dict[str, Any]:
+        """How well codes are used, as they were woven."""
+        return self._health
+
+    def uses(self) -> list[tuple[str, str, int]]:
+        """Pairs of tools that training requests used together, and how many did."""
+        return self._uses
+
+    def plan(self, tools: Mapping[str, Floats], gold: Sequence[Sequence[str]]) -> Plan:
+        """Learn codes from documents and from what requests use together."""
+        try:
+            from toolscout.training.quantizing import learn
+        except ImportError as error:
+            raise MissingExtra("training", "train") from error
+        ids = list(tools)
+        place = {tool_id: row for row, tool_id in enumerate(ids)}
+        uses = [[place[tool_id] for tool_id in few] for few in gold]
+        learned = learn(np.stack(list(tools.values())), uses, self.options, self.options.device)
+        self._quantizer = learned.quantizer
+        self._quantizer.encoder = self._fingerprint()
+        self._codes = dict(zip(ids, learned.codes, strict=True))
+        self._woven = set(ids)
+        self._health = learned.health.as_dict()
+        pairs = Counter(pair for few in gold for pair in combinations(sorted(set(few)), 2))
+        self._uses = [(one, other, count) for (one, other), count in pairs.most_common(_USES_KEPT)]
+        start, latents = self._start(), self._latents()
+        return Plan({tool_id: self._tokens(code) for tool_id, code in self._codes.items()}, start, latents)
+
+    def _tokens(self, code: Code) -> tuple[int, ...]:
+        """A code as tokens: those of the first level, behind the special ones, then those of the next."""
+        assert self._quantizer is not None
+        first = self.base().architecture.vocabulary + len(SPECIALS)
+        return tuple(first + level * self._quantizer.codes + one for level, one in enumerate(code))
+
+    def _start(self) -> Floats:
+        """Where rows begin: what the names of a code's tools have in common, by a projection of the codebooks."""
+        assert self._quantizer is not None
+        base, table = self.base(), self.base().table()
+        names = name_rows(base, table, list(self._codes))
+        books = self._quantizer.codebooks
+        count = books.shape[0] * books.shape[1]
+        specials = np.repeat(name_rows(base, table, ["none"]), len(SPECIALS), axis=0)
+        if self.options.start == "random":
+            drawn = np.random.default_rng(self.options.seed).normal(size=(count, names.shape[1]))
+            return np.concatenate([specials, drawn * names.std()], dtype=np.float32)
+        rows = []
+        codes = np.array(list(self._codes.values()), dtype=np.int64)
+        for level, book in enumerate(books):
+            used, where = np.unique(codes[:, level], return_inverse=True)
+            means = np.zeros((len(used), names.shape[1]))
+            np.add.at(means, where, names)
+            means /= np.bincount(where)[:, None]
+            rows.append(_projected(book[used], means, book))
+        return np.concatenate([specials, *rows], dtype=np.float32)
+
+    def _latents(self) -> Floats:
+        """The vectors that the map makes rows of: the codebooks, each level's in a part of its own."""
+        assert self._quantizer is not None
+        levels, codes, latent = self._quantizer.codebooks.shape
+        found = np.zeros((len(SPECIALS) + levels * codes, levels * latent), np.float32)
+        for level, book in enumerate(self._quantizer.codebooks):
+            rows = slice(len(SPECIALS) + level * codes, len(SPECIALS) + (level + 1) * codes)
+            scale = np.maximum(np.linalg.norm(book, axis=1).mean(), 1e-6)
+            found[rows, level * latent : (level + 1) * latent] = book / scale
+        return found
+
+    def _restate(self, plan: Plan, state: State) -> None:
+        mapped = (plan.vectors != 0).any(1, keepdims=True)
+        rows = plan.start + mapped * (plan.vectors @ state.map + state.bias) + state.free
+        self._special_rows, self._code_rows = rows[: len(SPECIALS)], rows[len(SPECIALS) :].astype(np.float32)
+
+    def _added_rows(self) -> Floats:
+        return np.concatenate([self._special_rows, self._code_rows])
+
+    def _identify(self, tools: Mapping[str, Floats]) -> dict[str, tuple[int, ...]]:
+        assert self._quantizer is not None
+        new = [tool_id for tool_id in tools if tool_id not in self._codes]
+        if new:
+            vectors = np.stack([tools[tool_id] for tool_id in new]).astype(np.float32)
+            self._codes.update(zip(new, self._quantizer.assign(vectors, set(self._codes.values())), strict=True))
+        return {tool_id: self._tokens(self._codes[tool_id]) for tool_id in tools}
+
+    def _forget(self, tool_id: str) -> None:
+        """A code that came later is free again; one that was trained waits for its tool."""
+        if tool_id not in self._woven:
+            self._codes.pop(tool_id, None)
+
+    def _save_ids(self, folder: Path) -> None:
+        assert self._quantizer is not None
+        self._quantizer.save(folder)
+        np.save(folder / _ROWS_FILE, self._code_rows.astype(np.float16))
+        record = {"codes": self._codes, "woven": sorted(self._woven), "uses": self._uses, "health": self._health}
+        (folder / _CODES_FILE).write_text(json.dumps(record))
+
+    def _load_ids(self, folder: Path) -> None:
+        self._quantizer = Quantizer.load(folder)
+        self._code_rows = np.load(folder / _ROWS_FILE, allow_pickle=False).astype(np.float32)
+        record = json.loads((folder / _CODES_FILE).read_text())
+        self._codes = {tool_id: tuple(code) for tool_id, code in record["codes"].items()}
+        self._woven = set(record["woven"])
+        self._uses = [(one, other, count) for one, other, count in record["uses"]]
+        self._health = record["health"]
+
+
+def _projected(known: Floats, rows: Any, book: Floats) -> Floats:
+    """The rows of a whole codebook, by a ridge regression from the codes whose rows are known."""
+    middle, centre = known.mean(0), rows.mean(0)
+    left = known - middle
+    weights = np.linalg.solve(left.T @ left + _RIDGE * np.eye(left.shape[1]), left.T @ (rows - centre))
+    return np.asarray((book - middle) @ weights + centre, dtype=np.float32)

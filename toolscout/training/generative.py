@@ -1,0 +1,297 @@
+"""Teaches a language model to write the ids of tools: documents to ids, requests to ids, whole conversations.
+
+All stages are lessons of one kind: tokens, and which tokens are right after some of them. Where several tools are right
+each competes with the wrong ones alone, not with the others that are right.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from toolscout.nn.causal import Network
+from toolscout.training.checkpoint import Checkpoints
+from toolscout.training.loop import Report, Schedule, Trained, pick_device, run
+
+Floats = NDArray[np.float32]
+_FAST = "tower."
+_BUCKETS = 20  # batches whose lessons are put in order of length together
+_CHUNK = {"cuda": 16_384, "cpu": 4_096}  # tokens that are in memory with all that their gradients need
+_GENERAL_TOKENS = 96
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """Tokens that are read, and after which of them (by position) which tokens are right."""
+
+    tokens: Sequence[int]
+    right: Sequence[tuple[int, tuple[int, ...]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A part of the training: its lessons for an epoch, and how often they are gone through."""
+
+    name: str
+    lessons: Callable[[int], Sequence[Lesson]]
+    epochs: int
+    rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """The rows that are added to the vocabulary, as they begin, and the documents' vectors that some come from.
+
+    A row whose vector is not zero is its beginning, plus what a map makes of the vector, plus a part of its own, which
+    a share of `absent` of the rows does without in each step: so the map learns to serve tools that it never saw.
+    """
+
+    start: Floats
+    vectors: Floats
+    absent: float
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How it learns. `general`: texts on which the model is to go on as before, `mix` of them for each lesson."""
+
+    batch: int
+    pace: float
+    patience: int
+    seed: int
+    rank: int
+    chunk: int = 0
+    general: Sequence[Sequence[int]] = ()
+    mix: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What was learned until now: the adapter, and of the rows their own parts, the map and its bias."""
+
+    adapter: dict[str, Floats]
+    free: Floats
+    map: Floats
+    bias: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What came of a training, and its course stage by stage."""
+
+    state: State
+    stages: dict[str, Trained]
+    device: str
+    parameters: int
+    checkpoints: tuple[Checkpoints, ...]
+
+
+Judge = Callable[[Network, State], Mapping[str, float]]
+"""Scores on dev of the model as it is now."""
+
+
+class Rows(torch.nn.Module):
+    """The added rows."""
+
+    def __init__(self, added: Added, device: torch.device) -> None:
+        """Begin where `added` says: nothing mapped, nothing of their own."""
+        super().__init__()
+        self._start, self._vectors = (
+            torch.tensor(added.start, device=device),
+            torch.tensor(added.vectors, device=device),
+        )
+        self._mapped = (self._vectors != 0).any(1, keepdim=True).float()
+        self._absent = added.absent
+        self.free = torch.nn.Parameter(torch.zeros_like(self._start))
+        self.map = torch.nn.Parameter(torch.zeros(self._vectors.shape[1], self._start.shape[1], device=device))
+        self.bias = torch.nn.Parameter(torch.zeros(self._start.shape[1], device=device))
+
+    def forward(self) -> Tensor:
+        """All rows, with none or some of their own parts left out while training."""
+        kept = torch.ones_like(self._mapped)
+        if self.training and self._absent:
+            kept = 1 - self._mapped * (torch.rand_like(kept) < self._absent)
+        return self._start + self._mapped * (self._vectors @ self.map + self.bias) + kept * self.free
+
+
+class Task:
+    """One stage, as the loop trains it."""
+
+    def __init__(self, network: Network, rows: Rows, stage: Stage, settings: Settings, judge: Judge | None) -> None:
+        """`judge` scores the model on dev after each epoch; None trains to the end."""
+        self._network, self._rows, self._stage, self._settings, self._judge = network, rows, stage, settings, judge
+        self._chunk = settings.chunk or _CHUNK.get(network.device.type, _CHUNK["cpu"])
+        self._count = len(stage.lessons(0))
+        self._batches: list[list[Lesson]] = []
+
+    def parameters(self) -> dict[str, torch.nn.Parameter]:
+        """The adapters (or matrices) and the rows."""
+        return {
+            **dict(self._network.named_parameters()),
+            **{f"{_FAST}{name}": parameter for name, parameter in self._rows.named_parameters()},
+        }
+
+    def steps(self) -> int:
+        """Steps of one epoch."""
+        return math.ceil(self._count / self._settings.batch)
+
+    def begin(self, epoch: int, kept: Mapping[str, Tensor] | None = None) -> None:
+        """Shuffle; lessons of like length go together."""
+        lessons, size = self._stage.lessons(epoch), self._settings.batch
+        rng = np.random.default_rng([self._settings.seed, epoch])
+        order, batches = rng.permutation(len(lessons)).tolist(), []
+        for start in range(0, len(order), size * _BUCKETS):
+            few = sorted(order[start : start + size * _BUCKETS], key=lambda i: len(lessons[i].tokens))
+            batches += [few[place : place + size] for place in range(0, len(few), size)]
+        mixed = [batches[place] for place in rng.permutation(len(batches))]
+        # Joined requests with several ids make more lessons than others: the number of steps stays that of epoch 0.
+        steps = itertools.islice(itertools.cycle(mixed), self.steps())
+        self._batches = [[lessons[i] for i in few] for few in steps]
+
+    def kept(self) -> dict[str, Tensor]:
+        """Nothing: an epoch can be prepared again."""
+        return {}
+
+    def step(self, epoch: int, step: int) -> Tensor:
+        """Learn from one batch, in parts where it is too large."""
+        self._rows.train()
+        total = torch.zeros((), device=self._network.device)
+        parts = self._parts(self._batches[step])
+        for part in parts:
+            loss = self._loss(part) * (len(part) / len(self._batches[step]))
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += loss.detach()
+        if self._settings.mix and self._settings.general:
+            loss = self._kept_language(epoch, step)
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += loss.detach()
+        return total
+
+    def _parts(self, lessons: Sequence[Lesson]) -> list[list[Lesson]]:
+        parts: list[list[Lesson]] = [[]]
+        for lesson in sorted(lessons, key=lambda one: len(one.tokens)):
+            if parts[-1] and (len(parts[-1]) + 1) * len(lesson.tokens) > self._chunk:
+                parts.append([])
+            parts[-1].append(lesson)
+        return parts
+
+    def _loss(self, lessons: Sequence[Lesson]) -> Tensor:
+        rows = self._rows()
+        states = self._network.states([lesson.tokens for lesson in lessons], rows, self._network.merged())
+        places = [(row, at) for row, lesson in enumerate(lessons) for at, _ in lesson.right]
+        right = [few for lesson in lessons for _, few in lesson.right]
+        weights = [1 / len(lesson.right) for lesson in lessons for _ in lesson.right]
+        device = self._network.device
+        picked = torch.tensor(places, device=device)
+        logits = self._logits(states[picked[:, 0], picked[:, 1]], rows)
+        shares = torch.tensor(weights, device=device)
+        return (_wrong(logits, right) * shares).sum() / len(lessons)
+
+    def _logits(self, states: Tensor, rows: Tensor) -> Tensor:
+        """Over the whole vocabulary, the added rows last."""
+        base = functional.linear(states, self._network.head).float()
+        return torch.cat([base, states.float() @ rows.T], 1)
+
+    def _kept_language(self, epoch: int, step: int) -> Tensor:
+        """How far the model has moved on general texts from what its base says there."""
+        settings = self._settings
+        rng = np.random.default_rng([settings.seed, epoch, step])
+        count = max(1, round(settings.mix * settings.batch))
+        few = [settings.general[i][:_GENERAL_TOKENS] for i in rng.integers(len(settings.general), size=count)]
+        rows = self._rows()
+        states = self._network.states(few, rows, self._network.merged())
+        with torch.no_grad():
+            before = self._network.states(few, rows, self._network.unlearned())
+        spans = torch.tensor([[row, at] for row, text in enumerate(few) for at in range(len(text))])
+        chosen = spans[torch.from_numpy(rng.permutation(len(spans))[: 8 * count])].to(states.device)
+        now = functional.log_softmax(self._logits(states[chosen[:, 0], chosen[:, 1]], rows), 1)
+        then = functional.log_softmax(
+            functional.linear(before[chosen[:, 0], chosen[:, 1]], self._network.head).float(), 1
+        )
+        return functional.kl_div(now[:, : then.shape[1]], then, reduction="batchmean", log_target=True)
+
+    def validate(self) -> tuple[dict[str, float], dict[str, Tensor]]:
+        """Scores on dev, and the weights that reached them."""
+        weights = {name: parameter.detach().clone() for name, parameter in self.parameters().items()}
+        if self._judge is None:
+            return {}, weights
+        return dict(self._judge(self._network, state(self._network, self._rows))), weights
+
+    def load(self, weights: Mapping[str, Tensor]) -> None:
+        """Put weights in place."""
+        with torch.no_grad():
+            for name, parameter in self.parameters().items():
+                parameter.copy_(weights[name])
+
+
+def _wrong(logits: Tensor, right: Sequence[tuple[int, ...]]) -> Tensor:
+    """For each row, how far the right tokens are from winning against all wrong ones, the mean over the right ones."""
+    if all(len(few) == 1 for few in right):
+        return functional.cross_entropy(
+            logits, torch.tensor([few[0] for few in right], device=logits.device), reduction="none"
+        )
+    rows = torch.tensor([row for row, few in enumerate(right) for _ in few], device=logits.device)
+    tokens = torch.tensor([token for few in right for token in few], device=logits.device)
+    good = torch.zeros_like(logits, dtype=torch.bool)
+    good[rows, tokens] = True
+    against = logits.masked_fill(good, -torch.inf).logsumexp(1)
+    each = functional.softplus(against[rows] - logits[rows, tokens])
+    counts = torch.tensor([float(len(few)) for few in right], device=logits.device)
+    return torch.zeros(len(right), device=logits.device).index_add(0, rows, each) / counts
+
+
+def state(network: Network, rows: Rows) -> State:
+    """What was learned until now."""
+    free, mapped, bias = (one.detach().float().cpu().numpy() for one in (rows.free, rows.map, rows.bias))
+    return State(network.learned(), free, mapped, bias)
+
+
+def learn(
+    network: Network,
+    added: Added,
+    stages: Sequence[Stage],
+    settings: Settings,
+    judge: Judge | None,
+    folder: Path,
+    identity: str,
+    progress: Report | None = None,
+) -> Learned:
+    """Go through the stages; each begins with the best weights of the one before, and can be taken up again."""
+    rows = Rows(added, network.device)
+    found, kept = {}, []
+    for number, stage in enumerate(stages):
+        checkpoints = Checkpoints(folder / f"training-{number}-{stage.name}", identity)
+        task = Task(network, rows, stage, settings, judge)
+        schedule = Schedule(
+            epochs=stage.epochs,
+            rate=stage.rate,
+            warmup=0.05,
+            patience=settings.patience,
+            seed=settings.seed,
+            pace=settings.pace,
+        )
+        found[stage.name] = run(task, schedule, checkpoints, _named(stage.name, progress))
+        task.load({name: tensor.to(network.device) for name, tensor in checkpoints.read_best().items()})
+        kept.append(checkpoints)
+    numbers = sum(parameter.numel() for parameter in [*network.parameters(), *rows.parameters()])
+    return Learned(state(network, rows), found, network.device.type, numbers, tuple(kept))
+
+
+def _named(name: str, progress: Report | None) -> Report | None:
+    if progress is None:
+        return None
+    return lambda text, done, total: progress(f"{name}: {text}", done, total)
+
+
+def device(name: str) -> torch.device:
+    """The device by name."""
+    return pick_device(name)
