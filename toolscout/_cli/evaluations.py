@@ -81,7 +81,7 @@ def _table(done: Sequence[Evaluation], names: Sequence[str]) -> None:
             output.shown(f"{one.row.dataset} {one.row.split}"),
             output.shown(f"{one.row.retriever}{variant}"),
             *(_cell(one, name, 3) for name in chosen),
-            f"{one.row.timing['query_p50_ms']:.1f}",
+            "" if one.row.timing["query_p50_ms"] is None else f"{one.row.timing['query_p50_ms']:.1f}",
         )
     output.stdout().print(table)
 
@@ -112,7 +112,10 @@ def _sheet(one: Evaluation, names: Sequence[str]) -> None:
         console.print(output.shown(f"fitted in {timing['fit_s']} s on {timing['fit_device']}"), end="; ")
     cached = " (vectors from the cache)" if timing["index_cached"] else ""
     console.print(f"indexed in {timing['index_s']} s{cached}", end="; ")
-    console.print(f"a request takes {timing['query_p50_ms']} ms (p50), {timing['query_p95_ms']} ms (p95)")
+    if timing["query_p50_ms"] is None:
+        console.print("requests were ranked all at once")
+    else:
+        console.print(f"a request takes {timing['query_p50_ms']} ms (p50), {timing['query_p95_ms']} ms (p95)")
 
 
 def _notes(one: Evaluation, names: Sequence[str], several: bool) -> None:

@@ -14,12 +14,14 @@ _SCRIPT = "scripted:"
 
 
 def open_llm(
-    spec: str = "", *, model: str = "", options: Options | None = None, batch: int = 16, seed: int = 0
+    spec: str = "", *, model: str = "", options: Options | None = None, batch: int | None = None, seed: int = 0
 ) -> LanguageModel:
     """Open a language model.
 
-    "" or "smollm2" is SmolLM2 on this machine, a Hugging Face folder or a GGUF file another one (`batch`, `seed`); a
-    URL is an OpenAI-compatible endpoint, which needs `model` and takes `options`; "scripted:FILE" reads its lines.
+    "" or "smollm2" is SmolLM2 on this machine, a Hugging Face folder or a GGUF file another one: `batch` rows at once
+    (by default as many as suit the machine), `seed` for what is drawn, and in torch where $TOOLSCOUT_DEVICE names a
+    device. A URL is an OpenAI-compatible endpoint, which needs `model` and takes `options`; "scripted:FILE" reads its
+    lines. A model folder of toolscout's own is opened by agent.models.
     """
     if spec.startswith(("http://", "https://")):
         from toolscout.llm.endpoint import Endpoint

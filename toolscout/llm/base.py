@@ -17,10 +17,14 @@ _PLACES = 20  # where JSON is looked for in an answer of many words
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of a conversation."""
+    """One turn of a conversation. `action`: the tool's id, or Finish, that the content is; "" where it is text.
+
+    A model that writes ids of tools reads such a turn as the id; any other reads the content.
+    """
 
     role: Role
     content: str
+    action: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,9 @@ class Completion:
 
 
 Conversation = Sequence[Message]
+Schema = Mapping[str, Any]
+Schemas = Schema | Sequence[Schema | None] | None
+"""One schema for all conversations of a call, or one (or None) for each of them."""
 Outcome = list[Completion] | BadCompletion
 
 
@@ -56,12 +63,12 @@ class LanguageModel(Protocol):
         temperature: float = 0.0,
         max_tokens: int = 256,
         stop: Sequence[str] = (),
-        schema: Mapping[str, Any] | None = None,
+        schema: Schemas = None,
     ) -> list[list[Completion]]:
         """n completions of each conversation, none holding a `stop` string.
 
-        With a `schema` each text is JSON that fits it. A conversation for which that cannot be had raises
-        BadCompletion once the others are done; `complete_each` gives those.
+        With a `schema`, one for all or one for each conversation, each text is JSON that fits it. A conversation for
+        which that cannot be had raises BadCompletion once the others are done; `complete_each` gives those.
         """
 
 
@@ -134,6 +141,15 @@ def check_call(
         for message in conversation:
             if message.role not in get_args(Role):
                 raise BadRequest(f"{message.role!r} is no role; use one of: {', '.join(get_args(Role))}")
+
+
+def each_schema(schema: Schemas, count: int) -> list[Schema | None]:
+    """The schema of each of so many conversations."""
+    if schema is None or isinstance(schema, Mapping):
+        return [schema] * count
+    if len(schema) != count:
+        raise BadRequest(f"there are {len(schema)} schemas for {count} conversations; give one for all, or one each")
+    return list(schema)
 
 
 def cut(text: str, stop: Sequence[str]) -> tuple[str, bool]:

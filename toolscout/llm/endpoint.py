@@ -22,7 +22,19 @@ from urllib.parse import urlsplit
 from toolscout.errors import BadCompletion, BadRequest, EndpointError, NotCached, ToolscoutError
 from toolscout.llm import _replies
 from toolscout.llm._http import Gate, Reply, post
-from toolscout.llm.base import Completion, Conversation, Message, Outcome, check_call, cut, fitted, settled
+from toolscout.llm.base import (
+    Completion,
+    Conversation,
+    Message,
+    Outcome,
+    Schema,
+    Schemas,
+    check_call,
+    cut,
+    each_schema,
+    fitted,
+    settled,
+)
 from toolscout.llm.cache import Cache, digest
 
 KEY_VARIABLE = "OPENAI_API_KEY"
@@ -57,13 +69,13 @@ class Options:
 
 
 class _Call(NamedTuple):
-    """What is asked of every conversation of a call."""
+    """What is asked of a conversation."""
 
     n: int
     temperature: float
     max_tokens: int
     stop: tuple[str, ...]
-    schema: Mapping[str, Any] | None
+    schema: Schema | None
 
 
 class Endpoint:
@@ -86,7 +98,7 @@ class Endpoint:
         temperature: float = 0.0,
         max_tokens: int = 256,
         stop: Sequence[str] = (),
-        schema: Mapping[str, Any] | None = None,
+        schema: Schemas = None,
     ) -> list[list[Completion]]:
         """n completions of each conversation, several conversations at a time.
 
@@ -94,21 +106,23 @@ class Endpoint:
         the others are done, where an answer is of no use. Every answer is in the cache before the next is asked for.
         """
         check_call(conversations, n, temperature, max_tokens, stop)
-        call = _Call(n, float(temperature), max_tokens, tuple(stop), schema)
+        schemas = each_schema(schema, len(conversations))
+        call = _Call(n, float(temperature), max_tokens, tuple(stop), None)
         stopped = threading.Event()  # once one met a fault that all would meet, nobody else is asked
 
-        def work(conversation: Conversation) -> Outcome:
+        def work(conversation: Conversation, wanted: Schema | None) -> Outcome:
             if stopped.is_set():
                 raise CancelledError
             try:
-                return self._outcome(conversation, call)
+                return self._outcome(conversation, call._replace(schema=wanted))
             except ToolscoutError:
                 stopped.set()
                 raise
 
         pool = ThreadPoolExecutor(max_workers=self.options.concurrency)
         try:
-            waiting = [pool.submit(work, conversation) for conversation in conversations]
+            pairs = zip(conversations, schemas, strict=True)
+            waiting = [pool.submit(work, conversation, wanted) for conversation, wanted in pairs]
             return settled([one.result() for one in waiting])
         finally:
             pool.shutdown(cancel_futures=True)

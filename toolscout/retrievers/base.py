@@ -154,6 +154,14 @@ class Learner(Protocol):
 
 
 @runtime_checkable
+class Foresighted(Protocol):
+    """A retriever that is far faster when it ranks many requests together than when it is asked them one by one."""
+
+    def rank_ahead(self, requests: Sequence[str], k: int) -> None:
+        """Rank these requests together; who then asks one of them for k tools or fewer gets what was found."""
+
+
+@runtime_checkable
 class Speller(Protocol):
     """A retriever that knows the words of the catalogue and can tell when a request misspells one."""
 

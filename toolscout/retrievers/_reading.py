@@ -1,0 +1,53 @@
+"""Requests that a language model has read: together before they are asked, or one of several; sets that it wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from toolscout.answer import Allowed
+from toolscout.nn.decoding import Reading
+from toolscout.retrievers.base import Floats, Pairs
+
+_UNWRITTEN = 1e-4  # what a tool's own probability counts beside that of the sets it is in
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """Requests that were read and ranked together before they are asked: their places, the reading, k tools each."""
+
+    places: Mapping[str, int] = field(default_factory=dict)
+    reading: Reading | None = None
+    rankings: Sequence[Pairs] = ()
+    k: int = 0
+    version: int = -1
+
+
+class OneOf:
+    """One prompt of a reading, as a reading of its own."""
+
+    def __init__(self, reading: Reading, place: int) -> None:
+        """The prompt at this place."""
+        self._reading, self._place = reading, place
+
+    def ends(self) -> Floats:
+        """The state at its end."""
+        return self._reading.ends()[self._place : self._place + 1]
+
+    def after(self, owners: Sequence[int], paths: Sequence[Sequence[int]]) -> Floats:
+        """The states at the ends of paths behind it."""
+        return self._reading.after([self._place] * len(owners), paths)
+
+
+def included(ranking: Pairs, written: Sequence[tuple[Sequence[str], float]], allowed: Allowed | None) -> Pairs:
+    """How likely each tool is to be in the set: the logs, best first. Those in no set follow by their own chances."""
+    chances = {tool_id: _UNWRITTEN * float(np.exp(score)) for tool_id, score in ranking}
+    for tools, score in written:
+        for tool_id in tools:
+            if allowed is None or allowed.permits(tool_id):
+                chances[tool_id] = chances.get(tool_id, 0.0) + float(np.exp(score))
+    least = float(np.finfo(np.float64).tiny)
+    logs = [(tool_id, float(np.log(max(chance, least)))) for tool_id, chance in chances.items()]
+    return sorted(logs, key=lambda pair: (-pair[1], pair[0]))
