@@ -1,15 +1,20 @@
 """Measures an agent by replay of recorded calls: results/agent.jsonl.
 
-python -m runs.agent [--retriever NAME|FOLDER|gold …] [--llm SPEC] [--model NAME] [--limit N] [-k N] [--steps N]
-                     [--no-thoughts] [--constrain] [--numbered] [--at-once N] [--out FILE] [--traces FOLDER]
-                     [--judge URL --judge-model NAME] [--against NAME]
+python -m runs.agent [--retrievers NAME|FOLDER|shortlist:FOLDER|gold,…] [--llm SPEC] [--model NAME] [--limit N] [-k N]
+                     [--steps N] [--no-thoughts] [--constrain] [--at-once N] [--stop-after SECONDS] [--out FILE]
+                     [--traces FOLDER] [--judge URL --judge-model NAME] [--against NAME]
 
-The same agent runs behind each retriever, on those requests of stabletoolbench whose gold tools all have recorded calls
-(558 of 765; the row says of how many). valid_arguments is the share of calls whose arguments fitted the schema as the
-model first wrote them, so they are written freely unless --constrain is given. With --numbered tools are picked by
-their place in the shortlist, which makes one batch of all requests; else by name. A language model judges pass rate,
-and win rate against the retriever named by --against, only where --judge names one; a row has no such number otherwise.
-Needs $TOOLSCOUT_DATA.
+The same agent, with one language model that is opened once, runs behind each retriever in turn, on those requests of
+stabletoolbench whose gold tools all have recorded calls (558 of 765; the row says of how many). A trained toolgen or
+toolweaver that has learned conversations picks by itself; "shortlist:FOLDER" searches with it instead. --llm may name
+such a model too: then it thinks and writes arguments as well. valid_arguments is the share of calls whose arguments
+fitted the schema as the model first wrote them, so they are written freely unless --constrain is given.
+
+A row that is there already (same front, language model, settings and requests) is not made again: delete it to measure
+it anew. What was done when --stop-after ends a run is kept beside the rows, and the same command goes on with it.
+
+A language model judges pass rate, and win rate against the retriever named by --against, only where --judge names one;
+a row has no such number otherwise. Needs $TOOLSCOUT_DATA; $TOOLSCOUT_DEVICE=cuda writes on a GPU.
 """
 
 from __future__ import annotations
@@ -18,25 +23,32 @@ import argparse
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from toolscout.agent import judge, replay
 from toolscout.agent.asking import Metered
+from toolscout.agent.kept import Kept
 from toolscout.agent.loop import AgentOptions
+from toolscout.agent.models import Models
 from toolscout.evaluation import row as rows
 from toolscout.evaluation.run import find_dataset
 from toolscout.llm import open_llm
 from toolscout.llm.base import LanguageModel
+from toolscout.nn.engine import device_name
 
 OUT = Path(__file__).resolve().parent.parent / "results" / "agent.jsonl"
 RETRIEVERS = ("bm25", "dense", "hybrid", replay.GOLD)
+# Requests that go in lockstep: on a GPU all of them.
+AT_ONCE, ON_DEVICE = 64, 1024
 
 
-def judged(done: Sequence[replay.Replayed], names: Sequence[str], against: str, llm: LanguageModel, model: str) -> None:
+def judged(done: Mapping[str, replay.Replayed], against: str, llm: LanguageModel, model: str) -> None:
     """Put pass rate, and win rate against one of the runs, into the rows."""
-    other = done[list(names).index(against)] if against else None
-    for one in done:
+    other = done.get(against)
+    for one in done.values():
         passed = judge.pass_rate(llm, one.episodes)
         one.row["metrics"]["pass_rate"] = round(passed.rate, 6)
         one.row["study"] |= {"judge": model or llm.name, "unjudged": passed.unjudged}
@@ -49,7 +61,8 @@ def command_line(arguments: Sequence[str]) -> str:
     """The command, without the paths of one machine and the addresses of one network."""
     words, hidden = [], False
     for word in arguments:
-        words.append("URL" if hidden or "://" in word else Path(word).name if "/" in word else word)
+        parts = [Path(part).name if "/" in part else part for part in word.split(",")]
+        words.append("URL" if hidden or "://" in word else ",".join(parts))
         hidden = word == "--judge"
     return shlex.join(["python", "-m", "runs.agent", *words])
 
@@ -59,7 +72,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="stabletoolbench")
     parser.add_argument("--split", default="test")
-    parser.add_argument("--retriever", action="append", default=[])
+    parser.add_argument("--retrievers", default=",".join(RETRIEVERS))
     parser.add_argument("--llm", default="smollm2")
     parser.add_argument("--model", default="")
     parser.add_argument("--limit", type=int)
@@ -67,47 +80,82 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=6)
     parser.add_argument("--no-thoughts", action="store_true")
     parser.add_argument("--constrain", action="store_true")
-    parser.add_argument("--numbered", action="store_true")
-    parser.add_argument("--at-once", type=int, default=64)
+    parser.add_argument("--at-once", type=int, default=ON_DEVICE if device_name() else AT_ONCE)
+    parser.add_argument("--stop-after", type=float)
     parser.add_argument("--judge", default="")
     parser.add_argument("--judge-model", default="")
     parser.add_argument("--against", default="")
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--traces", type=Path)
     found = parser.parse_args(arguments)
-    found.retriever = found.retriever or list(RETRIEVERS)
-    if found.against and (not found.judge or found.against not in found.retriever):
-        parser.error("--against needs --judge, and names one of the --retriever")
+    found.retrievers = list(dict.fromkeys(filter(None, found.retrievers.split(","))))
+    if found.against and (not found.judge or found.against not in found.retrievers):
+        parser.error("--against needs --judge, and names one of the --retrievers")
     return found
+
+
+def is_there(out: Path, trial: replay.Trial, told: Mapping[str, Any]) -> bool:
+    """Whether a row says the same."""
+    digest = trial.dataset.digest(trial.split)
+    return any(row["digest"] == digest and told.items() <= row.get("study", {}).items() for row in rows.read_rows(out))
+
+
+def replayed(
+    asked: argparse.Namespace, trial: replay.Trial, command: str, stop: Callable[[], bool]
+) -> Iterator[tuple[str, replay.Replayed, Kept]]:
+    """Each front that is not measured yet, in turn, until it is time to stop."""
+    options = AgentOptions(steps=asked.steps, thoughts=not asked.no_thoughts, constrain=asked.constrain)
+    models = Models()
+    opened = replay.language_model(trial, asked.llm, asked.model, models)
+    for name in asked.retrievers:
+        told = replay.about(trial, name, opened, options, asked.k)
+        if not asked.judge and is_there(asked.out, trial, told):
+            sys.stderr.write(f"{name}: its row is there\n")
+            continue
+        kept = Kept(asked.out.with_suffix(".partial"), told | {"digest": trial.dataset.digest(trial.split)})
+        llm = Metered(opened)  # each row counts its own tokens
+        before = replay.front(trial, name, llm, asked.k, models=models)
+        settings: dict[str, Any] = {"told": told, "command": command, "at_once": asked.at_once}
+        done = replay.replay(trial, before, llm, options, **settings, kept=kept, stop=stop)
+        if done is None:
+            sys.stderr.write(f"stopped at {name} after {len(kept.episodes)} of {len(trial.requests)} requests\n")
+            return
+        sys.stderr.write(f"{name}: {json.dumps(done.row['metrics'])}\n")
+        yield name, done, kept
+
+
+def write(asked: argparse.Namespace, one: replay.Replayed, kept: Kept) -> None:
+    """The row, the scores of its requests beside it, and what the agent did where that is wanted."""
+    rows.write_scores(rows.scores_path(asked.out, one.row), one.lines)
+    rows.append(asked.out, one.row)
+    if asked.traces:
+        lines = [json.dumps(episode.to_dict(), default=str) + "\n" for episode in one.episodes]
+        asked.traces.mkdir(parents=True, exist_ok=True)
+        path = asked.traces / f"{one.row['retriever']}.{one.row['variant']}.jsonl"
+        path.write_text("".join(lines), encoding="utf-8")
+    kept.remove()
 
 
 def main(arguments: Sequence[str]) -> None:
     """Replay every retriever, judge where there is a judge, and write the rows."""
-    asked = parsed(arguments)
+    asked, started = parsed(arguments), time.monotonic()
     rows.check_writable(asked.out)
-    options = AgentOptions(steps=asked.steps, thoughts=not asked.no_thoughts, constrain=asked.constrain)
     trial = replay.read_trial(find_dataset(asked.data), asked.split).first(asked.limit)
-    opened = open_llm(asked.llm, model=asked.model)
-    done = []
-    for name in asked.retriever:
-        llm = Metered(opened)  # each row counts its own tokens
-        before = replay.front(trial, name, llm, asked.k, numbered=asked.numbered)
-        done.append(
-            replay.replay(
-                trial, before, llm, options, k=asked.k, command=command_line(arguments), at_once=asked.at_once
-            )
-        )
-        sys.stderr.write(f"{name}: {json.dumps(done[-1].row['metrics'])}\n")
-    if asked.judge:
-        judged(done, asked.retriever, asked.against, open_llm(asked.judge, model=asked.judge_model), asked.judge_model)
-    for one in done:
-        rows.write_scores(rows.scores_path(asked.out, one.row), one.lines)
-        rows.append(asked.out, one.row)
-        if asked.traces:
-            lines = [json.dumps(episode.to_dict(), default=str) + "\n" for episode in one.episodes]
-            asked.traces.mkdir(parents=True, exist_ok=True)
-            path = asked.traces / f"{one.row['retriever']}.{one.row['variant']}.jsonl"
-            path.write_text("".join(lines), encoding="utf-8")
+
+    def stop() -> bool:
+        return asked.stop_after is not None and time.monotonic() - started > asked.stop_after
+
+    done = {}
+    for name, one, kept in replayed(asked, trial, command_line(arguments), stop):
+        if asked.judge:
+            done[name] = (one, kept)  # written once judged: some are judged against each other
+        else:
+            write(asked, one, kept)
+    if done:
+        chosen = {name: one for name, (one, _) in done.items()}
+        judged(chosen, asked.against, open_llm(asked.judge, model=asked.judge_model), asked.judge_model)
+        for one, kept in done.values():
+            write(asked, one, kept)
 
 
 if __name__ == "__main__":

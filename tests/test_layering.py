@@ -34,6 +34,7 @@ LEARNING = {
     "tower",
     "tower_task",
     "quantizing",
+    "generative",
 }
 HEAVY = {"torch", "transformers", "sentence_transformers"}
 
@@ -79,7 +80,7 @@ def learns(path: Path) -> bool:
     """Whether a file belongs to the extra "train": such files may import torch."""
     if path.parent.name == "training":
         return path.stem in LEARNING
-    return path.parent.name == "nn" and path.stem in {"trainable", "graph", "causal", "causal_engine"}
+    return path.parent.name == "nn" and path.stem in {"trainable", "graph", "causal", "causal_engine", "causal_choice"}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))

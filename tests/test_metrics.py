@@ -17,7 +17,21 @@ from hypothesis import strategies as st
 
 from toolscout.dataset import Dataset
 from toolscout.errors import BadDataset, BadRequest
-from toolscout.metrics import accuracy, auroc, brier, ece, evaluate, f1, measure, scores
+from toolscout.metrics import (
+    OF_SETS,
+    accuracy,
+    auroc,
+    brier,
+    ece,
+    evaluate,
+    exact_set,
+    f1,
+    measure,
+    returned,
+    scores,
+    set_precision,
+    set_recall,
+)
 
 SECOND, THIRD = 1 / math.log2(3), 1 / math.log2(4)
 
@@ -209,3 +223,25 @@ def test_forecasts_that_cannot_be_measured_are_refused() -> None:
         brier([1], [1.5])
     with pytest.raises(BadDataset, match="must be a number"):
         auroc([1, 0], [math.nan, 0.5])
+
+
+TOOLS = st.lists(st.sampled_from("abcdefg"), max_size=9)
+
+
+@given(tools=st.none() | TOOLS, gold=st.sets(st.sampled_from("abcdefg"), min_size=1))
+def test_measures_of_sets_by_counting_tool_by_tool(tools: list[str] | None, gold: set[str]) -> None:
+    found = {name: of(tools, gold) for name, of in OF_SETS.items()}
+    came = [tool for tool in "abcdefg" if tool in (tools or [])]
+    both = sum(tool in gold for tool in came)
+    assert found["returned"] == len(came)
+    assert found["set_recall"] == both / len(gold)
+    assert found["set_precision"] == (both / len(came) if came else 0)
+    assert found["exact_set"] == (came == sorted(gold))
+
+
+def test_hand_worked_sets() -> None:
+    cases = {("a", "b"): (1, 1, 1, 2), ("b", "a", "a"): (1, 1, 1, 2), ("a", "c", "d"): (0, 1 / 2, 1 / 3, 3)}
+    for tools, expected in cases.items():
+        measured = (exact_set, set_recall, set_precision, returned)
+        assert tuple(of(tools, ("a", "b")) for of in measured) == expected
+    assert [of(None, ("a",)) for of in OF_SETS.values()] == [of((), ("a",)) for of in OF_SETS.values()] == [0] * 4

@@ -117,7 +117,10 @@ class NeedsTraining(ToolscoutError):
     def __init__(self, ids: Sequence[str], command: str) -> None:
         """Name the tools and the command that trains the method on them."""
         shown = ", ".join(ids[:5]) + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")
-        super().__init__(f"this method cannot search {shown} before it is trained on them; run: {command}")
+        super().__init__(
+            f"this method cannot search {shown or 'anything'} before it is trained{' on them' * bool(shown)}; "
+            f"run: {command}"
+        )
         self.ids = tuple(ids)
         self.command = command
 

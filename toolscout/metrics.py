@@ -1,4 +1,5 @@
-"""Measures as pure functions. Of a ranking: recall, ndcg, comp, …; of a yes-or-no forecast: auroc, brier, ece, ….
+"""Measures as pure functions. Of a ranking: recall, ndcg, comp, …; of a set of tools that was returned: exact_set, …;
+of a yes-or-no forecast: auroc, brier, ece, ….
 
 A failed request (no ranking) scores 0 and is never skipped. A tool ranked twice counts once, where it stands first.
 """
@@ -71,6 +72,34 @@ def known_recall(ranking: Ranking, gold: Collection[str], k: int, new_tools: Col
     return recall(ranking, wanted, k) if wanted else math.nan
 
 
+def exact_set(tools: Ranking, gold: Collection[str]) -> float:
+    """1 if the tools returned are the gold tools: all of them and no other."""
+    return float(frozenset(tools or ()) == frozenset(gold))
+
+
+def set_recall(tools: Ranking, gold: Collection[str]) -> float:
+    """The share of the gold tools that were returned."""
+    return len(frozenset(tools or ()).intersection(gold)) / len(gold)
+
+
+def set_precision(tools: Ranking, gold: Collection[str]) -> float:
+    """The share of the tools returned that are gold; 0 where none was returned."""
+    distinct = frozenset(tools or ())
+    return len(distinct.intersection(gold)) / len(distinct) if distinct else 0.0
+
+
+def returned(tools: Ranking, gold: Collection[str]) -> float:
+    """How many tools were returned, whatever the gold ones are."""
+    return float(len(frozenset(tools or ())))
+
+
+# Of the tools that a method returned when it was left to it how many. All but "returned" are fractions.
+OF_SETS: dict[str, Callable[[Ranking, Collection[str]], float]] = {
+    "exact_set": exact_set,
+    "set_recall": set_recall,
+    "set_precision": set_precision,
+    "returned": returned,
+}
 _PLAIN: dict[str, Callable[[Ranking, Collection[str], int], float]] = {
     "recall": recall,
     "ndcg": ndcg,

@@ -10,23 +10,25 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from toolscout import catalogue, snapshot, wire
 from toolscout._progress import Progress as Progress
 from toolscout._progress import batches, counted, reported
-from toolscout.answer import Allowed, Answer, Example, Verdict
+from toolscout.answer import Allowed, Answer, Example, Hit, Verdict
 from toolscout.background import Background
 from toolscout.catalogue.base import ReadOptions
-from toolscout.errors import BadRequest, MissingEncoder
+from toolscout.errors import BadModel, BadRequest, MissingEncoder
 from toolscout.feedback import Feedback
 from toolscout.fit import FitOptions, fit
 from toolscout.need import Forecaster, NeedOptions
-from toolscout.retrievers.base import Embedded, Retriever, TextEncoder, available, load_model, method
+from toolscout.retrievers.base import Embedded, Retriever, TextEncoder, available, load_model, method, sizing
 from toolscout.stores.base import AddReport, Store
 from toolscout.stores.sqlite import SqliteStore
 from toolscout.tool import Listing, Tool, clean_text, namespace_of
 
+Count = int | Literal["auto"]
+"""How many tools: at most so many, or as many as the model says that a request needs."""
 DEFAULT_RETRIEVER = "hybrid"
 MAX_REQUEST_CHARS = 20_000
 _FOLLOWED_AT_ONCE = 100_000
@@ -157,12 +159,15 @@ class Scout:
             raise failure
         return True
 
-    def search(self, text: str, k: int = 5, allowed: Allowed | str | None = None) -> Answer:
-        """The tools for a request. `allowed`: what the caller may see, or the principal the store knows it by."""
-        request = _checked(text)
+    def search(self, text: str, k: Count = 5, allowed: Allowed | str | None = None) -> Answer:
+        """The tools for a request. `allowed`: what the caller may see, or the principal the store knows it by.
+
+        `k`: at most so many; "auto" as many as the model says are needed, for models trained to say so.
+        """
+        request = checked_request(text)
         self.refresh()
         permitted = self._permitted(allowed)
-        considered = tuple(self.retriever.explain(request, self.retriever.search([request], k, permitted)[0]))
+        considered = tuple(self.retriever.explain(request, self._found(request, k, permitted)))
         needed = self._forecaster.need_of(request, considered, self.need_options)
         likely = fit(considered, self.fit_options, self._level.level(permitted, self.count(permitted)))
         verdict: Verdict = "use"
@@ -182,6 +187,19 @@ class Scout:
             words_only=self.words_only(),
             notes=tuple(self._notes()),
         )
+
+    def _found(self, request: str, k: Count, permitted: Allowed | None) -> list[Hit]:
+        if not isinstance(k, str):
+            return self.retriever.search([request], k, permitted)[0]
+        if k != "auto":
+            raise BadRequest(f'k must be a number or "auto", got {k!r:.80}')
+        able = sizing(self.retriever)
+        if able is None:
+            raise BadModel(
+                f"{self.retriever.name} cannot say how many tools a request needs; give k as a number, or use a model "
+                "that can: toolscout train DATA --retriever toolgen --option sets=true --out FOLDER (or toolweaver)"
+            )
+        return able.as_many([request], permitted)[0]
 
     def need(self, text: str, allowed: Allowed | str | None = None) -> float | None:
         """How likely a request is to need a tool at all, as its answer says; None where nothing can tell."""
@@ -363,7 +381,8 @@ def _collector_paused() -> Iterator[None]:
             gc.enable()
 
 
-def _checked(text: str) -> str:
+def checked_request(text: str) -> str:
+    """The request as it is searched: cleaned and cut; BadRequest where nothing is left of it."""
     if not isinstance(text, str) or not clean_text(text):
         raise BadRequest("the request is empty; say in words what should be done")
     return clean_text(text[:MAX_REQUEST_CHARS])

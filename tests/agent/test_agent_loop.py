@@ -9,7 +9,8 @@ import pytest
 from brains import FORECAST, MAIL, TOOLS, Brain, called, lookup
 
 from toolscout.agent.loop import Agent, AgentOptions, trace
-from toolscout.agent.pickers import ShortlistPicker, request_of
+from toolscout.agent.pickers import Permitted, ShortlistPicker, picks_itself, request_of
+from toolscout.answer import Allowed
 from toolscout.calling import OriginCaller
 from toolscout.conversations import ACTION, FINISH, Turn
 from toolscout.errors import BadCompletion, BadRequest
@@ -159,18 +160,31 @@ def test_only_what_was_shown_can_be_picked() -> None:
     assert set(picker.shown("x")) == {"a__get", "b__get", "c__finish"}
 
 
-def test_by_their_places_all_requests_are_one_batch() -> None:
+def test_requests_with_tools_of_their_own_are_one_batch() -> None:
     def searched(requests: Sequence[str], k: int) -> list[list[Tool]]:
-        return [[MAIL, FORECAST] if request == "Mail" else [FORECAST, MAIL] for request in requests]
+        return [[MAIL] if request == "Mail" else [FORECAST, MAIL] for request in requests]
 
     def pick(conversation: Sequence[Message]) -> str:
-        return "finish" if called(conversation) else "1"
+        return (
+            "finish" if called(conversation) else "send" if conversation[1].content.startswith("Mail") else "forecast"
+        )
 
     brain = Brain(pick, lambda said: {"city": "Rome"} if "city" in said[-1].content else {})
-    made = Agent(brain, ShortlistPicker(searched, brain, numbered=True), caller(), lookup)
+    made = Agent(brain, ShortlistPicker(searched, brain), caller(), lookup)
     assert [one.called for one in made.run(["Mail", "Rain?"])] == [(MAIL.id,), (FORECAST.id,)]
-    assert brain.batches[:2] == [2, 2]
-    assert "- 1: forecast: The weather to come." in brain.asked[1][0].content
+    assert brain.batches == [2] * 6  # thought, pick, arguments; thought, pick, answer
+    assert [message.action for message in brain.asked[-1] if message.action] == [FORECAST.id, FINISH]
+
+
+def test_a_model_that_writes_ids_writes_what_its_caller_may_see() -> None:
+    class Writer:
+        def pick(self, conversations: Sequence[Sequence[Turn]], allowed: Allowed | None = None) -> list[str | None]:
+            return [MAIL.id if allowed and allowed.permits(MAIL.id) else None for _ in conversations]
+
+    turns = [[Turn("user", "Mail Ann")]]
+    assert Permitted(Writer(), Allowed.of(ids=[MAIL.id])).pick(turns) == [MAIL.id]
+    assert Permitted(Writer(), Allowed.of(ids=[FORECAST.id])).pick(turns) == [None]
+    assert not picks_itself(Writer())
 
 
 def test_options_and_empty_batches() -> None:

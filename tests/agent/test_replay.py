@@ -13,11 +13,12 @@ from runs import agent as script
 from toolscout.agent import judge, replay
 from toolscout.agent.asking import Metered
 from toolscout.agent.episode import Episode, Step
+from toolscout.agent.kept import Kept
 from toolscout.agent.loop import AgentOptions
 from toolscout.dataset import Dataset
 from toolscout.errors import BadDataset, BadRequest
 from toolscout.evaluation.row import read_rows
-from toolscout.llm.base import Message
+from toolscout.llm.base import Message, Usage
 from toolscout.llm.scripted import Scripted
 from toolscout.tool import Tool
 
@@ -56,6 +57,7 @@ def test_the_requests_whose_gold_is_recorded(folder: Path) -> None:
 def test_gold_tools_in_front_of_the_agent(folder: Path) -> None:
     trial, llm = replay.read_trial(folder), Metered(brain())
     done = replay.replay(trial, replay.front(trial, "gold", llm), llm, AgentOptions(constrain=False, steps=3))
+    assert done is not None
     assert done.row["metrics"] == {
         "all_called": 0.5,
         "gold_recall": 0.75,
@@ -66,10 +68,14 @@ def test_gold_tools_in_front_of_the_agent(folder: Path) -> None:
         "finished": 1.0,
     }
     assert done.row["requests"] == 2
+    assert (done.row["variant"], done.row["dataset"]) == ("scripted", "d")
     assert done.row["study"] | {"agent": {}} == {
         "name": "agent",
+        "front": "gold",
         "llm": "scripted",
-        "k": 5,
+        "k": 0,
+        "picks": "shortlist",
+        "requests": 2,
         "recorded": 2,
         "of": 3,
         "agent": {},
@@ -80,22 +86,59 @@ def test_gold_tools_in_front_of_the_agent(folder: Path) -> None:
     assert done.episodes[0].steps[0].observation == "rain Rome"
 
 
-def test_a_retriever_in_front_of_the_agent(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def words(folder: Path, tmp_path: Path) -> list[str]:
+    """A command line whose language model ends at once."""
     lines = tmp_path / "script.jsonl"
     lines.write_text(json.dumps({"when": "", "text": '{"tool": "finish", "return_type": "give_answer"}'}) + "\n")
-    out, data = tmp_path / "agent.jsonl", str(folder)
-    words = ["--data", data, "--retriever", "bm25", "--retriever", "gold", "--llm", f"scripted:{lines}"]
-    script.main([*words, "--out", str(out), "--traces", str(tmp_path / "traces"), "--no-thoughts"])
+    found = ["--data", str(folder), "--llm", f"scripted:{lines}", "--out", str(tmp_path / "agent.jsonl")]
+    return [*found, "--no-thoughts"]
+
+
+def test_several_fronts_of_the_same_agent(
+    words: list[str], folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "agent.jsonl"
+    script.main([*words, "--retrievers", "bm25,gold", "--traces", str(tmp_path / "traces")])
     rows = read_rows(out)
     assert [row["retriever"] for row in rows] == ["bm25", "gold"]
     assert [row["metrics"]["all_called"] for row in rows] == [0.0, 0.0]
+    assert [(row["requests"], row["study"]["recorded"], row["study"]["of"]) for row in rows] == [(2, 2, 3)] * 2
     assert "valid_arguments" not in rows[0]["metrics"]
-    assert data not in json.dumps(rows)
+    assert str(folder) not in json.dumps(rows)
     assert (tmp_path / "agent.scores").is_dir()
-    assert len((tmp_path / "traces" / "bm25.default.jsonl").read_text().splitlines()) == 2
-    assert script.command_line(["--judge", "host:80/x", "--llm", "https://x/y", "--retriever", "a/b"]) == (
-        "python -m runs.agent --judge URL --llm URL --retriever b"
+    assert len((tmp_path / "traces" / "bm25.scripted.jsonl").read_text().splitlines()) == 2
+    assert script.command_line(["--judge", "host:80/x", "--llm", "https://x/y", "--retrievers", "a/b,c"]) == (
+        "python -m runs.agent --judge URL --llm URL --retrievers b,c"
     )
+    script.main([*words, "--retrievers", "gold,bm25"])  # nothing to do
+    assert read_rows(out) == rows
+    assert "bm25: its row is there" in capsys.readouterr().err
+    script.main([*words, "--retrievers", "bm25", "--limit", "1"])  # other requests are another row
+    assert [row["requests"] for row in read_rows(out)] == [2, 2, 1]
+
+
+def test_a_replay_that_was_stopped_goes_on(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    partial, out = tmp_path / "agent.partial", tmp_path / "agent.jsonl"
+    ticks = iter([0.0, 1.0, 99.0])
+    with monkeypatch.context() as clock:
+        clock.setattr(script.time, "monotonic", lambda: next(ticks))
+        script.main([*words, "--retrievers", "gold", "--at-once", "1", "--stop-after", "9"])
+    assert read_rows(out) == []
+    (file,) = partial.iterdir()
+    file.write_text(file.read_text() + '{"half')  # as if the machine had gone away
+    script.main([*words, "--retrievers", "gold", "--at-once", "1"])
+    (row,) = read_rows(out)
+    assert (row["requests"], row["timing"]["llm_calls"]) == (2, 4)  # a pick and an answer each, counted once
+    assert not partial.exists()
+
+
+def test_episodes_are_kept_as_they_were(tmp_path: Path) -> None:
+    kept, done = Kept(tmp_path, {"a": 1}), [episode("x"), Episode("y", (), "gave_up", reason="z")]
+    kept.add(done, 2.0, Usage(conversations=3))
+    again = Kept(tmp_path, {"a": 1})
+    assert (again.episodes, again.seconds, again.usage.conversations) == (done, 2.0, 3)
+    assert Kept(tmp_path, {"a": 2}).episodes == []
 
 
 def test_bad_recordings(folder: Path) -> None:
@@ -147,9 +190,13 @@ def test_win_rate_asks_in_both_orders() -> None:
 def test_a_judge_puts_its_numbers_into_the_rows(folder: Path) -> None:
     trial, llm = replay.read_trial(folder), Metered(brain())
     front = replay.front(trial, "gold", llm)
-    done = [replay.replay(trial, front, llm, AgentOptions(steps=1)) for _ in range(2)]
+    done = {}
+    for name in "ab":
+        one = replay.replay(trial, front, llm, AgentOptions(steps=1))
+        assert one is not None
+        done[name] = one
     votes = ['{"verdict": "solved"}'] * 6
-    script.judged(done, ["a", "b"], "b", Scripted([*votes, *['{"better": "tie"}'] * 4, *votes]), "judge-1")
-    assert [one.row["metrics"]["pass_rate"] for one in done] == [1.0, 1.0]
-    assert [one.row["metrics"].get("win_rate") for one in done] == [0.5, None]
-    assert done[0].row["study"]["judge"] == "judge-1"
+    script.judged(done, "b", Scripted([*votes, *['{"better": "tie"}'] * 4, *votes]), "judge-1")
+    assert [one.row["metrics"]["pass_rate"] for one in done.values()] == [1.0, 1.0]
+    assert [one.row["metrics"].get("win_rate") for one in done.values()] == [0.5, None]
+    assert done["a"].row["study"]["judge"] == "judge-1"

@@ -400,3 +400,14 @@ def test_a_key_that_cannot_be_sent_is_not_repeated(key: str, monkeypatch: pytest
     with pytest.raises(EndpointError, match="copy it there anew") as caught:
         Endpoint("http://127.0.0.1:9/v1", "m", QUICK).complete(asked("x"))
     assert KEY not in "".join(traceback.format_exception(caught.value))
+
+
+def test_each_conversation_is_sent_with_its_own_schema() -> None:
+    other = {"type": "object", "properties": {"w": {"type": "string"}}, "required": ["w"]}
+    answers = {"one": '{"n": 1}', "two": '{"w": "x"}', "three": "plain"}
+    with FakeEndpoint(lambda request, _: chat(answers[request["messages"][-1]["content"]])) as server:
+        found = Endpoint(server.url, "m", QUICK).complete(asked(*answers), schema=[SCHEMA, other, None])
+    assert [one.text for (one,) in found] == list(answers.values())
+    sent = {one["messages"][-1]["content"]: one.get("response_format") for one in server.requests}
+    assert sent["three"] is None
+    assert [sent[name]["json_schema"]["schema"] for name in ("one", "two")] == [SCHEMA, other]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.llm.language_toys import Follower, RandomWriter, ToySpeaker
+from tests.nn.tiny_llama import tiny_llama
 from toolscout.errors import BadCompletion, BadRequest
+from toolscout.llm import open_llm
 from toolscout.llm.base import Message, complete_each
 from toolscout.llm.local import Local
 
@@ -122,3 +125,46 @@ def test_conversations_that_make_no_sense_are_refused() -> None:
         with pytest.raises(BadRequest):
             toy()[0].complete([conversation])
     assert toy()[0].complete([]) == []
+
+
+def test_rows_of_one_batch_are_written_each_under_its_own_schema() -> None:
+    word: dict[str, Any] = {"type": "object", "properties": {"w": {"enum": ["x", "y"]}}, "required": ["w"]}
+    impossible: dict[str, Any] = {"type": "object", "properties": {"w": {"enum": []}}, "required": ["w"]}
+    model, writer = toy(batch=8)
+    found = complete_each(model, asked("a", "b", "c", "d"), schema=[SCHEMA, word, None, impossible], max_tokens=300)
+    assert [len(batch) for batch in writer.batches] == [3]
+    assert isinstance(found[3], BadCompletion)
+    texts = [one[0].text for one in found[:3] if isinstance(one, list)]
+    assert "city" in json.loads(texts[0])
+    assert json.loads(texts[1])["w"] in ("x", "y")
+    speaker = ToySpeaker()
+    free = Local(RandomWriter(speaker.tokenizer.get_vocab_size(), favour=sorted(speaker.ends)), speaker)
+    assert texts[2] == free.complete(asked("c"), max_tokens=300)[0][0].text
+    wishes = '{"city": "Lisbon"}', "so be it\nUser:"
+    said = told(*wishes).complete(asked("x", "y"), schema=[SCHEMA, None], stop=["\nUser:"])
+    assert [one.text for (one,) in said] == ['{"city": "Lisbon"}', "so be it"]
+
+
+def test_what_messages_say_can_be_put_into_tokens_by_the_caller() -> None:
+    speaker = ToySpeaker()
+    writer = RandomWriter(speaker.tokenizer.get_vocab_size(), favour=sorted(speaker.ends))
+    model = Local(writer, speaker, prompt=lambda messages: [len(message.content) for message in messages])
+    model.complete(asked("abc"), max_tokens=2)
+    assert writer.batches == [[[5, 3]]]
+
+
+def test_an_opened_model_runs_on_onnx_runtime_and_on_the_device_that_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tiny_llama(tmp_path)
+    found = []
+    for device in ("", "cpu"):
+        monkeypatch.setenv("TOOLSCOUT_DEVICE", device)
+        model = open_llm(str(tmp_path))
+        assert isinstance(model, Local)
+        assert model._batch == (1024 if device else 16)
+        answers = model.complete([[Message("user", "Find")]] * 2, max_tokens=4, schema=[None, {"enum": [["a"]]}])
+        assert answers[1][0].text == '["a"]'
+        assert answers[0][0].prompt_tokens > 0
+        found.append(type(model._writer).__name__)
+    assert found == ["Served", "Live"]

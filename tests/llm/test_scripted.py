@@ -76,3 +76,14 @@ def test_a_spec_that_names_nothing_says_what_can_be_named() -> None:
         open_llm("smollm2", options=Options(concurrency=2))
     with pytest.raises(BadRequest, match="needs the name of a model"):
         open_llm("https://host/v1")
+
+
+def test_each_conversation_may_have_a_schema_of_its_own() -> None:
+    number = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    word = {"type": "object", "properties": {"w": {"type": "string"}}, "required": ["w"]}
+    model = Scripted(['{"n": "3"}', "as it comes", '{"n": 3}'])
+    found = complete_each(model, asked("a", "b", "c"), schema=[number, None, word])
+    assert [one[0].text for one in found[:2] if isinstance(one, list)] == ['{"n": 3}', "as it comes"]
+    assert isinstance(found[2], BadCompletion)
+    with pytest.raises(BadRequest, match="2 schemas for 1 conversations"):
+        model.complete(asked("a"), schema=[number, word])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -35,7 +35,7 @@ def agent(
         str,
         typer.Option(
             metavar="SPEC",
-            help="The language model: smollm2, a model folder, or the URL of an OpenAI-compatible endpoint.",
+            help="The language model: smollm2, a folder, a trained toolgen or toolweaver, or the URL of an endpoint.",
         ),
     ] = "smollm2",
     model: Annotated[str, typer.Option(metavar="NAME", help="The model to ask an endpoint for.")] = "",
@@ -71,8 +71,8 @@ def agent(
     call is refused. Exit code 0: it answered; 1: it did not, or nothing in the catalogue fits.
     """
     from toolscout.agent.loop import Agent, AgentOptions
+    from toolscout.agent.models import Models
     from toolscout.calling import CallOptions, OriginCaller
-    from toolscout.llm import open_llm
 
     text = request_text(request)
     calling = CallOptions(
@@ -83,14 +83,16 @@ def agent(
     )
     options = AgentOptions(steps=1 if dry_run else steps, thoughts=thoughts)
     with open_scout(ctx, store, retriever) as scout:
-        opened = open_llm(llm, model=model)
+        models = Models()
+        models.keep(retriever or "", scout.retriever)
+        opened = models.language_model(llm, model)
         answer = scout.search(text, k, principal)
         if answer.verdict != "use":
             _without_tools(answer, opened, json)
             return
         approve = _dry if dry_run else None if yes else _ask
         watch = None if json else _show
-        picker = _picker(scout, answer, opened, k)
+        picker = _picker(scout, answer, opened, k, principal)
         made = Agent(opened, picker, OriginCaller(calling), scout.tools, options, approve=approve, watch=watch)
         episode = made.run([answer.request])[0]
     _print(episode, answer, json, dry_run)
@@ -98,12 +100,13 @@ def agent(
         raise typer.Exit(NONE)
 
 
-def _picker(scout: Scout, answer: Answer, llm: LanguageModel, k: int) -> Picker:
-    """A model that writes tool ids picks by itself; else the tools of the answer are shown to the language model."""
-    from toolscout.agent.pickers import Picker, ShortlistPicker
+def _picker(scout: Scout, answer: Answer, llm: LanguageModel, k: int, principal: str | None) -> Picker:
+    """A model that was trained to act picks by itself; else the tools of the answer are shown to the language model."""
+    from toolscout.agent.pickers import IdWriter, Permitted, ShortlistPicker, picks_itself
 
-    if isinstance(scout.retriever, Picker):
-        return scout.retriever
+    if picks_itself(scout.retriever):
+        allowed = None if principal is None else scout.store.permissions(principal)
+        return Permitted(cast(IdWriter, scout.retriever), allowed)
     found = scout.tools(answer)
     return ShortlistPicker(lambda requests, most: [found[:most] for _ in requests], llm, k)
 

@@ -19,7 +19,7 @@ from toolscout.errors import BadRequest
 from toolscout.tool import Tool, namespace_of
 
 if TYPE_CHECKING:
-    from toolscout.scout import Scout
+    from toolscout.scout import Count, Scout
 
 CLOSEST = 3
 RequestArgument = Annotated[
@@ -37,7 +37,14 @@ ToolsOption = Annotated[
 def search(
     ctx: typer.Context,
     request: RequestArgument,
-    k: Annotated[int, typer.Option("-k", metavar="N", help="At most so many tools.")] = 5,
+    k: Annotated[
+        str,
+        typer.Option(
+            "-k",
+            metavar="N|auto",
+            help="At most so many tools; auto: as many as a model trained with sets=true says are needed.",
+        ),
+    ] = "5",
     store: StoreOption = None,
     retriever: RetrieverOption = None,
     namespace: Annotated[
@@ -70,16 +77,25 @@ def search(
     """
     if budget is not None and format in ("table", "json"):
         raise typer.BadParameter("it needs a vendor's --format", param_hint="--budget")
-    text = request_text(request)
+    count, text = _count(k), request_text(request)
     with open_scout(ctx, store, retriever) as scout:
         if need_threshold is not None:
             scout.need_options = replace(scout.need_options, threshold=need_threshold)
         if fit_threshold is not None:
             scout.fit_options = replace(scout.fit_options, threshold=fit_threshold)
-        answer = scout.search(text, k, _allowed(scout, namespace, principal))
+        answer = scout.search(text, count, _allowed(scout, namespace, principal))
         _print(scout, answer, format, budget)
     if not answer.hits:
         raise typer.Exit(NONE)
+
+
+def _count(text: str) -> Count:
+    if text.strip().lower() == "auto":
+        return "auto"
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r:.80} is neither a number nor auto", param_hint="-k") from None
 
 
 def feedback(

@@ -19,6 +19,10 @@ _KINDS = {
     "known_recall": "Recall, other tools",
 }
 _FORECASTS = {
+    "exact_set": "k=auto: exactly the right tools returned",
+    "set_recall": "  share of the right tools that were returned",
+    "set_precision": "  share of the returned tools that are right",
+    "returned": "  tools returned for a request",
     "right@5": "answered right: all tools in 5, none if none was due",
     "right_use@5": "  requests for tools",
     "right_abstain": "  other requests",
@@ -41,7 +45,7 @@ _FORECASTS = {
     "need_ece": "need: calibration error (less is better)",
 }
 _LABEL = max(map(len, _FORECASTS.values())) + 2
-_HEADLINES = ("recall@5", "ndcg@5", "comp@5", "new_recall@5", "known_recall@5", "right@5")
+_HEADLINES = ("recall@5", "ndcg@5", "comp@5", "new_recall@5", "known_recall@5", "right@5", "exact_set", "returned")
 
 
 def show(done: Sequence[Evaluation], names: Sequence[str], several: bool) -> None:

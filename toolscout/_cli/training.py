@@ -28,7 +28,7 @@ def train(
         str,
         typer.Option(
             metavar="NAME",
-            help="hybrid, dense, memory, centroid, masstool, colt, masstool_published.",
+            help="hybrid, dense, memory, centroid, masstool, colt, masstool_published, toolgen, toolweaver.",
         ),
     ] = "hybrid",
     part: Annotated[
@@ -49,8 +49,8 @@ def train(
         str | None,
         typer.Option(
             metavar="FOLDER|NAME|none",
-            help="Prompts that need no tool, from which masstool learns whether one is needed: a folder with "
-            'prompts.jsonl, or the name of one in $TOOLSCOUT_DATA; "none" trains without.',
+            help="Prompts that need no tool, from which masstool, toolgen and toolweaver learn whether one is needed: "
+            'a folder with prompts.jsonl, or the name of one in $TOOLSCOUT_DATA; "none" trains without.',
             show_default="no_tool, where $TOOLSCOUT_DATA has it",
         ),
     ] = None,

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from toolscout.conversations import Turn
 from toolscout.errors import LanguageModelError
-from toolscout.llm.base import Completion, Conversation, LanguageModel, Message, Usage, complete_each, settled
-
-Schema = Mapping[str, Any]
+from toolscout.llm.base import (
+    Completion,
+    Conversation,
+    LanguageModel,
+    Message,
+    Schema,
+    Schemas,
+    Usage,
+    complete_each,
+    settled,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,24 +38,12 @@ def ask(
     schemas: Sequence[Schema] | None = None,
     stop: Sequence[str] = (),
 ) -> list[Reply]:
-    """A reply for each conversation. Those that share a schema, and all that have none, are one batch."""
-    replies: list[Reply | None] = [None] * len(conversations)
-    groups: dict[str, list[int]] = {}
-    for at in range(len(conversations)):
-        groups.setdefault(json.dumps(schemas[at], default=str) if schemas else "", []).append(at)
-    for members in groups.values():
-        batch = [[Message(turn.role, turn.content) for turn in conversations[at]] for at in members]
-        schema = schemas[members[0]] if schemas else None
-        for at, reply in zip(members, _asked(llm, batch, max_tokens, schema, stop), strict=True):
-            replies[at] = reply
-    return [reply for reply in replies if reply is not None]
-
-
-def _asked(
-    llm: LanguageModel, batch: list[list[Message]], max_tokens: int, schema: Schema | None, stop: Sequence[str]
-) -> list[Reply]:
+    """A reply for each conversation, in one batch; each may have a schema of its own."""
+    if not conversations:
+        return []
+    batch = [[Message(turn.role, turn.content, turn.action) for turn in turns] for turns in conversations]
     try:
-        outcomes = complete_each(llm, batch, max_tokens=max_tokens, schema=schema, stop=stop)
+        outcomes = complete_each(llm, batch, max_tokens=max_tokens, schema=schemas, stop=stop)
     except LanguageModelError as error:
         return [Reply("", str(error)) for _ in batch]
     return [_reply(outcome) for outcome in outcomes]
@@ -75,7 +71,7 @@ class Metered:
         temperature: float = 0.0,
         max_tokens: int = 256,
         stop: Sequence[str] = (),
-        schema: Schema | None = None,
+        schema: Schemas = None,
     ) -> list[list[Completion]]:
         """As the model itself."""
         settings: dict[str, Any] = {"n": n, "temperature": temperature, "max_tokens": max_tokens}

@@ -48,3 +48,12 @@ class Episode:
     def to_dict(self) -> dict[str, Any]:
         """JSON form."""
         return asdict(self)
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> Episode:
+        """Out of its JSON form."""
+        steps = [
+            Step(**{**step, "repairs": tuple(step["repairs"]), "refusals": tuple(step["refusals"])})
+            for step in record["steps"]
+        ]
+        return cls(**{**record, "steps": tuple(steps)})

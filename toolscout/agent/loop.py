@@ -33,8 +33,8 @@ _AGAIN = "The input was refused: {}. Give it again as JSON."
 class AgentOptions:
     """`steps`: at most so many tools for a request. `thoughts`: whether it thinks before it picks.
 
-    `constrain`: arguments are written under the tool's schema, which promises JSON that fits but makes one call of the
-    model for each schema; without it all write freely in one batch, and what does not fit is repaired or refused.
+    `constrain`: arguments are written under the tool's schema, which promises JSON that fits; without it they are
+    written freely, and what does not fit is repaired or refused.
     """
 
     steps: int = 6

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from toolscout.agent.asking import ask, json_object
+from toolscout.answer import Allowed
 from toolscout.conversations import ACTION, FINISH, Turn
 from toolscout.llm.base import LanguageModel
 from toolscout.tool import Tool
@@ -25,6 +26,31 @@ class Picker(Protocol):
 
     def pick(self, conversations: Sequence[Sequence[Turn]]) -> list[str | None]:
         """A tool id, Finish, or None where nothing is chosen. The turns end with "Generate the action."."""
+
+
+class IdWriter(Protocol):
+    """A model that writes tool ids, and only those that a caller may see."""
+
+    def pick(self, conversations: Sequence[Sequence[Turn]], allowed: Allowed | None = None) -> list[str | None]:
+        """As Picker's."""
+
+
+class Permitted:
+    """A model that writes tool ids, for a caller who may not see all tools."""
+
+    def __init__(self, writer: IdWriter, allowed: Allowed | None) -> None:
+        """`allowed`: what the caller may see; None is all."""
+        self._writer, self._allowed = writer, allowed
+
+    def pick(self, conversations: Sequence[Sequence[Turn]]) -> list[str | None]:
+        """What it writes among what is allowed."""
+        return self._writer.pick(conversations, self._allowed)
+
+
+def picks_itself(retriever: object) -> bool:
+    """Whether a retriever is a model that writes tool ids and was trained on conversations; others are searched."""
+    trained = getattr(getattr(retriever, "options", None), "trajectories", "")
+    return isinstance(retriever, Picker) and bool(trained)
 
 
 @runtime_checkable
@@ -47,12 +73,9 @@ class ShortlistPicker:
     A request is searched once. Tools are named by their names; those that share one by a longer one.
     """
 
-    def __init__(self, search: Search, llm: LanguageModel, k: int = 5, numbered: bool = False) -> None:
-        """`search`: any retriever, or the gold tools themselves.
-
-        `numbered`: tools are named by their places, so that all conversations that are shown as many make one batch.
-        """
-        self._search, self._llm, self._k, self._numbered = search, llm, k, numbered
+    def __init__(self, search: Search, llm: LanguageModel, k: int = 5) -> None:
+        """`search`: any retriever, or the gold tools themselves."""
+        self._search, self._llm, self._k = search, llm, k
         self._shown: dict[str, dict[str, Tool]] = {}
 
     def shown(self, request: str) -> dict[str, Tool]:
@@ -63,7 +86,7 @@ class ShortlistPicker:
     def introduce(self, requests: Sequence[str]) -> list[str]:
         """The shortlist of each request."""
         self._find(requests)
-        return [self._lines(self._shown[request]) for request in requests]
+        return [_lines(self._shown[request]) for request in requests]
 
     def pick(self, conversations: Sequence[Sequence[Turn]]) -> list[str | None]:
         """The tool that the model names; None where it could not be brought to name one."""
@@ -82,15 +105,12 @@ class ShortlistPicker:
     def _find(self, requests: Sequence[str]) -> None:
         new = [request for request in dict.fromkeys(requests) if request not in self._shown]
         for request, tools in zip(new, self._search(new, self._k) if new else [], strict=True):
-            places = {str(place): tool for place, tool in enumerate(tools, 1)}
-            self._shown[request] = places if self._numbered else _named(tools)
+            self._shown[request] = _named(tools)
 
-    def _lines(self, shown: dict[str, Tool]) -> str:
-        lines = [
-            f"- {name}: {f'{tool.name}: ' if self._numbered else ''}{first_sentence(tool.description)}"
-            for name, tool in shown.items()
-        ]
-        return "\n".join(["The tools are:", *lines, f"- {_FINISH}: end the work and give the answer."])
+
+def _lines(shown: dict[str, Tool]) -> str:
+    lines = [f"- {name}: {first_sentence(tool.description)}" for name, tool in shown.items()]
+    return "\n".join(["The tools are:", *lines, f"- {_FINISH}: end the work and give the answer."])
 
 
 def _named(tools: Sequence[Tool]) -> dict[str, Tool]:

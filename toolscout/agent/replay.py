@@ -6,7 +6,7 @@ import json
 import math
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,8 +16,10 @@ import numpy as np
 from toolscout import _beir_files as files
 from toolscout.agent.asking import Metered
 from toolscout.agent.episode import Episode
+from toolscout.agent.kept import Kept
 from toolscout.agent.loop import Agent, AgentOptions
-from toolscout.agent.pickers import Picker, Search, ShortlistPicker
+from toolscout.agent.models import Models, is_own
+from toolscout.agent.pickers import Picker, Search, ShortlistPicker, picks_itself
 from toolscout.calling import Recorded, Recording
 from toolscout.dataset import Dataset
 from toolscout.errors import BadDataset, BadRequest
@@ -32,6 +34,7 @@ from toolscout.tool import Tool
 
 CACHE = "cache.jsonl"
 GOLD = "gold"
+SHORTLIST = "shortlist:"
 STUDY = "agent"
 # Means over requests; those of arguments leave out requests that called nothing.
 MEASURES = ("all_called", "gold_recall", "valid_arguments", "refused", "exact", "steps", "finished")
@@ -150,7 +153,7 @@ class Replayed:
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """What stands before the agent: its name, variant and options, and who picks."""
+    """What stands before the agent: its name, variant and options, and who picks: itself, or out of a shortlist."""
 
     name: str
     picker: Picker
@@ -158,33 +161,53 @@ class Front:
     options: Mapping[str, Any] | None = None
     encoder: str | None = None
     params: int = 0
+    picks: str = "shortlist"
+
+
+def language_model(trial: Trial, spec: str, model: str, models: Models) -> LanguageModel:
+    """The agent's language model; one of toolscout's own knows the ids of the trial's tools, and no request of it."""
+    opened = models.language_model(spec, model)
+    if is_own(spec):
+        retriever, _ = models.retriever(spec)
+        overlap.refuse_seen(trial.dataset, trial.split, run.seen_by(spec, retriever))
+        indexed(trial.dataset, retriever)
+    return opened
 
 
 def front(
     trial: Trial,
-    retriever: str,
+    name: str,
     llm: LanguageModel,
     k: int = 5,
     *,
-    numbered: bool = False,
+    models: Models | None = None,
     progress: Progress | None = None,
 ) -> Front:
-    """A method by name, a model folder, or "gold"; a model that writes tool ids picks by itself.
+    """A method by name, a model folder, or "gold".
 
-    `numbered`: as ShortlistPicker's. A model that has seen requests of the split is refused (Leak).
+    A model that writes tool ids and was trained on conversations picks by itself, unless the name begins with
+    "shortlist:": then it is searched as any other. One that has seen requests of the split is refused (Leak).
     """
-    if retriever == GOLD:
-        return Front(GOLD, ShortlistPicker(gold_search(trial), llm, k, numbered))
-    opened, variant = run.open_retriever(retriever)
-    overlap.refuse_seen(trial.dataset, trial.split, run.seen_by(retriever, opened))
+    if name == GOLD:
+        return Front(GOLD, ShortlistPicker(gold_search(trial), llm, k))
+    place = name.removeprefix(SHORTLIST)
+    opened, variant = (models or Models()).retriever(place)
+    overlap.refuse_seen(trial.dataset, trial.split, run.seen_by(place, opened))
     encoder = encoder_of(opened)
-    if isinstance(opened, Picker):
+    about = (asdict(opened.options), encoder.fingerprint if encoder else None, getattr(encoder, "parameters", 0))
+    if place == name and isinstance(opened, Picker) and picks_itself(opened):
         indexed(trial.dataset, opened, progress)
-        picker: Picker = opened
-    else:
-        picker = ShortlistPicker(retriever_search(trial, opened, k, progress), llm, k, numbered)
-    fingerprint = encoder.fingerprint if encoder else None
-    return Front(opened.name, picker, variant, asdict(opened.options), fingerprint, getattr(encoder, "parameters", 0))
+        return Front(opened.name, opened, variant, *about, picks="itself")
+    search = retriever_search(trial, opened, k, progress)
+    variant = f"shortlist_{variant}" if picks_itself(opened) else variant
+    return Front(opened.name, ShortlistPicker(search, llm, k), variant, *about)
+
+
+def about(trial: Trial, name: str, llm: LanguageModel, options: AgentOptions, k: int) -> dict[str, Any]:
+    """All that a row depends on, as its "study" says it: what is measured again gives the same."""
+    told: dict[str, Any] = {"name": STUDY, "front": Path(name).name if "/" in name else name, "llm": llm.name, "k": k}
+    told |= {"requests": len(trial.requests), "recorded": trial.recorded, "of": trial.of}
+    return told | {"agent": asdict(options)}
 
 
 def replay(
@@ -193,35 +216,47 @@ def replay(
     llm: Metered,
     options: AgentOptions,
     *,
-    k: int = 5,
+    told: Mapping[str, Any] | None = None,
     command: str = "",
     at_once: int = 64,
-) -> Replayed:
-    """Run the agent over all requests, so many at once, and sum up. One that fails scores 0, it is not skipped."""
+    kept: Kept | None = None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Replayed | None:
+    """Run the agent over all requests, so many at once, and sum up. One that fails scores 0, it is not skipped.
+
+    `kept` has what an earlier run did and gets what this one does. None comes back where `stop` says so.
+    """
     if not trial.requests:
         raise BadRequest("no request is left to replay: none has recordings of all tools that it needs")
     tools: dict[str, Tool] = {tool.id: tool for tool in trial.dataset.tools}
     agent = Agent(llm, before.picker, trial.caller, lambda ids: [tools[tool_id] for tool_id in ids], options)
-    started, episodes = time.perf_counter(), []
     texts = [text for _, text in trial.requests]
-    for start in range(0, len(texts), at_once):
-        episodes += agent.run(texts[start : start + at_once])
-    seconds = time.perf_counter() - started
+    episodes, seconds = (list(kept.episodes), kept.seconds) if kept else ([], 0.0)
+    llm.usage = kept.usage if kept else llm.usage
+    while len(episodes) < len(texts):
+        if stop():
+            return None
+        started = time.perf_counter()
+        batch = agent.run(texts[len(episodes) : len(episodes) + at_once])
+        took = time.perf_counter() - started
+        episodes, seconds = [*episodes, *batch], seconds + took
+        if kept:
+            kept.add(batch, took, llm.usage)
     found = [scores(episode, gold) for episode, gold in zip(episodes, trial.gold, strict=True)]
-    told: dict[str, Any] = {"name": STUDY, "llm": llm.name, "k": k, "recorded": trial.recorded, "of": trial.of}
-    told["agent"] = asdict(options)
-    row = _row(trial, before, found, {"seconds": round(seconds, 2), **llm.usage.row()}, command)
+    row = _row(trial, before, llm, found, seconds, command)
     lines = [
         {"id": request_id, "scene": trial.dataset.scene(request_id), "finish": episode.finish, **_numbers(one)}
         | {"gold": list(gold), "called": list(episode.called)}
         for (request_id, _), gold, episode, one in zip(trial.requests, trial.gold, episodes, found, strict=True)
     ]
-    return Replayed(row | {"study": told}, tuple(episodes), tuple(lines))
+    study = dict(told or about(trial, before.name, llm, options, 0)) | {"picks": before.picks}
+    return Replayed(row | {"study": study}, tuple(episodes), tuple(lines))
 
 
 def _row(
-    trial: Trial, before: Front, found: Sequence[Mapping[str, float]], timing: dict[str, Any], command: str
+    trial: Trial, before: Front, llm: Metered, found: Sequence[Mapping[str, float]], seconds: float, command: str
 ) -> dict[str, Any]:
+    """Its variant names the language model first: the same front is measured with several."""
     values = np.array([[one[name] for name in MEASURES] for one in found])
     scenes = [trial.dataset.scene(request_id) for request_id, _ in trial.requests]
     counted = [at for at in range(len(MEASURES)) if not np.isnan(values[:, at]).all()]
@@ -233,12 +268,12 @@ def _row(
         digest=trial.dataset.digest(trial.split),
         split=trial.split,
         retriever=before.name,
-        variant=before.variant,
+        variant="_".join([llm.name, *([] if before.variant == "default" else [before.variant])]),
         options=dict(before.options or {}),
         seed=(before.options or {}).get("seed"),
         metrics=dict(zip(names, means, strict=True)),
         intervals=dict(zip(names, np.round(ends, 6).tolist(), strict=True)),
-        timing=timing,
+        timing={"seconds": round(seconds, 2), **llm.usage.row()},
         params=before.params,
         encoder=before.encoder,
         requests=len(found),

@@ -16,8 +16,11 @@ _MEASURES = {
     **{f"C@{k}": f"comp@{k}" for k in (3, 5)},
     "new R@5": "new_recall@5",
     "known R@5": "known_recall@5",
+    "exact set": "exact_set",
+    "set R": "set_recall",
+    "set P": "set_precision",
 }
-_COLUMNS = ("retriever", *_MEASURES, "R@5, 95 %", "p50 ms", "fit time", "params", "commit", "paper")
+_COLUMNS = ("retriever", *_MEASURES, "returned", "R@5, 95 %", "p50 ms", "fit time", "params", "commit", "paper")
 _FIT = {
     "right@5": "right@5",
     "… for tools": "right_use@5",
@@ -33,6 +36,11 @@ _FIT = {
     **{name: f"fit_{name.lower()}" for name in ("F1", "Brier", "ECE")},
     **{f"need {name}": f"need_{name.lower()}" for name in ("AUROC", "F1", "accuracy", "Brier", "ECE")},
 }
+_SETS_HEAD = """
+Where a method can say how many tools a request needs (`k="auto"`): *exact set* is the share of requests for which it
+returned the gold tools and no other, *set R* and *set P* are recall and precision of what it returned, and *returned*
+is how many tools that were, on average.
+"""
 _FIT_HEAD = """
 ### Does it say "nothing fits" when nothing does?
 
@@ -60,6 +68,8 @@ def table(columns: Sequence[str], lines: Iterable[Mapping[str, str]]) -> str:
 def quality(lines: Sequence[Line]) -> Iterator[str]:
     """A section for each dataset, a table for each split, with the papers' numbers where there are any."""
     machines = list(dict.fromkeys(machine(row) for line in lines for row in line.rows))
+    if any(line.values("exact_set") for line in lines):
+        yield _SETS_HEAD
     for dataset, splits in by_split(lines).items():
         yield f"\n## {dataset}\n"
         theirs = papers.published().get(dataset)
@@ -93,6 +103,8 @@ def machine(row: Row) -> str:
 
 def _cells(line: Line, machines: Sequence[str]) -> dict[str, str]:
     cells = {head: percent(line.values(name)) for head, name in _MEASURES.items()}
+    if (returned := line.mean("returned")) is not None:
+        cells["returned"] = f"{returned:.2f}"
     if between := line.interval("recall@5"):
         cells["R@5, 95 %"] = "–".join(f"{100 * end:.2f}" for end in between)
     if (p50 := line.mean("query_p50_ms", "timing")) is not None:

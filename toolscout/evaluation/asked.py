@@ -16,7 +16,10 @@ DEPTH = 10
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One request and what came of it. One that failed has no ranking, and its error."""
+    """One request and what came of it. One that failed has no ranking, and its error.
+
+    `returned`: the tools that came where it was left to the method how many; None where that was not asked.
+    """
 
     request_id: str
     scene: str
@@ -28,6 +31,7 @@ class Asked:
     seconds: float
     error: str = ""
     need: float | None = None
+    returned: tuple[str, ...] | None = None
 
     def to_dict(
         self, new_tools: Collection[str] | None = None, depth: int = DEPTH, rankings: bool = False
@@ -49,8 +53,12 @@ class Asked:
         if new_tools is not None:
             new = [tool_id for tool_id in self.gold if tool_id in new_tools]
             line |= {"new": len(new), "new_ranks": self._ranks(new)}
+        if self.returned is not None:
+            distinct = set(self.returned)
+            line |= {"returned": len(distinct), "returned_gold": len(distinct.intersection(self.gold))}
         if rankings:
             line |= {"golds": list(self.gold), "ranking": None if self.ranking is None else list(self.ranking[:DEPTH])}
+            line |= {} if self.returned is None else {"set": list(self.returned)}
             line |= {"error": self.error} if self.error else {}
         return line
 
@@ -78,6 +86,13 @@ def ranked(line: Mapping[str, Any]) -> tuple[list[str] | None, list[str]]:
     for number, rank in enumerate(known_ranks):
         ranking[rank - 1] = f"known {number}"
     return ranking, golds
+
+
+def returned(line: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Tools returned and gold that score as the set of a line did."""
+    golds = [f"gold {number}" for number in range(line["gold"])]
+    right = line["returned_gold"]
+    return [*golds[:right], *(f"other {number}" for number in range(line["returned"] - right))], golds
 
 
 def placeholders(lines: Collection[Mapping[str, Any]]) -> frozenset[str] | None:

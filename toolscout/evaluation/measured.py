@@ -35,8 +35,11 @@ VERDICTS = (
 RIGHT_AT = 5
 RIGHT = (f"right@{RIGHT_AT}", f"right_use@{RIGHT_AT}", "right_abstain")
 SMALLER_IS_BETTER = ("fit_brier", "fit_ece", "need_brier", "need_ece")
+# Where a method was asked for as many tools as are needed: those that it returned, whatever the verdict.
+SETS = tuple(metrics.OF_SETS)
 FORECASTS = (
     *VERDICTS,
+    *SETS,
     *RIGHT,
     "fit_auroc",
     *(f"fit_auroc.{kind}" for kind in TOOLLESS),
@@ -79,6 +82,8 @@ def measured(asked: Sequence[Asked], names: Sequence[str] = (), new_tools: Colle
     if new_tools is None:
         wanted = [name for name in wanted if not needs_new_tools(name)]
     ranked = scores([one.ranking for one in answerable], [one.gold for one in answerable], wanted, new_tools)
+    if any(one.returned is not None for one in answerable):
+        ranked |= {name: [set_score(name, one.returned, one.gold) for one in answerable] for name in SETS}
     verdicts = {name: [verdict_score(name, one.kind, one.verdict) for one in asked] for name in VERDICTS}
     if len(answerable) < len(asked):
         complete = [one.gold != () and metrics.comp(one.ranking, one.gold, RIGHT_AT) == 1 for one in asked]
@@ -105,6 +110,11 @@ def scores(
     cut = [f"mrr@{DEPTH}" if name == "mrr" else name for name in names]
     found = metrics.scores(rankings, golds, cut, new_tools)
     return {name: found[one] for name, one in zip(names, cut, strict=True)}
+
+
+def set_score(name: str, returned: metrics.Ranking, gold: Collection[str]) -> float:
+    """The score of the tools that were returned for a request; not a number where it was not asked so."""
+    return math.nan if returned is None else metrics.OF_SETS[name](returned, gold)
 
 
 def needs_new_tools(name: str) -> bool:

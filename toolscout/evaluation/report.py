@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolscout.errors import ToolscoutError
-from toolscout.evaluation import _by_gold, _tables, plots
+from toolscout.evaluation import _agent_tables, _by_gold, _generative_tables, _tables, plots
 from toolscout.evaluation._figures import Figure, figures, lines_of_tests
+from toolscout.evaluation._generative_figures import generative_figures
 from toolscout.evaluation._lines import Line, Row, read_folder
 from toolscout.evaluation._need_tables import is_need, section
 from toolscout.evaluation._study_figures import study_figures
@@ -47,13 +48,16 @@ def make(folder: Path, with_plots: bool = True) -> Report:
     lines, timed = read_folder(folder)
     need, lines = [line for line in lines if is_need(line)], [line for line in lines if not is_need(line)]
     studies, lines = [line for line in lines if is_study(line)], [line for line in lines if not is_study(line)]
-    cost, bench = [row for row in timed if row["bench"] == COST], [row for row in timed if row["bench"] != COST]
+    cost, speed = ([row for row in timed if row["bench"] == name] for name in (COST, _generative_tables.SPEED))
+    bench = [row for row in timed if row["bench"] not in (COST, _generative_tables.SPEED)]
     plain = [line for line in lines if line.split[1] == base(line.split[1])]
     by_gold = _by_gold.groups_by_row(folder, [line for chosen in lines_of_tests(plain) for line in chosen])
     found = tuple(figures(plain, bench, by_gold)) if with_plots else ()
-    shown = study_figures(studies, cost) if with_plots else {}
+    shown = study_figures(studies, cost) | generative_figures(studies) if with_plots else {}
     pictures = {name: _picture(one) for name, one in shown.items()}
     parts = [*_page(lines, need, bench, found), *sections(studies, lines, cost, pictures, _tables.table)]
+    parts += _generative_tables.sections(studies, speed, pictures, _tables.table)
+    parts += _agent_tables.section(studies, _tables.table)
     texts = {PAGE: "\n".join(parts).rstrip() + "\n"}
     if by_gold:
         texts[_by_gold.NAME] = _by_gold.text(by_gold)

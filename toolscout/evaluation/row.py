@@ -5,8 +5,10 @@ The scores of the single requests lie beside the file of rows: those of `results
 line is a request: `id`, `scene` (a short digest; requests of one scene are not independent), `kind`, `gold` (how many
 tools it needs), `ranks` (where they stand among the first ten; null when it failed), `fit`, `verdict`; `need` where it
 was forecast; `depth` where more than ten were ranked; `new` and `new_ranks` where some tools were new (how many of the
-gold, and where they stand). Every measure up to that rank follows, so two rows can be compared request by request. With
-`--rankings` also `golds` and `ranking` (the ids of the first ten), and `error` where it failed.
+gold, and where they stand); `returned` and `returned_gold` where it was also asked with k="auto" (how many tools came,
+and how many of them are gold). Every measure up to that rank follows, so two rows can be compared request by request.
+With `--rankings` also `golds` and `ranking` (the ids of the first ten), `set` (those that k="auto" returned), and
+`error` where it failed.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What `evaluate` writes. Metrics are fractions; times that do not apply are null.
+    """What `evaluate` writes. Metrics are fractions, `returned` a number of tools; times that do not apply are null.
 
     `intervals` are 95 % confidence intervals of the metrics that are means. `dropped`: how many requests of the split
     were left out because the model had seen them. `new_tools`: how many gold tools are new (null where none are told

@@ -22,6 +22,7 @@ from toolscout.evaluation.history import Fitted
 from toolscout.evaluation.measured import CUTOFFS, MEASURES, checked, depth_of, measured
 from toolscout.evaluation.row import Row, provenance, variant_of
 from toolscout.evaluation.settings import with_settings
+from toolscout.evaluation.sized import with_sets
 from toolscout.nn.language import DEVICE_VARIABLE
 from toolscout.retrievers.base import Foresighted, Options, Retriever, TrainedOn, load_model, method, trained_on
 from toolscout.scout import Progress, Scout
@@ -147,7 +148,7 @@ def evaluate(
         params=getattr(encoder, "parameters", 0),
         encoder=encoder.fingerprint if encoder else None,
         requests=len(asked),
-        failed=sum(one.ranking is None for one in asked),
+        failed=sum(bool(one.error) for one in asked),
         dropped=len(dropped),
         new_tools=None if new_tools is None else len(new_tools),
         **provenance(command),
@@ -185,6 +186,7 @@ def _asked(
             asked.append(_ask(scout, dataset, split, request_id, text, depth))
             if progress:
                 progress("asking", number, len(requests))
+        asked = with_sets(asked, [text for _, text in requests], retriever, progress)
     return asked, index_s, bool(cached)
 
 

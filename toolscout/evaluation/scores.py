@@ -15,15 +15,17 @@ from toolscout import metrics
 from toolscout.errors import BadDataset, BadRequest
 from toolscout.evaluation import row as rows
 from toolscout.evaluation import significance
-from toolscout.evaluation.asked import DEPTH, placeholders, ranked
+from toolscout.evaluation.asked import DEPTH, placeholders, ranked, returned
 from toolscout.evaluation.measured import (
     RIGHT,
     RIGHT_AT,
+    SETS,
     VERDICTS,
     checked,
     needs_new_tools,
     right_score,
     scores,
+    set_score,
     verdict_score,
 )
 
@@ -68,12 +70,15 @@ class Scores:
     def values(self, names: Sequence[str]) -> NDArray[np.float64]:
         """A row for each request and a column for each measure; not a number where one leaves a request out."""
         self._check(names)
-        columns = [self._judged(name) if name in (*VERDICTS, *RIGHT) else self._ranking(name) for name in names]
+        judged = (*VERDICTS, *RIGHT, *SETS)
+        columns = [self._judged(name) if name in judged else self._ranking(name) for name in names]
         return np.array(columns).T.reshape(len(self.lines), len(names))
 
     def _judged(self, name: str) -> list[float]:
         if name in VERDICTS:
             return [verdict_score(name, line["kind"], line.get("verdict")) for line in self.lines]
+        if name in SETS:
+            return [set_score(name, *returned(line)) if line["gold"] else math.nan for line in self.lines]
         return [right_score(name, line["kind"], line.get("verdict"), _complete(line)) for line in self.lines]
 
     def _ranking(self, name: str) -> list[float]:
@@ -86,6 +91,10 @@ class Scores:
         depth = min(line.get("depth", DEPTH) for line in self.lines)
         for name in names:
             if name in (*VERDICTS, *RIGHT):
+                continue
+            if name in SETS:
+                if any("returned" not in line for line in self.lines if line["gold"]):
+                    raise BadRequest(f"{self.path} has no sets of tools, so no {name}: the model cannot say how many")
                 continue
             if not checked([name]):
                 raise BadRequest(f"{name} is no mean over requests, so it cannot be looked at request by request")

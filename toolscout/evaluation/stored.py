@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -47,6 +47,12 @@ class StoredEncoder(EncoderFront):
         made = cls(encoder, requests, {})
         made.add_documents(tools, cache)
         return made
+
+    def take_documents(self, tools: Sequence[Tool], vectors: Mapping[str, Floats]) -> list[Tool]:
+        """Take vectors that were made elsewhere, by the digests of their documents; the tools that have none."""
+        known = [tool for tool in tools if tool.digest() in vectors]
+        self._documents.update((tool.document(), vectors[tool.digest()]) for tool in known)
+        return [tool for tool in tools if tool.digest() not in vectors]
 
     def add_documents(self, tools: Sequence[Tool], cache: Path) -> None:
         """Take the vectors of further tools in."""

@@ -39,7 +39,6 @@ class Vocabulary:
         inside = [(token, count) for text, token in ordered if (count := _characters(text)) is not None]
         self.inside = np.array([token for token, _ in inside], np.int64)
         self.inside_characters = np.array([count for _, count in inside], np.int64)
-        self.widest = int(self.inside_characters.max(initial=0))
         self.closing: list[tuple[int, int, bytes]] = []  # a token, its characters before the quote, what follows it
         for text, token in ordered:
             for place in (place for place, byte in enumerate(text) if byte == _CLOSERS[0]):
@@ -47,6 +46,7 @@ class Vocabulary:
                 if state and not state.pending and not state.escaped:
                     self.closing.append((token, state.count, text[place + 1 :]))
                     break
+        self.widest = max([*map(int, self.inside_characters), *(count for _, count, _ in self.closing)], default=0)
 
 
 class Filling:
@@ -59,6 +59,7 @@ class Filling:
         self._ends = np.array(sorted(ends), np.int64)
         self._known: dict[States, Tokens] = {}
         self._closers: dict[State, tuple[Tokens, Tokens]] = {}
+        self._inside: dict[State, Tokens] = {}
         if not self._grammar.start:
             raise BadCompletion("no JSON can fit this schema; check its enum, const, minimum and maximum")
 
@@ -142,10 +143,18 @@ class Filling:
             return vocabulary.escapes
         left = state.most - state.count
         fits = left >= vocabulary.widest
+        if fits and state.count >= state.least and not only_closers:
+            return self._anything_inside(state.rest)
         inside = vocabulary.inside if fits else vocabulary.inside[vocabulary.inside_characters <= left]
         closers, characters = self._closers_before(state.rest)
         closes = (characters <= left) & (characters + state.count >= state.least)
         return closers[closes] if only_closers else np.concatenate([inside, closers[closes]])
+
+    def _anything_inside(self, rest: State) -> Tokens:
+        """What may stand in a string that is neither too short nor nearly too long: the same array each time."""
+        if rest not in self._inside:
+            self._inside[rest] = np.concatenate([self._vocabulary.inside, self._closers_before(rest)[0]])
+        return self._inside[rest]
 
     def _closers_before(self, rest: State) -> tuple[Tokens, Tokens]:
         """The tokens that close a string and may go on with what follows it, and their characters before the quote."""

@@ -25,6 +25,8 @@ Bits = Literal[8, 32]
 Array = NDArray[Any]
 
 BLOCK = 32
+# Tokens that may lie in one run beyond the context, of other prompts: the runtime wants an angle for every column.
+ROOM = 1536
 _INT8 = 4  # MatMulNBits's accuracy level at which activations are rounded too; others unpack all weights at every run
 _ROTARY = 16  # heads are rotated in pieces of this size
 _FUSED = "com.microsoft"
@@ -86,7 +88,7 @@ class _Graph:
         self.constants: list[Any] = []
         self.outside: dict[str, Array] = {}
         half = np.arange(0, architecture.head_size, 2) / architecture.head_size
-        angles = np.outer(np.arange(architecture.context), 1 / architecture.theta**half)
+        angles = np.outer(np.arange(architecture.context + ROOM), 1 / architecture.theta**half)
         self.turns = [self.constant(turn(angles).astype(np.float32)) for turn in (np.cos, np.sin)]
         self.flat = self.constant(np.array([-1, architecture.hidden]))
         self.flat_heads = self.constant(np.array([-1, architecture.heads * architecture.head_size]))

@@ -28,6 +28,7 @@ SOURCES: dict[str, tuple[str, ...]] = {
 }
 # What an adapter's product counts.
 SCALE = 2.0
+_MISFIT = "the adapter does not fit its base model; name the language model it was trained with, or train it again"
 
 
 def stacked(architecture: Architecture, weights: Mapping[str, Floats], kind: str, part: str = "weight") -> Floats:
@@ -49,6 +50,7 @@ class Adapter:
 
     def applied(self, architecture: Architecture, weights: Mapping[str, Floats]) -> dict[str, Floats]:
         """The base's weights with what was learned; those that nothing changes are the same arrays."""
+        self.check(architecture)
         found = dict(weights)
         shapes = architecture.shapes()
         for kind, sources in SOURCES.items():
@@ -63,12 +65,27 @@ class Adapter:
                     first = last
         return found
 
+    def check(self, architecture: Architecture) -> None:
+        """Refuse what was not learned from a base like this one."""
+        shapes, left = architecture.shapes(), set(self.learned)
+        for kind, sources in SOURCES.items():
+            sizes = [shapes[f"model.layers.0.{source}.weight"] for source in sources]
+            layers, out, into = architecture.layers, sum(size[0] for size in sizes), sizes[0][1]
+            rank = self.learned[f"{kind}_a"].shape[1:2] if f"{kind}_a" in left else ()
+            if not {kind, f"{kind}_a", f"{kind}_b"} & left:
+                continue
+            wanted = {f"{kind}_a": (layers, *rank, into), f"{kind}_b": (layers, out, *rank)} if rank else {}
+            wanted = wanted or {kind: (layers, out, into)}
+            if any(name not in left or self.learned[name].shape != shape for name, shape in wanted.items()):
+                raise BadModel(_MISFIT)
+            left -= set(wanted)
+        if left or not all(np.isfinite(array).all() for array in self.learned.values()):
+            raise BadModel(_MISFIT)
+
     def _changed(self, kind: str, layer: int, rows: slice, base: Floats) -> Floats:
         if kind in self.learned:
             return self.learned[kind][layer, rows].astype(np.float32)
         into, out = (self.learned[f"{kind}_{end}"][layer].astype(np.float32) for end in "ab")
-        if out[rows].shape[0] != base.shape[0] or into.shape[1] != base.shape[1]:
-            raise BadModel("the adapter does not fit its base model; name the language model it was trained with")
         return np.asarray(base + np.float32(SCALE) * (out[rows] @ into))
 
     def save(self, folder: Path) -> None:
@@ -81,7 +98,7 @@ class Adapter:
         """What save wrote."""
         path = folder / ADAPTER_FILE
         try:
-            with np.load(path, allow_pickle=False) as file:
+            with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
                 return cls({name: file[name] for name in file.files})
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
             raise BadModel(f"{path} cannot be read ({error}); train the model again") from None

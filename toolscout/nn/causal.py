@@ -31,6 +31,87 @@ class Past(NamedTuple):
     values: Tensor
     lengths: Tensor
 
+    def places(self, time: int) -> Tensor:
+        """The positions of the tokens after it [b, t]."""
+        return self.lengths[:, None] + torch.arange(time, device=self.lengths.device)
+
+    def mask(self, time: int) -> Tensor:
+        """What the tokens after it may see [b, 1, t, past + t]: the prompt up to its length, then each other."""
+        width = self.keys.shape[3]
+        before = torch.arange(width, device=self.lengths.device)[None, :] < self.lengths[:, None]
+        among = torch.ones(time, time, dtype=torch.bool, device=before.device).tril()
+        batch = len(before)
+        return torch.cat([before[:, None].expand(batch, time, width), among.expand(batch, time, time)], 2)[:, None]
+
+    def joined(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """All keys and values of a layer, these new ones behind."""
+        return torch.cat([self.keys[layer], key], 2), torch.cat([self.values[layer], value], 2)
+
+
+class Forked:
+    """Sequences with several branches behind a trunk: each token sees the trunk and its own branch, no other."""
+
+    def __init__(self, lengths: Sequence[int], branches: Sequence[Sequence[int]], device: torch.device) -> None:
+        """The lengths of whole sequences, and for each the lengths of the branches that it ends with."""
+        longest = max(lengths)
+        whose, places = np.zeros((len(lengths), longest), np.int64), np.tile(np.arange(longest), (len(lengths), 1))
+        for row, (length, few) in enumerate(zip(lengths, branches, strict=True)):
+            trunk = start = length - sum(few)
+            for number, size in enumerate(few, 1):
+                whose[row, start : start + size] = number
+                places[row, start : start + size] = np.arange(trunk, trunk + size)
+                start += size
+        own = torch.from_numpy(whose).to(device)
+        among = torch.ones(longest, longest, dtype=torch.bool, device=device).tril()
+        self._mask = (among & ((own[:, None, :] == 0) | (own[:, None, :] == own[:, :, None])))[:, None]
+        self._places = torch.from_numpy(places).to(device)
+
+    def places(self, time: int) -> Tensor:
+        """The positions of tokens [b, t]."""
+        return self._places
+
+    def mask(self, time: int) -> Tensor:
+        """What each token may see [b, 1, t, t]."""
+        return self._mask
+
+    def joined(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Nothing comes before."""
+        return key, value
+
+
+class Notes:
+    """As Past, with room behind each prompt: tokens are noted one by one where they belong, and nothing is copied."""
+
+    def __init__(self, keys: Tensor, values: Tensor, lengths: Tensor, longest: int) -> None:
+        """`longest`: the greatest of the lengths, known without asking the device."""
+        self.keys, self.values, self.lengths, self.longest = keys, values, lengths, longest
+
+    def places(self, time: int) -> Tensor:
+        """The position of the one new token of each [b, 1]."""
+        return self.lengths[:, None]
+
+    def mask(self, time: int) -> Tensor:
+        """What the one new token of each may see [b, 1, 1, longest + 1]: all before it, and itself."""
+        assert time == 1, "tokens are noted one by one"
+        places = torch.arange(self.longest + 1, device=self.lengths.device)
+        return (places[None, :] <= self.lengths[:, None])[:, None, None]
+
+    def joined(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """All keys and values of a layer, the new ones put where they belong."""
+        rows = torch.arange(len(self.lengths), device=self.lengths.device)
+        self.keys[layer][rows, :, self.lengths] = key[:, :, 0]
+        self.values[layer][rows, :, self.lengths] = value[:, :, 0]
+        return self.keys[layer, :, :, : self.longest + 1], self.values[layer, :, :, : self.longest + 1]
+
+    def grow(self) -> None:
+        """One more token of each counts."""
+        self.lengths, self.longest = self.lengths + 1, self.longest + 1
+
+    def chosen(self, rows: Sequence[int]) -> Notes:
+        """Those of some rows."""
+        picked = torch.tensor(rows, device=self.lengths.device)
+        return Notes(self.keys[:, picked], self.values[:, picked], self.lengths[picked], self.longest)
+
 
 class Network(torch.nn.Module):
     """The layers. What is learned is named "low.*" (adapters of a rank) or "full.*" (all matrices, rank 0)."""
@@ -84,7 +165,7 @@ class Network(torch.nn.Module):
         return {name: parameter.detach().float().cpu().numpy() for name, parameter in parts.items()}
 
     def forward(
-        self, embedded: Tensor, merged: Merged, past: Past | None = None, keep: bool = False
+        self, embedded: Tensor, merged: Merged, past: Past | Notes | Forked | None = None, keep: bool = False
     ) -> tuple[Tensor, Past | None]:
         """The states after the final norm [b, t, d], and with `keep` the keys and values of these tokens.
 
@@ -92,9 +173,9 @@ class Network(torch.nn.Module):
         """
         size, kv = self.architecture.head_size, self.architecture.kv_heads
         batch, time = embedded.shape[:2]
-        begin = past.lengths[:, None] if past else torch.zeros(1, 1, dtype=torch.long, device=self.device)
-        turn = _rotation(begin + torch.arange(time, device=self.device), size, self.architecture.theta, self.kind)
-        mask = _mask(past, time) if past else None
+        places = past.places(time) if past else torch.arange(time, device=self.device)[None]
+        turn = _rotation(places, size, self.architecture.theta, self.kind)
+        mask = past.mask(time) if past else None
         state, eps = embedded.to(self.kind), self.architecture.eps
         kept: list[tuple[Tensor, Tensor]] = []
         for layer in range(self.architecture.layers):
@@ -102,16 +183,13 @@ class Network(torch.nn.Module):
             mixed = functional.linear(normed, merged["qkv"][layer], None if self._bias is None else self._bias[layer])
             mixed = mixed.view(batch, time, -1, size).transpose(1, 2)
             heads = mixed.shape[1] - 2 * kv
-            turned = _turned(mixed[:, : heads + kv], turn)
-            query, key, value = turned[:, :heads], turned[:, heads:], mixed[:, heads + kv :]
+            asking, value = torch.split_with_sizes(mixed, [heads + kv, kv], 1)
+            query, key = torch.split_with_sizes(_turned(asking, turn), [heads, kv], 1)
             if keep:
                 kept.append((key, value))
             if past:
-                key = torch.cat([past.keys[layer], key], 2)
-                value = torch.cat([past.values[layer], value], 2)
-            seen = functional.scaled_dot_product_attention(
-                query, key, value, mask, is_causal=mask is None, enable_gqa=True
-            )
+                key, value = past.joined(layer, key, value)
+            seen = _attended(query, key, value, mask)
             state = state + functional.linear(seen.transpose(1, 2).reshape(batch, time, -1), merged["o"][layer])
             normed = functional.rms_norm(state, (state.shape[-1],), self._norms[1, layer], eps)
             gate, up = functional.linear(normed, merged["gate_up"][layer]).chunk(2, -1)
@@ -132,9 +210,11 @@ class Network(torch.nn.Module):
         added = functional.embedding((tokens - vocabulary).clamp(min=0), rows).to(base.dtype)
         return torch.where((tokens >= vocabulary)[..., None], added, base)
 
-    def states(self, sequences: Sequence[Sequence[int]], rows: Tensor, merged: Merged) -> Tensor:
+    def states(
+        self, sequences: Sequence[Sequence[int]], rows: Tensor, merged: Merged, forked: Forked | None = None
+    ) -> Tensor:
         """The states of sequences of tokens [b, t, d], padded to the longest."""
-        state, _ = self(self.embed(padded(sequences, self.device), rows), merged)
+        state, _ = self(self.embed(padded(sequences, self.device), rows), merged, forked)
         return torch.as_tensor(state)
 
 
@@ -144,25 +224,25 @@ def _norms(architecture: Architecture, weights: Mapping[str, Floats], part: str)
 
 
 def _rotation(places: Tensor, size: int, theta: float, kind: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of the rotary embedding for positions [b, t]: [b, 1, t, size]."""
+    """Cosines and sines of the rotary embedding for positions [b, t]: [b, 1, t, size]; half of the sines minus."""
     speeds = theta ** (-torch.arange(0, size, 2, device=places.device, dtype=torch.float32) / size)
     angles = (places[..., None].float() * speeds)[:, None]
-    angles = torch.cat([angles, angles], -1)
-    return angles.cos().to(kind), angles.sin().to(kind)
+    cosines, sines = angles.cos(), angles.sin()
+    return torch.cat([cosines, cosines], -1).to(kind), torch.cat([-sines, sines], -1).to(kind)
 
 
 def _turned(heads: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
-    first, second = heads.chunk(2, -1)
-    return heads * turn[0] + torch.cat([-second, first], -1) * turn[1]
+    return torch.addcmul(heads * turn[0], heads.roll(heads.shape[-1] // 2, -1), turn[1])
 
 
-def _mask(past: Past, time: int) -> Tensor:
-    """What the tokens after a past may see [b, 1, t, past + t]: the prompt up to its length, then each other."""
-    width = past.keys.shape[3]
-    before = torch.arange(width, device=past.lengths.device)[None, :] < past.lengths[:, None]
-    among = torch.ones(time, time, dtype=torch.bool, device=before.device).tril()
-    batch = len(before)
-    return torch.cat([before[:, None].expand(batch, time, width), among.expand(batch, time, time)], 2)[:, None]
+def _attended(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+    """What each head sees [b, heads, t, size]. Heads that share keys ask as one where there is but one token."""
+    batch, heads, time, size = query.shape
+    if mask is None or time > 1:
+        return functional.scaled_dot_product_attention(query, key, value, mask, is_causal=mask is None, enable_gqa=True)
+    together = query.reshape(batch, key.shape[1], heads // key.shape[1], size)
+    seen = functional.scaled_dot_product_attention(together, key, value, mask)
+    return seen.reshape(batch, heads, 1, size)
 
 
 def padded(sequences: Sequence[Sequence[int]], device: torch.device) -> Tensor:

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from toolscout.nn.causal import Merged, Network, Past, padded
+from toolscout.nn.causal import Merged, Network, Notes, Past, padded
+from toolscout.nn.causal_choice import Allow, Choice
 from toolscout.nn.language import TokenTable
 
 Floats = NDArray[np.float32]
-Tokens = NDArray[np.int64]
 _PROMPTS = 256  # read together
 _PATHS = 1024  # looked at together
+_NOTES = {"cuda": 24 << 30, "cpu": 1 << 30}  # bytes of keys and values of what is written together
+_PACKED = 0.75  # of a batch that goes on: fewer are packed together
 
 
 class Live:
@@ -24,6 +26,7 @@ class Live:
     def __init__(self, network: Network, rows: Tensor, table: TokenTable | None = None) -> None:
         """`rows`: those added to the vocabulary; `table` scores what is written, where something is."""
         self._network, self._rows, self._table = network, rows, table
+        self._scoring: tuple[Tensor, ...] = ()
         self.dimension = network.architecture.hidden
         with torch.no_grad():
             self._merged: Merged = network.merged()
@@ -35,8 +38,6 @@ class Live:
 
     def read(self, prompts: Sequence[Sequence[int]]) -> Prompts:
         """Read prompts."""
-        if self._table is not None and len(self._table) > self._network.architecture.vocabulary + len(self._rows):
-            self._rows = torch.tensor(self._table.added(), device=self._network.device)
         order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
         ends = np.zeros((len(prompts), self.dimension), np.float32)
         pasts: list[tuple[Past, list[int]]] = []
@@ -47,14 +48,20 @@ class Live:
             pasts.append((past, few))
         return Prompts(self, ends, pasts)
 
-    @torch.no_grad()
     def _run(self, sequences: Sequence[Sequence[int]], past: Past | None) -> tuple[Floats, Past]:
         """The states at the ends of sequences, and their keys and values."""
+        states, kept = self._states(sequences, past)
+        return states.float().cpu().numpy(), kept
+
+    @torch.no_grad()
+    def _states(self, sequences: Sequence[Sequence[int]], past: Past | None) -> tuple[Tensor, Past]:
+        if self._table is not None and len(self._table) > self._network.architecture.vocabulary + len(self._rows):
+            self._rows = torch.tensor(self._table.added(), device=self._network.device)
         embedded = self._network.embed(padded(sequences, self._network.device), self._rows)
         states, kept = self._network(embedded, self._merged, past, keep=True)
         lengths = torch.tensor([len(one) for one in sequences], device=self._network.device)
         last = states[torch.arange(len(sequences), device=lengths.device), lengths - 1]
-        return last.float().cpu().numpy(), kept._replace(lengths=lengths)
+        return last, kept._replace(lengths=lengths)
 
     def write(
         self,
@@ -63,60 +70,74 @@ class Live:
         most: int,
         temperature: float = 0.0,
         end: Collection[int] = (),
-        allow: Callable[[int, Sequence[int]], Tokens | None] | None = None,
+        allow: Allow | None = None,
         seed: int = 0,
     ) -> list[list[int]]:
         """Continue each prompt until a token of `end` (not returned) or `most` tokens; see decoding.Writer."""
+        assert self._table is not None, "what is written needs a table of all tokens"
         written: list[list[int]] = [[] for _ in prompts]
+        if most < 1 or not prompts:
+            return written
+        choice = Choice(self._scored(self._table), temperature, end, allow, seed)
         order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
-        for start in range(0, len(order), _PROMPTS):
-            few = order[start : start + _PROMPTS]
-            self._continue(prompts, few, written, most, _Choice(self._table, temperature, end, allow, seed))
+        for few in self._batches([len(prompts[i]) + most for i in order]):
+            self._continue(prompts, [order[place] for place in few], written, most, choice)
         return written
 
+    def _scored(self, table: TokenTable) -> tuple[Tensor, ...]:
+        """The rows that score, where the model is, in the precision that the table scores with."""
+        if sum(map(len, self._scoring)) != len(table):
+            parts = (np.ascontiguousarray(part) for part in table.scoring())
+            self._scoring = tuple(torch.from_numpy(part).to(self._network.device).float() for part in parts)
+        return self._scoring
+
+    def _batches(self, lengths: Sequence[int]) -> Iterator[range]:
+        """What is continued together: as many as there is room for in notes that are all as long as the longest."""
+        shape = self._network.architecture
+        size = 4 * shape.layers * shape.kv_heads * shape.head_size * (1 if self._network.device.type == "cuda" else 2)
+        first, room = 0, _NOTES.get(self._network.device.type, _NOTES["cpu"]) // size
+        for last in range(1, len(lengths) + 1):
+            if last == len(lengths) or lengths[last] * (last + 1 - first) > room:
+                yield range(first, last)
+                first = last
+
+    @torch.no_grad()
     def _continue(
-        self, prompts: Sequence[Sequence[int]], few: list[int], written: list[list[int]], most: int, choice: _Choice
+        self, prompts: Sequence[Sequence[int]], few: list[int], written: list[list[int]], most: int, choice: Choice
     ) -> None:
-        states, past = self._run([prompts[i] for i in few], None)
+        """Continue some prompts in lockstep. One that has ended is only taken out once many have: that costs a copy."""
+        states, notes = self._noted([prompts[i] for i in few], most)
+        live = list(range(len(few)))
         for step in range(most):
-            tokens = [choice.next(i, state, written[i]) for i, state in zip(few, states, strict=True)]
-            going = [place for place, token in enumerate(tokens) if token is not None]
-            for place in going:
-                written[few[place]].append(int(tokens[place] or 0))
-            if not going or step == most - 1:
+            tokens = choice.next([few[place] for place in live], states, [written[few[place]] for place in live])
+            live = [place for place, token in zip(live, tokens, strict=True) if token is not None]
+            for place, token in zip(live, (token for token in tokens if token is not None), strict=True):
+                written[few[place]].append(token)
+            if not live or step == most - 1:
                 return
-            few = [few[place] for place in going]
-            past = _chosen(past, going)
-            states, new = self._run([[written[i][-1]] for i in few], past)
-            past = _grown(past, new)
+            if len(live) < _PACKED * len(few):
+                notes, few, live = notes.chosen(live), [few[place] for place in live], list(range(len(live)))
+            last = [[written[i][-1]] if written[i] else [0] for i in few]
+            embedded = self._network.embed(padded(last, self._network.device), self._rows)
+            found, _ = self._network(embedded, self._merged, notes)
+            states = found[live, -1].float()
+            notes.grow()
 
-
-class _Choice:
-    """How the next token is chosen."""
-
-    def __init__(
-        self,
-        table: TokenTable | None,
-        temperature: float,
-        end: Collection[int],
-        allow: Callable[[int, Sequence[int]], Tokens | None] | None,
-        seed: int,
-    ) -> None:
-        assert table is not None, "what is written needs a table of all tokens"
-        self._table, self._temperature, self._end, self._allow = table, temperature, frozenset(end), allow
-        self._rng = np.random.default_rng(seed)
-
-    def next(self, row: int, state: Floats, written: Sequence[int]) -> int | None:
-        allowed = self._allow(row, written) if self._allow else None
-        if allowed is not None and len(allowed) < 2:
-            token = int(allowed[0]) if len(allowed) else None
-            return None if token is None or token in self._end else token
-        logits = self._table.logits(state[None], allowed)[0]
-        if self._temperature > 0:
-            logits = logits + self._temperature * self._rng.gumbel(size=logits.shape)
-        best = int(np.argmax(logits))
-        token = best if allowed is None else int(allowed[best])
-        return None if token in self._end else token
+    def _noted(self, prompts: Sequence[Sequence[int]], most: int) -> tuple[Tensor, Notes]:
+        """The states at the ends of prompts, and notes on them with room for what is written."""
+        shape, device, longest = self._network.architecture, self._network.device, max(map(len, prompts))
+        room = (shape.layers, len(prompts), shape.kv_heads, longest + most, shape.head_size)
+        keys, values = (torch.zeros(room, dtype=self._network.kind, device=device) for _ in range(2))
+        lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
+        ends = []
+        for first in range(0, len(prompts), _PROMPTS):
+            some = prompts[first : first + _PROMPTS]
+            states, past = self._states(some, None)
+            width = past.keys.shape[3]
+            keys[:, first : first + len(some), :, :width] = past.keys
+            values[:, first : first + len(some), :, :width] = past.values
+            ends.append(states)
+        return torch.cat(ends).float(), Notes(keys, values, lengths, longest)
 
 
 class Prompts:
@@ -149,13 +170,3 @@ def _chosen(past: Past, rows: Sequence[int]) -> Past:
     picked = torch.tensor(rows, device=past.lengths.device)
     width = int(past.lengths[picked].max())
     return Past(past.keys[:, picked, :, :width], past.values[:, picked, :, :width], past.lengths[picked])
-
-
-def _grown(past: Past, new: Past) -> Past:
-    """One more token each, put behind the prompt's last."""
-    room = int(past.lengths.max()) + 1 - past.keys.shape[3]
-    keys, values = past.keys, past.values
-    if room > 0:
-        keys, values = (torch.nn.functional.pad(one, (0, 0, 0, room)) for one in (keys, values))
-    at = past.lengths[None, :, None, None, None].expand(keys.shape[0], -1, keys.shape[2], 1, keys.shape[4])
-    return Past(keys.scatter(3, at, new.keys), values.scatter(3, at, new.values), past.lengths + 1)

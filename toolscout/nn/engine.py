@@ -9,10 +9,7 @@ from typing import Protocol
 from toolscout.errors import MissingExtra
 from toolscout.nn._architecture import Architecture
 from toolscout.nn.decoding import Engine, Writer
-from toolscout.nn.language import Floats, TokenTable
-from toolscout.nn.llama import Served
-
-DEVICE_VARIABLE = "TOOLSCOUT_DEVICE"
+from toolscout.nn.language import DEVICE_VARIABLE, Floats, TokenTable
 
 
 class Model(Engine, Writer, Protocol):
@@ -28,6 +25,8 @@ def open_engine(architecture: Architecture, weights: Mapping[str, Floats], table
     """A model of these weights, over the rows of all tokens: those that the table gets later are known too."""
     device = device_name()
     if not device:
+        from toolscout.nn.llama import Served
+
         return Served(architecture, weights, table)
     try:
         from toolscout.nn.causal import Network

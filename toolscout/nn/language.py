@@ -27,6 +27,7 @@ __all__ = ["Architecture", "Base", "TokenTable", "open_base"]
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
 Rows = NDArray[np.floating[Any]]
+Content = str | Sequence[int]
 
 # Names the device ("cuda") that language models run on in torch; where it is not set, ONNX Runtime serves them.
 DEVICE_VARIABLE = "TOOLSCOUT_DEVICE"
@@ -63,6 +64,12 @@ class Base:
         self.ends = frozenset((self.end, *checkpoint.ends))
         self.fingerprint = self._fingerprint()
 
+    def rows(self, saved: Rows, count: int) -> Floats:
+        """Rows of a file, if they are as many as there have to be and as long as its own; otherwise a ValueError."""
+        if saved.shape != (count, self.architecture.hidden) or not np.isfinite(saved).all():
+            raise ValueError(f"rows of shape {saved.shape} for {count} tokens")
+        return np.asarray(saved, dtype=np.float32)
+
     def encode(self, text: str) -> list[int]:
         """The tokens of a text, none of them markup."""
         # A lone surrogate is replaced: the tokeniser would refuse the whole text.
@@ -74,27 +81,45 @@ class Base:
         text: str = self.tokenizer.decode([one for one in ids if one < self.architecture.vocabulary])
         return text
 
-    def chat(self, messages: Sequence[tuple[str, str]], open_turn: bool = True) -> list[int]:
+    def chat(self, messages: Sequence[tuple[str, Content]], open_turn: bool = True) -> list[int]:
         """A conversation of (role, content) as tokens; with `open_turn` the assistant is to speak next.
 
         In ChatML where the tokeniser has it, otherwise in plain lines ("User: …", "Assistant:"), in which a message
-        can pretend to be several: there is no markup to tell them apart.
+        can pretend to be several: there is no markup to tell them apart. Of the assistant's the content may be tokens:
+        what it wrote may be no text.
         """
-        if not self.chatml:
-            return self._lines(messages, open_turn)
-        opening, newline = self._turn[0], self.encode("\n")
-        found: list[int] = []
-        for role, content in messages:
-            found += [opening, *self.encode(f"{role}\n{content}"), self.end, *newline]
-        return [*found, opening, *self.encode("assistant\n")] if open_turn else found
+        return self.spoken(messages, open_turn)[0]
 
-    def _lines(self, messages: Sequence[tuple[str, str]], open_turn: bool) -> list[int]:
-        start = self.tokenizer.encode("a")
-        found = [one for one, special in zip(start.ids, start.special_tokens_mask, strict=True) if special][:1]
+    def spoken(
+        self, messages: Sequence[tuple[str, Content]], open_turn: bool = False
+    ) -> tuple[list[int], list[tuple[int, int]]]:
+        """As chat, and where each of the assistant's contents stands, the token that ends it included."""
+        found, spans = self._before(), []
         for role, content in messages:
-            closing = [self.end] if role == "assistant" else []
-            found += [*self.encode(f"{role.capitalize()}: {content}"), *closing, *self.encode("\n")]
-        return found + self.encode("Assistant:") if open_turn else found
+            if role != "assistant":
+                assert isinstance(content, str), "only the assistant writes tokens"
+                found += self._heard(role, content)
+                continue
+            found += self._opened()
+            written = self.encode(content if self.chatml else f" {content}") if isinstance(content, str) else content
+            spans.append((len(found), len(found) + len(written) + 1))
+            found += [*written, self.end, *self.encode("\n")]
+        return (found + self._opened() if open_turn else found), spans
+
+    def _before(self) -> list[int]:
+        """What a text begins with where there is no markup."""
+        if self.chatml:
+            return []
+        start = self.tokenizer.encode("a")
+        return [one for one, special in zip(start.ids, start.special_tokens_mask, strict=True) if special][:1]
+
+    def _heard(self, role: str, content: str) -> list[int]:
+        if not self.chatml:
+            return [*self.encode(f"{role.capitalize()}: {content}"), *self.encode("\n")]
+        return [self._turn[0], *self.encode(f"{role}\n{content}"), self.end, *self.encode("\n")]
+
+    def _opened(self) -> list[int]:
+        return [self._turn[0], *self.encode("assistant\n")] if self.chatml else self.encode("Assistant:")
 
     def weights(self) -> dict[str, Floats]:
         """All weights as float32 by their Hugging Face names; a tied head is not there a second time."""
@@ -167,6 +192,10 @@ class TokenTable:
     def added(self) -> Floats:
         """The added rows, as the network reads them."""
         return self._added
+
+    def scoring(self) -> tuple[Rows, Floats]:
+        """The rows that score: the base's, and the added ones."""
+        return self._head, self._added_head
 
     def embed(self, ids: Ids) -> Floats:
         """The rows of tokens, as the network reads them."""

@@ -23,7 +23,7 @@ from toolscout.nn.language import Floats, Ids, TokenTable
 
 # Tokens in one run: enough to keep the cores busy, few enough that attention among strangers stays cheap.
 _RUN = 256
-# Noted tokens behind which paths of several prompts are run together, likewise.
+# Noted tokens behind which paths of several prompts are run together, likewise; with _RUN less than the graph's ROOM.
 _SEEN = 1024
 # Tokens of one long prompt in one run: what sees what is a square.
 _PIECE = 1024
@@ -214,6 +214,7 @@ class Prompts:
         """Notes on what all prompts begin with, those on the rest of each, and the states at their ends."""
         self._engine, self._shared, self._own, self._ends = engine, shared, own, ends
         self._known: dict[_Path, Floats] = {}
+        self._states: dict[_Path, Floats] = {}
 
     def ends(self) -> Floats:
         """[n, d]: the hidden state, after the final norm, at the end of each prompt."""
@@ -222,19 +223,21 @@ class Prompts:
     def after(self, owners: Sequence[int], paths: Sequence[Sequence[int]]) -> Floats:
         """[m, d]: the state at the end of prompt owners[i] followed by paths[i]: one token or more, of any lengths.
 
-        Paths are looked at as trees: a token that several begin with is run once, and not again in a later call.
+        Paths are looked at as trees: a token that several begin with is run once, and not again in a later call. The
+        state of a path stays what it was first: rounded to 8 bits it would differ a little among other paths.
         """
         asked = [(owner, tuple(path)) for owner, path in zip(owners, paths, strict=True)]
         if any(not path for _, path in asked):
             raise BadRequest("a path must have at least one token")
         if len(self._known) > _REMEMBERED:
             self._known.clear()
-        found: dict[_Path, Floats] = {}
-        missing = sorted(set(asked))
+            self._states.clear()
+        missing = sorted(set(asked) - self._states.keys())
         sizes = [self._size(owner) for owner, _ in missing]
         for first, last in _pieces([len(path) for _, path in missing], sizes, _RUN, _SEEN):
-            found |= self._look(missing[first:last])
-        return np.stack([found[one] for one in asked]) if asked else np.zeros((0, self._engine.dimension), np.float32)
+            self._states |= self._look(missing[first:last])
+        states = [self._states[one] for one in asked]
+        return np.stack(states) if states else np.zeros((0, self._engine.dimension), np.float32)
 
     def padded(self, room: int) -> Floats:
         """The notes on all prompts as [2 * layers, n, heads, room, size], to be continued in place."""
@@ -251,8 +254,9 @@ class Prompts:
     def _look(self, asked: Sequence[_Path]) -> dict[_Path, Floats]:
         """Run what is new of some paths, and the asked ones themselves, in one row behind all they need to see."""
         needed = {(owner, path[:end]): None for owner, path in asked for end in range(1, len(path) + 1)}
-        new = [node for node in needed if node not in self._known or node in set(asked)]
-        old = [node for node in needed if node in self._known and node not in set(asked)]
+        again = set(asked)
+        new = [node for node in needed if node not in self._known or node in again]
+        old = [node for node in needed if node in self._known and node not in again]
         owners = list(dict.fromkeys(owner for owner, _ in asked))
         parts = [self._shared, *(self._own[owner] for owner in owners), *(self._known[node] for node in old)]
         notes = np.concatenate(parts, axis=2)

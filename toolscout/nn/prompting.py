@@ -1,10 +1,32 @@
-"""A request as a language model is asked it, cut to a length, and two requests as one."""
+"""A request as a language model is asked it, cut to a length, and two requests as one; turns that may name tools."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
 
-from toolscout.nn.language import Base
+from toolscout.nn.language import Base, Content
+
+
+class Spoken(Protocol):
+    """A turn of a conversation. `action`: the tool's id, or Finish, that the content is."""
+
+    @property
+    def role(self) -> str:
+        """Who speaks."""
+
+    @property
+    def content(self) -> str:
+        """What is said."""
+
+    @property
+    def action(self) -> str:
+        """The tool that it names, or nothing."""
+
+
+def contents(turns: Iterable[Spoken], written: Callable[[str], Sequence[int] | None]) -> list[tuple[str, Content]]:
+    """Turns as (role, content): an action as the tokens that it is written with, as text where it has none."""
+    return [(turn.role, (written(turn.action) if turn.action else None) or turn.content) for turn in turns]
 
 
 class Prompter:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from toolscout.retrievers._atomic import WideRows
     from toolscout.retrievers.toolgen import Toolgen
 
-SIMILARITIES = (0.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0)
+SIMILARITIES = (0.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 80.0)
 BONUSES = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
 # The recall of known tools that a bonus for new ones may cost.
 _MAY_COST = 0.03

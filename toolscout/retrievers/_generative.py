@@ -6,22 +6,22 @@ first can still be told apart where scores are added up.
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
 from toolscout.answer import Allowed, Example, Hit
-from toolscout.conversations import FINISH, Turn
-from toolscout.errors import BadModel, MissingExtra, NeedsTraining
+from toolscout.conversations import Turn
+from toolscout.errors import BadModel, NeedsTraining
 from toolscout.nn.adapters import ADAPTER_FILE, Adapter
-from toolscout.nn.decoding import Engine, Reading, Table, best, log_softmax, sets
-from toolscout.nn.language import DEVICE_VARIABLE, Base, TokenTable, open_base
-from toolscout.nn.llama import Served
+from toolscout.nn.decoding import Reading, Table, best, log_softmax, sets
+from toolscout.nn.engine import Model, open_engine
+from toolscout.nn.language import Base, TokenTable, open_base
 from toolscout.nn.prompting import Prompter
 from toolscout.nn.trie import Pruned, Trie
 from toolscout.retrievers._documents import Documents
@@ -43,6 +43,7 @@ from toolscout.retrievers.base import (
 from toolscout.tool import Searchable
 
 if TYPE_CHECKING:
+    from toolscout.nn.causal import Network
     from toolscout.retrievers._generative_fit import Plan
     from toolscout.training.generative import State
 
@@ -73,7 +74,7 @@ class Generative(Documents):
         super().__init__(options, encoder)
         self._base: Base | None = None
         self._adapter: Adapter | None = None
-        self._engine: Engine | None = None
+        self._engine: Model | None = None
         self._words: TokenTable | None = None
         self._trie = Trie()
         self._prompter: Prompter | None = None
@@ -85,6 +86,8 @@ class Generative(Documents):
         self._platt = (1.0, 0.0)
         self._seen = TrainedOn()
         self._fit: dict[str, Any] | None = None
+        # Told of each stage of a training that is over, when this is the model as it is then.
+        self.watch: Callable[[str, Network], None] | None = None
 
     # What a method says.
 
@@ -154,25 +157,15 @@ class Generative(Documents):
             self._words.grow(self._added_rows())
         return self._words
 
-    def engine(self) -> Engine:
+    def engine(self) -> Model:
         """The trained model: on ONNX Runtime, or in torch on the device that $TOOLSCOUT_DEVICE names."""
         if self._engine is None:
             if self._adapter is None:
                 raise NeedsTraining([], f"toolscout train DATA --retriever {self.name} --out FOLDER")
             architecture = self.base().architecture
             weights = self._adapter.applied(architecture, self.base().weights())
-            device = os.environ.get(DEVICE_VARIABLE, "")
-            self._engine = self._torch(weights, device) if device else Served(architecture, weights, self.words())
+            self._engine = open_engine(architecture, weights, self.words())
         return self._engine
-
-    def _torch(self, weights: Mapping[str, Floats], device: str) -> Engine:
-        try:
-            from toolscout.nn.causal import Network
-            from toolscout.nn.causal_engine import Live
-            from toolscout.training.loop import pick_device
-        except ImportError as error:
-            raise MissingExtra(f"{DEVICE_VARIABLE}={device}", "train") from error
-        return Live.of(Network(self.base().architecture, weights, 1, pick_device(device)), self.words())
 
     # The index.
 
@@ -187,7 +180,7 @@ class Generative(Documents):
     def _reset(self) -> None:
         """Forget ids and rows."""
         self._trie, self._words, self._engine = Trie(), None, None
-        self._views, self._readings = OrderedDict(), OrderedDict()
+        self._views, self._readings, self._ahead = OrderedDict(), OrderedDict(), Ahead()
         if self.options.no_tool:
             self._trie.insert(NO_TOOL, (self.token(NO_TOOL),))
         if self.options.trajectories:
@@ -215,7 +208,8 @@ class Generative(Documents):
     def _place(self, vectors: Mapping[str, Floats]) -> None:
         super()._place(vectors)
         if vectors:
-            self._insert(vectors)
+            # As precise as they are kept: a saved index gives the same ids and rows.
+            self._insert({tool_id: one.astype(np.float16).astype(np.float32) for tool_id, one in vectors.items()})
 
     def remove(self, ids: Sequence[str]) -> None:
         """Forget tools."""
@@ -281,15 +275,8 @@ class Generative(Documents):
         check_k(k)
         if not len(self) or not requests:
             return [[] for _ in requests]
-        ahead = self._ahead
-        if (
-            allowed is None
-            and k <= ahead.k
-            and ahead.version == self._trie.version
-            and all(request in ahead.places for request in requests)
-        ):
-            return [list(ahead.rankings[ahead.places[request]][:k]) for request in requests]
-        return self._rank(self.reading(requests), requests, k, allowed)
+        known = self._ahead.ranked(requests, k, self._trie.version) if allowed is None else None
+        return self._rank(self.reading(requests), requests, k, allowed) if known is None else known
 
     def _rank(self, reading: Reading, requests: Sequence[str], k: int, allowed: Allowed | None) -> list[Pairs]:
         aware = self._aware(reading, requests)
@@ -301,16 +288,20 @@ class Generative(Documents):
             ]
 
     def _ranked(self, reading: Reading, k: int, allowed: Allowed | None) -> list[Pairs]:
-        found = best(reading, self._scoring(), self._trie, k, pruned=self._pruned(allowed), extra=SPECIALS)
+        # Sets of all tools, whoever asks: what a set counts must not depend on who may see a part of it.
+        written = self._written(reading, None) if self.options.sets else []
+        # As many more as may fall behind the tools of sets.
+        more = max((len({tool_id for tools, _ in few for tool_id in tools}) for few in written), default=0)
+        found = best(reading, self._scoring(), self._trie, k + more, pruned=self._pruned(allowed), extra=SPECIALS)
         rankings = [[(key, score) for key, score in ranking if key not in SPECIALS] for ranking in found]
         if self.options.sets:
-            # Sets of all tools, whoever asks: what a set counts must not depend on who may see a part of it.
-            written = sets(reading, self._scoring(), self._trie, self._stop(), width=_SETS)
             rankings = [included(ranking, few, allowed) for ranking, few in zip(rankings, written, strict=True)]
         return [[(key, float(np.exp(score / _FLATTENED))) for key, score in ranking[:k]] for ranking in rankings]
 
-    def _stop(self) -> int:
-        return self.token(STOP)
+    def _written(self, reading: Reading, pruned: Pruned | None) -> list[list[tuple[tuple[str, ...], float]]]:
+        """Sets of tools, the likeliest first; whether any is needed is not asked here (see `need`)."""
+        found = sets(reading, self._scoring(), self._trie, self.token(STOP), width=_SETS, pruned=pruned)
+        return [[one for one in few if NO_TOOL not in one[0]] for few in found]
 
     def _named_first(self, request: str, ranking: Pairs, k: int, allowed: Allowed | None) -> Pairs:
         named = [i for i in self._names.find(request) if allowed is None or allowed.permits(i)]
@@ -318,21 +309,20 @@ class Generative(Documents):
         return [*first, *(pair for pair in ranking if pair[0] not in named)][:k]
 
     def as_many(self, requests: Sequence[str], allowed: Allowed | None = None) -> list[list[Hit]]:
-        """As many tools as each request needs: the likeliest set that the model writes until it says stop."""
+        """As many tools as each request needs: those it names, and the likeliest set that the model writes."""
         if not self.options.sets:
             raise BadModel(f"this {self.name} ranks tools one by one; train it with --option sets=true for k=auto")
         if not len(self) or not requests:
             return [[] for _ in requests]
         reading = self._aware(self.reading(requests), requests)
         with self._lock:
-            pruned = self._pruned(allowed)
-            written = sets(reading, self._scoring(), self._trie, self._stop(), width=_SETS, pruned=pruned)
+            written = self._written(reading, self._pruned(allowed))
         hits = []
         for request, few in zip(requests, written, strict=True):
             chance = dict(included([], few, allowed))
             tools = sorted(few[0][0] if few else (), key=lambda tool_id: (-chance[tool_id], tool_id))
             pairs = [(tool_id, float(np.exp(chance[tool_id] / _FLATTENED))) for tool_id in tools]
-            hits.append(hits_of(self, request, pairs))
+            hits.append(hits_of(self, request, self._named_first(request, pairs, len(self), allowed)))
         return hits
 
     def need(self, requests: Sequence[str]) -> list[float] | None:
@@ -344,7 +334,7 @@ class Generative(Documents):
 
     def against_none(self, requests: Sequence[str]) -> NDArray[np.float64]:
         """The log of the odds of any tool against "no tool", as the model says."""
-        chances = log_softmax(self._first(self.reading(requests), requests))[:, 0]
+        chances = np.array([log_softmax(row)[0] for row in self._first(self.reading(requests), requests)])
         return np.asarray(np.log1p(-np.minimum(np.exp(chances), 1 - _SURE)) - chances)
 
     def _first(self, reading: Reading, requests: Sequence[str]) -> Floats:
@@ -354,14 +344,11 @@ class Generative(Documents):
             tokens = np.concatenate([[self.token(NO_TOOL)], children[children != self.token(NO_TOOL)]])
             return self._scoring().logits(self._aware(reading, requests).ends(), tokens)
 
-    def pick(self, conversations: Sequence[Sequence[Turn]]) -> list[str | None]:
-        """The next action of each conversation: a tool of this index, or Finish; never anything else."""
-        base = self.base()
-        prompts = [base.chat([(turn.role, turn.content) for turn in turns]) for turns in conversations]
-        reading = self._aware(self.engine().read(prompts), [""] * len(prompts))
-        with self._lock:
-            ranked = best(reading, self._scoring(), self._trie, 1, extra=SPECIALS)
-        return [None if not few else FINISH if few[0][0] in SPECIALS else few[0][0] for few in ranked]
+    def pick(self, conversations: Sequence[Sequence[Turn]], allowed: Allowed | None = None) -> list[str | None]:
+        """The next action of each conversation: a tool of this index that is allowed, or Finish; nothing else."""
+        from toolscout.retrievers._generative_talk import picked
+
+        return picked(self, conversations, allowed)
 
     # Files.
 
@@ -387,18 +374,22 @@ class Generative(Documents):
         loaded = cls(read_options(cls.options_kind, model), encoder)
         loaded._seen, loaded._fit = TrainedOn.load(folder), model.get("fit")
         loaded._load_documents(folder, model)
-        if not (folder / ADAPTER_FILE).is_file():
+        if not model.get("fit") and not (folder / ADAPTER_FILE).is_file():
             return loaded
         if model.get("language") and model["language"] != loaded.base().fingerprint:
             raise BadModel(
                 f"{folder} was trained from another language model than {loaded.base().name}; name that one in base"
             )
         loaded._adapter = Adapter.load(folder)
+        loaded._adapter.check(loaded.base().architecture)
         try:
-            loaded._special_rows = np.load(folder / _SPECIALS_FILE, allow_pickle=False)
+            specials = np.load(folder / _SPECIALS_FILE, allow_pickle=False)
+            loaded._special_rows = loaded.base().rows(specials, len(SPECIALS))
             loaded._platt = (float(model["platt"][0]), float(model["platt"][1]))
             loaded._load_ids(folder)
-        except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+        except BadModel:
+            raise
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, EOFError, BadZipFile) as error:
             raise BadModel(f"the ids in {folder} cannot be read ({error}); train the model again") from None
         loaded._reset()
         loaded._identify_all()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -67,10 +68,10 @@ def fit(retriever: Generative, data: Sequence[TrainingSet], folder: Path, progre
     material = _material(data, options.no_tool, encoding)
     no_tool = Path(options.no_tool).resolve().name if material.prompts else ""
     seen = seen_with(data, material.prompts, no_tool)
-    identity = _identity(options, seen, f"{retriever._fingerprint()}{base.fingerprint}")
     # A path of this machine does not go into the model: what was trained with is said by a name.
     retriever.options = replace(options, no_tool=no_tool, trajectories=Path(options.trajectories).name)
     plan = retriever.plan(material.vectors, material.gold)
+    identity = _identity(options, seen, plan, f"{retriever._fingerprint()}{base.fingerprint}")
     lessons = Lessons(retriever, plan, material, data)
     device = training.device(options.device)
     network = Network(base.architecture, base.weights(), options.rank, device)
@@ -87,7 +88,8 @@ def fit(retriever: Generative, data: Sequence[TrainingSet], folder: Path, progre
     )
     _hold(retriever, material)
     judge = _judge(retriever, plan, data) if any(one.dev for one in data) else None
-    learned = training.learn(network, added, lessons.stages(options), settings, judge, folder, identity, progress)
+    stages, after = lessons.stages(options), _watched(retriever, plan)
+    learned = training.learn(network, added, stages, settings, judge, folder, identity, progress, after)
     if progress:
         progress("choosing on dev", 0, 0)
     retriever.restate(plan, learned.state)
@@ -97,8 +99,11 @@ def fit(retriever: Generative, data: Sequence[TrainingSet], folder: Path, progre
         retriever._platt = _calibrated(retriever, data, material.prompts)
     dev = _dev_scores(retriever, data, None)
     report = FitReport(time.perf_counter() - started, learned.device, learned.parameters, dev)
-    stages = {name: {"seconds": one.seconds, "history": one.history} for name, one in learned.stages.items()}
-    retriever._seen, retriever._fit = seen, {**asdict(report), "stages": stages}
+    course = {
+        name: {"seconds": one.seconds, "tokens_per_s": round(learned.paces[name], 1), "history": one.history}
+        for name, one in learned.stages.items()
+    }
+    retriever._seen, retriever._fit = seen, {**asdict(report), "stages": course}
     retriever.save(folder)
     for checkpoints in learned.checkpoints:
         checkpoints.remove()
@@ -122,10 +127,12 @@ def _material(data: Sequence[TrainingSet], no_tool: str, encoding: Encoding) -> 
     return Material(tools, vectors, requests, gold, read_negatives(no_tool))
 
 
-def _identity(options: Any, seen: TrainedOn, models: str) -> str:
+def _identity(options: Any, seen: TrainedOn, plan: Plan, models: str) -> str:
+    """Of a training; other ids for the same tools are another one, should they not come out the same again."""
     found = hashlib.blake2b(json.dumps(asdict(options), sort_keys=True).encode(), digest_size=16)
     splits = "".join(f"{split.digest}{split.split}{split.role}" for split in seen.splits)
     found.update((splits + models).encode())
+    found.update(json.dumps(dict(plan.paths), sort_keys=True).encode())
     return found.hexdigest()
 
 
@@ -153,7 +160,8 @@ class Lessons:
         if options.epochs:
             stages.append(Stage("retrieve", self.requests, options.epochs, options.rate))
         if options.trajectories and options.agent_epochs:
-            stages.append(Stage("agent", self._conversations(), options.agent_epochs, options.rate))
+            talks = self._conversations(options.trajectories)
+            stages.append(Stage("agent", talks, options.agent_epochs, options.rate, judged=False))
         if not stages:
             raise BadModel("there is no stage to train: set memorise or epochs above 0")
         return stages
@@ -196,7 +204,7 @@ class Lessons:
             return [Lesson([*tokens, *written[:-1]], right)]
         if all(len(path) == 1 for path in paths):
             return [Lesson(tokens, [(end, tuple(sorted({path[0] for path in paths})))])]
-        return [Lesson([*tokens, *path[:-1]], _along(path, paths, end)) for path in paths]
+        return [_branched(tokens, paths)]
 
     def general(self) -> list[list[int]]:
         """Texts that have nothing to do with tools: the prompts of train that need none."""
@@ -204,20 +212,34 @@ class Lessons:
             raise BadModel("instruct_mix goes through prompts that need no tool; name some with --no-tool FOLDER")
         return self._unneeded
 
-    def _conversations(self) -> Callable[[int], Sequence[Lesson]]:
+    def _conversations(self, path: str) -> Callable[[int], Sequence[Lesson]]:
         from toolscout.retrievers._generative_talk import lessons
 
-        found = lessons(self._retriever, self._plan, self._options.trajectories)
+        found = lessons(self._retriever, self._plan, path)
         return lambda epoch: found
 
 
-def _along(path: Path_, paths: Sequence[Path_], end: int) -> list[tuple[int, Path_]]:
-    """After each token of a path, what may come next on it or on another path that begins the same."""
-    right = []
-    for place in range(len(path)):
-        nexts = {other[place] for other in paths if other[:place] == path[:place] and len(other) > place}
-        right.append((end + place, tuple(sorted(nexts))))
-    return right
+def _branched(tokens: Sequence[int], paths: Sequence[Path_]) -> Lesson:
+    """A prompt with the ids of all its tools as branches; all decisions at one depth count as much as those at another.
+
+    After each beginning of an id, all that may follow it on any of the ids is right.
+    """
+    from toolscout.training.generative import Lesson
+
+    end = len(tokens) - 1
+    found: dict[Path_, int] = {(): end}
+    written, branches = list(tokens), []
+    for path in paths:
+        for place in range(1, len(path)):
+            found.setdefault(path[:place], len(written) + place - 1)
+        written += path[:-1]
+        branches.append(len(path) - 1)
+    nexts = {start: tuple(sorted({p[len(start)] for p in paths if p[: len(start)] == start})) for start in found}
+    depths = Counter(map(len, found))
+    weights = [1 / (len(depths) * depths[len(start)]) for start in found]
+    right = [(at, nexts[start]) for start, at in found.items()]
+    order = sorted(range(len(right)), key=lambda i: right[i][0])
+    return Lesson(written, [right[i] for i in order], branches, [weights[i] for i in order])
 
 
 def _hold(retriever: Generative, material: Material) -> None:
@@ -245,6 +267,19 @@ def _judge(
         return _dev_scores(retriever, data, _JUDGED)
 
     return judge
+
+
+def _watched(retriever: Generative, plan: Plan) -> Callable[[str, Network, State], None] | None:
+    watch = retriever.watch
+    if watch is None:
+        return None
+
+    def after(stage: str, network: Network, state: State) -> None:
+        retriever.restate(plan, state)
+        _use(retriever, network)
+        watch(stage, network)
+
+    return after
 
 
 def _dev_scores(retriever: Generative, data: Sequence[TrainingSet], most: int | None) -> dict[str, float]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toolscout.conversations import FINISH, Conversation, conversation, read_sharegpt
+from toolscout.answer import Allowed
+from toolscout.conversations import FINISH, Conversation, Turn, conversation, read_sharegpt
 from toolscout.errors import BadDataset
-from toolscout.retrievers._generative import STOP
+from toolscout.nn.decoding import best
+from toolscout.nn.prompting import Spoken, contents
+from toolscout.retrievers._generative import SPECIALS, STOP
 from toolscout.trajectories import read_trajectories
 
 if TYPE_CHECKING:
@@ -25,6 +28,31 @@ def read_conversations(path: Path) -> list[Conversation]:
     if _SHAREGPT in path.name:
         return list(read_sharegpt(path))
     return [conversation(one) for one in read_trajectories(path)]
+
+
+def prompt(retriever: Generative, turns: Iterable[Spoken]) -> list[int]:
+    """A conversation as tokens, the assistant to speak next; actions are ids where they have one, as in training."""
+    return retriever.base().chat(contents(turns, lambda action: _written(retriever, action, retriever._paths)))
+
+
+def _written(retriever: Generative, action: str, paths: Mapping[str, tuple[int, ...]]) -> Sequence[int] | None:
+    return (retriever.token(STOP),) if action == FINISH else paths.get(action)
+
+
+def picked(retriever: Generative, conversations: Sequence[Sequence[Turn]], allowed: Allowed | None) -> list[str | None]:
+    """The likeliest next action of each conversation, of all that is allowed; None for one that is too long."""
+    prompts = [prompt(retriever, turns) for turns in conversations]
+    short = [at for at, one in enumerate(prompts) if len(one) < retriever.base().architecture.context]
+    found: list[str | None] = [None] * len(prompts)
+    if not short:
+        return found
+    reading = retriever._aware(retriever.engine().read([prompts[at] for at in short]), [""] * len(short))
+    with retriever._lock:
+        pruned = retriever._pruned(allowed)
+        ranked = best(reading, retriever._scoring(), retriever._trie, 1, pruned=pruned, extra=SPECIALS)
+    for at, few in zip(short, ranked, strict=True):
+        found[at] = None if not few else FINISH if few[0][0] in SPECIALS else few[0][0]
+    return found
 
 
 def lessons(retriever: Generative, plan: Plan, path: str) -> list[Lesson]:
@@ -46,25 +74,12 @@ def lessons(retriever: Generative, plan: Plan, path: str) -> list[Lesson]:
 def _tokens(
     retriever: Generative, plan: Plan, talk: Conversation
 ) -> tuple[list[int], list[tuple[int, tuple[int, ...]]]]:
-    base = retriever.base()
-    tokens: list[int] = []
+    """The conversation, and after which of its tokens which one is right: all that the assistant says and learns."""
+    said = contents(talk.turns, lambda action: _written(retriever, action, plan.paths))
+    tokens, spans = retriever.base().spoken(said)
+    turns = [turn for turn in talk.turns if turn.role == "assistant"]
     right: list[tuple[int, tuple[int, ...]]] = []
-    for turn in talk.turns:
-        if turn.role != "assistant":
-            tokens += base.chat([(turn.role, turn.content)], open_turn=False)
-            continue
-        opened = base.chat([], open_turn=True)
-        said = _said(retriever, plan, turn.action) if turn.action else None
-        written = list(said or base.encode(turn.content))
-        begin = len(tokens) + len(opened)
-        tokens += [*opened, *written, base.end]
-        if turn.loss and not (turn.action and said is None):
-            targets: Sequence[int] = [*written, base.end]
-            right += [(begin - 1 + place, (token,)) for place, token in enumerate(targets)]
+    for turn, (first, last) in zip(turns, spans, strict=True):
+        if turn.loss and not (turn.action and _written(retriever, turn.action, plan.paths) is None):
+            right += [(place - 1, (tokens[place],)) for place in range(first, last)]
     return tokens, right
-
-
-def _said(retriever: Generative, plan: Plan, action: str) -> tuple[int, ...] | None:
-    if action == FINISH:
-        return (retriever.token(STOP),)
-    return plan.paths.get(action)

@@ -24,6 +24,12 @@ class Ahead:
     k: int = 0
     version: int = -1
 
+    def ranked(self, requests: Sequence[str], k: int, version: int) -> list[Pairs] | None:
+        """The rankings of requests, if all were ranked so far down, and among the tools of this version."""
+        if k > self.k or version != self.version or not all(request in self.places for request in requests):
+            return None
+        return [list(self.rankings[self.places[request]][:k]) for request in requests]
+
 
 class OneOf:
     """One prompt of a reading, as a reading of its own."""
@@ -43,11 +49,14 @@ class OneOf:
 
 def included(ranking: Pairs, written: Sequence[tuple[Sequence[str], float]], allowed: Allowed | None) -> Pairs:
     """How likely each tool is to be in the set: the logs, best first. Those in no set follow by their own chances."""
-    chances = {tool_id: _UNWRITTEN * float(np.exp(score)) for tool_id, score in ranking}
+    chances: dict[str, float] = {}
     for tools, score in written:
         for tool_id in tools:
             if allowed is None or allowed.permits(tool_id):
                 chances[tool_id] = chances.get(tool_id, 0.0) + float(np.exp(score))
+    # The larger of both, not the sum: so a tool of a set counts the same, however many are ranked.
+    for tool_id, score in ranking:
+        chances[tool_id] = max(chances.get(tool_id, 0.0), _UNWRITTEN * float(np.exp(score)))
     least = float(np.finfo(np.float64).tiny)
     logs = [(tool_id, float(np.log(max(chance, least)))) for tool_id, chance in chances.items()]
     return sorted(logs, key=lambda pair: (-pair[1], pair[0]))

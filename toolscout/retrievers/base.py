@@ -126,6 +126,14 @@ class Needing(Protocol):
 
 
 @runtime_checkable
+class Sizing(Protocol):
+    """A retriever that can say how many tools a request needs, where its option `sets` is on; see `sizing`."""
+
+    def as_many(self, requests: Sequence[str], allowed: Allowed | None = None) -> list[list[Hit]]:
+        """As many of the tools allowed as each request needs; BadModel where the model was not taught to tell."""
+
+
+@runtime_checkable
 class Gauged(Protocol):
     """A retriever whose hits say how similar they are, and that can tell how similar others would be."""
 
@@ -287,6 +295,11 @@ def hits_of(ranker: Ranker, request: str, pairs: Pairs) -> list[Hit]:
     """Ranked tools with their reasons."""
     reasons = ranker.why(request, [tool_id for tool_id, _ in pairs])
     return [Hit(tool_id, score, why) for (tool_id, score), why in zip(pairs, reasons, strict=True)]
+
+
+def sizing(retriever: Retriever) -> Sizing | None:
+    """The retriever itself where it can say how many tools a request needs; None where it cannot."""
+    return retriever if isinstance(retriever, Sizing) and getattr(retriever.options, "sets", False) else None
 
 
 def check_k(k: int) -> None:

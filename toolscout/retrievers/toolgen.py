@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from toolscout.training.generative import State
 
 Ids = Literal["atomic", "semantic", "numeric", "hierarchical"]
-_IDS_FOLDER = "ids"
+_IDS_FOLDER, _TRAINED_FILE = "ids", "trained.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ class Toolgen(Generative):
         self._taught = Taught(np.zeros((1, 1), np.float32), np.zeros(1, np.float32))
         self._wide: WideRows | None = None
         self._maker: IdMaker | None = None
+        self._trained: frozenset[str] = frozenset()
 
     def fit(self, data: Sequence[TrainingSet], folder: Path, progress: FitProgress | None = None) -> FitReport:
         """Train the language model on documents, requests and conversations; choose on dev."""
@@ -75,7 +77,7 @@ class Toolgen(Generative):
         first, table = self.base().architecture.vocabulary, self.base().table()
         specials = np.repeat(name_rows(self.base(), table, ["none"]), len(SPECIALS), axis=0)
         if not self.atomic:
-            self._maker = maker(self.options.ids, self.base(), self.options.seed)
+            self._maker, self._trained = maker(self.options.ids, self.base(), self.options.seed), frozenset(tools)
             vectors = np.stack(list(tools.values()))
             paths = self._maker.make([(tool_id, words_of(tool_id)) for tool_id in tools], vectors)
             return Plan(paths, specials, np.zeros((len(SPECIALS), 1), np.float32))
@@ -122,7 +124,8 @@ class Toolgen(Generative):
         self._wide = None
 
     def _forget(self, tool_id: str) -> None:
-        if self._maker is not None:
+        """An id that was given later is free again; one that was trained waits for its tool."""
+        if self._maker is not None and tool_id not in self._trained:
             self._maker.remove(tool_id)
 
     def _scoring(self) -> Table:
@@ -133,14 +136,17 @@ class Toolgen(Generative):
             return reading
         more = np.zeros((len(requests), self._taught.map.shape[0] + 1), np.float32)
         more[:, -1] = self.options.new_bonus
-        if self.options.similarity and any(requests):
-            self._encode(requests)
-            more[:, :-1] = self.options.similarity * np.stack([self._encoded(request) for request in requests])
+        # Of a conversation there is no request: what has no words is similar to nothing, whoever is asked beside it.
+        said = [place for place, request in enumerate(requests) if request]
+        if self.options.similarity and said:
+            self._encode([requests[place] for place in said])
+            more[said, :-1] = self.options.similarity * np.stack([self._encoded(requests[place]) for place in said])
         return Aware(reading, more)
 
     def _save_ids(self, folder: Path) -> None:
         if self._maker is not None:
             self._maker.save(folder / _IDS_FOLDER)
+            (folder / _IDS_FOLDER / _TRAINED_FILE).write_text(json.dumps(sorted(self._trained)))
             return
         ids = list(self._taught.own)
         free = np.stack(list(self._taught.own.values())) if ids else np.zeros((0, len(self._taught.bias)), np.float32)
@@ -151,7 +157,11 @@ class Toolgen(Generative):
     def _load_ids(self, folder: Path) -> None:
         if not self.atomic:
             self._maker = KINDS[self.options.ids].load(folder / _IDS_FOLDER, self.base())
+            self._trained = frozenset(json.loads((folder / _IDS_FOLDER / _TRAINED_FILE).read_text()))
+            if not self._trained <= self._maker.ids.keys():
+                raise ValueError("a tool that was trained has no id")
             return
-        with np.load(folder / "rows.npz", allow_pickle=False) as file:
-            free, mapped, bias = (file[name].astype(np.float32) for name in ("free", "map", "bias"))
-            self._taught = Taught(mapped, bias, dict(zip(file["ids"].tolist(), free, strict=True)))
+        with (folder / "rows.npz").open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+            ids, mapped = file["ids"].tolist(), file["map"]
+            free, bias = self.base().rows(file["free"], len(ids)), self.base().rows(file["bias"][None], 1)[0]
+            self._taught = Taught(self.base().rows(mapped, len(mapped)), bias, dict(zip(ids, free, strict=True)))

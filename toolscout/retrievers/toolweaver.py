@@ -169,9 +169,11 @@ class Toolweaver(Generative):
 
     def _load_ids(self, folder: Path) -> None:
         self._quantizer = Quantizer.load(folder)
-        self._code_rows = np.load(folder / _ROWS_FILE, allow_pickle=False).astype(np.float32)
+        count = self._quantizer.levels * self._quantizer.codes
+        self._code_rows = self.base().rows(np.load(folder / _ROWS_FILE, allow_pickle=False), count)
         record = json.loads((folder / _CODES_FILE).read_text())
         self._codes = {tool_id: tuple(code) for tool_id, code in record["codes"].items()}
+        self._quantizer.vector(list(self._codes.values()))  # refuses codes that are not its own
         self._woven = set(record["woven"])
         self._uses = [(one, other, count) for one, other, count in record["uses"]]
         self._health = record["health"]

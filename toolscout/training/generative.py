@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from toolscout.nn.causal import Network
+from toolscout.nn.causal import Forked, Network
 from toolscout.training.checkpoint import Checkpoints
 from toolscout.training.loop import Report, Schedule, Trained, pick_device, run
 
@@ -31,20 +32,30 @@ _GENERAL_TOKENS = 96
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """Tokens that are read, and after which of them (by position) which tokens are right."""
+    """Tokens that are read, and after which of them (by position) which tokens are right.
+
+    `branches`: the lengths of parts at the end that do not see each other, so that a prompt is read once for all the
+    ids behind it. `weights`: what each of the right counts; where there are none, all count the same.
+    """
 
     tokens: Sequence[int]
     right: Sequence[tuple[int, tuple[int, ...]]]
+    branches: Sequence[int] = ()
+    weights: Sequence[float] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A part of the training: its lessons for an epoch, and how often they are gone through."""
+    """A part of the training: its lessons for an epoch, and how often they are gone through.
+
+    One that is not `judged` is gone through to the end: what it teaches is not what dev asks for.
+    """
 
     name: str
     lessons: Callable[[int], Sequence[Lesson]]
     epochs: int
     rate: float
+    judged: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,10 +97,11 @@ class State:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """What came of a training, and its course stage by stage."""
+    """What came of a training, its course stage by stage, and how many tokens of each it went through in a second."""
 
     state: State
     stages: dict[str, Trained]
+    paces: dict[str, float]
     device: str
     parameters: int
     checkpoints: tuple[Checkpoints, ...]
@@ -97,6 +109,8 @@ class Learned:
 
 Judge = Callable[[Network, State], Mapping[str, float]]
 """Scores on dev of the model as it is now."""
+After = Callable[[str, Network, State], None]
+"""Told the name of a stage that is over, and the model as it is then."""
 
 
 class Rows(torch.nn.Module):
@@ -132,6 +146,7 @@ class Task:
         self._chunk = settings.chunk or _CHUNK.get(network.device.type, _CHUNK["cpu"])
         self._count = len(stage.lessons(0))
         self._batches: list[list[Lesson]] = []
+        self.tokens, self.judging = 0, 0.0
 
     def parameters(self) -> dict[str, torch.nn.Parameter]:
         """The adapters (or matrices) and the rows."""
@@ -174,6 +189,7 @@ class Task:
             loss = self._kept_language(epoch, step)
             loss.backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
+        self.tokens += sum(len(lesson.tokens) for lesson in self._batches[step])
         return total
 
     def _parts(self, lessons: Sequence[Lesson]) -> list[list[Lesson]]:
@@ -186,10 +202,17 @@ class Task:
 
     def _loss(self, lessons: Sequence[Lesson]) -> Tensor:
         rows = self._rows()
-        states = self._network.states([lesson.tokens for lesson in lessons], rows, self._network.merged())
+        sequences = [lesson.tokens for lesson in lessons]
+        forked = None
+        if any(len(lesson.branches) > 1 for lesson in lessons):
+            branches = [lesson.branches for lesson in lessons]
+            forked = Forked([len(tokens) for tokens in sequences], branches, self._network.device)
+        states = self._network.states(sequences, rows, self._network.merged(), forked)
         places = [(row, at) for row, lesson in enumerate(lessons) for at, _ in lesson.right]
         right = [few for lesson in lessons for _, few in lesson.right]
-        weights = [1 / len(lesson.right) for lesson in lessons for _ in lesson.right]
+        weights = [
+            weight for lesson in lessons for weight in (lesson.weights or [1 / len(lesson.right)] * len(lesson.right))
+        ]
         device = self._network.device
         picked = torch.tensor(places, device=device)
         logits = self._logits(states[picked[:, 0], picked[:, 1]], rows)
@@ -224,7 +247,10 @@ class Task:
         weights = {name: parameter.detach().clone() for name, parameter in self.parameters().items()}
         if self._judge is None:
             return {}, weights
-        return dict(self._judge(self._network, state(self._network, self._rows))), weights
+        started = time.perf_counter()
+        scores = dict(self._judge(self._network, state(self._network, self._rows)))
+        self.judging += time.perf_counter() - started
+        return scores, weights
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
         """Put weights in place."""
@@ -264,13 +290,14 @@ def learn(
     folder: Path,
     identity: str,
     progress: Report | None = None,
+    after_stage: After | None = None,
 ) -> Learned:
     """Go through the stages; each begins with the best weights of the one before, and can be taken up again."""
     rows = Rows(added, network.device)
-    found, kept = {}, []
+    found, paces, kept = {}, {}, []
     for number, stage in enumerate(stages):
         checkpoints = Checkpoints(folder / f"training-{number}-{stage.name}", identity)
-        task = Task(network, rows, stage, settings, judge)
+        task = Task(network, rows, stage, settings, judge if stage.judged else None)
         schedule = Schedule(
             epochs=stage.epochs,
             rate=stage.rate,
@@ -279,11 +306,15 @@ def learn(
             seed=settings.seed,
             pace=settings.pace,
         )
+        started = time.perf_counter()
         found[stage.name] = run(task, schedule, checkpoints, _named(stage.name, progress))
+        paces[stage.name] = task.tokens / (time.perf_counter() - started - task.judging)
         task.load({name: tensor.to(network.device) for name, tensor in checkpoints.read_best().items()})
         kept.append(checkpoints)
+        if after_stage:
+            after_stage(stage.name, network, state(network, rows))
     numbers = sum(parameter.numel() for parameter in [*network.parameters(), *rows.parameters()])
-    return Learned(state(network, rows), found, network.device.type, numbers, tuple(kept))
+    return Learned(state(network, rows), found, paces, network.device.type, numbers, tuple(kept))
 
 
 def _named(name: str, progress: Report | None) -> Report | None:

@@ -179,5 +179,7 @@ class GenerativeOptions:
             )
         if min(self.batch, self.request_tokens) < 1 or not (self.rate > 0 and self.pace > 0):
             raise BadModel(f"batch and request_tokens must be at least 1, rate and pace above 0, got {self}")
+        if self.sets and self.trajectories:
+            raise BadModel("a model writes sets or goes through trajectories, not both: they end alike; leave one out")
         if not (0 <= self.mix <= 1 and 0 <= self.absent < 1 and 0 <= self.instruct_mix <= 1):
             raise BadModel(f"mix and instruct_mix must be from 0 to 1, absent from 0 to below 1, got {self}")

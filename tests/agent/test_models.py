@@ -1,0 +1,98 @@
+"""A model that writes tools as the agent's own: it picks, thinks and fills in, and is opened once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.retrievers import generators
+from tests.retrievers.scenes import scenes
+from toolscout.agent import replay
+from toolscout.agent.asking import Metered
+from toolscout.agent.loop import AgentOptions
+from toolscout.agent.models import Models, is_own
+from toolscout.conversations import FINISH
+from toolscout.errors import BadRequest
+from toolscout.llm.base import Message
+from toolscout.llm.scripted import Scripted
+from toolscout.retrievers._generative import STOP, Generative
+from toolscout.retrievers._generative_talk import prompt
+from toolscout.retrievers.bm25 import Bm25
+
+NAME = "toolgen-agent"
+
+
+@pytest.fixture(scope="module")
+def models() -> Models:
+    found = Models()
+    found.keep(str(generators.fitted(NAME)), generators.opened(NAME))
+    return found
+
+
+@pytest.fixture
+def retriever(models: Models) -> Generative:
+    opened = models.retriever(str(generators.fitted(NAME)))[0]
+    assert isinstance(opened, Generative)
+    return opened
+
+
+def test_it_speaks_with_the_trained_weights_and_ends_where_it_would_name_a_tool(
+    models: Models, retriever: Generative
+) -> None:
+    llm = models.language_model(str(generators.fitted(NAME)))
+    assert llm.name == f"toolgen-{NAME}"
+    (one,), (filled,) = llm.complete(
+        [[Message("user", "Find")], [Message("user", "Please give the input.")]],
+        max_tokens=8,
+        schema=[None, {"type": "object", "properties": {"x": {"enum": ["y"]}}, "required": ["x"]}],
+    )
+    assert one.completion_tokens <= 8
+    assert filled.text == '{"x": "y"}'
+    tool_id = retriever.ids()[0]
+    ends = llm._speaker.ends  # type: ignore[attr-defined]
+    assert retriever.base().ends < ends
+    assert set(retriever.path(tool_id)) < ends
+
+
+def test_past_actions_are_ids_as_in_training(retriever: Generative) -> None:
+    tool_id = retriever.ids()[0]
+    said = [Message("user", "Find"), Message("assistant", tool_id, tool_id), Message("assistant", FINISH, FINISH)]
+    tokens, base = prompt(retriever, said), retriever.base()
+    for path in (retriever.path(tool_id), (retriever.token(STOP),)):
+        at = tokens.index(path[0])
+        assert tokens[at : at + len(path) + 1] == [*path, base.end]
+    unknown = prompt(retriever, [Message("assistant", "no/tool", "no/tool")])
+    assert "no/tool" in base.decode(unknown)
+
+
+def test_other_models_do_not_speak(models: Models, tmp_path: Path) -> None:
+    Bm25().save(tmp_path / "m")
+    assert is_own(str(tmp_path / "m"))
+    with pytest.raises(BadRequest, match="writes nothing"):
+        models.language_model(str(tmp_path / "m"))
+    lines = tmp_path / "script.jsonl"
+    lines.write_text('{"text": "hello"}\n')
+    assert isinstance(models.language_model(f"scripted:{lines}"), Scripted)
+
+
+def test_it_is_the_front_and_the_language_model(
+    models: Models, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOOLSCOUT_CACHE", str(tmp_path / "cache"))
+    data, folder = scenes(), tmp_path / "d"
+    data.save(folder)
+    corpus_ids = data.corpus_ids()
+    rows = [{"tool_id": corpus_ids[tool.id], "arguments": {}, "response": "done"} for tool in data.tools]
+    (folder / "cache.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    trial, place = replay.read_trial(folder).first(2), str(generators.fitted(NAME))
+    llm = Metered(replay.language_model(trial, place, "", models))
+    options = AgentOptions(steps=2, thoughts=False, constrain=False, argument_tokens=8, answer_tokens=8)
+    for name, picks, variant in ((place, "itself", NAME), (f"shortlist:{place}", "shortlist", f"shortlist_{NAME}")):
+        before = replay.front(trial, name, llm, models=models)
+        done = replay.replay(trial, before, llm, options)
+        assert done is not None
+        assert (done.row["retriever"], done.row["variant"]) == ("toolgen", f"toolgen-{NAME}_{variant}")
+        assert done.row["study"]["picks"] == picks
+        assert len(done.episodes) == 2

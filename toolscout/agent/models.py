@@ -1,0 +1,97 @@
+"""Opens models for an agent, each folder once: the model that picks tools may also be the one that thinks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from toolscout.errors import BadRequest
+from toolscout.evaluation.run import open_retriever
+from toolscout.llm import LanguageModel, open_llm
+from toolscout.llm.base import Conversation
+from toolscout.retrievers.base import MODEL_FILE, Retriever
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+    from toolscout.nn.language import Architecture
+    from toolscout.retrievers._generative import Generative
+
+
+def is_own(spec: str) -> bool:
+    """Whether it names a model folder of toolscout's own."""
+    return (Path(spec) / MODEL_FILE).is_file()
+
+
+class Models:
+    """Retrievers and language models by name; what was opened from a folder is not opened again."""
+
+    def __init__(self) -> None:
+        """Nothing is open yet."""
+        self._opened: dict[Path, Retriever] = {}
+
+    def keep(self, name: str, retriever: Retriever) -> None:
+        """Take a retriever that was opened elsewhere; one that comes from no folder is not kept."""
+        if is_own(name):
+            self._opened[Path(name).resolve()] = retriever
+
+    def retriever(self, name: str) -> tuple[Retriever, str]:
+        """A retriever by a method's name or out of a folder, and its variant."""
+        known = self._opened.get(Path(name).resolve()) if is_own(name) else None
+        if known is not None:
+            return known, Path(name).resolve().name
+        opened, variant = open_retriever(name)
+        self.keep(name, opened)
+        return opened, variant
+
+    def language_model(self, spec: str, model: str = "") -> LanguageModel:
+        """As open_llm; and a folder of a model that writes tools: it thinks and fills in arguments too."""
+        if not is_own(spec):
+            return open_llm(spec, model=model)
+        from toolscout.retrievers._generative import Generative
+
+        opened, variant = self.retriever(spec)
+        if not isinstance(opened, Generative):
+            raise BadRequest(
+                f"{spec} is a {opened.name} model, which finds tools and writes nothing; name a toolgen or toolweaver "
+                "model, or another language model"
+            )
+        return _writer(opened, f"{opened.name}-{variant}")
+
+
+def _writer(retriever: Generative, name: str) -> LanguageModel:
+    from toolscout.llm.local import Local
+    from toolscout.retrievers._generative_talk import prompt
+
+    def tokens(messages: Conversation) -> list[int]:
+        return prompt(retriever, messages)
+
+    return Local(retriever.engine(), _Voice(retriever, name), prompt=tokens)
+
+
+class _Voice:
+    """The words of a model that also writes ids of tools: one of those ends what is to be text."""
+
+    def __init__(self, retriever: Generative, name: str) -> None:
+        self.name = name
+        self._retriever = retriever
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._retriever.base().tokenizer
+
+    @property
+    def ends(self) -> frozenset[int]:
+        base = self._retriever.base()
+        return base.ends.union(range(base.architecture.vocabulary, len(self._retriever.words())))
+
+    @property
+    def architecture(self) -> Architecture:
+        return self._retriever.base().architecture
+
+    def chat(self, messages: Sequence[tuple[str, str]], open_turn: bool = True) -> list[int]:
+        return self._retriever.base().chat(messages, open_turn)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self._retriever.base().decode(ids)

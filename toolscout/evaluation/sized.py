@@ -1,0 +1,44 @@
+"""Asks the retrievers that can tell for as many tools as each request needs, as `Scout.search(k="auto")` does."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from toolscout._progress import Progress
+from toolscout.evaluation.asked import Asked
+from toolscout.retrievers.base import Retriever, Sizing, sizing
+from toolscout.scout import checked_request
+
+_AT_ONCE = 64
+
+
+def with_sets(
+    asked: Sequence[Asked], texts: Sequence[str], retriever: Retriever, progress: Progress | None = None
+) -> list[Asked]:
+    """The same requests, whose texts these are, with the tools returned; as they are where it cannot tell how many.
+
+    They are asked together, since a language model is far faster so; one that fails returned nothing.
+    """
+    able = sizing(retriever)
+    if able is None:
+        return list(asked)
+    made: list[Asked] = []
+    for start in range(0, len(asked), _AT_ONCE):
+        few = asked[start : start + _AT_ONCE]
+        for one, found in zip(few, _returned(able, texts[start : start + _AT_ONCE]), strict=True):
+            error = one.error or (found if isinstance(found, str) else "")
+            made.append(replace(one, returned=() if isinstance(found, str) else found, error=error))
+        if progress:
+            progress("asking for sets", len(made), len(asked))
+    return made
+
+
+def _returned(able: Sizing, texts: Sequence[str]) -> list[tuple[str, ...] | str]:
+    """The tools for each request, or what went wrong with it."""
+    try:
+        return [tuple(hit.tool_id for hit in hits) for hits in able.as_many(list(map(checked_request, texts)))]
+    except Exception as error:  # whatever a method does on one request, the others are still asked
+        if len(texts) == 1:
+            return [f"{type(error).__name__}: {error}"]
+        return [found for text in texts for found in _returned(able, [text])]
