@@ -169,6 +169,16 @@ def test_ids_of_tokens_are_unique_and_end_where_no_other_goes_on(name: str) -> N
     assert not any(a != b and a == b[: len(a)] for a in paths for b in paths)
 
 
+def test_ids_of_one_request_are_branches_of_one_lesson() -> None:
+    from toolscout.retrievers._generative_fit import _branched
+
+    lesson = _branched([1, 2], [(10, 20, 30), (10, 21), (11, 22, 31)])
+    assert lesson.tokens == [1, 2, 10, 20, 10, 11, 22]
+    assert lesson.branches == [2, 1, 2]
+    assert lesson.right == [(1, (10, 11)), (2, (20, 21)), (3, (30,)), (5, (22,)), (6, (31,))]
+    assert lesson.weights == pytest.approx([1 / 3, 1 / 6, 1 / 6, 1 / 6, 1 / 6])
+
+
 @of_sets
 def test_as_many_as_needed(name: str) -> None:
     retriever = opened(name)

@@ -96,6 +96,32 @@ def test_the_loss_is_the_one_by_hand(base: Base, chunk: int) -> None:
     assert float(task._loss(single).detach()) == pytest.approx(by_hand(task, made, rows, single), rel=1e-4)
 
 
+def test_branches_do_not_see_each_other(base: Base) -> None:
+    made, rows = network(base), Rows(added(absent=0.0), CPU)
+    prompt, paths = [5, 9, 11], [(340, 341, 342), (343, 344), (340, 345)]
+    forked = Lesson(
+        [*prompt, 340, 341, 343, 340],
+        [(2, (340, 343)), (3, (341, 345)), (4, (342,)), (5, (344,)), (6, (7,))],
+        branches=[2, 1, 1],
+        weights=[0.3, 0.2, 0.1, 0.15, 0.25],
+    )
+    apart = [
+        (
+            0.6,
+            Lesson([*prompt, *paths[0][:2]], [(2, (340, 343)), (3, (341, 345)), (4, (342,))], (), [0.5, 1 / 3, 1 / 6]),
+        ),
+        (0.15, Lesson([*prompt, 343], [(3, (344,))])),
+        (0.25, Lesson([*prompt, 340], [(3, (7,))])),
+    ]
+    other = Lesson([7, 8], [(1, (342,))])
+    task = Task(made, rows, stage(1, lessons=lambda epoch: [other]), settings(), None)
+    with torch.no_grad():
+        wanted = sum(weight * float(task._loss([lesson])) for weight, lesson in apart)
+        assert float(task._loss([forked])) == pytest.approx(wanted, rel=1e-4)
+        both = (wanted + float(task._loss([other]))) / 2
+        assert float(task._loss([other, forked])) == pytest.approx(both, rel=1e-4)
+
+
 def test_rows_are_their_beginning_a_map_of_documents_and_a_part_of_their_own() -> None:
     rows, start = Rows(added(absent=0.5), CPU), added()
     with torch.no_grad():

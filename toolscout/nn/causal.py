@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from toolscout.errors import BadModel
 from toolscout.nn._architecture import EMBEDDINGS, HEAD, NORM, Architecture
 from toolscout.nn.adapters import SCALE, SOURCES, stacked
 
@@ -158,6 +159,15 @@ class Network(torch.nn.Module):
     def unlearned(self) -> dict[str, tuple[Tensor, ...]]:
         """The matrices of the base, as they were before any training."""
         return {kind: self._base[kind].unbind() for kind in KINDS}
+
+    def begin(self, learned: Mapping[str, Floats]) -> None:
+        """Go on from what another training learned, which must have the same shapes."""
+        parts = self.low if self.rank else self.full
+        if {name: tuple(one.shape) for name, one in parts.items()} != {n: one.shape for n, one in learned.items()}:
+            raise BadModel("the model to begin with has adapters of another rank or another base; set rank to its own")
+        with torch.no_grad():
+            for name, parameter in parts.items():
+                parameter.copy_(torch.from_numpy(learned[name].astype(np.float32)))
 
     def learned(self) -> dict[str, Floats]:
         """What was learned, as nn/adapters.py keeps it."""

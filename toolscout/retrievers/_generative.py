@@ -106,6 +106,10 @@ class Generative(Documents):
         """Ids and rows for a training on these tools, of which requests need those in `gold`."""
         raise NotImplementedError
 
+    def begun_map(self, earlier: Generative) -> tuple[Floats, Floats] | None:
+        """The map from vectors to rows, and its bias, that a training goes on from; None where it has none."""
+        return None
+
     def choose(self, data: Sequence[TrainingSet]) -> None:
         """Choose on dev what there is to choose."""
 

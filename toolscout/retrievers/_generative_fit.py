@@ -25,7 +25,7 @@ from toolscout.tool import Tool
 if TYPE_CHECKING:
     from toolscout.nn.causal import Network
     from toolscout.retrievers._generative import Generative
-    from toolscout.training.generative import Lesson, Stage, State
+    from toolscout.training.generative import Added, Lesson, Stage, State
 
 Path_ = tuple[int, ...]
 # Requests of a dev split that are ranked after each epoch; all of them choose what is chosen at the end.
@@ -68,14 +68,18 @@ def fit(retriever: Generative, data: Sequence[TrainingSet], folder: Path, progre
     material = _material(data, options.no_tool, encoding)
     no_tool = Path(options.no_tool).resolve().name if material.prompts else ""
     seen = seen_with(data, material.prompts, no_tool)
+    seen |= TrainedOn.load(Path(options.begin)) if options.begin else TrainedOn()
     # A path of this machine does not go into the model: what was trained with is said by a name.
-    retriever.options = replace(options, no_tool=no_tool, trajectories=Path(options.trajectories).name)
+    names = {name: Path(getattr(options, name)).name for name in ("trajectories", "begin")}
+    retriever.options = replace(options, no_tool=no_tool, **names)
     plan = retriever.plan(material.vectors, material.gold)
     identity = _identity(options, seen, plan, f"{retriever._fingerprint()}{base.fingerprint}")
     lessons = Lessons(retriever, plan, material, data)
     device = training.device(options.device)
     network = Network(base.architecture, base.weights(), options.rank, device)
     added = training.Added(plan.start, plan.vectors, options.absent)
+    if options.begin:
+        added = _begin(retriever, options.begin, network, added)
     settings = training.Settings(
         batch=options.batch,
         pace=options.pace,
@@ -109,6 +113,16 @@ def fit(retriever: Generative, data: Sequence[TrainingSet], folder: Path, progre
         checkpoints.remove()
     encoding.done()
     return report
+
+
+def _begin(retriever: Generative, folder: str, network: Network, added: Added) -> Added:
+    """Go on from what an earlier training learned: its adapters, and its map where there is one."""
+    earlier = type(retriever).load(Path(folder))
+    if earlier._adapter is None or earlier.base().fingerprint != retriever.base().fingerprint:
+        raise BadModel(f"{folder} cannot be begun with: it is untrained, or was trained from another language model")
+    network.begin(earlier._adapter.learned)
+    found = retriever.begun_map(earlier)
+    return added if found is None else replace(added, map=found[0], bias=found[1])
 
 
 def _material(data: Sequence[TrainingSet], no_tool: str, encoding: Encoding) -> Material:

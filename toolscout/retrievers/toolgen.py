@@ -88,6 +88,12 @@ class Toolgen(Generative):
         paths = {tool_id: (first + len(SPECIALS) + place,) for place, tool_id in enumerate(used)}
         return Plan(paths, start, vectors)
 
+    def begun_map(self, earlier: Generative) -> tuple[Floats, Floats] | None:
+        """That of an earlier model whose ids are atomic too."""
+        if not (isinstance(earlier, Toolgen) and self.atomic and earlier.atomic):
+            return None
+        return earlier._taught.map, earlier._taught.bias
+
     def choose(self, data: Sequence[TrainingSet]) -> None:
         """What similarity counts, and what new tools get beside it: what finds most on dev."""
         if self.atomic and not self.options.sets and any(one.dev for one in data):

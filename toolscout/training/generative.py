@@ -69,6 +69,8 @@ class Added:
     start: Floats
     vectors: Floats
     absent: float
+    map: Floats | None = None
+    bias: Floats | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,10 @@ class Rows(torch.nn.Module):
         self.free = torch.nn.Parameter(torch.zeros_like(self._start))
         self.map = torch.nn.Parameter(torch.zeros(self._vectors.shape[1], self._start.shape[1], device=device))
         self.bias = torch.nn.Parameter(torch.zeros(self._start.shape[1], device=device))
+        with torch.no_grad():
+            for parameter, begun in ((self.map, added.map), (self.bias, added.bias)):
+                if begun is not None:
+                    parameter.copy_(torch.from_numpy(begun))
 
     def forward(self) -> Tensor:
         """All rows, with none or some of their own parts left out while training."""

@@ -141,18 +141,21 @@ class GenerativeOptions:
     """How a language model learns to write tools.
 
     `base`: the language model to begin with, a Hugging Face folder or a GGUF file, "" for SmolLM2. `rank`: the rank of
-    its adapters, 0 trains all of its matrices. `memorise`: epochs over the tools' documents before the `epochs` over
-    requests, 0 for none; both 0 leave that stage out. `trajectories`: a file of conversations with tools, gone through
-    `agent_epochs` times. `rate` is how fast adapters learn, the ids' rows `pace` times faster. `mix`: the share of
-    requests that are joined with another one. `absent`: the share of the ids' rows that have only what their documents
-    say in a step, so that tools which come later are met. `sets`: write all tools of a request one after another, in
-    the order of their ids. `no_tool`: a folder of prompts that need no tool, to learn when none is needed; of a trained
-    model its name. `instruct_mix`: how many general texts (those prompts) are gone through for each lesson, on which
-    the model has to go on as its base does. `request_tokens`: what is longer is cut. `chunk`: tokens in memory at once.
+    its adapters, 0 trains all of its matrices. `begin`: a trained model of the same method, whose adapters (and map
+    from documents to rows) training goes on from, such as one that was trained on other catalogues. `memorise`: epochs
+    over the tools' documents before the `epochs` over requests; 0 leaves a stage out. `trajectories`: a file of
+    conversations with tools, gone through `agent_epochs` times. `rate` is how fast adapters learn, the ids' rows `pace`
+    times faster. `mix`: the share of requests that are joined with another one. `absent`: the share of the ids' rows
+    that have only what their documents say in a step, so that tools which come later are met. `sets`: write all tools
+    of a request one after another, in the order of their ids. `no_tool`: a folder of prompts that need no tool, to
+    learn when none is needed; of a trained model its name. `instruct_mix`: how many general texts (those prompts) are
+    gone through for each lesson, on which the model has to go on as its base does. `request_tokens`: what is longer is
+    cut. `chunk`: tokens in memory at once, 0 picks it by device.
     """
 
     base: str = ""
     rank: int = 32
+    begin: str = ""
     memorise: int = 1
     epochs: int = 6
     trajectories: str = ""
