@@ -110,6 +110,23 @@ def test_what_follows_is_as_if_it_had_been_read(served: Served, oracle: Oracle) 
     assert reading.after([], []).shape == (0, 32)
 
 
+def test_prompts_together_may_be_longer_than_the_context(served: Served, oracle: Oracle) -> None:
+    prompts = [[number, *range(20, 75)] for number in range(3, 9)]  # the context is 64
+    reading = served.read(prompts)
+    near(reading.ends(), [oracle.state(prompt) for prompt in prompts])
+    near(reading.after(range(6), [[7, 8]] * 6), [oracle.state([*prompt, 7, 8]) for prompt in prompts])
+
+
+def test_what_was_looked_at_stays_as_it_was(folder: tuple[Path, Oracle]) -> None:
+    base = open_base(str(folder[0]))
+    reading = Served(base.architecture, base.weights(), threads=1).read(PROMPTS)  # 8 bits: rounded a little differently
+    first = reading.after([2], [[9, 9]])
+    owners, paths = [0, 2, 2, 1], [[3], [9, 9], [9, 9, 4], [9]]
+    again = reading.after(owners, paths)
+    np.testing.assert_array_equal(again[1], first[0])
+    np.testing.assert_array_equal(reading.after(owners[::-1], paths[::-1]), again[::-1])
+
+
 def test_single_tokens_follow_one_by_one(served: Served, oracle: Oracle) -> None:
     reading = served.read(PROMPTS)
     for owner, path in ((1, [3]), (2, [4]), (2, [4, 5]), (2, [4, 5, 6]), (2, [7]), (2, [7, 5]), (2, [4, 9])):

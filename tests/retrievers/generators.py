@@ -28,7 +28,7 @@ QUICK: dict[str, Any] = {"rank": 4, "epochs": 4, "memorise": 0, "batch": 10, "ra
 # By name: what differs from QUICK. Those that no test asks how much they learned are trained for one epoch.
 VARIANTS: dict[str, dict[str, Any]] = {
     "toolgen": {"epochs": 8, "memorise": 1, "no_tool": "prompts"},
-    "toolgen-sets": {"epochs": 12, "rank": 8, "sets": True, "absent": 0.0},
+    "toolgen-sets": {"epochs": 10, "rank": 8, "sets": True, "absent": 0.0},
     "toolgen-hierarchical": {"ids": "hierarchical", "epochs": 14},
     "toolgen-semantic": {"ids": "semantic", "epochs": 1},
     "toolgen-numeric": {"ids": "numeric", "epochs": 1},
@@ -37,6 +37,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "toolweaver-sets": {"epochs": 2, "sets": True, "rank": 0, "start": "random", "code_steps": 2, "no_tool": "prompts"},
 }
 
+# Those that are ranked on dev after each epoch, which takes longer than the epoch.
+JUDGED = ("toolgen", "toolweaver")
 # Those that were fitted, as they were left.
 LEARNED: dict[str, Generative] = {}
 
@@ -87,7 +89,7 @@ def fitted(name: str) -> Path:
     torch.set_num_threads(1)
     folder = home() / name
     LEARNED[name] = made(name)
-    LEARNED[name].fit([TrainingSet(scenes())], folder)
+    LEARNED[name].fit([TrainingSet(scenes(), dev="dev" if name in JUDGED else "")], folder)
     return folder
 
 
