@@ -9,9 +9,10 @@ The first tools of every catalogue are gold ones of ToolBench: requests of test 
 hash, then those of dev. Other tools of ToolBench follow, by hash, and beyond them operations of openapi_ops and tools
 of mcp_tools, mixed by hash, as distractors; so a catalogue holds all that is in a smaller one. Trained is on the
 requests of train whose tools are all there (at most --requests of them, by hash), measured on those of test likewise;
-where these are fewer in a small catalogue, they are also measured alone in the larger ones. Needs $TOOLSCOUT_DATA.
-Vectors of documents come out of --vectors, which the second form makes (in parts that can be sent one by one), and are
-encoded where they are not there. Rows that are in the file are not made again.
+where these are fewer in a small catalogue, they are also measured alone in the larger ones. All are trained to the end;
+on dev toolgen chooses what similarity counts. Needs $TOOLSCOUT_DATA. Vectors of documents come out of --vectors, which
+the second form makes (in parts that can be sent one by one), and are encoded where they are not there. Rows that are in
+the file are not made again.
 """
 
 from __future__ import annotations
@@ -182,7 +183,10 @@ def measure(plan: Plan, method: str, size: int, seed: int) -> Studied:
     model = untrained(plan, method, seed)
     overlap.refuse_seen(data, "test", overlap.encoder_history(stored(plan)))
     _forget_peaks()
-    report = model.fit([TrainingSet(data, "train", "dev" if "dev" in data.qrels else "")], folder, progress())
+    report = model.fit([TrainingSet(data, "train", "")], folder, progress())
+    if "dev" in data.qrels:  # no epoch is chosen, which would cost more than the training; what similarity counts is
+        model.choose([TrainingSet(data, "train", "dev")])
+        model.save(folder)
     costs = {"fit_s": round(report.seconds, 2), **tokens_per_s(model)}
     model.rank([text for _, text in data.split("test").requests[:8]], 1)  # the first are slower than others
     started = time.perf_counter()

@@ -14,10 +14,13 @@ import pytest
 from runs import generative_speed, growth, language, stages
 from tests.retrievers.scenes import scenes
 from tests.toys import HashedWords, catalogue
+from toolscout.errors import BadDataset, BadModel
 from toolscout.evaluation import row as rows
 from toolscout.evaluation.study import STUDY
 from toolscout.nn.language import open_base
+from toolscout.nn.trie import Trie
 from toolscout.retrievers import _documents
+from toolscout.retrievers._generative import SPECIALS
 from toolscout.retrievers.base import TrainingSet
 from toolscout.retrievers.toolgen import Toolgen, ToolgenOptions
 
@@ -87,7 +90,7 @@ def test_vectors_are_made_once_and_lent(grown: growth.Plan, folder: Path) -> Non
     known = growth.read_vectors(files, encoder.fingerprint)
     tool = growth.ordered(grown)[70]
     np.testing.assert_allclose(known[tool.digest()], encoder.encode_request(tool.document()), atol=2e-3)
-    with pytest.raises(growth.BadModel, match="another encoder"):
+    with pytest.raises(BadModel, match="another encoder"):
         growth.read_vectors(files, "another")
     lent = growth.stored(replace(grown, vectors=tuple(files), models=folder))
     growth.stored.cache_clear()
@@ -174,7 +177,7 @@ def test_perplexity_is_what_the_oracle_says(tmp_path: Path) -> None:
     found = language.perplexity(network, np.zeros((0, 32), np.float32), base, texts)
     assert found["perplexity"] == pytest.approx(np.exp(losses / count), rel=1e-4)
     (tmp_path / "task.jsonl").write_text('{"text": "a", "label": "b"}\n')
-    with pytest.raises(language.BadDataset, match="two labels"):
+    with pytest.raises(BadDataset, match="two labels"):
         language.read_labelled(tmp_path / "task.jsonl")
 
 
@@ -182,7 +185,7 @@ class Written:
     """A model that is nothing but its ids."""
 
     def __init__(self, ids: dict[str, tuple[int, ...]]) -> None:
-        self._trie = stages.Trie()
+        self._trie = Trie()
         for key, tokens in ids.items():
             self._trie.insert(key, tokens)
 
@@ -190,7 +193,7 @@ class Written:
         return type("Base", (), {"architecture": type("Size", (), {"vocabulary": 100})})
 
     def token(self, special: str) -> int:
-        return 100 + stages.SPECIALS.index(special)
+        return 100 + SPECIALS.index(special)
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,8 @@ class Live:
         """`rows`: those added to the vocabulary; `table` scores what is written, where something is."""
         self._network, self._rows, self._table = network, rows, table
         self._scoring: tuple[Tensor, ...] = ()
+        self._version = -1 if table is None else table.version
+        self._scored_version = -1
         self.dimension = network.architecture.hidden
         with torch.no_grad():
             self._merged: Merged = network.merged()
@@ -55,7 +57,8 @@ class Live:
 
     @torch.no_grad()
     def _states(self, sequences: Sequence[Sequence[int]], past: Past | None) -> tuple[Tensor, Past]:
-        if self._table is not None and len(self._table) > self._network.architecture.vocabulary + len(self._rows):
+        if self._table is not None and self._version != self._table.version:
+            self._version = self._table.version
             self._rows = torch.tensor(self._table.added(), device=self._network.device)
         embedded = self._network.embed(padded(sequences, self._network.device), self._rows)
         states, kept = self._network(embedded, self._merged, past, keep=True)
@@ -86,7 +89,8 @@ class Live:
 
     def _scored(self, table: TokenTable) -> tuple[Tensor, ...]:
         """The rows that score, where the model is, in the precision that the table scores with."""
-        if sum(map(len, self._scoring)) != len(table):
+        if self._scored_version != table.version:
+            self._scored_version = table.version
             parts = (np.ascontiguousarray(part) for part in table.scoring())
             self._scoring = tuple(torch.from_numpy(part).to(self._network.device).float() for part in parts)
         return self._scoring

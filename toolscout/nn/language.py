@@ -21,6 +21,7 @@ from toolscout.errors import BadModel, MissingLanguageModel
 from toolscout.nn._architecture import CLOSE, EMBEDDINGS, HEAD, OPEN, Architecture, Checkpoint
 from toolscout.nn._folder import Folder
 from toolscout.nn._gguf import PACKAGES_COMMAND, Gguf
+from toolscout.nn.growing import Growing
 
 __all__ = ["Architecture", "Base", "TokenTable", "open_base"]
 
@@ -165,8 +166,8 @@ class TokenTable:
         """Keep the rows as they are given."""
         self.vocabulary, self.dimension = base.shape
         self._base, self._head = base, base if head is None else head
-        self._added = np.zeros((0, self.dimension), np.float32) if added is None else added
-        self._added_head = self._added if added_head is None else added_head
+        self._added = Growing(np.zeros((0, self.dimension), np.float32) if added is None else added)
+        self._added_head = self._added if added_head is None else Growing(added_head)
 
     @classmethod
     def of(cls, weights: Mapping[str, Floats], *, half: bool = True) -> Self:
@@ -177,45 +178,57 @@ class TokenTable:
 
     def __len__(self) -> int:
         """How many tokens there are, added ones included."""
-        return int(self.vocabulary + len(self._added))
+        return int(self.vocabulary + len(self._added.rows))
+
+    @property
+    def version(self) -> int:
+        """Counts the changes of added rows."""
+        return self._added.version
 
     def grow(self, rows: Floats, head: Floats | None = None) -> Ids:
         """Add rows at the end; their ids come back. Without `head` a row scores as it reads."""
         first = len(self)
-        separate = head is not None or self._added_head is not self._added
-        grown = np.concatenate([self._added, rows.astype(np.float32)])
-        scoring = np.concatenate([self._added_head, rows if head is None else head], dtype=np.float32)
+        if head is not None and self._added_head is self._added:
+            self._added_head = Growing(self._added.rows.copy())
         # What scores is there first: nobody reads a token that is not there yet.
-        self._added_head, self._added = scoring if separate else grown, grown
+        if self._added_head is not self._added:
+            self._added_head.append(rows if head is None else head)
+        self._added.append(rows)
         return np.arange(first, len(self))
+
+    def put(self, ids: Ids, rows: Floats) -> None:
+        """Replace added rows whose tokens nobody uses any more; they score as they read."""
+        places = ids - self.vocabulary
+        for part in {id(one): one for one in (self._added_head, self._added)}.values():
+            part.put(places, rows)
 
     def added(self) -> Floats:
         """The added rows, as the network reads them."""
-        return self._added
+        return self._added.rows
 
     def scoring(self) -> tuple[Rows, Floats]:
         """The rows that score: the base's, and the added ones."""
-        return self._head, self._added_head
+        return self._head, self._added_head.rows
 
     def embed(self, ids: Ids) -> Floats:
         """The rows of tokens, as the network reads them."""
         added = ids >= self.vocabulary
         found = self._base[np.where(added, 0, ids)].astype(np.float32)
         if added.any():
-            found[added] = self._added[ids[added] - self.vocabulary]
+            found[added] = self._added.rows[ids[added] - self.vocabulary]
         return found
 
     def logits(self, states: Floats, tokens: Ids | None) -> Floats:
         """How well each token goes on from each state [m, d]: [m, len(tokens)]; None: the whole vocabulary."""
         if tokens is None:
-            return np.concatenate([_scores(states, self._head), _scores(states, self._added_head)], axis=1)
+            return np.concatenate([_scores(states, self._head), _scores(states, self._added_head.rows)], axis=1)
         added = tokens >= self.vocabulary
         if added.all():
-            return _chosen(states, self._added_head, tokens - self.vocabulary)
+            return _chosen(states, self._added_head.rows, tokens - self.vocabulary)
         if not added.any():
             return _chosen(states, self._head, tokens)
         found = np.empty((len(states), len(tokens)), np.float32)
-        found[:, added] = _chosen(states, self._added_head, tokens[added] - self.vocabulary)
+        found[:, added] = _chosen(states, self._added_head.rows, tokens[added] - self.vocabulary)
         found[:, ~added] = _chosen(states, self._head, tokens[~added])
         return found
 

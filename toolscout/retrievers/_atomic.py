@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolscout.nn.decoding import Reading
+from toolscout.nn.growing import Growing
 from toolscout.nn.language import Base, TokenTable
 from toolscout.retrievers.base import Floats
 from toolscout.tool import name_of, split_words
@@ -53,29 +54,28 @@ class WideRows:
 
     def __init__(self, first: int, rows: Floats) -> None:
         """Begin with these rows; the first of them has token `first`."""
-        self._first, self._rows = first, rows
-        self._last: tuple[Ints, Floats] | None = None
+        self._first, self._rows = first, Growing(rows)
 
-    def grow(self, rows: Floats) -> None:
-        """Add rows at the end."""
-        self._rows = np.concatenate([self._rows, rows])
-        self._last = None
+    def put(self, tokens: Ints, rows: Floats) -> None:
+        """The rows of tokens: new ones behind those there are, or others in place of some that are free."""
+        places = tokens - self._first
+        old = places < len(self._rows.rows)
+        if old.any():
+            self._rows.put(places[old], rows[old])
+        if not old.all():
+            self._rows.append(rows[~old])
 
     def of(self, tokens: Ints) -> Floats:
         """The rows of tokens."""
-        return self._rows[tokens - self._first]
+        return self._rows.rows[tokens - self._first]
 
     def logits(self, states: Floats, tokens: Ints | None) -> Floats:
-        """The scores of tokens; those of all children of a trie's root are gathered once, as long as they stay."""
+        """The scores of tokens. Where they are most of all, the scores of all are cheaper than a copy of their rows."""
         if tokens is None:
-            chosen = self._rows
-        elif self._last is not None and self._last[0] is tokens:
-            chosen = self._last[1]
-        else:
-            chosen = self._rows[tokens - self._first]
-            if 2 * len(tokens) > len(self._rows):
-                self._last = (tokens, chosen)
-        return np.asarray(states @ chosen.T, dtype=np.float32)
+            return np.asarray(states @ self._rows.rows.T, dtype=np.float32)
+        if 2 * len(tokens) > len(self._rows.rows):
+            return np.asarray((states @ self._rows.rows.T)[:, tokens - self._first], dtype=np.float32)
+        return np.asarray(states @ self.of(tokens).T, dtype=np.float32)
 
 
 class Aware:

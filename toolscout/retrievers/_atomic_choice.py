@@ -72,12 +72,12 @@ def trial(retriever: Toolgen, rows: WideRows, one: TrainingSet) -> Trial:
 def chosen(trials: Sequence[Trial]) -> tuple[float, float]:
     """The similarity and bonus that find most, among bonuses that cost known tools little; the least of equals."""
     best, found = -1.0, (0.0, 0.0)
-    weighing = [one for one in trials if one.weighs()]
+    weighing = [place for place, one in enumerate(trials) if one.weighs()]
     for similarity in SIMILARITIES:
-        alone = [one.known_alone(similarity) for one in weighing]
+        alone = [trials[place].known_alone(similarity) for place in weighing]
         for bonus in BONUSES if weighing else (0.0,):
             measured = [one.measured(similarity, bonus) for one in trials]
-            kept = [one.measured(similarity, bonus)["known_recall@5"] for one in weighing]
+            kept = [measured[place]["known_recall@5"] for place in weighing]
             recall = float(np.mean([one["recall@5"] for one in measured]))
             if recall > best and all(k >= a - _MAY_COST for k, a in zip(kept, alone, strict=True)):
                 best, found = recall, (similarity, bonus)

@@ -95,7 +95,7 @@ class Generative(Documents):
         """The ids, as tokens, of tools that come, whose documents have these vectors."""
         raise NotImplementedError
 
-    def _forget(self, tool_id: str) -> None:
+    def _forget(self, tool_id: str, tokens: tuple[int, ...]) -> None:
         """The tool is gone: its id may be given to another."""
 
     def _added_rows(self) -> Floats:
@@ -221,8 +221,7 @@ class Generative(Documents):
             for tool_id in ids:
                 if tool_id in self._trie and tool_id not in SPECIALS:
                     self._trie.remove(tool_id)
-                    self._paths.pop(tool_id, None)
-                    self._forget(tool_id)
+                    self._forget(tool_id, self._paths.pop(tool_id, ()))
             super().remove(ids)
 
     def path(self, tool_id: str) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
 from toolscout.errors import BadModel
 from toolscout.nn.decoding import Reading, Table
@@ -60,6 +61,7 @@ class Toolgen(Generative):
         super().__init__(options or ToolgenOptions(), encoder)
         self._taught = Taught(np.zeros((1, 1), np.float32), np.zeros(1, np.float32))
         self._wide: WideRows | None = None
+        self._free: list[int] = []
         self._maker: IdMaker | None = None
         self._trained: frozenset[str] = frozenset()
 
@@ -114,9 +116,16 @@ class Toolgen(Generative):
         vectors, table = np.stack([tools[tool_id] for tool_id in ids]).astype(np.float32), self.words()
         rows = self._taught.rows(name_rows(self.base(), table, ids), ids, vectors)
         new = np.array([[float(tool_id not in self._taught.own)] for tool_id in ids], dtype=np.float32)
-        tokens = table.grow(rows)
-        self._wide_rows().grow(np.concatenate([rows, vectors, new], axis=1))
+        tokens = self._tokens_for(rows)
+        self._wide_rows().put(tokens, np.concatenate([rows, vectors, new], axis=1))
         return {tool_id: (int(token),) for tool_id, token in zip(ids, tokens, strict=True)}
+
+    def _tokens_for(self, rows: Floats) -> NDArray[np.int64]:
+        """Tokens with these rows: those of tools that are gone, then new ones."""
+        count = min(len(self._free), len(rows))
+        old = np.array([self._free.pop() for _ in range(count)], dtype=np.int64)
+        self.words().put(old, rows[:count])
+        return np.concatenate([old, self.words().grow(rows[count:])])
 
     def _wide_rows(self) -> WideRows:
         if self._wide is None:
@@ -127,11 +136,13 @@ class Toolgen(Generative):
 
     def _reset(self) -> None:
         super()._reset()
-        self._wide = None
+        self._wide, self._free = None, []
 
-    def _forget(self, tool_id: str) -> None:
-        """An id that was given later is free again; one that was trained waits for its tool."""
-        if self._maker is not None and tool_id not in self._trained:
+    def _forget(self, tool_id: str, tokens: tuple[int, ...]) -> None:
+        """A token is free again; of other ids those that were given later, while trained ones wait for their tools."""
+        if self._maker is None:
+            self._free += tokens
+        elif tool_id not in self._trained:
             self._maker.remove(tool_id)
 
     def _scoring(self) -> Table:

@@ -155,7 +155,7 @@ class Toolweaver(Generative):
             self._codes.update(zip(new, self._quantizer.assign(vectors, set(self._codes.values())), strict=True))
         return {tool_id: self._tokens(self._codes[tool_id]) for tool_id in tools}
 
-    def _forget(self, tool_id: str) -> None:
+    def _forget(self, tool_id: str, tokens: tuple[int, ...]) -> None:
         """A code that came later is free again; one that was trained waits for its tool."""
         if tool_id not in self._woven:
             self._codes.pop(tool_id, None)

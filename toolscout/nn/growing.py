@@ -1,0 +1,38 @@
+"""Rows that grow one by one without being copied each time, and that can be replaced."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float32]
+Ids = NDArray[np.int64]
+_LEAST = 16
+
+
+class Growing:
+    """`rows` are those there are now: a view into an array that has room for more. `version` counts changes.
+
+    Who holds an earlier view keeps seeing the rows it had, save those that were replaced.
+    """
+
+    def __init__(self, rows: Floats) -> None:
+        """Begin with these rows, which are not copied."""
+        self._room = self.rows = rows
+        self.version = 0
+
+    def append(self, rows: Floats) -> None:
+        """Add rows at the end."""
+        count = len(self.rows)
+        if count + len(rows) > len(self._room) or self._room is self.rows:
+            room = np.empty((max(_LEAST, 2 * (count + len(rows))), self.rows.shape[1]), np.float32)
+            room[:count] = self.rows
+            self._room = room
+        self._room[count : count + len(rows)] = rows
+        self.rows = self._room[: count + len(rows)]
+        self.version += 1
+
+    def put(self, places: Ids, rows: Floats) -> None:
+        """Replace rows that nobody uses any more."""
+        self.rows[places] = rows
+        self.version += 1
