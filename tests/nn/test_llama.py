@@ -217,7 +217,7 @@ def test_added_tokens_are_read_and_written(folder: tuple[Path, Oracle], oracle: 
 def test_blocks_round_to_the_nearest() -> None:
     weight = np.random.default_rng(0).normal(size=(6, 70)).astype(np.float32)
     weight[3] = 0
-    packed, scales = quantise(weight)
+    packed, scales = quantise(weight, 32)
     back = ((packed.astype(np.float32) - 128) * scales[..., np.newaxis]).reshape(6, -1)
     assert packed.shape == (6, 3, 32)
     assert np.abs(back[:, :70] - weight).max() <= scales.max() * 0.501
