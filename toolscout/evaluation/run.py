@@ -145,7 +145,7 @@ def evaluate(
         metrics=found.metrics,
         intervals=found.intervals,
         timing=_timing(asked, index_s, cached, fitted, not _at_once(retriever)),
-        params=getattr(encoder, "parameters", 0),
+        params=getattr(encoder, "parameters", 0) + getattr(retriever, "language_parameters", 0),
         encoder=encoder.fingerprint if encoder else None,
         requests=len(asked),
         failed=sum(bool(one.error) for one in asked),

@@ -6,6 +6,7 @@ first can still be told apart where scores are added up.
 
 from __future__ import annotations
 
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -47,7 +48,6 @@ if TYPE_CHECKING:
     from toolscout.retrievers._generative_fit import Plan
     from toolscout.training.generative import State
 
-
 _SPECIALS_FILE = "specials.npy"
 NO_TOOL = "\0no tool"
 STOP = "\0finish"
@@ -56,6 +56,7 @@ _FLATTENED = 8.0  # a probability's root that is a score
 _CALLERS_KEPT = 64
 _READINGS_KEPT = 4
 _SURE = 1e-12
+_COMMAND = "toolscout train DATA --retriever {} --out FOLDER"
 _SETS = 8  # sets that are followed at once
 
 
@@ -150,6 +151,11 @@ class Generative(Documents):
             self._prompter = Prompter(self.base(), self.options.request_tokens)
         return self._prompter
 
+    @property
+    def language_parameters(self) -> int:
+        """How many numbers its language model has, the rows of ids included; adapters are part of its matrices."""
+        return sum(map(math.prod, self.base().architecture.shapes().values())) + self.words().added().size
+
     def token(self, special: str) -> int:
         """The token of "no tool" or of "finish"."""
         return self.base().architecture.vocabulary + SPECIALS.index(special)
@@ -165,7 +171,7 @@ class Generative(Documents):
         """The trained model: on ONNX Runtime, or in torch on the device that $TOOLSCOUT_DEVICE names."""
         if self._engine is None:
             if self._adapter is None:
-                raise NeedsTraining([], f"toolscout train DATA --retriever {self.name} --out FOLDER")
+                raise NeedsTraining([], _COMMAND.format(self.name))
             architecture = self.base().architecture
             weights = self._adapter.applied(architecture, self.base().weights())
             self._engine = open_engine(architecture, weights, self.words())
@@ -204,9 +210,7 @@ class Generative(Documents):
     def add(self, tools: Sequence[Searchable], vectors: Vectors | None = None) -> None:
         """Take tools: their ids come from their documents, nothing is trained."""
         if tools and self._adapter is None:
-            raise NeedsTraining(
-                [tool.id for tool in tools], f"toolscout train DATA --retriever {self.name} --out FOLDER"
-            )
+            raise NeedsTraining([tool.id for tool in tools], _COMMAND.format(self.name))
         super().add(tools, vectors)
 
     def _place(self, vectors: Mapping[str, Floats]) -> None:
@@ -317,10 +321,9 @@ class Generative(Documents):
             raise BadModel(f"this {self.name} ranks tools one by one; train it with --option sets=true for k=auto")
         if not len(self) or not requests:
             return [[] for _ in requests]
-        reading = self._aware(self.reading(requests), requests)
+        reading, hits = self._aware(self.reading(requests), requests), []
         with self._lock:
             written = self._written(reading, self._pruned(allowed))
-        hits = []
         for request, few in zip(requests, written, strict=True):
             chance = dict(included([], few, allowed))
             tools = sorted(few[0][0] if few else (), key=lambda tool_id: (-chance[tool_id], tool_id))
@@ -332,20 +335,18 @@ class Generative(Documents):
         """How likely each request is to need a tool; None where the model was not taught when none is needed."""
         if not self.options.no_tool or NO_TOOL not in self._trie or not requests:
             return None
-        slope, shift = self._platt
-        return [float(one) for one in 1 / (1 + np.exp(-np.clip(slope * self.against_none(requests) + shift, -60, 60)))]
+        odds = np.clip(self._platt[0] * self.against_none(requests) + self._platt[1], -60, 60)
+        return [float(one) for one in 1 / (1 + np.exp(-odds))]
 
     def against_none(self, requests: Sequence[str]) -> NDArray[np.float64]:
         """The log of the odds of any tool against "no tool", as the model says."""
-        chances = np.array([log_softmax(row)[0] for row in self._first(self.reading(requests), requests)])
-        return np.asarray(np.log1p(-np.minimum(np.exp(chances), 1 - _SURE)) - chances)
-
-    def _first(self, reading: Reading, requests: Sequence[str]) -> Floats:
-        """The logits of what may come first, "no tool" before all others."""
+        reading = self._aware(self.reading(requests), requests)
         with self._lock:
             children = self._trie.children(Trie.ROOT)
             tokens = np.concatenate([[self.token(NO_TOOL)], children[children != self.token(NO_TOOL)]])
-            return self._scoring().logits(self._aware(reading, requests).ends(), tokens)
+            logits = self._scoring().logits(reading.ends(), tokens)
+        chances = np.array([log_softmax(row)[0] for row in logits])
+        return np.asarray(np.log1p(-np.minimum(np.exp(chances), 1 - _SURE)) - chances)
 
     def pick(self, conversations: Sequence[Sequence[Turn]], allowed: Allowed | None = None) -> list[str | None]:
         """The next action of each conversation: a tool of this index that is allowed, or Finish; nothing else."""
@@ -366,9 +367,9 @@ class Generative(Documents):
                 self._save_ids(folder)
             if self._seen.splits:
                 self._seen.save(folder)
-            extra = {"fit": self._fit} if self._fit else {}
-            language = self._base.fingerprint if self._base else ""
-            write_model(folder, self, encoder=self._fingerprint(), language=language, platt=list(self._platt), **extra)
+            extra: dict[str, Any] = {"fit": self._fit} if self._fit else {}
+            extra |= {"language": self._base.fingerprint if self._base else "", "platt": list(self._platt)}
+            write_model(folder, self, encoder=self._fingerprint(), **extra)
 
     @classmethod
     def load(cls, folder: Path, encoder: TextEncoder | None = None) -> Self:

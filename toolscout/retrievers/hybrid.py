@@ -159,6 +159,11 @@ class Hybrid:
         found = [cosines for cosines in found if len(cosines)]
         return np.max(found, axis=0) if found else np.empty(0, dtype=np.float32)
 
+    @property
+    def language_parameters(self) -> int:
+        """Those of all parts that have a language model."""
+        return sum(getattr(part, "language_parameters", 0) for part in self.parts)
+
     def rank_ahead(self, requests: Sequence[str], k: int) -> None:
         """Have the parts that can rank all requests together."""
         for part in self.parts:
