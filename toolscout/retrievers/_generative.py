@@ -296,12 +296,12 @@ class Generative(Documents):
 
     def _ranked(self, reading: Reading, k: int, allowed: Allowed | None) -> list[Pairs]:
         # Sets of all tools, whoever asks: what a set counts must not depend on who may see a part of it.
-        written = self._written(reading, None) if self.options.sets else []
+        written = self._written(reading, None) if self.options.ranks_by_sets else []
         # As many more as may fall behind the tools of sets.
         more = max((len({tool_id for tools, _ in few for tool_id in tools}) for few in written), default=0)
         found = best(reading, self._scoring(), self._trie, k + more, pruned=self._pruned(allowed), extra=SPECIALS)
         rankings = [[(key, score) for key, score in ranking if key not in SPECIALS] for ranking in found]
-        if self.options.sets:
+        if self.options.ranks_by_sets:
             rankings = [included(ranking, few, allowed) for ranking, few in zip(rankings, written, strict=True)]
         return [[(key, float(np.exp(score / _FLATTENED))) for key, score in ranking[:k]] for ranking in rankings]
 

@@ -203,7 +203,7 @@ class Lessons:
             if joined[place]:
                 tokens = self._prompter.both(tokens, self._asked[others[place]])
                 gold = tuple(sorted({*gold, *self._material.gold[others[place]]}))
-            found += self._paths(tokens, gold)
+            found += self._paths(tokens, gold if self._options.order == "ids" else rng.permutation(gold).tolist())
         found += [Lesson(tokens, [(len(tokens) - 1, (self._no_tool,))]) for tokens in self._unneeded]
         return found
 
@@ -213,9 +213,7 @@ class Lessons:
         paths = [self._plan.paths[tool_id] for tool_id in gold]
         end = len(tokens) - 1
         if self._options.sets:
-            written = [*(token for path in paths for token in path), self._stop]
-            right = [(end + place, (token,)) for place, token in enumerate(written)]
-            return [Lesson([*tokens, *written[:-1]], right)]
+            return [_listed(tokens, paths, self._stop, any_order=self._options.order == "any")]
         if all(len(path) == 1 for path in paths):
             return [Lesson(tokens, [(end, tuple(sorted({path[0] for path in paths})))])]
         return [_branched(tokens, paths)]
@@ -231,6 +229,20 @@ class Lessons:
 
         found = lessons(self._retriever, self._plan, path)
         return lambda epoch: found
+
+
+def _listed(tokens: Sequence[int], paths: Sequence[Path_], stop: int, any_order: bool) -> Lesson:
+    """A prompt, the ids of all its tools one after another, and stop; in any order all that are still due are right."""
+    from toolscout.training.generative import Lesson
+
+    written, right = list(tokens), []
+    for number, path in enumerate(paths):
+        due = paths[number:] if any_order else [path]
+        for place, token in enumerate(path):
+            nexts = {other[place] for other in due if other[:place] == path[:place]}
+            right.append((len(written) - 1, tuple(sorted(nexts))))
+            written.append(token)
+    return Lesson(written, [*right, (len(written) - 1, (stop,))])
 
 
 def _branched(tokens: Sequence[int], paths: Sequence[Path_]) -> Lesson:

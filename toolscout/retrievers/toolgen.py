@@ -98,7 +98,7 @@ class Toolgen(Generative):
 
     def choose(self, data: Sequence[TrainingSet]) -> None:
         """What similarity counts, and what new tools get beside it: what finds most on dev."""
-        if self.atomic and not self.options.sets and any(one.dev for one in data):
+        if self.atomic and not self.options.ranks_by_sets and any(one.dev for one in data):
             found = [trial(self, self._wide_rows(), one) for one in data if one.dev]
             similarity, bonus = chosen(found)
             self.options = replace(self.options, similarity=similarity, new_bonus=bonus)

@@ -147,7 +147,8 @@ class GenerativeOptions:
     conversations with tools, gone through `agent_epochs` times. `rate` is how fast adapters learn, the ids' rows `pace`
     times faster. `mix`: the share of requests that are joined with another one. `absent`: the share of the ids' rows
     that have only what their documents say in a step, so that tools which come later are met. `sets`: write all tools
-    of a request one after another, in the order of their ids. `no_tool`: a folder of prompts that need no tool, to
+    of a request one after another, in the `order` of their ids, or in any order: then what may come first ranks all
+    tools, as it does without sets. `no_tool`: a folder of prompts that need no tool, to
     learn when none is needed; of a trained model its name. `instruct_mix`: how many general texts (those prompts) are
     gone through for each lesson, on which the model has to go on as its base does. `request_tokens`: what is longer is
     cut. `chunk`: tokens in memory at once, 0 picks it by device.
@@ -166,6 +167,7 @@ class GenerativeOptions:
     mix: float = 0.3
     absent: float = 0.5
     sets: bool = False
+    order: Literal["ids", "any"] = "ids"
     no_tool: str = ""
     instruct_mix: float = 0.0
     request_tokens: int = 96
@@ -180,9 +182,16 @@ class GenerativeOptions:
             raise BadModel(
                 f"rank, memorise, epochs, agent_epochs, chunk, patience and seed must be 0 or more, got {self}"
             )
+        if self.order not in ("ids", "any"):
+            raise BadModel(f"order must be ids or any, got {self.order!r}")
         if min(self.batch, self.request_tokens) < 1 or not (self.rate > 0 and self.pace > 0):
             raise BadModel(f"batch and request_tokens must be at least 1, rate and pace above 0, got {self}")
         if self.sets and self.trajectories:
             raise BadModel("a model writes sets or goes through trajectories, not both: they end alike; leave one out")
         if not (0 <= self.mix <= 1 and 0 <= self.absent < 1 and 0 <= self.instruct_mix <= 1):
             raise BadModel(f"mix and instruct_mix must be from 0 to 1, absent from 0 to below 1, got {self}")
+
+    @property
+    def ranks_by_sets(self) -> bool:
+        """Whether tools are ranked by the sets they are in: what is written first is but the first of an order."""
+        return self.sets and self.order == "ids"
