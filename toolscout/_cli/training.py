@@ -54,6 +54,14 @@ def train(
             show_default="no_tool, where $TOOLSCOUT_DATA has it",
         ),
     ] = None,
+    instruct_mix: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            help="toolgen, toolweaver: how many general texts are gone through for each lesson, on which the language "
+            "model has to go on as before; they are the prompts of --no-tool. As --option instruct_mix=SHARE.",
+        ),
+    ] = None,
 ) -> None:
     """Train a retriever on labelled requests; search, evaluate and Scout open the folder.
 
@@ -63,7 +71,8 @@ def train(
 
     fitting.check_out(out)
     sets = fitting.training_sets(data)
-    settings, note = fitting.with_prompts(retriever, part or [], option or [], no_tool)
+    mixed = [] if instruct_mix is None else [f"instruct_mix={instruct_mix}"]
+    settings, note = fitting.with_prompts(retriever, part or [], [*(option or []), *mixed], no_tool)
     made = fitting.made(retriever, part or [], settings)
     for one in sets:
         _say(one)
