@@ -202,17 +202,32 @@ def test_a_closed_pipe_is_silent(hostile: dict[str, str], args: Sequence[str]) -
     assert process.wait() == 0 or args == ("--help",)
 
 
+# Says when it comes to wait for what is typed: on a busy machine that takes a while.
+WATCHED = """
+import sys
+from toolscout.cli import main
+
+class Watched:
+    def __getattr__(self, name):
+        if name == "buffer":
+            print("reading", flush=True)
+        return getattr(sys.__stdin__, name)
+
+sys.stdin = Watched()
+main()
+"""
+
+
 def test_ctrl_c_of_the_real_program(hostile: dict[str, str]) -> None:
-    code = "import sys; from toolscout.cli import main; print('ready', flush=True); main()"
     process = subprocess.Popen(
-        [sys.executable, "-c", code, "search", "-"],
+        [sys.executable, "-c", WATCHED, "search", "-"],
         env=hostile,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )
     assert process.stdout is not None
-    process.stdout.readline()
+    assert process.stdout.readline() == b"reading\n"
     time.sleep(0.5)
     process.send_signal(signal.SIGINT)
     _, complaint = process.communicate(timeout=30)
