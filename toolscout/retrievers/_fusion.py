@@ -33,6 +33,7 @@ Floats = NDArray[np.float64]
 _MAY_COST = 0.03
 _BONUSES = np.arange(-6.0, 6.01, 0.1)
 _RIDGE = 1e-3
+_STEPS, _SMALL_STEP = 100, 1e-6
 _K = 5
 
 
@@ -218,26 +219,65 @@ def _features(request: _Asked, size: int, with_new: bool) -> Floats:
 
 
 def _solved(asked: Sequence[_Asked], size: int, with_new: bool) -> Floats:
-    """Newton's method on a convex loss: the mean cross-entropy to equal shares for the gold tools, and a ridge."""
-    tables = [(_features(r, size, with_new), r.is_gold) for r in asked if r.is_gold.any()]
-    if not tables:
+    """Newton's method on a convex loss and a ridge: how far each gold tool is from winning against all wrong ones.
+
+    Gold tools do not compete with each other: shares that are to be equal among them would favour the part that cannot
+    tell them apart. Each step is halved until it makes the loss smaller.
+    """
+    requests = [request for request in asked if request.is_gold.any() and not request.is_gold.all()]
+    if not requests:
         raise BadDataset("no part finds any gold tool of the dev requests; there is nothing to learn weights from")
-    theta = np.zeros(tables[0][0].shape[1])
+    loss = _Loss([_features(r, size, with_new) for r in requests], [r.is_gold for r in requests])
+    theta = np.zeros(loss.width)
     theta[: min(len(theta), 2 * size)] = 1.0
-    for _ in range(50):
-        slope, curve = _RIDGE * theta, _RIDGE * np.eye(len(theta))
-        for table, gold in tables:
-            logits = table @ theta
-            share = np.exp(logits - logits.max())
-            share /= share.sum()
-            mean = share @ table
-            slope += (mean - table[gold].mean(axis=0)) / len(tables)
-            curve += ((table * share[:, None]).T @ table - np.outer(mean, mean)) / len(tables)
+    value, slope, curve = loss.at(theta)
+    for _ in range(_STEPS):
         step = np.linalg.solve(curve, slope)
-        theta -= step * min(1.0, 5.0 / max(float(np.abs(step).max()), 1e-12))
-        if np.abs(step).max() < 1e-6:
+        tried = loss.at(theta - step)
+        while tried[0] > value and np.abs(step).max() > _SMALL_STEP:
+            step = step / 2
+            tried = loss.at(theta - step)
+        theta = theta - step
+        value, slope, curve = tried
+        if np.abs(step).max() < _SMALL_STEP:
             break
     return theta
+
+
+class _Loss:
+    """The loss of weights over all dev requests, the wrong candidates of one after those of another in one table."""
+
+    def __init__(self, tables: Sequence[Floats], golds: Sequence[NDArray[np.bool_]]) -> None:
+        wrong = [table[~gold] for table, gold in zip(tables, golds, strict=True)]
+        right = [table[gold] for table, gold in zip(tables, golds, strict=True)]
+        self._wrong, self._right = np.concatenate(wrong), np.concatenate(right)
+        self.width = self._wrong.shape[1]
+        sizes = [len(table) for table in wrong]
+        self._starts, self._owner = np.cumsum([0, *sizes[:-1]]), np.repeat(np.arange(len(wrong)), sizes)
+        counts = np.array([len(table) for table in right])
+        self._asked_by = np.repeat(np.arange(len(right)), counts)
+        self._counts = 1 / (len(right) * counts[self._asked_by])
+
+    def at(self, theta: Floats) -> tuple[float, Floats, Floats]:
+        """The loss, its slope and its curvature."""
+        logits = self._wrong @ theta
+        highest = np.maximum.reduceat(logits, self._starts)
+        shares = np.exp(logits - highest[self._owner])
+        totals = np.add.reduceat(shares, self._starts)
+        shares /= totals[self._owner]
+        means = np.add.reduceat(self._wrong * shares[:, None], self._starts, axis=0)
+        behind = (highest + np.log(totals))[self._asked_by] - self._right @ theta
+        lost = 1 / (1 + np.exp(-np.clip(behind, -500, 500)))
+        apart = means[self._asked_by] - self._right
+        value = float(self._counts @ np.logaddexp(0, behind)) + _RIDGE / 2 * float(theta @ theta)
+        slope = (self._counts * lost) @ apart + _RIDGE * theta
+        # The spread among the wrong ones, by how much is lost to them, and that between them and the right one.
+        weight = np.bincount(self._asked_by, self._counts * lost, len(self._starts))
+        among = (self._wrong * (shares * weight[self._owner])[:, None]).T @ self._wrong - (
+            means * weight[:, None]
+        ).T @ means
+        between = (apart * (self._counts * lost * (1 - lost))[:, None]).T @ apart
+        return value, slope, among + between + _RIDGE * np.eye(self.width)
 
 
 def _ranked(asked: Sequence[_Asked], theta: Floats, size: int) -> tuple[list[list[str]], list[tuple[str, ...]]]:
