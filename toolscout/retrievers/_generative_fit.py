@@ -31,6 +31,8 @@ Path_ = tuple[int, ...]
 # Requests of a dev split that are ranked after each epoch; all of them choose what is chosen at the end.
 _JUDGED = 500
 _DEV_K = 5
+# What is measured on dev; epochs are chosen by the first.
+_MEASURES = ("recall@5", "recall@3", "comp@3", "comp@5", "new_recall@5", "known_recall@5")
 _CALIBRATED = 500
 
 
@@ -309,18 +311,19 @@ def _watched(retriever: Generative, plan: Plan) -> Callable[[str, Network, State
 
 
 def _dev_scores(retriever: Generative, data: Sequence[TrainingSet], most: int | None) -> dict[str, float]:
-    """Mean recall@5 over the dev splits, each among the tools of its own dataset."""
-    found = [_recalls(retriever, one, most)["recall@5"] for one in data if one.dev]
-    return {"recall@5": float(np.mean(found))} if found else {}
+    """Means over the dev splits, each among the tools of its own dataset; the first of them selects."""
+    found = [_measured(retriever, one, most) for one in data if one.dev]
+    names = [name for name in _MEASURES if any(name in one for one in found)]
+    return {name: float(np.mean([one[name] for one in found if name in one])) for name in names}
 
 
-def _recalls(retriever: Generative, one: TrainingSet, most: int | None) -> dict[str, float]:
+def _measured(retriever: Generative, one: TrainingSet, most: int | None) -> dict[str, float]:
     split = one.dataset.split(one.dev)
     step = max(1, len(split.requests) // most) if most else 1
     among = Allowed.of(ids=(tool.id for tool in one.dataset.tools))
     ranked = retriever.rank([text for _, text in split.requests[::step]], _DEV_K, among)
     rankings = [[tool_id for tool_id, _ in pairs] for pairs in ranked]
-    return metrics.evaluate(rankings, split.gold[::step], ["recall@5"])
+    return metrics.evaluate(rankings, split.gold[::step], _MEASURES, one.dataset.new_tools(one.train, one.dev))
 
 
 def _calibrated(retriever: Generative, data: Sequence[TrainingSet], prompts: Sequence[Prompt]) -> tuple[float, float]:
