@@ -202,8 +202,8 @@ def test_a_closed_pipe_is_silent(hostile: dict[str, str], args: Sequence[str]) -
     assert process.wait() == 0 or args == ("--help",)
 
 
-# Says when it comes to wait for what is typed: on a busy machine that takes a while. Tests that run in the background may
-# have been started with Ctrl-C ignored, which programs inherit.
+# Says when it comes to wait for what is typed: on a busy machine that takes a while. Tests that run in the background
+# may have been started with Ctrl-C ignored, which programs inherit.
 WATCHED = """
 import signal
 import sys
