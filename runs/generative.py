@@ -77,7 +77,7 @@ class Generative(Runner):
         command = ["train", one.data, "--retriever", method, "--out", str(folder), "--no-tool", "none"]
         command += [word for setting in settings for word in ("--option", setting)]
         if (folder / "model.json").is_file() or self.run(command, folder.name, pinned=False):
-            self.measured(one, folder)
+            self.measure(one, folder, pinned=False)
             if variant == "toolgen" and FUSION in self.methods:
                 self.waiting.append(self.gpu.submit(self.fused, one, dense, folder))
 
@@ -87,18 +87,7 @@ class Generative(Runner):
         command = ["train", one.data, "--retriever", "hybrid", "--out", str(folder)]
         command += [word for part in ("bm25", "memory", str(toolgen), str(dense)) for word in ("--part", part)]
         if (folder / "model.json").is_file() or self.run(command, folder.name, pinned=False):
-            self.measured(one, folder)
-
-    def measured(self, one: Set, folder: Path) -> None:
-        """Evaluate where the model runs: not on two cores of their own."""
-        rows = self.models / "rows" / f"{folder.name}.jsonl"
-        if not rows.is_file():
-            partial = rows.with_name(f"{folder.name}.part.jsonl")
-            partial.unlink(missing_ok=True)
-            command = ["evaluate", *one.tests, "--retriever", str(folder), "--json", str(partial)]
-            if self.run(command, folder.name, pinned=False):
-                partial.rename(rows)
-                partial.with_suffix(".scores").rename(rows.with_suffix(".scores"))
+            self.measure(one, folder, pinned=False)
 
 
 def collect(models: Path, variants: Sequence[str]) -> None:

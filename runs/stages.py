@@ -162,10 +162,10 @@ class Watch:
         import torch
 
         from toolscout.nn.causal import Network
-        from toolscout.training.generative import device
+        from toolscout.training.loop import pick_device
 
         base, data = self._model.base(), read(self._plan)
-        network = Network(base.architecture, base.weights(), 1, device(self._model.options.device))
+        network = Network(base.architecture, base.weights(), 1, pick_device(self._model.options.device))
         nothing = np.zeros((0, base.architecture.hidden), np.float32)
         about = About(self._told(BASE), self._name(BASE), None, "python -m runs.stages", Fitted())
         extra = language(self._plan, network, nothing, self._model)

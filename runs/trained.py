@@ -159,14 +159,14 @@ class Runner:
                 return
         self.measure(one, folder)
 
-    def measure(self, one: Set, folder: Path) -> None:
-        """Evaluate one model on all splits of its set."""
+    def measure(self, one: Set, folder: Path, pinned: bool = True) -> None:
+        """Evaluate one model on all splits of its set, on two cores of its own or where it runs."""
         rows = self.models / "rows" / f"{folder.name}.jsonl"
         if not rows.is_file():
             partial = rows.with_name(f"{folder.name}.part.jsonl")
             partial.unlink(missing_ok=True)
             command = ["evaluate", *one.tests, "--retriever", str(folder), "--json", str(partial)]
-            if self.run(command, folder.name, pinned=True):
+            if self.run(command, folder.name, pinned):
                 partial.rename(rows)
                 partial.with_suffix(".scores").rename(rows.with_suffix(".scores"))
 

@@ -28,7 +28,7 @@ pytest.importorskip("torch", reason="training needs the extra 'train'")
 
 from tests.nn.tiny_llama import tiny_llama
 from toolscout.nn.causal import Network
-from toolscout.training.generative import device
+from toolscout.training.loop import pick_device
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +166,7 @@ def test_perplexity_is_what_the_oracle_says(tmp_path: Path) -> None:
 
     oracle = tiny_llama(tmp_path)
     base = open_base(str(tmp_path))
-    network = Network(base.architecture, base.weights(), 1, device("cpu"))
+    network = Network(base.architecture, base.weights(), 1, pick_device("cpu"))
     texts = ["Find me a hotel in Paris", "What will the weather be", "a"]
     losses, count = 0.0, 0
     with torch.no_grad():

@@ -10,6 +10,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Self
 
+from toolscout.llm import Message
+
+KEY = "sk-planted-0123456789"
 Answer = tuple[int, dict[str, str], bytes]
 Script = Callable[[dict[str, Any], int], Answer]
 
@@ -85,3 +88,17 @@ class FakeEndpoint:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+def asked(*texts: str) -> list[list[Message]]:
+    return [[Message("user", text)] for text in texts]
+
+
+def in_turn(*answers: Answer) -> Script:
+    """One answer after the other, the last one for ever."""
+    return lambda _, number: answers[min(number, len(answers) - 1)]
+
+
+def message(**parts: Any) -> Answer:
+    """An answer whose message has these parts."""
+    return 200, {}, json.dumps({"choices": [{"message": parts, "finish_reason": "stop"}]}).encode()

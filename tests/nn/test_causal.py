@@ -8,16 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from tests.nn.tiny_llama import tiny_llama
+from toolscout.nn import causal_engine
 from toolscout.nn.adapters import Adapter
+from toolscout.nn.causal import Network, Past, padded
+from toolscout.nn.causal_engine import Live
 from toolscout.nn.language import Base, TokenTable, open_base
-
-torch = pytest.importorskip("torch", reason="what learns needs the extra 'train'")
-
-from toolscout.nn import causal_engine  # noqa: E402 - torch first
-from toolscout.nn.causal import Network, Past, padded  # noqa: E402
-from toolscout.nn.causal_engine import Live  # noqa: E402
 
 PROMPTS = [[5, 9, 40, 77, 12], [5, 9, 41], [5, 9, 40, 77, 12, 300, 8, 8, 1], [7], [340, 9, 341]]
 OWNERS = [0, 0, 2, 3, 4, 0, 1]

@@ -6,17 +6,14 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
+import torch
 from numpy.typing import NDArray
 
 from tests.nn.tiny_llama import tiny_llama
+from toolscout.nn import causal_engine
+from toolscout.nn.causal import Network
+from toolscout.nn.causal_engine import Live
 from toolscout.nn.language import TokenTable, open_base
-
-torch = pytest.importorskip("torch", reason="the torch model needs the extra 'train'")
-pytest.importorskip("transformers", reason="the tiny model needs the extra 'train'")
-
-from toolscout.nn import causal_engine  # noqa: E402
-from toolscout.nn.causal import Network  # noqa: E402
-from toolscout.nn.causal_engine import Live  # noqa: E402
 
 Allow = Callable[[int, Sequence[int]], NDArray[np.int64] | None]
 ADDED = 5

@@ -9,16 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from tests.nn.tiny_llama import tiny_llama
 from toolscout.errors import BadModel
+from toolscout.nn.causal import Network
 from toolscout.nn.language import Base, open_base
-
-torch = pytest.importorskip("torch", reason="training needs the extra 'train'")
-
-from toolscout.nn.causal import Network  # noqa: E402 - torch first
-from toolscout.training import generative, loop  # noqa: E402
-from toolscout.training.generative import Added, Learned, Lesson, Rows, Settings, Stage, Task, learn  # noqa: E402
+from toolscout.training import generative, loop
+from toolscout.training.generative import Added, Learned, Lesson, Rows, Settings, Stage, Task, learn
 
 CPU = torch.device("cpu")
 FIRST = 340  # the first added token
@@ -43,7 +41,7 @@ def added(count: int = 6, absent: float = 0.3) -> Added:
 
 
 def settings(**changed: Any) -> Settings:
-    return Settings(**{"batch": 4, "pace": 3.0, "patience": 0, "seed": 0, "rank": 4, **changed})
+    return Settings(**{"batch": 4, "pace": 3.0, "patience": 0, "seed": 0, **changed})
 
 
 def documents(epoch: int = 0) -> list[Lesson]:
@@ -142,7 +140,7 @@ def test_rows_are_their_beginning_a_map_of_documents_and_a_part_of_their_own() -
 
 def taught(base: Base, folder: Path, stages: Sequence[Stage], rank: int = 4, judge: Any = None, **changed: Any) -> Any:
     made = network(base, rank)
-    return made, learn(made, added(), stages, settings(rank=rank, **changed), judge, folder, "identity")
+    return made, learn(made, added(), stages, settings(**changed), judge, folder, "identity")
 
 
 @pytest.mark.parametrize("rank", [0, 4])

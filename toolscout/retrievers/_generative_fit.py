@@ -61,6 +61,7 @@ def fit(retriever: Generative, data: Sequence[TrainingSet], folder: Path, progre
     try:
         from toolscout.nn.causal import Network
         from toolscout.training import generative as training
+        from toolscout.training.loop import pick_device
     except ImportError as error:
         raise MissingExtra("training", "train") from error
 
@@ -77,7 +78,7 @@ def fit(retriever: Generative, data: Sequence[TrainingSet], folder: Path, progre
     plan = retriever.plan(material.vectors, material.gold)
     identity = _identity(options, seen, plan, f"{retriever._fingerprint()}{base.fingerprint}")
     lessons = Lessons(retriever, plan, material, data)
-    device = training.device(options.device)
+    device = pick_device(options.device)
     network = Network(base.architecture, base.weights(), options.rank, device)
     added = training.Added(plan.start, plan.vectors, options.absent)
     if options.begin:
@@ -87,7 +88,6 @@ def fit(retriever: Generative, data: Sequence[TrainingSet], folder: Path, progre
         pace=options.pace,
         patience=options.patience,
         seed=options.seed,
-        rank=options.rank,
         chunk=options.chunk,
         general=lessons.general() if options.instruct_mix else (),
         mix=options.instruct_mix,

@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from toolscout.nn.causal import Forked, Network
 from toolscout.training.checkpoint import Checkpoints
-from toolscout.training.loop import Report, Schedule, Trained, pick_device, run
+from toolscout.training.loop import Report, Schedule, Trained, run
 
 Floats = NDArray[np.float32]
 _FAST = "tower."
@@ -81,7 +81,6 @@ class Settings:
     pace: float
     patience: int
     seed: int
-    rank: int
     chunk: int = 0
     general: Sequence[Sequence[int]] = ()
     mix: float = 0.0
@@ -327,8 +326,3 @@ def _named(name: str, progress: Report | None) -> Report | None:
     if progress is None:
         return None
     return lambda text, done, total: progress(f"{name}: {text}", done, total)
-
-
-def device(name: str) -> torch.device:
-    """The device by name."""
-    return pick_device(name)
