@@ -32,7 +32,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "toolgen-hierarchical": {"ids": "hierarchical", "epochs": 14},
     "toolgen-semantic": {"ids": "semantic", "epochs": 1},
     "toolgen-numeric": {"ids": "numeric", "epochs": 1},
-    "toolgen-agent": {"epochs": 1, "trajectories": "trajectories.jsonl", "agent_epochs": 30, "rate": 2e-2},
+    "toolgen-agent": {"epochs": 1, "trajectories": "trajectories.jsonl", "agent_epochs": 60, "rate": 2e-2},
     "toolweaver": {"epochs": 8, "code_steps": 20},
     "toolweaver-sets": {"epochs": 2, "sets": True, "rank": 0, "start": "random", "code_steps": 2, "no_tool": "prompts"},
 }

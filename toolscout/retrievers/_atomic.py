@@ -10,22 +10,22 @@ from numpy.typing import NDArray
 
 from toolscout.nn.decoding import Reading
 from toolscout.nn.growing import Growing
+from toolscout.nn.ids import name_in_words
 from toolscout.nn.language import Base, TokenTable
 from toolscout.retrievers.base import Floats
-from toolscout.tool import name_of, split_words
+from toolscout.tool import name_of, namespace_of
 
 Ints = NDArray[np.int64]
 
 
-def words_of(tool_id: str) -> str:
-    """A tool's name as words."""
-    name = name_of(tool_id)
-    return " ".join(split_words(name)) or name
+def called(tool_id: str) -> str:
+    """What a tool is called, its namespace included: names alone are seldom unique."""
+    return name_in_words(name_of(tool_id), namespace_of(tool_id))
 
 
 def name_rows(base: Base, table: TokenTable, ids: Sequence[str]) -> Floats:
     """For each tool the mean row of its name's tokens: where the row of its id begins."""
-    tokens = [base.encode(words_of(tool_id)) or [base.end] for tool_id in ids]
+    tokens = [base.encode(called(tool_id)) or [base.end] for tool_id in ids]
     flat = table.embed(np.concatenate([np.array(few, dtype=np.int64) for few in tokens]))
     starts = np.cumsum([0, *map(len, tokens)])[:-1]
     counts = np.array([[len(few)] for few in tokens], dtype=np.float32)

@@ -13,14 +13,13 @@ from numpy.typing import NDArray
 
 from toolscout.errors import BadModel
 from toolscout.nn.decoding import Reading, Table
-from toolscout.nn.ids import KINDS, IdMaker, maker, name_in_words
-from toolscout.retrievers._atomic import Aware, Taught, WideRows, name_rows
+from toolscout.nn.ids import KINDS, IdMaker, maker
+from toolscout.retrievers._atomic import Aware, Taught, WideRows, called, name_rows
 from toolscout.retrievers._atomic_choice import chosen, trial
 from toolscout.retrievers._documents import EncoderOptions
 from toolscout.retrievers._generative import SPECIALS, Generative
 from toolscout.retrievers._generative_fit import Plan, fit
 from toolscout.retrievers.base import FitProgress, FitReport, Floats, TextEncoder, TrainingSet
-from toolscout.tool import name_of, namespace_of
 from toolscout.training.options import GenerativeOptions
 
 if TYPE_CHECKING:
@@ -82,7 +81,7 @@ class Toolgen(Generative):
         if not self.atomic:
             self._maker, self._trained = maker(self.options.ids, self.base(), self.options.seed), frozenset(tools)
             vectors = np.stack(list(tools.values()))
-            paths = self._maker.make([(tool_id, _called(tool_id)) for tool_id in tools], vectors)
+            paths = self._maker.make([(tool_id, called(tool_id)) for tool_id in tools], vectors)
             return Plan(paths, specials, np.zeros((len(SPECIALS), 1), np.float32))
         used = sorted({tool_id for few in gold for tool_id in few})
         start = np.concatenate([specials, name_rows(self.base(), table, used)])
@@ -113,7 +112,7 @@ class Toolgen(Generative):
     def _identify(self, tools: Mapping[str, Floats]) -> dict[str, tuple[int, ...]]:
         ids = list(tools)
         if self._maker is not None:
-            return {tool_id: self._maker.add(tool_id, _called(tool_id), tools[tool_id]) for tool_id in ids}
+            return {tool_id: self._maker.add(tool_id, called(tool_id), tools[tool_id]) for tool_id in ids}
         vectors, table = np.stack([tools[tool_id] for tool_id in ids]).astype(np.float32), self.words()
         rows = self._taught.rows(name_rows(self.base(), table, ids), ids, vectors)
         new = np.array([[float(tool_id not in self._taught.own)] for tool_id in ids], dtype=np.float32)
@@ -183,8 +182,3 @@ class Toolgen(Generative):
             ids, mapped = file["ids"].tolist(), file["map"]
             free, bias = self.base().rows(file["free"], len(ids)), self.base().rows(file["bias"][None], 1)[0]
             self._taught = Taught(self.base().rows(mapped, len(mapped)), bias, dict(zip(ids, free, strict=True)))
-
-
-def _called(tool_id: str) -> str:
-    """What a tool is called, its namespace included: names alone are seldom unique."""
-    return name_in_words(name_of(tool_id), namespace_of(tool_id))
