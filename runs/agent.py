@@ -61,8 +61,7 @@ def command_line(arguments: Sequence[str]) -> str:
     """The command, without the paths of one machine and the addresses of one network."""
     words, hidden = [], False
     for word in arguments:
-        parts = [Path(part).name if "/" in part else part for part in word.split(",")]
-        words.append("URL" if hidden or "://" in word else ",".join(parts))
+        words.append("URL" if hidden or "://" in word else ",".join(map(replay.shown, word.split(","))))
         hidden = word == "--judge"
     return shlex.join(["python", "-m", "runs.agent", *words])
 

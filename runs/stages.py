@@ -7,8 +7,9 @@ python -m runs.stages [--data toollens] [--method toolgen] [--variants full,full
 After each stage: from document to id (the first tool under the constraint, over tools that training requests need),
 what the requests of dev find, what the model writes without the constraint, and how well it foretells the prompts of
 the split test of no_tool, a text that it never learned from. The base model stands beside them. `mixed` variants go
-through general texts on the way (instruct_mix 0.5); --trajectories adds the stage of the agent. --glue is a task of
-your own, lines of {"text", "label"}: the label that the model takes for the likeliest behind the text. Needs
+through general texts on the way (instruct_mix 0.5); --trajectories adds the stage of the agent, which only `rehearsed`
+goes through with the requests of the stage before (without it that variant is `full`, and left out). --glue is a task
+of your own, lines of {"text", "label"}: the label that the model takes for the likeliest behind the text. Needs
 $TOOLSCOUT_DATA. Rows that are in the file are not made again, and a training that was interrupted goes on.
 """
 
@@ -55,8 +56,9 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "without-memorise": {"memorise": 0},
     "without-retrieve": {"epochs": 0},
     "without-retrieve-mixed": {"epochs": 0, "instruct_mix": 0.5},
+    "rehearsed": {"rehearse": 1.0},
 }
-DEFAULT = "full,full-mixed,without-memorise,without-retrieve"
+DEFAULT = "full,full-mixed,without-memorise,without-retrieve,rehearsed"
 BASE = "base"
 RIGHT, OTHER, INVENTED, WORDS, NOTHING = "right", "other", "invented", "words", "nothing"
 KINDS = (RIGHT, OTHER, INVENTED, WORDS, NOTHING)
@@ -104,6 +106,7 @@ def untrained(plan: Plan, variant: str, seed: int) -> Model:
         "trajectories": plan.trajectories,
         "no_tool": str(find_dataset(plan.no_tool)),
         "seed": seed,
+        "rehearse": 0.0,
         **VARIANTS.get(variant, {}),
     }
     if plan.method == "toolgen":
@@ -275,6 +278,8 @@ def jobs(plan: Plan, variants: Sequence[str], seeds: Sequence[int]) -> list[Job]
     made = [] if done(plan, BASE, None) else [Job(BASE, measure, (plan, BASE, 0))]
     for seed in seeds:
         for variant in variants:
+            if VARIANTS[variant].get("rehearse") and not plan.trajectories:
+                continue
             if not expected(plan, variant) <= done(plan, variant, seed):
                 made.append(Job(f"{variant} s{seed}", measure, (plan, variant, seed)))
     return made

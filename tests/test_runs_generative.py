@@ -161,6 +161,17 @@ def test_each_stage_is_measured_and_a_row_is_not_made_again(
     assert "full-mixed retrieve: document_accuracy" in capsys.readouterr().err
 
 
+def test_only_one_variant_rehearses(folder: Path, tmp_path: Path) -> None:
+    plan = stages.Plan(folder / "stages", tmp_path / "rows.jsonl", str(folder / "scenes"), settings=settings(folder))
+    plan = replace(plan, no_tool=str(folder / "prompts"))
+    names = stages.DEFAULT.split(",")
+    assert {name: stages.untrained(plan, name, 0).options.rehearse for name in names} == {
+        name: float(name == "rehearsed") for name in names
+    }
+    assert "rehearsed s0" not in [job.name for job in stages.jobs(plan, names, [0])]
+    assert "rehearsed s0" in [job.name for job in stages.jobs(replace(plan, trajectories="some.jsonl"), names, [0])]
+
+
 def test_perplexity_is_what_the_oracle_says(tmp_path: Path) -> None:
     import torch
 

@@ -115,6 +115,12 @@ class Script:
         self.turns, self._heard = [*before, turn], ""
 
 
+def request_of(turns: Sequence[Turn]) -> str:
+    """The request that a conversation is about: the user's first words."""
+    first = next((turn.content for turn in turns if turn.role == "user"), "")
+    return first.removesuffix(ACTION).removesuffix("\n") if first.endswith(ACTION) else first
+
+
 def documentation(tool: Tool | None) -> str:
     """What is shown of a tool before its arguments are filled in; None is Finish. A tool can be made of it again."""
     name = FINISH if tool is None else tool.name

@@ -95,4 +95,6 @@ def test_it_is_the_front_and_the_language_model(
         assert done is not None
         assert (done.row["retriever"], done.row["variant"]) == ("toolgen", f"toolgen-{NAME}_{variant}")
         assert done.row["study"]["picks"] == picks
+        told = replay.about(trial, name, llm, options, 5)
+        assert told["front"] == (NAME if picks == "itself" else f"shortlist:{NAME}")
         assert len(done.episodes) == 2

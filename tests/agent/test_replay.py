@@ -20,6 +20,7 @@ from toolscout.errors import BadDataset, BadRequest
 from toolscout.evaluation.row import read_rows
 from toolscout.llm.base import Message, Usage
 from toolscout.llm.scripted import Scripted
+from toolscout.retrievers.bm25 import Bm25
 from toolscout.tool import Tool
 
 
@@ -108,14 +109,27 @@ def test_several_fronts_of_the_same_agent(
     assert str(folder) not in json.dumps(rows)
     assert (tmp_path / "agent.scores").is_dir()
     assert len((tmp_path / "traces" / "bm25.scripted.jsonl").read_text().splitlines()) == 2
-    assert script.command_line(["--judge", "host:80/x", "--llm", "https://x/y", "--retrievers", "a/b,c"]) == (
-        "python -m runs.agent --judge URL --llm URL --retrievers b,c"
+    asked = ["--judge", "host:80/x", "--llm", "https://x/y", "--retrievers", "a/b,c,shortlist:a/b,shortlist:c"]
+    assert script.command_line(asked) == (
+        "python -m runs.agent --judge URL --llm URL --retrievers b,c,shortlist:b,shortlist:c"
     )
     script.main([*words, "--retrievers", "gold,bm25"])  # nothing to do
     assert read_rows(out) == rows
     assert "bm25: its row is there" in capsys.readouterr().err
     script.main([*words, "--retrievers", "bm25", "--limit", "1"])  # other requests are another row
     assert [row["requests"] for row in read_rows(out)] == [2, 2, 1]
+
+
+def test_a_shortlist_is_a_front_of_its_own(words: list[str], tmp_path: Path) -> None:
+    Bm25().save(tmp_path / "models" / "x")
+    place = str(tmp_path / "models" / "x")
+    script.main([*words, "--retrievers", f"{place},shortlist:{place},shortlist:bm25"])
+    rows = read_rows(tmp_path / "agent.jsonl")
+    assert [row["study"]["front"] for row in rows] == ["x", "shortlist:x", "shortlist:bm25"]
+    assert [row["variant"] for row in rows] == ["scripted_x", "scripted_shortlist_x", "scripted_shortlist"]
+    assert len(list((tmp_path / "agent.scores").iterdir())) == 3
+    script.main([*words, "--retrievers", f"shortlist:{place},{place}"])  # nothing to do
+    assert read_rows(tmp_path / "agent.jsonl") == rows
 
 
 def test_a_replay_that_was_stopped_goes_on(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -11,8 +12,8 @@ from numpy.typing import NDArray
 
 from tests.nn.tiny_llama import tiny_llama
 from toolscout.nn import causal_engine
-from toolscout.nn.causal import Network
-from toolscout.nn.causal_engine import Live
+from toolscout.nn.causal import Network, Past
+from toolscout.nn.causal_engine import Live, together
 from toolscout.nn.language import TokenTable, open_base
 
 Allow = Callable[[int, Sequence[int]], NDArray[np.int64] | None]
@@ -72,6 +73,59 @@ def test_the_likeliest_tokens(
     wanted = [slowly(made, at, 9, ends, allow) for at in range(len(PROMPTS))]
     assert found == wanted
     assert len({len(one) for one in found}) > 1
+
+
+def test_what_goes_together_is_what_memory_there_is_for() -> None:
+    rooms = iter([100.0, 35.0, 1.0, 1000.0, 1000.0])
+    found = list(together([5, 10, 10, 20, 20, 30, 30], 3, lambda: next(rooms)))
+    assert found == [range(3), range(3, 4), range(4, 5), range(5, 7)]
+    assert list(together([], 3, lambda: 0.0)) == []
+
+
+def test_memory_is_what_is_free_on_the_device_now(monkeypatch: pytest.MonkeyPatch) -> None:
+    figures = {"mem_get_info": (6 << 30, 80 << 30), "memory_reserved": 5 << 30, "memory_allocated": 3 << 30}
+    for name in figures:
+        monkeypatch.setattr(torch.cuda, name, lambda device, name=name: figures[name])
+    assert causal_engine.spare(torch.device("cuda")) == 4 << 30  # half of what is free, and of what it holds unused
+    figures["mem_get_info"] = (70 << 30, 80 << 30)
+    assert causal_engine.spare(torch.device("cuda")) == 24 << 30
+    assert causal_engine.spare(torch.device("cpu")) == math.inf
+
+
+def test_little_memory_changes_no_answer(made: tuple[Live, TokenTable], monkeypatch: pytest.MonkeyPatch) -> None:
+    live, _ = made
+    owners, paths = [0, 2, 4, 2, 1], [[3], [3, 8], [9], [4], [5, 6, 7]]
+    read, after, wanted = (
+        live.read(PROMPTS).ends(),
+        live.read(PROMPTS).after(owners, paths),
+        live.write(PROMPTS, most=9),
+    )
+    sizes: list[int] = []
+    states = live._states
+
+    def counted(sequences: Sequence[Sequence[int]], past: Past | None) -> tuple[torch.Tensor, Past]:
+        sizes.append(len(sequences))
+        return states(sequences, past)
+
+    monkeypatch.setattr(live, "_states", counted)
+    for room, largest in ((2 * live._read_bytes(7), 4), (live.noted_bytes, 1)):
+        monkeypatch.setattr(causal_engine, "spare", lambda device, room=room: room)
+        np.testing.assert_allclose(live.read(PROMPTS).ends(), read, atol=1e-5)
+        np.testing.assert_allclose(live.read(PROMPTS).after(owners, paths), after, atol=1e-5)
+        assert live.write(PROMPTS, most=9) == wanted
+        assert max(sizes) <= largest
+        assert sizes.count(1) < len(sizes) or largest == 1
+        sizes.clear()
+
+
+def test_what_reading_is_said_to_take(made: tuple[Live, TokenTable]) -> None:
+    live, shape = made[0], made[0]._network.architecture
+    past = live.read([[5, 9, 11]])._pasts[0][0]
+    assert 3 * live.noted_bytes == past.keys.nbytes + past.values.nbytes
+    kept = [past.keys.untyped_storage().nbytes(), past.values.untyped_storage().nbytes()]
+    assert sum(kept) == 3 * live.noted_bytes  # nothing else is held on to
+    # Twice as long: twice the keys and values, four times what all tokens see of all.
+    assert live._read_bytes(200) - 2 * live._read_bytes(100) == 2 * 4 * shape.heads * 100 * 100
 
 
 def test_drawn_tokens_come_again_and_follow_the_odds(made: tuple[Live, TokenTable]) -> None:

@@ -22,6 +22,7 @@ from toolscout.retrievers._generative import Generative
 from toolscout.retrievers.base import TrainingSet
 from toolscout.retrievers.toolgen import Toolgen, ToolgenOptions
 from toolscout.retrievers.toolweaver import Toolweaver, ToolweaverOptions
+from toolscout.tool import Tool
 from toolscout.trajectories import Call, Said, Trajectory
 
 QUICK: dict[str, Any] = {"rank": 4, "epochs": 4, "memorise": 0, "batch": 10, "rate": 1e-2, "mix": 0.0, "device": "cpu"}
@@ -32,13 +33,21 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "toolgen-hierarchical": {"ids": "hierarchical", "epochs": 14},
     "toolgen-semantic": {"ids": "semantic", "epochs": 1},
     "toolgen-numeric": {"ids": "numeric", "epochs": 1},
-    "toolgen-agent": {"epochs": 1, "trajectories": "trajectories.jsonl", "agent_epochs": 60, "rate": 2e-2},
+    "toolgen-agent": {
+        "epochs": 1,
+        "trajectories": "trajectories.jsonl",
+        "agent_epochs": 60,
+        "rehearse": 0.0,
+        "rate": 2e-2,
+    },
     "toolweaver": {"epochs": 8, "code_steps": 20},
     "toolweaver-sets": {"epochs": 2, "sets": True, "rank": 0, "start": "random", "code_steps": 2, "no_tool": "prompts"},
 }
 
 # Those that are ranked on dev after each epoch, which takes longer than the epoch.
 JUDGED = ("toolgen", "toolweaver")
+# A tool that a conversation calls, and that the catalogue does not have.
+STRANGE = Tool("zoo", "feed_lion", "gives the lion its dinner")
 # Those that were fitted, as they were left.
 LEARNED: dict[str, Generative] = {}
 
@@ -63,7 +72,7 @@ def base(**changes: Any) -> Path:
         vocab_size=640, special_tokens=special, initial_alphabet=alphabet, show_progress=False
     )
     texts = [*tiny_llama.TEXTS, *data.requests.values(), *(tool.document() for tool in data.tools)]
-    texts += [turn.content for one in trajectories() for turn in conversation(one).turns] * 5
+    texts += [turn.content for one in trajectories()[:2] for turn in conversation(one).turns] * 5
     made.train_from_iterator(texts, trainer)
     tiny_llama.tiny_llama(
         folder, **{"vocab_size": 640, "max_position_embeddings": 512, "initializer_range": 0.1, **changes}
@@ -107,10 +116,14 @@ def empty(name: str) -> Any:
 
 
 def trajectories() -> list[Trajectory]:
-    """The request of one scene, whose first tool is called; and that of another, which is answered at once."""
+    """The requests of scenes: the first tool of one is called, one is answered at once, one calls a strange tool."""
     data = scenes()
     split, answer = data.split("train"), Said("assistant", "All is done.")
     used = next(tool for tool in data.tools if tool.id == split.gold[0][0])
-    asked = [Said("user", split.requests[number][1]) for number in (0, 5)]
-    called = (asked[0], Said("assistant", "", (Call(used.id, {}),)), Said("tool", "done"), answer)
-    return [Trajectory("called", (used,), called), Trajectory("answered", (used,), (asked[1], answer))]
+    asked = [Said("user", split.requests[number][1]) for number in (0, 5, 11)]
+    called, strange = (
+        (request, Said("assistant", "", (Call(tool.id, {}),)), Said("tool", "done"), answer)
+        for request, tool in ((asked[0], used), (asked[2], STRANGE))
+    )
+    answered = Trajectory("answered", (used,), (asked[1], answer))
+    return [Trajectory("called", (used,), called), answered, Trajectory("strange", (used, STRANGE), strange)]

@@ -120,6 +120,14 @@ def test_branches_do_not_see_each_other(base: Base) -> None:
         assert float(task._loss([other, forked])) == pytest.approx(both, rel=1e-4)
 
 
+def test_lessons_with_branches_do_not_go_with_long_ones(base: Base) -> None:
+    made = network(base)
+    lessons = [Lesson([5] * 90, [(89, (6,))]), Lesson([5, 6, 7], [(0, (6,))], [1, 1]), Lesson([5, 6], [(0, (6,))], [1])]
+    task = Task(made, Rows(added(), made.device), stage(1, lessons=lambda epoch: lessons), settings(), None)
+    assert task._parts(lessons) == [[lessons[1]], [lessons[2], lessons[0]]]
+    assert task._parts(lessons[:1]) == [lessons[:1]]
+
+
 def test_rows_are_their_beginning_a_map_of_documents_and_a_part_of_their_own() -> None:
     rows, start = Rows(added(absent=0.5), CPU), added()
     with torch.no_grad():

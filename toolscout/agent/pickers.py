@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from toolscout.agent.asking import ask, json_object
 from toolscout.answer import Allowed
-from toolscout.conversations import ACTION, FINISH, Turn
+from toolscout.conversations import FINISH, Turn, request_of
 from toolscout.llm.base import LanguageModel
 from toolscout.tool import Tool
 from toolscout.wire import first_sentence, wire_name
@@ -59,12 +59,6 @@ class Introducing(Protocol):
 
     def introduce(self, requests: Sequence[str]) -> list[str]:
         """Lines for the rules that each conversation begins with."""
-
-
-def request_of(turns: Sequence[Turn]) -> str:
-    """The request that a conversation is about: the user's first words."""
-    first = next((turn.content for turn in turns if turn.role == "user"), "")
-    return first.removesuffix(ACTION).removesuffix("\n") if first.endswith(ACTION) else first
 
 
 class ShortlistPicker:

@@ -199,13 +199,20 @@ def front(
         indexed(trial.dataset, opened, progress)
         return Front(opened.name, opened, variant, *about, picks="itself")
     search = retriever_search(trial, opened, k, progress)
-    variant = f"shortlist_{variant}" if picks_itself(opened) else variant
+    if place != name:
+        variant = "shortlist" if variant == "default" else f"shortlist_{variant}"
     return Front(opened.name, ShortlistPicker(search, llm, k), variant, *about)
+
+
+def shown(name: str) -> str:
+    """A front as rows and commands name it: without the path of one machine."""
+    place = name.removeprefix(SHORTLIST)
+    return name.removesuffix(place) + (Path(place).name if "/" in place else place)
 
 
 def about(trial: Trial, name: str, llm: LanguageModel, options: AgentOptions, k: int) -> dict[str, Any]:
     """All that a row depends on, as its "study" says it: what is measured again gives the same."""
-    told: dict[str, Any] = {"name": STUDY, "front": Path(name).name if "/" in name else name, "llm": llm.name, "k": k}
+    told: dict[str, Any] = {"name": STUDY, "front": shown(name), "llm": llm.name, "k": k}
     told |= {"requests": len(trial.requests), "recorded": trial.recorded, "of": trial.of}
     return told | {"agent": asdict(options)}
 

@@ -170,9 +170,9 @@ class Network(torch.nn.Module):
                 parameter.copy_(torch.from_numpy(learned[name].astype(np.float32)))
 
     def learned(self) -> dict[str, Floats]:
-        """What was learned, as nn/adapters.py keeps it."""
+        """What was learned until now, as nn/adapters.py keeps it; more training does not change it."""
         parts = self.low if self.rank else self.full
-        return {name: parameter.detach().float().cpu().numpy() for name, parameter in parts.items()}
+        return {name: parameter.detach().float().cpu().numpy().copy() for name, parameter in parts.items()}
 
     def forward(
         self, embedded: Tensor, merged: Merged, past: Past | Notes | Forked | None = None, keep: bool = False
@@ -187,7 +187,7 @@ class Network(torch.nn.Module):
         turn = _rotation(places, size, self.architecture.theta, self.kind)
         mask = past.mask(time) if past else None
         state, eps = embedded.to(self.kind), self.architecture.eps
-        kept: list[tuple[Tensor, Tensor]] = []
+        kept = self._past(batch, time) if keep else None
         for layer in range(self.architecture.layers):
             normed = functional.rms_norm(state, (state.shape[-1],), self._norms[0, layer], eps)
             mixed = functional.linear(normed, merged["qkv"][layer], None if self._bias is None else self._bias[layer])
@@ -195,8 +195,8 @@ class Network(torch.nn.Module):
             heads = mixed.shape[1] - 2 * kv
             asking, value = torch.split_with_sizes(mixed, [heads + kv, kv], 1)
             query, key = torch.split_with_sizes(_turned(asking, turn), [heads, kv], 1)
-            if keep:
-                kept.append((key, value))
+            if kept:
+                kept.keys[layer], kept.values[layer] = key, value
             if past:
                 key, value = past.joined(layer, key, value)
             seen = _attended(query, key, value, mask)
@@ -205,11 +205,13 @@ class Network(torch.nn.Module):
             gate, up = functional.linear(normed, merged["gate_up"][layer]).chunk(2, -1)
             state = state + functional.linear(functional.silu(gate) * up, merged["down"][layer])
         state = functional.rms_norm(state, (state.shape[-1],), self._norm, eps)
-        return state, self._past(kept, time) if keep else None
+        return state, kept
 
-    def _past(self, kept: Sequence[tuple[Tensor, Tensor]], time: int) -> Past:
-        keys, values = (torch.stack([pair[i] for pair in kept]) for i in (0, 1))
-        return Past(keys, values, torch.full((keys.shape[1],), time, device=self.device))
+    def _past(self, batch: int, time: int) -> Past:
+        """Room for keys and values: parts of what a layer computes, kept as they are, would hold on to all of it."""
+        shape = (self.architecture.layers, batch, self.architecture.kv_heads, time, self.architecture.head_size)
+        keys, values = (torch.empty(shape, dtype=self.kind, device=self.device) for _ in range(2))
+        return Past(keys, values, torch.full((batch,), time, device=self.device))
 
     def embed(self, tokens: Tensor, rows: Tensor) -> Tensor:
         """The rows of tokens [b, t]: the base's, and beyond its vocabulary the added ones."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+import math
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -17,7 +18,32 @@ Floats = NDArray[np.float32]
 _PROMPTS = 256  # read together
 _PATHS = 1024  # looked at together
 _NOTES = {"cuda": 24 << 30, "cpu": 1 << 30}  # bytes of keys and values of what is written together
+_READ = 24 << 30  # bytes that are read with, or looked at, together
+_SHARE = 0.5  # of the memory that is free: the rest is for copies, and for others who use the device
 _PACKED = 0.75  # of a batch that goes on: fewer are packed together
+
+
+def spare(device: torch.device) -> float:
+    """Bytes that may be taken now; where memory is not the device's own, nobody counts them."""
+    if device.type != "cuda":
+        return math.inf
+    free, _ = torch.cuda.mem_get_info(device)
+    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return min(_READ, _SHARE * (free + cached))
+
+
+def together(costs: Sequence[int], most: int, room: Callable[[], float]) -> Iterator[range]:
+    """Rows that go together, those that cost more behind: at most so many, each paid for as if it were the dearest.
+
+    How much room there is, is asked anew each time. A row that does not fit goes alone.
+    """
+    first = 0
+    while first < len(costs):
+        there, last = room(), first + 1
+        while last < min(len(costs), first + most) and costs[last] * (last + 1 - first) <= there:
+            last += 1
+        yield range(first, last)
+        first = last
 
 
 class Live:
@@ -43,8 +69,8 @@ class Live:
         order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
         ends = np.zeros((len(prompts), self.dimension), np.float32)
         pasts: list[tuple[Past, list[int]]] = []
-        for start in range(0, len(order), _PROMPTS):
-            few = order[start : start + _PROMPTS]
+        for rows in self._readable([len(prompts[i]) for i in order]):
+            few = [order[row] for row in rows]
             states, past = self._run([prompts[i] for i in few], None)
             ends[few] = states
             pasts.append((past, few))
@@ -97,13 +123,32 @@ class Live:
 
     def _batches(self, lengths: Sequence[int]) -> Iterator[range]:
         """What is continued together: as many as there is room for in notes that are all as long as the longest."""
+        most = _NOTES.get(self._network.device.type, _NOTES["cpu"])
+        costs = [length * self.noted_bytes for length in lengths]
+        return together(costs, len(lengths), lambda: min(most, self.spare()))
+
+    def _readable(self, lengths: Sequence[int]) -> Iterator[range]:
+        """What is read together, of prompts in order of length."""
+        return together([self._read_bytes(one) for one in lengths], _PROMPTS, self.spare)
+
+    def spare(self) -> float:
+        """Bytes that may be taken now where the model is."""
+        return spare(self._network.device)
+
+    @property
+    def noted_bytes(self) -> int:
+        """What the keys and values of a token take."""
         shape = self._network.architecture
-        size = 4 * shape.layers * shape.kv_heads * shape.head_size * (1 if self._network.device.type == "cuda" else 2)
-        first, room = 0, _NOTES.get(self._network.device.type, _NOTES["cpu"]) // size
-        for last in range(1, len(lengths) + 1):
-            if last == len(lengths) or lengths[last] * (last + 1 - first) > room:
-                yield range(first, last)
-                first = last
+        return 2 * shape.layers * shape.kv_heads * shape.head_size * self._network.kind.itemsize
+
+    def _read_bytes(self, length: int) -> int:
+        """What reading a prompt takes at most: its keys and values, one layer's work, and what all tokens see of all.
+
+        The last of these is what the plain kernel needs, in single precision; the better ones do without.
+        """
+        shape = self._network.architecture
+        layer = 6 * shape.hidden + 4 * shape.inner + 4 * (shape.heads + 2 * shape.kv_heads) * shape.head_size
+        return length * (self.noted_bytes + layer * self._network.kind.itemsize) + 4 * shape.heads * length * length
 
     @torch.no_grad()
     def _continue(
@@ -134,12 +179,11 @@ class Live:
         keys, values = (torch.zeros(room, dtype=self._network.kind, device=device) for _ in range(2))
         lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
         ends = []
-        for first in range(0, len(prompts), _PROMPTS):
-            some = prompts[first : first + _PROMPTS]
-            states, past = self._states(some, None)
+        for rows in self._readable([len(prompt) for prompt in prompts]):
+            states, past = self._states([prompts[row] for row in rows], None)
             width = past.keys.shape[3]
-            keys[:, first : first + len(some), :, :width] = past.keys
-            values[:, first : first + len(some), :, :width] = past.values
+            keys[:, rows.start : rows.stop, :, :width] = past.keys
+            values[:, rows.start : rows.stop, :, :width] = past.values
             ends.append(states)
         return torch.cat(ends).float(), Notes(keys, values, lengths, longest)
 
@@ -163,9 +207,12 @@ class Prompts:
         for place, owner in enumerate(owners):
             batches.setdefault(self._place[owner][0], []).append(place)
         for batch, places in batches.items():
-            for start in range(0, len(places), _PATHS):
-                few = places[start : start + _PATHS]
-                past = _chosen(self._pasts[batch][0], [self._place[owners[place]][1] for place in few])
+            whole = self._pasts[batch][0]
+            # Each path has a copy of what was noted of its prompt.
+            costs = [whole.keys.shape[3] * self._engine.noted_bytes] * len(places)
+            for rows in together(costs, _PATHS, self._engine.spare):
+                few = [places[row] for row in rows]
+                past = _chosen(whole, [self._place[owners[place]][1] for place in few])
                 found[few], _ = self._engine._run([paths[place] for place in few], past)
         return found
 

@@ -19,7 +19,10 @@ from toolscout.nn.best_first import Doubles, Search, smallest
 from toolscout.nn.trie import Pruned, Tokens, Trie
 
 Floats = NDArray[np.float32]
+Nearer = Callable[[int, tuple[int, ...], Tokens], Floats]
+"""What is added to the logits of the tokens that may follow the beginning of an id, for the prompt of this number."""
 _BLOCK = 4_000_000  # logits that are held at once
+_SURE = 1e-12
 _FLOOR = -1e30  # the log-probability of a token that cannot be told from impossible: scores stay finite
 
 
@@ -80,6 +83,7 @@ def best(
     budget: int = 512,
     temperature: float = 1.0,
     extra: Collection[str] = (),
+    nearer: Nearer | None = None,
 ) -> list[list[tuple[str, float]]]:
     """The k best tools of every prompt with their log-probabilities, best first, ties by id.
 
@@ -88,7 +92,8 @@ def best(
     prefixes is answered with what it has found, once that is k. `pruned` leaves tools out and changes no score.
 
     `extra`: ids in the trie that are no tools, such as "no tool". They are ranked among the tools where they fall, but
-    do not count: up to k tools come back beside them, and the caller takes them out.
+    do not count: up to k tools come back beside them, and the caller takes them out. `nearer`: what else is known of
+    the tools under each token.
     """
     _at_least_one(k=k, width=width, budget=budget)
     _warm(temperature)
@@ -103,6 +108,8 @@ def best(
         branches = [view.branch(prefix.node) for _, prefix in rows]
         for row, logits in _logits(table, states, [branch.tokens for branch in branches]):
             owner, prefix = rows[row]
+            if nearer is not None:
+                logits = logits + nearer(owner, prefix.path, branches[row].tokens)
             searches[owner].expand(prefix, branches[row], log_softmax(logits, temperature))
         for owner in {owner for owner, _ in rows}:
             searches[owner].tidy()
@@ -225,6 +232,14 @@ def sets(
                     beams[owner].append(longer)
         beams = [_kept(beam, done.ranked(width), width) for beam, done in zip(beams, finished, strict=True)]
     return [done.ranked(width) for done in finished]
+
+
+def odds_against(reading: Reading, table: Table, trie: Trie, token: int) -> Doubles:
+    """For each prompt the log of the odds of all else that may begin an id against this token."""
+    children = trie.children(Trie.ROOT)
+    tokens = np.concatenate([[token], children[children != token]])
+    chances = np.array([log_softmax(row)[0] for row in table.logits(reading.ends(), tokens)])
+    return np.asarray(np.log1p(-np.minimum(np.exp(chances), 1 - _SURE)) - chances)
 
 
 def log_softmax(logits: NDArray[np.floating], temperature: float = 1.0) -> Doubles:

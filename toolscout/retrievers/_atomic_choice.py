@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SIMILARITIES = (0.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 80.0)
 BONUSES = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
 # The recall of known tools that a bonus for new ones may cost.
-_MAY_COST = 0.03
+MAY_COST = 0.03
 _MOST_NUMBERS = 20_000_000
 _K = 5
 
@@ -79,6 +79,6 @@ def chosen(trials: Sequence[Trial]) -> tuple[float, float]:
             measured = [one.measured(similarity, bonus) for one in trials]
             kept = [measured[place]["known_recall@5"] for place in weighing]
             recall = float(np.mean([one["recall@5"] for one in measured]))
-            if recall > best and all(k >= a - _MAY_COST for k, a in zip(kept, alone, strict=True)):
+            if recall > best and all(k >= a - MAY_COST for k, a in zip(kept, alone, strict=True)):
                 best, found = recall, (similarity, bonus)
     return found

@@ -20,14 +20,15 @@ from toolscout.answer import Allowed, Example, Hit
 from toolscout.conversations import Turn
 from toolscout.errors import BadModel, NeedsTraining
 from toolscout.nn.adapters import ADAPTER_FILE, Adapter
-from toolscout.nn.decoding import Reading, Table, best, log_softmax, sets
+from toolscout.nn.decoding import Nearer, Reading, Table, best, odds_against, sets
 from toolscout.nn.engine import Model, open_engine
 from toolscout.nn.language import Base, TokenTable, open_base
 from toolscout.nn.prompting import Prompter
 from toolscout.nn.trie import Pruned, Trie
 from toolscout.retrievers._documents import Documents
 from toolscout.retrievers._names import EXACT_BONUS
-from toolscout.retrievers._reading import Ahead, OneOf, included
+from toolscout.retrievers._nearness import Order, choose, near
+from toolscout.retrievers._reading import Ahead, OneOf, Views, included
 from toolscout.retrievers.base import (
     Floats,
     Pairs,
@@ -53,9 +54,7 @@ NO_TOOL = "\0no tool"
 STOP = "\0finish"
 SPECIALS = (NO_TOOL, STOP)
 _FLATTENED = 8.0  # a probability's root that is a score
-_CALLERS_KEPT = 64
 _READINGS_KEPT = 4
-_SURE = 1e-12
 _COMMAND = "toolscout train DATA --retriever {} --out FOLDER"
 _SETS = 8  # sets that are followed at once
 
@@ -79,12 +78,15 @@ class Generative(Documents):
         self._words: TokenTable | None = None
         self._trie = Trie()
         self._prompter: Prompter | None = None
-        self._views: OrderedDict[Allowed, Pruned] = OrderedDict()
+        self._views = Views(self._trie, SPECIALS)
         self._readings: OrderedDict[tuple[str, ...], Reading] = OrderedDict()
         self._paths: dict[str, tuple[int, ...]] = {}
         self._special_rows: Floats = np.zeros((len(SPECIALS), 1), np.float32)
         self._ahead = Ahead()
         self._platt = (1.0, 0.0)
+        self._order: Order | None = None
+        self.needed: frozenset[str] = frozenset()
+        """The tools that training requests needed."""
         self._seen = TrainedOn()
         self._fit: dict[str, Any] | None = None
         # Told of each stage of a training that is over, when this is the model as it is then.
@@ -112,7 +114,9 @@ class Generative(Documents):
         return None
 
     def choose(self, data: Sequence[TrainingSet]) -> None:
-        """Choose on dev what there is to choose."""
+        """Choose on dev what similarity counts beside the language model."""
+        if not self.options.ranks_by_sets:
+            choose(self, data)
 
     def _save_ids(self, folder: Path) -> None:
         """Write what makes ids and their rows."""
@@ -129,6 +133,10 @@ class Generative(Documents):
     def _aware(self, reading: Reading, requests: Sequence[str]) -> Reading:
         """The reading, with what else is known of the requests."""
         return reading
+
+    def _nearer(self, requests: Sequence[str]) -> Nearer | None:
+        """What documents say beside the language model; None where it is told by _aware, or nothing."""
+        return near(self, requests) if self.options.similarity or self.options.new_bonus else None
 
     def _restate(self, plan: Plan, state: State) -> None:
         """Take over what was learned until now."""
@@ -190,7 +198,7 @@ class Generative(Documents):
     def _reset(self) -> None:
         """Forget ids and rows."""
         self._trie, self._words, self._engine = Trie(), None, None
-        self._views, self._readings, self._ahead = OrderedDict(), OrderedDict(), Ahead()
+        self._views, self._readings, self._ahead = Views(self._trie, SPECIALS), OrderedDict(), Ahead()
         if self.options.no_tool:
             self._trie.insert(NO_TOOL, (self.token(NO_TOOL),))
         if self.options.trajectories:
@@ -234,15 +242,7 @@ class Generative(Documents):
 
     def _pruned(self, allowed: Allowed | None) -> Pruned | None:
         """The part of the trie that a caller may see; remembered for the last callers."""
-        if allowed is None:
-            return None
-        view = self._views.get(allowed)
-        if view is None:
-            view = self._trie.pruned(lambda key: key in SPECIALS or allowed.permits(key))
-            self._views[allowed] = view
-            if len(self._views) > _CALLERS_KEPT:
-                self._views.popitem(last=False)
-        return view
+        return None if allowed is None else self._views.of(allowed)
 
     # Search.
 
@@ -288,18 +288,19 @@ class Generative(Documents):
     def _rank(self, reading: Reading, requests: Sequence[str], k: int, allowed: Allowed | None) -> list[Pairs]:
         aware = self._aware(reading, requests)
         with self._lock:
-            rankings = self._ranked(aware, k, allowed)
+            rankings = self._ranked(aware, requests, k, allowed)
             return [
                 self._named_first(request, ranking, k, allowed)
                 for request, ranking in zip(requests, rankings, strict=True)
             ]
 
-    def _ranked(self, reading: Reading, k: int, allowed: Allowed | None) -> list[Pairs]:
+    def _ranked(self, reading: Reading, requests: Sequence[str], k: int, allowed: Allowed | None) -> list[Pairs]:
         # Sets of all tools, whoever asks: what a set counts must not depend on who may see a part of it.
         written = self._written(reading, None) if self.options.ranks_by_sets else []
         # As many more as may fall behind the tools of sets.
         more = max((len({tool_id for tools, _ in few for tool_id in tools}) for few in written), default=0)
-        found = best(reading, self._scoring(), self._trie, k + more, pruned=self._pruned(allowed), extra=SPECIALS)
+        view, nearer = self._pruned(allowed), self._nearer(requests)
+        found = best(reading, self._scoring(), self._trie, k + more, pruned=view, extra=SPECIALS, nearer=nearer)
         rankings = [[(key, score) for key, score in ranking if key not in SPECIALS] for ranking in found]
         if self.options.ranks_by_sets:
             rankings = [included(ranking, few, allowed) for ranking, few in zip(rankings, written, strict=True)]
@@ -342,11 +343,7 @@ class Generative(Documents):
         """The log of the odds of any tool against "no tool", as the model says."""
         reading = self._aware(self.reading(requests), requests)
         with self._lock:
-            children = self._trie.children(Trie.ROOT)
-            tokens = np.concatenate([[self.token(NO_TOOL)], children[children != self.token(NO_TOOL)]])
-            logits = self._scoring().logits(reading.ends(), tokens)
-        chances = np.array([log_softmax(row)[0] for row in logits])
-        return np.asarray(np.log1p(-np.minimum(np.exp(chances), 1 - _SURE)) - chances)
+            return odds_against(reading, self._scoring(), self._trie, self.token(NO_TOOL))
 
     def pick(self, conversations: Sequence[Sequence[Turn]], allowed: Allowed | None = None) -> list[str | None]:
         """The next action of each conversation: a tool of this index that is allowed, or Finish; nothing else."""
@@ -369,6 +366,7 @@ class Generative(Documents):
                 self._seen.save(folder)
             extra: dict[str, Any] = {"fit": self._fit} if self._fit else {}
             extra |= {"language": self._base.fingerprint if self._base else "", "platt": list(self._platt)}
+            extra |= {"needed": sorted(self.needed)}
             write_model(folder, self, encoder=self._fingerprint(), **extra)
 
     @classmethod
@@ -390,6 +388,7 @@ class Generative(Documents):
             specials = np.load(folder / _SPECIALS_FILE, allow_pickle=False)
             loaded._special_rows = loaded.base().rows(specials, len(SPECIALS))
             loaded._platt = (float(model["platt"][0]), float(model["platt"][1]))
+            loaded.needed = frozenset(model["needed"])
             loaded._load_ids(folder)
         except BadModel:
             raise

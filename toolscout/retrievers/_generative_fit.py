@@ -15,8 +15,10 @@ import numpy as np
 
 from toolscout import metrics
 from toolscout.answer import Allowed
+from toolscout.conversations import Conversation
 from toolscout.errors import BadDataset, BadModel, MissingExtra
 from toolscout.prompts import Prompt
+from toolscout.retrievers._generative_talk import called_tools, lessons, read_conversations
 from toolscout.retrievers._negatives import DEV, TRAIN, read_negatives, seen_with
 from toolscout.retrievers._requests import Encoding
 from toolscout.retrievers.base import FitProgress, FitReport, Floats, TrainedOn, TrainingSet
@@ -47,13 +49,18 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """What is learned from: tools by id with their vectors, requests with their gold, prompts that need no tool."""
+    """What is learned from: tools by id with their vectors, requests with their gold, prompts that need no tool.
+
+    `tools` are those of the datasets, `called` those that the conversations call: they have vectors and get ids too.
+    """
 
     tools: Mapping[str, Tool]
+    called: Mapping[str, Tool]
     vectors: Mapping[str, Floats]
     requests: Sequence[str]
     gold: Sequence[tuple[str, ...]]
     prompts: Sequence[Prompt]
+    talks: Sequence[Conversation]
 
 
 def fit(retriever: Generative, data: Sequence[TrainingSet], folder: Path, progress: FitProgress | None) -> FitReport:
@@ -68,16 +75,18 @@ def fit(retriever: Generative, data: Sequence[TrainingSet], folder: Path, progre
     started = time.perf_counter()
     options, base = retriever.options, retriever.base()
     encoding = Encoding(retriever.open_encoder(), folder, progress)
-    material = _material(data, options.no_tool, encoding)
+    material = _material(data, options, encoding)
     no_tool = Path(options.no_tool).resolve().name if material.prompts else ""
     seen = seen_with(data, material.prompts, no_tool)
+    seen |= TrainedOn(tools=frozenset(tool.digest() for tool in material.called.values()))
     seen |= TrainedOn.load(Path(options.begin)) if options.begin else TrainedOn()
     # A path of this machine does not go into the model: what was trained with is said by a name.
     names = {name: Path(getattr(options, name)).name for name in ("trajectories", "begin")}
     retriever.options = replace(options, no_tool=no_tool, **names)
-    plan = retriever.plan(material.vectors, material.gold)
+    retriever.needed = frozenset(tool_id for few in material.gold for tool_id in few)
+    plan = retriever.plan(material.vectors, [*material.gold, *((tool_id,) for tool_id in material.called)])
     identity = _identity(options, seen, plan, f"{retriever._fingerprint()}{base.fingerprint}")
-    lessons = Lessons(retriever, plan, material, data)
+    made = Lessons(retriever, plan, material, data)
     device = pick_device(options.device)
     network = Network(base.architecture, base.weights(), options.rank, device)
     added = training.Added(plan.start, plan.vectors, options.absent)
@@ -89,12 +98,12 @@ def fit(retriever: Generative, data: Sequence[TrainingSet], folder: Path, progre
         patience=options.patience,
         seed=options.seed,
         chunk=options.chunk,
-        general=lessons.general() if options.instruct_mix else (),
+        general=made.general() if options.instruct_mix else (),
         mix=options.instruct_mix,
     )
     _hold(retriever, material)
     judge = _judge(retriever, plan, data) if any(one.dev for one in data) else None
-    stages, after = lessons.stages(options), _watched(retriever, plan)
+    stages, after = made.stages(options), _watched(retriever, plan)
     learned = training.learn(network, added, stages, settings, judge, folder, identity, progress, after)
     if progress:
         progress("choosing on dev", 0, 0)
@@ -127,11 +136,14 @@ def _begin(retriever: Generative, folder: str, network: Network, added: Added) -
     return added if found is None else replace(added, map=found[0], bias=found[1])
 
 
-def _material(data: Sequence[TrainingSet], no_tool: str, encoding: Encoding) -> Material:
+def _material(data: Sequence[TrainingSet], options: Any, encoding: Encoding) -> Material:
     if not data:
         raise BadModel("name at least one dataset to train on")
     tools = {tool.id: tool for one in data for tool in one.dataset.tools}
-    digests = encoding.documents(list(tools.values()))
+    talks = read_conversations(Path(options.trajectories)) if options.trajectories and options.agent_epochs else []
+    called = called_tools(talks, tools)
+    every = {**tools, **called}
+    digests = encoding.documents(list(every.values()))
     requests, gold = [], []
     for one in data:
         split = one.dataset.split(one.train)
@@ -139,8 +151,8 @@ def _material(data: Sequence[TrainingSet], no_tool: str, encoding: Encoding) -> 
         gold += [tuple(sorted(few)) for few in split.gold]
     if not requests:
         raise BadDataset("the train splits hold no requests; name others")
-    vectors = {tool_id: digests[tool.digest()] for tool_id, tool in tools.items()}
-    return Material(tools, vectors, requests, gold, read_negatives(no_tool))
+    vectors = {tool_id: digests[tool.digest()] for tool_id, tool in every.items()}
+    return Material(tools, called, vectors, requests, gold, read_negatives(options.no_tool), talks)
 
 
 def _identity(options: Any, seen: TrainedOn, plan: Plan, models: str) -> str:
@@ -165,6 +177,7 @@ class Lessons:
         self._asked = [self._prompter.ask(text) for text in material.requests]
         negative = [one.text for one in material.prompts if one.split == TRAIN]
         self._unneeded = [self._prompter.ask(text) for text in negative]
+        self._talks: list[Lesson] = []
 
     def stages(self, options: Any) -> list[Stage]:
         """What is gone through, in order."""
@@ -176,20 +189,21 @@ class Lessons:
         if options.epochs:
             stages.append(Stage("retrieve", self.requests, options.epochs, options.rate))
         if options.trajectories and options.agent_epochs:
-            talks = self._conversations(options.trajectories)
-            stages.append(Stage("agent", talks, options.agent_epochs, options.rate, judged=False))
+            self._talks = lessons(self._retriever, self._plan, self._material.talks, options.trajectories)
+            stages.append(Stage("agent", self.conversations, options.agent_epochs, options.rate, judged=False))
         if not stages:
             raise BadModel("there is no stage to train: set memorise or epochs above 0")
         return stages
 
     def documents(self, epoch: int) -> list[Lesson]:
-        """From each tool's document, and from each of its lines, to its id; tools that no request needs left out.
+        """From each tool's document, and from each of its lines, to its id; tools that nobody uses are left out.
 
         Only those that are trained have rows of their own; what the others are must not be learned by heart, or tools
         that come later would be worse off than these.
         """
-        used = sorted({tool_id for few in self._material.gold for tool_id in few})
-        texts = [(tool_id, self._material.tools[tool_id].document()) for tool_id in used]
+        used = sorted({tool_id for few in self._material.gold for tool_id in few} | self._material.called.keys())
+        known = {**self._material.tools, **self._material.called}
+        texts = [(tool_id, known[tool_id].document()) for tool_id in used]
         pieces = [(i, piece) for i, text in texts for piece in [text, *filter(str.strip, text.split("\n")[1:4])]]
         return [lesson for i, text in pieces for lesson in self._paths(self._prompter.ask(text), (i,))]
 
@@ -226,11 +240,12 @@ class Lessons:
             raise BadModel("instruct_mix goes through prompts that need no tool; name some with --no-tool FOLDER")
         return self._unneeded
 
-    def _conversations(self, path: str) -> Callable[[int], Sequence[Lesson]]:
-        from toolscout.retrievers._generative_talk import lessons
-
-        found = lessons(self._retriever, self._plan, path)
-        return lambda epoch: found
+    def conversations(self, epoch: int) -> list[Lesson]:
+        """All conversations, and a share of what the stage before taught: without it, that would be forgotten."""
+        options = self._options
+        again = self.requests(options.epochs + epoch) if options.epochs and options.rehearse else []
+        order = np.random.default_rng([options.seed, epoch, 2]).permutation(len(again))
+        return [*self._talks, *(again[place] for place in order[: round(options.rehearse * len(again))])]
 
 
 def _listed(tokens: Sequence[int], paths: Sequence[Path_], stop: int, any_order: bool) -> Lesson:
@@ -275,7 +290,7 @@ def _hold(retriever: Generative, material: Material) -> None:
     from toolscout.retrievers._documents import Documents
 
     retriever.remove(retriever.ids())
-    Documents._place(retriever, dict(material.vectors))
+    Documents._place(retriever, {tool_id: material.vectors[tool_id] for tool_id in material.tools})
     for tool_id, tool in material.tools.items():
         retriever._names.add(tool_id, tool.aliases)
 

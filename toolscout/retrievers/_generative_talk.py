@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toolscout.answer import Allowed
-from toolscout.conversations import FINISH, Conversation, Turn, conversation, read_sharegpt
+from toolscout.conversations import FINISH, Conversation, Turn, conversation, read_sharegpt, request_of
 from toolscout.errors import BadDataset
 from toolscout.nn.decoding import best
 from toolscout.nn.prompting import Spoken, contents
 from toolscout.retrievers._generative import SPECIALS, STOP
+from toolscout.tool import Tool
 from toolscout.trajectories import read_trajectories
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 MOST_TOKENS = 1536
 _SHAREGPT = "sharegpt"
+_PICKED = 64  # conversations that are read together: a GPU keeps all that it read of them
 
 
 def read_conversations(path: Path) -> list[Conversation]:
@@ -28,6 +30,18 @@ def read_conversations(path: Path) -> list[Conversation]:
     if _SHAREGPT in path.name:
         return list(read_sharegpt(path))
     return [conversation(one) for one in read_trajectories(path)]
+
+
+def called_tools(talks: Iterable[Conversation], known: Mapping[str, Tool]) -> dict[str, Tool]:
+    """The tools that conversations call, by id, as they are known, or as a conversation brings them; others not."""
+    found: dict[str, Tool] = {}
+    for talk in talks:
+        brought = {tool.id: tool for tool in talk.tools}
+        for action in filter(None, (turn.action for turn in talk.turns)):
+            tool = known.get(action, brought.get(action))
+            if tool is not None:
+                found.setdefault(action, tool)
+    return found
 
 
 def prompt(retriever: Generative, turns: Iterable[Spoken]) -> list[int]:
@@ -43,24 +57,38 @@ def picked(retriever: Generative, conversations: Sequence[Sequence[Turn]], allow
     """The likeliest next action of each conversation, of all that is allowed; None for one that is too long."""
     prompts = [prompt(retriever, turns) for turns in conversations]
     short = [at for at, one in enumerate(prompts) if len(one) < retriever.base().architecture.context]
+    short.sort(key=lambda at: len(prompts[at]))
     found: list[str | None] = [None] * len(prompts)
-    if not short:
-        return found
-    reading = retriever._aware(retriever.engine().read([prompts[at] for at in short]), [""] * len(short))
-    with retriever._lock:
-        pruned = retriever._pruned(allowed)
-        ranked = best(reading, retriever._scoring(), retriever._trie, 1, pruned=pruned, extra=SPECIALS)
-    for at, few in zip(short, ranked, strict=True):
-        found[at] = None if not few else FINISH if few[0][0] in SPECIALS else few[0][0]
+    for first in range(0, len(short), _PICKED):
+        few = short[first : first + _PICKED]
+        requests = [request_of(conversations[at]) for at in few]
+        for at, action in zip(few, _actions(retriever, [prompts[at] for at in few], requests, allowed), strict=True):
+            found[at] = action
     return found
 
 
-def lessons(retriever: Generative, plan: Plan, path: str) -> list[Lesson]:
+def _actions(
+    retriever: Generative, prompts: Sequence[Sequence[int]], requests: Sequence[str], allowed: Allowed | None
+) -> list[str | None]:
+    """Whether to act is what the model alone finds likelier; which tool it is, is found as search finds it."""
+    reading = retriever.engine().read(prompts)
+    alone = retriever._aware(reading, [""] * len(prompts))
+    with retriever._lock:
+        pruned = retriever._pruned(allowed)
+        ranked = best(alone, retriever._scoring(), retriever._trie, 1, pruned=pruned, extra=SPECIALS)
+    firsts = [few[0][0] if few else None for few in ranked]
+    if all(first is None or first in SPECIALS for first in firsts):
+        return [first and FINISH for first in firsts]
+    tools = [pairs[0][0] if pairs else None for pairs in retriever._rank(reading, requests, 1, allowed)]
+    return [FINISH if first in SPECIALS else first and tool for first, tool in zip(firsts, tools, strict=True)]
+
+
+def lessons(retriever: Generative, plan: Plan, talks: Iterable[Conversation], path: str) -> list[Lesson]:
     """What can be learned of a file's conversations: an action that names a tool without an id is read, not learned."""
     from toolscout.training.generative import Lesson
 
     found = []
-    for talk in read_conversations(Path(path)):
+    for talk in talks:
         tokens, right = _tokens(retriever, plan, talk)
         if len(tokens) > MOST_TOKENS:
             tokens, right = tokens[:MOST_TOKENS], [one for one in right if one[0] < MOST_TOKENS - 1]

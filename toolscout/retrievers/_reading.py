@@ -1,16 +1,19 @@
-"""Requests that a language model has read: together before they are asked, or one of several; sets that it wrote."""
+"""What a language model has read, together or one of several; which tools a caller may see; sets that it wrote."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from toolscout.answer import Allowed
 from toolscout.nn.decoding import Reading
+from toolscout.nn.trie import Pruned, Trie
 from toolscout.retrievers.base import Floats, Pairs
 
+_CALLERS_KEPT = 64
 _UNWRITTEN = 1e-4  # what a tool's own probability counts beside that of the sets it is in
 
 
@@ -29,6 +32,24 @@ class Ahead:
         if k > self.k or version != self.version or not all(request in self.places for request in requests):
             return None
         return [list(self.rankings[self.places[request]][:k]) for request in requests]
+
+
+class Views:
+    """The parts of a trie that callers may see; remembered for the last of them."""
+
+    def __init__(self, trie: Trie, always: Collection[str]) -> None:
+        """`always`: keys that all may see."""
+        self._trie, self._always = trie, always
+        self._known: OrderedDict[Allowed, Pruned] = OrderedDict()
+
+    def of(self, allowed: Allowed) -> Pruned:
+        """What this caller may see."""
+        view = self._known.get(allowed)
+        if view is None:
+            view = self._known[allowed] = self._trie.pruned(lambda key: key in self._always or allowed.permits(key))
+            if len(self._known) > _CALLERS_KEPT:
+                self._known.popitem(last=False)
+        return view
 
 
 class OneOf:

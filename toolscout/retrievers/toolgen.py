@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolscout.errors import BadModel
-from toolscout.nn.decoding import Reading, Table
+from toolscout.nn.decoding import Nearer, Reading, Table
 from toolscout.nn.ids import KINDS, IdMaker, maker
 from toolscout.retrievers._atomic import Aware, Taught, WideRows, called, name_rows
 from toolscout.retrievers._atomic_choice import chosen, trial
@@ -31,23 +31,15 @@ _IDS_FOLDER, _TRAINED_FILE = "ids", "trained.json"
 
 @dataclass(frozen=True, slots=True)
 class ToolgenOptions(GenerativeOptions, EncoderOptions):
-    """`ids`: one new token a tool ("atomic"), its name ("semantic"), a number, or a path of clusters.
-
-    Of atomic ids: `similarity` is what the encoder's cosine of request and document counts beside what the language
-    model says, and `new_bonus` is added for tools that it was not trained with. Both are chosen on dev.
-    """
+    """`ids`: one new token a tool ("atomic"), its name ("semantic"), a number, or a path of clusters."""
 
     ids: Ids = "atomic"
-    similarity: float = 0.0
-    new_bonus: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse what cannot be trained with."""
         GenerativeOptions.__post_init__(self)
-        if self.ids not in get_args(Ids) or not (self.similarity >= 0 and self.new_bonus >= 0):
-            raise BadModel(
-                f"ids must be one of {', '.join(get_args(Ids))}; similarity and new_bonus 0 or more, got {self}"
-            )
+        if self.ids not in get_args(Ids):
+            raise BadModel(f"ids must be one of {', '.join(get_args(Ids))}, got {self.ids!r}")
 
 
 class Toolgen(Generative):
@@ -98,7 +90,9 @@ class Toolgen(Generative):
 
     def choose(self, data: Sequence[TrainingSet]) -> None:
         """What similarity counts, and what new tools get beside it: what finds most on dev."""
-        if self.atomic and not self.options.ranks_by_sets and any(one.dev for one in data):
+        if not self.atomic:
+            super().choose(data)
+        elif not self.options.ranks_by_sets and any(one.dev for one in data):
             found = [trial(self, self._wide_rows(), one) for one in data if one.dev]
             similarity, bonus = chosen(found)
             self.options = replace(self.options, similarity=similarity, new_bonus=bonus)
@@ -147,6 +141,9 @@ class Toolgen(Generative):
 
     def _scoring(self) -> Table:
         return self._wide_rows() if self._maker is None else self.words()
+
+    def _nearer(self, requests: Sequence[str]) -> Nearer | None:
+        return None if self.atomic else super()._nearer(requests)
 
     def _aware(self, reading: Reading, requests: Sequence[str]) -> Reading:
         if self._maker is not None:

@@ -6,8 +6,6 @@ each competes with the wrong ones alone, not with the others that are right.
 
 from __future__ import annotations
 
-import itertools
-import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,11 +20,10 @@ from torch.nn import functional
 from toolscout.nn.causal import Forked, Network
 from toolscout.training.checkpoint import Checkpoints
 from toolscout.training.loop import Report, Schedule, Trained, run
+from toolscout.training.sequences import Sequences
 
 Floats = NDArray[np.float32]
 _FAST = "tower."
-_BUCKETS = 20  # batches whose lessons are put in order of length together
-_CHUNK = {"cuda": 16_384, "cpu": 4_096}  # tokens that are in memory with all that their gradients need
 _GENERAL_TOKENS = 96
 
 
@@ -142,68 +139,42 @@ class Rows(torch.nn.Module):
         return self._start + self._mapped * (self._vectors @ self.map + self.bias) + kept * self.free
 
 
-class Task:
+class Task(Sequences[Lesson]):
     """One stage, as the loop trains it."""
 
     def __init__(self, network: Network, rows: Rows, stage: Stage, settings: Settings, judge: Judge | None) -> None:
         """`judge` scores the model on dev after each epoch; None trains to the end."""
-        self._network, self._rows, self._stage, self._settings, self._judge = network, rows, stage, settings, judge
-        self._chunk = settings.chunk or _CHUNK.get(network.device.type, _CHUNK["cpu"])
-        self._count = len(stage.lessons(0))
-        self._batches: list[list[Lesson]] = []
-        self.tokens, self.judging = 0, 0.0
+        super().__init__(network, stage.lessons, batch=settings.batch, seed=settings.seed, chunk=settings.chunk)
+        self._rows, self._settings, self._judge = rows, settings, judge
 
     def parameters(self) -> dict[str, torch.nn.Parameter]:
         """The adapters (or matrices) and the rows."""
         return {
-            **dict(self._network.named_parameters()),
+            **super().parameters(),
             **{f"{_FAST}{name}": parameter for name, parameter in self._rows.named_parameters()},
         }
 
-    def steps(self) -> int:
-        """Steps of one epoch."""
-        return math.ceil(self._count / self._settings.batch)
-
-    def begin(self, epoch: int, kept: Mapping[str, Tensor] | None = None) -> None:
-        """Shuffle; lessons of like length go together."""
-        lessons, size = self._stage.lessons(epoch), self._settings.batch
-        rng = np.random.default_rng([self._settings.seed, epoch])
-        order, batches = rng.permutation(len(lessons)).tolist(), []
-        for start in range(0, len(order), size * _BUCKETS):
-            few = sorted(order[start : start + size * _BUCKETS], key=lambda i: len(lessons[i].tokens))
-            batches += [few[place : place + size] for place in range(0, len(few), size)]
-        mixed = [batches[place] for place in rng.permutation(len(batches))]
-        # Joined requests with several ids make more lessons than others: the number of steps stays that of epoch 0.
-        steps = itertools.islice(itertools.cycle(mixed), self.steps())
-        self._batches = [[lessons[i] for i in few] for few in steps]
-
-    def kept(self) -> dict[str, Tensor]:
-        """Nothing: an epoch can be prepared again."""
-        return {}
-
     def step(self, epoch: int, step: int) -> Tensor:
-        """Learn from one batch, in parts where it is too large."""
+        """Learn from one batch, and go on as before on general texts."""
         self._rows.train()
-        total = torch.zeros((), device=self._network.device)
-        parts = self._parts(self._batches[step])
-        for part in parts:
-            loss = self._loss(part) * (len(part) / len(self._batches[step]))
-            loss.backward()  # type: ignore[no-untyped-call]
-            total += loss.detach()
+        total = super().step(epoch, step)
         if self._settings.mix and self._settings.general:
             loss = self._kept_language(epoch, step)
             loss.backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
-        self.tokens += sum(len(lesson.tokens) for lesson in self._batches[step])
         return total
 
-    def _parts(self, lessons: Sequence[Lesson]) -> list[list[Lesson]]:
-        parts: list[list[Lesson]] = [[]]
-        for lesson in sorted(lessons, key=lambda one: len(one.tokens)):
-            if parts[-1] and (len(parts[-1]) + 1) * len(lesson.tokens) > self._chunk:
-                parts.append([])
-            parts[-1].append(lesson)
-        return parts
+    def _length(self, one: Lesson) -> int:
+        return len(one.tokens)
+
+    def _parts(self, every: Sequence[Lesson]) -> list[list[Lesson]]:
+        """Those with branches apart: their mask takes memory by the square of the longest, as conversations are."""
+        forked = [len(one.branches) > 1 for one in every]
+        kinds = [[one for one, there in zip(every, forked, strict=True) if there is kind] for kind in (True, False)]
+        found: list[list[Lesson]] = []
+        for few in filter(None, kinds):
+            found += super()._parts(few)
+        return found
 
     def _loss(self, lessons: Sequence[Lesson]) -> Tensor:
         rows = self._rows()
@@ -247,21 +218,8 @@ class Task:
         )
         return functional.kl_div(now[:, : then.shape[1]], then, reduction="batchmean", log_target=True)
 
-    def validate(self) -> tuple[dict[str, float], dict[str, Tensor]]:
-        """Scores on dev, and the weights that reached them."""
-        weights = {name: parameter.detach().clone() for name, parameter in self.parameters().items()}
-        if self._judge is None:
-            return {}, weights
-        started = time.perf_counter()
-        scores = dict(self._judge(self._network, state(self._network, self._rows)))
-        self.judging += time.perf_counter() - started
-        return scores, weights
-
-    def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Put weights in place."""
-        with torch.no_grad():
-            for name, parameter in self.parameters().items():
-                parameter.copy_(weights[name])
+    def _scores(self) -> Mapping[str, float]:
+        return self._judge(self._network, state(self._network, self._rows)) if self._judge else {}
 
 
 def _wrong(logits: Tensor, right: Sequence[tuple[int, ...]]) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -144,14 +145,17 @@ class GenerativeOptions:
     its adapters, 0 trains all of its matrices. `begin`: a trained model of the same method, whose adapters (and map
     from documents to rows) training goes on from, such as one that was trained on other catalogues. `memorise`: epochs
     over the tools' documents before the `epochs` over requests; 0 leaves a stage out. `trajectories`: a file of
-    conversations with tools, gone through `agent_epochs` times. `rate` is how fast adapters learn, the ids' rows `pace`
-    times faster. `mix`: the share of requests that are joined with another one. `absent`: the share of the ids' rows
-    that have only what their documents say in a step, so that tools which come later are met. `sets`: write all tools
-    of a request one after another, in the `order` of their ids, or in any order: then what may come first ranks all
-    tools, as it does without sets. `no_tool`: a folder of prompts that need no tool, to
-    learn when none is needed; of a trained model its name. `instruct_mix`: how many general texts (those prompts) are
-    gone through for each lesson, on which the model has to go on as its base does. `request_tokens`: what is longer is
-    cut. `chunk`: tokens in memory at once, 0 picks it by device.
+    conversations with tools, gone through `agent_epochs` times. `rehearse`: the share of what requests teach, drawn
+    anew each epoch, that is gone through beside them, or it is forgotten; 0 is as published. `rate` is how fast
+    adapters learn, the ids' rows `pace` times faster. `mix`: the share of requests that are joined with another one.
+    `absent`: the share of the ids' rows that have only what their documents say in a step, so that tools which come
+    later are met. `sets`: write all tools of a request one after another, in the `order` of their ids, or in any order:
+    then what may come first ranks all tools, as it does without sets. `no_tool`: a folder of prompts that need no tool,
+    to learn when none is needed; of a trained model its name. `instruct_mix`: how many general texts (those prompts)
+    are gone through for each lesson, on which the model has to go on as its base does. `request_tokens`: what is longer
+    is cut. `chunk`: tokens in memory at once, 0 picks it by device. `similarity` is what the encoder's cosine of
+    request and document counts beside what the language model says, and `new_bonus` is added for tools that no training
+    request needed; both are chosen on dev.
     """
 
     base: str = ""
@@ -161,6 +165,7 @@ class GenerativeOptions:
     epochs: int = 6
     trajectories: str = ""
     agent_epochs: int = 1
+    rehearse: float = 1.0
     rate: float = 1e-3
     pace: float = 3.0
     batch: int = 64
@@ -173,11 +178,15 @@ class GenerativeOptions:
     request_tokens: int = 96
     chunk: int = 0
     patience: int = 0
+    similarity: float = 0.0
+    new_bonus: float = 0.0
     seed: int = 0
     device: str = "auto"
 
     def __post_init__(self) -> None:
         """Refuse what cannot be trained with."""
+        if not (self.similarity >= 0 and math.isfinite(self.new_bonus)):
+            raise BadModel(f"similarity must be 0 or more, and new_bonus a number, got {self}")
         if min(self.rank, self.memorise, self.epochs, self.agent_epochs, self.chunk, self.patience, self.seed) < 0:
             raise BadModel(
                 f"rank, memorise, epochs, agent_epochs, chunk, patience and seed must be 0 or more, got {self}"
@@ -188,8 +197,8 @@ class GenerativeOptions:
             raise BadModel(f"batch and request_tokens must be at least 1, rate and pace above 0, got {self}")
         if self.sets and self.trajectories:
             raise BadModel("a model writes sets or goes through trajectories, not both: they end alike; leave one out")
-        if not (0 <= self.mix <= 1 and 0 <= self.absent < 1 and 0 <= self.instruct_mix <= 1):
-            raise BadModel(f"mix and instruct_mix must be from 0 to 1, absent from 0 to below 1, got {self}")
+        if not (all(0 <= one <= 1 for one in (self.mix, self.instruct_mix, self.rehearse)) and 0 <= self.absent < 1):
+            raise BadModel(f"mix, instruct_mix and rehearse must be from 0 to 1, absent from 0 to below 1, got {self}")
 
     @property
     def ranks_by_sets(self) -> bool:

@@ -1,0 +1,127 @@
+"""Conversations: what is learned of them beside requests, and how they are gone on with."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.retrievers import generators
+from tests.retrievers.generators import STRANGE, made, opened
+from tests.retrievers.scenes import scenes
+from tests.toys import HashedWords
+from toolscout.conversations import FINISH, Script
+from toolscout.retrievers._generative_fit import Lessons, Plan, _hold, _material
+from toolscout.retrievers._generative_talk import called_tools, lessons, prompt, read_conversations
+from toolscout.retrievers._negatives import read_negatives
+from toolscout.retrievers._requests import Encoding
+from toolscout.retrievers.base import TrainingSet
+
+pytest.importorskip("torch", reason="training needs the extra 'train'")
+pytest.importorskip("onnx", reason="serving a language model needs the extra 'encoder'")
+
+DATA = scenes()
+REQUESTS = [text for _, text in DATA.split("test").requests[:6]]
+IDS = [tool.id for tool in DATA.tools]
+
+
+def asked(request: str) -> Any:
+    return Script(request).before_action()
+
+
+def test_conversations_are_gone_on_with() -> None:
+    retriever = opened("toolgen-agent")
+    called, answered, strange = (one.messages[0].content for one in generators.trajectories())
+    used = generators.trajectories()[0].tools[0].id
+    assert retriever.pick([asked(called), asked(answered)]) == [used, FINISH]
+    assert STRANGE.id not in retriever.ids()
+    retriever.add([STRANGE])  # which has the row that it learned
+    assert retriever.pick([asked(strange), asked(answered), asked(called)]) == [STRANGE.id, FINISH, used]
+    retriever.remove([STRANGE.id])
+    assert retriever.pick([]) == []
+    retriever.remove([used])
+    again = retriever.pick([asked(called), asked("anything else"), *[asked(text) for text in REQUESTS]])
+    assert set(again) <= {*IDS, FINISH} - {used}
+    assert retriever.pick([asked("word " * 600)]) == [None]  # more than it can read
+    retriever.remove(retriever.ids())
+    assert retriever.pick([asked(called)]) == [FINISH]
+    assert set(opened("toolgen-hierarchical").pick([asked(called)])) <= {*IDS}
+
+
+def test_the_model_says_whether_to_act_and_similarity_helps_to_say_how() -> None:
+    retriever = opened("toolgen-agent")
+    called, answered, _ = (one.messages[0].content for one in generators.trajectories())
+    retriever.options = replace(retriever.options, similarity=500.0)
+    (nearest,) = retriever.search([called], 1)[0]
+    assert nearest.tool_id != generators.trajectories()[0].tools[0].id
+    script = Script(called)
+    script.think("I look")  # the request is the first turn of the user's, not the last
+    found = retriever.pick([asked(called), asked(answered), script.before_action()])
+    assert found[:2] == [nearest.tool_id, FINISH]
+    assert found[2] in (nearest.tool_id, FINISH)
+
+
+def lessons_of(name: str, folder: Path, **changed: Any) -> tuple[Any, Lessons]:
+    retriever = made(name, trajectories="trajectories.jsonl", **changed)
+    data = [TrainingSet(DATA)]
+    material = _material(data, retriever.options, Encoding(HashedWords(), folder, None))
+    _hold(retriever, material)
+    plan = retriever.plan(material.vectors, [*material.gold, *((tool_id,) for tool_id in material.called)])
+    lessons = Lessons(retriever, plan, material, data)
+    lessons.stages(retriever.options)
+    return retriever, lessons
+
+
+@pytest.mark.parametrize(
+    "name", ["toolgen", "toolgen-semantic", "toolgen-numeric", "toolgen-hierarchical", "toolweaver"]
+)
+def test_tools_that_conversations_call_are_learned_like_those_that_requests_need(name: str, tmp_path: Path) -> None:
+    retriever, lessons = lessons_of(name, tmp_path, rehearse=0.0)
+    path = lessons._plan.paths[STRANGE.id]
+    assert path not in [one for tool_id, one in lessons._plan.paths.items() if tool_id != STRANGE.id]
+    talk = lessons.conversations(0)[2]
+    at = next(i for i in range(len(talk.tokens)) if tuple(talk.tokens[i : i + len(path)]) == path)
+    assert {(at - 1 + n, (token,)) for n, token in enumerate(path)} <= set(talk.right)
+    document = retriever.prompter().ask(STRANGE.document())
+    assert any(lesson.tokens[: len(document)] == document for lesson in lessons.documents(0))
+    assert sorted(retriever._rows.ids) == sorted(IDS)  # dev is asked among the tools of the dataset
+
+
+def test_a_tool_that_nobody_describes_is_read_as_text(tmp_path: Path) -> None:
+    record = {"conversations": [{"role": "user", "content": "go"}, {"role": "assistant", "content": "x/y"}]}
+    record["conversations"][1]["action"] = "x/y"
+    known = {"conversations": [record["conversations"][0], {"role": "assistant", "content": IDS[7], "action": IDS[7]}]}
+    path = tmp_path / "sharegpt.jsonl"
+    path.write_text("".join(json.dumps(one) + "\n" for one in (record, known)))
+    talks = read_conversations(path)
+    assert list(called_tools(talks, {IDS[7]: DATA.tools[7]})) == [IDS[7]]
+    retriever = opened("toolgen")
+    plan = Plan({IDS[7]: retriever.path(IDS[7])}, np.zeros((0, 1), np.float32), np.zeros((0, 1), np.float32))
+    (lesson,) = lessons(retriever, plan, talks, str(path))  # nothing is learned of the other
+    assert retriever.path(IDS[7])[0] in lesson.tokens
+
+
+def test_requests_are_rehearsed_beside_conversations(tmp_path: Path) -> None:
+    negative = [one for one in read_negatives(str(generators.home() / "prompts")) if one.split == "train"]
+    count = len(DATA.split("train").requests) + len(negative)
+    drawn = []
+    for rehearse, epochs, wanted in ((0.0, 2, 0), (0.25, 2, round(count / 4)), (1.0, 2, count), (1.0, 0, 0)):
+        _, lessons = lessons_of("toolgen", tmp_path, rehearse=rehearse, epochs=epochs)
+        assert [len(lessons.conversations(epoch)) for epoch in range(2)] == [3 + wanted] * 2
+        drawn.append([[lesson.tokens for lesson in lessons.conversations(epoch)] for epoch in range(2)])
+    assert drawn[1][0] != drawn[1][1]
+    assert [one[:3] for one in drawn[1]] == [drawn[0][0]] * 2
+
+
+def test_an_action_is_read_as_its_id() -> None:
+    retriever = opened("toolgen-agent")
+    script = Script("do it")
+    script.act(IDS[0])
+    tokens = retriever.base().chat([])
+    found = prompt(retriever, script.before_action())
+    assert retriever.path(IDS[0])[0] in found
+    assert found[-len(tokens) :] == tokens

@@ -1,0 +1,108 @@
+"""What tasks over sequences of tokens share: batches of like length, parts that fit into memory, dev, weights."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Generic, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from toolscout.nn.causal import Network
+
+_BUCKETS = 20  # batches whose sequences are put in order of length together
+_CHUNK = {"cuda": 16_384, "cpu": 4_096}  # tokens that are in memory with all that their gradients need
+
+One = TypeVar("One")
+
+
+class Sequences(Generic[One]):
+    """A task for the loop: one network that learns from sequences, which an epoch has anew."""
+
+    def __init__(
+        self, network: Network, of_epoch: Callable[[int], Sequence[One]], *, batch: int, seed: int, chunk: int = 0
+    ) -> None:
+        """`chunk`: tokens in memory at once, 0 picks it by device."""
+        self._network, self._of_epoch, self._batch, self._seed = network, of_epoch, batch, seed
+        self._chunk = chunk or _CHUNK.get(network.device.type, _CHUNK["cpu"])
+        self._count = len(of_epoch(0))
+        self._batches: list[list[One]] = []
+        self.tokens, self.judging = 0, 0.0
+
+    def _length(self, one: One) -> int:
+        """Tokens of one."""
+        raise NotImplementedError
+
+    def _loss(self, part: Sequence[One]) -> Tensor:
+        """The loss of some."""
+        raise NotImplementedError
+
+    def _weight(self, part: Sequence[One]) -> float:
+        """What the loss of some counts, against that of the rest of their batch."""
+        return len(part)
+
+    def _scores(self) -> Mapping[str, float]:
+        """Scores on dev, none where there is none."""
+        return {}
+
+    def parameters(self) -> dict[str, torch.nn.Parameter]:
+        """The adapters, or all matrices."""
+        return dict(self._network.named_parameters())
+
+    def steps(self) -> int:
+        """Steps of one epoch."""
+        return math.ceil(self._count / self._batch)
+
+    def begin(self, epoch: int, kept: Mapping[str, Tensor] | None = None) -> None:
+        """Shuffle; sequences of like length go together."""
+        every, size = self._of_epoch(epoch), self._batch
+        rng = np.random.default_rng([self._seed, epoch])
+        order, batches = rng.permutation(len(every)).tolist(), []
+        for start in range(0, len(order), size * _BUCKETS):
+            few = sorted(order[start : start + size * _BUCKETS], key=lambda i: self._length(every[i]))
+            batches += [few[place : place + size] for place in range(0, len(few), size)]
+        mixed = [batches[place] for place in rng.permutation(len(batches))]
+        # An epoch may have more sequences than another: the number of steps stays that of epoch 0.
+        steps = itertools.islice(itertools.cycle(mixed), self.steps())
+        self._batches = [[every[i] for i in few] for few in steps]
+
+    def kept(self) -> dict[str, Tensor]:
+        """Nothing: an epoch can be prepared again."""
+        return {}
+
+    def step(self, epoch: int, step: int) -> Tensor:
+        """Learn from one batch, in parts where it is too large."""
+        batch = self._batches[step]
+        total, whole = torch.zeros((), device=self._network.device), self._weight(batch)
+        for part in self._parts(batch):
+            loss = self._loss(part) * (self._weight(part) / whole)
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += loss.detach()
+        self.tokens += sum(map(self._length, batch))
+        return total
+
+    def _parts(self, every: Sequence[One]) -> list[list[One]]:
+        parts: list[list[One]] = [[]]
+        for one in sorted(every, key=self._length):
+            if parts[-1] and (len(parts[-1]) + 1) * self._length(one) > self._chunk:
+                parts.append([])
+            parts[-1].append(one)
+        return parts
+
+    def validate(self) -> tuple[dict[str, float], dict[str, Tensor]]:
+        """Scores on dev, and the weights that reached them."""
+        weights = {name: parameter.detach().clone() for name, parameter in self.parameters().items()}
+        started = time.perf_counter()
+        scores = dict(self._scores())
+        self.judging += time.perf_counter() - started
+        return scores, weights
+
+    def load(self, weights: Mapping[str, Tensor]) -> None:
+        """Put weights in place."""
+        with torch.no_grad():
+            for name, parameter in self.parameters().items():
+                parameter.copy_(weights[name])
