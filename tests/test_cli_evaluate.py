@@ -125,11 +125,11 @@ def test_rows_that_were_done_before_an_error_are_kept(
     opened = evaluation.open_retriever
     calls: list[str] = []
 
-    def failing(name: str, settings: Sequence[str] = ()) -> tuple[Retriever, str]:
+    def failing(name: str, settings: Sequence[str] = (), parts: Sequence[str] = ()) -> tuple[Retriever, str]:
         calls.append(name)
         if len(calls) > 3:
             raise BadModel("the model has gone")
-        return opened(name, settings)
+        return opened(name, settings, parts)
 
     monkeypatch.setattr(evaluation, "open_retriever", failing)
     out = tmp_path / "rows.jsonl"

@@ -66,11 +66,27 @@ class PastRequest:
 
     def __str__(self) -> str:
         """As shown to a person."""
-        shown = self.request if len(self.request) <= _SHOWN_CHARS else self.request[: _SHOWN_CHARS - 1] + "…"
+        shown = _shown(self.request)
         return f"used for “{shown}” {self.cosine:.2f}" if shown else f"used for a request like it {self.cosine:.2f}"
 
 
-Reason = ExactName | MatchedWords | Similarity | PastRequest
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The tool was found by a query that a language model, or a rule, made of the request."""
+
+    query: str
+    kind: Literal["asked"] = "asked"
+
+    def __str__(self) -> str:
+        """As shown to a person."""
+        return f"asked “{_shown(self.query)}”"
+
+
+Reason = ExactName | MatchedWords | Similarity | PastRequest | Asked
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 1] + "…"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +109,7 @@ class Answer:
 
     `need`: how likely the request is to need a tool at all. `fit`: how likely the best of these tools serves it. Below
     the threshold of the first the verdict is "no_tool_needed", else below that of the second "nothing_fits". None: not
-    forecast.
+    forecast. `asked`: the queries that were searched beside the request; the tools that one of them found say so.
     """
 
     request: str
@@ -106,11 +122,21 @@ class Answer:
     fit: float | None = None
     words_only: int = 0
     notes: tuple[str, ...] = ()
+    asked: tuple[str, ...] = ()
+
+    def groups(self) -> list[tuple[str, tuple[Hit, ...]]]:
+        """The tools to use by the query that found them, in order; those that the request found first, under ""."""
+        found: dict[str, list[Hit]] = {"": [], **{query: [] for query in self.asked}}
+        for hit in self.hits:
+            query = next((reason.query for reason in hit.reasons if isinstance(reason, Asked)), "")
+            found.setdefault(query, []).append(hit)
+        return [(query, tuple(hits)) for query, hits in found.items() if hits]
 
     def to_dict(self) -> dict[str, Any]:
         """JSON form."""
         return {
             "request": self.request,
+            "asked": list(self.asked),
             "verdict": self.verdict,
             "need": self.need,
             "fit": self.fit,

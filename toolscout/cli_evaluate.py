@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from toolscout._cli import comparing, evaluations, output
-from toolscout._cli.common import NONE, plural
+from toolscout._cli import comparing, evaluations, output, serving
+from toolscout._cli.common import NONE, LlmOption, ModelOption, PartsOption, SettingsOption, plural, rewriting
 from toolscout.errors import BadDataset
 
 if TYPE_CHECKING:
@@ -23,12 +23,17 @@ if TYPE_CHECKING:
 DEFAULT_SPLIT, DEFAULT_RETRIEVER = "test", "hybrid"
 
 
+benches = typer.Typer(invoke_without_command=True)
+
+
 def register(app: typer.Typer) -> None:
     """Add the commands to an app."""
     app.command()(evaluate)
     app.command()(comparing.compare)
     app.command()(comparing.inspect)
-    app.command()(bench)
+    benches.callback()(bench)
+    benches.command("serve")(serving.bench_serve)
+    app.add_typer(benches, name="bench")
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +72,10 @@ def evaluate(
             show_default=DEFAULT_RETRIEVER,
         ),
     ] = None,
-    option: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Set an option of the method; may be repeated.")
-    ] = None,
+    part: PartsOption = None,
+    option: SettingsOption = None,
+    llm: LlmOption = None,
+    model: ModelOption = None,
     measure: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME@K", help="A measure beside the usual ones, as recall@7; may be repeated."),
@@ -112,20 +118,18 @@ def evaluate(
 
     if rankings and json is None:
         raise typer.BadParameter("needs --json OUT, the file beside which they are written", param_hint="--rankings")
-    settings, retrievers = option or [], list(dict.fromkeys(retriever or [DEFAULT_RETRIEVER]))
-    if settings and len(retrievers) > 1:
-        raise typer.BadParameter("options are those of one method; name one --retriever", param_hint="--option")
+    retrievers, settings = _retrievers(retriever or [], option, part, llm, model)
     least = gate.gates(minimum or [])
     asked_for = measured.checked([*(measure or []), *(one.measure for one in least)])
     names = [name for name in asked_for if name not in measured.MEASURES]
     if json is not None:
         row.check_writable(json)
     runs = _planned(data, split or [], retrievers, mixed.read_mixture(no_tool) if no_tool else None)
-    _check(runs, settings, drop_seen)
+    _check(runs, settings, part or [], drop_seen)
     done: list[Evaluation] = []
     try:
         for one in runs:
-            done.append(_evaluated(one, settings, names, drop_seen))
+            done.append(_evaluated(one, settings, part or [], names, drop_seen))
             if len(runs) > 1:
                 output.note(evaluations.headline(done[-1]), label=f"{len(done)} of {len(runs)}")
             if json is not None:
@@ -136,6 +140,17 @@ def evaluate(
         if json is not None and done:
             output.note(f"{plural(len(done), 'row')} added to {json}", label="written")
     _judge(done, least)
+
+
+def _retrievers(
+    names: Sequence[str], option: list[str] | None, part: list[str] | None, llm: str | None, model: str | None
+) -> tuple[list[str], list[str]]:
+    """The retrievers, and the settings of the one that has some."""
+    distinct = list(dict.fromkeys(names))
+    if len(distinct) > 1 and (option or part or llm is not None or model is not None):
+        raise typer.BadParameter("options are those of one method; name one --retriever", param_hint="--option")
+    one, settings = rewriting(distinct[0] if distinct else None, option, llm, model)
+    return (distinct if len(distinct) > 1 else [one or DEFAULT_RETRIEVER]), settings
 
 
 def _planned(
@@ -175,12 +190,12 @@ def _found(text: str) -> tuple[str, Path, str]:
         return name, find_dataset(name), split
 
 
-def _check(runs: Sequence[_Run], settings: Sequence[str], drop_seen: bool) -> None:
+def _check(runs: Sequence[_Run], settings: Sequence[str], parts: Sequence[str], drop_seen: bool) -> None:
     """Open every retriever once, and refuse what its model has seen, before hours are spent on the others."""
     from toolscout.evaluation import overlap, run
 
     for name in dict.fromkeys(one.retriever for one in runs):
-        seen = run.seen_by(name, run.open_retriever(name, settings)[0])
+        seen = run.seen_by(name, run.open_retriever(name, settings, parts)[0])
         for one in runs:
             if one.retriever == name and drop_seen:
                 overlap.without(one.dataset, one.split, overlap.seen_ids(one.dataset, one.split, seen))
@@ -188,10 +203,12 @@ def _check(runs: Sequence[_Run], settings: Sequence[str], drop_seen: bool) -> No
                 overlap.refuse_seen(one.dataset, one.split, seen)
 
 
-def _evaluated(one: _Run, settings: Sequence[str], names: Sequence[str], drop_seen: bool) -> Evaluation:
+def _evaluated(
+    one: _Run, settings: Sequence[str], parts: Sequence[str], names: Sequence[str], drop_seen: bool
+) -> Evaluation:
     from toolscout.evaluation import history, overlap, run
 
-    opened, variant = run.open_retriever(one.retriever, settings)
+    opened, variant = run.open_retriever(one.retriever, settings, parts)
     with output.progress() as report:
         return run.evaluate(
             one.dataset,
@@ -199,7 +216,7 @@ def _evaluated(one: _Run, settings: Sequence[str], names: Sequence[str], drop_se
             opened,
             variant=variant,
             command=run.command_line(
-                one.name, overlap.base(one.split), one.retriever, settings, names, drop_seen, one.no_tool
+                one.name, overlap.base(one.split), one.retriever, settings, names, drop_seen, one.no_tool, parts
             ),
             measures=names,
             seen=run.seen_by(one.retriever, opened),
@@ -222,6 +239,7 @@ def _judge(done: Sequence[Evaluation], least: Sequence[Gate]) -> None:
 
 
 def bench(
+    ctx: typer.Context,
     sizes: Annotated[
         str, typer.Option(metavar="N,N,…", help="Numbers of tools: 464 is ToolLens, 46587 ToolBench, more is made up.")
     ] = "464,46587,1000000",
@@ -244,6 +262,8 @@ def bench(
     json: Annotated[Path | None, typer.Option(metavar="OUT", help="Append the rows to this .jsonl file.")] = None,
 ) -> None:
     """Measure index time, query time, memory and file sizes at several catalogue sizes."""
+    if ctx.invoked_subcommand:
+        return
     from toolscout.evaluation import row, speed
 
     if json is not None:

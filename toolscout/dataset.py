@@ -16,6 +16,8 @@ from toolscout.tool import Tool, clean_text
 
 Kind = Literal["use", "no_tool", "nothing_fits"]
 KINDS: tuple[str, ...] = get_args(Kind)
+WRITTEN = "synthetic"
+"""In a request's metadata: that nobody asked it, a language model wrote it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +37,8 @@ class Split:
 class Dataset:
     """Tools, requests and gold. `qrels` maps a split to its requests' gold tool ids; a request may have no gold.
 
-    `metadata` holds what is known of a request beside its text; its keys "kind", "split" and "scene" mean something
-    here. `scenes` are the published tool sets by scene id, empty where there are none.
+    `metadata` holds what is known of a request beside its text; its keys "kind", "split", "scene" and "synthetic" mean
+    something here. `scenes` are the published tool sets by scene id, empty where there are none.
     """
 
     name: str
@@ -131,6 +133,11 @@ class Dataset:
         qrels = self._qrels(name)
         return Split(name, [(request_id, self.requests[request_id]) for request_id in qrels], list(qrels.values()))
 
+    def gold_tools(self, split: str, *, written: bool) -> frozenset[str]:
+        """The tools that requests of a split need: those that a language model wrote, or those that were asked."""
+        rows = self._qrels(split).items()
+        return frozenset(i for key, gold in rows if bool(self._about(key).get(WRITTEN)) is written for i in gold)
+
     def goldless(self, split: str) -> list[tuple[str, str]]:
         """The requests that belong to a split by their metadata but need no tool, or find none that fits."""
         qrels = self._qrels(split)
@@ -202,6 +209,23 @@ class Dataset:
                 raise BadDataset(f"{self.name}: {tool.id} and {taken[corpus_id]} claim the corpus id {corpus_id}")
             taken[corpus_id] = tool.id
         return {tool_id: corpus_id for corpus_id, tool_id in taken.items()}
+
+
+def pooled(sets: Sequence[tuple[Dataset, str, str]]) -> Dataset:
+    """Some (dataset, train split, dev split or "") as one with the splits "train" and, where there is one, "dev".
+
+    Tools of one id are the same tool; requests are told apart by their set.
+    """
+    tools = {tool.id: tool for data, _, _ in sets for tool in data.tools}
+    requests: dict[str, str] = {}
+    qrels: dict[str, Qrels] = {"train": {}, "dev": {}}
+    for number, (data, train, dev) in enumerate(sets):
+        for role, split in (("train", train), ("dev", dev)):
+            for request_id, gold in data._qrels(split).items() if split else ():
+                key = f"{number}:{role}:{request_id}"
+                requests[key], qrels[role][key] = data.requests[request_id], gold
+    kept = {role: found for role, found in qrels.items() if found}
+    return Dataset(sets[0][0].name, list(tools.values()), requests, kept)
 
 
 def tool_from_row(row: Mapping[str, Any], namespace: str) -> Tool:

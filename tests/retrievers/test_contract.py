@@ -29,6 +29,7 @@ from toolscout.retrievers.hybrid import Hybrid, HybridOptions
 from toolscout.retrievers.masstool import Masstool
 from toolscout.retrievers.masstool_published import MasstoolPublished, MasstoolPublishedOptions
 from toolscout.retrievers.memory import Memory
+from toolscout.retrievers.rewrite import Rewrite, RewriteOptions
 from toolscout.tool import Tool
 
 # Those that rank the tools they were trained on alone: here catalogue(60).
@@ -81,6 +82,9 @@ def make(name: str) -> Retriever:
         return made
     if name == "hybrid":  # a shallow depth, so that small catalogues reach below it
         return Hybrid(HybridOptions(depth=7), [Bm25(), Dense(encoder=HashedWords())])
+    if name == "rewrite":  # by rules, which need no model
+        part = Hybrid(HybridOptions(depth=7), [Bm25(), Dense(encoder=HashedWords())])
+        return Rewrite(RewriteOptions(llm="rules", depth=7), [part])
     if name == "hybrid-rrf":
         return Hybrid(HybridOptions(fusion="rrf", depth=7), [Bm25(), Dense(encoder=HashedWords())])
     return method(name)()

@@ -239,3 +239,27 @@ def test_parts_that_find_no_gold_cannot_be_weighed(tmp_path: Path) -> None:
     table = scores(data, -1.0, 0)  # gold comes last
     with pytest.raises(BadDataset, match="no part finds any gold tool"):
         fitted([Scripted(table)], data, tmp_path, depth=1)
+
+
+def test_it_is_not_behind_its_best_part() -> None:
+    """One part is right among the first five but seldom first, another is sometimes sure and mostly wrong."""
+    random = np.random.default_rng(3)
+    asked = []
+    for _ in range(300):
+        wide, sure = random.uniform(0, 0.2, 30), random.uniform(0, 0.2, 30)
+        wide[:4] = 1 - random.uniform(0, 0.01, 4)  # the two gold ones, and two that are wrong
+        if random.random() < 0.5:
+            sure[0] = 1.0
+        else:
+            sure[random.integers(2, 30, 6)] = 1.0
+        is_gold = np.arange(30) < 2
+        ids = [tool.id for tool in TOOLS]
+        no_tool = np.zeros(30, bool)
+        asked.append(_fusion._Asked(ids, np.stack([wide, sure], 1), (ids[0], ids[1]), frozenset(), is_gold, no_tool))
+    solved, alone = np.array([0.5, 4.0]), np.array([1.0, 0.0])
+    refined = _fusion._refined(asked, solved, 2)
+    found = [
+        metrics.evaluate(*_fusion._ranked(asked, theta, 2), ["recall@5"])["recall@5"]
+        for theta in (solved, alone, refined)
+    ]
+    assert found[0] < found[1] <= found[2]

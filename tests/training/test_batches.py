@@ -13,7 +13,7 @@ from toolscout.dataset import Dataset
 from toolscout.errors import BadDataset
 from toolscout.nn.trainable import TrainableEncoder
 from toolscout.tool import Tool
-from toolscout.training.batches import Material, candidates, joined, shuffled
+from toolscout.training.batches import Material, by_catalogue, candidates, joined, shuffled
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +41,18 @@ def test_tools_with_equal_documents_are_one_row(encoder: TrainableEncoder) -> No
     made = Material.of(encoder, data, "train", "", unused=False, own=False)
     assert len(made.documents) == 2
     assert [rows.tolist() for rows in made.train.gold] == [[1], [1], [0, 1]]
+
+
+def test_sets_over_the_same_tools_are_one_so_that_these_compete(encoder: TrainableEncoder) -> None:
+    one, more = learnable(used=15), learnable("more", train=40, used=20)
+    other = Dataset("other", TOOLS[:3], {"a": "b"}, {"train": {"a": (TOOLS[0].id,)}})
+    sets = [(one, "train", "dev"), (other, "train", ""), (more, "train", "")]
+    both, left = by_catalogue(sets)
+    assert left == sets[1]
+    made = Material.of(encoder, *both, unused=False, own=False)
+    assert (len(made.train), made.dev and len(made.dev)) == (200, 40)
+    assert made.competing.tolist() == list(range(20))
+    assert by_catalogue(sets[:2]) == sets[:2]
 
 
 def test_a_split_to_train_on_must_be_named(encoder: TrainableEncoder) -> None:

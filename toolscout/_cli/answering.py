@@ -11,15 +11,30 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from toolscout import tenants
 from toolscout._cli import output
 from toolscout._cli.browsing import Shape
-from toolscout._cli.common import NONE, RetrieverOption, StoreOption, open_scout, open_store, plural, request_text
-from toolscout.answer import Allowed, Answer, Example
+from toolscout._cli.common import (
+    NONE,
+    LlmOption,
+    ModelOption,
+    PartsOption,
+    RetrieverOption,
+    SettingsOption,
+    StoreOption,
+    open_scout,
+    open_store,
+    plural,
+    request_text,
+    rewriting,
+)
+from toolscout.answer import Allowed, Answer, Example, Hit
 from toolscout.errors import BadRequest
 from toolscout.tool import Tool, namespace_of
 
 if TYPE_CHECKING:
     from toolscout.scout import Count, Scout
+    from toolscout.stores.base import Store
 
 CLOSEST = 3
 RequestArgument = Annotated[
@@ -47,6 +62,13 @@ def search(
     ] = "5",
     store: StoreOption = None,
     retriever: RetrieverOption = None,
+    part: PartsOption = None,
+    option: SettingsOption = None,
+    llm: LlmOption = None,
+    model: ModelOption = None,
+    grouped: Annotated[
+        bool, typer.Option("--grouped", help="Show the tools by what rewrite asked for: one group a sub-request.")
+    ] = False,
     namespace: Annotated[
         list[str] | None, typer.Option(metavar="NS", help="Search this namespace only; may be given again.")
     ] = None,
@@ -78,13 +100,15 @@ def search(
     if budget is not None and format in ("table", "json"):
         raise typer.BadParameter("it needs a vendor's --format", param_hint="--budget")
     count, text = _count(k), request_text(request)
-    with open_scout(ctx, store, retriever) as scout:
+    retriever, settings = rewriting(retriever, option, llm, model)
+    with open_scout(ctx, store, retriever, settings, part or ()) as scout:
         if need_threshold is not None:
             scout.need_options = replace(scout.need_options, threshold=need_threshold)
         if fit_threshold is not None:
             scout.fit_options = replace(scout.fit_options, threshold=fit_threshold)
-        answer = scout.search(text, count, _allowed(scout, namespace, principal))
-        _print(scout, answer, format, budget)
+        with tenants.asking(_tenant(scout.store, principal or "")):
+            answer = scout.search(text, count, _allowed(scout, namespace, principal))
+        _print(scout, answer, format, budget, grouped)
     if not answer.hits:
         raise typer.Exit(NONE)
 
@@ -117,7 +141,8 @@ def feedback(
     text = request_text(request)
     with open_store(ctx, store) as opened:
         opened.get([*(used or ()), *(rejected or ())])  # refuses ids that are not there
-        opened.add_feedback([Example(text, tuple(used or ()), tuple(rejected or ()), tenant=principal, source="cli")])
+        tenant = _tenant(opened, principal)
+        opened.add_feedback([Example(text, tuple(used or ()), tuple(rejected or ()), tenant=tenant, source="cli")])
     output.write(f"recorded: {plural(len(used or ()), 'tool')} used, {len(rejected or ()):,} rejected")
 
 
@@ -154,8 +179,8 @@ def revoke(
     _print_permissions(principal, now)
 
 
-def answer_lines(answer: Answer, tools: Mapping[str, Tool]) -> Iterator[RenderableType]:
-    """An answer for people: what it says first, then a table of the tools to use."""
+def answer_lines(answer: Answer, tools: Mapping[str, Tool], grouped: bool = False) -> Iterator[RenderableType]:
+    """An answer for people: what it says first, then a table of the tools to use, or one for each query."""
     forecasts = [
         f"{name} {chance:.2f}" for name, chance in (("need", answer.need), ("fit", answer.fit)) if chance is not None
     ]
@@ -164,24 +189,30 @@ def answer_lines(answer: Answer, tools: Mapping[str, Tool]) -> Iterator[Renderab
     yield Text(" · ").join([Text(*verdict), *map(Text, about)])
     for line in answer.notes:
         yield output.shown(f"note: {line}", "yellow")
-    if answer.hits:
-        yield _table(answer, tools)
+    if answer.asked and not grouped:
+        yield output.shown("asked: " + " · ".join(f"“{query}”" for query in answer.asked), "dim")
+    if answer.hits and grouped:
+        for query, hits in answer.groups():
+            yield output.shown(query or answer.request, "bold")
+            yield _table(hits, tools, [answer.hits.index(hit) + 1 for hit in hits])
+    elif answer.hits:
+        yield _table(answer.hits, tools, range(1, len(answer.hits) + 1))
     elif answer.considered:
         yield output.shown("closest: " + ", ".join(hit.tool_id for hit in answer.considered[:CLOSEST]), "dim")
 
 
-def print_answer(console: Console, answer: Answer, tools: Sequence[Tool]) -> None:
+def print_answer(console: Console, answer: Answer, tools: Sequence[Tool], grouped: bool = False) -> None:
     """Print answer_lines."""
-    for line in answer_lines(answer, {tool.id: tool for tool in tools}):
+    for line in answer_lines(answer, {tool.id: tool for tool in tools}, grouped):
         console.print(line)
 
 
-def _table(answer: Answer, tools: Mapping[str, Tool]) -> Table:
+def _table(hits: Sequence[Hit], tools: Mapping[str, Tool], ranks: Sequence[int]) -> Table:
     from toolscout.wire import first_sentence
 
     made = output.table("#", "tool", "score", "why", grow="tool")
     made.columns[3].max_width = 30
-    for rank, hit in enumerate(answer.hits, 1):
+    for rank, hit in zip(ranks, hits, strict=True):
         description = first_sentence(tools[hit.tool_id].description[: output.MAX_SHOWN_CHARS])
         cell = Text.assemble((output.shown(hit.tool_id).plain, "bold"), "\n", (output.shown(description).plain, "dim"))
         why = "; ".join(map(str, hit.reasons))
@@ -189,9 +220,9 @@ def _table(answer: Answer, tools: Mapping[str, Tool]) -> Table:
     return made
 
 
-def _print(scout: Scout, answer: Answer, format: Shape, budget: int | None) -> None:
+def _print(scout: Scout, answer: Answer, format: Shape, budget: int | None, grouped: bool) -> None:
     if format == "table":
-        print_answer(output.stdout(), answer, scout.tools(answer))
+        print_answer(output.stdout(), answer, scout.tools(answer), grouped)
     elif format == "json":
         tools = [{"id": tool.id, **tool.to_record()} for tool in scout.tools(answer)]
         output.print_json({**answer.to_dict(), "tools": tools})
@@ -217,6 +248,12 @@ def _allowed(scout: Scout, namespaces: list[str] | None, principal: str | None) 
         return Allowed.of(namespaces)
     within = frozenset(namespaces)
     return Allowed.of(granted.namespaces & within, (i for i in granted.ids if namespace_of(i) in within))
+
+
+def _tenant(store: Store, principal: str) -> str:
+    """Whose feedback a principal gives and hears: its own, unless it was said otherwise when its key was made."""
+    known = store.principal(principal)
+    return known.tenant if known else principal
 
 
 def _named(namespaces: list[str] | None, tools: list[str] | None) -> Allowed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -31,6 +32,34 @@ RetrieverOption = Annotated[
     typer.Option(
         "--retriever", metavar="NAME|FOLDER", help="A method by name, or a model folder.", show_default="hybrid"
     ),
+]
+PartsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--part",
+        metavar="NAME|FOLDER",
+        help="What hybrid fuses, or the one retriever that rewrite searches with; may be repeated.",
+        show_default="hybrid: bm25, dense; rewrite: hybrid",
+    ),
+]
+SettingsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option",
+        metavar="KEY=VALUE",
+        help="Set an option of the method, PART.KEY=VALUE one of a part; may be repeated.",
+    ),
+]
+LlmOption = Annotated[
+    str | None,
+    typer.Option(
+        "--llm",
+        metavar="URL|FOLDER|smollm2|rules",
+        help="Have this language model rewrite requests: --retriever rewrite --option llm=…",
+    ),
+]
+ModelOption = Annotated[
+    str | None, typer.Option("--model", metavar="NAME", help="The model to ask at the URL of --llm.")
 ]
 IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Tools by id: namespace/name.")]
 
@@ -86,12 +115,35 @@ def open_store(ctx: typer.Context, given: Path | None) -> Store:
     return stores.open_store(path)
 
 
-def open_scout(ctx: typer.Context, given: Path | None, retriever: str | None = None) -> Scout:
+def open_scout(
+    ctx: typer.Context,
+    given: Path | None,
+    retriever: str | None = None,
+    settings: Sequence[str] = (),
+    parts: Sequence[str] = (),
+) -> Scout:
     """The catalogue with the index that answers."""
     path = existing_path(ctx, given)
     from toolscout.scout import DEFAULT_RETRIEVER, Scout
 
-    return Scout.open(path, retriever or DEFAULT_RETRIEVER)
+    if not settings and not parts:
+        return Scout.open(path, retriever or DEFAULT_RETRIEVER)
+    from toolscout.evaluation.run import open_retriever
+
+    return Scout.open(path, open_retriever(retriever or DEFAULT_RETRIEVER, settings, parts)[0])
+
+
+def rewriting(
+    retriever: str | None, settings: Sequence[str] | None, llm: str | None, model: str | None
+) -> tuple[str | None, list[str]]:
+    """The retriever and its settings, with what --llm and --model say."""
+    told = {"llm": llm, "model": model}
+    given = [f"{key}={value}" for key, value in told.items() if value is not None]
+    if not given:
+        return retriever, list(settings or ())
+    if retriever not in (None, "rewrite"):
+        raise typer.BadParameter("they are for --retriever rewrite", param_hint="--llm, --model")
+    return "rewrite", [*(settings or ()), *given]
 
 
 def request_text(given: str) -> str:

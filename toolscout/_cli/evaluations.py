@@ -132,6 +132,17 @@ def _notes(one: Evaluation, names: Sequence[str], several: bool) -> None:
         output.note(
             f"{about}{one.row.failed:,} requests failed and score 0; the first, {first.request_id}: {first.error}"
         )
+    if one.row.timing.get("llm_calls") or one.row.timing.get("llm_failed"):
+        output.note(about + _costs(one), label="language model")
     absent = [name for name in names if name not in one.row.metrics]
     if absent:
         output.note(f"{about}there is nothing here to measure {', '.join(absent)} on")
+
+
+def _costs(one: Evaluation) -> str:
+    """What was asked of a language model."""
+    timing = one.row.timing
+    told = f"{timing['llm_calls']:,} calls, {timing['llm_prompt_tokens']:,} tokens read, "
+    told += f"{timing['llm_completion_tokens']:,} written; {timing['rewritten']:,} requests rewritten"
+    told += f"; cost {timing['llm_cost']:.4f}" if timing["llm_cost"] else ""
+    return told + (f"; {timing['llm_failed']:,} calls failed: {timing['llm_problem']}" if timing["llm_failed"] else "")

@@ -28,21 +28,23 @@ def train(
         str,
         typer.Option(
             metavar="NAME",
-            help="hybrid, dense, memory, centroid, masstool, colt, masstool_published, toolgen, toolweaver.",
+            help="hybrid, dense, memory, centroid, masstool, colt, masstool_published, toolgen, toolweaver, rewrite.",
         ),
     ] = "hybrid",
     part: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME|FOLDER",
-            help="What hybrid fuses: methods, which are trained too, or models that are taken as they are.",
-            show_default="bm25, memory, dense",
+            help="What hybrid fuses: methods, which are trained too, or models that are taken as they are. What "
+            "rewrite searches with: one, as it is.",
+            show_default="hybrid: bm25, memory, dense; rewrite: hybrid",
         ),
     ] = None,
     option: Annotated[
         list[str] | None,
         typer.Option(
-            metavar="KEY=VALUE", help="Set an option of the method (for hybrid PART.KEY=VALUE sets one of a part)."
+            metavar="KEY=VALUE",
+            help="Set an option of the method (for hybrid and rewrite PART.KEY=VALUE sets one of a part).",
         ),
     ] = None,
     no_tool: Annotated[

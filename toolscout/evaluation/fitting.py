@@ -4,31 +4,21 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import fields
 from itertools import product
 from pathlib import Path
-from typing import Any, cast
 
 from toolscout.dataset import Dataset
 from toolscout.errors import BadDataset, BadModel, Leak
+from toolscout.evaluation import making
 from toolscout.evaluation.run import DATA_FOLDER, find_dataset
-from toolscout.evaluation.settings import with_settings
-from toolscout.retrievers.base import (
-    MODEL_FILE,
-    Retriever,
-    Trainable,
-    TrainedOn,
-    TrainingSet,
-    available,
-    load_model,
-    method,
-)
+from toolscout.retrievers.base import MODEL_FILE, Trainable, TrainedOn, TrainingSet, available, method
 
 DEFAULT_PARTS = ("bm25", "memory", "dense")
 _NO_TOOL = "no_tool"
-# What an interrupted training leaves: checkpoints, encoded texts, parts of a hybrid.
-_INTERRUPTED = re.compile(r"training|encoded|\d+-\w+")
+# What an interrupted training leaves: checkpoints, encoded texts, a generator, parts of a hybrid.
+_INTERRUPTED = re.compile(r"training|encoded|generator|\d+-\w+")
 
 
 def check_out(folder: Path) -> None:
@@ -67,7 +57,8 @@ def _training_set(text: str) -> TrainingSet:
         family = splits[0]
         splits = [f"{family}.train", f"{family}.dev" if f"{family}.dev" in there else ""]
     train, dev = (*splits, "")[:2]
-    return TrainingSet(Dataset.load(folder, [split for split in (train, dev) if split]), train, dev)
+    loaded = Dataset.load(folder, [split for split in (train, dev) if split])
+    return TrainingSet(loaded, train, dev, TrainedOn.load(folder))  # of a folder of written requests: who wrote them
 
 
 def with_prompts(
@@ -106,44 +97,8 @@ def _takes_prompts(name: str) -> bool:
 
 
 def made(retriever: str, parts: Sequence[str], settings: Sequence[str]) -> Trainable:
-    """An untrained retriever with these options; for hybrid, of these parts."""
-    if retriever not in available():
-        raise BadModel(f"there is no retriever called {retriever!r}; choose one of {', '.join(sorted(available()))}")
-    if retriever != "hybrid":
-        if parts:
-            raise BadModel(f"{retriever} has no parts; leave --part out, or train hybrid")
-        found = _made(retriever, settings)
-    else:
-        found = _hybrid(parts or DEFAULT_PARTS, settings)
+    """An untrained retriever with these options; for hybrid and rewrite, of these parts."""
+    found = making.made(retriever, parts or (DEFAULT_PARTS if retriever == "hybrid" else ()), settings)
     if not isinstance(found, Trainable):
         raise BadModel(f"{retriever} learns nothing: it can be used as it is")
     return found
-
-
-def _hybrid(parts: Sequence[str], settings: Sequence[str]) -> Retriever:
-    own = [setting for setting in settings if "." not in setting.partition("=")[0]]
-    theirs: dict[str, list[str]] = {}
-    for setting in settings:
-        name, dot, rest = setting.partition(".")
-        if setting not in own and dot:
-            theirs.setdefault(name, []).append(rest)
-    unknown = set(theirs) - {part for part in parts if part in available()}
-    if unknown:
-        raise BadModel(f"no part is called {', '.join(sorted(unknown))}; the parts are: {', '.join(parts)}")
-    opened = [_made(p, theirs.get(p, [])) if p in available() else _opened(p) for p in parts]
-    kind = cast(Callable[..., Retriever], method("hybrid"))
-    default = cast(Any, method("hybrid"))().options if own else None
-    return kind(with_settings(default, "hybrid", own) if default else None, opened)
-
-
-def _opened(part: str) -> Retriever:
-    if not Path(part).is_dir():
-        raise BadModel(f"there is no part {part!r}; name one of {', '.join(sorted(available()))}, or a model folder")
-    return load_model(Path(part))
-
-
-def _made(name: str, settings: Sequence[str]) -> Retriever:
-    empty = method(name)()
-    if not settings:
-        return empty
-    return cast(Callable[..., Retriever], type(empty))(with_settings(empty.options, name, settings))

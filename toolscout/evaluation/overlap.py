@@ -74,7 +74,8 @@ def new_tools(dataset: Dataset, split: str, seen: TrainedOn) -> frozenset[str] |
     """The gold tools of a split that are new; None where new and known are not told apart.
 
     On a split of unseen tools they are those that its training split does not have, less what the model was trained on
-    all the same. On any other split they are those that a trained model was not trained on.
+    all the same. On any other split they are those that a trained model was not trained on. A tool for which there were
+    only requests that a language model wrote is new: nobody had asked for it.
     """
     train = sibling(split)
     if train is not None and train in dataset.splits:
@@ -83,7 +84,8 @@ def new_tools(dataset: Dataset, split: str, seen: TrainedOn) -> frozenset[str] |
         new = frozenset(tool_id for gold in dataset.split(split).gold for tool_id in gold)
     else:
         return None
-    known = {tool.id for tool in dataset.tools if tool.id in new and tool.digest() in seen.tools} if seen.tools else ()
+    asked = seen.tools - seen.written
+    known = {tool.id for tool in dataset.tools if tool.id in new and tool.digest() in asked} if asked else ()
     return new.difference(known) or None
 
 

@@ -6,10 +6,10 @@ import os
 import shlex
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -19,12 +19,12 @@ from toolscout.evaluation import overlap
 from toolscout.evaluation._vectors import cached_vectors, encoder_of
 from toolscout.evaluation.asked import DEPTH, Asked
 from toolscout.evaluation.history import Fitted
+from toolscout.evaluation.making import made
 from toolscout.evaluation.measured import CUTOFFS, MEASURES, checked, depth_of, measured
 from toolscout.evaluation.row import Row, provenance, variant_of
-from toolscout.evaluation.settings import with_settings
 from toolscout.evaluation.sized import with_sets
 from toolscout.nn.language import DEVICE_VARIABLE
-from toolscout.retrievers.base import Foresighted, Options, Retriever, TrainedOn, load_model, method, trained_on
+from toolscout.retrievers.base import Foresighted, Retriever, TrainedOn, load_model, trained_on
 from toolscout.scout import Progress, Scout
 from toolscout.stores.sqlite import SqliteStore
 
@@ -85,24 +85,31 @@ def load_split(folder: Path, split: str) -> Dataset:
     return load_splits(folder, [split])
 
 
-def open_retriever(name: str, settings: Sequence[str] = ()) -> tuple[Retriever, str]:
-    """A retriever by a method's name, with options as "key=value", or out of a model folder; and its variant."""
+def open_retriever(name: str, settings: Sequence[str] = (), parts: Sequence[str] = ()) -> tuple[Retriever, str]:
+    """A retriever by a method's name, with options as "key=value" and parts, or out of a model folder; its variant."""
     if Path(name).is_dir():
-        if settings:
-            raise BadModel(f"{name} is a model folder and has its options in it; leave --option out")
+        if settings or parts:
+            wrong = "--option" if settings else "--part"
+            raise BadModel(f"{name} is a model folder and has its options and parts in it; leave {wrong} out")
         loaded = load_model(Path(name))
         return loaded, Path(name).resolve().name  # what it was made with stands in the row
-    made = method(name)()
-    if settings:
-        options = with_settings(made.options, name, settings)
-        made = cast(Callable[[Options], Retriever], type(made))(options)
-    return made, variant_of(made.options)
+    found = made(name, parts, settings)
+    own = variant_of(found.options)
+    over = [Path(part).resolve().name if Path(part).is_dir() else part for part in parts]
+    return found, "_".join([*over, own] if own != "default" or not over else over)
 
 
 def seen_by(name: str, retriever: Retriever) -> TrainedOn:
-    """All that what open_retriever opened has seen: as its folder says, and that of its encoder."""
-    seen = trained_on(Path(name)) if Path(name).is_dir() else TrainedOn()
+    """All that what open_retriever opened has seen: as its folder says, and that of its parts and its encoder."""
+    seen = trained_on(Path(name)) if Path(name).is_dir() else _seen(retriever)
     return seen | overlap.encoder_history(encoder_of(retriever))
+
+
+def _seen(retriever: Any) -> TrainedOn:
+    seen: TrainedOn = getattr(retriever, "_seen", TrainedOn())
+    for part in getattr(retriever, "parts", ()):
+        seen |= _seen(part)
+    return seen
 
 
 def evaluate(
@@ -131,6 +138,9 @@ def evaluate(
         overlap.refuse_seen(dataset, split, seen)
     dataset = overlap.without(dataset, split, dropped)
     new_tools, depth = overlap.new_tools(dataset, split, seen), depth_of(names)
+    costs = getattr(retriever, "take_costs", dict)
+    costs()  # what it did before is not what this costs
+    getattr(retriever, "wait_longer", lambda: None)()
     asked, index_s, cached = _asked(dataset, split, retriever, depth, cache, progress)
     found, seed = measured(asked, names, new_tools), getattr(retriever.options, "seed", None)
     named = variant or variant_of(retriever.options)
@@ -144,7 +154,7 @@ def evaluate(
         seed=fitted.seed if seed is None else seed,
         metrics=found.metrics,
         intervals=found.intervals,
-        timing=_timing(asked, index_s, cached, fitted, not _at_once(retriever)),
+        timing=_timing(asked, index_s, cached, fitted, not _at_once(retriever)) | costs(),
         params=getattr(encoder, "parameters", 0) + getattr(retriever, "language_parameters", 0),
         encoder=encoder.fingerprint if encoder else None,
         requests=len(asked),
@@ -198,9 +208,11 @@ def command_line(
     measures: Sequence[str] = (),
     drop_seen: bool = False,
     no_tool: str = "",
+    parts: Sequence[str] = (),
 ) -> str:
     """The command that makes the row again, without the paths of one machine."""
     words = ["toolscout", "evaluate", Path(dataset).name, "--split", split, "--retriever", Path(retriever).name]
+    words += [word for part in parts for word in ("--part", Path(part).name)]
     words += [word for setting in settings for word in ("--option", setting)]
     words += [word for name in measures for word in ("--measure", name)]
     words += ["--no-tool", no_tool] if no_tool else []

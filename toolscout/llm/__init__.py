@@ -18,10 +18,10 @@ def open_llm(
 ) -> LanguageModel:
     """Open a language model.
 
-    "" or "smollm2" is SmolLM2 on this machine, a Hugging Face folder or a GGUF file another one: `batch` rows at once
-    (by default as many as suit the machine), `seed` for what is drawn, and in torch where $TOOLSCOUT_DEVICE names a
-    device. A URL is an OpenAI-compatible endpoint, which needs `model` and takes `options`; "scripted:FILE" reads its
-    lines. A model folder of toolscout's own is opened by agent.models.
+    "" or "smollm2" is SmolLM2 on this machine, a Hugging Face folder, a GGUF file or the folder of a trained generator
+    another one: `batch` rows at once (by default as many as suit the machine), `seed` for what is drawn, and in torch
+    where $TOOLSCOUT_DEVICE names a device. A URL is an OpenAI-compatible endpoint, which needs `model` and takes
+    `options`; "scripted:FILE" reads its lines. A model folder of toolscout's own is opened by agent.models.
     """
     if spec.startswith(("http://", "https://")):
         from toolscout.llm.endpoint import Endpoint
@@ -37,6 +37,9 @@ def open_llm(
         raise BadRequest(
             f"{spec} is no language model; name a folder or .gguf file, an endpoint's URL, scripted:FILE, or smollm2"
         )
+    from toolscout.llm.generator import is_generator, open_generator
     from toolscout.llm.local import Local
 
+    if is_generator(spec):
+        return open_generator(spec, batch=batch, seed=seed)
     return Local.open("" if spec == "smollm2" else spec, batch=batch, seed=seed)

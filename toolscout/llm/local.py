@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 from tokenizers import Tokenizer
@@ -16,6 +17,10 @@ from toolscout.llm.base import Completion, Conversation, Outcome, Schemas, check
 from toolscout.llm.filling import Filling, Tokens, Vocabulary
 from toolscout.nn.decoding import Writer
 from toolscout.nn.engine import device_name
+
+if TYPE_CHECKING:
+    from toolscout.nn.adapters import Adapter
+    from toolscout.nn.language import Base
 
 _MAX_FILLINGS = 1024
 _ON_CPU, _ON_DEVICE = 16, 1024  # rows that are written at once; a device cuts what does not fit into its memory
@@ -90,13 +95,27 @@ class Local:
 
         It runs on ONNX Runtime, or in torch on the device that $TOOLSCOUT_DEVICE names.
         """
-        from toolscout.nn.engine import open_engine
-        from toolscout.nn.language import TokenTable, open_base
+        from toolscout.nn.language import open_base
 
-        base = open_base(reference)
+        return cls.of(open_base(reference), batch=batch, seed=seed)
+
+    @classmethod
+    def of(cls, base: Base, adapter: Adapter | None = None, *, batch: int | None = None, seed: int = 0) -> Local:
+        """Serve a base language model, with what a training learned where there is an `adapter`."""
+        from toolscout.nn.engine import open_engine
+        from toolscout.nn.language import TokenTable
+
         weights = base.weights()
+        if adapter is not None:
+            weights = adapter.applied(base.architecture, weights)
         writer = open_engine(base.architecture, weights, TokenTable.of(weights))
         return cls(writer, base, batch=batch, seed=seed)
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers the model has; 0 where its sizes are not told."""
+        shapes: Mapping[str, tuple[int, ...]] = getattr(self._speaker.architecture, "shapes", dict)()
+        return sum(map(math.prod, shapes.values()))
 
     def _chat(self, messages: Conversation) -> list[int]:
         return self._speaker.chat([(one.role, one.content) for one in messages])

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from toolscout._beir_files import Qrels
 from toolscout.answer import Example
-from toolscout.dataset import Dataset, request_digest
+from toolscout.dataset import Dataset, pooled, request_digest
 from toolscout.errors import BadModel, MissingExtra
 from toolscout.nn.encoder import Encoder
 from toolscout.nn.need import NeedHead
@@ -24,7 +24,6 @@ from toolscout.prompts import Prompt
 from toolscout.retrievers._negatives import DEV as _DEV
 from toolscout.retrievers._negatives import TRAIN as _TRAIN
 from toolscout.retrievers._negatives import read_negatives, seen_with
-from toolscout.retrievers._past import Past
 from toolscout.retrievers._requests import MAX_REQUEST_CHARS, Encoding, train_examples
 from toolscout.retrievers._tower import ENCODER_FOLDER, TowerRetriever
 from toolscout.retrievers._tower_choice import Choice, DevScores, choose
@@ -68,18 +67,8 @@ def material(data: Sequence[TrainingSet]) -> Material:
     """Put training sets together; ids of requests are told apart by their set. A scene is a set of tools."""
     if not data:
         raise BadModel("name at least one dataset to train on")
-    tools = {tool.id: tool for one in data for tool in one.dataset.tools}
-    requests: dict[str, str] = {}
-    qrels: dict[str, Qrels] = {_TRAIN: {}, _DEV: {}}
-    for number, one in enumerate(data):
-        for role, split in ((_TRAIN, one.train), (_DEV, one.dev)):
-            if split:
-                part = one.dataset.split(split)
-                for (request_id, text), gold in zip(part.requests, part.gold, strict=True):
-                    key = f"{number}:{role}:{request_id}"
-                    requests[key], qrels[role][key] = text, gold
-    kept = {role: found for role, found in qrels.items() if found}
-    dataset = Dataset(data[0].dataset.name, list(tools.values()), requests, kept)
+    dataset = pooled([(one.dataset, one.train, one.dev) for one in data])
+    kept = dataset.qrels
     by_digest: dict[str, int] = {}
     rows = {tool.id: by_digest.setdefault(tool.digest(), len(by_digest)) for tool in dataset.tools}
     train, dev = (_golds(kept.get(role, {}), rows) for role in (_TRAIN, _DEV))
@@ -277,7 +266,7 @@ def _gathered(
     touched = np.flatnonzero(np.abs(terms).sum(1))
     by_row = {row: terms[row] for row in touched.tolist()}
     retriever._terms = {tool_id: by_row[row] for tool_id, row in both.rows.items() if row in by_row}
-    retriever._past, retriever._views = Past(retriever.options.keep), {}
+    retriever._past, retriever._views = retriever._silence(), {}
     examples = train_examples(data)
     if parts.around.neighbours:
         retriever._past.add(examples, vectors.requests.astype(np.float16).astype(np.float32))

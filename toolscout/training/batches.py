@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from toolscout.dataset import Dataset
+from toolscout.dataset import Dataset, pooled
 from toolscout.errors import BadDataset
 from toolscout.nn.trainable import TrainableEncoder
 
@@ -78,6 +78,21 @@ class Material:
             new=new,
             hard=[],
         )
+
+
+def by_catalogue(sets: Sequence[tuple[Dataset, str, str]]) -> list[tuple[Dataset, str, str]]:
+    """Sets over the very same tools become one, as real requests and those written for the same catalogue.
+
+    So all of their tools compete with each other, whichever set asks for them.
+    """
+    groups: dict[frozenset[tuple[str, str]], list[tuple[Dataset, str, str]]] = {}
+    for one in sets:
+        groups.setdefault(frozenset((tool.id, tool.digest()) for tool in one[0].tools), []).append(one)
+    found = []
+    for few in groups.values():
+        made = pooled(few) if len(few) > 1 else few[0][0]
+        found.append((made, "train", "dev" if "dev" in made.qrels else "") if len(few) > 1 else few[0])
+    return found
 
 
 def _requests(encoder: TrainableEncoder, dataset: Dataset, split: str, row_of: dict[str, int]) -> Requests:

@@ -14,7 +14,7 @@ from toolscout import metrics
 from toolscout.dataset import Dataset
 from toolscout.nn.trainable import TrainableEncoder
 from toolscout.training import losses
-from toolscout.training.batches import Ints, Material, candidates, joined, shuffled
+from toolscout.training.batches import Ints, Material, by_catalogue, candidates, joined, shuffled
 from toolscout.training.checkpoint import Checkpoints
 from toolscout.training.loop import Report, Schedule, Trained, pick_device, run
 from toolscout.training.options import LearningOptions
@@ -59,7 +59,8 @@ def learn(
     torch.manual_seed(options.seed)
     encoder = TrainableEncoder(source, device)
     materials = [
-        Material.of(encoder, data, train, dev, unused=options.unused, own=options.own > 0) for data, train, dev in sets
+        Material.of(encoder, data, train, dev, unused=options.unused, own=options.own > 0)
+        for data, train, dev in by_catalogue(sets)
     ]
     task = EncoderTask(encoder, materials, options)
     checkpoints = Checkpoints(folder / "training", identity)

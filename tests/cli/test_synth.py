@@ -1,0 +1,101 @@
+"""toolscout synth and synth-train: from a catalogue to a dataset that every method can be trained on."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from cli_samples import Run
+
+from tests.nn.tiny_llama import tiny_llama
+from tests.synth.shop import IDS, WORDS, asked
+from tests.toys import HashedWords
+from tests.training.learnable import tiny_source
+from toolscout.dataset import Dataset
+from toolscout.retrievers.base import trained_on
+
+SCRIPT = [{"when": f'1. "{name}" of', "text": f"{words}, my friend"} for name, words in WORDS.items()]
+
+
+@pytest.fixture
+def ready(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """As run, with an encoder that runs anywhere, a dataset `shop` and a script that writes."""
+    monkeypatch.setattr("toolscout.nn.encoder.Encoder.load", HashedWords.load)
+    asked().save(tmp_path / "shop")
+    (tmp_path / "script.jsonl").write_text("".join(json.dumps(line) + "\n" for line in SCRIPT))
+    return run
+
+
+def written(run: Run, *words: object, out: str = "synth") -> str:
+    done = run("synth", *words, "--llm", "scripted:script.jsonl", "--out", out)
+    assert done.exit_code == 0, done.output
+    return done.stdout + done.stderr
+
+
+def test_requests_for_new_tools(ready: Run, tmp_path: Path) -> None:
+    said = written(ready, "shop:unseen_tool", "--for", "new", "--per-tool", "1", "--round-trip", "0", "--tries", "1")
+    made = Dataset.load(tmp_path / "synth")
+    new = {IDS[name] for name in ("list_regions", "cancel_stay", "headlines")}
+    assert {about["for"] for about in made.metadata.values()} == new
+    assert "train on it: toolscout train shop:unseen_tool synth --retriever dense --out MODEL" in " ".join(said.split())
+    assert "sample: " in said
+    assert not list(tmp_path.glob("*.partial.jsonl"))
+    again = ready("synth", "shop", "--llm", "scripted:script.jsonl", "--out", "synth")
+    assert (again.exit_code, "is not an empty folder" in again.stderr) == (2, True)
+
+
+def test_a_catalogue_and_filters(ready: Run, tmp_path: Path) -> None:
+    assert ready("add", "shop", "--no-embed").exit_code == 0
+    alone = ("tools.db", "--combinations", "0", "--per-tool", "2")
+    said = written(ready, *alone, "--round-trip", "1", "--retriever", "bm25")
+    assert "left out: not found again" in said
+    assert "got no request; see --no-filter" in said
+    written(ready, *alone, "--no-filter", out="all")
+    assert len(Dataset.load(tmp_path / "all").requests) == 12
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("shop", "--for", "new"), "name the split that tells which tools have requests"),
+        (("shop", "--examples", "2"), "name the split that has them"),
+        (("nowhere",), "and there is no dataset of that name"),
+        (("shop", "--llm", "nothing"), "nothing is no language model"),
+    ],
+)
+def test_what_cannot_be_done_says_what_to_do(ready: Run, tmp_path: Path, words: tuple[str, ...], said: str) -> None:
+    llm = () if "--llm" in words else ("--llm", "scripted:script.jsonl")
+    done = ready("synth", *words, *llm, "--out", "synth")
+    assert (done.exit_code, said in " ".join(done.stderr.split())) == (2, True), done.stderr
+    assert not (tmp_path / "synth").exists()
+
+
+def test_without_an_encoder_words_judge(run: Run, tmp_path: Path) -> None:
+    asked().save(tmp_path / "shop")
+    (tmp_path / "script.jsonl").write_text(json.dumps({"when": "", "text": "finds beds for many nights"}) + "\n")
+    said = written(run, "shop", "--per-tool", "1", "--combinations", "0", "--tries", "1")
+    assert "no sentence encoder" in said
+    assert "bm25, first 20" in (tmp_path / "synth" / "README.md").read_text()
+
+
+def test_a_generator_and_a_model_trained_on_real_and_written_requests(run: Run, tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="training needs the extra 'train'")
+    asked().save(tmp_path / "shop")
+    tiny_llama(tmp_path / "base", max_position_embeddings=512, num_hidden_layers=1)
+    settings = [f"base={tmp_path / 'base'}", "rank=2", "epochs=1", "request_tokens=480", "device=cpu"]
+    options = [word for setting in settings for word in ("--option", setting)]
+    done = run("synth-train", "shop:unseen_tool", "--out", "generator", *options)
+    assert done.exit_code == 0, done.output
+    assert "write with it: toolscout synth SOURCE --llm generator" in " ".join(done.stderr.split())
+    assert run("synth-train", "shop:unseen_tool", "--out", "generator").exit_code == 2
+    wild = run("synth", "shop:unseen_tool", "--for", "new", "--llm", "generator", "--no-filter", "--out", "synth")
+    assert wild.exit_code == 0, wild.output
+    tiny_source(tmp_path / "source")
+    fit = [f"start={tmp_path / 'source'}", "epochs=1", "batch=4", "device=cpu"]
+    words = [word for setting in fit for word in ("--option", setting)]
+    done = run("train", "shop:unseen_tool", "synth:train", "--retriever", "dense", *words, "--out", "model")
+    assert done.exit_code == 0, done.output
+    seen = trained_on(tmp_path / "model")
+    assert [one.dataset for one in seen.splits] == ["shop", "shop", "synth"]
+    assert len(seen.written) == 3

@@ -1,0 +1,121 @@
+"""rewrite is trained: it learns to describe the tools that requests need, is aligned, and refuses what it has seen."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.retrievers import generators
+from tests.retrievers.scenes import recall, scenes
+from toolscout.dataset import Dataset
+from toolscout.errors import BadDataset, BadModel, Leak
+from toolscout.evaluation.run import evaluate, seen_by
+from toolscout.llm.scripted import Line, Scripted
+from toolscout.retrievers.base import TrainedOn, TrainingSet, load_model, trained_on
+from toolscout.retrievers.bm25 import Bm25
+from toolscout.retrievers.rewrite import Rewrite, RewriteOptions
+
+
+def few(count: int = 3) -> Dataset:
+    """The first scenes."""
+    data = scenes()
+    kept = {
+        split: {one: gold for one, gold in qrels.items() if int(one.split("-")[1]) < count}
+        for split, qrels in data.qrels.items()
+    }
+    return Dataset(data.name, data.tools, data.requests, kept)
+
+
+def made(**changed: Any) -> Rewrite:
+    pytest.importorskip("torch", reason="training needs the extra 'train'").set_num_threads(1)
+    options = {"rank": 0, "batch": 5, "rate": 1e-2, "device": "cpu", "max_tokens": 48, "request_words": 20, **changed}
+    return Rewrite(RewriteOptions(base=str(generators.base()), **options), [Bm25()])
+
+
+def test_it_learns_to_describe_the_tools_that_requests_need(tmp_path: Path) -> None:
+    data, rewrite = few(2), made(epochs=12, batch=2)
+    told: list[str] = []
+    report = rewrite.fit([TrainingSet(data, dev="")], tmp_path / "m", lambda text, *_: told.append(text))
+    assert told
+    assert report.parameters > 1000
+    opened = load_model(tmp_path / "m")
+    assert isinstance(opened, Rewrite)
+    opened.add(data.tools)
+    assert recall(opened, data, "test") > 0.8
+    opened.options = replace(opened.options, share=0.0)
+    assert recall(opened, data, "test") < 0.2
+    assert {one.role for one in trained_on(tmp_path / "m").splits} == {"train"}
+    assert TrainedOn.load(tmp_path / "m" / "generator") == trained_on(tmp_path / "m")
+    with pytest.raises(Leak):
+        evaluate(data, "train", opened, seen=seen_by(str(tmp_path / "m"), opened))
+    # The generator serves alone too, and what it has seen goes with it.
+    elsewhere = Rewrite(RewriteOptions(llm=str(tmp_path / "m" / "generator")), [Bm25()])
+    assert seen_by("rewrite", elsewhere) == trained_on(tmp_path / "m")
+    elsewhere.add(data.tools)
+    assert recall(elsewhere, data, "test") > 0.8
+    opened.save(tmp_path / "copy")
+    assert (tmp_path / "copy" / "generator" / "generator.json").is_file()
+
+
+@pytest.mark.parametrize("changed", [{"loss": "dpo"}, {"preset": "qta"}])
+def test_it_is_aligned_with_its_part(tmp_path: Path, changed: dict[str, Any]) -> None:
+    rewrite = made(epochs=1, align=1, samples=2, align_requests=4, margin=0.0, rank=2, max_tokens=8, **changed)
+    report = rewrite.fit([TrainingSet(few(2))], tmp_path)
+    fit = json.loads((tmp_path / "model.json").read_text())["fit"]
+    assert [one["round"] for one in fit["align"]] == [0, 1]
+    assert fit["supervised"]["examples"] == 10
+    assert set(report.dev) >= {"recall@5", "recall@5, request alone"}
+    assert rewrite.options.utterance is ("preset" not in changed)
+    assert rewrite.router is not None
+    assert load_model(tmp_path).router == rewrite.router  # type: ignore[attr-defined]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "0-bm25",
+        "generator",
+        "model.json",
+        "texts.json",
+        "trained_on.json",
+    ]
+
+
+def test_without_training_there_is_a_model_at_once(tmp_path: Path) -> None:
+    rewrite = Rewrite(RewriteOptions(llm="rules", epochs=0), [Bm25()])
+    report = rewrite.fit([TrainingSet(few())], tmp_path / "rules")
+    assert (report.parameters, report.notes) == (0, ())
+    assert trained_on(tmp_path / "rules") == TrainedOn()
+    assert load_model(tmp_path / "rules").options == rewrite.options
+    missing = Rewrite(RewriteOptions(llm=str(tmp_path / "nowhere"), epochs=0), [Bm25()])
+    report = missing.fit([TrainingSet(few())], tmp_path / "missing")
+    assert "is no language model" in report.notes[0]
+
+
+def test_which_requests_gain_is_learned_on_dev_alone(tmp_path: Path) -> None:
+    data = few()
+    gold = next(tool for tool in data.tools if tool.id == data.split("dev").gold[0][0])
+    rewrite = Rewrite(
+        RewriteOptions(epochs=0, share=0.5, examples=0), [Bm25()], Scripted([Line(f"use {gold.name}", "")])
+    )
+    rewrite.fit([TrainingSet(data)], tmp_path)
+    assert rewrite.router is not None
+    assert {one.role for one in trained_on(tmp_path).splits} == {"dev"}
+    assert rewrite.options.share == 0.5
+
+
+def test_two_sets_are_searched_among_their_own_tools(tmp_path: Path) -> None:
+    other = Dataset("other", few().tools[:5], {"q": "something else"}, {"train": {"q": (few().tools[0].id,)}})
+    rewrite = made(epochs=1, align=1, samples=2, align_requests=4, rank=2, max_tokens=4)
+    rewrite.fit([TrainingSet(few(1)), TrainingSet(other, dev="")], tmp_path)
+    assert {one.dataset for one in trained_on(tmp_path).splits} == {"scenes", "other"}
+
+
+def test_what_cannot_be_trained_is_refused(tmp_path: Path) -> None:
+    data = [TrainingSet(few(), dev="")]
+    with pytest.raises(BadModel, match="leave llm out"):
+        Rewrite(RewriteOptions(llm="rules"), [Bm25()]).fit(data, tmp_path)
+    with pytest.raises(BadDataset, match="learned on dev"):
+        Rewrite(RewriteOptions(llm="rules", epochs=0, share=0.5), [Bm25()]).fit(data, tmp_path)
+    with pytest.raises(BadModel, match="at least one dataset"):
+        Rewrite(None, [Bm25()]).fit([], tmp_path)

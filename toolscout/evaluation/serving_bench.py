@@ -1,0 +1,233 @@
+"""How a server bears its load: paced requests while tools come and go, a curve up to saturation, a storm beyond it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from toolscout.dataset import Dataset
+from toolscout.errors import BadRequest, ToolscoutError
+from toolscout.evaluation._load import Client, Tally, paced
+from toolscout.evaluation.row import provenance
+from toolscout.evaluation.run import find_dataset
+from toolscout.tool import Tool
+
+LIVE_NAMESPACE = "live"
+_LIVE = 100
+_STARTS_WITHIN_S = 120
+_SAMPLED_EVERY_S = 5.0
+Row = dict[str, Any]
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ServePlan:
+    """What to measure over the catalogue in `store`: `rate` requests of a dataset and `writes` changes a second.
+
+    `curve`: more rates, each for `step_s` seconds, for each of `curve_data`. `storm`: one rate far beyond them.
+    """
+
+    store: Path
+    retriever: str = "hybrid"
+    data: str = "toollens"
+    rate: float = 80.0
+    seconds: float = 600.0
+    writes: float = 10.0
+    curve: tuple[float, ...] = ()
+    curve_data: tuple[str, ...] = ("toollens", "toolbench")
+    step_s: float = 15.0
+    storm: float = 0.0
+
+    def command(self) -> str:
+        """The command that measures this again."""
+        words = ["toolscout", "--store", self.store.name, "bench", "serve", "--rate", f"{self.rate:g}"]
+        words += ["--seconds", f"{self.seconds:g}", "--writes", f"{self.writes:g}", "--data", self.data]
+        words += ["--curve", ",".join(f"{rate:g}" for rate in self.curve)] if self.curve else []
+        return shlex.join(words + (["--storm", f"{self.storm:g}"] if self.storm else []))
+
+
+@dataclass(slots=True)
+class Live:
+    """Tools that come and go while requests are answered, and what was wrong with the answers."""
+
+    copied: list[Tool]
+    there: deque[str] = field(default_factory=deque)
+    gone: dict[str, float] = field(default_factory=dict)
+    tally: Tally = field(default_factory=Tally)
+    added: int = 0
+    removed: int = 0
+    missing: int = 0
+    stale: int = 0
+
+    def check(self, ids: list[str], asked_at: float) -> None:
+        """An answer must not hold a tool whose removal was acknowledged before it was asked for."""
+        self.stale += sum(self.gone.get(tool_id, asked_at) < asked_at for tool_id in ids)
+
+
+def measure(plan: ServePlan, progress: Progress | None = None) -> Iterator[Row]:
+    """Start a server, load it, and yield a row for each measurement."""
+    about = provenance(plan.command())
+    with _server(plan) as port:
+        for kind, data, rate, seconds, writes in _steps(plan):
+            if progress:
+                progress(f"{kind} {data} {rate:g}/s", 0, 0)
+            values = asyncio.run(_loaded(port, data, rate, seconds, writes))
+            tools = int(values.pop("tools"))
+            values = {"rate": rate, "seconds": seconds, "writes": writes, **values}
+            rounded = {key: float(f"{value:.5g}") for key, value in values.items()}
+            how = {"bench": kind, "tools": tools, "catalogue": plan.store.stem, "requests": data}
+            yield {**how, "retriever": plan.retriever, "values": rounded, "repeats": 1, "how": "over HTTP", **about}
+
+
+def _steps(plan: ServePlan) -> Iterator[tuple[str, str, float, float, float]]:
+    if plan.seconds:
+        yield "serve", plan.data, plan.rate, plan.seconds, plan.writes
+    for data in plan.curve_data if plan.curve else ():
+        for rate in plan.curve:
+            yield f"saturation {rate:g}/s", data, rate, plan.step_s, 0.0
+    if plan.storm:
+        yield "storm", plan.data, plan.storm, plan.step_s, 0.0
+
+
+@contextmanager
+def _server(plan: ServePlan) -> Iterator[int]:
+    """A server of its own process; its port. It must end by itself when it is told to."""
+    command = [sys.executable, "-m", "toolscout", "--store", str(plan.store), "serve", "--port", "0", "--rate", "0"]
+    process = subprocess.Popen([*command, "--retriever", plan.retriever], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        found = re.search(r":(\d+)/", process.stdout.readline())
+        if found is None:
+            raise ToolscoutError("the server did not start; try: toolscout serve")
+        yield int(found[1])
+    finally:
+        process.terminate()
+        try:
+            process.wait(_STARTS_WITHIN_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        process.stdout.close()
+
+
+@lru_cache(2)
+def _dataset(name: str) -> Dataset:
+    return Dataset.load(find_dataset(name), ["test"])
+
+
+async def _loaded(port: int, data: str, rate: float, seconds: float, writes: float) -> dict[str, float]:
+    dataset = _dataset(data)
+    requests = list(dataset.requests.values())
+    if not requests:
+        raise BadRequest(f"{data} has no requests; name another dataset")
+    client, tally = Client("127.0.0.1", port), Tally()
+    live = Live(dataset.tools[:464])
+    memory: list[float] = []
+    over = asyncio.Event()
+
+    async def ask(number: int, due: float) -> None:
+        began = time.perf_counter()
+        try:
+            status, body = await client.ask("POST", "/search", {"request": requests[number % len(requests)]})
+        except (OSError, asyncio.IncompleteReadError, ValueError) as error:
+            tally.errors.append(repr(error))
+            return
+        taken = time.perf_counter() - due
+        if status == 200:
+            tally.seconds.append(taken)
+            live.check([hit["tool_id"] for hit in json.loads(body)["considered"]], began)
+        elif status in (429, 503):
+            tally.refused.append(taken)
+        else:
+            tally.errors.append(f"{status} {body[:200]!r}")
+
+    cpu = (await _gauges(client))["process_cpu_seconds"]
+    watching = asyncio.ensure_future(_watch(client, memory, over))
+    changing = asyncio.ensure_future(paced(writes, seconds, _Changer(client, live), over)) if writes else None
+    await paced(rate, seconds, ask)
+    over.set()
+    await watching
+    if changing is not None:
+        await changing
+    gauges = await _gauges(client)
+    await _cleared(client, live)
+    client.close()
+    return _values(tally, live, memory, gauges, (gauges["process_cpu_seconds"] - cpu) / seconds)
+
+
+class _Changer:
+    """Adds a tool and, where enough are there, removes the oldest; and looks whether it is so."""
+
+    def __init__(self, client: Client, live: Live) -> None:
+        self._client, self._live = client, live
+        self._run = f"{time.time_ns():x}"[-8:]
+
+    async def __call__(self, number: int, due: float) -> None:
+        live = self._live
+        copied = live.copied[number % len(live.copied)]
+        name = f"{copied.name}_{self._run}_{number}"
+        record = {**copied.to_record(), "namespace": LIVE_NAMESPACE, "name": name}
+        record.pop("aliases", None)
+        body: dict[str, Any] = {"tools": [record], "source": "bench serve"}
+        oldest = live.there.popleft() if len(live.there) >= _LIVE else None
+        body |= {"remove": [oldest]} if oldest else {}
+        try:
+            status, answer = await self._client.ask("POST", "/tools", body)
+            if status != 200:
+                live.tally.errors.append(f"{status} {answer[:200]!r}")
+                return
+            live.tally.seconds.append(time.perf_counter() - due)
+            live.added, live.removed = live.added + 1, live.removed + bool(oldest)
+            tool_id = Tool(LIVE_NAMESPACE, name).id
+            live.there.append(tool_id)
+            if oldest:
+                live.gone[oldest] = time.perf_counter()
+            status, answer = await self._client.ask("POST", "/search", {"request": name, "k": 1})
+            found = [hit["tool_id"] for hit in json.loads(answer)["considered"]] if status == 200 else [tool_id]
+            live.missing += tool_id not in found
+        except (OSError, asyncio.IncompleteReadError, ValueError) as error:
+            live.tally.errors.append(repr(error))
+
+
+async def _gauges(client: Client) -> dict[str, float]:
+    _, body = await client.ask("GET", "/metrics")
+    return {name: float(value) for name, value in re.findall(r"^(\w+) ([\d.e+-]+)$", body.decode(), re.MULTILINE)}
+
+
+async def _watch(client: Client, memory: list[float], over: asyncio.Event) -> None:
+    while not over.is_set():
+        memory.append((await _gauges(client))["process_resident_memory_bytes"] / 1e6)
+        try:
+            await asyncio.wait_for(over.wait(), _SAMPLED_EVERY_S)
+        except TimeoutError:
+            continue
+
+
+async def _cleared(client: Client, live: Live) -> None:
+    """Leave the catalogue as it was."""
+    if live.there:
+        await client.ask("POST", "/tools", {"remove": list(live.there)})
+
+
+def _values(tally: Tally, live: Live, memory: list[float], gauges: dict[str, float], cores: float) -> dict[str, float]:
+    values = tally.quantiles()
+    values["errors"] += len(live.tally.errors)
+    if live.added:
+        written = live.tally.quantiles()
+        values |= {"added": live.added, "removed": live.removed, "missing": live.missing, "stale": live.stale}
+        values |= {"write_p50_ms": written["p50_ms"], "write_p95_ms": written["p95_ms"]}
+    settled = memory[len(memory) // 4 :]  # what opens with the first requests is no leak
+    values |= {"memory_mb": max(memory), "memory_grown_mb": settled[-1] - settled[0], "cores": cores}
+    return {**values, "tools": gauges["toolscout_tools"] - len(live.there)}

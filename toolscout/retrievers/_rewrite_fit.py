@@ -1,0 +1,236 @@
+"""Trains what rewrite writes with: gold tools described, alignment with the part, and which requests gain by it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from toolscout import metrics
+from toolscout.answer import Allowed
+from toolscout.errors import BadDataset, BadModel, MissingEncoder, MissingExtra
+from toolscout.llm.base import Conversation
+from toolscout.retrievers import _queries
+from toolscout.retrievers._aligning import Asked, Means, align
+from toolscout.retrievers._requests import Encoding
+from toolscout.retrievers._rewriting import RULES, Asking
+from toolscout.retrievers._router import Router
+from toolscout.retrievers.base import Embedded, FitProgress, FitReport, TrainedOn, TrainingSet
+
+if TYPE_CHECKING:
+    from toolscout.retrievers.rewrite import Rewrite
+    from toolscout.training.generating import Pair, Pupil
+
+_K = 5
+_DEEP = 100  # of a ranking, where its reward is a rank
+_MEASURES = ("recall@5", "comp@5", "ndcg@5", "recall@3", "comp@3")
+_JUDGED = 500  # requests of a dev split
+_TARGET_WORDS = 16  # of the line for a tool: what is longer takes longer to write, and finds no more
+
+
+@dataclass(slots=True)
+class _Judged:
+    """Dev requests searched alone and rewritten: features, what was gained, and the scores of both."""
+
+    rows: list[list[float]] = field(default_factory=list)
+    gains: list[float] = field(default_factory=list)
+    scores: list[dict[str, float]] = field(default_factory=list)
+    alone: list[dict[str, float]] = field(default_factory=list)
+
+
+def fit(rewrite: Rewrite, data: Sequence[TrainingSet], folder: Path, progress: FitProgress | None) -> FitReport:
+    """Train the generator where there is anything to train, then the router, and leave a complete model."""
+    from toolscout.retrievers.rewrite import GENERATOR_FOLDER
+
+    started, wanted = time.perf_counter(), rewrite.options
+    _check(data, wanted.llm, trains := bool(wanted.epochs or wanted.settled().align), wanted.share)
+    folder.mkdir(parents=True, exist_ok=True)
+    sets = _Sets(rewrite, data, folder, progress)
+    # While it is fitted all is rewritten; QTA's recipe does without the request.
+    served = replace(wanted, utterance=wanted.utterance and wanted.preset != "qta", begin=Path(wanted.begin).name)
+    rewrite.options = replace(served, share=1.0, begin=wanted.begin)
+    course: dict[str, Any] = {}
+    device, parameters = "cpu", 0
+    if trains:
+        course = _train(rewrite, data, sets, folder / GENERATOR_FOLDER, progress)
+        device, parameters = course["supervised"]["device"], course["supervised"]["parameters"]
+    dev: dict[str, float] = {}
+    if any(one.dev for one in data) and (trains or 0 < wanted.share < 1):
+        judged = sets.judged()
+        rewrite.router = Router.fitted(judged.rows, judged.gains)
+        dev = _mean(judged.scores) | {f"{name}, request alone": value for name, value in _mean(judged.alone).items()}
+    if trains:
+        rewrite.teach(folder / GENERATOR_FOLDER)
+    rewrite.options = served
+    problem = "" if wanted.llm == RULES else rewrite.rewriter.author.problem()
+    notes = (f"requests will be searched alone: {problem}",) if problem else ()
+    report = FitReport(time.perf_counter() - started, device, parameters, dev, notes)
+    if trains or rewrite.router:
+        seen = TrainedOn.of(data) | (TrainedOn.load(Path(wanted.begin)) if wanted.begin else TrainedOn())
+        if not trains:  # the train splits were not looked at
+            seen = TrainedOn(tuple(one for one in seen.splits if one.role == "dev"))
+        rewrite._seen |= seen
+        rewrite._fit = asdict(report) | course
+        if trains:
+            rewrite._seen.save(folder / GENERATOR_FOLDER)
+    rewrite.take_costs()
+    rewrite.remove(rewrite.ids())
+    rewrite.save(folder)
+    sets.done()
+    return report
+
+
+def _check(data: Sequence[TrainingSet], llm: str, trains: bool, share: float) -> None:
+    if not data:
+        raise BadModel("name at least one dataset to train on")
+    if trains and llm:
+        raise BadModel(
+            "what is trained is a generator of its own: leave llm out, and name what it begins with as base; or set "
+            "epochs=0 to use the language model as it is"
+        )
+    if 0 < share < 1 and not any(one.dev for one in data):
+        raise BadDataset(
+            "which requests gain by rewriting is learned on dev, and no dataset has one; name DATA:TRAIN:DEV"
+        )
+
+
+def _train(
+    rewrite: Rewrite, data: Sequence[TrainingSet], sets: _Sets, folder: Path, progress: FitProgress | None
+) -> dict[str, Any]:
+    """Describe gold tools, then align."""
+    try:
+        from toolscout.training.generating import train_generator
+    except ImportError as error:
+        raise MissingExtra("training", "train") from error
+
+    options, rewriter = rewrite.options, rewrite.rewriter
+    rewriter.taught = True
+    pairs = _pairs(rewriter.prompt, data)
+    about = {"task": "describe", "settings": asdict(options) | {"begin": Path(options.begin).name}}
+
+    def judge(pupil: Pupil) -> Mapping[str, float]:
+        rewrite.teach(pupil.local())
+        return _mean(sets.judged().scores)
+
+    judges = judge if any(one.dev for one in data) else None
+    rounds = options.settled().align
+    taught = train_generator(
+        options, lambda epoch: pairs, folder, about=about, judge=judges, progress=progress, keep=rounds > 0
+    )
+    course: dict[str, Any] = {"supervised": taught.report}
+    if rounds:
+        means = Means(
+            prompts=lambda requests: [rewriter.prompt(request) for request in requests],
+            parse=lambda request, text: list(_queries.parsed(text, request, options.queries).queries),
+            ask=sets.ask,
+            documents=list(rewriter.texts.values()),
+        )
+        train, dev = sets.asked("train"), sets.asked("dev")
+        course["align"] = align(
+            taught.pupil,
+            train,
+            dev if dev.requests else None,
+            means,
+            options,
+            options,
+            folder,
+            about=about | {"fit": taught.report},
+            progress=progress,
+        )
+    rewrite.teach(taught.pupil.local())
+    return course
+
+
+def _pairs(prompt: Callable[[str], Conversation], data: Sequence[TrainingSet]) -> list[Pair]:
+    """Requests, and a line for each tool that is gold."""
+    pairs: list[Pair] = []
+    for one in data:
+        lines = {tool.id: " ".join(_queries.described(tool).split()[:_TARGET_WORDS]) for tool in one.dataset.tools}
+        split = one.dataset.split(one.train)
+        for (_, request), gold in zip(split.requests, split.gold, strict=True):
+            pairs.append((prompt(request), "\n".join(lines[tool_id] for tool_id in sorted(gold))))
+    if not pairs:
+        raise BadDataset("the train splits hold no requests; name others")
+    return pairs
+
+
+def _mean(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    return {name: float(np.mean([one[name] for one in found])) for name in _MEASURES} if found else {}
+
+
+class _Sets:
+    """The tools of all sets in the retriever; requests are searched among the tools of their own set."""
+
+    def __init__(
+        self, rewrite: Rewrite, data: Sequence[TrainingSet], folder: Path, progress: FitProgress | None
+    ) -> None:
+        self._rewrite, self._data = rewrite, data
+        self._encoding: Encoding | None = None
+        rewrite.remove(rewrite.ids())
+        tools = list({tool.id: tool for one in data for tool in one.dataset.tools}.values())
+        with suppress(MissingEncoder):  # without one words alone are searched, as they will be
+            if isinstance(rewrite, Embedded):
+                self._encoding = Encoding(rewrite.open_encoder(), folder, progress)
+        rewrite.add(tools, self._encoding.documents(tools) if self._encoding else {})
+        self._among: list[Allowed | None] = [None]
+        if len(data) > 1:
+            self._among = [Allowed.of(ids=(tool.id for tool in one.dataset.tools)) for one in data]
+        self._home = {
+            text: number
+            for number, one in enumerate(data)
+            for split in filter(None, (one.train, one.dev))
+            for _, text in one.dataset.split(split).requests
+        }
+
+    def done(self) -> None:
+        """The model is complete: nothing is left to go on with."""
+        if self._encoding is not None:
+            self._encoding.done()
+
+    def asked(self, role: str) -> Asked:
+        """The requests of all train or dev splits with their gold."""
+        requests: list[str] = []
+        gold: list[Collection[str]] = []
+        for one in self._data:
+            name = one.train if role == "train" else one.dev
+            if name:
+                split = one.dataset.split(name)
+                requests += [text for _, text in split.requests]
+                gold += split.gold
+        return Asked(requests, gold)
+
+    def ask(self, requests: Sequence[str], queries: Sequence[Sequence[str]]) -> list[list[str]]:
+        """What the retriever finds by these queries."""
+        found: list[list[str]] = [[] for _ in requests]
+        k = _DEEP if self._rewrite.options.settled().reward == "rank" else _K
+        for number, among in enumerate(self._among):
+            places = [i for i, request in enumerate(requests) if len(self._among) == 1 or self._home[request] == number]
+            few, asked = [requests[i] for i in places], [Asking(tuple(queries[i])) for i in places]
+            for place, tools in zip(places, self._rewrite.fused(few, asked, k, among), strict=True):
+                found[place] = list(tools)
+        return found
+
+    def judged(self) -> _Judged:
+        """Dev requests, searched alone and as they are rewritten now."""
+        found, rewrite = _Judged(), self._rewrite
+        for number, one in enumerate(self._data):
+            if not one.dev:
+                continue
+            among, split = self._among[number], one.dataset.split(one.dev)
+            step = max(1, len(split.requests) // _JUDGED)
+            texts, gold = [text for _, text in split.requests[::step]], split.gold[::step]
+            alone = [list(tools) for tools in rewrite.fused(texts, [Asking()] * len(texts), 2 * _K, among)]
+            hits = rewrite.search(texts, 2 * _K, among)
+            better = [[hit.tool_id for hit in few] for few in hits]
+            rankings = rewrite.ranked(texts, 2 * _K, among)
+            found.rows += [rewrite.features(text, rankings[text]) for text in texts]
+            pairs = zip(better, alone, gold, strict=True)
+            found.gains += [metrics.ndcg(b, g, _K) - metrics.ndcg(a, g, _K) for b, a, g in pairs]
+            found.scores.append(metrics.evaluate(better, gold, list(_MEASURES)))
+            found.alone.append(metrics.evaluate(alone, gold, list(_MEASURES)))
+        return found

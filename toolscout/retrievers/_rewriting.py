@@ -1,0 +1,186 @@
+"""Makes queries of requests: what a language model is asked, for which catalogue, and once more where that helps."""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import nsmallest
+from typing import NamedTuple, get_args
+
+from toolscout.answer import Allowed
+from toolscout.errors import BadModel
+from toolscout.llm.base import Message
+from toolscout.llm.generator import is_generator
+from toolscout.retrievers import _queries
+from toolscout.retrievers._author import Author, Written, is_url
+from toolscout.retrievers.base import Options
+from toolscout.tool import Searchable
+from toolscout.training.generating_options import AligningOptions, GeneratingOptions
+
+RULES = "rules"
+_FOUND = 5  # tools that the model sees before it goes on
+_CALLERS_KEPT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteOptions(GeneratingOptions, AligningOptions, Options):
+    """Who writes queries, of what form, and for which requests; the rest is how a generator is trained.
+
+    `llm`: "" is the generator that was trained, else SmolLM2; "rules" splits requests without any model; or a URL, with
+    the `model` to ask there, a file for its `cache`, a `timeout` in seconds and its prices per million tokens; or a
+    folder. `form`: "describe" the tools needed, "decompose" the request into sub-requests, "iterate": describe, look at
+    what was found, and go on for `rounds` in all. `queries`: at most so many at a time. `examples`: tools of the
+    catalogue that show a model which was not trained how descriptions read. `utterance`: the request is searched too.
+    `share`: of all requests those are rewritten that gain most by it, as forecast. `request_words`: a longer request is
+    cut for the model, not for the search. `depth`: how far down each ranking is fused.
+    """
+
+    llm: str = ""
+    model: str = ""
+    cache: str = ""
+    timeout: float = 20.0
+    input_price: float = 0.0
+    output_price: float = 0.0
+    form: _queries.Form = "describe"
+    queries: int = 4
+    examples: int = 6
+    utterance: bool = True
+    rounds: int = 2
+    share: float = 1.0
+    temperature: float = 0.0
+    request_words: int = 120
+    depth: int = 100
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be asked."""
+        GeneratingOptions.__post_init__(self)
+        AligningOptions.__post_init__(self)
+        if self.form not in get_args(_queries.Form) or not 0 <= self.share <= 1 or not 0 <= self.temperature <= 100:
+            raise BadModel(
+                f"form must be one of {', '.join(get_args(_queries.Form))}, share from 0 to 1, temperature 0 or more"
+            )
+        if min(self.queries, self.rounds, self.request_words, self.depth) < 1 or self.examples < 0:
+            raise BadModel("queries, rounds, request_words and depth must be at least 1, examples 0 or more")
+        if (self.model or self.cache) and not is_url(self.llm):
+            raise BadModel("model and cache are for an endpoint; name its URL, such as llm=https://host/v1")
+        if not (self.timeout > 0 and min(self.input_price, self.output_price) >= 0):
+            raise BadModel("timeout must be above 0, prices 0 or more")
+
+
+class Asking(NamedTuple):
+    """The queries made of a request; where there are none, why not, if that is worth telling."""
+
+    queries: tuple[str, ...] = ()
+    problem: str = ""
+
+
+Found = Callable[[Sequence[str], Sequence[Asking], int, Allowed | None], Sequence[Iterable[str]]]
+"""The best k tools of requests, given their queries."""
+
+
+class Rewriter:
+    """Writes queries. It knows a line about each tool of the catalogue, for what it shows a model."""
+
+    def __init__(self, options: RewriteOptions) -> None:
+        """Nothing is opened yet, save an endpoint."""
+        self.options, self.taught = options, is_generator(options.llm)
+        prices = (options.input_price, options.output_price)
+        self.author = Author(
+            options.llm,
+            options.model,
+            cache=options.cache,
+            timeout=options.timeout,
+            prices=prices if any(prices) else None,
+            seed=options.seed,
+        )
+        self.texts: dict[str, str] = {}
+        self._examples: dict[tuple[Allowed | None, int], list[str]] = {}
+        self._lock = threading.Lock()
+
+    def add(self, tools: Sequence[Searchable]) -> None:
+        """Know these tools."""
+        self.know({tool.id: _queries.described(tool) for tool in tools})
+
+    def know(self, texts: Mapping[str, str]) -> None:
+        """Know tools by a line about each."""
+        with self._lock:
+            self.texts.update(texts)
+            self._examples = {}
+
+    def remove(self, ids: Sequence[str]) -> None:
+        """Forget tools."""
+        with self._lock:
+            for tool_id in ids:
+                self.texts.pop(tool_id, None)
+            self._examples = {}
+
+    def prompt(self, request: str, examples: Sequence[str] = ()) -> list[Message]:
+        """What the model is asked first."""
+        text = _queries.shortened(request, self.options.request_words)
+        if self.taught:
+            return _queries.learned_prompt(text)
+        return _queries.first_prompt(self.options.form, text, self.options.queries, examples)
+
+    def asked(self, requests: Sequence[str], allowed: Allowed | None, found: Found) -> list[Asking]:
+        """The queries of each request; what a model writes is written in one batch."""
+        options = self.options
+        if options.llm == RULES:
+            return [Asking(_queries.split(request, options.queries)) for request in requests]
+        shown = [] if self.taught or options.form == "decompose" else self._drawn(allowed)
+        written = self._parsed(requests, self._write([self.prompt(one, shown) for one in requests]), shown)
+        # One that copied from the catalogue is asked without anything of the catalogue: what was copied may be a trick,
+        # or just what is needed.
+        again = [place for place, one in enumerate(written) if one.copied]
+        texts = self._write([self.prompt(requests[place]) for place in again])
+        retried = self._parsed([requests[place] for place in again], texts, ())
+        for place, one in zip(again, retried, strict=True):
+            written[place] = one if one.queries or not written[place].queries else written[place]
+        asked = [Asking(one.queries, one.problem) for one in written]
+        if options.form == "iterate":
+            self._iterate(requests, asked, allowed, found)
+        return asked
+
+    def _write(self, prompts: Sequence[list[Message]]) -> list[Written]:
+        return self.author.write(prompts, self.options.temperature, self.options.max_tokens) if prompts else []
+
+    def _parsed(self, requests: Sequence[str], texts: Sequence[Written], shown: Sequence[str]) -> list[_queries.Parsed]:
+        most = self.options.queries
+        return [
+            _queries.Parsed((), one.problem) if one.problem else _queries.parsed(one.text, request, most, shown)
+            for request, one in zip(requests, texts, strict=True)
+        ]
+
+    def _iterate(self, requests: Sequence[str], asked: list[Asking], allowed: Allowed | None, found: Found) -> None:
+        """Show the model what was found, and let it go on until it adds nothing."""
+        most, words = self.options.queries, self.options.request_words
+        active = [place for place, one in enumerate(asked) if not one.problem]
+        for _ in range(self.options.rounds - 1):
+            due = [requests[place] for place in active]
+            tools = found(due, [asked[place] for place in active], _FOUND, allowed) if due else []
+            shown = [[self.texts.get(tool_id, "") for tool_id in few] for few in tools]
+            prompts = [
+                _queries.next_prompt(_queries.shortened(request, words), most, few)
+                for request, few in zip(due, shown, strict=True)
+            ]
+            going = []
+            for place, one, few in zip(active, self._write(prompts), shown, strict=True):
+                more = () if one.problem else _queries.parsed(one.text, requests[place], most, few).queries
+                wider = tuple(dict.fromkeys([*asked[place].queries, *more]))
+                if len(wider) > len(asked[place].queries):
+                    going.append(place)
+                asked[place] = Asking(wider)
+            active = going
+
+    def _drawn(self, allowed: Allowed | None) -> list[str]:
+        """Examples of descriptions, of tools that the caller may see: always the same ones of a catalogue."""
+        key = (allowed, self.options.examples)
+        with self._lock:
+            if key not in self._examples:
+                if len(self._examples) >= _CALLERS_KEPT:
+                    self._examples = {}
+                seen = (tool_id for tool_id in self.texts if allowed is None or allowed.permits(tool_id))
+                chosen = nsmallest(key[1], seen, key=lambda one: (zlib.crc32(one.encode()), one))
+                self._examples[key] = [self.texts[tool_id] for tool_id in chosen]
+            return self._examples[key]

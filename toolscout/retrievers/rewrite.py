@@ -1,0 +1,365 @@
+"""rewrite: a language model says in the catalogue's words what a request needs; each of its queries is searched."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Self
+
+from toolscout.answer import Allowed, Asked, Example, Hit, Reason
+from toolscout.errors import BadModel
+from toolscout.llm import LanguageModel
+from toolscout.llm.generator import is_generator
+from toolscout.retrievers._names import EXACT_BONUS
+from toolscout.retrievers._queries import interleaved
+from toolscout.retrievers._rewriting import RULES, Asking, RewriteOptions, Rewriter
+from toolscout.retrievers._router import Router, features
+from toolscout.retrievers.base import (
+    FitProgress,
+    FitReport,
+    Foresighted,
+    Pairs,
+    Ranker,
+    Retriever,
+    TrainedOn,
+    TrainingSet,
+    Vectors,
+    check_k,
+    load_model,
+    method,
+    read_model,
+    read_options,
+    write_model,
+)
+from toolscout.tool import Searchable
+
+__all__ = ["GENERATOR_FOLDER", "RULES", "Asking", "Group", "Rewrite", "RewriteOptions"]
+
+GENERATOR_FOLDER = "generator"
+_TEXTS_FILE = "texts.json"
+_FIRST = 10  # of its own ranking, by which the router judges a request
+_RECENT = 64
+_NO_ROUTER = (
+    "nothing was trained that says which requests gain by rewriting, so all are rewritten; run: toolscout train"
+)
+# What a part may be able to do beside ranking: then so can this. As attributes of the object, so that one over words
+# alone does not pass for one over vectors.
+_LENT = (
+    "open_encoder",
+    "waiting",
+    "arrived",
+    "build_graph",
+    "request_vector",
+    "need",
+    "best_cosines",
+    "moved",
+)
+
+
+class Group(NamedTuple):
+    """A sub-request, and the tools for it; the request itself where it is one thing."""
+
+    sub_request: str
+    hits: list[Hit]
+
+
+class Rewrite:
+    """Searches the request and what a language model made of it with its one part, and interleaves what they find.
+
+    A model that fails costs nothing but its queries: the request alone is searched then, and `asked` says why. Scores
+    say the place alone. Rankings are those of the full catalogue, whoever asks; below `depth` tools follow in the order
+    of the request's own.
+    """
+
+    name: ClassVar[str] = "rewrite"
+
+    def __init__(
+        self,
+        options: RewriteOptions | None = None,
+        parts: Sequence[Retriever] | None = None,
+        llm: LanguageModel | None = None,
+    ) -> None:
+        """Search with this part, hybrid by default; `llm` is for a model that is open already."""
+        self._options = options or RewriteOptions()
+        self.parts = list(parts) if parts is not None else [method("hybrid")()]
+        if len(self.parts) != 1:
+            raise BadModel(f"rewrite searches with one part, got {len(self.parts)}; hand it one, such as a hybrid")
+        self.rewriter = Rewriter(self._options)
+        if llm is not None:
+            self.rewriter.author.use(llm)
+        self.router: Router | None = None
+        self._rewritten = 0
+        self._seen = TrainedOn.load(Path(self._options.llm)) if self.rewriter.taught else TrainedOn()
+        self._fit: dict[str, Any] | None = None
+        self._generator: Path | None = None
+        self._recent: OrderedDict[tuple[str, Allowed | None], Asking] = OrderedDict()
+        self._ahead: dict[str, Asking] = {}
+        self._lock = threading.Lock()
+        for name in _LENT:
+            if hasattr(self.part, name):
+                setattr(self, name, getattr(self.part, name))
+
+    @property
+    def options(self) -> RewriteOptions:
+        """What it was made with."""
+        return self._options
+
+    @options.setter
+    def options(self, options: RewriteOptions) -> None:
+        """Write and fuse otherwise from now on; the language model stays."""
+        self._options = self.rewriter.options = options
+        self.forget_requests()
+
+    @property
+    def part(self) -> Retriever:
+        """What it searches with."""
+        return self.parts[0]
+
+    def __len__(self) -> int:
+        """How many tools its part can find."""
+        return len(self.part)
+
+    def ids(self) -> list[str]:
+        """The ids of all tools."""
+        return self.part.ids()
+
+    def add(self, tools: Sequence[Searchable], vectors: Vectors | None = None) -> None:
+        """Hand tools to the part, and keep a line about each."""
+        self.part.add(tools, vectors)
+        self.rewriter.add(tools)
+        self._forget()
+
+    def remove(self, ids: Sequence[str]) -> None:
+        """Forget tools."""
+        self.part.remove(ids)
+        self.rewriter.remove(ids)
+        self._forget()
+
+    def learn(self, examples: Sequence[Example]) -> None:
+        """Hand feedback to the part."""
+        self.part.learn(examples)
+
+    def _forget(self) -> None:
+        with self._lock:
+            self._recent, self._ahead = OrderedDict(), {}
+
+    def forget_requests(self) -> None:
+        """Let go of what was written for recent requests: one that is timed again must be written for again."""
+        self._forget()
+        getattr(self.part, "forget_requests", lambda: None)()
+
+    @property
+    def language_parameters(self) -> int:
+        """How many numbers its language model has, and that of its part."""
+        return self.rewriter.author.parameters + int(getattr(self.part, "language_parameters", 0))
+
+    def wait_longer(self) -> None:
+        """Rather wait for a language model than go on without it: for evaluations."""
+        self.rewriter.author.wait_longer()
+
+    def take_costs(self) -> dict[str, int | float | str | None]:
+        """What was asked of the language model since this was last called, for the row of a result."""
+        author, rewritten = self.rewriter.author, self._rewritten
+        self._rewritten = 0
+        return author.take_costs() | {"rewritten": rewritten}
+
+    def asked(self, request: str, allowed: Allowed | None = None) -> Asking:
+        """What was made of a request that was searched just now."""
+        known = self._ahead.get(request) if allowed is None else None
+        return known or self._recent.get((request, allowed), Asking())
+
+    def rank_ahead(self, requests: Sequence[str], k: int) -> None:
+        """Write for many requests in one batch, and have the part rank all of their queries together if it can."""
+        if not len(self) or not requests:
+            return
+        self._forget()
+        asked = self._asking(requests, self.ranked(requests, self._deep(k, None)), None)
+        if isinstance(self.part, Foresighted):
+            queries = [query for one in asked for query in one.queries]
+            self.part.rank_ahead(list(dict.fromkeys([*requests, *queries])), self._deep(k, None))
+        self._ahead = dict(zip(requests, asked, strict=True))
+
+    def _asking(self, requests: Sequence[str], alone: dict[str, Pairs], allowed: Allowed | None) -> list[Asking]:
+        """What is asked for each request; for those that are new all is written in one batch."""
+        ahead, recent = self._ahead if allowed is None else {}, self._recent
+        known: dict[str, Asking] = {}
+        for request in dict.fromkeys(requests):
+            kept = ahead.get(request) or recent.get((request, allowed))
+            # One that failed is tried again, but not where all were written for ahead.
+            if kept is not None and (kept.queries or not kept.problem or request in ahead):
+                known[request] = kept
+        new = [request for request in dict.fromkeys(requests) if request not in known]
+        due = self._worth([one for one in new if one.strip() and not self._is_name(one)], alone)
+        found = dict(zip(due, self.rewriter.asked(due, allowed, self.fused), strict=True))
+        with self._lock:
+            self._rewritten += sum(bool(one.queries) for one in found.values())
+            for request in new:
+                known[request] = self._recent[request, allowed] = found.get(request, Asking())
+            while len(self._recent) > _RECENT:
+                self._recent.popitem(last=False)
+        return [known[request] for request in requests]
+
+    def _is_name(self, request: str) -> bool:
+        return isinstance(self.part, Ranker) and self.part.is_name(request)
+
+    def _worth(self, requests: Sequence[str], alone: dict[str, Pairs]) -> list[str]:
+        """The requests that are to be rewritten."""
+        share = self.options.share
+        if share == 0 or not requests:
+            return []
+        if share == 1 or self.router is None:
+            return list(requests)
+        worth = self.router.worth([self.features(request, alone[request]) for request in requests], share)
+        return [request for request, chosen in zip(requests, worth, strict=True) if chosen]
+
+    def told(self, request: str, allowed: Allowed | None = None) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """What was asked for a request that was searched just now, and why it was not where a model failed."""
+        asked = self.asked(request, allowed)
+        notes = [f"the request alone was searched: {asked.problem}"] if asked.problem else []
+        notes += [_NO_ROUTER] if 0 < self.options.share < 1 and self.router is None else []
+        return asked.queries, tuple(notes)
+
+    def features(self, request: str, ranking: Pairs) -> list[float]:
+        """What the router knows of a request, given its own ranking."""
+        return features(request, ranking, [self.rewriter.texts.get(tool_id, "") for tool_id, _ in ranking[:_FIRST]])
+
+    def _deep(self, k: int, allowed: Allowed | None) -> int:
+        """How far down rankings are needed; a caller who may not see all of them needs more of each."""
+        depth = self.options.depth
+        return depth if allowed is not None else max(min(k, depth), min(_FIRST, depth))
+
+    def ranked(self, texts: Sequence[str], k: int, allowed: Allowed | None = None) -> dict[str, Pairs]:
+        """The ranking of each text, all searched in one batch."""
+        distinct = list(dict.fromkeys(texts))
+        if not distinct:
+            return {}
+        if isinstance(self.part, Ranker):
+            return dict(zip(distinct, self.part.rank(distinct, k, allowed), strict=True))
+        hits = self.part.search(distinct, k, allowed)
+        return {text: [(hit.tool_id, hit.score) for hit in few] for text, few in zip(distinct, hits, strict=True)}
+
+    def fused(
+        self, requests: Sequence[str], asked: Sequence[Asking], k: int, allowed: Allowed | None = None
+    ) -> list[dict[str, str]]:
+        """The best k tools of each request with the query that found each, "" for the request itself."""
+        return self._fused(requests, asked, self.ranked(requests, self._deep(k, allowed)), k, allowed)
+
+    def _fused(
+        self, requests: Sequence[str], asked: Sequence[Asking], alone: dict[str, Pairs], k: int, allowed: Allowed | None
+    ) -> list[dict[str, str]]:
+        lists = self.ranked([query for one in asked for query in one.queries], self._deep(k, allowed))
+        return [
+            self._best(request, alone[request], {query: lists[query] for query in one.queries}, k, allowed)
+            for request, one in zip(requests, asked, strict=True)
+        ]
+
+    def _best(
+        self, request: str, alone: Pairs, lists: dict[str, Pairs], k: int, allowed: Allowed | None
+    ) -> dict[str, str]:
+        """Those that the request names, what was interleaved, and below it the request's own ranking.
+
+        A tool belongs to the query that ranks it highest; to the request where that ranks it higher, or it is named.
+        """
+        if self.options.utterance or not lists:
+            lists = {**lists, "": alone}
+        named = [tool_id for tool_id, score in alone if score >= EXACT_BONUS]
+        rankings = {query: [tool_id for tool_id, _ in ranking] for query, ranking in lists.items()}
+        owners = dict.fromkeys(named, (0, ""))
+        for query, ranking in rankings.items():
+            for place, tool_id in enumerate(ranking, 1):
+                if place < owners.get(tool_id, (place + 1, ""))[0]:
+                    owners[tool_id] = (place, query)
+        most = k if allowed is None else len(owners)
+        in_turn = [rankings.pop("")] if "" in rankings else []
+        found = list(dict.fromkeys([*named, *interleaved([*in_turn, *rankings.values()], most)]))
+        if allowed is not None:
+            found = [tool_id for tool_id in found if allowed.permits(tool_id)]
+        if len(found) < k:
+            below = self.ranked([request], k, allowed)[request]
+            found = list(dict.fromkeys([*found, *(tool_id for tool_id, _ in below)]))
+        return {tool_id: owners.get(tool_id, (0, ""))[1] for tool_id in found[:k]}
+
+    def search(self, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[list[Hit]]:
+        """Interleave the rankings of each request and of its queries."""
+        check_k(k)
+        if not len(self) or not requests:
+            return [[] for _ in requests]
+        alone = self.ranked(requests, self._deep(k, allowed))
+        asked = self._asking(requests, alone, allowed)
+        fused = self._fused(requests, asked, alone, k, allowed)
+        return [self._hits(request, found) for request, found in zip(requests, fused, strict=True)]
+
+    def _hits(self, request: str, found: dict[str, str]) -> list[Hit]:
+        reasons = self.part.why(request, list(found)) if isinstance(self.part, Ranker) else [()] * len(found)
+        hits = []
+        for place, ((tool_id, query), why) in enumerate(zip(found.items(), reasons, strict=True), 1):
+            named = any(reason.kind == "exact_name" for reason in why)
+            asked: tuple[Reason, ...] = (Asked(query),) if query else ()
+            hits.append(Hit(tool_id, EXACT_BONUS * named + 1 / (1 + place), (*why, *asked)))
+        return hits
+
+    def grouped(self, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[list[Group]]:
+        """The best k tools of each sub-request; of the request where it was not split."""
+        check_k(k)
+        if not len(self) or not requests:
+            return [[] for _ in requests]
+        asked = self._asking(requests, self.ranked(requests, self._deep(k, allowed)), allowed)
+        queries = [one.queries or (request,) for request, one in zip(requests, asked, strict=True)]
+        distinct = list(dict.fromkeys(query for few in queries for query in few))
+        hits = dict(zip(distinct, self.part.search(distinct, k, allowed), strict=True))
+        return [[Group(query, hits[query]) for query in few] for few in queries]
+
+    def explain(self, request: str, hits: Sequence[Hit]) -> list[Hit]:
+        """What the part knows besides."""
+        return self.part.explain(request, hits)
+
+    def fit(self, data: Sequence[TrainingSet], folder: Path, progress: FitProgress | None = None) -> FitReport:
+        """Train a generator to describe gold tools, align it with the part, and learn which requests gain by it."""
+        from toolscout.retrievers._rewrite_fit import fit
+
+        return fit(self, data, folder, progress)
+
+    def teach(self, llm: LanguageModel | Path) -> None:
+        """Write with a generator that was trained: one that is open, or the folder of one."""
+        self.rewriter.taught = True
+        self._forget()
+        if isinstance(llm, Path):
+            self._generator = llm
+            self.rewriter.author.point(llm)
+        else:
+            self.rewriter.author.use(llm)
+
+    def save(self, folder: Path) -> None:
+        """Write the part and the generator into folders of their own."""
+        name, home = f"0-{self.part.name}", folder / GENERATOR_FOLDER
+        self.part.save(folder / name)
+        if self._generator is not None and self._generator.resolve() != home.resolve():
+            shutil.rmtree(home, ignore_errors=True)
+            shutil.copytree(self._generator, home)
+        if self._seen.splits:
+            self._seen.save(folder)
+        (folder / _TEXTS_FILE).write_text(json.dumps(self.rewriter.texts))
+        extra: dict[str, Any] = {"fit": self._fit} if self._fit else {}
+        extra |= {"router": asdict(self.router)} if self.router else {}
+        write_model(folder, self, parts={name: self.part.name}, **extra)
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Open a saved model; its generator is opened when it is first asked."""
+        model = read_model(folder)
+        loaded = cls(read_options(RewriteOptions, model), [load_model(folder / name) for name in model["parts"]])
+        loaded._seen |= TrainedOn.load(folder)
+        loaded._fit = model.get("fit")
+        loaded.router = Router.read(model["router"]) if model.get("router") else None
+        try:
+            loaded.rewriter.know(dict(json.loads((folder / _TEXTS_FILE).read_text())))
+        except (OSError, ValueError, TypeError) as error:
+            raise BadModel(f"{folder / _TEXTS_FILE} cannot be read ({error}); build the index again") from None
+        if not loaded.options.llm and is_generator(folder / GENERATOR_FOLDER):
+            loaded.teach(folder / GENERATOR_FOLDER)
+        return loaded

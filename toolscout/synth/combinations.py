@@ -1,0 +1,198 @@
+"""Which tools plausibly go together in one request: found from schemas, namespaces and meanings, drawn by hash."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from toolscout.retrievers.base import Floats
+from toolscout.synth.drawing import chance, drawn, favoured
+from toolscout.synth.options import KINDS
+from toolscout.tool import Tool, split_words
+
+PARTNERS = 12
+"""So many of each kind are known of a tool."""
+_COMMON = 200  # a field that more tools have says nothing of any two of them
+_ROWS = 512
+_SCENES = 2_000
+_DEPTH = 4
+_FLAGS = ("bool", "boolean", "null", "none")
+
+
+@dataclass(frozen=True, slots=True)
+class Combination:
+    """The tools of one request, the one it is written for first; `kind` is why they go together, "" of one alone."""
+
+    tools: tuple[str, ...]
+    kind: str
+
+
+class Partners:
+    """For each tool those that go with it, by kind, best first. `vectors`: of the tools' documents, if there are."""
+
+    def __init__(self, tools: Sequence[Tool], vectors: Floats | None = None) -> None:
+        """Read the fields that tools take and give."""
+        self._tools = {tool.id: tool for tool in tools}
+        self._digests = {tool.id: tool.digest() for tool in tools}
+        self._rows = {tool.id: row for row, tool in enumerate(tools)}
+        self._vectors = vectors
+        self._near: dict[str, list[str]] = {}
+        self._takes = {tool.id: _fields(tool.input_schema) for tool in tools}
+        self._gives = {tool.id: _given(tool) for tool in tools}
+        self._taking, self._giving = _index(self._takes), _index(self._gives)
+        self._home: dict[str, list[str]] = defaultdict(list)
+        for tool in tools:
+            self._home[tool.namespace].append(tool.id)
+
+    def of(self, tool_id: str, kind: str) -> list[str]:
+        """The partners of a tool; tools with the same document are none of each other's."""
+        found = {
+            "namespace": self._namesakes,
+            "chain": self._chained,
+            "shared": self._sharing,
+            "meaning": self._alike,
+        }[kind](tool_id)
+        own = self._digests[tool_id]
+        return [other for other in found if other != tool_id and self._digests[other] != own][:PARTNERS]
+
+    def prepare(self, tool_ids: Iterable[str]) -> None:
+        """Find what is near in meaning for many tools at once."""
+        ids = [tool_id for tool_id in dict.fromkeys(tool_ids) if tool_id not in self._near]
+        if self._vectors is None:
+            return
+        names, most = list(self._tools), min(4 * PARTNERS, len(self._tools))
+        for start in range(0, len(ids), _ROWS):
+            few = ids[start : start + _ROWS]
+            scores = self._vectors[[self._rows[tool_id] for tool_id in few]] @ self._vectors.T
+            best = np.argpartition(-scores, most - 1, axis=1)[:, :most]
+            for tool_id, row, cosines in zip(few, best, scores, strict=True):
+                order = sorted(row.tolist(), key=lambda place: (-cosines[place], place))
+                self._near[tool_id] = [names[place] for place in order]
+
+    def _alike(self, tool_id: str) -> list[str]:
+        """Alike in meaning, of other namespaces."""
+        self.prepare([tool_id])
+        home = self._tools[tool_id].namespace
+        return [other for other in self._near.get(tool_id, ()) if self._tools[other].namespace != home]
+
+    def _namesakes(self, tool_id: str) -> list[str]:
+        others = self._home[self._tools[tool_id].namespace]
+        if self._vectors is None or len(others) <= PARTNERS:
+            return others
+        own = self._vectors[self._rows[tool_id]]
+        cosines = self._vectors[[self._rows[other] for other in others]] @ own
+        return [others[place] for place in np.argsort(-cosines, kind="stable")[: PARTNERS + 1].tolist()]
+
+    def _chained(self, tool_id: str) -> list[str]:
+        scores: dict[str, float] = defaultdict(float)
+        _score(scores, self._gives[tool_id], self._taking, len(self._tools))
+        _score(scores, self._takes[tool_id], self._giving, len(self._tools))
+        return _best(scores)
+
+    def _sharing(self, tool_id: str) -> list[str]:
+        home = self._tools[tool_id].namespace
+        scores: dict[str, float] = defaultdict(float)
+        _score(scores, self._takes[tool_id], self._taking, len(self._tools))
+        return _best({i: score for i, score in scores.items() if self._tools[i].namespace != home})
+
+
+def kind_shares(partners: Partners, golds: Iterable[Sequence[str]]) -> dict[str, float]:
+    """How often each kind would have found a tool's partner in known requests; empty where none has several tools."""
+    scenes = sorted({tuple(sorted(set(gold))) for gold in golds})
+    scenes = sorted((scene for scene in scenes if len(scene) > 1), key=lambda scene: chance(*scene))[:_SCENES]
+    partners.prepare(tool_id for scene in scenes for tool_id in scene)
+    counts = Counter[str]()
+    for scene in scenes:
+        for tool_id in scene:
+            for kind in KINDS:
+                counts[kind] += len(set(partners.of(tool_id, kind)) & set(scene))
+    return {kind: round(counts[kind] / counts.total(), 4) for kind in KINDS if counts[kind]}
+
+
+def combined(
+    partners: Partners, anchor: str, sizes: Mapping[str, float], kinds: Mapping[str, float], *key: object
+) -> Combination:
+    """A tool with as many partners as are drawn; alone where it has none."""
+    size = int(drawn(sizes, *key, anchor, "size"))
+    chosen, first = [anchor], ""
+    for number in range(1, size):
+        wanted = drawn(kinds, *key, anchor, "kind", number)
+        for kind in [wanted, *(other for other in kinds if other != wanted and kinds[other])]:
+            others = [other for other in partners.of(anchor, kind) if other not in chosen]
+            if others:
+                chosen.append(favoured(others, *key, anchor, "partner", number))
+                first = first or kind
+                break
+    return Combination(tuple(chosen), first)
+
+
+def _fields(schema: Mapping[str, Any]) -> frozenset[str]:
+    """The names of values that a schema speaks of, in words; flags and what only holds others are none."""
+    found: set[str] = set()
+    _walk(schema, found, 0)
+    return frozenset(found)
+
+
+def _walk(schema: object, found: set[str], depth: int) -> None:
+    if not isinstance(schema, Mapping) or depth > _DEPTH:
+        return
+    properties = schema.get("properties")
+    for name, inner in properties.items() if isinstance(properties, Mapping) else ():
+        if isinstance(inner, Mapping) and isinstance(inner.get("properties"), Mapping):
+            _walk(inner, found, depth + 1)
+        elif not (isinstance(inner, Mapping) and inner.get("type") in _FLAGS):
+            found.add(_field(str(name)))
+            _walk(inner.get("items") if isinstance(inner, Mapping) else None, found, depth + 1)
+    _walk(schema.get("items"), found, depth + 1)
+
+
+def _given(tool: Tool) -> frozenset[str]:
+    """What a tool returns: by its output schema, or by the sample of an answer that catalogues of APIs have."""
+    found = set(_fields(tool.output_schema or {}))
+    _sampled(tool.meta.get("return_schema"), found, 0)
+    return frozenset(found)
+
+
+def _sampled(value: object, found: set[str], depth: int) -> None:
+    if depth > _DEPTH:
+        return
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            if isinstance(inner, Mapping):
+                _sampled(inner, found, depth + 1)
+            elif inner not in _FLAGS:
+                found.add(_field(str(name)))
+                _sampled(inner, found, depth + 1)
+    elif isinstance(value, list):
+        for inner in value[:1]:
+            _sampled(inner, found, depth + 1)
+
+
+def _field(name: str) -> str:
+    return " ".join(split_words(name)).lower() or name.lower()
+
+
+def _index(fields: Mapping[str, frozenset[str]]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = defaultdict(list)
+    for tool_id, names in fields.items():
+        for name in names:
+            found[name].append(tool_id)
+    return found
+
+
+def _score(scores: dict[str, float], names: Iterable[str], index: Mapping[str, Sequence[str]], total: int) -> None:
+    """Add up what fields in common say: the fewer tools have a field, the more."""
+    for name in sorted(names):
+        others = index.get(name, ())
+        if len(others) <= _COMMON:
+            for other in others:
+                scores[other] += math.log(1 + total / len(others))
+
+
+def _best(scores: Mapping[str, float]) -> list[str]:
+    return sorted(scores, key=lambda tool_id: (-scores[tool_id], tool_id))[: PARTNERS + 1]

@@ -1,0 +1,282 @@
+"""Writes requests for tools with a language model: planned by hash, in batches, resumed where it was interrupted."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from toolscout.errors import BadCompletion, BadDataset, BadModel
+from toolscout.llm import open_llm
+from toolscout.llm.base import Completion, LanguageModel, Message, Usage, complete_each
+from toolscout.llm.generator import GENERATOR_FILE, is_generator, read_generator
+from toolscout.nn.adapters import ADAPTER_FILE
+from toolscout.nn.engine import device_name
+from toolscout.retrievers.base import Floats, Retriever, TrainedOn
+from toolscout.synth import prompts
+from toolscout.synth.combinations import Combination, Partners, combined, kind_shares
+from toolscout.synth.drawing import drawn
+from toolscout.synth.filters import Filter, cleaned, counted, found_again
+from toolscout.synth.options import KINDS, TASK, SynthOptions
+from toolscout.synth.source import Source, Wanted, size_shares
+from toolscout.synth.styles import STYLES, style_shares
+from toolscout.synth.written import Request, Synthetic
+from toolscout.tool import Tool
+
+Progress = Callable[[str, int, int], None]
+_FORMAT = 1
+_SIZES = {"1": 0.5, "2": 0.3, "3": 0.2}
+_ON_CPU, _ON_DEVICE = 64, 8_192  # conversations that are completed before they are kept on disk
+
+
+@dataclass(frozen=True, slots=True)
+class Writer:
+    """Who writes: a language model, and what it was trained for, if it was.
+
+    `about` is what a trained generator says of the requests it learned from: how many tools they need, why these go
+    together, their styles. `seen` are those requests; `fingerprint` tells it from others of its name.
+    """
+
+    llm: LanguageModel
+    about: Mapping[str, Any] | None = None
+    seen: TrainedOn = field(default_factory=TrainedOn)
+    fingerprint: str = ""
+
+    @classmethod
+    def open(cls, spec: str, model: str = "", seed: int = 0) -> Writer:
+        """A generator that `train_synth` left in a folder, or any other language model, as open_llm does."""
+        if not is_generator(spec):
+            return cls(open_llm(spec, model=model, seed=seed), fingerprint=spec)
+        about = read_generator(spec)
+        if about.get("task") != TASK:
+            raise BadModel(
+                f"{spec} was trained for something else; train one that writes requests: toolscout synth-train"
+            )
+        contents = b"".join((Path(spec) / name).read_bytes() for name in (GENERATOR_FILE, ADAPTER_FILE))
+        fingerprint = hashlib.blake2b(contents, digest_size=16).hexdigest()
+        return cls(open_llm(spec, seed=seed), about, TrainedOn.load(Path(spec)), fingerprint)
+
+    @property
+    def trained(self) -> bool:
+        """Whether it was trained to write requests, and needs no instruction."""
+        return self.about is not None
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """A request to be written."""
+
+    place: int
+    combination: Combination
+    style: str
+    key: str
+
+
+def synthesise(
+    source: Source,
+    writer: Writer,
+    options: SynthOptions,
+    wanted: Wanted = "all",
+    *,
+    retriever: Retriever | None = None,
+    retriever_seen: TrainedOn | None = None,
+    vectors: Floats | None = None,
+    partial: Path | None = None,
+    progress: Progress | None = None,
+) -> Synthetic:
+    """Write requests for the tools of a source, all of them or those that have none, and keep the good ones.
+
+    `retriever`, which has the tools, is what the round trip asks; `retriever_seen` what it was trained on. `vectors`
+    are those of the tools' documents, a row each, by which tools are alike in meaning. `partial` is a file where all
+    that was written is kept until the caller removes it: the same call goes on from there.
+    """
+    anchors = source.anchors(wanted)
+    plan = _Plan(source, writer, options, vectors, anchors)
+    texts = _Texts(writer, options, source, partial, plan.identity(source, writer))
+    judge = Filter(source.tools, [text for text, _ in source.requests()])
+    round_trip = retriever if options.filtered and options.round_trip else None
+    kept: dict[tuple[str, int], Request] = {}
+    problems: list[str] = []
+    for attempt in range(options.tries):
+        items = plan.items(attempt, kept)
+        written = texts.of(items, progress)
+        good, bad = _judged(items, written, judge, round_trip, options)
+        problems += bad
+        kept |= {(one.tools[0], one.place): one for one in good}
+    return Synthetic(
+        name=source.name,
+        tools=source.tools,
+        requests=[kept[key] for key in sorted(kept)],
+        dropped=counted(problems),
+        options=options,
+        llm=writer.llm.name,
+        wanted=len(anchors),
+        seen=writer.seen
+        | (source.seen() if options.examples else TrainedOn())
+        | ((retriever_seen or TrainedOn()) if round_trip is not None else TrainedOn()),
+        usage=texts.usage.row(),
+        retriever=f"{round_trip.name}, first {options.round_trip}" if round_trip is not None else "",
+    )
+
+
+class _Plan:
+    """Which requests are to be written."""
+
+    def __init__(
+        self, source: Source, writer: Writer, options: SynthOptions, vectors: Floats | None, anchors: Sequence[str]
+    ) -> None:
+        about, golds = writer.about or {}, [gold for _, gold in source.requests()]
+        self._options, self._anchors = options, anchors
+        self._partners = Partners(source.tools, vectors)
+        sizes = options.sizes or (size_shares(golds) if golds else about.get("sizes")) or _SIZES
+        self._sizes = _with_combinations(sizes, options.combinations)
+        measured = kind_shares(self._partners, golds) if golds and not options.kinds else about.get("kinds")
+        self._kinds = options.kinds or measured or dict.fromkeys(KINDS, 1.0)
+        texts = [text for text, _ in source.requests()]
+        known = about.get("styles") or (style_shares(texts) if texts else None)
+        self._styles = options.styles or known or dict.fromkeys(STYLES, 1.0)
+        self._partners.prepare(anchors)
+
+    def identity(self, source: Source, writer: Writer) -> str:
+        """Of all that decides what is written for a tool; how much of it, and what is kept, may change meanwhile."""
+        found = hashlib.blake2b(json.dumps([_FORMAT, writer.llm.name, writer.fingerprint]).encode(), digest_size=16)
+        asked = {name: getattr(self._options, name) for name in ("examples", "temperature", "max_tokens", "seed")}
+        shares = [self._sizes, self._kinds, self._styles]
+        found.update(json.dumps([asked, shares], sort_keys=True).encode())
+        found.update("".join(sorted(tool.digest() for tool in source.tools)).encode())
+        return found.hexdigest()
+
+    def items(self, attempt: int, kept: Mapping[tuple[str, int], Request]) -> list[_Item]:
+        """What is still to be written, each attempt another combination in another style."""
+        found = []
+        for place in range(self._options.per_tool):
+            for anchor in self._anchors:
+                if (anchor, place) not in kept:
+                    key = (self._options.seed, attempt, place)
+                    made = combined(self._partners, anchor, self._sizes, self._kinds, *key)
+                    style = drawn(self._styles, *key, anchor, "style")
+                    found.append(_Item(place, made, style, f"{attempt}.{place}.{anchor}"))
+        return found
+
+
+def _with_combinations(sizes: Mapping[str, float], share: float | None) -> dict[str, float]:
+    """Sizes of which those above one have this share together."""
+    if share is None:
+        return dict(sizes)
+    several = {size: part for size, part in sizes.items() if size != "1" and part} or {"2": 0.6, "3": 0.4}
+    total = sum(several.values())
+    return {"1": 1 - share} | {size: share * part / total for size, part in several.items()}
+
+
+def _judged(
+    items: Sequence[_Item],
+    written: Mapping[str, tuple[str, bool]],
+    judge: Filter,
+    retriever: Retriever | None,
+    options: SynthOptions,
+) -> tuple[list[Request], list[str]]:
+    """The requests that are kept, and why the others are not."""
+    good: list[Request] = []
+    problems: list[str] = []
+    for item in items:
+        tools = item.combination.tools
+        if item.key not in written:
+            problems.append("no answer")
+            continue
+        text = cleaned(written[item.key][0])
+        problem = judge.problem(text, tools, written[item.key][1]) if options.filtered or not text else ""
+        if problem:
+            problems.append(problem)
+        else:
+            good.append(Request(text, tools, item.place, item.combination.kind, item.style))
+    if retriever is not None and good:
+        anchors, sizes = [one.tools[0] for one in good], [len(one.tools) for one in good]
+        found = found_again(retriever, [one.text for one in good], anchors, sizes, options.round_trip)
+        problems += ["not found again"] * found.count(False)
+        good = [one for one, again in zip(good, found, strict=True) if again]
+    repeated = [judge.repeated(one.text, one.tools[0]) if options.filtered else "" for one in good]
+    return [one for one, again in zip(good, repeated, strict=True) if not again], problems + repeated
+
+
+class _Texts:
+    """What the model wrote, kept in a file as it comes: a line of JSON each, below one that says what they are of."""
+
+    def __init__(
+        self, writer: Writer, options: SynthOptions, source: Source, partial: Path | None, identity: str
+    ) -> None:
+        self._writer, self._options, self._partial = writer, options, partial
+        self._tools = {tool.id: tool for tool in source.tools}
+        self._known = source.requests() if options.examples else []
+        self._written: dict[str, tuple[str, bool]] = {}
+        self.usage = Usage()
+        if partial is not None:
+            self._resume(partial, identity)
+
+    def _resume(self, partial: Path, identity: str) -> None:
+        lines = partial.read_text(encoding="utf-8").split("\n")[:-1] if partial.exists() else []
+        if not lines:
+            partial.parent.mkdir(parents=True, exist_ok=True)
+            partial.write_text(json.dumps({"identity": identity}) + "\n", encoding="utf-8")
+            return
+        try:
+            if json.loads(lines[0])["identity"] != identity:
+                raise BadDataset(
+                    f"{partial} was begun with other tools, options or another model; give the same again, or remove it"
+                )
+            for line in lines[1:]:
+                self._take(json.loads(line))
+        except (ValueError, KeyError, TypeError) as error:
+            if isinstance(error, BadDataset):
+                raise
+            raise BadDataset(f"{partial} cannot be read ({error}); remove it to begin again") from None
+        # A line that was cut off by the interruption is written again.
+        partial.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+    def _take(self, row: Mapping[str, Any]) -> None:
+        self._written[str(row["key"])] = str(row["text"]), bool(row["whole"])
+        prompt, completion = row["tokens"]
+        self.usage.add([[Completion(row["text"], prompt, completion, "stop", row.get("cost"))]])
+
+    def of(self, items: Sequence[_Item], progress: Progress | None) -> dict[str, tuple[str, bool]]:
+        """What was written for each item, and whether it came to an end; those without an answer are missing."""
+        left = [item for item in items if item.key not in self._written]
+        done = len(items) - len(left)
+        for chunk in self._chunks(left):
+            rows = []
+            outcomes = complete_each(
+                self._writer.llm,
+                [self._conversation(item) for item in chunk],
+                temperature=self._options.temperature,
+                max_tokens=self._options.max_tokens,
+            )
+            for item, outcome in zip(chunk, outcomes, strict=True):
+                if not isinstance(outcome, BadCompletion) and outcome:
+                    one = outcome[0]
+                    tokens = [one.prompt_tokens, one.completion_tokens]
+                    whole = one.finish == "stop"
+                    rows.append({"key": item.key, "text": one.text, "whole": whole, "tokens": tokens, "cost": one.cost})
+            self._keep(rows)
+            done += len(chunk)
+            if progress:
+                progress("writing", done, len(items))
+        return {item.key: self._written[item.key] for item in items if item.key in self._written}
+
+    def _chunks(self, items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
+        size = self._options.chunk or (_ON_DEVICE if device_name() else _ON_CPU)
+        for start in range(0, len(items), size):
+            yield items[start : start + size]
+
+    def _keep(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        if self._partial is not None:
+            with self._partial.open("a", encoding="utf-8") as stream:
+                stream.writelines(json.dumps(row) + "\n" for row in rows)
+        for row in rows:
+            self._take(row)
+
+    def _conversation(self, item: _Item) -> list[Message]:
+        tools: list[Tool] = [self._tools[tool_id] for tool_id in item.combination.tools]
+        examples = prompts.shown(self._known, self._tools, self._options.examples, self._options.seed, item.key)
+        return prompts.conversation(tools, STYLES[item.style], examples, trained=self._writer.trained)

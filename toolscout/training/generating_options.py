@@ -1,0 +1,89 @@
+"""How a language model is taught to write texts, and how it is aligned with what a retriever finds; no torch needed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal, Self, get_args
+
+from toolscout.errors import BadModel
+
+Reward = Literal["both", "ndcg", "recall", "rank"]
+Loss = Literal["dpo", "ranked"]
+Preset = Literal["", "qta"]
+
+
+@dataclass(frozen=True)  # no slots: it is mixed into the options of methods, and two layouts do not mix
+class GeneratingOptions:
+    """How a language model is taught to write texts.
+
+    `base`: the language model to begin with, a Hugging Face folder or a GGUF file, "" for SmolLM2. `begin`: a generator
+    of that base and `rank`, whose adapters it goes on from. `rank`: that of the adapters, 0 trains all of the base's
+    matrices. `request_tokens`: pairs whose prompt is longer are left out; what is to
+    be written is cut to `max_tokens`. `patience`: epochs without a better dev score before it stops, 0 to never stop
+    early. `chunk`: tokens in memory at once, 0 picks it by device.
+    """
+
+    base: str = ""
+    begin: str = ""
+    rank: int = 32
+    epochs: int = 3
+    rate: float = 5e-4
+    batch: int = 64
+    request_tokens: int = 384
+    max_tokens: int = 96
+    patience: int = 0
+    chunk: int = 0
+    seed: int = 0
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be trained with."""
+        if min(self.rank, self.epochs, self.patience, self.chunk, self.seed) < 0:
+            raise BadModel(f"rank, epochs, patience, chunk and seed must be 0 or more, got {self}")
+        if min(self.batch, self.request_tokens, self.max_tokens) < 1 or not self.rate > 0:
+            raise BadModel(f"batch, request_tokens and max_tokens must be at least 1, rate above 0, got {self}")
+
+
+@dataclass(frozen=True)
+class AligningOptions:
+    """How a generator is aligned with a retriever.
+
+    `align`: rounds; in each, `samples` texts are drawn at the temperature `spread` for each of `align_requests`
+    requests (0: all), and rewarded by the tools that the retriever then finds: "ndcg", "recall", "both" (ndcg and
+    comp), or "rank" (minus the mean log rank of the gold tools). `pairs` of a request are learned from at most, the
+    best sample against the worst first, where their rewards differ by `margin`. `loss`: "dpo" with its `beta`, plus
+    `sft` times the plain loss of the better one; "ranked" learns the best sample of a request alone. `reset`: each
+    round is compared with its own beginning, not with that of the first. `preset`: "qta" is QTA's recipe, one round by
+    the rank of the gold tools, the request itself not searched.
+    """
+
+    align: int = 0
+    samples: int = 8
+    spread: float = 0.8
+    reward: Reward = "both"
+    margin: float = 0.2
+    pairs: int = 2
+    loss: Loss = "dpo"
+    beta: float = 0.1
+    sft: float = 0.1
+    reset: bool = True
+    align_rate: float = 1e-4
+    align_requests: int = 2000
+    preset: Preset = ""
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be aligned with."""
+        for name, kind in (("reward", Reward), ("loss", Loss), ("preset", Preset)):
+            if getattr(self, name) not in get_args(kind):
+                known = ", ".join(one or '""' for one in get_args(kind))
+                raise BadModel(f"{name} must be one of {known}, got {getattr(self, name)!r}")
+        if self.samples < 2 or self.pairs < 1 or min(self.align, self.align_requests) < 0:
+            raise BadModel(f"samples must be at least 2, pairs 1, align and align_requests 0 or more, got {self}")
+        if not (0 < self.spread <= 100 and self.beta > 0 and self.align_rate > 0 and min(self.margin, self.sft) >= 0):
+            raise BadModel(
+                f"spread (at most 100), beta and align_rate must be above 0, margin and sft 0 or more, got {self}"
+            )
+
+    def settled(self) -> Self:
+        """With what the preset stands for put in place."""
+        return replace(self, align=1, reward="rank", loss="dpo") if self.preset == "qta" else self
