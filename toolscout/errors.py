@@ -33,6 +33,18 @@ class BadRequest(ToolscoutError, ValueError):
     """A search that cannot be answered as asked (empty request, k below 1, …)."""
 
 
+class Unauthorized(ToolscoutError):
+    """A caller that nobody knows: no key where one is needed, or one that is not valid."""
+
+
+class Forbidden(ToolscoutError):
+    """A caller that may not do this, such as changing the catalogue without an admin's key."""
+
+
+class UnknownPrincipal(ToolscoutError, LookupError):
+    """A principal that the catalogue does not know."""
+
+
 class BadDataset(ToolscoutError, ValueError):
     """A dataset folder that is malformed or half there."""
 
@@ -134,3 +146,12 @@ class MissingExtra(ToolscoutError, ImportError):
             f"{feature} needs the optional dependencies of '{extra}'; run: pip install 'toolscout[{extra}]'"
         )
         self.extra = extra
+
+
+class MissingLibrary(ToolscoutError, ImportError):
+    """A library of others that an integration works with: not installed, or of another version."""
+
+    def __init__(self, feature: str, requirement: str) -> None:
+        """Name the feature and print the exact line that installs the library."""
+        super().__init__(f"{feature} needs {requirement}; run: pip install '{requirement}'")
+        self.requirement = requirement

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -14,7 +12,7 @@ from typing import Any, Literal, Self
 
 from toolscout import catalogue, snapshot, wire
 from toolscout._progress import Progress as Progress
-from toolscout._progress import batches, counted, reported
+from toolscout._progress import batches, collector_paused, counted, reported
 from toolscout.answer import Allowed, Answer, Example, Hit, Verdict
 from toolscout.background import Background
 from toolscout.catalogue.base import ReadOptions
@@ -58,10 +56,14 @@ class Scout:
         self.retriever = retriever
         self.fit_options = fit_options or FitOptions()
         self.need_options = need_options or NeedOptions()
+        # What one that rewords requests asked instead, and its notes on that.
+        self._told: Callable[..., tuple[tuple[str, ...], tuple[str, ...]]] | None = getattr(retriever, "told", None)
         self._forecaster = Forecaster(retriever)
         self._feedback = Feedback(store, retriever)
         self._level = Background(store, retriever)
         self._lock = threading.RLock()
+        self._embedding = threading.Lock()
+        self._unkept = 0
         self._stamp: int | None = None
         self._version = 0
         self._cursor = 0
@@ -79,14 +81,19 @@ class Scout:
     def open(
         cls,
         path: str | Path,
-        retriever: str | Path = DEFAULT_RETRIEVER,
+        retriever: str | Path | Retriever = DEFAULT_RETRIEVER,
         fit_options: FitOptions | None = None,
         need_options: NeedOptions | None = None,
     ) -> Self:
-        """Open a catalogue, made where it is not there yet. `retriever`: the name of a method, or a model folder."""
+        """Open a catalogue, made where it is not there yet. `retriever`: a method's name, a model folder, or an object.
+
+        An object is an empty retriever with options of one's own; its index is not kept beside the store.
+        """
         store = SqliteStore(path)
         try:
-            if str(retriever) not in available() and Path(retriever).is_dir():
+            if not isinstance(retriever, str | Path):
+                scout = cls(store, retriever, fit_options, need_options)
+            elif str(retriever) not in available() and Path(retriever).is_dir():
                 scout = cls(store, load_model(Path(retriever)), fit_options, need_options)
                 scout.retriever.remove(scout.retriever.ids())  # a model may have been saved with another catalogue
             else:
@@ -111,39 +118,43 @@ class Scout:
         sync: bool = False,
         wait: bool = True,
         progress: Progress | None = None,
+        label: str | None = None,
     ) -> Added:
         """Import a source: a path, URL, MCP command line, Python function or module, or an iterable of Tools.
 
         The tools are stored in one step and found by their words at once. Then they are embedded, before this returns
         or, with wait=False, in the background. `sync` removes the tools that the source no longer has; `replace`
-        lets it take over tools that another source brought.
+        lets it take over tools that another source brought. `label`: what to call the source,
+        where it is no lasting one.
         """
         options = options or ReadOptions()
         tools = counted(catalogue.read(source, options), progress)
-        with _collector_paused():
-            report = self.store.add(tools, catalogue.describe(source), replace=replace, sync=sync)
+        waited, before = self.words_only(), self._version
+        with collector_paused():
+            report = self.store.add(tools, label or catalogue.describe(source), replace=replace, sync=sync)
             self.refresh()
         embedded = 0
         if wait:
-            embedded = self.embed(progress)
+            embedded = self.embed(progress, 0 if waited else before)  # looking through all tools takes time
         else:
             self._embed_in_background()
         return Added(report, embedded, tuple(options.problems))
 
-    def embed(self, progress: Progress | None = None) -> int:
-        """Embed every tool that has no vector yet; how many texts that took. Does nothing where no encoder is."""
+    def embed(self, progress: Progress | None = None, since: int = 0) -> int:
+        """Embed what changed after version `since` and has no vector; how many texts. None without an encoder."""
         encoder = self._encoder()
         if encoder is None:
             return 0
-        missing = self.store.missing_vectors(encoder.fingerprint)
         done = 0
-        encoded = encoder.encode_documents([text for _, text in missing])
-        for positions, vectors in batches(reported(encoded, len(missing), progress)):
-            self.store.put_vectors(encoder.fingerprint, [missing[i][0] for i in positions], vectors)
-            done += len(positions)
-            self.refresh()
-            if self._closing.is_set():
-                return done
+        with self._embedding:
+            missing = self.store.missing_vectors(encoder.fingerprint, since=since)
+            encoded = encoder.encode_documents([text for _, text in missing])
+            for positions, vectors in batches(reported(encoded, len(missing), progress)):
+                self.store.put_vectors(encoder.fingerprint, [missing[i][0] for i in positions], vectors)
+                done += len(positions)
+                self.refresh()
+                if self._closing.is_set():
+                    return done
         self._level.prepare()
         self._prepare(progress)
         return done
@@ -165,11 +176,12 @@ class Scout:
         `k`: at most so many; "auto" as many as the model says are needed, for models trained to say so.
         """
         request = checked_request(text)
-        self.refresh()
+        self.refresh(wait=False)
         permitted = self._permitted(allowed)
         considered = tuple(self.retriever.explain(request, self._found(request, k, permitted)))
         needed = self._forecaster.need_of(request, considered, self.need_options)
         likely = fit(considered, self.fit_options, self._level.level(permitted, self.count(permitted)))
+        asked, notes = self._told(request, permitted) if self._told else ((), ())
         verdict: Verdict = "use"
         if needed is not None and needed < self.need_options.threshold:
             verdict = "no_tool_needed"
@@ -184,8 +196,9 @@ class Scout:
             version=self._version,
             need=needed,
             fit=likely,
-            words_only=self.words_only(),
-            notes=tuple(self._notes()),
+            words_only=self.words_only(permitted),
+            notes=(*self._notes(permitted), *notes),
+            asked=asked,
         )
 
     def _found(self, request: str, k: Count, permitted: Allowed | None) -> list[Hit]:
@@ -243,15 +256,18 @@ class Scout:
             self._principals[allowed] = self.store.permissions(allowed)
         return self._principals[allowed]
 
-    def words_only(self) -> int:
-        """How many tools have no vector yet and are found by their words alone."""
-        return self.retriever.waiting() if isinstance(self.retriever, Embedded) else 0
+    def words_only(self, allowed: Allowed | None = None) -> int:
+        """How many tools, of those a caller may see, have no vector yet and are found by their words alone."""
+        return self.retriever.waiting(allowed) if isinstance(self.retriever, Embedded) else 0
 
-    def refresh(self) -> None:
-        """Follow what this or any other process has committed; costs next to nothing where that is nothing."""
-        if self.store.stamp() == self._stamp:
+    def refresh(self, wait: bool = True) -> None:
+        """Follow what this or any other process has committed; costs next to nothing where that is nothing.
+
+        `wait`: also for another thread that follows already; else go on meanwhile with what was true a moment ago.
+        """
+        if self.store.stamp() == self._stamp or not self._lock.acquire(blocking=wait or self._stamp is None):
             return
-        with self._lock:
+        try:
             stamp = self.store.stamp()
             encoder = self._encoder()
             fingerprint = encoder.fingerprint if encoder else ""
@@ -260,6 +276,8 @@ class Scout:
             self._feedback.follow()
             self._counts, self._principals = {}, {}
             self._stamp = stamp
+        finally:
+            self._lock.release()
 
     def close(self) -> None:
         """Stop embedding after the current batch and let go of the store; what is committed stays."""
@@ -320,6 +338,7 @@ class Scout:
             new = {listing.id for listing in arrived} - self._ids
             self._namespaces.update(map(namespace_of, new))
             self._ids |= new
+        self._unkept += len(removed) + len(arrived)
 
     def _follow_vectors(self, fingerprint: str) -> None:
         if not fingerprint or not isinstance(self.retriever, Embedded):
@@ -352,33 +371,25 @@ class Scout:
                 self.retriever.build_graph()
             if self._snapshots is None or len(self._ids) < snapshot.WORTH_KEEPING or self.words_only():
                 return
+            if self._unkept < snapshot.WORTH_RENEWING * len(self._ids):
+                return
             state = snapshot.State(self.store.identity(), self._version, self._cursor, self._feedback.cursor)
             try:
                 snapshot.write(self._snapshots, self.retriever, state)
+                self._unkept = 0
             except OSError:
                 return  # an index is derived: where it cannot be kept it is built again
 
-    def _notes(self) -> Iterator[str]:
-        if not self._ids:
-            yield "the catalogue is empty; add tools with: toolscout add SOURCE"
-        elif self.words_only():
+    def _notes(self, allowed: Allowed | None) -> Iterator[str]:
+        if not self.count(allowed):
+            empty = "the catalogue is empty; add tools with: toolscout add SOURCE"
+            yield empty if allowed is None else "there is no tool here that this caller may see"
+        elif self.words_only(allowed):
             if self._encoder() is None:
                 yield "no encoder is installed, words alone were searched; run: toolscout doctor"
             else:
-                waiting = f"{self.words_only():,} of {len(self._ids):,} tools are not embedded yet"
+                waiting = f"{self.words_only(allowed):,} of {self.count(allowed):,} tools are not embedded yet"
                 yield f"{waiting}: found by words only; run: toolscout embed, with the same --retriever if any"
-
-
-@contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Tens of thousands of records are made and none of them is a cycle: looking for cycles takes a fifth of an add."""
-    running = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if running:
-            gc.enable()
 
 
 def checked_request(text: str) -> str:

@@ -75,7 +75,7 @@ def naive(
 )
 def test_scores_are_what_is_documented(seed: int, words: list[str], alpha: float, tau: float) -> None:
     tools, learned = catalogue(60), examples(60, seed)
-    made = Centroid(CentroidOptions(alpha=alpha, tau=tau), HashedWords())
+    made = Centroid(CentroidOptions(alpha=alpha, tau=tau, share_feedback=True), HashedWords())
     made.learn(learned[:20])  # before the tools are there, while they come, and after
     made.add(tools[:30])
     made.learn(learned[20:40])

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from tests.retrievers.scenes import recall, scenes
 from tests.retrievers.towers import colt, masstool, reopened, with_new_tools, write_prompts
 from tests.toys import WORDS, HashedWords, catalogue, examples
+from toolscout import tenants
 from toolscout.answer import Allowed, ExactName, Example, PastRequest, Similarity
 from toolscout.dataset import Dataset
 from toolscout.errors import BadModel
@@ -270,11 +271,14 @@ def test_it_says_why(folders: dict[str, Path]) -> None:
     assert (named.tool_id, isinstance(named.reasons[0], ExactName)) == (DATA.tools[40].id, True)
 
 
-def test_a_tenants_request_is_heard_and_not_shown(folders: dict[str, Path]) -> None:
+def test_a_tenants_request_is_heard_by_that_tenant(folders: dict[str, Path]) -> None:
     made = opened(folders["masstool"])
+    before = made.search(["klaatu barada"], 60)
     made.learn([Example("klaatu barada nikto", used=(DATA.tools[17].id,), tenant="ann")])
-    past = [r for hit in made.search(["klaatu barada"], 60)[0] for r in hit.reasons if isinstance(r, PastRequest)]
-    assert [reason.request for reason in past] == [""]
+    assert made.search(["klaatu barada"], 60) == before
+    with tenants.asking("ann"):
+        past = [r for hit in made.search(["klaatu barada"], 60)[0] for r in hit.reasons if isinstance(r, PastRequest)]
+    assert [reason.request for reason in past] == ["klaatu barada nikto"]
 
 
 def test_what_used_tools_that_are_gone_is_not_heard(folders: dict[str, Path]) -> None:

@@ -94,7 +94,7 @@ def naive(made: Memory, request: str, learned: Sequence[Example], tools: Sequenc
 @given(seed=st.integers(0, 1000), words=st.lists(st.sampled_from(WORDS), min_size=1, max_size=5))
 def test_scores_are_what_is_documented(seed: int, words: list[str]) -> None:
     tools, learned = catalogue(60), examples(40, seed)
-    made = Memory(MemoryOptions(neighbours=200), HashedWords())
+    made = Memory(MemoryOptions(neighbours=200, share_feedback=True), HashedWords())
     made.add(tools)
     made.learn(learned)
     request = " ".join(words)
@@ -258,7 +258,7 @@ def test_a_clock_that_is_ahead_makes_nobody_old() -> None:
 
 
 def test_what_a_tenant_asked_is_not_shown_to_others() -> None:
-    made = memory()
+    made = memory(share_feedback=True)
     made.learn([used(HUNGRY, LION, tenant="ann")])
     reason = made.search([HUNGRY], 1)[0][0].reasons[-1]
     assert isinstance(reason, PastRequest)
@@ -311,7 +311,7 @@ def test_vectors_that_are_given_are_not_made_again() -> None:
 
 
 def test_everything_that_was_learned_is_saved(tmp_path: Path) -> None:
-    made = memory(keep=70, half_life=50)
+    made = memory(keep=70, half_life=50, share_feedback=True)
     made.learn([*examples(90), *flood(20)])
     made.remove([TIGER.id])
     made.save(tmp_path / "model")

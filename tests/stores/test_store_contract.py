@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import numpy as np
 import pytest
@@ -78,6 +79,20 @@ def test_add_again_changes_nothing(store: Store) -> None:
     assert store.add([FULL, FULL], "another source, same content") == AddReport(0, 0, 1, 0, 1)
     assert list(store.changes(1)) == []
     assert store.stamp() == stamp
+
+
+def test_sources(store: Store) -> None:
+    assert store.sources() == []
+    before = datetime.now(UTC).replace(microsecond=0)
+    store.add(tools(3), "b")
+    store.add(tools(2, namespace="other"), "a")
+    first, second = store.sources()
+    assert (first.source, first.tools, first.version) == ("a", 2, 2)
+    assert (second.source, second.tools, second.version) == ("b", 3, 1)
+    assert second.changed is not None
+    assert before <= second.changed <= datetime.now(UTC)
+    store.remove([one.id for one in tools(3)])
+    assert [state.source for state in store.sources()] == ["a"]
 
 
 def test_another_order_of_properties_is_no_change(store: Store) -> None:

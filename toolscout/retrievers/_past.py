@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -47,9 +48,9 @@ class Entry:
         return (self.source, request_digest(self.request))
 
     @property
-    def private(self) -> bool:
-        """Whether a tenant asked this: others may not read it."""
-        return self.source.startswith(_TENANT)
+    def tenant(self) -> str:
+        """The tenant that asked this; empty where it is nobody's."""
+        return self.source.removeprefix(_TENANT) if self.source.startswith(_TENANT) else ""
 
 
 class Neighbour(NamedTuple):
@@ -93,6 +94,27 @@ class Past:
         vector: Floats = self._table.rows(np.array([entry.row]))[0]
         return vector
 
+    def entries(self) -> list[Entry]:
+        """The requests, the one that leaves first at the front."""
+        return list(self._entries.values())
+
+    def vectors(self) -> Floats:
+        """The vectors of the requests, in their order."""
+        rows = np.array([entry.row for entry in self._entries.values()], dtype=np.int64)
+        vectors: Floats = self._table.rows(rows) if len(rows) else np.empty((0, 0), dtype=np.float32)
+        return vectors
+
+    def take(self, entries: Sequence[Entry], vectors: Floats, newest: float) -> None:
+        """Take over requests of another Past, of sources that this one has none of."""
+        for row, entry in enumerate(entries, len(self._table)):
+            self._entries[entry.key] = own = replace(entry, row=row)
+            self._rows.append(own)
+            self._sources[own.source] += 1
+        if entries:
+            self._table.append(vectors)
+            self.newest = max(self.newest, newest)
+        self._shrink()
+
     def add(self, examples: Sequence[Example], vectors: Floats) -> None:
         """Remember requests, given their vectors; one that says nothing of any tool is left out."""
         new: list[Entry] = []
@@ -120,6 +142,11 @@ class Past:
             self._table.append(np.stack(rows))
         self._shrink()
 
+    def limit(self, keep: int) -> None:
+        """Remember no more than so many requests from now on."""
+        self._keep = keep
+        self._shrink()
+
     def _shrink(self) -> None:
         while len(self._entries) > self._keep:
             _, entry = self._entries.popitem(last=False)
@@ -140,14 +167,17 @@ class Past:
             entry.row = row
         self._table, self._rows = table, list(entries)
 
+    def sources(self) -> set[str]:
+        """Who asked the requests."""
+        return set(self._sources)
+
     def nearest(
-        self, vector: Floats, count: int, share: float, least: float, counts: Callable[[Entry], bool]
+        self, vector: Floats, count: int, places: int, least: float, counts: Callable[[Entry], bool]
     ) -> list[Neighbour]:
         """The nearest requests above the cosine `least` that count, best first.
 
-        Where there are several sources, one fills at most this share of the places, as long as others fill the rest.
+        One source fills at most so many `places`, as long as others fill the rest.
         """
-        places = max(1, math.floor(share * count)) if len(self._sources) > 1 else count
         wanted = count if places == count else count * _WIDER
         while self._entries:
             rows, cosines = self._table.search(vector, wanted)
@@ -173,9 +203,9 @@ class Past:
         (folder / _FILE).write_text(json.dumps({"newest": self.newest if entries else None, "entries": entries}))
 
     @classmethod
-    def load(cls, folder: Path, keep: int) -> Past:
-        """Open what save wrote."""
-        past = cls(keep)
+    def load(cls, folder: Path) -> Past:
+        """Open what save wrote, however much that is."""
+        past = cls(sys.maxsize)
         try:
             saved = json.loads((folder / _FILE).read_text())
             for row, (request, source, tools, time) in enumerate(saved["entries"]):
@@ -189,8 +219,28 @@ class Past:
         past._table = VectorTable.load(folder)
         if not len(past._table) == len(past._rows) == len(past._entries):
             raise BadModel(f"{folder} has {len(past._rows)} requests but {len(past._table)} vectors; train it again")
-        past._shrink()
         return past
+
+
+def merged(
+    pasts: Sequence[Past],
+    vector: Floats,
+    count: int,
+    share: float,
+    least: float,
+    counts: Callable[[Entry], bool],
+) -> list[Neighbour]:
+    """The nearest requests of several Pasts, no two of which have a source in common.
+
+    Where there are several sources, one fills at most this share of the places, as long as others fill the rest.
+    """
+    several = len(set[str]().union(*(past.sources() for past in pasts))) > 1
+    places = max(1, math.floor(share * count)) if several else count
+    found = [one for past in pasts for one in past.nearest(vector, count, places, least, counts)]
+    if len(pasts) == 1:
+        return found
+    picked, left = _picked(sorted(found, key=_order), count, places)
+    return sorted([*picked, *left[: count - len(picked)]], key=_order)
 
 
 def votes(neighbours: Sequence[Neighbour], newest: float, power: float, half_life: float) -> dict[str, float]:

@@ -18,9 +18,10 @@ from toolscout.nn.encoder import CARD_FILE, Encoder
 from toolscout.nn.need import NEED_FILE, NeedHead
 from toolscout.nn.tower import TOWER_FILE, VIEWS, Asked, Tower, unit
 from toolscout.retrievers._newcomers import Newcomers
-from toolscout.retrievers._past import Entry, Neighbour, Past
+from toolscout.retrievers._past import Entry, Neighbour
 from toolscout.retrievers._requests import vectors_of, with_digests
 from toolscout.retrievers._tower_options import ColtOptions, MasstoolOptions
+from toolscout.retrievers._voices import Voices, readable
 from toolscout.retrievers.base import (
     Floats,
     Pairs,
@@ -32,6 +33,7 @@ from toolscout.retrievers.base import (
     write_model,
     write_new,
 )
+from toolscout.tenants import asker
 from toolscout.tool import Searchable
 
 ENCODER_FOLDER = "encoder"
@@ -62,7 +64,7 @@ class TowerRetriever(Newcomers):
         self._tower: Tower | None = None
         self._head: NeedHead | None = None
         self._terms: dict[str, Floats] = {}
-        self._past = Past(options.keep)
+        self._past = self._silence()
         self._views: dict[Key, Floats] = {}
         self._fit: dict[str, Any] | None = None
         # Search asks for the same request's neighbours twice, to rank and to say why; each thread has its own.
@@ -110,8 +112,11 @@ class TowerRetriever(Newcomers):
     def forget(self) -> None:
         """Empty the pool. What training made of its requests is used again for those that are learned again."""
         with self._lock:
-            self._past = Past(self.options.keep)
+            self._past = self._silence()
             self._local = threading.local()
+
+    def _silence(self) -> Voices:
+        return Voices(self.options.keep, getattr(self.options, "share_feedback", False))
 
     @property
     def tower(self) -> Tower | None:
@@ -162,12 +167,12 @@ class TowerRetriever(Newcomers):
 
     def _asked(self, vector: Floats) -> tuple[Asked, list[Neighbour]]:
         """What a request, by the encoder's vector, is searched with, and the past requests that had a say in it."""
-        found = getattr(self._local, "asked", None)
-        if found is None or found[0] is not vector:
+        found, tenant = getattr(self._local, "asked", None), asker()
+        if found is None or found[0] is not vector or found[1] != tenant:
             neighbours = self._neighbours(vector, self._counts)
             asked = self._listened(vector, neighbours, float(getattr(self.options, "kin", 0.0)))
-            found = self._local.asked = (vector, asked, neighbours)
-        return found[1], found[2]
+            found = self._local.asked = (vector, tenant, asked, neighbours)
+        return found[2], found[3]
 
     def _listened(self, vector: Floats, neighbours: Sequence[Neighbour], kin: float) -> Asked:
         request = self._asking(vector)
@@ -207,7 +212,7 @@ class TowerRetriever(Newcomers):
         best: dict[str, PastRequest] = {}
         with self._lock:
             for entry, cosine in self._asked(self._encoded(request))[1]:
-                reason = PastRequest("" if entry.private else entry.request, round(cosine, 6))
+                reason = PastRequest(readable(entry), round(cosine, 6))
                 for tool_id, sign in entry.tools.items():
                     if sign > 0:
                         best.setdefault(tool_id, reason)
@@ -255,7 +260,8 @@ class TowerRetriever(Newcomers):
             loaded._own_encoder = folder / ENCODER_FOLDER
             loaded._encoder = encoder or Encoder.load(loaded._own_encoder)
         loaded._load_documents(folder, model)
-        loaded._past = Past.load(folder / _REQUESTS, loaded.options.keep)
+        shared = getattr(loaded.options, "share_feedback", False)
+        loaded._past = Voices.load(folder / _REQUESTS, loaded.options.keep, shared)
         trained = bool(model.get("fit"))
         loaded._tower = Tower.load(folder) if trained else None
         loaded._head = NeedHead.load(folder) if trained and getattr(loaded.options, "no_tool", False) else None

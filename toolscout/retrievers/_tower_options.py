@@ -43,7 +43,7 @@ class MasstoolOptions(NeighbourOptions, LearningOptions, GraphOptions, EncoderOp
     `no_tool`: a folder of prompts that need no tool, which the detection tower learns from; without it the model cannot
     tell whether a tool is needed. Chosen on dev beside `graph` and `new_bonus`: `kin`, what neighbours count in the
     vector that is searched with, and `votes`, what the tools that they used get. `share`: of the neighbours at most so
-    much is of one source, where others have some too.
+    much is of one source, where others have some too. `share_feedback`: tenants hear each other's requests.
     """
 
     loss: Literal["sigmoid", "softmax"] = "softmax"
@@ -56,6 +56,7 @@ class MasstoolOptions(NeighbourOptions, LearningOptions, GraphOptions, EncoderOp
     new_bonus: float = 0.0
     share: float = 0.5
     keep: int = 100_000
+    share_feedback: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what cannot be trained with."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from importlib import import_module, metadata
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar, cast, runtime_checkable
@@ -24,6 +24,7 @@ TRAINED_ON_FILE = "trained_on.json"
 _NEW_FILE = "new.json"
 FORMAT = 1
 
+Role = Literal["train", "dev"]
 Floats = NDArray[np.float32]
 Vectors = Mapping[str, Floats]
 """Unit vectors of documents by text digest. A tool whose digest is not among them waits for its vector."""
@@ -104,8 +105,8 @@ class Embedded(Protocol):
     def open_encoder(self) -> TextEncoder:
         """The encoder whose vectors it takes; MissingEncoder where there is none."""
 
-    def waiting(self) -> int:
-        """How many tools cannot be found yet, since their vectors are not known."""
+    def waiting(self, allowed: Allowed | None = None) -> int:
+        """How many tools, among those allowed, cannot be found yet, since their vectors are not known."""
 
     def arrived(self, vectors: Vectors) -> None:
         """Take in the waiting tools whose vectors are among these."""
@@ -200,11 +201,15 @@ class Ranker(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TrainingSet:
-    """A dataset to train on: one of its splits, and one to select on ("" where there is none)."""
+    """A dataset to train on: one of its splits, and one to select on ("" where there is none).
+
+    `history`: what the model has seen that wrote the requests, where one did.
+    """
 
     dataset: Dataset
     train: str = "train"
     dev: str = "dev"
+    history: TrainedOn = field(default_factory=lambda: TrainedOn())
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +219,7 @@ class SeenSplit:
     dataset: str
     digest: str
     split: str
-    role: Literal["train", "dev"]
+    role: Role
     requests: frozenset[str]
 
 
@@ -222,25 +227,27 @@ class SeenSplit:
 class TrainedOn:
     """All that a model has seen: splits with their requests, and digests of the documents that were gold in training.
 
-    A tool whose document is not among `tools` is new to the model.
+    A tool whose document is not among `tools` is new to the model. `written` are those of them that only requests
+    needed which a language model wrote: nobody has asked for them.
     """
 
     splits: tuple[SeenSplit, ...] = ()
     tools: frozenset[str] = frozenset()
+    written: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, data: Sequence[TrainingSet]) -> TrainedOn:
+    def of(cls, sets: Sequence[TrainingSet]) -> TrainedOn:
         """What training on these sets shows a model."""
-        splits, tools = [], set()
-        for one in data:
-            roles: list[tuple[Literal["train", "dev"], str]] = [("train", one.train), ("dev", one.dev)]
-            for role, split in roles:
-                if split:
-                    seen = (one.dataset.digest(split), split, role, one.dataset.request_digests(split))
-                    splits.append(SeenSplit(one.dataset.name, *seen))
-            gold = {tool_id for tool_ids in one.dataset.split(one.train).gold for tool_id in tool_ids}
-            tools |= {tool.digest() for tool in one.dataset.tools if tool.id in gold}
-        return cls(tuple(splits), frozenset(tools))
+        seen = cls()
+        for one in sets:
+            data = one.dataset
+            roles: list[tuple[Role, str]] = [("train", one.train), ("dev", one.dev)]
+            splits = [SeenSplit(data.name, data.digest(s), s, role, data.request_digests(s)) for role, s in roles if s]
+            asked, written = (data.gold_tools(one.train, written=by) for by in (False, True))
+            digests = {tool.id: tool.digest() for tool in data.tools if tool.id in asked | written}
+            tools = frozenset(digests.values())
+            seen |= cls(tuple(splits), tools, tools - {digests[tool_id] for tool_id in asked}) | one.history
+        return seen
 
     @classmethod
     def load(cls, folder: Path) -> TrainedOn:
@@ -251,18 +258,21 @@ class TrainedOn:
         try:
             record = json.loads(path.read_text())
             splits = [SeenSplit(**{**split, "requests": frozenset(split["requests"])}) for split in record["splits"]]
-            return cls(tuple(splits), frozenset(record["tools"]))
+            return cls(tuple(splits), frozenset(record["tools"]), frozenset(record.get("written", ())))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise BadModel(f"{path} cannot be read ({error}); train the model again") from None
 
     def __or__(self, other: TrainedOn) -> TrainedOn:
         """What two models together have seen."""
-        return TrainedOn(tuple(dict.fromkeys(self.splits + other.splits)), self.tools | other.tools)
+        tools, asked = self.tools | other.tools, (self.tools - self.written) | (other.tools - other.written)
+        return TrainedOn(tuple(dict.fromkeys(self.splits + other.splits)), tools, tools - asked)
 
     def save(self, folder: Path) -> None:
         """Write trained_on.json into a model folder."""
         splits = [asdict(split) | {"requests": sorted(split.requests)} for split in self.splits]
-        (folder / TRAINED_ON_FILE).write_text(json.dumps({"splits": splits, "tools": sorted(self.tools)}) + "\n")
+        record = {"splits": splits, "tools": sorted(self.tools)}
+        record |= {"written": sorted(self.written)} if self.written else {}
+        (folder / TRAINED_ON_FILE).write_text(json.dumps(record) + "\n")
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,11 +40,13 @@ _TRIED_TAU = (3.0, 10.0, 30.0, 100.0, 300.0)
 class CentroidOptions(EncoderOptions):
     """`alpha`: the document's share where requests are many. `tau`: how many requests make half of the others' share.
 
-    Of n requests the mean has the share (1 - alpha) n / (n + tau).
+    Of n requests the mean has the share (1 - alpha) n / (n + tau). A mean is everybody's: requests of tenants are
+    left out of it, unless `share_feedback`.
     """
 
     alpha: float = 0.1
     tau: float = 30.0
+    share_feedback: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what cannot be mixed."""
@@ -75,6 +77,8 @@ class Centroid(Documents):
 
     def learn(self, examples: Sequence[Example], vectors: Mapping[str, Floats] | None = None) -> None:
         """Take requests into the means of the tools they used."""
+        if not self.options.share_feedback:
+            examples = [example for example in examples if not example.tenant]
         if not examples:
             return
         rows = vectors_of(examples, vectors, self.open_encoder())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -139,9 +140,9 @@ class Hybrid:
             return part.open_encoder()
         raise MissingEncoder("no part of this hybrid uses vectors")
 
-    def waiting(self) -> int:
+    def waiting(self, allowed: Allowed | None = None) -> int:
         """How many tools some part cannot find yet."""
-        return max((part.waiting() for part in self._embedded()), default=0)
+        return max((part.waiting(allowed) for part in self._embedded()), default=0)
 
     def arrived(self, vectors: Vectors) -> None:
         """Hand vectors to the parts that wait for them."""
@@ -201,20 +202,43 @@ class Hybrid:
         rankings = self.rankings(requests)
         return [self.fuse(request, ranked, k, allowed) for request, ranked in zip(requests, rankings, strict=True)]
 
+    def rank(self, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[Pairs]:
+        """What search ranks, without reasons."""
+        check_k(k)
+        rankings = self.rankings(requests)
+        return [self._best(request, ranked, k, allowed) for request, ranked in zip(requests, rankings, strict=True)]
+
     def fuse(self, request: str, rankings: list[Pairs], k: int, allowed: Allowed | None = None) -> list[Hit]:
         """The answer to one request, given the full ranking of each part."""
+        best = self._best(request, rankings, k, allowed)
+        # Who may not see the tool that a request names is answered as if there were none: by all parts.
+        named = bool(best) and best[0][1] >= EXACT_BONUS
+        reasons = self._reasons(request, [i for i, _ in best], self.parts[: len(rankings)] if named else self.parts)
+        return [Hit(tool_id, score, why) for (tool_id, score), why in zip(best, reasons, strict=True)]
+
+    def _best(self, request: str, rankings: list[Pairs], k: int, allowed: Allowed | None) -> Pairs:
         scores = self._fused(rankings)
         if allowed is not None:
             scores = {tool_id: score for tool_id, score in scores.items() if allowed.permits(tool_id)}
         if len(scores) < k:
             self._extend(scores, request, k, allowed)
-        best = sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))[:k]
-        reasons: list[dict[Reason, None]] = [{} for _ in best]
-        for part in self.parts[: len(rankings)]:
-            text, ids = self._asked(part, request), [tool_id for tool_id, _ in best]
-            for known, why in zip(reasons, _why(part, text, ids), strict=True):
+        return sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))[:k]
+
+    def why(self, request: str, ids: Sequence[str]) -> list[tuple[Reason, ...]]:
+        """The reasons of all parts; of the first alone where the request is nothing but a name."""
+        return self._reasons(request, ids, self.parts[:1] if self.is_name(request) else self.parts)
+
+    def _reasons(self, request: str, ids: Sequence[str], parts: Sequence[Retriever]) -> list[tuple[Reason, ...]]:
+        reasons: list[dict[Reason, None]] = [{} for _ in ids]
+        for part in parts:
+            for known, why in zip(reasons, _why(part, self._asked(part, request), ids), strict=True):
                 known.update(dict.fromkeys(why))
-        return [Hit(tool_id, score, tuple(why)) for (tool_id, score), why in zip(best, reasons, strict=True)]
+        return [tuple(why) for why in reasons]
+
+    def is_name(self, request: str) -> bool:
+        """Whether the request is nothing but the name of a tool."""
+        first = self.parts[0]
+        return isinstance(first, Ranker) and first.is_name(request)
 
     def explain(self, request: str, hits: Sequence[Hit]) -> list[Hit]:
         """Every part adds its reasons."""
@@ -283,11 +307,15 @@ class Hybrid:
         A bare name is looked up by the first part alone: no other knows better, and none is as fast.
         """
         first = self.parts[0]
-        others = [i for i, request in enumerate(requests) if not (isinstance(first, Ranker) and first.is_name(request))]
+        others = [i for i, request in enumerate(requests) if not self.is_name(request)]
         asked = [self._corrected(requests[i]) for i in others]
         depth = self.options.depth
-        beside = [_HELPERS.submit(_rank, part, asked, depth) for part in self.parts[1:-1] if asked]
-        lead = _HELPERS.submit(_rank, first, requests, depth) if asked and len(self.parts) > 1 else None
+        beside = [_HELPERS.submit(copy_context().run, _rank, part, asked, depth) for part in self.parts[1:-1] if asked]
+        lead = (
+            _HELPERS.submit(copy_context().run, _rank, first, requests, depth)
+            if asked and len(self.parts) > 1
+            else None
+        )
         last = [_rank(self.parts[-1], asked, depth)] if lead else []
         rankings = [[ranking] for ranking in (lead.result() if lead else _rank(first, requests, depth))]
         for searched in [*(future.result() for future in beside), *last]:

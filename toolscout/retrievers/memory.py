@@ -11,8 +11,9 @@ from typing import Any, ClassVar, Self
 from toolscout.answer import Allowed, Example, PastRequest, Reason
 from toolscout.errors import BadModel
 from toolscout.retrievers._documents import Documents, EncoderOptions
-from toolscout.retrievers._past import Entry, Neighbour, Past, votes
+from toolscout.retrievers._past import Entry, Neighbour, votes
 from toolscout.retrievers._requests import Encoding, dev_recall, train_examples, vectors_of, with_digests
+from toolscout.retrievers._voices import Voices, readable
 from toolscout.retrievers.base import (
     FitProgress,
     FitReport,
@@ -24,6 +25,7 @@ from toolscout.retrievers.base import (
     read_options,
     write_model,
 )
+from toolscout.tenants import asker
 
 # A neighbour that would weigh less than this says nothing.
 _LEAST_WEIGHT = 0.01
@@ -37,7 +39,8 @@ class MemoryOptions(EncoderOptions):
 
     `neighbours`: how many are asked; `power`: how fast their weight falls with their cosine; `votes`: what their votes
     weigh beside the cosine of a tool's document. `share`: of the neighbours at most so much is of one source, where
-    others have some too; `half_life`: days after which a request weighs half; `keep`: how many are remembered.
+    others have some too; `half_life`: days after which a request weighs half; `keep`: how many are remembered, of
+    everybody and of each tenant. `share_feedback`: tenants hear each other's requests, which otherwise only they do.
     """
 
     neighbours: int = 20
@@ -46,6 +49,7 @@ class MemoryOptions(EncoderOptions):
     share: float = 0.5
     half_life: float = 180.0
     keep: int = 100_000
+    share_feedback: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what cannot be counted."""
@@ -74,11 +78,11 @@ class Memory(Documents):
         """Start empty; the encoder is opened when it is first needed."""
         self.options = options or MemoryOptions()
         super().__init__(self.options, encoder)
-        self._past = Past(self.options.keep)
+        self._past = Voices(self.options.keep, self.options.share_feedback)
         self._seen = TrainedOn()
         self._fit: dict[str, Any] | None = None
         # The neighbours of the last request: search asks for them twice, to rank and to say why.
-        self._found: tuple[Floats, list[Neighbour]] | None = None
+        self._found: tuple[Floats, str, list[Neighbour]] | None = None
 
     def learn(self, examples: Sequence[Example], vectors: Mapping[str, Floats] | None = None) -> None:
         """Remember what requests used and rejected."""
@@ -103,13 +107,13 @@ class Memory(Documents):
         self._found = None  # requests that used these tools count again
 
     def _neighbours(self, vector: Floats) -> list[Neighbour]:
-        found = self._found
-        if found is None or found[0] is not vector:
+        found, tenant = self._found, asker()
+        if found is None or found[0] is not vector or found[1] != tenant:
             options = self.options
             least = _LEAST_WEIGHT ** (1 / options.power)
             nearest = self._past.nearest(vector, options.neighbours, options.share, least, self._counts)
-            found = self._found = (vector, nearest)
-        return found[1]
+            found = self._found = (vector, tenant, nearest)
+        return found[2]
 
     def _counts(self, entry: Entry) -> bool:
         return any(tool_id in self._rows for tool_id in entry.tools)
@@ -127,7 +131,7 @@ class Memory(Documents):
         best: dict[str, PastRequest] = {}
         with self._lock:
             for entry, cosine in self._neighbours(vector):
-                reason = PastRequest("" if entry.private else entry.request, round(cosine, 6))
+                reason = PastRequest(readable(entry), round(cosine, 6))
                 for tool_id, sign in entry.tools.items():
                     if sign > 0:
                         best.setdefault(tool_id, reason)
@@ -141,7 +145,7 @@ class Memory(Documents):
             raise BadModel(f"there are {len(examples):,} requests to remember; set keep to that many or more")
         encoding = Encoding(self.open_encoder(), folder, progress)
         self.remove(self.ids())
-        self._past = Past(self.options.keep)
+        self._past = Voices(self.options.keep, self.options.share_feedback)
         self.learn(examples, encoding.requests(examples))
         encoding.tools(self, data)
         dev = {}
@@ -174,6 +178,6 @@ class Memory(Documents):
         model = read_model(folder)
         loaded = cls(read_options(MemoryOptions, model), encoder)
         loaded._load_documents(folder, model)
-        loaded._past = Past.load(folder / _REQUESTS, loaded.options.keep)
+        loaded._past = Voices.load(folder / _REQUESTS, loaded.options.keep, loaded.options.share_feedback)
         loaded._seen, loaded._fit = TrainedOn.load(folder), model.get("fit")
         return loaded

@@ -7,13 +7,14 @@ import sqlite3
 from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace as with_fields
+from datetime import UTC, datetime
 from hashlib import blake2b
 from itertools import islice
 from typing import Any
 
 from toolscout.errors import BadRequest, BadTool, CorruptStore, DuplicateTool, NewerStore, UnknownTool
 from toolscout.stores._sqlite_files import Connections, foreign
-from toolscout.stores.base import AddReport, Change
+from toolscout.stores.base import AddReport, Change, SourceState
 from toolscout.tool import DOCUMENT_VERSION, Listing, Tool, clean_text, text_digest
 
 CHUNK = 2000  # tools held in memory at a time
@@ -57,7 +58,11 @@ class Catalogue:
                 gone = "source = ? AND id NOT IN (SELECT id FROM given)"
                 done["removed"] = _bury(db, gone, source, before + 1)
             db.execute("DROP TABLE given")
-            version = _advance(db, before) if done["added"] + done["changed"] + done["removed"] else before
+            version = before
+            if done["added"] + done["changed"] + done["removed"]:
+                version = _advance(db, before)
+                now = datetime.now(UTC).isoformat(timespec="seconds")
+                db.execute("INSERT OR REPLACE INTO sources (source, changed) VALUES (?, ?)", (source, now))
         return AddReport(done["added"], done["changed"], done["unchanged"], done["removed"], version)
 
     def remove(self, ids: Sequence[str]) -> int:
@@ -95,6 +100,19 @@ class Catalogue:
         """Every namespace, sorted, and how many tools it has."""
         with self._files.reading() as db:
             return dict(db.execute("SELECT namespace, count(*) FROM tools GROUP BY namespace ORDER BY namespace"))
+
+    def sources(self) -> list[SourceState]:
+        """Every source that has tools here, sorted by its label."""
+        query = """
+            SELECT source, count(*), max(version), (SELECT changed FROM sources WHERE sources.source = tools.source)
+            FROM tools GROUP BY source ORDER BY source
+        """
+        with self._files.reading() as db:
+            rows = db.execute(query).fetchall()
+        return [
+            SourceState(source, tools, version, datetime.fromisoformat(changed) if changed else None)
+            for source, tools, version, changed in rows
+        ]
 
     def tools(self, namespace: str | None = None, *, offset: int = 0, limit: int | None = None) -> Iterator[Tool]:
         """The tools sorted by id; or one page of them."""

@@ -68,6 +68,16 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "ALTER TABLE catalogue ADD COLUMN identity TEXT NOT NULL DEFAULT ''",
         "UPDATE catalogue SET identity = lower(hex(randomblob(16)))",
     ),
+    ("CREATE TABLE sources (source TEXT PRIMARY KEY, changed TEXT NOT NULL) WITHOUT ROWID",),
+    (
+        # `allow` and `deny` are lists of patterns as JSON; of a key only the digest rests here.
+        """CREATE TABLE principals (
+            name TEXT PRIMARY KEY, allow TEXT NOT NULL, deny TEXT NOT NULL, admin INTEGER NOT NULL, tenant TEXT NOT NULL
+        ) WITHOUT ROWID""",
+        "CREATE TABLE keys (digest TEXT PRIMARY KEY, principal TEXT NOT NULL, created TEXT NOT NULL) WITHOUT ROWID",
+        # Moves with every change of grants, principals and keys: those who remember them need not read them again.
+        "ALTER TABLE catalogue ADD COLUMN access INTEGER NOT NULL DEFAULT 0",
+    ),
 )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from types import TracebackType
 from typing import Literal, Protocol, Self, runtime_checkable
 
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolscout.answer import Allowed, Example
+from toolscout.permissions import Key, Principal, Rules
 from toolscout.tool import Listing, Tool
 
 Floats = NDArray[np.float32]
@@ -40,6 +42,16 @@ class AddReport:
     unchanged: int
     removed: int
     version: int
+
+
+@dataclass(frozen=True, slots=True)
+class SourceState:
+    """A source that tools came from: how many it has here, and when it last changed any (None: not known)."""
+
+    source: str
+    tools: int
+    version: int
+    changed: datetime | None
 
 
 # Begins the digest under which the vector of a request is cached, where all others are of documents.
@@ -104,6 +116,10 @@ class Store(Protocol):
         """Every namespace, sorted, and how many tools it has."""
         ...
 
+    def sources(self) -> list[SourceState]:
+        """Every source that has tools here, sorted by its label."""
+        ...
+
     def tools(self, namespace: str | None = None, *, offset: int = 0, limit: int | None = None) -> Iterator[Tool]:
         """The tools sorted by id; or one page of them."""
         ...
@@ -143,8 +159,8 @@ class Store(Protocol):
         """Cache vectors, kept in half precision. One that is already cached stays as it is."""
         ...
 
-    def missing_vectors(self, fingerprint: str, limit: int | None = None) -> list[tuple[str, str]]:
-        """(digest, text) of the tools' distinct texts that this model has no vector for."""
+    def missing_vectors(self, fingerprint: str, limit: int | None = None, since: int = 0) -> list[tuple[str, str]]:
+        """(digest, text) of the distinct texts, of tools changed after `since`, that this model has no vector for."""
         ...
 
     def prune_vectors(self) -> int:
@@ -160,11 +176,43 @@ class Store(Protocol):
         ...
 
     def permissions(self, principal: str) -> Allowed:
-        """What a principal may see: nothing, for one that was granted nothing."""
+        """What a principal may see in the catalogue as it is now: nothing, for one that was granted nothing."""
         ...
 
     def principals(self) -> list[str]:
-        """Everyone that was granted something, sorted."""
+        """Everyone that was granted something or put here, sorted."""
+        ...
+
+    def put_principal(self, principal: Principal) -> None:
+        """Set the patterns, tenant and rights of a principal, in place of those it had. Grants and keys stay."""
+        ...
+
+    def principal(self, name: str) -> Principal | None:
+        """A principal as it was put here; None where it was not."""
+        ...
+
+    def remove_principal(self, name: str) -> bool:
+        """Forget a principal with its patterns and keys; False where it was not put here. Grants stay."""
+        ...
+
+    def rules(self, name: str) -> Rules:
+        """What a principal was granted and its patterns, whatever the catalogue holds."""
+        ...
+
+    def add_key(self, key: Key) -> None:
+        """Give a principal that was put here one more key; UnknownPrincipal where it was not."""
+        ...
+
+    def api_keys(self) -> list[Key]:
+        """Every key, by principal, oldest first."""
+        ...
+
+    def remove_key(self, digest: str) -> bool:
+        """Take one key back; False where there was none."""
+        ...
+
+    def access(self) -> int:
+        """A number that moves with every change of grants, principals and keys, by any process."""
         ...
 
     def add_feedback(self, examples: Iterable[Example]) -> None:

@@ -1,4 +1,4 @@
-"""The default store: one SQLite file. Tools are in the catalogue's half; here are vectors, permissions, feedback."""
+"""The default store: one SQLite file. Tools and people have files of their own; here are vectors and feedback."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from typing import Self
 
 import numpy as np
 
-from toolscout.answer import Allowed, Example
+from toolscout.answer import Example
 from toolscout.errors import CorruptStore, DiskFull, StoreError
 from toolscout.stores._sqlite_catalogue import Catalogue, storable
 from toolscout.stores._sqlite_files import Connections
+from toolscout.stores._sqlite_people import People
 from toolscout.stores.base import REQUEST_PREFIX, Floats, VectorBatch
 
 _HALF = np.dtype("<f2")
 
 
-class SqliteStore(Catalogue):
+class SqliteStore(Catalogue, People):
     """A store in one SQLite file with a write-ahead log: many processes read while one writes.
 
     A process that forks opens its store after the fork: SQLite connections do not survive one.
@@ -122,17 +123,18 @@ class SqliteStore(Catalogue):
             rows = ((model, digest, row.tobytes()) for digest, row in zip(digests, halves, strict=True))
             db.executemany("INSERT OR IGNORE INTO vectors (model, digest, vector) VALUES (?, ?, ?)", rows)
 
-    def missing_vectors(self, fingerprint: str, limit: int | None = None) -> list[tuple[str, str]]:
-        """(digest, text) of the tools' distinct texts that this model has no vector for."""
-        query = """
-            SELECT digest, text FROM tools WHERE NOT EXISTS (
+    def missing_vectors(self, fingerprint: str, limit: int | None = None, since: int = 0) -> list[tuple[str, str]]:
+        """(digest, text) of the distinct texts, of tools changed after `since`, that this model has no vector for."""
+        # The plus makes SQLite look at what changed alone, and sort that, where it would go through all tools.
+        query = f"""
+            SELECT digest, text FROM tools WHERE version > ? AND NOT EXISTS (
                 SELECT 1 FROM vectors WHERE vectors.digest = tools.digest
                 AND model = (SELECT id FROM models WHERE fingerprint = ?)
-            ) ORDER BY row
+            ) ORDER BY {"+" if since else ""}row
         """
         missing: dict[str, str] = {}
         with self._files.reading() as db:
-            for digest, text in db.execute(query, (storable(fingerprint),)):
+            for digest, text in db.execute(query, (since, storable(fingerprint))):
                 if len(missing) == limit:
                     break
                 missing.setdefault(digest, text)
@@ -149,34 +151,6 @@ class SqliteStore(Catalogue):
             raise CorruptStore(f"{self.path} holds vectors of different lengths for one model; add the sources anew")
         halves = np.frombuffer(b"".join(blobs), dtype=_HALF)
         return halves.reshape(len(blobs), len(blobs[0]) // _HALF.itemsize if blobs else 0).astype(np.float32)
-
-    # Permissions
-
-    def grant(self, principal: str, allowed: Allowed) -> None:
-        """Let a principal see these namespaces and ids besides what it may already see."""
-        with self._files.writing() as db:
-            db.executemany("INSERT OR IGNORE INTO grants VALUES (?, ?, ?)", _grants(principal, allowed))
-
-    def revoke(self, principal: str, allowed: Allowed) -> None:
-        """Take these grants back, where they were given."""
-        with self._files.writing() as db:
-            statement = "DELETE FROM grants WHERE principal = ? AND kind = ? AND value = ?"
-            db.executemany(statement, _grants(principal, allowed))
-
-    def permissions(self, principal: str) -> Allowed:
-        """What a principal may see: nothing, for one that was granted nothing."""
-        with self._files.reading() as db:
-            query = "SELECT kind, value FROM grants WHERE principal = ?"
-            rows = db.execute(query, (storable(principal),)).fetchall()
-        return Allowed.of(
-            namespaces=(value for kind, value in rows if kind == "namespace"),
-            ids=(value for kind, value in rows if kind == "id"),
-        )
-
-    def principals(self) -> list[str]:
-        """Everyone that was granted something, sorted."""
-        with self._files.reading() as db:
-            return [row[0] for row in db.execute("SELECT DISTINCT principal FROM grants ORDER BY principal")]
 
     # Feedback
 
@@ -204,10 +178,3 @@ class SqliteStore(Catalogue):
             for number, request, used, rejected, tenant, source, time in db.execute(query, (after,)):
                 lists = tuple(json.loads(used)), tuple(json.loads(rejected))
                 yield number, Example(request, *lists, tenant, source, datetime.fromisoformat(time))
-
-
-def _grants(principal: str, allowed: Allowed) -> list[tuple[str, str, str]]:
-    return [
-        *((storable(principal), "namespace", storable(value)) for value in sorted(allowed.namespaces)),
-        *((storable(principal), "id", storable(value)) for value in sorted(allowed.ids)),
-    ]

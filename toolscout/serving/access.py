@@ -1,0 +1,292 @@
+"""Who may see what, for every face: keys become callers, and a caller meets its own tools alone.
+
+Whatever a caller may not see it cannot tell from what is not there: the same error, the same counts, the same version.
+"""
+
+from __future__ import annotations
+
+import hmac
+import threading
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+
+from toolscout import tenants
+from toolscout.answer import Allowed, Answer, Example
+from toolscout.errors import BadRequest, Forbidden, Unauthorized, UnknownTool
+from toolscout.permissions import Key, Rules, key_digest
+from toolscout.scout import Count, Scout, checked_request
+from toolscout.stores.base import Store
+from toolscout.tool import Tool, clean_text, namespace_of
+
+ANONYMOUS = "anonymous"
+_WIDEST = 1 << 53  # beyond this, numbers in JSON lose digits in JavaScript
+_LONGEST_KEY = 512
+_TRIES = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks. `allowed`: the tools it may see now, None for all of them. `tenant`: whose feedback it gives and hears.
+
+    It stands for one moment: ask Access for it with every request, which costs next to nothing.
+    """
+
+    name: str
+    allowed: Allowed | None = None
+    admin: bool = False
+    tenant: str = ""
+
+
+class Access:
+    """The door between a Scout and its callers. One Access serves many threads."""
+
+    def __init__(self, scout: Scout, *, loopback: bool = True) -> None:
+        """`loopback`: only this machine can connect. Where the store has no keys, everyone may do everything there.
+
+        Once there were keys they are asked for as long as this object lives, also when the last one is revoked.
+        """
+        self.scout = scout
+        self._store = scout.store
+        self._loopback = loopback
+        self._keyed = False
+        self._lock = threading.RLock()
+        self._stamp: int | None = None
+        self._access: int | None = None
+        self._keys: dict[str, list[Key]] = {}
+        self._rules: dict[str, tuple[Rules, bool, str]] = {}
+        self._callers: dict[str, tuple[int, Caller]] = {}
+        self._index = _Index(scout.store)
+
+    def has_keys(self) -> bool:
+        """Whether any key was made: a server that others can reach must not start without one."""
+        with self._lock:
+            self._follow()
+            return bool(self._keys)
+
+    def caller(self, key: str | None) -> Caller:
+        """Who holds this key; Unauthorized where nobody does."""
+        with self._lock:
+            self._follow()
+            if not self._keyed and self._loopback:
+                return Caller(ANONYMOUS, admin=True)
+            if not key:
+                raise Unauthorized("this server wants a key; send it as: Authorization: Bearer KEY")
+            digest = key_digest(key[:_LONGEST_KEY])
+            for known in self._keys.get(digest[:8], ()):
+                if hmac.compare_digest(known.digest, digest):
+                    return self.named(known.principal)
+        raise Unauthorized("this key is not valid, or was revoked; ask for another: toolscout keys add NAME")
+
+    def named(self, principal: str) -> Caller:
+        """A principal by its name, for those who need no key: the command line, a gateway over stdio.
+
+        One that was granted nothing may see nothing.
+        """
+        with self._lock:
+            self._follow()
+            if principal not in self._rules:
+                found = self._store.principal(principal)
+                rights = (found.admin, found.tenant) if found else (False, principal)
+                self._rules[principal] = (self._store.rules(principal), *rights)
+            rules, admin, tenant = self._rules[principal]
+            if rules.everything:
+                return Caller(principal, None, admin, tenant)
+            self._index.follow()
+            kept = self._callers.get(principal)
+            if kept is None or kept[0] != self._index.version:
+                allowed = rules.compiled(self._index.tools, self._index.ids)
+                same = kept is not None and kept[1].allowed == allowed
+                caller = kept[1] if kept and same else Caller(principal, allowed, admin, tenant)
+                kept = self._callers[principal] = (self._index.version, caller)
+            return kept[1]
+
+    def require_admin(self, caller: Caller) -> None:
+        """Forbidden where the caller may not change the catalogue."""
+        if not caller.admin:
+            raise Forbidden("only an admin's key may do this; make one with: toolscout keys add NAME --admin")
+
+    def search(self, caller: Caller, text: str, k: Count = 5) -> Answer:
+        """Scout.search over the caller's tools, with its tenant's feedback; counts, version and notes are its own."""
+        with tenants.asking(caller.tenant):
+            answer = self.scout.search(text, k, caller.allowed)
+        return answer if caller.allowed is None else replace(answer, version=self.version(caller))
+
+    def describe(self, caller: Caller, tool_id: str) -> Tool:
+        """One tool; UnknownTool, in the same words and time, where there is none and where it is not the caller's."""
+        return self.tools(caller, [tool_id])[0]
+
+    def tools(self, caller: Caller, ids: Sequence[str]) -> list[Tool]:
+        """These tools, in this order; UnknownTool as describe."""
+        self._require(caller, ids)
+        try:
+            return self._store.get(ids)
+        except UnknownTool:
+            if len(ids) == 1:
+                raise _unknown(ids[0]) from None
+            return [self.describe(caller, tool_id) for tool_id in ids]
+
+    def list(self, caller: Caller, namespace: str | None = None, offset: int = 0, limit: int = 100) -> list[Tool]:
+        """A page of the caller's tools, or of those in one namespace, sorted by id."""
+        if caller.allowed is None:
+            return [*self._store.tools(namespace, offset=offset, limit=limit)]
+        if offset < 0 or limit < 0:
+            raise BadRequest(f"offset and limit must be 0 or more, got {offset} and {limit}")
+        for _ in range(_TRIES):
+            with self._lock:
+                self._index.follow()
+                ids = self._index.visible(caller.allowed)
+                if namespace is not None:
+                    ids = [tool_id for tool_id in ids if namespace_of(tool_id) == namespace]
+                ids = ids[offset : offset + limit]
+            try:
+                return self._store.get(ids)
+            except UnknownTool:  # one has gone since: list again
+                continue
+        return []
+
+    def count(self, caller: Caller, namespace: str | None = None) -> int:
+        """How many tools the caller may see, in all or in one namespace."""
+        if namespace is not None:
+            return self.namespaces(caller).get(namespace, 0)
+        if caller.allowed is None:
+            return self._store.count()
+        return sum(self.namespaces(caller).values())
+
+    def namespaces(self, caller: Caller) -> dict[str, int]:
+        """The namespaces of the caller's tools, sorted, and how many each has."""
+        if caller.allowed is None:
+            return self._store.namespaces()
+        with self._lock:
+            self._index.follow()
+            return self._index.namespaces(caller.allowed)
+
+    def version(self, caller: Caller) -> int:
+        """The version of the catalogue that the caller sees: it moves when its tools do, and only then.
+
+        For one who sees everything it is the store's and counts up. For others it is a number that tells states apart
+        and says nothing else: a count would tell how much goes on among the tools that they may not see.
+        """
+        if caller.allowed is None:
+            return self._store.version()
+        with self._lock:
+            self._index.follow()
+            return self._index.state(caller.allowed)
+
+    def feedback(
+        self, caller: Caller, request: str, used: Iterable[str], rejected: Iterable[str] = (), source: str = ""
+    ) -> None:
+        """Record for the caller's tenant which of its tools a request used; UnknownTool for others."""
+        took, left = tuple(used), tuple(rejected)
+        if not took and not left:
+            raise BadRequest("name at least one tool that the request used, or that was turned down")
+        text = checked_request(request)
+        self.tools(caller, [*took, *left])
+        self.scout.feedback(Example(text, took, left, caller.tenant, source))
+
+    def _require(self, caller: Caller, ids: Sequence[str]) -> None:
+        """Refuse what the caller may not see before the store is asked, which would tell by the time it takes."""
+        if caller.allowed is None:
+            return
+        with self._lock:
+            self._index.follow()
+            for tool_id in ids:
+                there, permitted = self._index.has(tool_id), caller.allowed.permits(tool_id)
+                if not (there and permitted):
+                    raise _unknown(tool_id)
+
+    def _follow(self) -> None:
+        """See what has changed among keys, principals and grants, by whichever process."""
+        stamp = self._store.stamp()
+        if stamp == self._stamp:
+            return
+        access = self._store.access()
+        if access != self._access:
+            keys: dict[str, list[Key]] = {}
+            for key in self._store.api_keys():
+                keys.setdefault(key.id, []).append(key)
+            self._keys, self._rules, self._callers = keys, {}, {}
+            self._keyed = self._keyed or bool(keys)
+            self._access = access
+        self._stamp = stamp
+
+
+class _Index:
+    """The ids of a store's tools by namespace, each with a number for the state it is in; follows the store.
+
+    The state of several tools is the sum of theirs: it can be kept up to date one change at a time, and says nothing of
+    the tools that are not in it.
+    """
+
+    def __init__(self, store: Store) -> None:
+        """Read nothing yet."""
+        self._store = store
+        self._key = b""
+        self._stamp: int | None = None
+        self.version = 0
+        self.tools: dict[str, dict[str, int]] = {}
+        self._sums: Counter[str] = Counter()
+        self._visible: dict[Allowed, list[str]] = {}
+        self._states: dict[Allowed, int] = {}
+
+    def follow(self) -> None:
+        """Take in what has changed."""
+        stamp = self._store.stamp()
+        if stamp == self._stamp:
+            return
+        self._key = self._key or self._store.identity().encode()
+        before = self.version
+        for change in self._store.changes(before):
+            namespace = namespace_of(change.tool_id)
+            ids = self.tools.setdefault(namespace, {})
+            self._sums[namespace] -= ids.pop(change.tool_id, 0)
+            if change.kind != "removed":
+                ids[change.tool_id] = number = self._number(change.tool_id, change.version)
+                self._sums[namespace] += number
+            elif not ids:
+                del self.tools[namespace], self._sums[namespace]
+            self.version = change.version
+        if self.version != before:
+            self._visible, self._states = {}, {}
+        self._stamp = stamp
+
+    def ids(self, namespace: str) -> Iterable[str]:
+        """The tools of a namespace."""
+        return self.tools.get(namespace, {})
+
+    def has(self, tool_id: str) -> bool:
+        """Whether there is such a tool."""
+        return tool_id in self.tools.get(namespace_of(tool_id), {})
+
+    def visible(self, allowed: Allowed) -> list[str]:
+        """The ids of the tools allowed, sorted."""
+        if allowed not in self._visible:
+            whole = (i for namespace in allowed.namespaces for i in self.ids(namespace))
+            self._visible[allowed] = sorted({*whole, *filter(self.has, allowed.ids)})
+        return self._visible[allowed]
+
+    def namespaces(self, allowed: Allowed) -> dict[str, int]:
+        """The namespaces of the tools allowed, sorted, and how many each has."""
+        counts = Counter(map(namespace_of, self._single(allowed)))
+        counts.update({namespace: len(self.tools[namespace]) for namespace in allowed.namespaces & self.tools.keys()})
+        return dict(sorted(counts.items()))
+
+    def state(self, allowed: Allowed) -> int:
+        """A number for the state that the tools allowed are in."""
+        if allowed not in self._states:
+            single = sum(self.tools[namespace_of(tool_id)][tool_id] for tool_id in self._single(allowed))
+            total = single + sum(self._sums[namespace] for namespace in allowed.namespaces)
+            self._states[allowed] = total % _WIDEST
+        return self._states[allowed]
+
+    def _single(self, allowed: Allowed) -> Iterable[str]:
+        return (i for i in allowed.ids if namespace_of(i) not in allowed.namespaces and self.has(i))
+
+    def _number(self, tool_id: str, version: int) -> int:
+        text = f"{version} {tool_id}".encode(errors="replace")
+        return int.from_bytes(blake2b(text, digest_size=8, key=self._key).digest(), "big")
+
+
+def _unknown(tool_id: str) -> UnknownTool:
+    return UnknownTool(f"there is no tool {clean_text(tool_id[:200])}; search for one, or list those that there are")
