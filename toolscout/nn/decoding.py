@@ -234,11 +234,12 @@ def sets(
     return [done.ranked(width) for done in finished]
 
 
-def odds_against(reading: Reading, table: Table, trie: Trie, token: int) -> Doubles:
-    """For each prompt the log of the odds of all else that may begin an id against this token."""
+def odds_against(reading: Reading, table: Table, trie: Trie, tokens: Sequence[int]) -> Doubles:
+    """For each prompt the log of the odds of all else that may begin an id against these tokens."""
     children = trie.children(Trie.ROOT)
-    tokens = np.concatenate([[token], children[children != token]])
-    chances = np.array([log_softmax(row)[0] for row in table.logits(reading.ends(), tokens)])
+    choices = np.concatenate([np.array(tokens, np.int64), children[~np.isin(children, tokens)]])
+    logs = [log_softmax(row)[: len(tokens)] for row in table.logits(reading.ends(), choices)]
+    chances = np.logaddexp.reduce(np.array(logs), axis=1)
     return np.asarray(np.log1p(-np.minimum(np.exp(chances), 1 - _SURE)) - chances)
 
 

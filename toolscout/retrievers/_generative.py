@@ -343,7 +343,7 @@ class Generative(Documents):
         """The log of the odds of any tool against "no tool", as the model says."""
         reading = self._aware(self.reading(requests), requests)
         with self._lock:
-            return odds_against(reading, self._scoring(), self._trie, self.token(NO_TOOL))
+            return odds_against(reading, self._scoring(), self._trie, [self.token(NO_TOOL)])
 
     def pick(self, conversations: Sequence[Sequence[Turn]], allowed: Allowed | None = None) -> list[str | None]:
         """The next action of each conversation: a tool of this index that is allowed, or Finish; nothing else."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from toolscout.answer import Allowed
 from toolscout.conversations import FINISH, Conversation, Turn, conversation, read_sharegpt, request_of
 from toolscout.errors import BadDataset
-from toolscout.nn.decoding import best
+from toolscout.nn.decoding import odds_against
 from toolscout.nn.prompting import Spoken, contents
 from toolscout.retrievers._generative import SPECIALS, STOP
 from toolscout.tool import Tool
@@ -70,17 +70,17 @@ def picked(retriever: Generative, conversations: Sequence[Sequence[Turn]], allow
 def _actions(
     retriever: Generative, prompts: Sequence[Sequence[int]], requests: Sequence[str], allowed: Allowed | None
 ) -> list[str | None]:
-    """Whether to act is what the model alone finds likelier; which tool it is, is found as search finds it."""
+    """Whether to act is what the model alone finds likelier; which tool it is, is found as search finds it.
+
+    All tools together stand against Finish: where many would do, none of them alone is likely.
+    """
     reading = retriever.engine().read(prompts)
     alone = retriever._aware(reading, [""] * len(prompts))
+    ends = [retriever.token(one) for one in SPECIALS if one in retriever._trie]
     with retriever._lock:
-        pruned = retriever._pruned(allowed)
-        ranked = best(alone, retriever._scoring(), retriever._trie, 1, pruned=pruned, extra=SPECIALS)
-    firsts = [few[0][0] if few else None for few in ranked]
-    if all(first is None or first in SPECIALS for first in firsts):
-        return [first and FINISH for first in firsts]
-    tools = [pairs[0][0] if pairs else None for pairs in retriever._rank(reading, requests, 1, allowed)]
-    return [FINISH if first in SPECIALS else first and tool for first, tool in zip(firsts, tools, strict=True)]
+        acts = odds_against(alone, retriever._scoring(), retriever._trie, ends) > 0
+    tools = retriever._rank(reading, requests, 1, allowed) if acts.any() else [[] for _ in prompts]
+    return [pairs[0][0] if act and pairs else FINISH for act, pairs in zip(acts, tools, strict=True)]
 
 
 def lessons(retriever: Generative, plan: Plan, talks: Iterable[Conversation], path: str) -> list[Lesson]:
