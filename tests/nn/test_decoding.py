@@ -7,7 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.nn.toy_language import DIMENSION, Ids, ToyReading, ToyTable, all_sets, catalogues, scored, trie_of
+from tests.nn.toy_language import (
+    DIMENSION,
+    Ids,
+    ToyReading,
+    ToyTable,
+    all_sets,
+    catalogues,
+    log_chances,
+    scored,
+    trie_of,
+)
 from toolscout.errors import BadModel, BadRequest
 from toolscout.nn.best_first import smallest
 from toolscout.nn.decoding import Floats, best, free, sample, sets
@@ -253,6 +263,18 @@ def test_sets_are_those_of_brute_force(ids: Ids, seed: int, most: int) -> None:
     narrow = sets(reading, table, trie, FINISH, most=most, width=2)[0]
     assert 1 <= len(narrow) <= 2
     assert {frozenset(tools) for tools, _ in narrow} <= set(expected)
+
+
+def test_when_to_finish_is_what_the_model_alone_says() -> None:
+    ids = {"a": (1,), "b": (2,), "c": (3,)}
+    table, trie = ToyTable(5), trie_of(ids)
+    reading, alone = ToyReading(1, 5), ToyReading(1, 6)
+    states = {reading.ends().tobytes(): alone.ends()}
+    found = sets(reading, table, trie, FINISH, most=1, width=9, plain=lambda one: states[one.tobytes()])[0]
+    tokens = np.array([1, 2, 3, FINISH])
+    said, other = (np.array(log_chances(table.logits(one.ends(), tokens)[0])) for one in (alone, reading))
+    tools = other[:3] - np.log(np.exp(other[:3]).sum()) + np.log1p(-np.exp(said[3]))
+    assert dict(found) == pytest.approx({(): said[3], ("a",): tools[0], ("b",): tools[1], ("c",): tools[2]}, abs=1e-5)
 
 
 def test_a_pruned_set_keeps_its_score_and_its_best_order() -> None:

@@ -199,12 +199,14 @@ def sets(
     most: int = 8,
     width: int = 8,
     pruned: Pruned | None = None,
+    plain: Callable[[Floats], Floats] | None = None,
 ) -> list[list[tuple[tuple[str, ...], float]]]:
     """Set mode: the model writes tool after tool until it says `finish`; up to `width` sets, best first.
 
     `finish` may come wherever an id may begin, at once too (the empty set), and alone may follow `most` tools. No tool
     is written twice. Each step is normalised over what the whole trie allows there, so with a beam that is wide enough
     the probabilities of all sets add up to 1. One set written in several orders is one set, in its best order.
+    `plain`: states as the model alone has them, where they say more: when to finish is what the model alone says.
     """
     _at_least_one(most=most, width=width)
     if trie.step(Trie.ROOT, finish) is not None:
@@ -218,11 +220,14 @@ def sets(
     beams = [[_Written()] for _ in finished]
     while rows := [(owner, one) for owner, beam in enumerate(beams) for one in beam]:
         states = _states(reading, [owner for owner, _ in rows], [one.path for _, one in rows])
-        stops = _finite(table.logits(states, np.array([finish], np.int64)))[:, 0]
+        own = plain(states) if plain else states
+        stops = _finite(table.logits(own, np.array([finish], np.int64)))[:, 0]
         beams = [[] for _ in finished]
-        for row, logits in _logits(table, states, [trie.children(one.node) for _, one in rows]):
+        choices = [trie.children(one.node) for _, one in rows]
+        alone = dict(_logits(table, own, choices)) if plain else {}
+        for row, logits in _logits(table, states, choices):
             owner, one = rows[row]
-            stop, grown = _grown(one, logits, float(stops[row]), trie, view, width)
+            stop, grown = _grown(one, logits, alone.get(row, logits), float(stops[row]), trie, view, width)
             if one.node == Trie.ROOT:
                 finished[owner].add(stop, one.tools)
             for longer in grown:
@@ -255,14 +260,22 @@ def log_softmax(logits: NDArray[np.floating], temperature: float = 1.0) -> Doubl
 
 
 def _grown(
-    one: _Written, logits: Floats, stop: float, trie: Trie, view: Trie | Pruned, width: int
+    one: _Written, logits: Floats, alone: Floats, stop: float, trie: Trie, view: Trie | Pruned, width: int
 ) -> tuple[float, list[_Written]]:
-    """The score of finishing here, where that may come, and the best ways to go on."""
+    """The score of finishing here, where that may come, and the best ways to go on.
+
+    `alone`: the logits of the model alone, by which it finishes or goes on.
+    """
     branch = view.branch(one.node)
     again = np.searchsorted(branch.tokens, trie.exhausted(one.tools).get(one.node, []))
-    values = np.append(logits.astype(np.float64), stop if one.node == Trie.ROOT else -np.inf)
+    values = np.append(alone.astype(np.float64), stop if one.node == Trie.ROOT else -np.inf)
     values[again] = -np.inf
-    costs = -one.score - log_softmax(values)
+    chances = log_softmax(values)
+    if alone is not logits:
+        nexts = logits.astype(np.float64)
+        nexts[again] = -np.inf
+        chances[:-1] = log_softmax(nexts) + np.logaddexp.reduce(chances[:-1])
+    costs = -one.score - chances
     costs[again] = np.inf
     places = np.concatenate([branch.leaves, branch.inner])
     places = places[smallest(costs[places], width)]

@@ -90,6 +90,12 @@ class Aware:
         """The state at the end of each prompt."""
         return self._ends
 
+    def plain(self, states: Floats) -> Floats:
+        """States without what else is known."""
+        found = states.copy()
+        found[:, -self._more.shape[1] :] = 0
+        return found
+
     def after(self, owners: Sequence[int], paths: Sequence[Sequence[int]]) -> Floats:
         """The states at the ends of paths."""
         found: Floats = np.concatenate([self._reading.after(owners, paths), self._more[list(owners)]], axis=1)

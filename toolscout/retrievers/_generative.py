@@ -25,6 +25,7 @@ from toolscout.nn.engine import Model, open_engine
 from toolscout.nn.language import Base, TokenTable, open_base
 from toolscout.nn.prompting import Prompter
 from toolscout.nn.trie import Pruned, Trie
+from toolscout.retrievers._atomic import Aware
 from toolscout.retrievers._documents import Documents
 from toolscout.retrievers._names import EXACT_BONUS
 from toolscout.retrievers._nearness import Order, choose, near
@@ -85,8 +86,7 @@ class Generative(Documents):
         self._ahead = Ahead()
         self._platt = (1.0, 0.0)
         self._order: Order | None = None
-        self.needed: frozenset[str] = frozenset()
-        """The tools that training requests needed."""
+        self.needed: frozenset[str] = frozenset()  # the tools that training requests needed
         self._seen = TrainedOn()
         self._fit: dict[str, Any] | None = None
         # Told of each stage of a training that is over, when this is the model as it is then.
@@ -308,7 +308,8 @@ class Generative(Documents):
 
     def _written(self, reading: Reading, pruned: Pruned | None) -> list[list[tuple[tuple[str, ...], float]]]:
         """Sets of tools, the likeliest first; whether any is needed is not asked here (see `need`)."""
-        found = sets(reading, self._scoring(), self._trie, self.token(STOP), width=_SETS, pruned=pruned)
+        stop, plain = self.token(STOP), reading.plain if isinstance(reading, Aware) else None
+        found = sets(reading, self._scoring(), self._trie, stop, width=_SETS, pruned=pruned, plain=plain)
         return [[one for one in few if NO_TOOL not in one[0]] for few in found]
 
     def _named_first(self, request: str, ranking: Pairs, k: int, allowed: Allowed | None) -> Pairs:
