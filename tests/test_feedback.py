@@ -122,6 +122,7 @@ def test_each_example_is_learned_once(tmp_path: Path, encoder: Counting, monkeyp
 
 def test_a_kept_index_goes_on_where_it_was(tmp_path: Path, encoder: Counting, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolscout.snapshot.WORTH_KEEPING", 10)
+    monkeypatch.setattr("toolscout.snapshot.WORTH_RENEWING", 0)
     path = tmp_path / "tools.db"
     with Scout.open(path, "centroid") as scout:
         scout.add([*catalogue(50), LION])

@@ -15,12 +15,13 @@ PACKAGE = Path(toolscout.__file__).parent
 FLOORS: dict[str, int] = {
     **dict.fromkeys(("tool", "schemas", "wire", "answer", "dataset", "metrics", "errors"), 0),
     **dict.fromkeys(("_beir_files", "prompts", "splits", "log", "arguments", "conversations", "trajectories"), 0),
+    **dict.fromkeys(("permissions", "tenants"), 0),
     **dict.fromkeys(("catalogue", "stores"), 1),
     **dict.fromkeys(("nn", "training", "llm"), 2),
     "retrievers": 3,
     **dict.fromkeys(("scout", "_progress", "snapshot", "feedback", "background", "fit", "need", "evaluation"), 4),
-    **dict.fromkeys(("calling", "_http_calls", "agent"), 4),
-    **dict.fromkeys(("cli", "cli_evaluate", "_cli", "__init__", "__main__"), 5),
+    **dict.fromkeys(("calling", "_http_calls", "agent", "synth"), 4),
+    **dict.fromkeys(("cli", "cli_evaluate", "_cli", "serving", "integrations", "__init__", "__main__"), 5),
 }
 FILES = sorted(PACKAGE.rglob("*.py"))
 LEARNING = {
@@ -35,6 +36,9 @@ LEARNING = {
     "tower_task",
     "quantizing",
     "generative",
+    "branches",
+    "generating",
+    "sequences",
 }
 HEAVY = {"torch", "transformers", "sentence_transformers"}
 

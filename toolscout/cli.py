@@ -19,12 +19,16 @@ from toolscout._cli import (
     codes,
     data,
     demo,
+    keys,
     machine,
+    mcp,
     need_data,
     needing,
     output,
     results,
+    serving,
     sharegpt,
+    synth,
     training,
 )
 from toolscout._cli.common import DEFAULT_STORE, Globals, Group
@@ -71,11 +75,15 @@ app.command()(browsing.remove)
 app.command()(answering.search)
 app.command()(needing.need)
 app.command()(agent.agent)
+app.command()(serving.serve)
+app.command()(mcp.mcp)
+app.command()(mcp.approve)
 app.command()(adding.embed)
 app.command()(browsing.alias)
 app.command()(answering.grant)
 app.command()(answering.revoke)
 app.command()(answering.feedback)
+app.add_typer(keys.app, name="keys")
 cli_evaluate.register(app)
 app.command()(training.train)
 app.command()(ablating.ablate)
@@ -85,6 +93,8 @@ app.command()(data.split)
 app.command()(sharegpt.export)
 app.command("import")(sharegpt.import_)
 app.command("need-data")(need_data.need_data)
+app.command()(synth.synth)
+app.command("synth-train")(synth.synth_train)
 log.command()(data.export)
 app.add_typer(log, name="log")
 app.command()(machine.retrievers)

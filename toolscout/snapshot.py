@@ -20,6 +20,8 @@ from toolscout.tool import DOCUMENT_VERSION
 
 # Below this many tools, building is quicker than reading and not worth the disk.
 WORTH_KEEPING = 2_000
+# A kept index follows the changes since in no time while they are no more than this share of it.
+WORTH_RENEWING = 0.02
 _POINTER = "current.json"
 
 

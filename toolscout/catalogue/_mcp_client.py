@@ -38,7 +38,7 @@ for _logger in ("mcp", "client"):
 _Answer = TypeVar("_Answer")
 
 
-class _Doing(NamedTuple):
+class Doing(NamedTuple):
     """What a server is asked for, as messages say it."""
 
     present: str
@@ -112,7 +112,7 @@ async def list_tools(server: Server, timeout: float) -> Listing:
     async def ask(transport: Any, scope: Any) -> Listing:
         return await _list(server, transport, timeout, scope)
 
-    return await _asked(server, timeout, "reading MCP servers", _Doing("list its tools", "listed its tools"), ask)
+    return await _asked(server, timeout, "reading MCP servers", Doing("list its tools", "listed its tools"), ask)
 
 
 async def call_tool(server: Server, name: str, arguments: dict[str, Any], timeout: float) -> Any:
@@ -124,11 +124,11 @@ async def call_tool(server: Server, name: str, arguments: dict[str, Any], timeou
         async with Client(transport, cache=None) as client:
             return await client.call_tool(name, arguments)
 
-    return await _asked(server, timeout, "calling MCP tools", _Doing("answer the call", "answered the call"), ask)
+    return await _asked(server, timeout, "calling MCP tools", Doing("answer the call", "answered the call"), ask)
 
 
 async def _asked(
-    server: Server, timeout: float, feature: str, doing: _Doing, ask: Callable[[Any, Any], Awaitable[_Answer]]
+    server: Server, timeout: float, feature: str, doing: Doing, ask: Callable[[Any, Any], Awaitable[_Answer]]
 ) -> _Answer:
     try:
         import anyio
@@ -141,18 +141,16 @@ async def _asked(
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
         try:
             with anyio.fail_after(timeout) as scope:
-                transport = _stdio(server, errors) if server.command else _http(server, timeout, refusals)
+                transport = stdio(server, errors) if server.command else http(server, timeout, refusals)
                 return await ask(transport, scope)
         except TimeoutError:
             problem = f"did not answer within {timeout:g} s; check that it is an MCP server, or allow a longer timeout"
         except Exception as error:
-            cause: BaseException = error
-            while isinstance(cause, BaseExceptionGroup):  # every task group on the way out adds one
-                cause = cause.exceptions[0]
+            cause = cause_of(error)
             if isinstance(cause, ToolscoutError):
                 raise cause from None
-            problem = _explained(cause, server, refusals, doing)
-        raise BadSource(f"{server.label} {problem}{_quoted(errors)}")
+            problem = explained(cause, server, refusals, doing)
+        raise BadSource(f"{server.label} {problem}{quoted(errors)}")
 
 
 async def _list(server: Server, transport: Any, timeout: float, scope: Any) -> Listing:
@@ -160,28 +158,39 @@ async def _list(server: Server, transport: Any, timeout: float, scope: Any) -> L
     from mcp import Client
 
     pages: list[list[Any]] = []
-    cursors: set[str] = set()
+
+    def each() -> None:
+        scope.deadline = anyio.current_time() + timeout
+
     # The client is told to wait for ever: the one clock is the scope's, which each page winds up again.
-    async with Client(_tapped(transport, pages), cache=None) as client:
-        about = client.server_info
-        cursor: str | None = None
-        while True:
-            scope.deadline = anyio.current_time() + timeout
-            answer = await client.list_tools(cursor=cursor)
-            cursor = answer.next_cursor
-            if not cursor:
-                break
-            if cursor in cursors or len(cursors) >= MAX_PAGES:
-                raise BadSource(f"{server.label} never ends its list of tools: it repeats the cursor {cursor!r:.80}")
-            cursors.add(cursor)
+    async with Client(tapped(transport, _without_tools(pages)), cache=None) as client:
+        listing = await listed(server, client, pages, each)
         scope.deadline = math.inf
+    return listing
+
+
+async def listed(server: Server, client: Any, pages: list[list[Any]], each: Callable[[], None]) -> Listing:
+    """Ask a connected client for all tools. A tap fills `pages` with what arrives; `each` is told before every page."""
+    pages.clear()
+    cursors: set[str] = set()
+    cursor: str | None = None
+    while True:
+        each()
+        cursor = (await client.list_tools(cursor=cursor)).next_cursor
+        if not cursor:
+            break
+        if cursor in cursors or len(cursors) >= MAX_PAGES:
+            raise BadSource(f"{server.label} never ends its list of tools: it repeats the cursor {cursor!r:.80}")
+        cursors.add(cursor)
     tools = [tool for page in pages for tool in page]
+    about = client.server_info
     if about is None:
         return Listing("", "", tools)
     return Listing(clean_text(about.name), first_paragraph(about.description or about.title or ""), tools)
 
 
-def _stdio(server: Server, errors: IO[str]) -> Any:
+def stdio(server: Server, errors: IO[str]) -> Any:
+    """The transport to a command; what it writes to its standard error goes to `errors`."""
     from mcp import StdioServerParameters, stdio_client
 
     command, *arguments = server.command
@@ -192,61 +201,99 @@ def _stdio(server: Server, errors: IO[str]) -> Any:
 
 
 @asynccontextmanager
-async def _http(server: Server, timeout: float, refusals: list[int]) -> AsyncIterator[Any]:
+async def http(server: Server, timeout: float, refusals: list[int], patient: bool = False) -> AsyncIterator[Any]:
+    """The transport to a URL; the last refusal is kept in `refusals`. A patient one waits for ever for an answer."""
     import httpx2
     from mcp.client.streamable_http import streamable_http_client
 
     async def note(response: httpx2.Response) -> None:
         refusals[:] = [response.status_code] if response.status_code >= 400 else []
 
+    limits = httpx2.Timeout(timeout, read=None if patient else timeout)
     async with (
-        httpx2.AsyncClient(headers=server.headers, timeout=timeout, event_hooks={"response": [note]}) as web,
+        httpx2.AsyncClient(headers=server.headers, timeout=limits, event_hooks={"response": [note]}) as web,
         streamable_http_client(server.url, http_client=web, max_sse_event_size=MAX_EVENT_BYTES) as streams,
     ):
         yield streams
 
 
 @asynccontextmanager
-async def _tapped(transport: Any, pages: list[list[Any]]) -> AsyncIterator[Any]:
+async def tapped(
+    transport: Any, take: Callable[[Any], Awaitable[Any]], ended: Callable[[], None] | None = None
+) -> AsyncIterator[Any]:
+    """A transport whose incoming messages pass through `take`; `ended` is told when there are no more."""
     async with transport as (incoming, outgoing):
-        yield _Tap(incoming, pages), outgoing
+        yield Tap(incoming, take, ended), outgoing
 
 
-class _Tap:
-    """Takes the tools out of each answer before the SDK checks them: one bad tool would spoil its whole page."""
+class Tap:
+    """A stream of incoming messages, each of which passes through `take`; one that it makes None is left out."""
 
-    def __init__(self, stream: Any, pages: list[list[Any]]) -> None:
+    def __init__(
+        self, stream: Any, take: Callable[[Any], Awaitable[Any]], ended: Callable[[], None] | None = None
+    ) -> None:
+        """Wrap the stream."""
         self._stream = stream
-        self._pages = pages
+        self._take = take
+        self._ended = ended
 
     def __getattr__(self, name: str) -> Any:
+        """Whatever else a stream has."""
         return getattr(self._stream, name)
 
-    def __aiter__(self) -> _Tap:
+    def __aiter__(self) -> Tap:
+        """The stream itself."""
         return self
 
     async def __anext__(self) -> Any:
-        return self._without_tools(await self._stream.__anext__())
+        """The next message."""
+        return await self._next(self._stream.__anext__)
 
     async def receive(self) -> Any:
-        return self._without_tools(await self._stream.receive())
+        """The next message."""
+        return await self._next(self._stream.receive)
 
-    async def __aenter__(self) -> _Tap:
+    async def __aenter__(self) -> Tap:
+        """Open the stream."""
         await self._stream.__aenter__()
         return self
 
     async def __aexit__(self, *error: Any) -> Any:
+        """Close the stream."""
         return await self._stream.__aexit__(*error)
 
-    def _without_tools(self, item: Any) -> Any:
-        result = getattr(getattr(item, "message", None), "result", None)
-        if isinstance(result, dict) and isinstance(result.get("tools"), list):
-            self._pages.append(result["tools"])
-            result["tools"] = []
+    async def _next(self, following: Callable[[], Awaitable[Any]]) -> Any:
+        try:
+            while (item := await self._take(await following())) is None:
+                pass
+        except BaseException:
+            if self._ended is not None:
+                self._ended()
+            raise
         return item
 
 
-def _explained(error: BaseException, server: Server, refusals: list[int], doing: _Doing) -> str:
+def _without_tools(pages: list[list[Any]]) -> Callable[[Any], Awaitable[Any]]:
+    """Takes the tools out of each answer before the SDK checks them: one bad tool would spoil its whole page."""
+
+    async def take(item: Any) -> Any:
+        result = getattr(getattr(item, "message", None), "result", None)
+        if isinstance(result, dict) and isinstance(result.get("tools"), list):
+            pages.append(result["tools"])
+            result["tools"] = []
+        return item
+
+    return take
+
+
+def cause_of(error: BaseException) -> BaseException:
+    """The error inside: every task group on the way out adds a shell."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def explained(error: BaseException, server: Server, refusals: list[int], doing: Doing) -> str:
     """What happened, in words that say what to do."""
     text = clean_text(str(error))[:300] or type(error).__name__
     if refusals:
@@ -262,7 +309,7 @@ def _explained(error: BaseException, server: Server, refusals: list[int], doing:
     return f"did not {doing.present}: {text}; check that it is an MCP server"
 
 
-def _quoted(errors: IO[str]) -> str:
+def quoted(errors: IO[str]) -> str:
     """The last lines that the server wrote to its standard error."""
     errors.seek(0)
     lines = [clean_text(line) for line in errors.read()[-20_000:].splitlines()]

@@ -60,8 +60,8 @@ def _server(name: str, entry: Mapping[str, Any], options: ReadOptions) -> Server
         raise BadSource("it speaks the old SSE transport, which is not read; use its streamable HTTP address")
     url, command, directory = entry.get("url"), entry.get("command"), entry.get("cwd")
     if isinstance(url, str) and url:
-        headers = {**_texts(entry, "headers", options), **options.headers}
-        return Server(name=name, url=_expanded(url, options), headers=headers)
+        headers = {**entry_texts(entry, "headers", options), **options.headers}
+        return Server(name=name, url=expanded(url, options), headers=headers)
     if not isinstance(command, str) or not command:
         raise BadSource("it has neither 'command' nor 'url'; give it one")
     arguments = entry.get("args") or []
@@ -69,20 +69,21 @@ def _server(name: str, entry: Mapping[str, Any], options: ReadOptions) -> Server
         raise BadSource("'args' must be a list of texts")
     return Server(
         name=name,
-        command=tuple(_expanded(item, options) for item in (command, *arguments)),
-        env={**_texts(entry, "env", options), **options.env},
-        cwd=_expanded(directory, options) if isinstance(directory, str) and directory else None,
+        command=tuple(expanded(item, options) for item in (command, *arguments)),
+        env={**entry_texts(entry, "env", options), **options.env},
+        cwd=expanded(directory, options) if isinstance(directory, str) and directory else None,
     )
 
 
-def _texts(entry: Mapping[str, Any], key: str, options: ReadOptions) -> dict[str, str]:
+def entry_texts(entry: Mapping[str, Any], key: str, options: ReadOptions) -> dict[str, str]:
+    """The texts of an object inside an entry, variables filled in."""
     values = entry.get(key) or {}
     if not isinstance(values, Mapping) or not all(isinstance(value, str | int | float) for value in values.values()):
         raise BadSource(f"'{key}' must be an object of texts")
-    return {name: _expanded(str(value), options) for name, value in values.items()}
+    return {name: expanded(str(value), options) for name, value in values.items()}
 
 
-def _expanded(text: str, options: ReadOptions) -> str:
+def expanded(text: str, options: ReadOptions) -> str:
     """Fill in ${NAME}, ${env:NAME}, ${input:NAME} and ${NAME:-default} from the options or the environment."""
 
     def value(match: re.Match[str]) -> str:

@@ -60,7 +60,7 @@ def read(source: object, options: ReadOptions) -> Iterator[Tool]:
     for server in servers:
         try:
             listing = _run(server, options)
-            yield from unique(_tools(server, listing, options, alone=len(servers) == 1), options)
+            yield from unique(tools_of(server, listing, options, alone=len(servers) == 1), options)
         except ToolscoutError as error:
             if len(servers) == 1:
                 raise
@@ -159,7 +159,8 @@ def _run(server: Server, options: ReadOptions) -> Listing:
         return pool.submit(asyncio.run, list_tools(server, options.timeout)).result()
 
 
-def _tools(server: Server, listing: Listing, options: ReadOptions, alone: bool) -> Iterator[tuple[str, Tool]]:
+def tools_of(server: Server, listing: Listing, options: ReadOptions, alone: bool = True) -> Iterator[tuple[str, Tool]]:
+    """The tools that a server listed, each with its place for messages."""
     namespace = clean_text(_namespace(server, listing, options, alone))
     for number, raw in enumerate(listing.tools, 1):
         where = f"{server.label}, tool {number}"

@@ -79,6 +79,12 @@ class Encoder:
         tokenizer.no_truncation()
         return cls(folder, card, tokenizer, threads or _cores())
 
+    def use_threads(self, threads: int) -> None:
+        """Encode with so many threads from now on: with one where several requests come at once."""
+        if threads < 1:
+            raise ValueError(f"threads must be 1 or more, got {threads}")
+        self.threads = threads
+
     def encode_request(self, text: str) -> Vectors:
         """The vector of one request, as quickly as the cores allow."""
         return self._vector(self._session(min(self.threads, _REQUEST_THREADS)), text, self.request_tokens)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import threading
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toolscout.answer import Allowed, ExactName, Hit, Reason, Similarity
 from toolscout.errors import BadModel, MissingEncoder
@@ -34,9 +32,7 @@ from toolscout.tool import Listing, Searchable
 
 # Rows are never used again; where more than this beside the living ones are dead, the table is written anew.
 _DEAD_KEPT = 1024
-# Vectors of requests that are kept for those who ask again: a dev split, while several parts rank it.
-_RECENT = 2048
-# And those that an index keeps itself: of the threads that search at once, each asks for its request's vector again.
+# Vectors of requests that are kept: of the threads that search at once, each asks for its request's again.
 _KEPT = 8
 
 
@@ -46,74 +42,6 @@ class EncoderOptions(Options):
 
     encoder: str = ""
     graph_above: int = 200_000
-
-
-class EncoderFront:
-    """Stands in front of an encoder and passes for it."""
-
-    def __init__(self, encoder: TextEncoder) -> None:
-        """In front of this one."""
-        self._encoder = encoder
-
-    @property
-    def fingerprint(self) -> str:
-        """That of the encoder."""
-        return self._encoder.fingerprint
-
-    @property
-    def dimension(self) -> int:
-        """That of the encoder."""
-        return self._encoder.dimension
-
-    @property
-    def parameters(self) -> int:
-        """That of the encoder, 0 where it does not say."""
-        return int(getattr(self._encoder, "parameters", 0))
-
-    @property
-    def folder(self) -> Path | None:
-        """That of the encoder, where it has one: it says what the encoder was trained on."""
-        folder = getattr(self._encoder, "folder", None)
-        return folder if isinstance(folder, Path) else None
-
-
-class SharedEncoder(EncoderFront):
-    """One encoder for several parts of a hybrid: a request that all of them ask for at once is encoded once."""
-
-    def __init__(self, encoder: TextEncoder) -> None:
-        """Stand in front of an encoder."""
-        super().__init__(encoder)
-        self._recent: OrderedDict[str, Floats] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def encode_request(self, text: str) -> Floats:
-        """The unit vector of one request; whoever asks for the same one meanwhile waits for it."""
-        with self._lock:
-            if text not in self._recent:
-                self._keep([text], self._encoder.encode_request(text)[None])
-            return self._recent[text]
-
-    def encode(self, texts: Sequence[str]) -> Floats:
-        """Unit vectors of several requests."""
-        with self._lock:
-            missing = list(dict.fromkeys(text for text in texts if text not in self._recent))
-            if len(missing) > _RECENT:
-                return self._encoder.encode(texts)
-            known = {text: self._recent[text] for text in texts if text in self._recent}
-            if missing:
-                vectors = self._encoder.encode(missing)
-                known |= dict(zip(missing, vectors, strict=True))
-                self._keep(missing, vectors)
-            return np.stack([known[text] for text in texts])
-
-    def encode_documents(self, texts: Sequence[str]) -> Iterator[tuple[NDArray[np.int64], Floats]]:
-        """Unit vectors of documents."""
-        return self._encoder.encode_documents(texts)
-
-    def _keep(self, texts: Sequence[str], vectors: Floats) -> None:
-        self._recent.update(zip(texts, vectors, strict=True))
-        while len(self._recent) > _RECENT:
-            self._recent.popitem(last=False)
 
 
 def document_vectors(
@@ -190,9 +118,12 @@ class Documents:
         """Use this encoder from now on; where vectors are held, it must be the one they were made with."""
         self._encoder, self._vectors = encoder, {}
 
-    def waiting(self) -> int:
-        """How many tools cannot be found yet, since their vectors are not known."""
-        return len(self._waiting)
+    def waiting(self, allowed: Allowed | None = None) -> int:
+        """How many tools, among those allowed, cannot be found yet, since their vectors are not known."""
+        if allowed is None:
+            return len(self._waiting)
+        with self._lock:
+            return sum(map(allowed.permits, self._waiting))
 
     def __len__(self) -> int:
         """How many tools can be searched."""

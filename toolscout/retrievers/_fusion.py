@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from toolscout import metrics
 from toolscout.errors import BadDataset, BadModel
 from toolscout.nn.encoder import CARD_FILE, Encoder
-from toolscout.retrievers._documents import Documents, SharedEncoder, document_vectors
+from toolscout.retrievers._documents import Documents, document_vectors
+from toolscout.retrievers._encoders import SharedEncoder
 from toolscout.retrievers._names import EXACT_BONUS
 from toolscout.retrievers.base import (
     Embedded,

@@ -327,11 +327,11 @@ class Bm25:
 
     def _fetch(self, query: Any, k: int) -> Pairs:
         """At least the k best, with every tie of the last one, so that ties can break by id."""
-        limit = k + 16
+        limit, searcher = k + 16, self._searcher  # one and the same: a commit puts another in its place
         while True:
-            hits = self._searcher.search(query, limit, count=False).hits
+            hits = searcher.search(query, limit, count=False).hits
             if len(hits) < limit or hits[-1][0] < hits[k - 1][0]:
-                rows = self._searcher.fast_field_values("row", [address for _, address in hits])
+                rows = searcher.fast_field_values("row", [address for _, address in hits])
                 pairs = [(self._rows.ids[int(row or 0)], score) for row, (score, _) in zip(rows, hits, strict=True)]
                 return [pair for pair in pairs if pair[0]]  # a tool that another thread has just removed has no id
             limit *= 4
@@ -355,10 +355,11 @@ class Bm25:
         row = self._rows.row(hit.tool_id)
         if row is None:
             return hit
-        found = self._searcher.search(tantivy.Query.term_query(self._schema, "row", row), 1, count=False).hits
+        searcher = self._searcher
+        found = searcher.search(tantivy.Query.term_query(self._schema, "row", row), 1, count=False).hits
         if not found:
             return hit
-        here = set(self._analyzers["stems"].analyze(self._searcher.doc(found[0][1])["words"][0]))
+        here = set(self._analyzers["stems"].analyze(searcher.doc(found[0][1])["words"][0]))
         matched = [term for term in terms if term.stems & here]
         if not matched:
             return hit

@@ -53,6 +53,7 @@ from toolscout.tool import Searchable
 
 # What a part counts where nothing was learned: vectors of the default encoder beside words, by runs/weights.py.
 _USUAL = {"dense": 1.43}
+_SPELT_KEPT = 7
 _HELPERS = ThreadPoolExecutor(thread_name_prefix="toolscout-hybrid")
 
 
@@ -95,7 +96,7 @@ class Hybrid:
         """Fuse these parts; without any, words and vectors."""
         self.options = options or HybridOptions()
         self.parts = list(parts) if parts is not None else [method("bm25")(), method("dense")()]
-        self._spelt: tuple[str, str] | None = None
+        self._spelt: dict[str, str] = {}
         self._seen = TrainedOn()
         self._fit: dict[str, Any] | None = None
         self._new: set[str] = set()
@@ -115,7 +116,7 @@ class Hybrid:
 
     def add(self, tools: Sequence[Searchable], vectors: Vectors | None = None) -> None:
         """Hand tools to every part."""
-        self._spelt = None
+        self._spelt = {}
         for part in self.parts:
             part.add(tools, vectors)
         if self._seen.tools:
@@ -124,7 +125,7 @@ class Hybrid:
 
     def remove(self, ids: Sequence[str]) -> None:
         """Remove tools from every part."""
-        self._spelt = None
+        self._spelt = {}
         self._new.difference_update(ids)
         for part in self.parts:
             part.remove(ids)
@@ -332,10 +333,11 @@ class Hybrid:
         first = self.parts[0]
         if not isinstance(first, Speller):
             return request
-        last = self._spelt
-        if last is None or last[0] != request:
-            last = self._spelt = (request, first.corrected(request))
-        return last[1]
+        kept = self._spelt
+        if request not in kept:
+            # Another dict, not a changed one: other threads read it meanwhile, and ask for theirs several times too.
+            kept = self._spelt = {**dict(list(kept.items())[-_SPELT_KEPT:]), request: first.corrected(request)}
+        return kept[request]
 
     def _fused(self, rankings: Sequence[Pairs]) -> dict[str, float]:
         bonus = self.options.new_bonus

@@ -1,0 +1,95 @@
+"""The gateway before the reference servers that others run, installed by name from PyPI and npm."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+from gateways import called, found, names, text
+from mcp import Client, StdioServerParameters
+
+FROM_PYPI = ("mcp-server-time", "mcp-server-git", "mcp-server-fetch")
+FROM_NPM = ("everything", "memory", "filesystem")
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def installed() -> Path:
+    """The folder they are installed in, once for all runs."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "toolscout-tests" / "mcp-servers"
+    cache.mkdir(parents=True, exist_ok=True)
+    if shutil.which("npm") is None:
+        pytest.skip("npm is not installed")
+    if not (cache / "done").exists():
+        packages = [f"@modelcontextprotocol/server-{name}" for name in FROM_NPM]
+        for words in (
+            [sys.executable, "-m", "venv", str(cache / "python")],
+            [str(cache / "python" / "bin" / "pip"), "install", "--quiet", *FROM_PYPI],
+            ["npm", "install", "--silent", "--prefix", str(cache / "node"), *packages],
+        ):
+            try:
+                subprocess.run(words, check=True, capture_output=True, timeout=300)
+            except (subprocess.SubprocessError, OSError) as error:
+                pytest.skip(f"the reference servers cannot be installed here: {error}")
+        (cache / "done").touch()
+    return cache
+
+
+@pytest.fixture
+def config(installed: Path, tmp_path: Path) -> Path:
+    """An mcpServers file as Claude Desktop has it."""
+    files = tmp_path / "files"
+    files.mkdir()
+    (files / "hello.txt").write_text("hello there")
+    subprocess.run(["git", "init", "-q", str(files)], check=True)
+    python, node = installed / "python" / "bin", installed / "node" / "node_modules" / ".bin"
+    servers: dict[str, Any] = {name.rpartition("-")[2]: {"command": str(python / name)} for name in FROM_PYPI}
+    servers |= {name: {"command": str(node / f"mcp-server-{name}")} for name in FROM_NPM}
+    servers["filesystem"]["args"] = [str(files)]
+    servers["memory"]["env"] = {"MEMORY_FILE_PATH": str(tmp_path / "memory.json")}
+    path = tmp_path / "claude_desktop_config.json"
+    path.write_text(json.dumps({"mcpServers": servers}))
+    return path
+
+
+@pytest.mark.parametrize("mode", ["auto", "legacy"])
+def test_six_reference_servers_at_once(config: Path, tmp_path: Path, mode: str) -> None:
+    words = ["-m", "toolscout", "--store", str(tmp_path / "t.db"), "mcp", "--config", str(config)]
+    server = StdioServerParameters(command=sys.executable, args=[*words, "--retriever", "bm25"])
+
+    async def main() -> None:
+        async with Client(server, mode=mode) as client:
+            listed = [tool.name for tool in (await client.list_tools()).tools]
+            assert listed == ["search_tools", "describe_tool", "call_tool"]
+            told = await found(client, "what time is it in Tokyo")
+            assert told["searched"] > 35
+            assert "time/get_current_time" in names(told)
+            for query, name in (
+                ("read a text file from disk", "filesystem/read_text_file"),
+                ("working tree status of a git repository", "git/git_status"),
+                ("create entities in the knowledge graph", "memory/create_entities"),
+                ("fetch a web page as markdown", "fetch/fetch"),
+                ("echo a message back", "everything/echo"),
+            ):
+                assert name in names(await found(client, query))
+            now = await called(client, "time/get_current_time", {"timezone": "UTC"})
+            assert "UTC" in text(now)
+            file = await called(client, "filesystem/read_text_file", {"path": str(tmp_path / "files" / "hello.txt")})
+            assert text(file) == "hello there"
+            status = await called(client, "git/git_status", {"repo_path": str(tmp_path / "files")})
+            assert "hello.txt" in text(status)
+            entity = {"name": "Ada", "entityType": "person", "observations": ["writes programs"]}
+            assert not (await called(client, "memory/create_entities", {"entities": [entity]})).is_error
+            assert "Ada" in text(await called(client, "memory/read_graph"))
+            assert "hey" in text(await called(client, "everything/echo", {"message": "hey"}))
+            outside = await called(client, "filesystem/read_text_file", {"path": "/etc/hostname"})
+            assert outside.is_error
+
+    anyio.run(main)

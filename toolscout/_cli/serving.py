@@ -1,0 +1,210 @@
+"""serve, bench serve: the HTTP server and its page, and how much it bears."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+import webbrowser
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+
+from toolscout._cli import output
+from toolscout._cli.common import RetrieverOption, StoreOption, existing_path
+from toolscout.errors import BadRequest, MissingEncoder, MissingExtra
+
+DEFAULT_PORT = 8765
+# A request in a thread must not wait long for the one that listens, nor that one for it.
+_SWITCH_S = 0.001
+
+
+class _Notes(logging.Handler):
+    """What the server has to say goes to stderr, in one line each."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        told = record.getMessage() + (f" ({record.exc_info[1]!r})" if record.exc_info else "")
+        output.note(told, label=record.levelname.lower())
+
+
+def serve(
+    ctx: typer.Context,
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Where to listen. Beyond this machine keys are required.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any that is free.")] = DEFAULT_PORT,
+    retriever: RetrieverOption = None,
+    compare: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME|FOLDER", help="Another retriever to compare with on the page; may be repeated."),
+    ] = None,
+    upstream: Annotated[
+        str,
+        typer.Option(metavar="URL", help="Forward /v1/chat/completions and /v1/messages there, with the right tools."),
+    ] = "",
+    upstream_key: Annotated[
+        str,
+        typer.Option(envvar="TOOLSCOUT_UPSTREAM_KEY", metavar="KEY", help="The key to use there.", show_default=False),
+    ] = "",
+    keep: Annotated[int, typer.Option(min=1, help="How many tools a forwarded request keeps.")] = 10,
+    pin: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A tool that forwarded requests always keep; may be repeated."),
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Searches at once.")] = 2,
+    queue: Annotated[int, typer.Option(min=0, help="Searches that may wait; more are refused with 503.")] = 24,
+    rate: Annotated[float, typer.Option(min=0, help="Requests a second from one caller, 0 for any number.")] = 200,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Another host name of this server, * for any; may be repeated."),
+    ] = None,
+    allow_origin: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ORIGIN", help="Pages of another site that may ask; may be repeated."),
+    ] = None,
+    audit: Annotated[Path | None, typer.Option(metavar="FILE", help="Record calls here.")] = None,
+    results: Annotated[Path, typer.Option(metavar="DIR", help="The results that the page shows.")] = Path("results"),
+    open: Annotated[bool, typer.Option("--open", help="Show the page in a browser.")] = False,
+    store: StoreOption = None,
+) -> None:
+    """Serve the catalogue over HTTP, with a page to try it. SIGTERM and Ctrl-C end it once all is answered."""
+    try:
+        import uvicorn
+
+        from toolscout.serving.http import make_app
+    except ImportError as error:
+        raise MissingExtra("serving", "serve") from error
+    from toolscout.scout import DEFAULT_RETRIEVER, Scout
+    from toolscout.serving.access import Access
+    from toolscout.serving.limits import ServeOptions
+
+    options = ServeOptions(
+        host=host,
+        port=port,
+        workers=workers,
+        queue=queue,
+        rate=rate,
+        burst=max(1, int(rate)),
+        hosts=tuple(allow_host or ()),
+        origins=tuple(allow_origin or ()),
+        upstream=upstream,
+        upstream_key=upstream_key,
+        keep=keep,
+        pinned=tuple(pin or ()),
+        audit=audit,
+        results=results,
+    )
+    path = existing_path(ctx, store)
+    with ExitStack() as opened, _heard():
+        scout = opened.enter_context(Scout.open(path, retriever or DEFAULT_RETRIEVER))
+        others = {name: opened.enter_context(Scout.open(path, name)) for name in compare or ()}
+        access = Access(scout, loopback=options.loopback)
+        if not options.loopback and not access.has_keys():
+            raise BadRequest(f"anyone could reach {host}: make a key first with: toolscout keys add NAME --admin")
+        _warm(scout)
+        config = uvicorn.Config(
+            make_app(scout, access, options, others),
+            host=host,
+            port=port,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=30,
+            timeout_graceful_shutdown=30,
+            limit_concurrency=1024,
+        )
+        _run(uvicorn.Server(config), options, scout.count(), open)
+
+
+def bench_serve(
+    ctx: typer.Context,
+    rate: Annotated[float, typer.Option(min=1, help="Requests a second.")] = 80,
+    seconds: Annotated[float, typer.Option(min=0, help="For how long; 0 leaves this out.")] = 600,
+    writes: Annotated[float, typer.Option(min=0, help="Tools added, and tools removed, a second.")] = 10,
+    data: Annotated[str, typer.Option(metavar="DATA", help="Whose requests are asked.")] = "toollens",
+    curve: Annotated[
+        str, typer.Option(metavar="N,N,…", help="More rates, of ToolLens and of ToolBench requests, 15 s each.")
+    ] = "",
+    storm: Annotated[float, typer.Option(min=0, help="At last so many requests a second, far beyond capacity.")] = 0,
+    retriever: RetrieverOption = None,
+    json: Annotated[Path | None, typer.Option(metavar="OUT", help="Append the rows to this .jsonl file.")] = None,
+    store: StoreOption = None,
+) -> None:
+    """Load a server over the catalogue of --store with paced requests while tools are added and removed."""
+    from toolscout.evaluation import row, serving_bench, speed
+    from toolscout.scout import DEFAULT_RETRIEVER
+
+    if json is not None:
+        row.check_writable(json)
+    try:
+        rates = tuple(float(part) for part in curve.split(",") if part)
+    except ValueError:
+        raise typer.BadParameter("give numbers with commas between them", param_hint="--curve") from None
+    path, method = existing_path(ctx, store), retriever or DEFAULT_RETRIEVER
+    plan = serving_bench.ServePlan(path, method, data, rate, seconds, writes, rates, storm=storm)
+    table = output.table("tools", "measurement", "value", "target", grow="measurement")
+    with output.progress() as report:
+        for measured in serving_bench.measure(plan, report):
+            if json is not None:
+                row.append(json, measured)
+            for line in speed.lines(measured):
+                table.add_row(f"{measured['tools']:,}", line.name, line.value, line.target)
+    output.stdout().print(table)
+
+
+def _warm(scout: Any) -> None:
+    """Open what the first request would wait for, and keep each request to one core: more of them come at once."""
+    from toolscout.retrievers.base import Embedded
+
+    sys.setswitchinterval(_SWITCH_S)
+    if isinstance(scout.retriever, Embedded):
+        with suppress(MissingEncoder):
+            if tell := getattr(scout.retriever.open_encoder(), "use_threads", None):
+                tell(1)
+    if scout.count():
+        scout.search("hello")
+
+
+def _run(server: Any, options: Any, tools: int, show: bool) -> None:
+    import socket
+
+    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+    # The protocol is named because asyncio sends small packets at once only where it is: else each answer takes 40 ms.
+    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind((options.host, options.port))
+        except OSError as error:
+            why = f"cannot listen on {options.host} port {options.port}: {error.strerror}"
+            raise BadRequest(f"{why}; choose another with --port") from None
+        listening.listen(2048)  # who reads the address may connect at once
+        name = f"[{options.host}]" if ":" in options.host else options.host
+        url = f"http://{name}:{listening.getsockname()[1]}/"
+        output.write(f"{tools:,} tools at {url}")
+        if show:
+            threading.Timer(1, webbrowser.open, [url]).start()
+        server.run(sockets=[listening])
+
+
+@contextmanager
+def _heard() -> Iterator[None]:
+    """Show what the server logs; and let SIGTERM, which uvicorn raises again once all is answered, end it in peace."""
+    handler, log = _Notes(logging.WARNING), logging.getLogger("toolscout.serving")
+    log.addHandler(handler)
+    ended = signal.signal(signal.SIGTERM, _peace) if threading.current_thread() is threading.main_thread() else None
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+        if ended is not None:
+            signal.signal(signal.SIGTERM, ended)
+
+
+def _peace(_: int, frame: FrameType | None) -> None:
+    raise typer.Exit

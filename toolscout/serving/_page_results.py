@@ -1,0 +1,97 @@
+"""A folder of results as the page shows it: one table for each file of rows, and the plots beside them."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+MAX_FILE_BYTES = 20_000_000
+MAX_ROWS = 5_000
+_NAMED = ("dataset", "bench", "split", "tools", "requests", "retriever", "model", "variant", "seed")
+_METRICS = {
+    "recall@1": "R@1",
+    "recall@5": "R@5",
+    "recall@10": "R@10",
+    "ndcg@5": "N@5",
+    "comp@5": "C@5",
+    "new_recall@5": "new R@5",
+    "right@5": "right@5",
+    "need_auroc": "need AUROC",
+    "need_f1": "need F1",
+    "fit_auroc": "fit AUROC",
+}
+_MOST_OTHERS = 8
+
+
+def listing(folder: Path) -> dict[str, Any]:
+    """Every file of rows as columns and cells, and the names of the plots; empty where there is no folder."""
+    if not folder.is_dir():
+        return {"folder": "", "files": [], "plots": []}
+    files = [_table(path) for path in sorted(folder.glob("*.jsonl"))]
+    plots = sorted(path.name for path in folder.glob("*.svg"))
+    return {"folder": folder.name, "files": [file for file in files if file["rows"]], "plots": plots}
+
+
+def plot(folder: Path, name: str) -> bytes | None:
+    """A plot by its name; None for anything else, whatever the name tries."""
+    found = {path.name: path for path in folder.glob("*.svg")} if folder.is_dir() else {}
+    return found[name].read_bytes() if name in found and found[name].stat().st_size <= MAX_FILE_BYTES else None
+
+
+def _table(path: Path) -> dict[str, Any]:
+    rows = [_flat(record) for record in _records(path)]
+    columns = list(dict.fromkeys(column for row in rows for column in row))
+    ends: list[str] = [column for column in ("ms", "date", "commit") if column in columns]
+    columns = [column for column in columns if column not in ends] + ends
+    kept = [c for c in columns if any(row.get(c) not in (None, "") for row in rows)]
+    return {"name": path.stem, "columns": kept, "rows": [[row.get(column) for column in kept] for row in rows]}
+
+
+def _records(path: Path) -> list[dict[str, Any]]:
+    """The rows that can be read, the newest last; a broken line costs itself alone."""
+    found = []
+    try:
+        if path.stat().st_size > MAX_FILE_BYTES:
+            return []
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    for line in lines[-MAX_ROWS:]:
+        try:
+            record = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(record, dict):
+            found.append(record)
+    return found
+
+
+def _flat(record: dict[str, Any]) -> dict[str, Any]:
+    row = {key: _cell(record[key]) for key in _NAMED if key in record}
+    metrics, values = record.get("metrics"), record.get("values")
+    if isinstance(metrics, dict):
+        wanted = {key: label for key, label in _METRICS.items() if key in metrics}
+        if not wanted:
+            wanted = {key: key for key in list(metrics)[:_MOST_OTHERS]}
+        row |= {label: _percent(metrics[key]) for key, label in wanted.items()}
+    if isinstance(values, dict):
+        row |= {str(key): _cell(value) for key, value in values.items()}
+    timing = record.get("timing")
+    if isinstance(timing, dict):
+        row["ms"] = _cell(timing.get("query_p50_ms"))
+    row["date"] = str(record.get("date", ""))[:10]
+    row["commit"] = str(record.get("commit", ""))[:13]
+    return row
+
+
+def _percent(value: Any) -> Any:
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return round(100 * value, 1) if number and math.isfinite(value) else _cell(value)
+
+
+def _cell(value: Any) -> Any:
+    if isinstance(value, float):
+        return float(f"{value:.4g}") if math.isfinite(value) else None
+    return value if value is None or isinstance(value, str | int) else json.dumps(value)

@@ -1,0 +1,281 @@
+"""One Scout over HTTP. Thin: every answer is Scout's, asked through Access."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+from toolscout import wire
+from toolscout.answer import Answer
+from toolscout.errors import MissingExtra, ToolscoutError, UnknownTool
+from toolscout.scout import Scout
+from toolscout.serving import bodies
+from toolscout.serving.access import Access, Caller
+from toolscout.serving.audit import Audit
+from toolscout.tool import Tool
+
+try:
+    from starlette.applications import Starlette
+    from starlette.exceptions import HTTPException
+    from starlette.middleware import Middleware
+    from starlette.requests import Request
+    from starlette.responses import Response, StreamingResponse
+    from starlette.routing import Route
+
+    from toolscout.serving import metrics, openapi, page, problems
+    from toolscout.serving._page_shapes import narrowed
+    from toolscout.serving.edge import CALLER, LABEL, Edge, body_of
+    from toolscout.serving.limits import PATHS, Gate, ServeOptions
+    from toolscout.serving.proxy import Proxy
+    from toolscout.serving.writes import Writes
+except ImportError as error:
+    raise MissingExtra("serving", "serve") from error
+
+LINES = "application/x-ndjson"
+_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+# Those who wait for the index to take their changes in wait together: it takes in all of them at once.
+_WRITERS, _WRITES_WAITING, _LONGEST_WRITE_S = 8, 64, 3600.0
+_Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def make_app(
+    scout: Scout, access: Access, options: ServeOptions | None = None, others: Mapping[str, Scout] | None = None
+) -> Starlette:
+    """The whole server: JSON routes, the page, and the proxy where there is an upstream."""
+    options = options or ServeOptions()
+    face = _Face(scout, access, options)
+    routes = [*face.routes(), *page.routes(scout, access, others, options.results, face.searches, face.changes)]
+    handlers = {ToolscoutError: _problem, problems.Problem: _problem, HTTPException: _http_problem}
+    edge = Middleware(Edge, access=access, options=options, metrics=face.metrics, audit=face.audit)
+    return Starlette(routes=routes, middleware=[edge], exception_handlers=handlers, lifespan=face.lifespan)
+
+
+async def _problem(_: Request, error: Exception) -> Response:
+    return problems.response(problems.of(error))
+
+
+async def _http_problem(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    return problems.response(problems.Problem(error.status_code, error.detail, error.headers))
+
+
+class _Face:
+    """The routes and what they share."""
+
+    def __init__(self, scout: Scout, access: Access, options: ServeOptions) -> None:
+        self._scout, self._access = scout, access
+        self.searches = Gate(options.workers, options.queue, options.seconds)
+        self.changes = Gate(_WRITERS, _WRITES_WAITING, _LONGEST_WRITE_S)
+        self._writes = Writes(scout)
+        self._proxy = Proxy(scout, access, options) if options.upstream else None
+        self._document = json.dumps(openapi.document(bool(options.upstream)))
+        self.metrics, self.audit = metrics.Metrics(), Audit(options.audit)
+
+    def routes(self) -> list[Route]:
+        """Every route of openapi.py."""
+        found = [
+            _route("POST", "/search", self.search),
+            _route("POST", "/need", self.need),
+            _route("POST", "/feedback", self.feedback),
+            _route("GET", "/tools", self.list),
+            _route("POST", "/tools", self.change),
+            _route("GET", "/tools/{id:path}", self.describe),
+            _route("DELETE", "/tools/{id:path}", self.remove),
+            _route("GET", "/health", self.health),
+            _route("GET", "/ready", self.ready),
+            _route("GET", "/metrics", self.measured),
+            _route("GET", "/openapi.json", self.document),
+        ]
+        if self._proxy is not None:
+            for path in PATHS:
+                found.append(_route("POST", path, self.forward))
+        return found
+
+    @asynccontextmanager
+    async def lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        """Drain at the end: what was begun is answered, what comes is refused."""
+        yield
+        self.searches.draining = self.changes.draining = True
+        await asyncio.to_thread(self.searches.close)
+        self._writes.close()
+        await asyncio.to_thread(self.changes.close)
+        if self._proxy is not None:
+            await self._proxy.close()
+        self.audit.close()
+
+    async def search(self, request: Request) -> Response:
+        """Tools for a request, or for each of several."""
+        caller, asked = _caller(request), bodies.asked(await _record(request))
+        return _sent(await self.searches.run(self._answers, caller, asked))
+
+    def _answers(self, caller: Caller, asked: bodies.Asked) -> str:
+        if asked.namespace is not None:
+            caller = replace(caller, allowed=narrowed(caller.allowed, asked.namespace))
+        found = [self._answer(caller, asked, text) for text in asked.requests]
+        return json.dumps({"answers": found} if asked.batch else found[0])
+
+    def _answer(self, caller: Caller, asked: bodies.Asked, text: str) -> dict[str, Any]:
+        answer = self._access.search(caller, text, asked.k)
+        found = answer.to_dict()
+        if asked.format is not None:
+            rendered = wire.render(self._tools(caller, answer), asked.format, asked.budget)
+            names = {tool["name"]: rendered.names.tool_id(tool["name"]) for tool in map(_named, rendered.payload)}
+            found |= {"tools": rendered.payload, "level": rendered.level, "tokens": rendered.tokens, "names": names}
+        return found
+
+    def _tools(self, caller: Caller, answer: Answer) -> list[Tool]:
+        """The tools to use; one that was removed since it was found is left out."""
+        ids = [hit.tool_id for hit in answer.hits]
+        try:
+            return self._access.tools(caller, ids)
+        except UnknownTool:
+            found = []
+            for tool_id in ids:
+                try:
+                    found.append(self._access.describe(caller, tool_id))
+                except UnknownTool:
+                    continue
+            return found
+
+    async def need(self, request: Request) -> Response:
+        """How likely each request is to need a tool at all."""
+        caller, asked = _caller(request), bodies.needed(await _record(request))
+        return _sent(await self.searches.run(self._needs, caller, asked))
+
+    def _needs(self, caller: Caller, asked: bodies.Asked) -> str:
+        needs = [self._access.search(caller, text, 1).need for text in asked.requests]
+        threshold = self._scout.need_options.threshold
+        found = [{"need": need, "needed": None if need is None else need >= threshold} for need in needs]
+        return json.dumps({"answers": found} if asked.batch else found[0])
+
+    async def feedback(self, request: Request) -> Response:
+        """Record what requests really used."""
+        caller, examples = _caller(request), bodies.used(await _record(request))
+        await self.changes.run(self._learn, caller, examples)
+        return _sent(json.dumps({"recorded": len(examples)}))
+
+    def _learn(self, caller: Caller, examples: list[bodies.Used]) -> None:
+        for example in examples:
+            self._access.feedback(caller, example.request, example.used, example.rejected, source="http")
+
+    async def list(self, request: Request) -> Response:
+        """A page of the tools."""
+        caller, asked = _caller(request), bodies.page(request.query_params)
+        return _sent(await self.searches.run(self._listed, caller, asked))
+
+    def _listed(self, caller: Caller, asked: tuple[str | None, int, int]) -> str:
+        tools = self._access.list(caller, *asked)
+        total, version = self._access.count(caller, asked[0]), self._access.version(caller)
+        return json.dumps({"tools": [_shown(tool, caller) for tool in tools], "total": total, "version": version})
+
+    async def describe(self, request: Request) -> Response:
+        """One tool in full."""
+        caller = _caller(request)
+        tool = await self.searches.run(self._access.describe, caller, request.path_params["id"])
+        return _sent(json.dumps(_shown(tool, caller)))
+
+    async def remove(self, request: Request) -> Response:
+        """Remove one tool."""
+        self._access.require_admin(_caller(request))
+        changes = bodies.Changes(remove=(request.path_params["id"],))
+        return _sent(json.dumps(await self.changes.run(self._writes.apply, changes)))
+
+    async def change(self, request: Request) -> Response:
+        """Add, change and remove tools; who accepts JSON lines is told how far it is."""
+        self._access.require_admin(_caller(request))
+        body = await body_of(request, ("application/json", LINES))
+        by_line = LINES in request.headers.get("content-type", "").lower()
+        changes = await self.changes.run(bodies.lines if by_line else bodies.changed, body)
+        if LINES in request.headers.get("accept", "").lower():
+            return StreamingResponse(self._told(changes), headers=_HEADERS, media_type=LINES)
+        return _sent(json.dumps(await self.changes.run(self._writes.apply, changes)))
+
+    async def _told(self, changes: bodies.Changes) -> AsyncIterator[str]:
+        """A line for each step and one for the outcome. Who stops reading stops nothing that was begun."""
+        loop, told = asyncio.get_running_loop(), asyncio.Queue[dict[str, Any] | None]()
+
+        def progress(stage: str, done: int, total: int) -> None:
+            loop.call_soon_threadsafe(told.put_nowait, {"stage": stage, "done": done, "of": total})
+
+        work = asyncio.ensure_future(self.changes.run(self._writes.apply, changes, progress))
+        work.add_done_callback(lambda _: told.put_nowait(None))
+        yield json.dumps({"stage": "begun", "done": 0, "of": len(changes.tools)}) + "\n"
+        while (step := await told.get()) is not None:
+            yield json.dumps(step) + "\n"
+        try:
+            yield json.dumps({"stage": "done", **work.result()}) + "\n"
+        except (ToolscoutError, problems.Problem) as error:
+            problem = problems.of(error)
+            yield json.dumps({"stage": "failed", "status": problem.status, "detail": problem.detail}) + "\n"
+
+    async def forward(self, request: Request) -> Response:
+        """A model request, on its way to the model with fewer tools."""
+        _caller(request)
+        assert self._proxy is not None
+        return await self._proxy.forward(request, self.searches)
+
+    async def health(self, _: Request) -> Response:
+        """That the server lives."""
+        return _sent('{"status": "ok"}')
+
+    async def ready(self, _: Request) -> Response:
+        """That the server can answer: the catalogue can be read, and nothing is being shut down."""
+        await self.searches.run(self._scout.store.version)
+        return _sent('{"status": "ready"}')
+
+    async def measured(self, request: Request) -> Response:
+        """For Prometheus. An admin's: it counts all tools and all callers."""
+        self._access.require_admin(_caller(request))
+        gauges = {
+            "toolscout_tools": ("Tools in the catalogue.", float(self._scout.count())),
+            "toolscout_words_only": ("Tools that are not embedded yet.", float(self._scout.words_only())),
+            "toolscout_searches_inside": ("Searches running or waiting.", float(self.searches.inside)),
+            "toolscout_changes_inside": ("Changes running or waiting.", float(self.changes.inside)),
+            "toolscout_audit_lines_lost": ("Lines that the audit log could not take.", float(self.audit.lost)),
+        }
+        return Response(self.metrics.text(gauges), headers=_HEADERS, media_type=metrics.MEDIA_TYPE)
+
+    async def document(self, _: Request) -> Response:
+        """This interface, described."""
+        return _sent(self._document)
+
+
+def _route(method: str, path: str, act: _Endpoint) -> Route:
+    async def endpoint(request: Request) -> Response:
+        request.scope[LABEL] = f"{method} {path.replace(':path', '')}"
+        return await act(request)
+
+    return Route(path, endpoint, methods=[method], name=f"{method} {path}")
+
+
+def _caller(request: Request) -> Caller:
+    """Who asks: the edge has looked, and found an error where nobody is known by that key."""
+    found = request.scope[CALLER]
+    if isinstance(found, Exception):
+        raise found
+    assert isinstance(found, Caller)
+    return found
+
+
+async def _record(request: Request) -> dict[str, Any]:
+    return bodies.record(await body_of(request, ("application/json",)))
+
+
+def _sent(text: str) -> Response:
+    return Response(text, headers=_HEADERS, media_type="application/json")
+
+
+def _shown(tool: Tool, caller: Caller) -> dict[str, Any]:
+    """A tool as a caller sees it; where and how it is run is for admins."""
+    shown = {"id": tool.id, **tool.to_record()}
+    return shown if caller.admin else {key: value for key, value in shown.items() if key != "origin"}
+
+
+def _named(tool: dict[str, Any]) -> dict[str, Any]:
+    """What holds the name of a tool in any of the shapes."""
+    inner = tool.get("function")
+    return inner if isinstance(inner, dict) else tool

@@ -1,0 +1,72 @@
+"""What a server has done and how it is, as Prometheus reads it."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+MEDIA_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_BOUNDS = (0.005, 0.01, 0.02, 0.03, 0.04, 0.06, 0.1, 0.25, 0.5, 1.0, 5.0, 30.0)
+_STATM = Path("/proc/self/statm")
+
+
+class Metrics:
+    """Counts requests by route and status, and how long they took."""
+
+    def __init__(self) -> None:
+        """Nothing has happened yet."""
+        self._counts: Counter[tuple[str, int]] = Counter()
+        self._times: dict[str, tuple[list[int], float]] = {}
+        self._lock = threading.Lock()
+
+    def observe(self, route: str, status: int, seconds: float) -> None:
+        """Count a request that was answered. Routes are templates, never what a caller wrote."""
+        with self._lock:
+            self._counts[route, status] += 1
+            buckets, total = self._times.setdefault(route, ([0] * (len(_BOUNDS) + 1), 0.0))
+            buckets[next((i for i, bound in enumerate(_BOUNDS) if seconds <= bound), len(_BOUNDS))] += 1
+            self._times[route] = (buckets, total + seconds)
+
+    def text(self, gauges: Mapping[str, tuple[str, float]]) -> str:
+        """Everything in the text format; `gauges` have a help text and a value each."""
+        with self._lock:
+            lines = [*self._requests(), *self._seconds()]
+        for name, (about, value) in (*gauges.items(), *_process().items()):
+            lines += [f"# HELP {name} {about}", f"# TYPE {name} gauge", f"{name} {value:.17g}"]
+        return "\n".join(lines) + "\n"
+
+    def _requests(self) -> Iterator[str]:
+        yield "# HELP toolscout_requests_total Requests answered, by route and status."
+        yield "# TYPE toolscout_requests_total counter"
+        for (route, status), count in sorted(self._counts.items()):
+            yield f'toolscout_requests_total{{route="{route}",status="{status}"}} {count}'
+
+    def _seconds(self) -> Iterator[str]:
+        yield "# HELP toolscout_request_seconds How long requests took."
+        yield "# TYPE toolscout_request_seconds histogram"
+        for route, (buckets, total) in sorted(self._times.items()):
+            below = 0
+            for bound, count in zip((*_BOUNDS, "+Inf"), buckets, strict=True):
+                below += count
+                yield f'toolscout_request_seconds_bucket{{route="{route}",le="{bound}"}} {below}'
+            yield f'toolscout_request_seconds_sum{{route="{route}"}} {total:.6f}'
+            yield f'toolscout_request_seconds_count{{route="{route}"}} {below}'
+
+
+def resident_bytes() -> int:
+    """The memory this process holds; 0 where the system does not say."""
+    try:
+        return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _process() -> dict[str, tuple[str, float]]:
+    seconds = sum(os.times()[:2])
+    return {
+        "process_resident_memory_bytes": ("Memory held.", resident_bytes()),
+        "process_cpu_seconds": ("Processor time used.", seconds),
+    }

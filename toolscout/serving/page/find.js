@@ -1,0 +1,241 @@
+// The view that finds: a request, the verdict, ranked tools and why, and what an agent would get.
+import {el, fetched, later, make, number, percent, plural, sent, show, symbol} from "./dom.js";
+import {toolItem} from "./tool.js";
+
+const NAMES = {openai: "OpenAI Chat", "openai-responses": "OpenAI Responses", anthropic: "Anthropic", mcp: "MCP"};
+const SAYINGS = {
+  no_tool_needed: ["No tool needed", "This reads like something to answer in words. The agent gets no tools; these came nearest."],
+  nothing_fits: ["Nothing here fits", "No tool of this catalogue seems to serve the request. The agent gets none; these came nearest."],
+};
+let state = null, running = null, everything = null, format = localStorage.getItem("toolscout-format") || "openai", asked = "";
+
+export function prepare(fresh) {
+  // Lists that somebody may have open just now are left alone as long as nothing changed.
+  if (JSON.stringify(fresh) === JSON.stringify(state)) return;
+  const moved = state && state.version !== fresh.version;
+  state = fresh;
+  fill(el("namespace"), Object.keys(state.namespaces), name => `${name} (${number(state.namespaces[name])})`);
+  fill(el("first"), state.retrievers, name => name, true);
+  fill(el("second"), state.retrievers, name => name);
+  el("second-label").hidden = state.retrievers.length < 2;
+  welcome();
+  if (!moved) return;
+  everything = null;
+  // Nobody's place is lost while they read: what is focused stays.
+  if (asked && !el("answers").contains(document.activeElement)) find();
+}
+
+function fill(select, values, label, all = false) {
+  const chosen = select.value, kept = all ? [] : [select.options[0]];
+  select.replaceChildren(...kept, ...values.map(value => make("option", {value}, label(value))));
+  if (values.includes(chosen)) select.value = chosen;
+}
+
+function welcome() {
+  el("welcome").hidden = Boolean(asked);
+  el("welcome").replaceChildren(...(state.tools ? [
+    make("p", {}, make("strong", {}, `${plural(state.tools, "tool")} in ${plural(Object.keys(state.namespaces).length, "namespace")}.`),
+      " Write a request as someone would say it, and see which few tools an agent would get, why, and what that saves."),
+    make("p", {}, "Press ", make("kbd", {}, "?"), " for the keys."),
+  ] : [
+    make("p", {}, make("strong", {}, "The catalogue is empty."), " Add a document or a server under ", make("a", {href: "#catalogue"}, "Catalogue"), ", or run ",
+      make("code", {}, "toolscout add SOURCE"), "."),
+  ]));
+}
+
+export async function find() {
+  const request = el("request").value.trim();
+  running?.abort();
+  address(request);
+  show(el("trouble"), "");
+  asked = request;
+  if (!request) {
+    el("answers").replaceChildren();
+    el("status").textContent = "";
+    return welcome();
+  }
+  el("welcome").hidden = true;
+  const mine = running = new AbortController();
+  const retrievers = [el("first").value, el("second").value].filter((name, at) => name && (at === 0 || name !== el("first").value));
+  el("answers").classList.add("busy");
+  try {
+    const body = {request, k: Number(el("count").value), retrievers};
+    if (el("namespace").value) body.namespace = el("namespace").value;
+    const {answers} = await sent("search", body, mine.signal);
+    el("answers").classList.toggle("two", answers.length > 1);
+    el("answers").replaceChildren(...answers.map((answer, at) => drawn(answer, answers[1 - at])));
+    el("status").textContent = answers.map(spoken).join(" ");
+    savings();
+  } catch (error) {
+    if (error.name === "AbortError") return;
+    el("answers").replaceChildren();
+    show(el("trouble"), error.message);
+  } finally {
+    if (running === mine) el("answers").classList.remove("busy");
+  }
+}
+
+const spoken = answer => `${answer.retriever}: ${heading(answer)}.`;
+const offered = answer => answer.tools.filter(tool => tool.offered).length;
+const heading = answer => (answer.verdict === "use" ? plural(offered(answer), "tool") + " to use" : SAYINGS[answer.verdict][0]);
+
+function address(request) {
+  const values = {q: request, in: el("namespace").value, k: el("count").value === "5" ? "" : el("count").value, with: el("second").value};
+  const kept = new URLSearchParams(Object.entries(values).filter(([, value]) => value));
+  if (location.hash.startsWith("#find") || !location.hash) history.replaceState(null, "", "#find" + (kept.size ? "?" + kept : ""));
+}
+
+function drawn(answer, other) {
+  const [, saying] = SAYINGS[answer.verdict] || [];
+  const words = tool => tool.reasons.filter(reason => reason.kind === "matched_words").flatMap(reason => reason.words);
+  const top = answer.tools.length ? answer.tools[0].score : 0;
+  const list = make("ol", {class: "hits", "aria-label": "Tools found by " + answer.retriever}, ...answer.tools.map((tool, at) => toolItem(tool, {
+    words: words(tool), rank: at + 1, near: !tool.offered, score: score(tool.score, top),
+    foot: make("div", {class: "foot"},
+      make("ul", {class: "why", "aria-label": "Why"}, ...tool.reasons.map(reason => make("li", {}, ...why(reason))), other ? elsewhere(tool, other) : null),
+      thumbs(tool, answer.request)),
+  })));
+  return make("article", {class: "answer", "aria-label": "Answer of " + answer.retriever},
+    make("div", {class: "found"}, make("div", {class: "verdict" + (answer.verdict === "use" ? "" : " no")},
+      make("h2", {}, heading(answer)),
+      make("p", {}, `${state.retrievers.length > 1 ? answer.retriever + " · " : ""}${plural(answer.searched, "tool")} searched in ${answer.ms.toFixed(answer.ms < 10 ? 1 : 0)} ms`),
+      saying ? make("p", {class: "say"}, saying) : null),
+    make("div", {class: "gauges"}, gauge("Needs a tool", answer.need, answer.thresholds.need), gauge("Best tool fits", answer.fit, answer.thresholds.fit)),
+    answer.notes.length ? make("ul", {class: "notes"}, ...answer.notes.map(note => make("li", {}, note))) : null,
+    list), wire(answer));
+}
+
+/** Where the other retriever has the same tool. */
+function elsewhere(tool, other) {
+  const at = other.tools.findIndex(one => one.id === tool.id);
+  return make("li", {class: "other"}, at < 0 ? `not in ${other.retriever}` : `${other.retriever} has it `, at < 0 ? null : make("b", {}, `#${at + 1}`));
+}
+
+function gauge(label, value, threshold) {
+  if (value === null) return null;
+  const low = value < threshold;
+  return make("div", {class: "gauge"}, make("span", {}, label), make("b", {}, percent(value)),
+    make("div", {class: "bar" + (low ? " low" : ""), role: "meter", "aria-label": label, "aria-valuemin": 0, "aria-valuemax": 100, "aria-valuenow": Math.round(100 * value),
+      "aria-valuetext": `${percent(value)}, ${low ? "below" : "above"} the threshold of ${percent(threshold)}`, title: `threshold ${percent(threshold)}`,
+      "--value": value, "--threshold": threshold}));
+}
+
+function score(value, top) {
+  const share = top > 0 ? Math.max(0, value / top) : Math.exp(Math.min(0, value - top));
+  return make("span", {class: "score", title: "Scores compare within one search only"}, make("i", {"aria-hidden": "true", "--value": share.toFixed(4)}),
+    make("span", {}, make("span", {class: "unseen"}, "score "), value.toFixed(Math.abs(value) < 10 ? 2 : 1)));
+}
+
+function why(reason) {
+  const strong = text => make("b", {}, text);
+  if (reason.kind === "exact_name") return ["names ", strong(reason.name)];
+  if (reason.kind === "matched_words") return ["words ", strong(reason.words.join(", "))];
+  if (reason.kind === "similarity") return ["meaning ", strong(reason.cosine.toFixed(2))];
+  if (reason.kind === "asked") return ["asked ", strong(reason.query)];
+  if (reason.kind === "past_request") return ["used for ", strong(reason.request ? `“${reason.request}”` : "a request like it"), " " + reason.cosine.toFixed(2)];
+  return [Object.values(reason).join(" ")];
+}
+
+function thumbs(tool, request) {
+  const button = (kind, label, className) => {
+    const made = make("button", {type: "button", class: "thumb " + className, "aria-pressed": "false", "aria-label": `${label}: ${tool.title || tool.name}`, title: label}, symbol(kind));
+    made.addEventListener("click", async () => {
+      if (made.getAttribute("aria-pressed") === "true") return;
+      try {
+        await sent("feedback", kind === "up" ? {request, used: [tool.id]} : {request, rejected: [tool.id]});
+        made.parentElement.querySelectorAll("button").forEach(one => one.setAttribute("aria-pressed", String(one === made)));
+        el("status").textContent = `${label} noted for ${tool.name}.`;
+      } catch (error) {
+        show(el("trouble"), error.message);
+      }
+    });
+    return made;
+  };
+  return make("div", {class: "thumbs"}, button("up", "Right tool", "for"), button("down", "Wrong tool", "against"));
+}
+
+function wire(answer) {
+  const panel = make("section", {class: "wire", "aria-label": "What the agent gets"});
+  const saved = make("p", {class: "saved"}), json = make("pre", {class: "json", tabindex: "0", role: "tabpanel", "aria-label": "JSON"});
+  const copy = make("button", {type: "button", class: "copy", onclick: async () => {
+    await navigator.clipboard?.writeText(answer.wire[format].json);
+    copy.textContent = "Copied";
+    setTimeout(() => { copy.textContent = "Copy"; }, 1500);
+  }}, "Copy");
+  const tabs = Object.keys(answer.wire).map(name => make("button", {type: "button", role: "tab", "data-format": name, onclick: () => choose(name)}, NAMES[name] || name));
+  const list = make("div", {class: "tabs", role: "tablist", "aria-label": "Wire format", onkeydown: event => {
+    const step = {ArrowRight: 1, ArrowLeft: -1}[event.key];
+    if (!step) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const at = tabs.findIndex(tab => tab.dataset.format === format);
+    const next = tabs[(at + step + tabs.length) % tabs.length];
+    choose(next.dataset.format);
+    next.focus();
+  }}, ...tabs);
+  panel.draw = () => {
+    const {tokens, json: text} = answer.wire[format];
+    const all = everything?.[format];
+    tabs.forEach(tab => {
+      tab.setAttribute("aria-selected", String(tab.dataset.format === format));
+      tab.tabIndex = tab.dataset.format === format ? 0 : -1;
+    });
+    const parts = [tokens ? `${plural(tokens, "token")} for ${plural(offered(answer), "tool")}` : "No tools, no tokens"];
+    if (all?.tokens) parts.push(`; all would take ${all.exact ? "" : "about "}${number(all.tokens)}. `, make("b", {}, percent(1 - tokens / all.tokens, 1) + " saved"));
+    saved.replaceChildren(...parts);
+    json.replaceChildren(...coloured(text));
+  };
+  panel.append(make("header", {}, make("h3", {}, "What the agent gets"), copy, saved, list), json);
+  panel.draw();
+  return panel;
+}
+
+/** Keys and texts of JSON in their colours; what is written stays exactly the text. */
+function coloured(text) {
+  if (text.length > 200000) return [text];
+  return text.split(/("(?:[^"\\]|\\.)*"(?:\s*:)?)/).map(part => (part.startsWith('"') ? make("span", {class: part.endsWith(":") ? "k" : "s"}, part) : part));
+}
+
+function choose(name) {
+  format = name;
+  localStorage.setItem("toolscout-format", name);
+  document.querySelectorAll(".wire").forEach(panel => panel.draw());
+}
+
+async function savings() {
+  if (everything) return;
+  try {
+    everything = await fetched("tokens");
+    document.querySelectorAll(".wire").forEach(panel => panel.draw());
+  } catch {
+    everything = null; // the count of these tools stands without it
+  }
+}
+
+export function nextFormat() {
+  const names = state.formats;
+  choose(names[(names.indexOf(format) + 1) % names.length]);
+}
+
+export function compare() {
+  const other = state.retrievers.find(name => name !== el("first").value);
+  if (!other) return;
+  el("second").value = el("second").value ? "" : other;
+  find();
+}
+
+export function begin(values) {
+  el("request").value = values.get("q") || el("request").value;
+  for (const [id, key] of [["namespace", "in"], ["count", "k"], ["second", "with"]]) {
+    const wanted = values.get(key);
+    if (wanted && [...el(id).options].some(option => option.value === wanted)) el(id).value = wanted;
+  }
+  if (el("request").value) find();
+}
+
+export function listen() {
+  const soon = later(160, find);
+  el("request").addEventListener("input", () => soon());
+  el("ask").addEventListener("submit", event => { event.preventDefault(); soon.now(); });
+  for (const id of ["namespace", "count", "first", "second"]) el(id).addEventListener("change", () => soon.now());
+}
