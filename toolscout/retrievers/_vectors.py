@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolscout.errors import BadModel
+from toolscout.retrievers._helpers import HELPERS
 
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.int8]
@@ -29,7 +29,6 @@ _GROUP = 16
 _ROWS_AT_ONCE = 4096
 _LOWEST = -10.0  # below any product of unit vectors, above the score of a skipped row
 _SHARED_FROM = 20_000 if (os.cpu_count() or 1) > 1 else 1 << 62
-_HELPER = ThreadPoolExecutor(1, thread_name_prefix="toolscout-vectors")
 
 
 class _Live:
@@ -85,7 +84,7 @@ class _Live:
 def _products(query: Bytes, rows: Bytes) -> Floats:
     """The product of a row with each of many; a helper thread takes half of a large table."""
     half = len(rows) // 2 if len(rows) >= _SHARED_FROM else 0
-    other = _HELPER.submit(_scan, query, rows[:half]) if half else None
+    other = HELPERS.submit(_scan, query, rows[:half]) if half else None
     mine = _scan(query, rows[half:])
     return mine if other is None else np.concatenate([other.result(), mine])
 

@@ -8,6 +8,7 @@ import re
 import shutil
 import tempfile
 import threading
+import time
 import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -41,6 +42,8 @@ _WORDS_EXPLAINED = 6
 _LOOK_UP_POSTINGS = 20_000
 _CORRECTIONS = 3
 _MENDED_FROM = 5
+_NEAREST_KEPT = 10_000
+_LARGE, _KNOWN_S = 10_000, 2.0  # a catalogue of so many tools keeps the words it corrects to for so long
 _PLAIN_WORD = re.compile(r"(?<![\w.@/:-])[a-z]+(?![\w@/-]|\.\w)")
 _CORRECTED_FROM = 2  # the letters that a misspelt word is trusted to begin with
 
@@ -113,6 +116,8 @@ class Bm25:
         self._writer: Any = None
         self._searcher = self._index.searcher()
         self._known: dict[str, list[Known]] = {}
+        self._nearest: dict[str, list[tuple[str, int]]] = {}
+        self._known_since = 0.0
         self._rows = rows
         self._names = names
         self._lock = threading.Lock()
@@ -235,7 +240,9 @@ class Bm25:
         writer.commit()
         self._index.reload()
         self._searcher = self._index.searcher()
-        self._known = {}
+        # Whether a word is known is asked of the index itself; the words of a large one to correct it to may be older.
+        if len(self._rows) < _LARGE or time.monotonic() - self._known_since > _KNOWN_S:
+            self._known, self._nearest, self._known_since = {}, {}, time.monotonic()
 
     def _forget(self, tool_id: str, writer: Any) -> None:
         row = self._rows.remove(tool_id)
@@ -286,6 +293,14 @@ class Bm25:
 
     def _near(self, term: str) -> list[tuple[str, int]]:
         """The indexed words closest to one that no document has, with their frequencies."""
+        found = self._nearest.get(term)
+        if found is None:
+            if len(self._nearest) >= _NEAREST_KEPT:
+                self._nearest = {}
+            found = self._nearest[term] = self._compared(term)
+        return found
+
+    def _compared(self, term: str) -> list[tuple[str, int]]:
         limit = 1 if len(term) < 6 else 2
         shape = letters(term)
         nearest = [

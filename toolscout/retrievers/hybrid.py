@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextvars import copy_context
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -22,6 +20,7 @@ from toolscout.retrievers._fusion import (
     relative_scores,
     share_encoder,
 )
+from toolscout.retrievers._helpers import HELPERS
 from toolscout.retrievers._names import EXACT_BONUS
 from toolscout.retrievers.base import (
     Embedded,
@@ -54,7 +53,6 @@ from toolscout.tool import Searchable
 # What a part counts where nothing was learned: vectors of the default encoder beside words, by runs/weights.py.
 _USUAL = {"dense": 1.43}
 _SPELT_KEPT = 7
-_HELPERS = ThreadPoolExecutor(thread_name_prefix="toolscout-hybrid")
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,12 +309,8 @@ class Hybrid:
         others = [i for i, request in enumerate(requests) if not self.is_name(request)]
         asked = [self._corrected(requests[i]) for i in others]
         depth = self.options.depth
-        beside = [_HELPERS.submit(copy_context().run, _rank, part, asked, depth) for part in self.parts[1:-1] if asked]
-        lead = (
-            _HELPERS.submit(copy_context().run, _rank, first, requests, depth)
-            if asked and len(self.parts) > 1
-            else None
-        )
+        beside = [HELPERS.submit(_rank, part, asked, depth) for part in self.parts[1:-1] if asked]
+        lead = HELPERS.submit(_rank, first, requests, depth) if asked and len(self.parts) > 1 else None
         last = [_rank(self.parts[-1], asked, depth)] if lead else []
         rankings = [[ranking] for ranking in (lead.result() if lead else _rank(first, requests, depth))]
         for searched in [*(future.result() for future in beside), *last]:

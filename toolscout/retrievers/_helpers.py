@@ -1,0 +1,38 @@
+"""Threads that help with a part of a search while they are free: whoever finds none free does that part itself."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
+from threading import BoundedSemaphore
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
+
+
+class Helpers:
+    """One fewer than there are cores. Under load each search keeps to its own thread, and nothing waits in a queue."""
+
+    def __init__(self) -> None:
+        """The threads start when they are first needed."""
+        count = max(1, (os.cpu_count() or 2) - 1)
+        self._pool = ThreadPoolExecutor(count, thread_name_prefix="toolscout-help")
+        self._free = BoundedSemaphore(count)
+
+    def submit(self, work: Callable[..., Result], *args: Any) -> Future[Result]:
+        """The work, begun in a thread that is free, else done here and now; it sees the caller's context."""
+        if self._free.acquire(blocking=False):
+            begun = self._pool.submit(copy_context().run, work, *args)
+            begun.add_done_callback(lambda _: self._free.release())
+            return begun
+        done: Future[Result] = Future()
+        try:
+            done.set_result(work(*args))
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
+
+HELPERS = Helpers()
