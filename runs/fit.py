@@ -30,7 +30,7 @@ from toolscout.evaluation._vectors import cached_vectors
 from toolscout.evaluation.run import find_dataset
 from toolscout.fit import FitOptions, fit, signals
 from toolscout.nn.encoder import Encoder, default_folder
-from toolscout.retrievers._documents import SharedEncoder
+from toolscout.retrievers._encoders import SharedEncoder
 from toolscout.retrievers.base import Retriever
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.dense import Dense

@@ -132,7 +132,7 @@ def test_anything_a_server_or_its_file_says_gives_tools_or_a_toolscout_error(lis
     for keep_going in (False, True):
         options = ReadOptions(keep_going=keep_going)
         with contextlib.suppress(ToolscoutError):
-            found = mcp._tools(server, Listing("n", "", listed), options, alone=True)
+            found = mcp.tools_of(server, Listing("n", "", listed), options, alone=True)
             check_tools(list(unique(found, options)))
         with contextlib.suppress(ToolscoutError):
             config_servers({"mcpServers": config}, "file", options)

@@ -303,3 +303,15 @@ def test_the_preset_is_put_in_place() -> None:
     settled = AligningOptions(preset="qta", align=3, samples=4).settled()
     assert (settled.align, settled.reward, settled.loss, settled.samples) == (1, "rank", "dpo", 4)
     assert AligningOptions(align=3).settled() == AligningOptions(align=3)
+
+
+def test_a_generator_can_be_begun_with(base: Base, tmp_path: Path) -> None:
+    taught = train_generator(options(base, epochs=1), pairs, tmp_path / "first").pupil
+    again = Pupil.open(options(base, begin=str(tmp_path / "first")))
+    for name, array in taught.network.learned().items():
+        np.testing.assert_allclose(again.network.learned()[name], array, atol=2e-3)
+    with pytest.raises(BadModel, match="another rank"):
+        Pupil.open(options(base, begin=str(tmp_path / "first"), rank=7))
+    tiny_llama(tmp_path / "other", max_position_embeddings=128, initializer_range=0.2)
+    with pytest.raises(BadModel, match="name that as base"):
+        Pupil.open(options(open_base(str(tmp_path / "other")), begin=str(tmp_path / "first")))

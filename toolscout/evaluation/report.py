@@ -10,11 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from toolscout.errors import ToolscoutError
-from toolscout.evaluation import _agent_tables, _by_gold, _generative_tables, _tables, plots
+from toolscout.evaluation import (
+    _agent_tables,
+    _by_gold,
+    _generative_tables,
+    _rewriting_tables,
+    _synthetic_tables,
+    _tables,
+    plots,
+)
 from toolscout.evaluation._figures import Figure, figures, lines_of_tests
 from toolscout.evaluation._generative_figures import generative_figures
 from toolscout.evaluation._lines import Line, Row, read_folder
 from toolscout.evaluation._need_tables import is_need, section
+from toolscout.evaluation._rewriting_figures import rewriting_figures
 from toolscout.evaluation._study_figures import study_figures
 from toolscout.evaluation._study_tables import COST, is_study, sections
 from toolscout.evaluation.overlap import base
@@ -48,16 +57,21 @@ def make(folder: Path, with_plots: bool = True) -> Report:
     lines, timed = read_folder(folder)
     need, lines = [line for line in lines if is_need(line)], [line for line in lines if not is_need(line)]
     studies, lines = [line for line in lines if is_study(line)], [line for line in lines if not is_study(line)]
-    cost, speed = ([row for row in timed if row["bench"] == name] for name in (COST, _generative_tables.SPEED))
-    bench = [row for row in timed if row["bench"] not in (COST, _generative_tables.SPEED)]
+    own = (COST, _generative_tables.SPEED, _rewriting_tables.REWRITING, _rewriting_tables.SYNTHETIC)
+    cost, speed, rewritten, written = ([row for row in timed if row["bench"] == name] for name in own)
+    bench = [row for row in timed if row["bench"] not in own]
     plain = [line for line in lines if line.split[1] == base(line.split[1])]
     by_gold = _by_gold.groups_by_row(folder, [line for chosen in lines_of_tests(plain) for line in chosen])
     found = tuple(figures(plain, bench, by_gold)) if with_plots else ()
-    shown = study_figures(studies, cost) | generative_figures(studies) if with_plots else {}
+    shown = {}
+    if with_plots:
+        shown = study_figures(studies, cost) | generative_figures(studies) | rewriting_figures(studies)
     pictures = {name: _picture(one) for name, one in shown.items()}
     parts = [*_page(lines, need, bench, found), *sections(studies, lines, cost, pictures, _tables.table)]
     parts += _generative_tables.sections(studies, speed, pictures, _tables.table)
     parts += _agent_tables.section(studies, _tables.table)
+    parts += _rewriting_tables.sections(studies, rewritten, pictures, _tables.table)
+    parts += _synthetic_tables.sections(studies, written, pictures, _tables.table)
     texts = {PAGE: "\n".join(parts).rstrip() + "\n"}
     if by_gold:
         texts[_by_gold.NAME] = _by_gold.text(by_gold)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolscout.evaluation._vectors import request_vectors, tool_vectors
-from toolscout.retrievers._documents import EncoderFront
+from toolscout.retrievers._encoders import EncoderFront
 from toolscout.retrievers.base import FitProgress, Floats, TextEncoder
 from toolscout.tool import Tool
 

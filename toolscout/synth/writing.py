@@ -46,10 +46,10 @@ class Writer:
     fingerprint: str = ""
 
     @classmethod
-    def open(cls, spec: str, model: str = "", seed: int = 0) -> Writer:
+    def open(cls, spec: str, model: str = "", seed: int = 0, batch: int | None = None) -> Writer:
         """A generator that `train_synth` left in a folder, or any other language model, as open_llm does."""
         if not is_generator(spec):
-            return cls(open_llm(spec, model=model, seed=seed), fingerprint=spec)
+            return cls(open_llm(spec, model=model, seed=seed, batch=batch), fingerprint=spec)
         about = read_generator(spec)
         if about.get("task") != TASK:
             raise BadModel(
@@ -57,7 +57,7 @@ class Writer:
             )
         contents = b"".join((Path(spec) / name).read_bytes() for name in (GENERATOR_FILE, ADAPTER_FILE))
         fingerprint = hashlib.blake2b(contents, digest_size=16).hexdigest()
-        return cls(open_llm(spec, seed=seed), about, TrainedOn.load(Path(spec)), fingerprint)
+        return cls(open_llm(spec, seed=seed, batch=batch), about, TrainedOn.load(Path(spec)), fingerprint)
 
     @property
     def trained(self) -> bool:

@@ -1,0 +1,379 @@
+"""What requests that a language model wrote are worth in training: results/synthetic.jsonl.
+
+python -m runs.synthetic [rows|texts] [--only toollens*] [--methods dense,masstool,toolgen] [--per-tool 0,5,10,20,40]
+                         [--seeds 0] [--side-by-side N] [--models DIR] [--out FILE] [--stop-after SECONDS]
+                         [--batch N] [--option [METHOD.]KEY=VALUE]
+python -m runs.synthetic default|default-texts [--pool DIR] [--per-tool 3] [and the other options]
+
+The first form holds tools out: on the splits of unseen tools a generator (SmolLM2) learns from the train split to write
+requests, and writes some for every tool that has none there, of whose document alone it knows. dense, masstool and
+toolgen are trained on real and written requests together, and asked the real requests for those tools. --per-tool: how
+many written requests a tool has at most; the fewer are the first of the many. Of METHOD `synth` options are those of
+the generator, of `writing` those of what it writes.
+`default` is the recipe of the default encoder (runs/default_model.sh; --pool is what runs/pool.py made) with requests
+written for all documents of ToolBench by a generator that learned from the recipe's own sets: no request of ToolBench.
+`texts` and `default-texts` train generators and write, and measure nothing; --batch texts are written together. All
+begins with the published encoder: `toolscout encoder export`. Needs $TOOLSCOUT_DATA; a GPU for real sizes
+(TOOLSCOUT_DEVICE=cuda). Rows that are in the file are not made again, an interrupted training or writing goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from runs.growth import progress, say
+from runs.rewriting_models import complete, dense_raw, raw
+from runs.trained import SETS
+from toolscout.answer import Allowed
+from toolscout.dataset import Dataset
+from toolscout.evaluation import fitting, history
+from toolscout.evaluation import row as rows
+from toolscout.evaluation._jobs import Job, run_jobs
+from toolscout.evaluation._vectors import cache_path, tool_vectors
+from toolscout.evaluation.run import evaluate, find_dataset, load_splits
+from toolscout.evaluation.settings import with_settings
+from toolscout.evaluation.study import STUDY
+from toolscout.llm.generator import is_generator, read_generator
+from toolscout.retrievers._vectors import Floats
+from toolscout.retrievers.base import Pairs, TrainedOn, TrainingSet, load_model, trained_on
+from toolscout.retrievers.dense import ENCODER_FOLDER, Dense
+from toolscout.synth import Source, SynthOptions, SynthTraining, Writer, fewer, synthesise, train_synth
+from toolscout.tool import Tool
+
+NAME = "synthetic"
+OUT = Path(__file__).resolve().parent.parent / "results" / "synthetic.jsonl"
+METHODS, PER_TOOL = "dense,masstool,toolgen", "0,5,10,20,40"
+DEFAULT = "toolbench"
+# As in runs/default_model.sh.
+RECIPE = ("average=0.5", "epochs=3", "candidates=512", "patience=0")
+_AT_ONCE = 2048
+
+
+@dataclass(frozen=True)
+class Held:
+    """A set with tools held out."""
+
+    name: str
+    data: str
+    test: str = "unseen_tool.test"
+    options: tuple[str, ...] = ()
+
+    @property
+    def dataset(self) -> str:
+        """The dataset's name."""
+        return self.data.partition(":")[0]
+
+
+HELD = tuple(
+    Held(one.name, one.data, options=one.options)
+    for one in SETS
+    if one.name in ("toollens-unseen_tool", "g3-unseen_tool")
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What all jobs share. `batch`: texts that are written together, 0 as usual."""
+
+    models: Path
+    out: Path
+    held: tuple[Held, ...] = HELD
+    per_tool: tuple[int, ...] = (0, 5, 10, 20, 40)
+    settings: tuple[str, ...] = ()
+    pool: Path = Path("models/pool")
+    catalogue: str = DEFAULT
+    batch: int = 0
+
+    def of(self, method: str) -> list[str]:
+        """The settings of one method."""
+        split = [(one.partition("=")[0].rpartition("."), one.partition("=")[2]) for one in self.settings]
+        return [f"{key}={value}" for (whose, _, key), value in split if whose in ("", method)]
+
+    def generator(self, name: str, seed: int) -> Path:
+        """Where a generator lies."""
+        return self.models / f"writer-{name}-s{seed}"
+
+    def written(self, name: str, seed: int) -> Path:
+        """Where what it wrote lies."""
+        return self.models / f"written-{name}-s{seed}"
+
+    def model(self, name: str, method: str, count: int, seed: int) -> Path:
+        """Where a model lies."""
+        return self.models / f"{method}-{name}-{count}-s{seed}"
+
+
+class Batched(Dense):
+    """dense that ranks many requests by one product: for a round trip over a large catalogue."""
+
+    def hold(self, tools: Sequence[Tool], vectors: Floats) -> None:
+        """Take all tools there are, a row each."""
+        self._held, self._rows_held = [tool.id for tool in tools], vectors
+
+    def rank(self, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[Pairs]:
+        """The nearest k of each request."""
+        found: list[Pairs] = []
+        for start in range(0, len(requests), _AT_ONCE):
+            scores = raw().encode(requests[start : start + _AT_ONCE]) @ self._rows_held.T
+            few = np.argpartition(-scores, min(k, scores.shape[1] - 1), axis=1)[:, :k]
+            for row, places in zip(scores, few, strict=True):
+                order = places[np.argsort(-row[places])]
+                found.append([(self._held[place], float(row[place])) for place in order])
+        return found
+
+
+def judge(tools: Sequence[Tool]) -> Batched:
+    """What the round trip asks: it has seen no request of any set."""
+    made = Batched(dense_raw().options, raw())
+    made.hold(tools, tool_vectors(tools, raw(), cache_path()))
+    return made
+
+
+def train_writer(plan: Plan, name: str, data: Sequence[str], seed: int) -> None:
+    """Teach a generator to write requests like those of the train splits."""
+    options = with_settings(SynthTraining(seed=seed), "synth", plan.of("synth"))
+    train_synth(fitting.training_sets(data), plan.generator(name, seed), options, encoder=raw(), progress=progress())
+
+
+def write(plan: Plan, name: str, source: str, wanted: str, count: int, seed: int) -> None:
+    """Have it write so many requests for each tool, and say on the way what that took."""
+    opened = Source.open(source)
+    options = with_settings(SynthOptions(per_tool=count, seed=seed), "writing", plan.of("writing"))  # type: ignore[type-var]
+    folder = plan.written(name, seed)
+    partial = folder.with_name(f"{folder.name}.partial.jsonl")
+    started = time.perf_counter()
+    vectors = tool_vectors(opened.tools, raw(), cache_path())
+    writer = Writer.open(str(plan.generator(name, seed)), seed=seed, batch=plan.batch or None)
+    began = time.perf_counter()
+    made = synthesise(
+        opened,
+        writer,
+        options,
+        "new" if wanted == "new" else "all",
+        retriever=judge(opened.tools) if options.round_trip else None,
+        vectors=vectors,
+        partial=partial,
+        progress=progress(),
+    )
+    seconds = time.perf_counter() - began
+    made.write(folder)
+    rows.append(
+        plan.out,
+        {
+            "bench": NAME,
+            "tools": len(opened.tools),
+            "requests": f"written {name} s{seed}",
+            "values": {
+                "seconds": round(seconds, 1),
+                "prepare_s": round(began - started, 1),
+                "anchors": made.wanted,
+                "kept": len(made.requests),
+                "tokens_per_s": round(float(made.usage["llm_completion_tokens"] or 0) / seconds, 1),
+                **{f"dropped: {why}": count for why, count in made.dropped.items()},
+                **{key: value for key, value in made.usage.items() if isinstance(value, int)},
+            },
+            "writer": _writer(plan, name, seed),
+            **rows.provenance("python -m runs.synthetic texts"),
+        },
+    )
+    partial.unlink(missing_ok=True)
+
+
+def _writer(plan: Plan, name: str, seed: int) -> dict[str, Any]:
+    about = read_generator(plan.generator(name, seed))
+    return {"learned_from": about["data"], "fit_s": about["fit"]["seconds"], "examples": about["fit"]["examples"]}
+
+
+def sets(plan: Plan, held: Held, count: int, seed: int) -> list[TrainingSet]:
+    """What is trained on: the real requests, and the first so many written ones of each tool."""
+    found = fitting.training_sets([held.data])
+    if count:
+        folder = plan.written(held.name, seed)
+        few = fewer(Dataset.load(folder, Dataset.split_names(folder)), count)
+        dev = "dev" if "dev" in few.qrels else ""
+        found.append(TrainingSet(few, "train", dev, TrainedOn.load(folder)))
+    return found
+
+
+def train(plan: Plan, held: Held, method: str, count: int, seed: int) -> None:
+    """Train one method; those beside dense learn on the vectors of the dense model's encoder."""
+    folder = plan.model(held.name, method, count, seed)
+    settings = [f"seed={seed}"]
+    if method == "dense":
+        settings += held.options
+    else:
+        settings += [f"encoder={plan.model(held.name, 'dense', count, seed) / ENCODER_FOLDER}", "epochs=3"]
+    made = fitting.made(method, [], [*settings, *plan.of(method)])
+    made.fit(sets(plan, held, count, seed), folder, progress())
+
+
+def measure(plan: Plan, held: Held, method: str, count: int, seed: int) -> dict[str, Any]:
+    """Ask a model the real requests."""
+    folder = plan.model(held.name, method, count, seed)
+    data = load_splits(find_dataset(held.dataset), [held.test])
+    told = {"name": NAME, "family": held.name, "method": method, "per_tool": count, **_trained(plan, held, count, seed)}
+    return _evaluated(plan, data, held.test, folder, f"{NAME}-{method}-{count}-s{seed}", told)
+
+
+def _trained(plan: Plan, held: Held, count: int, seed: int) -> dict[str, Any]:
+    used = sets(plan, held, count, seed)
+    return {"real": len(used[0].dataset.split(used[0].train)), "written": _size(used[1]) if count else 0}
+
+
+def _size(one: TrainingSet) -> int:
+    return len(one.dataset.split(one.train))
+
+
+def _evaluated(
+    plan: Plan, data: Dataset, split: str, folder: Path | None, variant: str, told: Mapping[str, Any]
+) -> dict[str, Any]:
+    retriever = load_model(folder) if folder else Dense()
+    found = evaluate(
+        data,
+        split,
+        retriever,
+        variant=variant,
+        command="python -m runs.synthetic",
+        seen=trained_on(folder) if folder else None,
+        fitted=history.fitted(folder) if folder else None,
+    )
+    row = found.row.to_dict() | {STUDY: dict(told) | {"settings": list(plan.settings)}}
+    options = {key: Path(value).name if isinstance(value, str) else value for key, value in row["options"].items()}
+    row["options"] = options
+    rows.write_scores(rows.scores_path(plan.out, row), found.lines())
+    rows.append(plan.out, row)
+    measures = ("new_recall@5", "known_recall@5", "recall@5", "ndcg@1")
+    say(f"{variant}: " + ", ".join(f"{one} {row['metrics'][one]:.4f}" for one in measures if one in row["metrics"]))
+    return row
+
+
+def there(plan: Plan, dataset: str) -> set[str]:
+    """The variants of a dataset whose rows are in the file."""
+    known = rows.read_rows(plan.out) if plan.out.is_file() else []
+    return {row["variant"] for row in known if row.get("dataset") == Path(dataset).name}
+
+
+def jobs(plan: Plan, methods: Sequence[str], seeds: Sequence[int], what: str = "rows") -> list[Job]:
+    """Generators, then what they write, then models and their rows."""
+    found: dict[str, Job] = {}
+    for seed in seeds:
+        for held in plan.held:
+            known = there(plan, held.dataset)
+            todo = [
+                (method, count)
+                for count in plan.per_tool
+                for method in methods
+                if f"{NAME}-{method}-{count}-s{seed}" not in known
+            ]
+            writing: dict[str, Job] = {}
+            if any(count for _, count in todo):
+                writing = _writing(plan, held.name, [held.data], held.data, "new", max(plan.per_tool), seed)
+            found |= writing
+            for method, count in todo if what == "rows" else ():
+                after = tuple(writing) if count else ()
+                found |= _modelling(plan, held, method, count, seed, after)
+    return list(found.values())
+
+
+def _writing(
+    plan: Plan, name: str, data: Sequence[str], source: str, wanted: str, count: int, seed: int
+) -> dict[str, Job]:
+    made: dict[str, Job] = {}
+    teach, texts = f"writer {name} s{seed}", f"written {name} s{seed}"
+    if not (plan.written(name, seed) / "qrels").is_dir():
+        if not is_generator(plan.generator(name, seed)):
+            made[teach] = Job(teach, train_writer, (plan, name, data, seed))
+        made[texts] = Job(texts, write, (plan, name, source, wanted, count, seed), tuple(made))
+    return made
+
+
+def _modelling(plan: Plan, held: Held, method: str, count: int, seed: int, after: tuple[str, ...]) -> dict[str, Job]:
+    made: dict[str, Job] = {}
+    for one in dict.fromkeys(("dense", method)):
+        name = f"{one} {held.name} {count} s{seed}"
+        if not complete(plan.model(held.name, one, count, seed)):
+            made[name] = Job(name, train, (plan, held, one, count, seed), (*after, *made))
+    name = f"row {method} {held.name} {count} s{seed}"
+    made[name] = Job(name, measure, (plan, held, method, count, seed), (*after, *made))
+    return made
+
+
+def recipe(plan: Plan) -> list[str]:
+    """What the default encoder is trained on."""
+    return ["ultratool", "sealtools:dev:", *(str(plan.pool / name) for name in ("calls", "mcp", "openapi"))]
+
+
+def train_default(plan: Plan, seed: int) -> None:
+    """Train the default encoder's recipe, with what was written for ToolBench."""
+    used = [*recipe(plan), str(plan.written(plan.catalogue, seed))]
+    made = fitting.made("dense", [], [*RECIPE, f"seed={seed}", *plan.of("dense")])
+    made.fit(fitting.training_sets(used), plan.models / f"default-s{seed}", progress())
+
+
+def measure_default(plan: Plan, after: bool, seed: int) -> dict[str, Any]:
+    """Ask ToolBench's test requests of the default encoder, or of the one with written requests."""
+    data = Dataset.load(find_dataset(plan.catalogue), ["test"])
+    told = {"name": NAME, "family": "default", "method": "dense", "per_tool": max(plan.per_tool) if after else 0}
+    folder = plan.models / f"default-s{seed}" if after else None
+    variant = f"{NAME}-default-after-s{seed}" if after else f"{NAME}-default-before"
+    return _evaluated(plan, data, "test", folder, variant, told)
+
+
+def default_jobs(plan: Plan, seed: int, what: str = "rows") -> list[Job]:
+    """Those of the default encoder. The generator learns from the recipe's requests, not from its mere documents."""
+    known, name = there(plan, plan.catalogue), plan.catalogue
+    data = recipe(plan)[:3]
+    found = _writing(plan, name, data, name, "all", max(plan.per_tool), seed)
+    if f"{NAME}-default-before" not in known and what == "rows":
+        found["before"] = Job("before", measure_default, (plan, False, seed))
+    after = tuple(job for job in found if job != "before")
+    if f"{NAME}-default-after-s{seed}" not in known and what == "rows":
+        if not complete(plan.models / f"default-s{seed}"):
+            found["default"] = Job("default", train_default, (plan, seed), after)
+            after = (*after, "default")
+        found["after"] = Job("after", measure_default, (plan, True, seed), after)
+    return list(found.values())
+
+
+def main() -> None:
+    """Read the arguments and run."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("what", nargs="?", choices=("rows", "texts", "default", "default-texts"), default="rows")
+    parser.add_argument("--only", default="*")
+    parser.add_argument("--methods", default=METHODS)
+    parser.add_argument("--per-tool", default="")
+    parser.add_argument("--seeds", default="0")
+    parser.add_argument("--side-by-side", type=int, default=1)
+    parser.add_argument("--models", type=Path, default=Path("models/synthetic"))
+    parser.add_argument("--batch", type=int, default=0)
+    parser.add_argument("--pool", type=Path, default=Path("models/pool"))
+    parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--stop-after", type=float, default=float("inf"))
+    parser.add_argument("--option", action="append", default=[])
+    told = parser.parse_args()
+    of_default = told.what.startswith("default")
+    counts = tuple(int(one) for one in (told.per_tool or ("3" if of_default else PER_TOOL)).split(","))
+    plan = Plan(told.models, told.out, HELD, counts, tuple(told.option), told.pool, batch=told.batch)
+    plan = replace(plan, held=tuple(one for one in HELD if any(fnmatch(one.name, w) for w in told.only.split(","))))
+    rows.check_writable(told.out)
+    told.models.mkdir(parents=True, exist_ok=True)
+    seeds, kind = [int(seed) for seed in told.seeds.split(",")], "texts" if told.what.endswith("texts") else "rows"
+    if of_default:
+        todo = [job for seed in seeds for job in default_jobs(plan, seed, kind)]
+    else:
+        todo = jobs(plan, told.methods.split(","), seeds, kind)
+    say(f"{len(todo)} jobs: {', '.join(job.name for job in todo)}")
+    started = time.perf_counter()
+    for number, done in enumerate(run_jobs(todo, told.side_by_side, told.stop_after), 1):
+        say(f"{number} of {len(todo)} after {time.perf_counter() - started:.0f} s: {done.name} {done.error}")
+
+
+if __name__ == "__main__":
+    main()
