@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import signal
 import sys
@@ -82,6 +83,7 @@ def serve(
     from toolscout.scout import DEFAULT_RETRIEVER, Scout
     from toolscout.serving.access import Access
     from toolscout.serving.limits import ServeOptions
+    from toolscout.serving.writes import PacedScout
 
     options = ServeOptions(
         host=host,
@@ -101,12 +103,15 @@ def serve(
     )
     path = existing_path(ctx, store)
     with ExitStack() as opened, _heard():
-        scout = opened.enter_context(Scout.open(path, retriever or DEFAULT_RETRIEVER))
+        scout = opened.enter_context(PacedScout.open(path, retriever or DEFAULT_RETRIEVER))
         others = {name: opened.enter_context(Scout.open(path, name)) for name in compare or ()}
         access = Access(scout, loopback=options.loopback)
         if not options.loopback and not access.has_keys():
             raise BadRequest(f"anyone could reach {host}: make a key first with: toolscout keys add NAME --admin")
         _warm(scout)
+        # The catalogue stays: going through all of it for garbage again and again would halt every answer meanwhile.
+        gc.collect()
+        gc.freeze()
         config = uvicorn.Config(
             make_app(scout, access, options, others),
             host=host,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -12,8 +13,25 @@ from toolscout.serving.bodies import Changes
 
 # So many tools take a second or so to embed; who adds more should not have to wait for it.
 FEW = 64
+# Taking one change into the index costs about as much as taking in ten: those that come close together wait together.
+PACE_S = 0.2
 Progress = Callable[[str, int, int], None]
 _log = logging.getLogger("toolscout.serving")
+
+
+class PacedScout(Scout):
+    """A Scout under load: its searches follow what others commit at most every PACE_S, not each commit.
+
+    Whoever changes something here is answered once it was followed, so nobody misses what was acknowledged.
+    """
+
+    _rests_until = 0.0
+
+    def refresh(self, wait: bool = True) -> None:
+        """As Scout's; without `wait` only where the last time is a while ago."""
+        if wait or time.monotonic() >= self._rests_until:
+            super().refresh(wait)
+            self._rests_until = time.monotonic() + PACE_S
 
 
 class Writes:
@@ -22,7 +40,8 @@ class Writes:
     def __init__(self, scout: Scout) -> None:
         """Over one Scout."""
         self._scout = scout
-        self._one = threading.Lock()
+        self._one, self._turn = threading.Lock(), threading.Lock()
+        self._followed, self._followed_at = scout.store.version(), 0.0
         self._wanted = threading.Event()
         self._embedded_to = 0 if scout.words_only() else scout.store.version()
         self._closed = threading.Event()
@@ -34,20 +53,30 @@ class Writes:
         scout = self._scout
         with self._one:
             scout.store.get(changes.remove)
-            before, few = scout.store.version(), len(changes.tools) <= FEW and not scout.words_only()
             counts = {"added": 0, "changed": 0, "unchanged": 0, "removed": 0}
             if changes.tools or changes.sync:
                 report = scout.store.add(changes.tools, changes.source, replace=changes.replace, sync=changes.sync)
                 counts = {name: getattr(report, name) for name in counts}
             counts["removed"] += scout.store.remove(changes.remove)
-        scout.refresh()  # outside: whoever waits for one that follows finds its own changes among those it followed
-        if few and changes.tools:
-            scout.embed(since=before)
-        elif changes.tools and progress:
+            version = scout.store.version()
+        self._follow(version)
+        if changes.tools and progress:
             scout.embed(progress)
-        elif changes.tools:
-            self._wanted.set()
         return {**counts, "version": scout.store.version(), "words_only": scout.words_only()}
+
+    def _follow(self, version: int) -> None:
+        """Wait until the index has taken this version in; whoever comes first takes in for all who wait meanwhile."""
+        with self._turn:
+            if self._followed >= version:
+                return
+            time.sleep(max(0.0, self._followed_at + PACE_S - time.monotonic()))
+            reached, waiting = self._scout.store.version(), self._scout.words_only()
+            self._scout.refresh()
+            if self._scout.words_only() - waiting <= FEW and not waiting:
+                self._scout.embed(since=self._followed)
+            elif self._scout.words_only():
+                self._wanted.set()
+            self._followed, self._followed_at = reached, time.monotonic()
 
     def _embed_behind(self) -> None:
         while True:
