@@ -1,4 +1,4 @@
-"""Documents beside a language model that writes ids of several tokens: exact, as brute force, and of use to new tools."""
+"""Documents beside a language model that writes ids of several tokens: exact, and of use to new tools."""
 
 from __future__ import annotations
 
