@@ -9,6 +9,7 @@ from pathlib import Path
 from toolscout.answer import ExactName, Hit, PastRequest
 from toolscout.errors import BadModel, BadRequest, MissingEncoder
 from toolscout.nn.need import NEED_FILE, NeedHead
+from toolscout.retrievers._kinds import keeps
 from toolscout.retrievers.base import Embedded, Needing, Retriever, TextEncoder
 
 _LOOKED_AT = 5
@@ -56,8 +57,8 @@ class Forecaster:
 
     def need(self, requests: Sequence[str]) -> list[float] | None:
         """How likely each request is to need a tool; None where nothing can tell."""
-        own = self._retriever.need(requests) if isinstance(self._retriever, Needing) else None
-        if own is not None or not isinstance(self._retriever, Embedded):
+        own = self._retriever.need(requests) if keeps(self._retriever, Needing) else None
+        if own is not None or not keeps(self._retriever, Embedded):
             return own
         head = self._head(self._retriever)
         if head is None:

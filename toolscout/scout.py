@@ -20,6 +20,7 @@ from toolscout.errors import BadModel, BadRequest, MissingEncoder
 from toolscout.feedback import Feedback
 from toolscout.fit import FitOptions, fit
 from toolscout.need import Forecaster, NeedOptions
+from toolscout.retrievers._kinds import keeps
 from toolscout.retrievers.base import Embedded, Retriever, TextEncoder, available, load_model, method, sizing
 from toolscout.stores.base import AddReport, Store
 from toolscout.stores.sqlite import SqliteStore
@@ -258,7 +259,7 @@ class Scout:
 
     def words_only(self, allowed: Allowed | None = None) -> int:
         """How many tools, of those a caller may see, have no vector yet and are found by their words alone."""
-        return self.retriever.waiting(allowed) if isinstance(self.retriever, Embedded) else 0
+        return self.retriever.waiting(allowed) if keeps(self.retriever, Embedded) else 0
 
     def refresh(self, wait: bool = True) -> None:
         """Follow what this or any other process has committed; costs next to nothing where that is nothing.
@@ -302,7 +303,7 @@ class Scout:
         self._namespaces = Counter(map(namespace_of, self._ids))
 
     def _encoder(self) -> TextEncoder | None:
-        if not isinstance(self.retriever, Embedded):
+        if not keeps(self.retriever, Embedded):
             return None
         try:
             return self.retriever.open_encoder()

@@ -15,6 +15,7 @@ from toolscout.errors import BadDataset, BadModel
 from toolscout.nn.encoder import CARD_FILE, Encoder
 from toolscout.retrievers._documents import Documents, document_vectors
 from toolscout.retrievers._encoders import SharedEncoder
+from toolscout.retrievers._kinds import keeps
 from toolscout.retrievers._names import EXACT_BONUS
 from toolscout.retrievers.base import (
     Embedded,
@@ -83,7 +84,7 @@ def relative_scores(part: Retriever, ranking: Pairs, depth: int) -> tuple[dict[s
     best = max(own.values(), default=0.0)
     if best <= 0:
         return None
-    partial = len(ranking) >= depth or (isinstance(part, Embedded) and part.waiting() > 0)
+    partial = len(ranking) >= depth or (keeps(part, Embedded) and part.waiting() > 0)
     last = min(own.values()) if partial else 0.0
     return {tool_id: score / best for tool_id, score in own.items()}, last / best
 

@@ -21,6 +21,7 @@ from toolscout.retrievers._fusion import (
     share_encoder,
 )
 from toolscout.retrievers._helpers import HELPERS
+from toolscout.retrievers._kinds import keeps
 from toolscout.retrievers._names import EXACT_BONUS
 from toolscout.retrievers.base import (
     Embedded,
@@ -177,23 +178,25 @@ class Hybrid:
     def request_vector(self, request: str) -> Floats:
         """The unit vector of a request, spelt right, as the part that has an encoder searched it."""
         for part in self.parts:
-            if isinstance(part, Embedded):
-                return part.request_vector(self._asked(part, request))
+            asked = self._asked(part, request)
+            if keeps(part, Embedded):
+                return part.request_vector(asked)
         raise MissingEncoder("no part of this hybrid uses vectors")
 
     def need(self, requests: Sequence[str]) -> list[float] | None:
         """What the first part that can tell says; None where no part can."""
         for part in self.parts:
-            found = part.need([self._asked(part, text) for text in requests]) if isinstance(part, Needing) else None
+            asked = [self._asked(part, text) for text in requests]
+            found = part.need(asked) if keeps(part, Needing) else None
             if found is not None:
                 return found
         return None
 
     def _embedded(self) -> list[Embedded]:
-        return [part for part in self.parts if isinstance(part, Embedded)]
+        return [part for part in self.parts if keeps(part, Embedded)]
 
     def _gauged(self) -> list[Gauged]:
-        return [part for part in self.parts if isinstance(part, Gauged)]
+        return [part for part in self.parts if keeps(part, Gauged)]
 
     def search(self, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[list[Hit]]:
         """Fuse full rankings, keep what is allowed, and go on below them where that leaves fewer than k."""
@@ -237,7 +240,7 @@ class Hybrid:
     def is_name(self, request: str) -> bool:
         """Whether the request is nothing but the name of a tool."""
         first = self.parts[0]
-        return isinstance(first, Ranker) and first.is_name(request)
+        return keeps(first, Ranker) and first.is_name(request)
 
     def explain(self, request: str, hits: Sequence[Hit]) -> list[Hit]:
         """Every part adds its reasons."""
@@ -325,7 +328,7 @@ class Hybrid:
     def _corrected(self, request: str) -> str:
         """The request as the parts behind the first get it: spelt right, where the first part knows how."""
         first = self.parts[0]
-        if not isinstance(first, Speller):
+        if not keeps(first, Speller):
             return request
         kept = self._spelt
         if request not in kept:
@@ -375,10 +378,10 @@ def _learned(part: Retriever) -> bool:
 
 
 def _rank(part: Retriever, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[Pairs]:
-    if isinstance(part, Ranker):
+    if keeps(part, Ranker):
         return part.rank(requests, k, allowed)
     return [[(hit.tool_id, hit.score) for hit in hits] for hits in part.search(requests, k, allowed)]
 
 
 def _why(part: Retriever, request: str, ids: Sequence[str]) -> list[tuple[Reason, ...]]:
-    return part.why(request, ids) if isinstance(part, Ranker) else [() for _ in ids]
+    return part.why(request, ids) if keeps(part, Ranker) else [() for _ in ids]
