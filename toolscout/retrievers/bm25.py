@@ -43,7 +43,7 @@ _LOOK_UP_POSTINGS = 20_000
 _CORRECTIONS = 3
 _MENDED_FROM = 5
 _NEAREST_KEPT = 10_000
-_LARGE, _KNOWN_S = 10_000, 2.0  # a catalogue of so many tools keeps the words it corrects to for so long
+_LARGE, _KNOWN_S = 10_000, 60.0  # a catalogue of so many tools keeps the words it corrects to for so long
 _PLAIN_WORD = re.compile(r"(?<![\w.@/:-])[a-z]+(?![\w@/-]|\.\w)")
 _CORRECTED_FROM = 2  # the letters that a misspelt word is trusted to begin with
 
