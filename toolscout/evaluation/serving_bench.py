@@ -9,8 +9,8 @@ import shlex
 import subprocess
 import sys
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -78,12 +78,13 @@ class Live:
 
 def measure(plan: ServePlan, progress: Progress | None = None) -> Iterator[Row]:
     """Start a server, load it, and yield a row for each measurement."""
-    about = provenance(plan.command())
+    about, asked = provenance(plan.command()), Counter[str]()
     with _server(plan) as port:
         for kind, data, rate, seconds, writes in _steps(plan):
             if progress:
                 progress(f"{kind} {data} {rate:g}/s", 0, 0)
-            values = asyncio.run(_loaded(port, data, rate, seconds, writes))
+            values = asyncio.run(_loaded(port, data, asked[data], rate, seconds, writes))
+            asked[data] += int(rate * seconds)
             tools = int(values.pop("tools"))
             values = {"rate": rate, "seconds": seconds, "writes": writes, **values}
             rounded = {key: float(f"{value:.5g}") for key, value in values.items()}
@@ -124,10 +125,17 @@ def _server(plan: ServePlan) -> Iterator[int]:
 
 @lru_cache(2)
 def _dataset(name: str) -> Dataset:
-    return Dataset.load(find_dataset(name), ["test"])
+    return Dataset.load(find_dataset(name))
 
 
-async def _loaded(port: int, data: str, rate: float, seconds: float, writes: float) -> dict[str, float]:
+def _distinct(requests: Sequence[str], number: int) -> str:
+    """The request of this number, never one that was asked before: what is known of a request is kept for a while."""
+    again, place = divmod(number, len(requests))
+    return f"{requests[place]} {again + 1}" if again else requests[place]
+
+
+async def _loaded(port: int, data: str, before: int, rate: float, seconds: float, writes: float) -> dict[str, float]:
+    """Load a server that was asked so many requests of this dataset before."""
     dataset = _dataset(data)
     requests = list(dataset.requests.values())
     if not requests:
@@ -140,7 +148,7 @@ async def _loaded(port: int, data: str, rate: float, seconds: float, writes: flo
     async def ask(number: int, due: float) -> None:
         began = time.perf_counter()
         try:
-            status, body = await client.ask("POST", "/search", {"request": requests[number % len(requests)]})
+            status, body = await client.ask("POST", "/search", {"request": _distinct(requests, before + number)})
         except (OSError, asyncio.IncompleteReadError, ValueError) as error:
             tally.errors.append(repr(error))
             return
