@@ -101,10 +101,15 @@ def answered(rewrite: Rewrite, data: Dataset, split: str) -> tuple[list[Asked], 
         for (i, _), gold, tools in zip(part.requests, part.gold, ranked, strict=True)
     ]
     costs = rewrite.take_costs() | {"seconds": round(seconds, 3), "queries": sum(len(one.queries) for one in asked)}
-    failed = int(costs["llm_failed"] or 0)
-    if failed > _FAILED * len(texts):  # those were searched alone: that would be another row
-        raise BadModel(f"the language model failed for {failed} of {len(texts)} requests: {costs.get('llm_problem')}")
+    refuse_failed(costs, len(texts))
     return found, costs
+
+
+def refuse_failed(costs: Mapping[str, Any], requests: int) -> None:
+    """Refuse what was mostly searched alone, because the language model failed: that would be another row."""
+    failed = int(costs["llm_failed"] or 0)
+    if failed > _FAILED * requests:
+        raise BadModel(f"the language model failed for {failed} of {requests} requests: {costs.get('llm_problem')}")
 
 
 def fitted(plan: Plan, family: Family, source: str, seed: int) -> tuple[Fitted, list[dict[str, Any]]]:
@@ -185,8 +190,10 @@ def write(plan: Plan, family: Family, seed: int, todo: Sequence[tuple[str, str, 
                 continue  # those are among the texts of all requests
             for split in family.tests:
                 data = few(plan, models.read(family), split)
-                started = time.perf_counter()
-                rewrite.rank_ahead([text for _, text in data.split(split).requests], DEPTH)
+                started, texts = time.perf_counter(), [text for _, text in data.split(split).requests]
+                rewrite.take_costs()
+                rewrite.rank_ahead(texts, DEPTH)
+                refuse_failed(rewrite.take_costs(), len(texts))
                 say(f"{family.name} {split} {over} {name}: written in {time.perf_counter() - started:.1f} s")
     return len(todo)
 
