@@ -6,13 +6,14 @@ python -m runs.rewriting [rows|texts] [--only toollens*] [--forms NAMES|table|ab
 
 Over bm25, dense with the published encoder (raw), dense trained on the set, and a hybrid of bm25 and raw vectors: the
 request alone; split by rules; SmolLM2 as it is (zero, decompose, iterate); a generator trained on the set's train split
-(supervised; its sub-requests without the request: decompose-supervised; iterate-supervised); that one aligned with
-dense raw (aligned), also for a share of the requests only. `ablations` are alignments with one thing changed, over
-dense raw. One generator serves all retrievers; the trained dense model is that of runs/trained.py in the folder above
---models, or is trained. What models write is kept in DIR/written/, so that `texts`, which measures nothing, can run on
-a GPU (TOOLSCOUT_DEVICE=cuda) and `rows` elsewhere, without the models' weights. With --llm, zero, decompose and iterate
-are asked of an endpoint instead (key: OPENAI_API_KEY), every answer cached in DIR/endpoint.db. Needs $TOOLSCOUT_DATA
-and `toolscout encoder export`. Rows that are in the file are not made again; an interrupted training goes on.
+(supervised; its sub-requests without the request: decompose-supervised; iterate-supervised); one that was taught all
+but some tools, and aligned with dense raw on requests for those (aligned), also for a share of the requests only.
+`ablations` are alignments with one thing changed, over dense raw. One generator serves all retrievers; the trained
+dense model is that of runs/trained.py in the folder above --models, or is trained. What models write is kept in
+DIR/written/, so that `texts`, which measures nothing, can run on a GPU (TOOLSCOUT_DEVICE=cuda) and `rows` elsewhere,
+without the models' weights. With --llm, zero, decompose and iterate are asked of an endpoint instead (key:
+OPENAI_API_KEY), every answer cached in DIR/endpoint.db. Needs $TOOLSCOUT_DATA and `toolscout encoder export`. Rows that
+are in the file are not made again; an interrupted training goes on.
 """
 
 from __future__ import annotations
@@ -118,8 +119,8 @@ def fitted(plan: Plan, family: Family, source: str, seed: int) -> tuple[Fitted, 
         return Fitted(), []
     own = read_model(plan.folder(family, source, seed))["fit"]
     spent = float(own["seconds"])
-    if source != models.SUPERVISED:
-        spent += fitted(plan, family, models.SUPERVISED, seed)[0].seconds or 0.0
+    if source in models.ALIGNED:
+        spent += fitted(plan, family, models.begins_with(source), seed)[0].seconds or 0.0
     return Fitted(round(spent, 3), own["device"], own["parameters"], seed), own.get("align", [])
 
 
@@ -222,10 +223,11 @@ def _trainings(
     """The models that are needed and not there; a generator is trained before it is aligned."""
     found: dict[str, Job] = {}
     if source not in (models.NOBODY, models.ZERO):
-        base = f"supervised {family.name} s{seed}"
-        if not models.complete(plan.folder(family, models.SUPERVISED, seed)):
-            found[base] = Job(base, models.train_generator, (plan, family, seed))
-        if source != models.SUPERVISED and not models.complete(plan.folder(family, source, seed)):
+        first = models.begins_with(source) if source in models.ALIGNED else source
+        base = f"{first} {family.name} s{seed}"
+        if not models.complete(plan.folder(family, first, seed)):
+            found[base] = Job(base, models.train_generator, (plan, family, first, seed))
+        if source != first and not models.complete(plan.folder(family, source, seed)):
             name = f"{source} {family.name} s{seed}"
             after = (base,) if base in found else ()
             found[name] = Job(name, models.train_aligned, (plan, family, source, seed), after)

@@ -34,7 +34,8 @@ from toolscout.tool import Tool
 RETRIEVERS = ("bm25", "dense-raw", "dense-trained", "hybrid")
 ALIGNED_WITH = "dense-raw"
 TRAINED = "dense-trained"
-SUPERVISED, NOBODY, ZERO = "supervised", "", "zero"
+SUPERVISED, TAUGHT, NOBODY, ZERO = "supervised", "taught", "", "zero"
+HELD = 0.15
 _REQUESTS_KEPT = 400_000
 
 
@@ -66,9 +67,11 @@ FAMILIES = (
 )
 _DENSE = {one.name: one.options for one in SETS} | {"sealtools": ("epochs=6", "rate=0.0002")}
 
-# How a generator is aligned, by what differs from two rounds with the usual options.
+# How a generator is aligned, by what differs from two rounds with the usual options. It begins with one that was taught
+# all but some tools, and is aligned on requests for those; "known" begins with one that was taught all.
 ALIGNED: Mapping[str, Mapping[str, Any]] = {
     "aligned": {},
+    "aligned-known": {"held": 0.0},
     "aligned-ndcg": {"reward": "ndcg"},
     "aligned-recall": {"reward": "recall"},
     "aligned-rank": {"reward": "rank"},
@@ -240,15 +243,22 @@ def recorded(plan: Plan, family: Family, source: str, seed: int) -> Recorded:
     return Recorded(plan.written(family, source, seed), source, partial(open_llm, spec))
 
 
-def train_generator(plan: Plan, family: Family, seed: int) -> None:
+def begins_with(variant: str) -> str:
+    """The generator that an alignment goes on from."""
+    return TAUGHT if ALIGNED[variant].get("held", HELD) else SUPERVISED
+
+
+def train_generator(plan: Plan, family: Family, source: str, seed: int) -> None:
     """Teach a generator to describe gold tools; the epoch is chosen by what dense over raw vectors finds on dev."""
-    _fit(plan, family, SUPERVISED, RewriteOptions(seed=seed, epochs=family.epochs), {"align": 0, "preset": ""})
+    own = {"align": 0, "preset": "", "held": HELD if source == TAUGHT else 0.0}
+    _fit(plan, family, source, RewriteOptions(seed=seed, epochs=family.epochs), own)
 
 
 def train_aligned(plan: Plan, family: Family, variant: str, seed: int) -> None:
-    """Go on from that generator by what dense over raw vectors finds."""
-    begin = str(plan.folder(family, SUPERVISED, seed) / GENERATOR_FOLDER)
-    _fit(plan, family, variant, RewriteOptions(seed=seed, align=2), {**ALIGNED[variant], "begin": begin, "epochs": 0})
+    """Go on from such a generator by what dense over raw vectors finds."""
+    begin = str(plan.folder(family, begins_with(variant), seed) / GENERATOR_FOLDER)
+    usual = RewriteOptions(seed=seed, align=2, pairs=4, held=HELD)
+    _fit(plan, family, variant, usual, {**ALIGNED[variant], "begin": begin, "epochs": 0})
 
 
 def _fit(plan: Plan, family: Family, source: str, usual: RewriteOptions, own: Mapping[str, Any]) -> None:

@@ -110,7 +110,8 @@ def _train(
 
     options, rewriter = rewrite.options, rewrite.rewriter
     rewriter.taught = True
-    pairs = _pairs(rewriter.prompt, data)
+    held = _held(data, options.held, options.seed)
+    pairs = _pairs(rewriter.prompt, data, held)
     about = {"task": "describe", "settings": asdict(options) | {"begin": Path(options.begin).name}}
 
     def judge(pupil: Pupil) -> Mapping[str, float]:
@@ -130,7 +131,7 @@ def _train(
             ask=sets.ask,
             documents=list(rewriter.texts.values()),
         )
-        train, dev = sets.asked("train"), sets.asked("dev")
+        train, dev = sets.asked("train", held), sets.asked("dev")
         course["align"] = align(
             taught.pupil,
             train,
@@ -146,16 +147,26 @@ def _train(
     return course
 
 
-def _pairs(prompt: Callable[[str], Conversation], data: Sequence[TrainingSet]) -> list[Pair]:
-    """Requests, and a line for each tool that is gold."""
+def _held(data: Sequence[TrainingSet], share: float, seed: int) -> frozenset[str]:
+    """A share of the tools that requests of the train splits need, by chance."""
+    used = sorted({tool_id for one in data for gold in one.dataset.split(one.train).gold for tool_id in gold})
+    drawn = np.random.default_rng([seed, len(used)]).permutation(len(used))[: round(share * len(used))]
+    return frozenset(used[i] for i in drawn.tolist())
+
+
+def _pairs(
+    prompt: Callable[[str], Conversation], data: Sequence[TrainingSet], held: frozenset[str] = frozenset()
+) -> list[Pair]:
+    """Requests that need no tool that is held out, and a line for each tool that is gold."""
     pairs: list[Pair] = []
     for one in data:
         lines = {tool.id: " ".join(_queries.described(tool).split()[:_TARGET_WORDS]) for tool in one.dataset.tools}
         split = one.dataset.split(one.train)
         for (_, request), gold in zip(split.requests, split.gold, strict=True):
-            pairs.append((prompt(request), "\n".join(lines[tool_id] for tool_id in sorted(gold))))
+            if not held or held.isdisjoint(gold):
+                pairs.append((prompt(request), "\n".join(lines[tool_id] for tool_id in sorted(gold))))
     if not pairs:
-        raise BadDataset("the train splits hold no requests; name others")
+        raise BadDataset("the train splits hold no requests to learn from; name others, or hold fewer tools out (held)")
     return pairs
 
 
@@ -192,16 +203,18 @@ class _Sets:
         if self._encoding is not None:
             self._encoding.done()
 
-    def asked(self, role: str) -> Asked:
-        """The requests of all train or dev splits with their gold."""
+    def asked(self, role: str, needed: frozenset[str] = frozenset()) -> Asked:
+        """The requests of all train or dev splits with their gold; those that need one of some tools, where named."""
         requests: list[str] = []
         gold: list[Collection[str]] = []
         for one in self._data:
             name = one.train if role == "train" else one.dev
             if name:
                 split = one.dataset.split(name)
-                requests += [text for _, text in split.requests]
-                gold += split.gold
+                for (_, text), tools in zip(split.requests, split.gold, strict=True):
+                    if not needed or not needed.isdisjoint(tools):
+                        requests.append(text)
+                        gold.append(tools)
         return Asked(requests, gold)
 
     def ask(self, requests: Sequence[str], queries: Sequence[Sequence[str]]) -> list[list[str]]:

@@ -53,8 +53,10 @@ class AligningOptions:
     comp), or "rank" (minus the mean log rank of the gold tools). `pairs` of a request are learned from at most, the
     best sample against the worst first, where their rewards differ by `margin`. `loss`: "dpo" with its `beta`, plus
     `sft` times the plain loss of the better one; "ranked" learns the best sample of a request alone. `reset`: each
-    round is compared with its own beginning, not with that of the first. `preset`: "qta" is QTA's recipe, one round by
-    the rank of the gold tools, the request itself not searched.
+    round is compared with its own beginning, not with that of the first. `held`: the share of the tools that it is not
+    taught to describe before; then those requests are aligned with that need one, so that it learns to write for tools
+    that are new to it rather than to recall those that it knows. `preset`: "qta" is QTA's recipe, one round by the rank
+    of the gold tools, the request itself not searched.
     """
 
     align: int = 0
@@ -69,6 +71,7 @@ class AligningOptions:
     reset: bool = True
     align_rate: float = 1e-4
     align_requests: int = 2000
+    held: float = 0.0
     preset: Preset = ""
 
     def __post_init__(self) -> None:
@@ -79,6 +82,8 @@ class AligningOptions:
                 raise BadModel(f"{name} must be one of {known}, got {getattr(self, name)!r}")
         if self.samples < 2 or self.pairs < 1 or min(self.align, self.align_requests) < 0:
             raise BadModel(f"samples must be at least 2, pairs 1, align and align_requests 0 or more, got {self}")
+        if not 0 <= self.held < 1:
+            raise BadModel(f"held must be from 0 to below 1, got {self}")
         if not (0 < self.spread <= 100 and self.beta > 0 and self.align_rate > 0 and min(self.margin, self.sft) >= 0):
             raise BadModel(
                 f"spread (at most 100), beta and align_rate must be above 0, margin and sft 0 or more, got {self}"
