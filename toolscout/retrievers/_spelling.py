@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+
+import numpy as np
 
 # Words of grammar and politeness: they tell one request from another, never one tool from another.
 FUNCTION_WORDS = """
@@ -14,12 +16,21 @@ where whether which who whom whose why will with won would wouldn you your yours
 """.split()
 
 
-class Known(NamedTuple):
-    """An indexed word."""
+class Known:
+    """Indexed words that begin alike, with the number of documents that hold each."""
 
-    text: str
-    frequency: int
-    letters: int
+    def __init__(self, found: Sequence[tuple[str, int]]) -> None:
+        """What all comparisons need is worked out once."""
+        self._found = found
+        self._lengths = np.fromiter((len(text) for text, _ in found), dtype=np.int64, count=len(found))
+        self._letters = np.fromiter((letters(text) for text, _ in found), dtype=np.uint32, count=len(found))
+
+    def near(self, term: str, limit: int) -> list[tuple[int, int, str]]:
+        """The words at most `limit` edits away: how many, the frequency below zero, and the word."""
+        shaped = np.bitwise_count(self._letters ^ np.uint32(letters(term))) <= 2 * limit
+        alike = np.flatnonzero(shaped & (np.abs(self._lengths - len(term)) <= limit))
+        found = (self._found[place] for place in alike.tolist())
+        return [(far, -count, text) for text, count in found if (far := edits(term, text, limit)) <= limit]
 
 
 def correctable(term: str) -> bool:
@@ -37,6 +48,9 @@ def letters(word: str) -> int:
 
 def edits(one: str, other: str, limit: int) -> int:
     """Letters to insert, drop, change or swap to get from one word to the other; beyond `limit` just "more"."""
+    one, other = _apart(one, other)
+    if not one or not other:
+        return min(len(one) + len(other), limit + 1)
     before, row = list(range(len(other) + 1)), list(range(len(other) + 1))
     for i, letter in enumerate(one, 1):
         last, before, row = before, row, [i] + [0] * len(other)
@@ -47,3 +61,11 @@ def edits(one: str, other: str, limit: int) -> int:
         if min(row) > limit:
             return limit + 1
     return row[-1]
+
+
+def _apart(one: str, other: str) -> tuple[str, str]:
+    """Two words without what they begin and end with alike, which takes no edits."""
+    shorter = min(len(one), len(other))
+    begin = next((i for i in range(shorter) if one[i] != other[i]), shorter)
+    end = next((i for i in range(shorter - begin) if one[-1 - i] != other[-1 - i]), shorter - begin)
+    return one[begin : len(one) - end], other[begin : len(other) - end]

@@ -6,10 +6,8 @@ import json
 import math
 import re
 import shutil
-import tempfile
 import threading
 import time
-import weakref
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,7 +19,8 @@ from toolscout.answer import Allowed, ExactName, Example, Hit, MatchedWords, Rea
 from toolscout.errors import BadModel
 from toolscout.retrievers._names import EXACT_BONUS, Names
 from toolscout.retrievers._rows import Rows
-from toolscout.retrievers._spelling import FUNCTION_WORDS, Known, correctable, edits, letters
+from toolscout.retrievers._scratch import scratch_folder
+from toolscout.retrievers._spelling import FUNCTION_WORDS, Known, correctable, edits
 from toolscout.retrievers.base import (
     Options,
     Pairs,
@@ -35,7 +34,9 @@ from toolscout.retrievers.base import (
 from toolscout.tool import Searchable, split_words
 
 _LONGEST_WORD = 40
-_WRITER_BYTES = 120_000_000  # room for a large add in few segments, which search faster; used only while adding
+# Threads and bytes of the engine's writer: room for a large add in few segments, which search faster; and the least
+# there is for a few tools, since each commit makes room for all of it anew.
+_MANY, _MANY_WRITER, _FEW_WRITER = 1_000, (2, 120_000_000), (1, 15_000_000)
 # Beyond this many hits, asking the engine to filter is cheaper than filtering what it returns.
 _MOST_FETCHED = 5_000
 _WORDS_EXPLAINED = 6
@@ -43,7 +44,10 @@ _LOOK_UP_POSTINGS = 20_000
 _CORRECTIONS = 3
 _MENDED_FROM = 5
 _NEAREST_KEPT = 10_000
-_LARGE, _KNOWN_S = 10_000, 60.0  # a catalogue of so many tools keeps the words it corrects to for so long
+# A catalogue of so many tools keeps the words it corrects to for so long, and so many dead rows until the next add:
+# each commit costs as much as a search.
+_LARGE, _KNOWN_S, _DEAD_KEPT = 10_000, 60.0, 64
+_STEMS_KEPT = 2_048
 _PLAIN_WORD = re.compile(r"(?<![\w.@/:-])[a-z]+(?![\w@/-]|\.\w)")
 _CORRECTED_FROM = 2  # the letters that a misspelt word is trusted to begin with
 
@@ -104,8 +108,7 @@ class Bm25:
         self._open(Rows(), Names())
 
     def _open(self, rows: Rows, names: Names, saved: Path | None = None) -> None:
-        self._folder = tempfile.mkdtemp(prefix="toolscout-bm25-")
-        weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self._folder = scratch_folder(self, "bm25")
         if saved is not None:
             shutil.copytree(saved, self._folder, dirs_exist_ok=True)
         self._schema = _schema()
@@ -114,10 +117,13 @@ class Bm25:
         for name, analyzer in self._analyzers.items():
             self._index.register_tokenizer(name, analyzer)
         self._writer: Any = None
+        self._writer_kind = _FEW_WRITER
         self._searcher = self._index.searcher()
-        self._known: dict[str, list[Known]] = {}
+        self._known: dict[str, Known] = {}
         self._nearest: dict[str, list[tuple[str, int]]] = {}
         self._known_since = 0.0
+        self._stems: dict[int, frozenset[str]] = {}
+        self._dead: list[int] = []
         self._rows = rows
         self._names = names
         self._lock = threading.Lock()
@@ -133,9 +139,9 @@ class Bm25:
     def add(self, tools: Sequence[Searchable], vectors: Vectors | None = None) -> None:
         """Index documents; vectors are of no use here."""
         with self._lock:
-            writer = self._open_writer()
+            writer = self._open_writer(_MANY_WRITER if len(tools) >= _MANY else _FEW_WRITER)
             for tool in tools:
-                self._forget(tool.id, writer)
+                self._forget(tool.id)
                 text, name = tool.document(), " ".join(split_words(tool.namespace) + split_words(tool.name))
                 fields = {"words": text, "stems": text, "names": name, "row": self._rows.add(tool.id)}
                 writer.add_document(tantivy.Document.from_dict(fields, self._schema))
@@ -145,10 +151,10 @@ class Bm25:
     def remove(self, ids: Sequence[str]) -> None:
         """Forget tools."""
         with self._lock:
-            writer = self._open_writer()
             for tool_id in ids:
-                self._forget(tool_id, writer)
-            self._commit(writer)
+                self._forget(tool_id)
+            if self._dead and (len(self._rows) < _LARGE or len(self._dead) > _DEAD_KEPT):
+                self._commit(self._open_writer())
 
     def learn(self, examples: Sequence[Example]) -> None:
         """Words learn nothing from feedback."""
@@ -208,9 +214,9 @@ class Bm25:
     def save(self, folder: Path) -> None:
         """Write the engine's files, which never change once written, and the rows."""
         with self._lock:
-            if self._writer is not None:
-                self._writer.wait_merging_threads()
-                self._writer = None
+            if self._dead:
+                self._commit(self._open_writer())
+            self._close_writer()
             target = folder / "words"
             write_model(folder, self)
             shutil.copytree(self._folder, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.lock"))
@@ -231,23 +237,34 @@ class Bm25:
             raise BadModel(f"the word index in {folder} cannot be read ({error}); build it again") from None
         return loaded
 
-    def _open_writer(self) -> Any:
-        if self._writer is None:
-            self._writer = self._index.writer(_WRITER_BYTES, 2)
+    def _open_writer(self, kind: tuple[int, int] = _FEW_WRITER) -> Any:
+        if self._writer is None or self._writer_kind != kind:
+            self._close_writer()
+            threads, room = kind
+            self._writer, self._writer_kind = self._index.writer(room, threads), kind
         return self._writer
 
+    def _close_writer(self) -> None:
+        if self._writer is not None:
+            self._writer.wait_merging_threads()
+            self._writer = None
+
     def _commit(self, writer: Any) -> None:
+        for row in self._dead:
+            writer.delete_documents_by_query(tantivy.Query.term_query(self._schema, "row", row))
         writer.commit()
         self._index.reload()
         self._searcher = self._index.searcher()
+        self._dead = []  # only now: whoever counts them before taking the searcher asks for enough hits
         # Whether a word is known is asked of the index itself; the words of a large one to correct it to may be older.
         if len(self._rows) < _LARGE or time.monotonic() - self._known_since > _KNOWN_S:
             self._known, self._nearest, self._known_since = {}, {}, time.monotonic()
 
-    def _forget(self, tool_id: str, writer: Any) -> None:
+    def _forget(self, tool_id: str) -> None:
+        """From now on a row without an id, which no search returns; the engine forgets it with the next commit."""
         row = self._rows.remove(tool_id)
         if row is not None:
-            writer.delete_documents_by_query(tantivy.Query.term_query(self._schema, "row", row))
+            self._dead.append(row)
             self._names.remove(tool_id)
 
     def _frequencies(self, field: str, terms: Sequence[str]) -> list[tuple[str, int]]:
@@ -301,24 +318,15 @@ class Bm25:
         return found
 
     def _compared(self, term: str) -> list[tuple[str, int]]:
-        limit = 1 if len(term) < 6 else 2
-        shape = letters(term)
-        nearest = [
-            (distance, -known.frequency, known.text)
-            for known in self._vocabulary(term[:_CORRECTED_FROM])
-            if abs(len(known.text) - len(term)) <= limit
-            and (known.letters ^ shape).bit_count() <= 2 * limit
-            and (distance := edits(term, known.text, limit)) <= limit
-        ]
+        nearest = self._vocabulary(term[:_CORRECTED_FROM]).near(term, 1 if len(term) < 6 else 2)
         closest = min(nearest)[0] if nearest else 0
         return [(word, -negative) for distance, negative, word in sorted(nearest)[:_CORRECTIONS] if distance == closest]
 
-    def _vocabulary(self, prefix: str) -> list[Known]:
+    def _vocabulary(self, prefix: str) -> Known:
         """The indexed words that begin so; remembered until the index changes."""
         known = self._known.get(prefix)
         if known is None:
-            found = self._searcher.terms_with_prefix("words", prefix)
-            known = self._known[prefix] = [Known(text, count, letters(text)) for text, count in found]
+            known = self._known[prefix] = Known(self._searcher.terms_with_prefix("words", prefix))
         return known
 
     def _rank(self, request: str, k: int, allowed: Allowed | None) -> Pairs:
@@ -342,13 +350,14 @@ class Bm25:
 
     def _fetch(self, query: Any, k: int) -> Pairs:
         """At least the k best, with every tie of the last one, so that ties can break by id."""
-        limit, searcher = k + 16, self._searcher  # one and the same: a commit puts another in its place
+        sought = k + len(self._dead)
+        limit, searcher = sought + 16, self._searcher  # one and the same: a commit puts another in its place
         while True:
             hits = searcher.search(query, limit, count=False).hits
-            if len(hits) < limit or hits[-1][0] < hits[k - 1][0]:
+            if len(hits) < limit or hits[-1][0] < hits[sought - 1][0]:
                 rows = searcher.fast_field_values("row", [address for _, address in hits])
                 pairs = [(self._rows.ids[int(row or 0)], score) for row, (score, _) in zip(rows, hits, strict=True)]
-                return [pair for pair in pairs if pair[0]]  # a tool that another thread has just removed has no id
+                return [pair for pair in pairs if pair[0]]  # a tool that was removed has no id
             limit *= 4
 
     def _fetch_allowed(self, query: Any, k: int, allowed: Allowed) -> Pairs:
@@ -368,16 +377,24 @@ class Bm25:
 
     def _explained(self, hit: Hit, terms: Sequence[_Term]) -> Hit:
         row = self._rows.row(hit.tool_id)
-        if row is None:
+        if row is None or not terms:
             return hit
-        searcher = self._searcher
-        found = searcher.search(tantivy.Query.term_query(self._schema, "row", row), 1, count=False).hits
-        if not found:
-            return hit
-        here = set(self._analyzers["stems"].analyze(searcher.doc(found[0][1])["words"][0]))
+        here = self._stems.get(row) or self._stems_of(row)
         matched = [term for term in terms if term.stems & here]
         if not matched:
             return hit
         share = sum(term.weight for term in matched) / sum(term.weight for term in terms)
         words = tuple(term.word for term in matched)[:_WORDS_EXPLAINED]
         return replace(hit, reasons=(*hit.reasons, MatchedWords(words, round(share, 4))))
+
+    def _stems_of(self, row: int) -> frozenset[str]:
+        """The stems of a row's document, which never changes; those of rows that were shown lately are kept."""
+        searcher = self._searcher
+        found = searcher.search(tantivy.Query.term_query(self._schema, "row", row), 1, count=False).hits
+        if not found:
+            return frozenset()
+        stems = frozenset(self._analyzers["stems"].analyze(searcher.doc(found[0][1])["words"][0]))
+        if len(self._stems) >= _STEMS_KEPT:
+            self._stems = {}
+        self._stems[row] = stems
+        return stems

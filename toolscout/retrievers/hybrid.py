@@ -359,8 +359,9 @@ class Hybrid:
         own, last = relative
         weight = self.options.weights[index] if self.options.weights else _USUAL.get(self.parts[index].name, 1.0)
         new_weight = self.options.new_weights[index] if self.options.new_weights else weight
-        for tool_id in scores:
-            scores[tool_id] += (new_weight if tool_id in self._new else weight) * own.get(tool_id, last)
+        new, relative_to = self._new, own.get
+        for tool_id, score in scores.items():
+            scores[tool_id] = score + (new_weight if tool_id in new else weight) * relative_to(tool_id, last)
 
     def _extend(self, scores: dict[str, float], request: str, k: int, allowed: Allowed | None) -> None:
         """Give what comes below the fused tools scores below theirs, until there are k."""
