@@ -70,7 +70,7 @@ def test_a_graph_finds_nearly_all_and_what_comes_later_exactly(tmp_path: Path) -
     rows = unit(4000)
     table = VectorTable()
     table.append(rows[:3500])
-    table.build_graph()
+    table = table.linked()
     table.save(tmp_path)
     loaded = VectorTable.load(tmp_path)
     assert loaded.has_graph

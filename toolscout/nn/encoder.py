@@ -111,6 +111,10 @@ class Encoder:
             rows = np.stack([self._vector(session, text, limit) for text in chunk])
             return np.arange(start, start + len(chunk), dtype=np.int64), rows
 
+        if len(texts) <= _CHUNK:  # one piece of work needs no other thread
+            if texts:
+                yield work(0)
+            return
         pool = ThreadPoolExecutor(self.threads, thread_name_prefix="toolscout-encoder")
         pending: deque[Future[Batch]] = deque()
         try:

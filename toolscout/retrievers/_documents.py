@@ -252,19 +252,25 @@ class Documents:
                 for i, bonus in self._bonuses(vector, k, allowed, named).items()
                 if allowed is None or allowed.permits(i)
             }
-            among = None if allowed is None else self._rows.allowed(allowed)
-            # As many more as may fall behind.
-            rows, scores = self._table.search(vector, k + sum(bonus < 0 for bonus in bonuses.values()), among)
-            pairs = {self._rows.ids[row]: score for row, score in zip(rows.tolist(), scores.tolist(), strict=True)}
-            places = {i: self._rows.row(i) for i in dict.fromkeys([*named, *bonuses]) if i not in pairs}
+            table, rows = self._table, self._rows
+            among = None if allowed is None else rows.allowed(allowed)
+            skipped = table.skipped()
+        # Not under the lock: other searches and changes go on. As many more as may fall behind.
+        found, scores = table.search(vector, k + sum(bonus < 0 for bonus in bonuses.values()), among, skipped)
+        with self._lock:
+            pairs = {rows.ids[row]: score for row, score in zip(found.tolist(), scores.tolist(), strict=True)}
+            pairs.pop("", None)  # removed meanwhile
+            places = {i: rows.row(i) for i in dict.fromkeys([*named, *bonuses]) if i not in pairs}
             absent = {i: row for i, row in places.items() if row is not None}
-            more = self._table.scores(vector, np.array(list(absent.values()), dtype=np.int64))
-            pairs |= dict(zip(absent, more.tolist(), strict=True))
+            if absent:
+                more = table.scores(vector, np.array(list(absent.values()), dtype=np.int64))
+                pairs |= dict(zip(absent, more.tolist(), strict=True))
         for tool_id, bonus in bonuses.items():
             if tool_id in pairs:
                 pairs[tool_id] += bonus
         for tool_id in named:
-            pairs[tool_id] += EXACT_BONUS
+            if tool_id in pairs:
+                pairs[tool_id] += EXACT_BONUS
         return sorted(pairs.items(), key=lambda pair: (-pair[1], pair[0]))[:k]
 
     def best_cosines(self, vectors: Floats, allowed: Allowed | None = None) -> Floats:
@@ -282,7 +288,7 @@ class Documents:
         with self._lock:
             due = len(self) > self._graph_above and not self._table.has_graph
             if due:
-                self._table.build_graph()
+                self._table = self._table.linked()
             return due
 
     def _save_documents(self, folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -68,14 +69,15 @@ class _Live:
 
     def best(self, query: Floats, k: int, skipped: Ints) -> Ints:
         """At least the k best rows that are not skipped, and all that rounding could tie with the last of them."""
-        k = min(k, self.count - len(skipped))
+        count = self.count  # another thread may append meanwhile
+        k = min(k, count - len(skipped))
         if k <= 0:
             return np.empty(0, dtype=np.int64)
         copy, lost = _quantized(query[None])
-        rough = _products(copy, self._bytes[: self.count]) * np.float32(1 / _SCALE**2)
+        rough = _products(copy, self._bytes[:count]) * np.float32(1 / _SCALE**2)
         rough[skipped] = -np.inf
         # A row can be off by its own loss (the query is of length one) and by the query's (its copy is hardly longer).
-        least = _kth(rough, k) - 2 * (float(self._lost[: self.count].max()) + 1.01 * float(lost[0]))
+        least = _kth(rough, k) - 2 * (float(self._lost[:count].max()) + 1.01 * float(lost[0]))
         candidates = np.flatnonzero(rough >= max(least, _LOWEST))
         # Not a matrix product: that would wake the threads of BLAS, which spin beside the encoder afterwards.
         return candidates[_top(np.einsum("ij,j->i", self._full[candidates], query), k)]
@@ -110,6 +112,7 @@ class VectorTable:
         self._dead: set[int] = set()
         self._dead_rows: Ints | None = None
         self._subsets: dict[int, tuple[Ints, _Live]] = {}
+        self._keeping = threading.Lock()
 
     def __len__(self) -> int:
         """How many rows there are, dead ones included."""
@@ -154,14 +157,20 @@ class VectorTable:
         products: NDArray[np.float64] = self.rows(rows).astype(np.float64) * query
         return np.asarray(products.sum(axis=1))
 
-    def search(self, query: Floats, k: int, among: Ints | None = None) -> tuple[Ints, NDArray[np.float64]]:
-        """At least the k best live rows, with all ties of the last, and their exact scores, in no order."""
+    def search(
+        self, query: Floats, k: int, among: Ints | None = None, skipped: Ints | None = None
+    ) -> tuple[Ints, NDArray[np.float64]]:
+        """At least the k best live rows, with all ties of the last, and their exact scores, in no order.
+
+        Rows may come and go meanwhile where `skipped` is given.
+        """
+        skipped = self.skipped() if skipped is None else skipped
         if among is not None:
             candidates = self._best_among(query, k, among)
         elif self._graph is not None:
-            candidates = self._graph_candidates(query, k)
+            candidates = self._graph_candidates(query, k, skipped)
         else:
-            candidates = self._live.best(query, k, self._skipped())
+            candidates = self._live.best(query, k, skipped)
         return candidates, self.scores(query, candidates)
 
     def best_scores(self, queries: Floats, rows: Ints) -> Floats:
@@ -173,8 +182,8 @@ class VectorTable:
             np.maximum(best, scores.max(axis=1), out=best)
         return best
 
-    def build_graph(self) -> None:
-        """Link all rows into a graph; the rows that come later are searched exactly beside it."""
+    def linked(self) -> VectorTable:
+        """The same rows with a graph over them; the rows that come later are searched exactly beside it."""
         from usearch.index import Index
 
         graph = Index(
@@ -189,8 +198,9 @@ class VectorTable:
         for start in range(0, len(self), step):
             rows = np.arange(start, min(start + step, len(self)), dtype=np.int64)
             graph.add(rows, _quantized(self.rows(rows))[0])  # the engine's own rounding would keep three bits of them
-        self._base, self._graph = self._half(), graph
-        self._live = _Live()
+        table = VectorTable(self._half(), graph)
+        table._dead.update(self._dead)
+        return table
 
     def _half(self) -> NDArray[np.float16]:
         """All rows in half precision."""
@@ -229,28 +239,30 @@ class VectorTable:
     def _width(self) -> int:
         return int(self._live.rows.shape[1] if self._base is None else self._base.shape[1])
 
-    def _skipped(self) -> Ints:
+    def skipped(self) -> Ints:
+        """The dead rows."""
         if self._dead_rows is None:
             self._dead_rows = np.fromiter(self._dead, dtype=np.int64, count=len(self._dead))
         return self._dead_rows
 
     def _best_among(self, query: Floats, k: int, among: Ints) -> Ints:
         key = among.ctypes.data  # Rows hands out the same array until a tool comes or goes
-        kept = self._subsets.get(key)
-        if kept is None or kept[0] is not among:
-            if len(self._subsets) >= _SUBSETS_KEPT:
-                self._subsets.pop(next(iter(self._subsets)))
-            kept = self._subsets[key] = (among, _Live())
-            if len(among):
-                kept[1].append(self.rows(among))
+        with self._keeping:
+            kept = self._subsets.get(key)
+            if kept is None or kept[0] is not among:
+                if len(self._subsets) >= _SUBSETS_KEPT:
+                    self._subsets.pop(next(iter(self._subsets)))
+                kept = self._subsets[key] = (among, _Live())
+                if len(among):
+                    kept[1].append(self.rows(among))
         return among[kept[1].best(query, k, np.empty(0, dtype=np.int64))]
 
-    def _graph_candidates(self, query: Floats, k: int) -> Ints:
-        wanted = max(_GRAPH_CANDIDATES, 2 * k) + min(len(self._dead), 1_000)
+    def _graph_candidates(self, query: Floats, k: int, skipped: Ints) -> Ints:
+        wanted = max(_GRAPH_CANDIDATES, 2 * k) + min(len(skipped), 1_000)
         found = np.asarray(self._graph.search(_quantized(query[None])[0][0], wanted).keys, dtype=np.int64)
         live = np.arange(self._first, len(self), dtype=np.int64)
         rows = np.concatenate([found, live])
-        return rows[~np.isin(rows, self._skipped())] if self._dead else rows
+        return rows[~np.isin(rows, skipped)] if len(skipped) else rows
 
 
 def _kth(scores: Floats, k: int) -> float:
