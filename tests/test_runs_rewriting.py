@@ -63,15 +63,15 @@ def run(jobs: list[Any]) -> list[str]:
 
 def test_one_generator_serves_all_retrievers_and_no_row_is_made_twice(plan: Plan) -> None:
     todo = rewriting.jobs(plan, [0], FORMS, "texts")
-    names = [f"{what} scenes s0" for what in ("supervised", "aligned")]
+    names = [f"{what} scenes s0" for what in ("supervised", "taught", "aligned")]
     assert [job.name for job in todo] == [
         *names,
         "texts scenes zero s0",
         "texts scenes supervised s0",
         "texts scenes aligned s0",
     ]
-    assert todo[1].after == (names[0],)
-    assert set(todo[4].after) == set(names)
+    assert todo[2].after == (names[1],)
+    assert set(todo[5].after) == set(names[1:])
     run(todo)
     written = {path.name for path in (plan.models / "written").iterdir()}
     assert written == {"scenes-zero.jsonl", "scenes-supervised-s0.jsonl", "scenes-aligned-s0.jsonl"}
@@ -131,7 +131,7 @@ def test_forms_are_named_alone_or_together() -> None:
     with pytest.raises(BadModel, match="no form 'other'"):
         rewriting.form_names("other")
     assert {option for told in rewriting_models.ALIGNED.values() for option in told} == {
-        "reward", "margin", "samples", "align", "reset", "loss", "utterance", "preset",
+        "reward", "margin", "samples", "align", "reset", "loss", "utterance", "preset", "held",
     }  # fmt: skip
 
 

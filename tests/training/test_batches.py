@@ -13,7 +13,7 @@ from toolscout.dataset import Dataset
 from toolscout.errors import BadDataset
 from toolscout.nn.trainable import TrainableEncoder
 from toolscout.tool import Tool
-from toolscout.training.batches import Material, by_catalogue, candidates, joined, shuffled
+from toolscout.training.batches import Material, asked_for, candidates, joined, shuffled
 
 
 @pytest.fixture(scope="module")
@@ -43,16 +43,13 @@ def test_tools_with_equal_documents_are_one_row(encoder: TrainableEncoder) -> No
     assert [rows.tolist() for rows in made.train.gold] == [[1], [1], [0, 1]]
 
 
-def test_sets_over_the_same_tools_are_one_so_that_these_compete(encoder: TrainableEncoder) -> None:
-    one, more = learnable(used=15), learnable("more", train=40, used=20)
-    other = Dataset("other", TOOLS[:3], {"a": "b"}, {"train": {"a": (TOOLS[0].id,)}})
-    sets = [(one, "train", "dev"), (other, "train", ""), (more, "train", "")]
-    both, left = by_catalogue(sets)
-    assert left == sets[1]
-    made = Material.of(encoder, *both, unused=False, own=False)
-    assert (len(made.train), made.dev and len(made.dev)) == (200, 40)
-    assert made.competing.tolist() == list(range(20))
-    assert by_catalogue(sets[:2]) == sets[:2]
+def test_a_tool_competes_where_its_own_set_asks_for_it_and_is_new_where_no_set_does(encoder: TrainableEncoder) -> None:
+    real, written = learnable(used=15), learnable("written", train=160, used=18)
+    asked = asked_for([(real, "train", "dev"), (written, "train", "")])
+    made = Material.of(encoder, real, "train", "dev", unused=False, own=False, asked=asked)
+    assert made.competing.tolist() == list(range(15))
+    assert np.flatnonzero(made.new).tolist() == [18, 19]
+    assert Material.of(encoder, written, "train", "", unused=False, own=False).competing.tolist() == list(range(18))
 
 
 def test_a_split_to_train_on_must_be_named(encoder: TrainableEncoder) -> None:

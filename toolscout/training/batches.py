@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from toolscout.dataset import Dataset, pooled
+from toolscout.dataset import Dataset
 from toolscout.errors import BadDataset
 from toolscout.nn.trainable import TrainableEncoder
 
@@ -33,7 +33,9 @@ class Material:
     """One dataset to learn from. Tools with equal documents are one row: a twin of a gold tool is no wrong answer.
 
     `competing`: the rows that stand against each other in the loss. By default only documents that some training
-    request needs: a tool that nobody asked for yet would be wrong for every request, and so be unlearned.
+    request of this very set needs: a tool that nobody asked for yet would be wrong for every request, and so be
+    unlearned. So would one that only a smaller set over the same tools asks for, as written requests do, if it competed
+    in the larger one too. `new`: what no set asks for.
     """
 
     name: str
@@ -47,9 +49,17 @@ class Material:
 
     @classmethod
     def of(
-        cls, encoder: TrainableEncoder, dataset: Dataset, train: str, dev: str, *, unused: bool, own: bool
+        cls,
+        encoder: TrainableEncoder,
+        dataset: Dataset,
+        train: str,
+        dev: str,
+        *,
+        unused: bool,
+        own: bool,
+        asked: Collection[str] = (),
     ) -> Material:
-        """Tokenise what a training needs of a dataset."""
+        """Tokenise what a training needs of a dataset. `asked`: digests of tools that other sets ask for too."""
         rows: dict[str, int] = {}
         texts: list[str] = []
         row_of: dict[str, int] = {}
@@ -63,7 +73,7 @@ class Material:
         if parts[0] is None:
             raise BadDataset(f"{dataset.name}: name a split to train on")
         used = np.unique(np.concatenate(parts[0].gold))
-        new = np.ones(len(texts), dtype=bool)
+        new = np.array([digest not in asked for digest in rows], dtype=bool)
         new[used] = False
         lines = [_own(text) for text in texts] if own else []
         flat = encoder.tokens([line for few in lines for line in few], encoder.request_tokens)
@@ -80,19 +90,15 @@ class Material:
         )
 
 
-def by_catalogue(sets: Sequence[tuple[Dataset, str, str]]) -> list[tuple[Dataset, str, str]]:
-    """Sets over the very same tools become one, as real requests and those written for the same catalogue.
-
-    So all of their tools compete with each other, whichever set asks for them.
-    """
-    groups: dict[frozenset[tuple[str, str]], list[tuple[Dataset, str, str]]] = {}
-    for one in sets:
-        groups.setdefault(frozenset((tool.id, tool.digest()) for tool in one[0].tools), []).append(one)
-    found = []
-    for few in groups.values():
-        made = pooled(few) if len(few) > 1 else few[0][0]
-        found.append((made, "train", "dev" if "dev" in made.qrels else "") if len(few) > 1 else few[0])
-    return found
+def asked_for(sets: Sequence[tuple[Dataset, str, str]]) -> frozenset[str]:
+    """Digests of the tools that some training request of some set needs: to the model all others are new."""
+    return frozenset(
+        tool.digest()
+        for data, train, _ in sets
+        for needed in [{tool_id for gold in data.split(train).gold for tool_id in gold} if train else set()]
+        for tool in data.tools
+        if tool.id in needed
+    )
 
 
 def _requests(encoder: TrainableEncoder, dataset: Dataset, split: str, row_of: dict[str, int]) -> Requests:

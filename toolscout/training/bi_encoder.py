@@ -14,7 +14,7 @@ from toolscout import metrics
 from toolscout.dataset import Dataset
 from toolscout.nn.trainable import TrainableEncoder
 from toolscout.training import losses
-from toolscout.training.batches import Ints, Material, by_catalogue, candidates, joined, shuffled
+from toolscout.training.batches import Ints, Material, asked_for, candidates, joined, shuffled
 from toolscout.training.checkpoint import Checkpoints
 from toolscout.training.loop import Report, Schedule, Trained, pick_device, run
 from toolscout.training.options import LearningOptions
@@ -58,10 +58,8 @@ def learn(
     device = pick_device(options.device)
     torch.manual_seed(options.seed)
     encoder = TrainableEncoder(source, device)
-    materials = [
-        Material.of(encoder, data, train, dev, unused=options.unused, own=options.own > 0)
-        for data, train, dev in by_catalogue(sets)
-    ]
+    asked = asked_for(sets)
+    materials = [Material.of(encoder, *one, unused=options.unused, own=options.own > 0, asked=asked) for one in sets]
     task = EncoderTask(encoder, materials, options)
     checkpoints = Checkpoints(folder / "training", identity)
     schedule = Schedule(options.epochs, options.rate, patience=options.patience, seed=options.seed)
