@@ -7,13 +7,14 @@ python -m runs.rewriting [rows|texts] [--only toollens*] [--forms NAMES|table|ab
 Over bm25, dense with the published encoder (raw), dense trained on the set, and a hybrid of bm25 and raw vectors: the
 request alone; split by rules; SmolLM2 as it is (zero, decompose, iterate); a generator trained on the set's train split
 (supervised; its sub-requests without the request: decompose-supervised; iterate-supervised); one that was taught all
-but some tools, and aligned with dense raw on requests for those (aligned), also for a share of the requests only.
-`ablations` are alignments with one thing changed, over dense raw. One generator serves all retrievers; the trained
-dense model is that of runs/trained.py in the folder above --models, or is trained. What models write is kept in
-DIR/written/, so that `texts`, which measures nothing, can run on a GPU (TOOLSCOUT_DEVICE=cuda) and `rows` elsewhere,
-without the models' weights. With --llm, zero, decompose and iterate are asked of an endpoint instead (key:
-OPENAI_API_KEY), every answer cached in DIR/endpoint.db. Needs $TOOLSCOUT_DATA and `toolscout encoder export`. Rows that
-are in the file are not made again; an interrupted training goes on.
+but some tools, and aligned with dense raw on requests for those (aligned), also for a share of the requests only; one
+that was taught by requests written for tools without any, too (supervised-written, aligned-written: of the sets for
+which runs/synthetic.py had such written). `ablations` are alignments with one thing changed, over dense raw. One
+generator serves all retrievers; the trained dense model is that of runs/trained.py in the folder above --models, or is
+trained. What models write is kept in DIR/written/, so that `texts`, which measures nothing, can run on a GPU
+(TOOLSCOUT_DEVICE=cuda) and `rows` elsewhere, without the models' weights. With --llm, zero, decompose and iterate are
+asked of an endpoint instead (key: OPENAI_API_KEY), every answer cached in DIR/endpoint.db. Needs $TOOLSCOUT_DATA and
+`toolscout encoder export`. Rows that are in the file are not made again; an interrupted training goes on.
 """
 
 from __future__ import annotations

@@ -34,7 +34,8 @@ from toolscout.tool import Tool
 RETRIEVERS = ("bm25", "dense-raw", "dense-trained", "hybrid")
 ALIGNED_WITH = "dense-raw"
 TRAINED = "dense-trained"
-SUPERVISED, TAUGHT, NOBODY, ZERO = "supervised", "taught", "", "zero"
+SUPERVISED, TAUGHT, WRITTEN, NOBODY, ZERO = "supervised", "taught", "supervised-written", "", "zero"
+TEACHINGS = (SUPERVISED, TAUGHT, WRITTEN)
 HELD = 0.15
 _REQUESTS_KEPT = 400_000
 
@@ -68,10 +69,12 @@ FAMILIES = (
 _DENSE = {one.name: one.options for one in SETS} | {"sealtools": ("epochs=6", "rate=0.0002")}
 
 # How a generator is aligned, by what differs from two rounds with the usual options. It begins with one that was taught
-# all but some tools, and is aligned on requests for those; "known" begins with one that was taught all.
+# all but some tools, and is aligned on requests for those; "known" begins with one that was taught all, "written" with
+# one that was taught by written requests too.
 ALIGNED: Mapping[str, Mapping[str, Any]] = {
     "aligned": {},
     "aligned-known": {"held": 0.0},
+    "aligned-written": {"held": 0.0},
     "aligned-ndcg": {"reward": "ndcg"},
     "aligned-recall": {"reward": "recall"},
     "aligned-rank": {"reward": "rank"},
@@ -113,9 +116,11 @@ TABLE: dict[str, Form] = {
     "decompose-supervised": Form(SUPERVISED, {"form": "decompose", "utterance": False}),
     "iterate-supervised": Form(SUPERVISED, {"form": "iterate"}, looks=True),
     "aligned": Form("aligned", {}),
+    WRITTEN: Form(WRITTEN, {}),
+    "aligned-written": Form("aligned-written", {}),
     **_SHARES,
 }
-ABLATIONS = {name: Form(name, {}, (ALIGNED_WITH,)) for name in ALIGNED if name != "aligned"}
+ABLATIONS = {name: Form(name, {}, (ALIGNED_WITH,)) for name in ALIGNED if name not in TABLE}
 FORMS = TABLE | ABLATIONS
 
 
@@ -143,6 +148,10 @@ class Plan:
         """The dense model of a family: that of runs/trained.py where it lies beside."""
         beside = self.models.parent / f"{family.name}-s{seed}"
         return beside if (beside / MODEL_FILE).is_file() else self.folder(family, TRAINED, seed)
+
+    def requests_for_new(self, family: Family, seed: int) -> Path:
+        """The requests that runs/synthetic.py had written for tools without any: they lie beside."""
+        return self.models.parent / "synthetic" / f"written-{family.name}-s{seed}"
 
     def written(self, family: Family, source: str, seed: int) -> Path:
         """Where the texts of a model are kept."""
@@ -245,7 +254,7 @@ def recorded(plan: Plan, family: Family, source: str, seed: int) -> Recorded:
 
 def begins_with(variant: str) -> str:
     """The generator that an alignment goes on from."""
-    return TAUGHT if ALIGNED[variant].get("held", HELD) else SUPERVISED
+    return {"aligned-known": SUPERVISED, "aligned-written": WRITTEN}.get(variant, TAUGHT)
 
 
 def train_generator(plan: Plan, family: Family, source: str, seed: int) -> None:
@@ -264,7 +273,13 @@ def train_aligned(plan: Plan, family: Family, variant: str, seed: int) -> None:
 def _fit(plan: Plan, family: Family, source: str, usual: RewriteOptions, own: Mapping[str, Any]) -> None:
     """What the plan sets goes before what is usual, what makes the variant before that."""
     options = replace(with_settings(usual, "rewrite", plan.settings), **own)
-    sets = fitting.training_sets([family.data])
+    data = [family.data]
+    if source.endswith("written"):
+        more = plan.requests_for_new(family, usual.seed)
+        if not more.is_dir():
+            raise BadModel(f"{more} is not there; run: python -m runs.synthetic texts --only {family.name}")
+        data.append(str(more))
+    sets = fitting.training_sets(data)
     Rewrite(options, [dense_raw()]).fit(sets, plan.folder(family, source, usual.seed), progress())
 
 
