@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
 from toolscout.tool import name_of, namespace_of, split_words
@@ -31,6 +32,8 @@ class Names:
         self._ids: dict[str, list[str]] = {}
         self._aliases: dict[str, list[str]] = {}
         self._of: dict[str, tuple[str, ...]] = {}
+        # The last words of names: most texts end in none of them, and need not be looked at further.
+        self._ends: Counter[str] = Counter()
         # A request is looked at several times on its way; the tools it names are found once.
         self._last: tuple[str, dict[str, str]] | None = None
 
@@ -42,7 +45,9 @@ class Names:
     def add(self, tool_id: str, aliases: Sequence[str] = ()) -> None:
         """Know a tool by its name and aliases. One that is known already must be removed first."""
         self._last = None
-        _insert(self._ids, _key(name_of(tool_id)), tool_id)
+        key = _key(name_of(tool_id))
+        _insert(self._ids, key, tool_id)
+        self._ends[_last_word(key)] += 1
         if aliases:
             self._of[tool_id] = tuple(aliases)
         for alias in aliases:
@@ -51,7 +56,11 @@ class Names:
     def remove(self, tool_id: str) -> None:
         """Forget a tool."""
         self._last = None
-        _discard(self._ids, _key(name_of(tool_id)), tool_id)
+        key = _key(name_of(tool_id))
+        _discard(self._ids, key, tool_id)
+        self._ends[_last_word(key)] -= 1
+        if not self._ends[_last_word(key)]:
+            del self._ends[_last_word(key)]
         for alias in self._of.pop(tool_id, ()):
             _discard(self._aliases, _key(alias), tool_id)
 
@@ -81,7 +90,9 @@ class Names:
     def _named(self, text: str) -> Sequence[str]:
         """Tools called `text`, with or without their namespace in front; those spelt just so where there are any."""
         words = [word.lower() for word in split_words(text)]
-        for start in range(len(words) if len(words) <= _MAX_NAME_WORDS else 0):
+        if not words or len(words) > _MAX_NAME_WORDS or words[-1] not in self._ends:
+            return ()
+        for start in range(len(words)):
             ids = self._ids.get("_".join(words[start:]), [])
             if start:
                 namespace = "_".join(words[:start])
@@ -111,6 +122,10 @@ class Names:
                 text = " ".join(words[start:end])
                 for tool_id in self._aliases.get("_".join(words[start:end]).lower(), ()):
                     yield text, tool_id
+
+
+def _last_word(key: str) -> str:
+    return key.rpartition("_")[2]
 
 
 def _insert(table: dict[str, list[str]], key: str, tool_id: str) -> None:

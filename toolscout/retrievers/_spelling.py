@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 import numpy as np
+
+_CORRECTIONS = 3
+_CORRECTED_FROM = 2  # the letters that a misspelt word is trusted to begin with
+_NEAREST_KEPT = 10_000
 
 # Words of grammar and politeness: they tell one request from another, never one tool from another.
 FUNCTION_WORDS = """
@@ -31,6 +36,33 @@ class Known:
         alike = np.flatnonzero(shaped & (np.abs(self._lengths - len(term)) <= limit))
         found = (self._found[place] for place in alike.tolist())
         return [(far, -count, text) for text, count in found if (far := edits(term, text, limit)) <= limit]
+
+
+class Vocabulary:
+    """The words of an index as they are at one time, each read when it is first compared with."""
+
+    def __init__(self) -> None:
+        """Nothing is read yet."""
+        self.since = time.monotonic()
+        self._known: dict[str, Known] = {}
+        self._nearest: dict[str, list[tuple[str, int]]] = {}
+
+    def near(self, term: str, read: Callable[[str], Sequence[tuple[str, int]]]) -> list[tuple[str, int]]:
+        """The words closest to one that is not among them, with their frequencies; `read`: those that begin so."""
+        found = self._nearest.get(term)
+        if found is None:
+            if len(self._nearest) >= _NEAREST_KEPT:
+                self._nearest = {}
+            found = self._nearest[term] = self._compared(term, read)
+        return found
+
+    def _compared(self, term: str, read: Callable[[str], Sequence[tuple[str, int]]]) -> list[tuple[str, int]]:
+        prefix = term[:_CORRECTED_FROM]
+        known = self._known.get(prefix)
+        if known is None:
+            known = self._known[prefix] = Known(read(prefix))
+        nearest = sorted(known.near(term, 1 if len(term) < 6 else 2))[:_CORRECTIONS]
+        return [(word, -negative) for distance, negative, word in nearest if distance == nearest[0][0]]
 
 
 def correctable(term: str) -> bool:
@@ -65,7 +97,9 @@ def edits(one: str, other: str, limit: int) -> int:
 
 def _apart(one: str, other: str) -> tuple[str, str]:
     """Two words without what they begin and end with alike, which takes no edits."""
-    shorter = min(len(one), len(other))
-    begin = next((i for i in range(shorter) if one[i] != other[i]), shorter)
-    end = next((i for i in range(shorter - begin) if one[-1 - i] != other[-1 - i]), shorter - begin)
+    shorter, begin, end = min(len(one), len(other)), 0, 0
+    while begin < shorter and one[begin] == other[begin]:
+        begin += 1
+    while end < shorter - begin and one[-1 - end] == other[-1 - end]:
+        end += 1
     return one[begin : len(one) - end], other[begin : len(other) - end]

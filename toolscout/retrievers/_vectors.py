@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from pathlib import Path
@@ -18,7 +19,7 @@ Floats = NDArray[np.float32]
 Bytes = NDArray[np.int8]
 Ints = NDArray[np.int64]
 
-# Scores of single precision, added up in another order, differ by less than this.
+# More than what rounding adds to all these numbers of single precision.
 _ROUNDING = 1e-5
 # Numbers of a unit vector of some hundred dimensions hardly exceed 127 / 400; those that do are cut, and count as lost.
 _SCALE = 400.0
@@ -36,14 +37,14 @@ class _Live:
     """Growing rows in single precision, with a one-byte copy of each.
 
     The copies are a quarter of the size, so a search reads them first and then only those rows in full that they cannot
-    rule out: `lost` bounds what a row's copy may be off by. The result is exact, at less than half the time.
+    rule out: `most_lost` bounds what a copy may be off by. The result is exact, at less than half the time.
     """
 
     def __init__(self) -> None:
         self.count = 0
         self._full: Floats = np.empty((0, 0), dtype=np.float32)
         self._bytes: Bytes = np.empty((0, 0), dtype=np.int8)
-        self._lost: Floats = np.empty(0, dtype=np.float32)
+        self._most_lost = 0.0
 
     @property
     def rows(self) -> Floats:
@@ -56,36 +57,35 @@ class _Live:
         copies, lost = _quantized(vectors)
         self._full[self.count : needed] = vectors
         self._bytes[self.count : needed] = copies
-        self._lost[self.count : needed] = lost
+        self._most_lost = max(self._most_lost, float(lost.max(initial=0.0)))
         self.count = needed
 
     def _grow(self, capacity: int, width: int) -> None:
         full, copies = np.empty((capacity, width), dtype=np.float32), np.empty((capacity, width), dtype=np.int8)
-        lost = np.empty(capacity, dtype=np.float32)
         if self.count:
             full[: self.count], copies[: self.count] = self.rows, self._bytes[: self.count]
-            lost[: self.count] = self._lost[: self.count]
-        self._full, self._bytes, self._lost = full, copies, lost
+        self._full, self._bytes = full, copies
 
     def best(self, query: Floats, k: int, skipped: Ints) -> Ints:
-        """At least the k best rows that are not skipped, and all that rounding could tie with the last of them."""
+        """Few rows, among them the k best that are not skipped, with all ties of the last."""
         count = self.count  # another thread may append meanwhile
         k = min(k, count - len(skipped))
         if k <= 0:
             return np.empty(0, dtype=np.int64)
-        copy, lost = _quantized(query[None])
-        rough = _products(copy, self._bytes[:count]) * np.float32(1 / _SCALE**2)
-        rough[skipped] = -np.inf
+        scale = 127 / max(float(np.abs(query).max()), 1e-9)
+        copy = np.rint(query * np.float32(scale))
+        products = _products(copy.astype(np.int8)[None], self._bytes[:count])
+        products[skipped] = -np.inf
         # A row can be off by its own loss (the query is of length one) and by the query's (its copy is hardly longer).
-        least = _kth(rough, k) - 2 * (float(self._lost[:count].max()) + 1.01 * float(lost[0]))
-        candidates = np.flatnonzero(rough >= max(least, _LOWEST))
-        # Not a matrix product: that would wake the threads of BLAS, which spin beside the encoder afterwards.
-        return candidates[_top(np.einsum("ij,j->i", self._full[candidates], query), k)]
+        off = query - copy / np.float32(scale)
+        lost = math.sqrt(float(np.einsum("i,i->", off, off)))
+        least = _kth(products, k) / (_SCALE * scale) - 2 * (self._most_lost + 1.01 * lost) - _ROUNDING
+        return np.flatnonzero(products >= max(least, _LOWEST) * _SCALE * scale)
 
 
 def _products(query: Bytes, rows: Bytes) -> Floats:
     """The product of a row with each of many; a helper thread takes half of a large table."""
-    half = len(rows) // 2 if len(rows) >= _SHARED_FROM else 0
+    half = len(rows) // 2 if len(rows) >= _SHARED_FROM and HELPERS.free() else 0
     other = HELPERS.submit(_scan, query, rows[:half]) if half else None
     mine = _scan(query, rows[half:])
     return mine if other is None else np.concatenate([other.result(), mine])
@@ -171,7 +171,12 @@ class VectorTable:
             candidates = self._graph_candidates(query, k, skipped)
         else:
             candidates = self._live.best(query, k, skipped)
-        return candidates, self.scores(query, candidates)
+        # Not a matrix product: that would wake the threads of BLAS, which spin beside the encoder afterwards.
+        scores = self.scores(query, candidates)
+        if k >= len(scores):
+            return candidates, scores
+        best = np.flatnonzero(scores >= np.partition(scores, len(scores) - k)[len(scores) - k])
+        return candidates[best], scores[best]
 
     def best_scores(self, queries: Floats, rows: Ints) -> Floats:
         """The best score of each of many queries among some rows, in single precision."""
@@ -276,10 +281,3 @@ def _kth(scores: Floats, k: int) -> float:
         best = scores[: groups * _GROUP].reshape(_GROUP, groups).max(axis=0)
         return float(np.partition(best, groups - k)[groups - k])
     return float(np.partition(scores, len(scores) - k)[len(scores) - k])
-
-
-def _top(scores: Floats, k: int) -> Ints:
-    """Positions of the k best scores and of all that rounding could tie with the last of them."""
-    if k >= len(scores):
-        return np.arange(len(scores))
-    return np.flatnonzero(scores >= _kth(scores, k) - _ROUNDING)

@@ -20,7 +20,7 @@ from toolscout.errors import BadModel
 from toolscout.retrievers._names import EXACT_BONUS, Names
 from toolscout.retrievers._rows import Rows
 from toolscout.retrievers._scratch import scratch_folder
-from toolscout.retrievers._spelling import FUNCTION_WORDS, Known, correctable, edits
+from toolscout.retrievers._spelling import FUNCTION_WORDS, Vocabulary, correctable, edits
 from toolscout.retrievers.base import (
     Options,
     Pairs,
@@ -41,15 +41,12 @@ _MANY, _MANY_WRITER, _FEW_WRITER = 1_000, (2, 120_000_000), (1, 15_000_000)
 _MOST_FETCHED = 5_000
 _WORDS_EXPLAINED = 6
 _LOOK_UP_POSTINGS = 20_000
-_CORRECTIONS = 3
 _MENDED_FROM = 5
-_NEAREST_KEPT = 10_000
 # A catalogue of so many tools keeps the words it corrects to for so long, and so many dead rows until the next add:
 # each commit costs as much as a search.
 _LARGE, _KNOWN_S, _DEAD_KEPT = 10_000, 60.0, 64
-_STEMS_KEPT = 2_048
+_STEMS_KEPT, _WORDS_KEPT = 2_048, 20_000
 _PLAIN_WORD = re.compile(r"(?<![\w.@/:-])[a-z]+(?![\w@/-]|\.\w)")
-_CORRECTED_FROM = 2  # the letters that a misspelt word is trusted to begin with
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +116,8 @@ class Bm25:
         self._writer: Any = None
         self._writer_kind = _FEW_WRITER
         self._searcher = self._index.searcher()
-        self._known: dict[str, Known] = {}
-        self._nearest: dict[str, list[tuple[str, int]]] = {}
-        self._known_since = 0.0
+        self._vocabulary = Vocabulary()
+        self._stemmed: dict[str, list[str]] = {}
         self._stems: dict[int, frozenset[str]] = {}
         self._dead: list[int] = []
         self._rows = rows
@@ -196,7 +192,7 @@ class Bm25:
         """Add the words of the request that stand in each hit's document, the rarest first."""
         terms: dict[str, _Term] = {}
         for word in split_words(request):
-            for stem in self._analyzers["stems"].analyze(word):
+            for stem in self._stems_in(word):
                 if stem not in terms:
                     terms[stem] = self._term(word, stem)
         rarest = sorted(terms.values(), key=lambda term: -term.weight)
@@ -208,7 +204,7 @@ class Bm25:
         if not frequency and self.options.fuzzy and correctable(stem):
             near = self._near(word.lower())
             frequency = max((count for _, count in near), default=0)
-            stems = frozenset(s for term, _ in near for s in self._analyzers["stems"].analyze(term)) or stems
+            stems = frozenset(s for term, _ in near for s in self._stems_in(term)) or stems
         return _Term(word, stems, _idf(frequency, len(self._rows)))
 
     def save(self, folder: Path) -> None:
@@ -257,8 +253,8 @@ class Bm25:
         self._searcher = self._index.searcher()
         self._dead = []  # only now: whoever counts them before taking the searcher asks for enough hits
         # Whether a word is known is asked of the index itself; the words of a large one to correct it to may be older.
-        if len(self._rows) < _LARGE or time.monotonic() - self._known_since > _KNOWN_S:
-            self._known, self._nearest, self._known_since = {}, {}, time.monotonic()
+        if len(self._rows) < _LARGE or time.monotonic() - self._vocabulary.since > _KNOWN_S:
+            self._vocabulary = Vocabulary()
 
     def _forget(self, tool_id: str) -> None:
         """From now on a row without an id, which no search returns; the engine forgets it with the next commit."""
@@ -306,28 +302,20 @@ class Bm25:
         return parts
 
     def _stem_frequency(self, word: str) -> int:
-        return sum(frequency for _, frequency in self._frequencies("stems", self._analyzers["stems"].analyze(word)))
+        return sum(frequency for _, frequency in self._frequencies("stems", self._stems_in(word)))
+
+    def _stems_in(self, word: str) -> list[str]:
+        """The stems of one word: one, or none where it tells nothing. Requests are made of the same words mostly."""
+        stems = self._stemmed.get(word)
+        if stems is None:
+            if len(self._stemmed) >= _WORDS_KEPT:
+                self._stemmed = {}
+            stems = self._stemmed[word] = self._analyzers["stems"].analyze(word)
+        return stems
 
     def _near(self, term: str) -> list[tuple[str, int]]:
         """The indexed words closest to one that no document has, with their frequencies."""
-        found = self._nearest.get(term)
-        if found is None:
-            if len(self._nearest) >= _NEAREST_KEPT:
-                self._nearest = {}
-            found = self._nearest[term] = self._compared(term)
-        return found
-
-    def _compared(self, term: str) -> list[tuple[str, int]]:
-        nearest = self._vocabulary(term[:_CORRECTED_FROM]).near(term, 1 if len(term) < 6 else 2)
-        closest = min(nearest)[0] if nearest else 0
-        return [(word, -negative) for distance, negative, word in sorted(nearest)[:_CORRECTIONS] if distance == closest]
-
-    def _vocabulary(self, prefix: str) -> Known:
-        """The indexed words that begin so; remembered until the index changes."""
-        known = self._known.get(prefix)
-        if known is None:
-            known = self._known[prefix] = Known(self._searcher.terms_with_prefix("words", prefix))
-        return known
+        return self._vocabulary.near(term, lambda prefix: self._searcher.terms_with_prefix("words", prefix))
 
     def _rank(self, request: str, k: int, allowed: Allowed | None) -> Pairs:
         named = self._names.find(request)
