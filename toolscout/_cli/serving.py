@@ -174,9 +174,11 @@ def _share_heaps() -> None:
 
 def _warm(scout: Any) -> None:
     """Open what the first request would wait for, and keep each request to one core: more of them come at once."""
+    from toolscout.retrievers._helpers import HELPERS
     from toolscout.retrievers.base import Embedded
 
     sys.setswitchinterval(_SWITCH_S)
+    HELPERS.rest()
     if isinstance(scout.retriever, Embedded):
         with suppress(MissingEncoder):
             if tell := getattr(scout.retriever.open_encoder(), "use_threads", None):

@@ -21,6 +21,17 @@ class Helpers:
         self._pool = ThreadPoolExecutor(count, thread_name_prefix="toolscout-help")
         self._free = BoundedSemaphore(count)
 
+    def rest(self) -> None:
+        """Help no more: where more searches come than there are cores, each is done soonest by one thread."""
+        while self._free.acquire(blocking=False):
+            pass
+
+    def free(self) -> bool:
+        """Whether one is likely free: nobody waits to see."""
+        if taken := self._free.acquire(blocking=False):
+            self._free.release()
+        return taken
+
     def submit(self, work: Callable[..., Result], *args: Any) -> Future[Result]:
         """The work, begun in a thread that is free, else done here and now; it sees the caller's context."""
         if self._free.acquire(blocking=False):

@@ -108,7 +108,8 @@ async def body_of(request: Request, types: Sequence[str]) -> bytes:
         raise Problem(415, f"send Content-Type: {' or '.join(types)}")
     seconds = request.scope[_SECONDS]
     try:
-        return await asyncio.wait_for(request.body(), seconds)
+        async with asyncio.timeout(seconds):
+            return await request.body()
     except TimeoutError:
         raise Problem(408, f"the body did not arrive within {seconds:g} s", {"Connection": "close"}) from None
 

@@ -87,7 +87,8 @@ class Gate:
         future.add_done_callback(self._leave)
         try:
             # Shielded: a thread cannot be stopped, so the place stays taken until it is done.
-            return await asyncio.wait_for(asyncio.shield(future), self._seconds)
+            async with asyncio.timeout(self._seconds):
+                return await asyncio.shield(future)
         except TimeoutError:
             detail = f"this took longer than {self._seconds:g} s; ask for less at once"
             raise Problem(503, detail, {"Retry-After": "1"}) from None

@@ -20,7 +20,7 @@ _log = logging.getLogger("toolscout.serving")
 
 
 class PacedScout(Scout):
-    """A Scout under load: its searches follow what others commit at most every PACE_S, not each commit.
+    """A Scout under load: its searches follow what others commit every now and then, not each commit.
 
     Whoever changes something here is answered once it was followed, so nobody misses what was acknowledged.
     """
@@ -31,7 +31,8 @@ class PacedScout(Scout):
         """As Scout's; without `wait` only where the last time is a while ago."""
         if wait or time.monotonic() >= self._rests_until:
             super().refresh(wait)
-            self._rests_until = time.monotonic() + PACE_S
+            # Longer than those who write wait: what they wait for is then followed by them, together, and not by half.
+            self._rests_until = time.monotonic() + 2 * PACE_S
 
 
 class Writes:
