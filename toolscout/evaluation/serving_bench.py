@@ -83,7 +83,8 @@ def measure(plan: ServePlan, progress: Progress | None = None) -> Iterator[Row]:
         for kind, data, rate, seconds, writes in _steps(plan):
             if progress:
                 progress(f"{kind} {data} {rate:g}/s", 0, 0)
-            values = asyncio.run(_loaded(port, data, asked[data], rate, seconds, writes))
+            with asyncio.Runner(loop_factory=_quick_loop()) as loop:
+                values = loop.run(_loaded(port, data, asked[data], rate, seconds, writes))
             asked[data] += int(rate * seconds)
             tools = int(values.pop("tools"))
             values = {"rate": rate, "seconds": seconds, "writes": writes, **values}
@@ -121,6 +122,16 @@ def _server(plan: ServePlan) -> Iterator[int]:
             process.kill()
             process.wait()
         process.stdout.close()
+
+
+def _quick_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """The loop that the server has too, where it is installed: the load must not take the cores that it measures."""
+    try:
+        from uvloop import new_event_loop
+    except ImportError:
+        return None
+    made: Callable[[], asyncio.AbstractEventLoop] = new_event_loop
+    return made
 
 
 @lru_cache(2)
