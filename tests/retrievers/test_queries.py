@@ -73,6 +73,19 @@ def test_answers_of_no_use_say_so(text: str, why: str) -> None:
     assert why in found.problem
 
 
+@pytest.mark.parametrize(
+    ("line", "query"),
+    [
+        ("weather com: Search/Autocomplete API", "weather com: Search Autocomplete API"),
+        ("use get_forecast, then sendEmail", "use get forecast, then send Email"),
+        ("the 'make_list' tool at 3.5 stars", "the make list tool at 3.5 stars"),
+        ("find a user's e-mail", "find a user's e mail"),
+    ],
+)
+def test_a_query_names_no_tool_outright(line: str, query: str) -> None:
+    assert parsed(line, "a request", 4).queries == (query,)
+
+
 def test_there_are_no_more_queries_than_asked_for() -> None:
     assert len(parsed("\n".join(f"find thing number {n}" for n in range(50)), REQUEST, 4).queries) == 4
 

@@ -25,6 +25,7 @@ from toolscout.retrievers.base import Embedded, Foresighted, Gauged, Needing, Re
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.dense import Dense
 from toolscout.retrievers.hybrid import Hybrid
+from toolscout.retrievers._names import EXACT_BONUS
 from toolscout.retrievers.rewrite import Asking, Rewrite, RewriteOptions
 from toolscout.scout import Scout
 from toolscout.stores.sqlite import SqliteStore
@@ -93,6 +94,14 @@ def test_names_come_first_and_are_not_rewritten() -> None:
     assert {hit.tool_id for hit in hits[:2]} == {"notes/make_list", "mail/send_email"}
     assert all(isinstance(hit.reasons[0], ExactName) for hit in hits[:2])
     assert hits[2].tool_id in FOUND
+
+
+def test_a_model_cannot_put_a_tool_first_by_its_name() -> None:
+    rewrite = made(always("tables of trains/timetable and send_email"))
+    hits = rewrite.search(["plan my week in Lisbon"], 4)[0]
+    assert hits
+    assert all(hit.score < EXACT_BONUS for hit in hits)
+    assert not any(isinstance(reason, ExactName) for hit in hits for reason in hit.reasons)
 
 
 def test_it_can_do_what_its_part_can() -> None:

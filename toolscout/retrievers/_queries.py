@@ -71,6 +71,9 @@ _JOINTS = re.compile(
     re.I,
 )
 _LEAST_WORDS = 3  # of a sub-request
+# What a search takes for the name of a tool: words without blanks between them, or in quotes.
+_NAME_LIKE = re.compile(r"(?<=[^\W\d])[./:_-]+(?=\w)|(?<=\d)[./:_-]+(?=[^\W\d])|(?<=[a-z])(?=[A-Z])")
+_MARKS = re.compile(r"[\"`“”«»]|(?<!\w)['‘’]|['‘’](?!\w)")
 
 
 class Parsed(NamedTuple):
@@ -136,7 +139,8 @@ def parsed(text: str, request: str, most: int, shown: Sequence[str] = ()) -> Par
     """The queries in an answer: lines, or a JSON list; numbering, bullets and quotes taken off.
 
     Dropped are those that are empty, too long, said twice, the request itself, words of the prompt, or a copy of one
-    of the texts that the prompt showed.
+    of the texts that the prompt showed. None names a tool in a way that would put that first: a user may ask for a tool
+    by its name, but a model that writes "search/autocomplete" means what that does.
     """
     if _PAGE.match(text):
         return Parsed((), "the language model answered with a page, not with text")
@@ -152,7 +156,7 @@ def parsed(text: str, request: str, most: int, shown: Sequence[str] = ()) -> Par
         if any(_copies(words, known, one) for one in texts):
             copied = True
             continue
-        found[key] = line
+        found[key] = clean_text(_NAME_LIKE.sub(" ", _MARKS.sub(" ", line)))
     queries = tuple(filter(None, found.values()))[:most]
     if queries:
         return Parsed(queries, copied=copied)
