@@ -21,11 +21,11 @@ from toolscout.evaluation.run import evaluate, open_retriever
 from toolscout.llm.base import Conversation
 from toolscout.llm.scripted import Line, Scripted
 from toolscout.retrievers import _author
+from toolscout.retrievers._names import EXACT_BONUS
 from toolscout.retrievers.base import Embedded, Foresighted, Gauged, Needing, Retriever, load_model
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.dense import Dense
 from toolscout.retrievers.hybrid import Hybrid
-from toolscout.retrievers._names import EXACT_BONUS
 from toolscout.retrievers.rewrite import Asking, Rewrite, RewriteOptions
 from toolscout.scout import Scout
 from toolscout.stores.sqlite import SqliteStore
