@@ -206,6 +206,7 @@ class _Changer:
             status, answer = await self._client.ask("POST", "/tools", body)
             if status != 200:
                 live.tally.errors.append(f"{status} {answer[:200]!r}")
+                live.there.extendleft([oldest] if oldest else [])  # it is still there, to be cleared at the end
                 return
             live.tally.seconds.append(time.perf_counter() - due)
             live.added, live.removed = live.added + 1, live.removed + bool(oldest)
