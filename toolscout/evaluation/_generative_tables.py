@@ -137,7 +137,7 @@ def _growth(lines: Sequence[Line], pictures: Mapping[str, str], table: Table) ->
             first | about | {head: percent(line.values(name)) for head, name in _GROWTH.items()} | _commit(line.rows)
         )
         found = {head: costs(line, name) for head, name in _COSTS.items()}
-        shown = {head: f"{value:,.4g}" for head, value in found.items() if value is not None}
+        shown = {head: _number(value) for head, value in found.items() if value is not None}
         cost.append(first | shown | {"device": str(told.get("device", ""))})
     yield table(["method", "tools", "trained on", "asked", *_GROWTH, "seeds", "commit"], quality)
     yield table(["method", "tools", *_COSTS, "device"], cost)
@@ -187,7 +187,7 @@ def _speed(rows: Sequence[Row], table: Table) -> Iterator[str]:
     lines = []
     for row in sorted(rows, key=lambda row: (str(row.get("model")), str(row.get("device")))):
         values = row["values"]
-        cells = {head: f"{values[name]:,.4g}" for head, name in _SPEEDS.items() if values.get(name) is not None}
+        cells = {head: _number(values[name]) for head, name in _SPEEDS.items() if values.get(name) is not None}
         aim = _ONE_TOKEN_MS if row.get("ids") == "atomic" else _CODE_MS
         if "search p50, ms" in cells:
             cells["search p50, ms"] += _met(f"≤ {aim:g}", values["search_p50_ms"] <= aim)
@@ -201,3 +201,8 @@ def _speed(rows: Sequence[Row], table: Table) -> Iterator[str]:
 
 def _met(aim: str, met: bool) -> str:
     return f" ({aim}: {'met' if met else '**missed**'})"
+
+
+def _number(value: float) -> str:
+    """Four digits, or all that stand before the point."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
