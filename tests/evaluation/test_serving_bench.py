@@ -11,7 +11,7 @@ import pytest
 from tests.toys import catalogue
 from toolscout import Scout
 from toolscout.evaluation import serving_bench, speed
-from toolscout.evaluation._load import Tally, paced
+from toolscout.evaluation._load import Client, Tally, paced
 from toolscout.evaluation.serving_bench import Live, ServePlan
 
 
@@ -58,3 +58,25 @@ def test_a_removed_tool_in_an_answer_is_stale_only_where_that_was_known() -> Non
 def test_quantiles_of_nothing() -> None:
     assert Tally().quantiles()["p95_ms"] == 0.0
     assert Tally([0.001, 0.002], [0.003]).quantiles()["refused_p95_ms"] == 3.0
+
+
+def test_a_connection_that_the_server_closed_meanwhile_is_no_error() -> None:
+    asked = 0
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal asked
+        await reader.readuntil(b"\r\n\r\n")
+        asked += 1
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+        writer.close()
+
+    async def ask_twice() -> None:
+        async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+            client = Client("127.0.0.1", server.sockets[0].getsockname()[1])
+            for _ in range(2):
+                assert await client.ask("GET", "/") == (200, b"ok")
+                await asyncio.sleep(0.05)
+            client.close()
+
+    asyncio.run(ask_twice())
+    assert asked == 2

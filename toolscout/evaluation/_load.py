@@ -45,10 +45,7 @@ class Client:
         head = f"{method} {path} HTTP/1.1\r\nHost: {self._host}:{self._port}\r\nContent-Length: {len(data)}\r\n"
         head += "Content-Type: application/json\r\n\r\n"
         async with self._room:
-            if self._idle:
-                reader, writer = self._idle.pop()
-            else:
-                reader, writer = await asyncio.open_connection(self._host, self._port)
+            reader, writer = self._kept() or await asyncio.open_connection(self._host, self._port)
             try:
                 writer.write(head.encode() + data)
                 top = (await reader.readuntil(b"\r\n\r\n")).lower()
@@ -62,6 +59,15 @@ class Client:
             else:
                 self._idle.append((reader, writer))
             return int(top[9:12]), found
+
+    def _kept(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+        """A connection from before; those that the server has closed meanwhile, since they were idle, are let go."""
+        while self._idle:
+            reader, writer = self._idle.pop()
+            if not reader.at_eof():
+                return reader, writer
+            writer.close()
+        return None
 
     def close(self) -> None:
         """Hang up."""
