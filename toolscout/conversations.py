@@ -9,7 +9,7 @@ brought the request or the observation: a thought that nobody had would only tea
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, NoReturn, cast
@@ -58,6 +58,12 @@ class Turn:
     content: str
     loss: bool = False
     action: str = ""
+
+
+Talks = Sequence[Sequence[Turn]]
+"""Conversations on their way."""
+Spent = Sequence[Collection[str]]
+"""For each conversation the tools that are not to be picked any more; nothing where none is."""
 
 
 @dataclass(frozen=True, slots=True)

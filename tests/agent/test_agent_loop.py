@@ -12,7 +12,7 @@ from toolscout.agent.loop import Agent, AgentOptions, trace
 from toolscout.agent.pickers import Permitted, ShortlistPicker, picks_itself, request_of
 from toolscout.answer import Allowed
 from toolscout.calling import OriginCaller
-from toolscout.conversations import ACTION, FINISH, Turn
+from toolscout.conversations import ACTION, FINISH, Spent, Talks, Turn
 from toolscout.errors import BadCompletion, BadRequest
 from toolscout.llm.base import Message
 from toolscout.tool import Tool
@@ -138,7 +138,7 @@ def test_free_words_are_an_answer_too() -> None:
 
 def test_a_model_that_writes_ids_picks_by_itself() -> None:
     class Generative:
-        def pick(self, conversations: Sequence[Sequence[Turn]]) -> list[str | None]:
+        def pick(self, conversations: Talks, *, without: Spent = ()) -> list[str | None]:
             self.seen = conversations
             done = [any(turn.action for turn in turns) for turns in conversations]
             return [FINISH if over else None if "nothing" in request_of(turns) else MAIL.id
@@ -150,6 +150,27 @@ def test_a_model_that_writes_ids_picks_by_itself() -> None:
     assert episodes[0].called == (MAIL.id,)
     assert picker.seen[0][-1].content == ACTION
     assert [turn.action for turn in picker.seen[0] if turn.action] == [MAIL.id]
+
+
+def test_the_same_call_is_not_made_twice_and_its_tool_is_offered_no_more() -> None:
+    def pick(conversation: Sequence[Message]) -> str:
+        names = conversation[-1].content.partition("one of: ")[2]
+        return "forecast" if "forecast" in names else "send" if "send" in names else "finish"
+
+    brain = Brain(pick, lambda said: {"city": "Rome"} if "city" in said[-1].content else {"to": "Ann"})
+    episode = agent(brain, AgentOptions(steps=6)).run(["Rain?"])[0]
+    assert [(step.tool_id, step.called) for step in episode.steps] == [
+        (FORECAST.id, True), (FORECAST.id, False), (MAIL.id, True), (MAIL.id, False),
+    ]  # fmt: skip
+    assert "was made before with the same input" in episode.steps[1].observation
+    assert episode.finish == "answered"
+
+
+def test_a_call_with_another_input_is_made() -> None:
+    cities = iter(("Rome", "Oslo", "Oslo", "Oslo"))
+    brain = Brain(lambda _: "forecast", lambda _: {"city": next(cities)})
+    episode = agent(brain, AgentOptions(steps=3)).run(["Rain in Rome or in Oslo?"])[0]
+    assert [step.called for step in episode.steps] == [True, True, False]
 
 
 def test_only_what_was_shown_can_be_picked() -> None:
@@ -178,7 +199,7 @@ def test_requests_with_tools_of_their_own_are_one_batch() -> None:
 
 def test_a_model_that_writes_ids_writes_what_its_caller_may_see() -> None:
     class Writer:
-        def pick(self, conversations: Sequence[Sequence[Turn]], allowed: Allowed | None = None) -> list[str | None]:
+        def pick(self, conversations: Talks, allowed: Allowed | None = None, without: Spent = ()) -> list[str | None]:
             return [MAIL.id if allowed and allowed.permits(MAIL.id) else None for _ in conversations]
 
     turns = [[Turn("user", "Mail Ann")]]

@@ -42,6 +42,9 @@ def test_conversations_are_gone_on_with() -> None:
     retriever.add([STRANGE])  # which has the row that it learned
     assert retriever.pick([asked(strange), asked(answered), asked(called)]) == [STRANGE.id, FINISH, used]
     retriever.remove([STRANGE.id])
+    first, second = retriever.pick([asked(called), asked(called)], without=[{used}, set()])
+    assert (first in {*IDS, FINISH} - {used}, second) == (True, used)
+    assert retriever.pick([asked(called)], without=[set(retriever.ids())]) == [FINISH]
     assert retriever.pick([]) == []
     retriever.remove([used])
     again = retriever.pick([asked(called), asked("anything else"), *[asked(text) for text in REQUESTS]])

@@ -26,6 +26,7 @@ Watch = Callable[[int, Step], None]
 """Told the number of the request and the step that it has just done."""
 
 _ANSWER_SCHEMA = {**FINISH_SCHEMA, "required": ["return_type", "final_answer"], "additionalProperties": False}
+_REPEATED = "it was made before with the same input, and its result stands above; use another tool, or finish"
 _AGAIN = "The input was refused: {}. Give it again as JSON."
 
 
@@ -59,6 +60,7 @@ class _Live:
     request: str
     script: Script
     steps: list[Step] = field(default_factory=list)
+    spent: set[str] = field(default_factory=set)
     thought: str = ""
     tool: Tool | None = None
     finish: Finished | None = None
@@ -126,7 +128,8 @@ class Agent:
 
     def _pick(self, going: Sequence[_Live]) -> None:
         going = [one for one in going if one.finish is None]
-        picked = self._picker.pick([one.script.before_action() for one in going]) if going else []
+        asked, spent = [one.script.before_action() for one in going], [one.spent for one in going]
+        picked = self._picker.pick(asked, without=spent) if going else []
         wanted = [action for action in dict.fromkeys(picked) if action not in (None, FINISH)]
         tools = dict(zip(wanted, self._lookup([str(action) for action in wanted]), strict=True))
         for one, action in zip(going, picked, strict=True):
@@ -162,7 +165,7 @@ class Agent:
             again, self._filled([going[at] for at in again], [steps[at] for at in again], retry=True), strict=True
         ):
             steps[at] = step
-        steps = [self._approved(one.tool, step) for one, step in zip(going, steps, strict=True) if one.tool]
+        steps = [self._approved(one, one.tool, step) for one, step in zip(going, steps, strict=True) if one.tool]
         ready = [at for at, step in enumerate(steps) if step.called]
         calls = [(tool, steps[at].arguments or {}) for at in ready if (tool := going[at].tool)]
         for at, result in zip(ready, self._caller.call(calls), strict=True):
@@ -186,10 +189,15 @@ class Agent:
             for tool, step, reply in zip(tools, steps, replies, strict=True)
         ]
 
-    def _approved(self, tool: Tool, step: Step) -> Step:
+    def _approved(self, one: _Live, tool: Tool, step: Step) -> Step:
+        """The step with whether its call is made. One that was made before is not, and its tool is not picked again."""
         if step.arguments is None:
             return step
-        refused = self._approve(tool, step.arguments) if self._approve else ""
+        if any(past.called and (past.tool_id, past.arguments) == (tool.id, step.arguments) for past in one.steps):
+            one.spent.add(tool.id)
+            refused = _REPEATED
+        else:
+            refused = self._approve(tool, step.arguments) if self._approve else ""
         return replace(step, refusals=(*step.refusals, refused)) if refused else replace(step, called=True)
 
     def _observe(self, one: _Live, step: Step) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from toolscout.agent.asking import ask, json_object
 from toolscout.answer import Allowed
-from toolscout.conversations import FINISH, Turn, request_of
+from toolscout.conversations import FINISH, Spent, Talks, Turn, request_of
 from toolscout.llm.base import LanguageModel
 from toolscout.tool import Tool
 from toolscout.wire import first_sentence, wire_name
@@ -24,14 +24,14 @@ _PICK_TOKENS = 48
 class Picker(Protocol):
     """Chooses the next action of each conversation; a generative retriever with a constrained decoder is one."""
 
-    def pick(self, conversations: Sequence[Sequence[Turn]]) -> list[str | None]:
+    def pick(self, conversations: Talks, *, without: Spent = ()) -> list[str | None]:
         """A tool id, Finish, or None where nothing is chosen. The turns end with "Generate the action."."""
 
 
 class IdWriter(Protocol):
     """A model that writes tool ids, and only those that a caller may see."""
 
-    def pick(self, conversations: Sequence[Sequence[Turn]], allowed: Allowed | None = None) -> list[str | None]:
+    def pick(self, conversations: Talks, allowed: Allowed | None = None, without: Spent = ()) -> list[str | None]:
         """As Picker's."""
 
 
@@ -42,9 +42,9 @@ class Permitted:
         """`allowed`: what the caller may see; None is all."""
         self._writer, self._allowed = writer, allowed
 
-    def pick(self, conversations: Sequence[Sequence[Turn]]) -> list[str | None]:
+    def pick(self, conversations: Talks, *, without: Spent = ()) -> list[str | None]:
         """What it writes among what is allowed."""
-        return self._writer.pick(conversations, self._allowed)
+        return self._writer.pick(conversations, self._allowed, without)
 
 
 def picks_itself(retriever: object) -> bool:
@@ -82,11 +82,14 @@ class ShortlistPicker:
         self._find(requests)
         return [_lines(self._shown[request]) for request in requests]
 
-    def pick(self, conversations: Sequence[Sequence[Turn]]) -> list[str | None]:
+    def pick(self, conversations: Talks, *, without: Spent = ()) -> list[str | None]:
         """The tool that the model names; None where it could not be brought to name one."""
         requests = list(map(request_of, conversations))
         self._find(requests)
-        offered = [[*self._shown[request], _FINISH] for request in requests]
+        offered = [
+            [*(name for name, tool in self._shown[request].items() if tool.id not in spent), _FINISH]
+            for request, spent in zip(requests, without or [()] * len(requests), strict=True)
+        ]
         asked = [_asking(turns, names) for turns, names in zip(conversations, offered, strict=True)]
         replies = ask(self._llm, asked, max_tokens=_PICK_TOKENS, schemas=[_schema(names) for names in offered])
         picked: list[str | None] = []

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolscout.answer import Allowed, Example, Hit
-from toolscout.conversations import Turn
+from toolscout.conversations import Spent, Talks
 from toolscout.errors import BadModel, NeedsTraining
 from toolscout.nn.adapters import ADAPTER_FILE, Adapter
 from toolscout.nn.decoding import Nearer, Reading, Table, best, odds_against, sets
@@ -346,11 +346,11 @@ class Generative(Documents):
         with self._lock:
             return odds_against(reading, self._scoring(), self._trie, [self.token(NO_TOOL)])
 
-    def pick(self, conversations: Sequence[Sequence[Turn]], allowed: Allowed | None = None) -> list[str | None]:
+    def pick(self, conversations: Talks, allowed: Allowed | None = None, without: Spent = ()) -> list[str | None]:
         """The next action of each conversation: a tool of this index that is allowed, or Finish; nothing else."""
         from toolscout.retrievers._generative_talk import picked
 
-        return picked(self, conversations, allowed)
+        return picked(self, conversations, allowed, without)
 
     # Files.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toolscout.answer import Allowed
-from toolscout.conversations import FINISH, Conversation, Turn, conversation, read_sharegpt, request_of
+from toolscout.conversations import FINISH, Conversation, Spent, Talks, conversation, read_sharegpt, request_of
 from toolscout.errors import BadDataset
 from toolscout.nn.decoding import odds_against
 from toolscout.nn.prompting import Spoken, contents
@@ -53,7 +53,7 @@ def _written(retriever: Generative, action: str, paths: Mapping[str, tuple[int, 
     return (retriever.token(STOP),) if action == FINISH else paths.get(action)
 
 
-def picked(retriever: Generative, conversations: Sequence[Sequence[Turn]], allowed: Allowed | None) -> list[str | None]:
+def picked(retriever: Generative, conversations: Talks, allowed: Allowed | None, without: Spent) -> list[str | None]:
     """The likeliest next action of each conversation, of all that is allowed; None for one that is too long."""
     prompts = [prompt(retriever, turns) for turns in conversations]
     short = [at for at, one in enumerate(prompts) if len(one) < retriever.base().architecture.context]
@@ -62,13 +62,19 @@ def picked(retriever: Generative, conversations: Sequence[Sequence[Turn]], allow
     for first in range(0, len(short), _PICKED):
         few = short[first : first + _PICKED]
         requests = [request_of(conversations[at]) for at in few]
-        for at, action in zip(few, _actions(retriever, [prompts[at] for at in few], requests, allowed), strict=True):
+        spent = [without[at] if without else () for at in few]
+        actions = _actions(retriever, [prompts[at] for at in few], requests, allowed, spent)
+        for at, action in zip(few, actions, strict=True):
             found[at] = action
     return found
 
 
 def _actions(
-    retriever: Generative, prompts: Sequence[Sequence[int]], requests: Sequence[str], allowed: Allowed | None
+    retriever: Generative,
+    prompts: Sequence[Sequence[int]],
+    requests: Sequence[str],
+    allowed: Allowed | None,
+    without: Spent,
 ) -> list[str | None]:
     """Whether to act is what the model alone finds likelier; which tool it is, is found as search finds it.
 
@@ -79,8 +85,10 @@ def _actions(
     ends = [retriever.token(one) for one in SPECIALS if one in retriever._trie]
     with retriever._lock:
         acts = odds_against(alone, retriever._scoring(), retriever._trie, ends) > 0
-    tools = retriever._rank(reading, requests, 1, allowed) if acts.any() else [[] for _ in prompts]
-    return [pairs[0][0] if act and pairs else FINISH for act, pairs in zip(acts, tools, strict=True)]
+    k = 1 + max(map(len, without), default=0)
+    tools = retriever._rank(reading, requests, k, allowed) if acts.any() else [[] for _ in prompts]
+    left = [[i for i, _ in pairs if i not in spent] for pairs, spent in zip(tools, without, strict=True)]
+    return [ids[0] if act and ids else FINISH for act, ids in zip(acts, left, strict=True)]
 
 
 def lessons(retriever: Generative, plan: Plan, talks: Iterable[Conversation], path: str) -> list[Lesson]:
