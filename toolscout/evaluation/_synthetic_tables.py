@@ -59,18 +59,7 @@ def sections(
         yield table(["encoder", "per tool", *_RANKED, "fit, s", "commit"], map(_shipped, order))
     if written:
         yield _WRITTEN_HEAD
-        columns = [
-            "for",
-            "tools",
-            "to write for",
-            "kept",
-            "left out",
-            "seconds",
-            "tokens / s",
-            "learned from",
-            "commit",
-        ]
-        yield table(columns, map(_written, written))
+        yield table(list(_COLUMNS), map(_written, written))
 
 
 def _held(line: Line) -> dict[str, str]:

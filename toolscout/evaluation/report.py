@@ -15,6 +15,7 @@ from toolscout.evaluation import (
     _by_gold,
     _generative_tables,
     _rewriting_tables,
+    _serving_tables,
     _synthetic_tables,
     _tables,
     plots,
@@ -59,15 +60,18 @@ def make(folder: Path, with_plots: bool = True) -> Report:
     studies, lines = [line for line in lines if is_study(line)], [line for line in lines if not is_study(line)]
     own = (COST, _generative_tables.SPEED, _rewriting_tables.REWRITING, _rewriting_tables.SYNTHETIC)
     cost, speed, rewritten, written = ([row for row in timed if row["bench"] == name] for name in own)
-    bench = [row for row in timed if row["bench"] not in own]
+    served = [row for row in timed if _serving_tables.is_serving(row)]
+    bench = [row for row in timed if row["bench"] not in own and row not in served]
     plain = [line for line in lines if line.split[1] == base(line.split[1])]
     by_gold = _by_gold.groups_by_row(folder, [line for chosen in lines_of_tests(plain) for line in chosen])
     found = tuple(figures(plain, bench, by_gold)) if with_plots else ()
     shown = {}
     if with_plots:
         shown = study_figures(studies, cost) | generative_figures(studies) | rewriting_figures(studies)
+        shown |= _serving_tables.serving_figures(served)
     pictures = {name: _picture(one) for name, one in shown.items()}
     parts = [*_page(lines, need, bench, found), *sections(studies, lines, cost, pictures, _tables.table)]
+    parts += _serving_tables.section(served, pictures, _tables.table)
     parts += _generative_tables.sections(studies, speed, pictures, _tables.table)
     parts += _agent_tables.section(studies, _tables.table)
     parts += _rewriting_tables.sections(studies, rewritten, pictures, _tables.table)
