@@ -103,7 +103,8 @@ def test_one_generator_serves_all_retrievers_and_no_row_is_made_twice(plan: Plan
     assert made["rewriting-bm25-alone"]["seed"] is None
     told = made["rewriting-dense-raw-aligned-s0"]
     assert [one["round"] for one in told[STUDY]["history"]] == [0, 1]
-    assert told["timing"]["fit_s"] > made["rewriting-dense-raw-supervised-s0"]["timing"]["fit_s"]
+    taught = rewriting_models.read_model(plan.folder(plan.families[0], "taught", 0))["fit"]["seconds"]
+    assert told["timing"]["fit_s"] > taught
     assert "history" not in made["rewriting-bm25-aligned-s0"][STUDY]
     assert {name: told["options"][name] for name in ("align", "epochs", "begin", "llm")} == {
         "align": 1,
@@ -133,6 +134,19 @@ def test_forms_are_named_alone_or_together() -> None:
     assert {option for told in rewriting_models.ALIGNED.values() for option in told} == {
         "reward", "margin", "samples", "align", "reset", "loss", "utterance", "preset", "held",
     }  # fmt: skip
+
+
+def test_a_generator_is_taught_by_written_requests_too(plan: Plan) -> None:
+    (train, _) = rewriting.jobs(replace(plan, retrievers=("bm25",)), [0], ["supervised-written"], "texts")
+    with pytest.raises(BadModel, match=r"run: python -m runs\.synthetic texts --only scenes"):
+        train.work(*train.arguments)
+    more = scenes("more")
+    kept = {"train": {one: gold for one, gold in more.qrels["train"].items() if int(one.split("-")[1]) < 1}}
+    Dataset("more", more.tools, more.requests, kept).save(plan.models.parent / "synthetic" / "written-scenes-s0")
+    train.work(*train.arguments)
+    told = rewriting_models.read_model(plan.folder(plan.families[0], "supervised-written", 0))
+    assert told["fit"]["supervised"]["examples"] == 10 + 5
+    assert rewriting_models.begins_with("aligned-written") == "supervised-written"
 
 
 def test_what_is_measured_is_what_search_finds() -> None:

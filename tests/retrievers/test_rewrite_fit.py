@@ -81,6 +81,20 @@ def test_it_is_aligned_with_its_part(tmp_path: Path, changed: dict[str, Any]) ->
     ]
 
 
+def test_it_is_aligned_on_requests_for_tools_that_it_was_not_taught(tmp_path: Path) -> None:
+    # Two scenes of two tools: one tool of the four is kept back, and with it the five requests of its scene.
+    rewrite = made(epochs=1, align=1, samples=2, align_requests=0, rank=2, max_tokens=8, held=0.25)
+    rewrite.fit([TrainingSet(few(2))], tmp_path)
+    fit = json.loads((tmp_path / "model.json").read_text())["fit"]
+    assert fit["supervised"]["examples"] == 5
+    assert [one.get("requests") for one in fit["align"]] == [None, 5]
+    assert rewrite.options.held == 0.25
+    with pytest.raises(BadDataset, match="hold fewer tools out"):
+        made(epochs=1, align=1, held=0.9).fit([TrainingSet(few(1))], tmp_path / "all")
+    with pytest.raises(BadModel, match="held must be from 0 to below 1"):
+        RewriteOptions(held=1.0)
+
+
 def test_without_training_there_is_a_model_at_once(tmp_path: Path) -> None:
     rewrite = Rewrite(RewriteOptions(llm="rules", epochs=0), [Bm25()])
     report = rewrite.fit([TrainingSet(few())], tmp_path / "rules")
