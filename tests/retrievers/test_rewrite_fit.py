@@ -15,6 +15,7 @@ from toolscout.dataset import Dataset
 from toolscout.errors import BadDataset, BadModel, Leak
 from toolscout.evaluation.run import evaluate, seen_by
 from toolscout.llm.scripted import Line, Scripted
+from toolscout.retrievers._rewrite_fit import _notes
 from toolscout.retrievers.base import TrainedOn, TrainingSet, load_model, trained_on
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.rewrite import Rewrite, RewriteOptions
@@ -104,6 +105,14 @@ def test_without_training_there_is_a_model_at_once(tmp_path: Path) -> None:
     missing = Rewrite(RewriteOptions(llm=str(tmp_path / "nowhere"), epochs=0), [Bm25()])
     report = missing.fit([TrainingSet(few())], tmp_path / "missing")
     assert "is no language model" in report.notes[0]
+
+
+def test_it_says_so_where_rewriting_loses() -> None:
+    measured = {"recall@5": 0.3, "recall@5, request alone": 0.4}
+    (note,) = _notes("", measured)
+    assert "the request alone finds more (recall@5 0.4000, rewritten 0.3000)" in note
+    assert list(_notes("", dict.fromkeys(measured, 0.4))) == []
+    assert list(_notes("no model", {})) == ["requests will be searched alone: no model"]
 
 
 def test_which_requests_gain_is_learned_on_dev_alone(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -68,8 +68,7 @@ def fit(rewrite: Rewrite, data: Sequence[TrainingSet], folder: Path, progress: F
         rewrite.teach(folder / GENERATOR_FOLDER)
     rewrite.options = served
     problem = "" if wanted.llm == RULES else rewrite.rewriter.author.problem()
-    notes = (f"requests will be searched alone: {problem}",) if problem else ()
-    report = FitReport(time.perf_counter() - started, device, parameters, dev, notes)
+    report = FitReport(time.perf_counter() - started, device, parameters, dev, tuple(_notes(problem, dev)))
     if trains or rewrite.router:
         seen = TrainedOn.of(data) | (TrainedOn.load(Path(wanted.begin)) if wanted.begin else TrainedOn())
         if not trains:  # the train splits were not looked at
@@ -83,6 +82,17 @@ def fit(rewrite: Rewrite, data: Sequence[TrainingSet], folder: Path, progress: F
     rewrite.save(folder)
     sets.done()
     return report
+
+
+def _notes(problem: str, dev: Mapping[str, float]) -> Iterator[str]:
+    if problem:
+        yield f"requests will be searched alone: {problem}"
+    both, alone = dev.get("recall@5", 0.0), dev.get("recall@5, request alone", 0.0)
+    if both < alone:
+        yield (
+            f"on dev the request alone finds more (recall@5 {alone:.4f}, rewritten {both:.4f}): this part does better "
+            "without rewriting; use it as it is, or rewrite only those that gain, with share below 1"
+        )
 
 
 def _check(data: Sequence[TrainingSet], llm: str, trains: bool, share: float) -> None:
