@@ -12,7 +12,7 @@ import pytest
 from page_app import SCRIPT, SPEC, TOOLS, app, opened
 from starlette.testclient import TestClient
 
-from toolscout import Answer, Scout, wire
+from toolscout import Answer, Scout, Tool, wire
 from toolscout.permissions import Principal, new_key
 from toolscout.serving import page
 from toolscout.serving._page_codes import CodeTree, codes_of
@@ -115,6 +115,16 @@ def test_many_tools_are_reckoned_from_some(client: TestClient, monkeypatch: pyte
 def test_only_one_namespace(client: TestClient) -> None:
     assert {tool["namespace"] for tool in search(client, "lion", namespace="zoo")["tools"]} == {"zoo"}
     assert client.post("/page/search", json={"request": "lion", "namespace": "nowhere"}).status_code == 422
+
+
+def test_namespaces_are_suggested_and_never_sent_all_at_once(client: TestClient, scout: Scout) -> None:
+    scout.add([Tool(f"a{number:03}-mail", "ping", "Pings.") for number in range(page.MAX_SUGGESTED)])
+    assert client.get("/page/state").json()["namespaces"] == page.MAX_SUGGESTED + 4
+    found = client.get("/page/namespaces", params={"find": "MAIL"}).json()
+    assert found["total"] == page.MAX_SUGGESTED + 1
+    assert list(found["namespaces"].items())[:2] == [("mail", 2), ("a000-mail", 1)]
+    assert len(found["namespaces"]) == page.MAX_SUGGESTED
+    assert client.get("/page/namespaces", params={"find": "nowhere"}).json() == {"total": 0, "namespaces": {}}
 
 
 def test_two_retrievers_side_by_side(scout: Scout, tmp_path: Path) -> None:
@@ -236,7 +246,8 @@ def test_a_caller_meets_its_own_tools_alone(scout: Scout) -> None:
         client.headers["Authorization"] = f"Bearer {token}"
         state = client.get("/page/state").json()
         assert state["tools"] == 4
-        assert "vault" not in state["namespaces"]
+        assert state["namespaces"] == 3
+        assert client.get("/page/namespaces").json()["namespaces"].keys() == {"mail", "weather", "zoo"}
         assert not state["caller"]["admin"]
         answer = search(client, "open the vault of the lion", k=10)
         assert {tool["namespace"] for tool in answer["tools"]} == {"zoo"}
@@ -265,13 +276,22 @@ def test_results(client: TestClient, tmp_path: Path) -> None:
     (folder / "plot.svg").write_text("<svg xmlns='http://www.w3.org/2000/svg'><script>alert(1)</script></svg>")
     found = client.get("/page/results").json()
     assert found["plots"] == ["plot.svg"]
-    [file] = found["files"]
-    assert file["columns"] == ["dataset", "retriever", "R@5", "bench", "p50_ms", "date"]
-    assert file["rows"] == [["toys", "bm25", 50.0, None, None, ""], [None, None, None, "query", 1.235, "2026-01-02"]]
+    assert found["files"] == [
+        {"name": "rows", "columns": ["dataset", "retriever", "R@5"], "rows": [["toys", "bm25", 50.0]]},
+        {"name": "rows: bench", "columns": ["bench", "p50_ms", "date"], "rows": [["query", 1.235, "2026-01-02"]]},
+    ]
     plot = client.get("/page/results/plot.svg")
     assert plot.headers["content-type"] == "image/svg+xml"
     assert "sandbox" in plot.headers["content-security-policy"]
     assert client.get("/page/results/rows.jsonl").status_code == 404
+
+
+def test_only_shares_become_percentages(client: TestClient, tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    row = {"retriever": "toolgen", "metrics": {"perplexity": 29.7345}}
+    (tmp_path / "results" / "stages.jsonl").write_text(json.dumps(row))
+    [file] = client.get("/page/results").json()["files"]
+    assert file["rows"] == [["toolgen", 29.73]]
 
 
 def test_the_path_in_a_code_tree() -> None:

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from page_app import SPEC, Coded, app, opened
 
+from toolscout import Tool
 from toolscout.permissions import Principal, new_key
 
 pytestmark = pytest.mark.slow
@@ -214,8 +215,45 @@ def test_only_one_namespace(tab: Tab) -> None:
     tab.find("lion")
     assert tab.page.locator(".hit").count() == 2
     with tab.page.expect_response("**/page/search"):
-        tab.page.select_option("#namespace", "zoo")
+        tab.page.fill("#namespace", "zoo")
     sync_api.expect(tab.page.locator("#answers .hit")).to_have_count(1)
+    tab.page.reload()
+    sync_api.expect(tab.page.locator("#answers .hit")).to_have_count(1)
+    assert tab.page.input_value("#namespace") == "zoo"
+    tab.page.fill("#namespace", "")
+    sync_api.expect(tab.page.locator("#answers .hit")).to_have_count(2)
+
+
+def test_a_namespace_is_completed_or_refused_in_words(tab: Tab) -> None:
+    page = tab.page
+    tab.find("lion")
+    page.fill("#namespace", "VAU")
+    page.keyboard.press("Enter")
+    sync_api.expect(page.locator("#answers .hit")).to_have_count(1)
+    assert page.input_value("#namespace") == "vault"
+    page.fill("#namespace", "a")
+    page.keyboard.press("Enter")
+    says(page, "#trouble", "3 namespaces with “a”")
+    page.click("nav >> text=Catalogue")
+    page.fill("#tools-namespace", "nowhere")
+    page.keyboard.press("Enter")
+    says(page, "#tools-trouble", "no namespace with “nowhere”")
+    page.fill("#tools-namespace", "zoo")
+    says(page, "#tools-title", "1 of 1")
+    assert not page.is_visible("#tools-trouble")
+
+
+def test_ten_thousand_namespaces_do_not_stop_the_page(chromium: Any, server: Server) -> None:
+    server.scout.add([Tool(f"space{number}", "ping", "Pings a lion.") for number in range(10_000)])
+    tab = Tab(chromium, server.url)
+    tab.find("lion")
+    tab.page.fill("#namespace", "space99")
+    sync_api.expect(tab.page.locator("#answers .hit")).to_have_count(1)
+    tab.page.click("nav >> text=Catalogue")
+    says(tab.page, "#tools-title", "50 of 10,005")
+    assert tab.page.locator("*").count() < 2_000
+    tab.context.close()
+    assert tab.wrong == []
 
 
 def test_scripts_in_a_catalogue_are_shown_as_text(tab: Tab) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,9 @@ def listing(folder: Path) -> dict[str, Any]:
     """Every file of rows as columns and cells, and the names of the plots; empty where there is no folder."""
     if not folder.is_dir():
         return {"folder": "", "files": [], "plots": []}
-    files = [_table(path) for path in sorted(folder.glob("*.jsonl"))]
+    files = [table for path in sorted(folder.glob("*.jsonl")) for table in _tables(path)]
     plots = sorted(path.name for path in folder.glob("*.svg"))
-    return {"folder": folder.name, "files": [file for file in files if file["rows"]], "plots": plots}
+    return {"folder": folder.name, "files": files, "plots": plots}
 
 
 def plot(folder: Path, name: str) -> bytes | None:
@@ -40,13 +41,21 @@ def plot(folder: Path, name: str) -> bytes | None:
     return found[name].read_bytes() if name in found and found[name].stat().st_size <= MAX_FILE_BYTES else None
 
 
-def _table(path: Path) -> dict[str, Any]:
-    rows = [_flat(record) for record in _records(path)]
+def _tables(path: Path) -> list[dict[str, Any]]:
+    """The rows of a file; what something scored and what something took have no column in common, so not one table."""
+    records = _records(path)
+    scored, took = ([r for r in records if ("bench" in r) == bench] for bench in (False, True))
+    names = (path.stem, f"{path.stem}: bench" if scored else path.stem)
+    return [_table(name, map(_flat, of)) for name, of in zip(names, (scored, took), strict=True) if of]
+
+
+def _table(name: str, flat: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    rows = list(flat)
     columns = list(dict.fromkeys(column for row in rows for column in row))
     ends: list[str] = [column for column in ("ms", "date", "commit") if column in columns]
     columns = [column for column in columns if column not in ends] + ends
     kept = [c for c in columns if any(row.get(c) not in (None, "") for row in rows)]
-    return {"name": path.stem, "columns": kept, "rows": [[row.get(column) for column in kept] for row in rows]}
+    return {"name": name, "columns": kept, "rows": [[row.get(column) for column in kept] for row in rows]}
 
 
 def _records(path: Path) -> list[dict[str, Any]]:
@@ -73,9 +82,10 @@ def _flat(record: dict[str, Any]) -> dict[str, Any]:
     metrics, values = record.get("metrics"), record.get("values")
     if isinstance(metrics, dict):
         wanted = {key: label for key, label in _METRICS.items() if key in metrics}
-        if not wanted:
-            wanted = {key: key for key in list(metrics)[:_MOST_OTHERS]}
         row |= {label: _percent(metrics[key]) for key, label in wanted.items()}
+        # Others may be no shares at all, as perplexity is none: they stay as they were measured.
+        if not wanted:
+            row |= {key: _cell(metrics[key]) for key in list(metrics)[:_MOST_OTHERS]}
     if isinstance(values, dict):
         row |= {str(key): _cell(value) for key, value in values.items()}
     timing = record.get("timing")

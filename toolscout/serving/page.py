@@ -32,7 +32,9 @@ from toolscout.tool import Tool
 
 FILES = {
     "page.css": "text/css",
-    **dict.fromkeys(("page.js", "dom.js", "tool.js", "find.js", "catalogue.js", "results.js"), "text/javascript"),
+    **dict.fromkeys(
+        ("page.js", "dom.js", "tool.js", "find.js", "namespaces.js", "catalogue.js", "results.js"), "text/javascript"
+    ),
     "icon.svg": "image/svg+xml",
 }
 # Nothing from elsewhere, nothing inline, and no text can become HTML even by mistake.
@@ -50,6 +52,7 @@ HEADERS = {
 }
 MAX_COUNT = 100
 MAX_LISTED = 200
+MAX_SUGGESTED = 50
 # Up to so many tools what all of them would cost is counted, beyond it is reckoned from as many.
 COUNTED_TOOLS = 1_000
 _SEARCHING = (2, 24, 30.0)  # threads, how many may wait for them, seconds
@@ -79,6 +82,7 @@ def routes(
         "state": page.state,
         "tokens": page.tokens,
         "tools": page.tools,
+        "namespaces": page.namespaces,
         "sources": page.sources,
         "results": page.results,
         "results/{name}": page.plot,
@@ -111,7 +115,7 @@ class _Page:
             "caller": {"name": caller.name, "admin": caller.admin},
             "tools": self._access.count(caller),
             "version": self._access.version(caller),
-            "namespaces": self._access.namespaces(caller),
+            "namespaces": len(self._access.namespaces(caller)),
             "words_only": self._scout.words_only() if caller.allowed is None else 0,
             "retrievers": list(self._doors),
             "formats": list(wire.FORMATS),
@@ -131,7 +135,7 @@ class _Page:
         if namespace is not None:
             # Only those there are: what is remembered for each must not grow with what is asked.
             if not isinstance(namespace, str) or namespace not in self._access.namespaces(caller):
-                raise BadRequest("there is no such namespace; the state of this server lists them")
+                raise BadRequest("there is no such namespace; the catalogue lists them")
             caller = replace(caller, allowed=narrowed(caller.allowed, namespace))
         if not isinstance(request, str):
             raise BadRequest("request must be text: what should be done")
@@ -194,6 +198,13 @@ class _Page:
         ids = [i for i in self._ids(caller, namespace) if find in i.lower()]
         listed = _present(self._access, caller, ids[offset : offset + min(limit, MAX_LISTED)])
         return {"total": len(ids), "tools": [tool_shape(tool) for tool in listed]}
+
+    def namespaces(self, caller: Caller, given: _Values) -> dict[str, Any]:
+        """Those with a text in their name, the nearest to it first: a catalogue may have tens of thousands."""
+        find, counts = given.get("find", "").lower(), self._access.namespaces(caller)
+        found = [name for name in counts if find in name.lower()]
+        found.sort(key=lambda name: (name.lower() != find, not name.lower().startswith(find), name))
+        return {"total": len(found), "namespaces": {name: counts[name] for name in found[:MAX_SUGGESTED]}}
 
     def feedback(self, caller: Caller, given: _Values) -> dict[str, Any]:
         used, rejected = given.get("used", []), given.get("rejected", [])

@@ -1,5 +1,6 @@
 // The view of the catalogue: where tools came from, how fresh they are, more of them by address or by file.
 import {ago, el, fetched, later, make, number, plural, sent, show} from "./dom.js";
+import * as namespaces from "./namespaces.js";
 import {toolItem} from "./tool.js";
 
 const PAGE = 50, MOST = 20000000;
@@ -9,9 +10,6 @@ export async function draw(state) {
   el("catalogue-about").textContent = `${plural(state.tools, "tool")} · version ${number(state.version)}`
     + (state.words_only ? ` · ${plural(state.words_only, "tool")} being embedded, found by words until then` : "");
   el("add").hidden = !state.caller.admin;
-  const select = el("tools-namespace"), chosen = select.value;
-  select.replaceChildren(select.options[0], ...Object.entries(state.namespaces).map(([name, count]) => make("option", {value: name}, `${name} (${number(count)})`)));
-  if (chosen in state.namespaces) select.value = chosen;
   if (state.caller.admin) await sources();
   if (version !== state.version) {
     version = state.version;
@@ -34,7 +32,7 @@ async function sources() {
 async function list(again) {
   const mine = ++drawing;
   offset = again ? 0 : offset;
-  const wanted = new URLSearchParams({offset, limit: PAGE, namespace: el("tools-namespace").value, find: el("tools-find").value.trim()});
+  const wanted = new URLSearchParams({offset, limit: PAGE, namespace: namespaces.chosen("tools-namespace"), find: el("tools-find").value.trim()});
   const {tools, total} = await fetched("tools?" + wanted);
   if (mine !== drawing) return;
   const items = tools.map(tool => toolItem(tool));
@@ -77,7 +75,7 @@ export function listen(refresh) {
   changed = refresh;
   const again = later(160, () => list(true).catch(trouble));
   el("tools-find").addEventListener("input", () => again());
-  el("tools-namespace").addEventListener("change", () => again.now());
+  namespaces.listen("tools-namespace", () => { show(el("tools-trouble"), ""); again.now(); }, told => show(el("tools-trouble"), told));
   el("tools-more").addEventListener("click", () => list(false).catch(trouble));
   el("add").addEventListener("submit", async event => {
     event.preventDefault();

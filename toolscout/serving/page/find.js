@@ -1,5 +1,6 @@
 // The view that finds: a request, the verdict, ranked tools and why, and what an agent would get.
 import {el, fetched, later, make, number, percent, plural, sent, show, symbol} from "./dom.js";
+import * as namespaces from "./namespaces.js";
 import {toolItem} from "./tool.js";
 
 const NAMES = {openai: "OpenAI Chat", "openai-responses": "OpenAI Responses", anthropic: "Anthropic", mcp: "MCP"};
@@ -14,9 +15,8 @@ export function prepare(fresh) {
   if (JSON.stringify(fresh) === JSON.stringify(state)) return;
   const moved = state && state.version !== fresh.version;
   state = fresh;
-  fill(el("namespace"), Object.keys(state.namespaces), name => `${name} (${number(state.namespaces[name])})`);
-  fill(el("first"), state.retrievers, name => name, true);
-  fill(el("second"), state.retrievers, name => name);
+  fill(el("first"), state.retrievers, true);
+  fill(el("second"), state.retrievers);
   el("second-label").hidden = state.retrievers.length < 2;
   welcome();
   if (!moved) return;
@@ -25,16 +25,16 @@ export function prepare(fresh) {
   if (asked && !el("answers").contains(document.activeElement)) find();
 }
 
-function fill(select, values, label, all = false) {
+function fill(select, values, all = false) {
   const chosen = select.value, kept = all ? [] : [select.options[0]];
-  select.replaceChildren(...kept, ...values.map(value => make("option", {value}, label(value))));
+  select.replaceChildren(...kept, ...values.map(value => make("option", {value}, value)));
   if (values.includes(chosen)) select.value = chosen;
 }
 
 function welcome() {
   el("welcome").hidden = Boolean(asked);
   el("welcome").replaceChildren(...(state.tools ? [
-    make("p", {}, make("strong", {}, `${plural(state.tools, "tool")} in ${plural(Object.keys(state.namespaces).length, "namespace")}.`),
+    make("p", {}, make("strong", {}, `${plural(state.tools, "tool")} in ${plural(state.namespaces, "namespace")}.`),
       " Write a request as someone would say it, and see which few tools an agent would get, why, and what that saves."),
     make("p", {}, "Press ", make("kbd", {}, "?"), " for the keys."),
   ] : [
@@ -60,7 +60,7 @@ export async function find() {
   el("answers").classList.add("busy");
   try {
     const body = {request, k: Number(el("count").value), retrievers};
-    if (el("namespace").value) body.namespace = el("namespace").value;
+    if (namespaces.chosen("namespace")) body.namespace = namespaces.chosen("namespace");
     const {answers} = await sent("search", body, mine.signal);
     el("answers").classList.toggle("two", answers.length > 1);
     el("answers").replaceChildren(...answers.map((answer, at) => drawn(answer, answers[1 - at])));
@@ -80,7 +80,7 @@ const offered = answer => answer.tools.filter(tool => tool.offered).length;
 const heading = answer => (answer.verdict === "use" ? plural(offered(answer), "tool") + " to use" : SAYINGS[answer.verdict][0]);
 
 function address(request) {
-  const values = {q: request, in: el("namespace").value, k: el("count").value === "5" ? "" : el("count").value, with: el("second").value};
+  const values = {q: request, in: namespaces.chosen("namespace"), k: el("count").value === "5" ? "" : el("count").value, with: el("second").value};
   const kept = new URLSearchParams(Object.entries(values).filter(([, value]) => value));
   if (location.hash.startsWith("#find") || !location.hash) history.replaceState(null, "", "#find" + (kept.size ? "?" + kept : ""));
 }
@@ -181,7 +181,7 @@ function wire(answer) {
       tab.tabIndex = tab.dataset.format === format ? 0 : -1;
     });
     const parts = [tokens ? `${plural(tokens, "token")} for ${plural(offered(answer), "tool")}` : "No tools, no tokens"];
-    if (all?.tokens) parts.push(`; all would take ${all.exact ? "" : "about "}${number(all.tokens)}. `, make("b", {}, percent(1 - tokens / all.tokens, 1) + " saved"));
+    if (all?.tokens) parts.push(`; all would take ${all.exact ? "" : "about "}${number(all.tokens)}. `, make("b", {}, saving(1 - tokens / all.tokens) + " saved"));
     saved.replaceChildren(...parts);
     json.replaceChildren(...coloured(text));
   };
@@ -189,6 +189,9 @@ function wire(answer) {
   panel.draw();
   return panel;
 }
+
+// Rounded down: 100 % is saved only where nothing is sent.
+const saving = share => percent(Math.floor(1000 * share) / 1000, 1);
 
 /** Keys and texts of JSON in their colours; what is written stays exactly the text. */
 function coloured(text) {
@@ -226,10 +229,11 @@ export function compare() {
 
 export function begin(values) {
   el("request").value = values.get("q") || el("request").value;
-  for (const [id, key] of [["namespace", "in"], ["count", "k"], ["second", "with"]]) {
+  for (const [id, key] of [["count", "k"], ["second", "with"]]) {
     const wanted = values.get(key);
     if (wanted && [...el(id).options].some(option => option.value === wanted)) el(id).value = wanted;
   }
+  namespaces.choose("namespace", values.get("in") || "");
   if (el("request").value) find();
 }
 
@@ -237,5 +241,6 @@ export function listen() {
   const soon = later(160, find);
   el("request").addEventListener("input", () => soon());
   el("ask").addEventListener("submit", event => { event.preventDefault(); soon.now(); });
-  for (const id of ["namespace", "count", "first", "second"]) el(id).addEventListener("change", () => soon.now());
+  namespaces.listen("namespace", () => soon.now(), told => show(el("trouble"), told));
+  for (const id of ["count", "first", "second"]) el(id).addEventListener("change", () => soon.now());
 }

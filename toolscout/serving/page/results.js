@@ -38,21 +38,23 @@ function table() {
     const {at, down} = sorted, order = (a, b) => (typeof a === "number" && typeof b === "number" ? a - b : String(a ?? "").localeCompare(String(b ?? "")));
     rows = [...rows].sort((a, b) => (a[at] === null) - (b[at] === null) || (down ? -1 : 1) * order(a[at], b[at]));
   }
+  // A column that says nothing of these rows is left out: kinds of measurements share a file.
+  const seen = file.columns.map((_, at) => at).filter(at => rows.some(row => row[at] !== null && row[at] !== ""));
   const numeric = file.columns.map((_, at) => file.rows.every(row => row[at] === null || typeof row[at] === "number"));
-  const head = file.columns.map((name, at) => {
+  const head = seen.map(at => {
     const mine = sorted && sorted.file === file.name && sorted.at === at;
     return make("th", {scope: "col", class: numeric[at] ? "number" : "", "aria-sort": mine ? (sorted.down ? "descending" : "ascending") : null},
       make("button", {type: "button", onclick: () => {
         sorted = {file: file.name, at, down: mine ? !sorted.down : numeric[at]};
         table();
-        el("rows").querySelectorAll("th button")[at].focus();
-      }}, name));
+        el("rows").querySelectorAll("th button")[seen.indexOf(at)].focus();
+      }}, file.columns[at]));
   });
   // One digit after the point in every row of a column of percentages, so that the points stand under each other.
   const digits = file.columns.map((_, at) => (numeric[at] && file.rows.some(row => !Number.isInteger(row[at] ?? 0))
     && file.rows.every(row => Number.isInteger(Math.round((row[at] ?? 0) * 1e6) / 1e5)) ? 1 : 0));
   const shown = (cell, at) => (typeof cell === "number" ? cell.toLocaleString("en", {minimumFractionDigits: digits[at], maximumFractionDigits: 6, useGrouping: "min2"}) : cell ?? "");
-  const body = rows.slice(0, MOST).map(row => make("tr", {}, ...row.map((cell, at) => make("td", {class: numeric[at] ? "number" : ""}, shown(cell, at)))));
+  const body = rows.slice(0, MOST).map(row => make("tr", {}, ...seen.map(at => make("td", {class: numeric[at] ? "number" : ""}, shown(row[at], at)))));
   const rest = rows.length > MOST ? make("p", {class: "quiet"}, `${number(rows.length - MOST)} more; filter to see them.`) : null;
   el("rows").replaceChildren(make("table", {}, make("thead", {}, make("tr", {}, ...head)), make("tbody", {}, ...body)), ...(rest ? [rest] : []));
 }
