@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import threading
 from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -222,6 +225,23 @@ def test_a_failed_add_is_shown_until_it_succeeds(client: TestClient) -> None:
     assert errors()["tea.yaml"]
     assert client.post("/page/add", json={"name": "tea.yaml", "text": SPEC}).status_code == 200
     assert errors()["tea.yaml"] is None
+
+
+def test_a_document_is_added_by_its_address(client: TestClient, tmp_path: Path) -> None:
+    (tmp_path / "tea.yaml").write_text(SPEC)
+    handler = partial(SimpleHTTPRequestHandler, directory=str(tmp_path))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as site:
+        threading.Thread(target=site.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{site.server_address[1]}/tea.yaml"
+        added = client.post("/page/add", json={"url": url}).json()
+        missing = client.post("/page/add", json={"url": url.replace("tea", "coffee")})
+        site.shutdown()
+    assert added == {"added": 1, "changed": 0, "unchanged": 0, "problems": []}
+    assert missing.status_code == 422
+    assert search(client, "brew tea")["tools"][0]["name"] == "brew_tea"
+    listed = {one["source"]: one for one in client.get("/page/sources").json()["sources"]}
+    assert (listed[url]["tools"], listed[url]["error"]) == (1, None)
+    assert "404" in listed[url.replace("tea", "coffee")]["error"]
 
 
 @pytest.mark.parametrize("url", ["touch owned", "file:///etc/passwd", "mcp:touch owned", "os:system", ""])
