@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -140,6 +142,15 @@ def test_the_command_refuses_what_it_cannot_serve(tmp_path: Path) -> None:
         assert said in done.output
 
 
+def test_an_address_that_is_taken_is_refused(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        place = f"127.0.0.1:{taken.getsockname()[1]}"
+        words = ["--store", str(tmp_path / "t.db"), "mcp", "--retriever", "bm25", "--http", place]
+        done = CliRunner().invoke(app, words)
+    assert done.exit_code == 2
+    assert "in use; give another with --http" in " ".join(done.output.split())
+
+
 def test_a_changed_description_waits_for_approval(tmp_path: Path) -> None:
     store = tmp_path / "t.db"
     runner = CliRunner()
@@ -220,6 +231,62 @@ def test_a_config_names_servers_services_and_functions(tmp_path: Path, monkeypat
             parse_config(wrong, "it")
     with pytest.raises(BadSource, match="does not exist"):
         read_config(tmp_path / "no.json")
+
+
+def test_a_config_as_editors_write_it(tmp_path: Path) -> None:
+    folder = tmp_path / "shop" / ".vscode"
+    folder.mkdir(parents=True)
+    (folder / "secrets.env").write_text('# keys\nexport TOKEN="a=b"\nPLAIN = x\n\nOURS=file\n')
+    (folder / "mcp.json").write_text(
+        """{
+  // what the editor may be told
+  "inputs": [],
+  "servers": {
+    "docs": {"type": "http", "url": "https://docs.example/mcp" /* no comment: // */},
+    "code": {
+      "command": "${userHome}/bin/code", "args": ["${workspaceFolder}", "a, ]", "// b"], "disabled": false,
+      "envFile": "${workspaceFolder}/.vscode/secrets.env", "env": {"OURS": "here"},
+    },
+    "lost": {"command": "x", "envFile": "${workspaceFolder}/no.env"},
+  },
+}"""
+    )
+    found = read_config(folder / "mcp.json")
+    docs, code, lost = found.servers
+    assert docs.url == "https://docs.example/mcp"
+    assert code.command == (str(Path.home() / "bin" / "code"), str(tmp_path / "shop"), "a, ]", "// b")
+    assert code.env == {"TOKEN": "a=b", "PLAIN": "x", "OURS": "here"}
+    assert lost.env == {}
+    assert len(found.problems) == 1
+    assert "no.env" in found.problems[0]
+    (folder / "mcp.json").write_text('{\n// one\n"servers": {"a" 5}}')
+    with pytest.raises(BadSource, match="line 3"):
+        read_config(folder / "mcp.json")
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ({"mcpServer": {"a": {"command": "x"}}}, "'mcpServer' is not known and not used; write 'mcpServers'"),
+        ({"mcpServers": {"a": {"command": "x", "agrs": []}}}, "mcpServers a: 'agrs' .* write 'args'"),
+        ({"servers": {"a": {"comand": "x"}, "b": {"command": "y"}}}, "servers a: 'comand' .* write 'command'"),
+        ({"openapi": {"s": {"source": "x", "base_url": "y"}}}, "'base_url' .* write 'baseUrl'"),
+        ({"mcpServers": 5, "functions": {}}, "'mcpServers' must be an object of names, got int"),
+        ({"mcpServers": {}, "opneapi": {"s": "x"}}, "'opneapi' .* write 'openapi'"),
+    ],
+)
+def test_a_misspelt_config_says_so(document: dict[str, Any], said: str) -> None:
+    try:
+        problems = parse_config(document, "it").problems
+    except BadSource as error:
+        problems = (str(error),)
+    assert re.search(said, "\n".join(problems))
+
+
+def test_what_other_clients_keep_in_the_file_is_their_own_matter() -> None:
+    entry = {"command": "x", "autoApprove": [], "enabled": True, "timeout": 5, "description": "d", "name": "n"}
+    document = {"mcpServers": {"a": entry}, "theme": "dark", "globalShortcut": "", "inputs": []}
+    assert parse_config(document, "it").problems == ()
 
 
 def test_openapi_services_and_broken_sources(tmp_path: Path) -> None:

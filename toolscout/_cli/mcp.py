@@ -88,6 +88,7 @@ def mcp(
             run(mcp_transports.run_stdio, gateway)
         else:
             mcp_transports.check_binding(gateway, served)
+            mcp_transports.check_free(served)
             shown = f"[{host}]" if ":" in host else host
             output.note(f"MCP at http://{shown}:{port}{mcp_transports.PATH}; stop with Ctrl-C", label="serving")
             run(mcp_transports.run_http, gateway, served)

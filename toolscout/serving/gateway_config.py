@@ -11,8 +11,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,13 @@ from toolscout.errors import BadSource
 from toolscout.tool import clean_text
 
 _SOURCES = ("openapi", "functions")
+_SERVERS = ("mcpServers", "servers")
+_SERVER_KEYS = ("command", "args", "env", "envFile", "cwd", "url", "headers", "type", "disabled")
+_SOURCE_KEYS = ("source", "baseUrl", "headers")
+# VS Code and Cursor allow comments and a comma after the last entry. Texts are matched first, to be left alone.
+_COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
+_LAST_COMMA = re.compile(r'("(?:\\.|[^"\\])*")|,(?=\s*[}\]])', re.DOTALL)
+_WORKSPACES = (".vscode", ".cursor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +60,26 @@ def read_config(path: Path) -> GatewayConfig:
     """The file's servers and sources; a half described one is a problem, and the others are taken."""
     if not path.is_file():
         raise BadSource(f"{path} does not exist; give the JSON file with mcpServers that your MCP client uses")
-    return parse_config(parse_json(read_text(path), str(path)), str(path), path.resolve())
+    return parse_config(parse_json(without_comments(read_text(path)), str(path)), str(path), path.resolve())
+
+
+def without_comments(text: str) -> str:
+    """JSON as editors allow it, as plain JSON; every line stays where it is."""
+    text = _COMMENT.sub(lambda match: match[1] or re.sub(r"[^\n]", " ", match[0]), text)
+    return _LAST_COMMA.sub(lambda match: match[1] or " ", text)
 
 
 def parse_config(document: Any, where: str, place: Path | None = None) -> GatewayConfig:
     """A document as read_config reads it from a file; `place` is what relative paths stand beside."""
     options = ReadOptions(keep_going=True)
     known = isinstance(document, Mapping) and any(isinstance(document.get(key), Mapping) for key in _SOURCES)
+    mistakes = _mistakes(document)
     if not known and not has_servers(document):
-        raise BadSource(f"{where} names no MCP servers; an object 'mcpServers', 'openapi' or 'functions' is needed")
+        needed = "an object 'mcpServers', 'openapi' or 'functions' is needed"
+        raise BadSource("; ".join([f"{where} names no MCP servers; {needed}", *mistakes]))
+    for mistake in mistakes:
+        options.problem(BadSource(f"{where}: {mistake}"))
+    document = _filled(document, _variables(place), options)
     servers = config_servers(document, where, options) if has_servers(document) else []
     sources: list[Source] = []
     for kind in _SOURCES:
@@ -70,6 +91,75 @@ def parse_config(document: Any, where: str, place: Path | None = None) -> Gatewa
                 options.problem(BadSource(f"{where}: {kind} {name}: {error}"))
     servers, sources = _named_once(servers, sources, where, options)
     return GatewayConfig(tuple(servers), tuple(sources), str(place or where), tuple(options.problems))
+
+
+def _mistakes(document: Any) -> list[str]:
+    """What is written where nothing reads it: a misspelt key would otherwise be passed over in silence."""
+    if not isinstance(document, Mapping):
+        return []
+    found = [_unknown(key, right) for key, right in _misspelt(document, (*_SERVERS, *_SOURCES))]
+    for section in (*_SERVERS, *_SOURCES):
+        entries = document.get(section, {})
+        if not isinstance(entries, Mapping):
+            found.append(f"{section!r} must be an object of names, got {type(entries).__name__}")
+            continue
+        keys = _SERVER_KEYS if section in _SERVERS else _SOURCE_KEYS
+        for name, entry in entries.items():
+            if isinstance(entry, Mapping):
+                found += [f"{section} {name}: {_unknown(key, right)}" for key, right in _misspelt(entry, keys)]
+    return found
+
+
+def _unknown(key: str, right: str) -> str:
+    return f"{clean_text(key)[:80]!r} is not known and not used; write {right!r}, if that is meant"
+
+
+def _misspelt(entry: Mapping[str, Any], known: Iterable[str]) -> list[tuple[str, str]]:
+    """The keys that look like one that could be there. Others belong to some client and are its own matter."""
+    free = {key.lower(): key for key in known if key not in entry}
+    near = {key: get_close_matches(key.lower(), free, 1, 0.75) for key in entry if key not in known}
+    return [(key, free[match[0]]) for key, match in near.items() if match]
+
+
+def _variables(place: Path | None) -> dict[str, str]:
+    """What VS Code and Cursor fill in themselves."""
+    found = {"userHome": str(Path.home()), "pathSeparator": os.sep, "/": os.sep}
+    if place is not None and place.parent.name in _WORKSPACES:
+        workspace = place.parent.parent
+        found |= {"workspaceFolder": str(workspace), "workspaceFolderBasename": workspace.name}
+    return found
+
+
+def _filled(value: Any, variables: Mapping[str, str], options: ReadOptions) -> Any:
+    """The document with the editors' variables filled in, and each `envFile` read into its `env`."""
+    if isinstance(value, str):
+        for name, text in variables.items():
+            value = value.replace(f"${{{name}}}", text)
+        return value
+    if isinstance(value, list):
+        return [_filled(item, variables, options) for item in value]
+    if not isinstance(value, Mapping):
+        return value
+    filled = {key: _filled(item, variables, options) for key, item in value.items()}
+    if isinstance(filled.get("envFile"), str) and isinstance(filled.get("env", {}), dict):
+        try:
+            lines = read_text(Path(expanded(filled["envFile"], options))).splitlines()
+        except (BadSource, OSError) as error:
+            options.problem(BadSource(f"envFile: {error}; its server is started without it"))
+        else:
+            filled["env"] = {**_assignments(lines), **filled.get("env", {})}
+    return filled
+
+
+def _assignments(lines: Iterable[str]) -> dict[str, str]:
+    pairs = (line.strip().removeprefix("export ").partition("=") for line in lines if not line.lstrip().startswith("#"))
+    found = {}
+    for name, equals, text in pairs:
+        text = text.strip()
+        quoted = len(text) > 1 and text[0] in "\"'" and text[-1] == text[0]
+        if name.strip() and equals:
+            found[name.strip()] = text[1:-1] if quoted else text
+    return found
 
 
 def _source(kind: str, name: str, entry: Any, options: ReadOptions, place: Path | None) -> Source:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from typing import Any
 
 from toolscout.catalogue._mcp_client import Tap
-from toolscout.errors import MissingExtra, ToolscoutError, Unauthorized
+from toolscout.errors import BadRequest, MissingExtra, ToolscoutError, Unauthorized
 
 try:
     import anyio
@@ -35,6 +36,15 @@ _DRAIN = 5
 
 async def run_stdio(gateway: Gateway) -> None:
     """Serve the one client that holds our standard input and output, until it closes them or sends SIGTERM."""
+    try:
+        await _run_stdio(gateway)
+    except* (BrokenPipeError, anyio.BrokenResourceError, anyio.ClosedResourceError):
+        # The client went while it was being answered, which is an end as good as any. What is still unwritten must
+        # not be tried again when the interpreter ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+
+
+async def _run_stdio(gateway: Gateway) -> None:
     signalled: list[int] = []
     async with stdio_server() as (incoming, outgoing):
         async with anyio.create_task_group() as tasks:
@@ -137,3 +147,13 @@ def check_binding(gateway: Gateway, options: ServeOptions) -> None:
         raise Unauthorized(
             f"others can reach {options.host}, and there are no keys; make one first with: toolscout keys add NAME"
         )
+
+
+def check_free(options: ServeOptions) -> None:
+    """Say so where the address cannot be listened at, before anything is started."""
+    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+    try:
+        socket.create_server((options.host, options.port), family=family).close()
+    except OSError as error:
+        place, why = f"{options.host} port {options.port}", (error.strerror or str(error)).partition(" (")[0]
+        raise BadRequest(f"cannot listen at {place}: {why}; give another with --http") from None
