@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import subprocess
 import sys
 import time
 from contextlib import suppress
@@ -246,6 +247,73 @@ def test_a_flood_is_answered(tmp_path: Path) -> None:
                 assert names(await found(client, "letters in the mailbox"))
 
     anyio.run(main)
+
+
+SLOW = 'import time\n\ndef slow(n: int) -> int:\n    """Wait long."""\n    time.sleep(60)\n    return n\n'
+
+
+def test_functions_that_do_not_end_keep_no_one_waiting(tmp_path: Path) -> None:
+    (tmp_path / "slow_here.py").write_text(SLOW)
+    document = {"functions": {"toys": str(tmp_path / "slow_here.py")}}
+
+    async def main() -> None:
+        async with (
+            gateway(tmp_path / "t.db", document, backend=replace(QUICK, timeout=30)) as made,
+            serving(make_app(made, ServeOptions())) as url,
+            Client(url) as client,
+            anyio.create_task_group() as tasks,
+        ):
+            for number in range(50):
+                tasks.start_soon(called, client, "toys/slow", {"n": number})
+            await soon(lambda: made.backends._calling.statistics().tasks_waiting, 10)
+            with anyio.fail_after(5):
+                async with Client(url) as other:
+                    assert names(await found(other, "wait long")) == ["toys/slow"]
+            tasks.cancel_scope.cancel()
+
+    anyio.run(main)
+
+
+@pytest.mark.parametrize(("name", "arguments"), [("toys/slow", {"n": 1}), ("mail/sleep", {"seconds": 60})])
+def test_a_client_that_goes_during_a_call(tmp_path: Path, name: str, arguments: dict[str, Any]) -> None:
+    (tmp_path / "slow_here.py").write_text(SLOW)
+    document = {"functions": {"toys": "slow_here.py"}, "mcpServers": {"mail": command("mail")}}
+    (tmp_path / "c.json").write_text(json.dumps(document))
+    words = ["--store", str(tmp_path / "t.db"), "mcp", "--config", str(tmp_path / "c.json"), "--retriever", "bm25"]
+    about = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+    call = {"name": "call_tool", "arguments": {"name": name, "arguments": arguments}}
+    with subprocess.Popen(
+        [sys.executable, "-m", "toolscout", *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as process:
+        assert process.stdin and process.stdout and process.stderr  # noqa: PT018
+        for number, method, params in ((1, "initialize", about), (2, "tools/list", {}), (3, "tools/call", call)):
+            message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
+            process.stdin.write(json.dumps(message).encode() + b"\n")
+            process.stdin.flush()
+            if number < 3:
+                process.stdout.readline()
+        time.sleep(0.5)
+        process.stdout.close()
+        process.stdin.close()
+        assert process.wait(10) == 0
+        assert process.stderr.read() == b""
+
+
+def test_a_pin_that_names_no_tool_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        options = GatewayOptions(pins=("raw/alpha", "raw/alhpa"))
+        document = {"mcpServers": {"raw": {"command": sys.executable, "args": [str(RAW), "one"]}}}
+        async with gateway(tmp_path / "t.db", document, options=options) as made, Client(made.server) as client:
+            for _ in range(2):
+                await client.list_tools()
+
+    anyio.run(main)
+    assert [line for line in caplog.messages if "--pin" in line] == [
+        "--pin raw/alhpa: there is no such tool now; give its id, namespace/name"
+    ]
 
 
 def test_a_backend_that_never_answers_and_one_that_never_starts(

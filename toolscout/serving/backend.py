@@ -138,7 +138,8 @@ class Backend:
             try:
                 path = server.env.get("PATH")
                 if server.command and not server.cwd and shutil.which(server.command[0], path=path) is None:
-                    raise BadSource(f"cannot be started: there is no command {server.command[0]!r}")
+                    missing = f"there is no command {server.command[0]!r}"
+                    raise BadSource(f"cannot be started: {missing}; install it, or give its full path in the config")
                 await self._connection(errors, refusals)
                 return "ended", quoted(errors)
             except TimeoutError:

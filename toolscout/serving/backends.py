@@ -6,12 +6,14 @@ every search, and fail with a clear error when they are called.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from toolscout import catalogue
 from toolscout.calling import CallOptions, OriginCaller
@@ -33,6 +35,8 @@ except ImportError:
 __all__ = ["BackendDown", "BackendOptions", "Backends"]
 
 _log = logging.getLogger("toolscout.gateway")
+_T = TypeVar("_T")
+_CALLS = 32
 _MARK = "gateway"  # in an origin's details: the config that brought the tool
 
 
@@ -68,6 +72,7 @@ class Backends:
             targets={name: source.base_url for name, source in named.items() if source.base_url},
         )
         self._elsewhere = OriginCaller(calls)
+        self._calling = anyio.CapacityLimiter(_CALLS)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Backends]:
@@ -103,7 +108,7 @@ class Backends:
         def run() -> Any:
             return self._elsewhere.call([(tool, arguments)])[0]
 
-        result = await anyio.to_thread.run_sync(run, abandon_on_cancel=True)
+        result = await _aside(run, self._calling)
         text = result.content if result.ok else "\n".join(filter(None, [result.error, result.content]))
         return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=not result.ok)
 
@@ -180,6 +185,31 @@ class Backends:
                 seen = stamp
                 for name, tools in list(self._latest.items()):
                     await self._put(name, tools)
+
+
+async def _aside(work: Callable[[], _T], limiter: anyio.CapacityLimiter) -> _T:
+    """Do it in a thread of its own, which keeps neither the other threads' work waiting nor the process from ending.
+
+    Where this is cancelled the thread is left to itself, and counts until it ends.
+    """
+    results: list[_T] = []
+    ended, loop, borrower = anyio.Event(), asyncio.get_running_loop(), object()
+
+    def end() -> None:
+        limiter.release_on_behalf_of(borrower)
+        ended.set()
+
+    def run() -> None:
+        try:
+            results.append(work())
+        finally:
+            with suppress(RuntimeError):  # the gateway ended before
+                loop.call_soon_threadsafe(end)
+
+    await limiter.acquire_on_behalf_of(borrower)
+    threading.Thread(target=run, name="toolscout-gateway-call", daemon=True).start()
+    await ended.wait()
+    return results[0]
 
 
 def _marked(tool: Tool, origin: str) -> Tool:

@@ -137,6 +137,7 @@ class Gateway:
         self._shown: dict[str, tuple[str | None, dict[str, types.Tool]]] = {}
         self._showing = threading.Lock()
         self._connections: dict[int, Any] = {}
+        self._unchecked = self.options.pins
         backends.changed = self._catalogue_changed
         self.server: Server[Any] = _Server(
             "toolscout",
@@ -149,6 +150,7 @@ class Gateway:
 
     async def _list_tools(self, ctx: Any, _: Any) -> types.ListToolsResult:
         await self.backends.ready(self.options.start)
+        await anyio.to_thread.run_sync(self._check_pins)
         if ctx.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS:
             self._remember(ctx.session)
         key = self._key(ctx)
@@ -272,6 +274,13 @@ class Gateway:
             self._shown.pop(next(iter(self._shown)))
         self._shown[caller.name] = (key, {**kept, **current})
         return self._shown[caller.name][1]
+
+    def _check_pins(self) -> None:
+        """Say once which pins name no tool: a misspelt one would be missing without a word."""
+        unchecked, self._unchecked = self._unchecked, ()
+        for pin in unchecked:
+            if pin not in self.backends.scout.store.ids(pin.partition("/")[0]):
+                _log.warning("--pin %s: there is no such tool now; give its id, namespace/name", clean_text(pin)[:200])
 
     def _tool_id(self, caller: Caller, name: str) -> str:
         """The id behind a name: an id itself, or the name under which a tool is or could be listed."""
