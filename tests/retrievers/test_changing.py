@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,11 +15,16 @@ from hypothesis import strategies as st
 
 from tests.toys import WORDS, HashedWords, catalogue
 from toolscout.answer import Allowed
-from toolscout.retrievers import _scratch, bm25
+from toolscout.errors import DiskFull
+from toolscout.retrievers import _rows, _scratch, _word_files, bm25
+from toolscout.retrievers._names import Names
+from toolscout.retrievers._rows import Rows
 from toolscout.retrievers._spelling import Known, edits
+from toolscout.retrievers._word_files import Fields, WordFiles
 from toolscout.retrievers.base import Retriever
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.dense import Dense
+from toolscout.tool import Tool
 
 
 @pytest.fixture
@@ -88,7 +95,7 @@ def test_searches_go_on_while_tools_come_and_go(kind: str) -> None:
 
 
 def test_many_tools_and_few_go_through_writers_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bm25, "_MANY", 20)
+    monkeypatch.setattr(_word_files, "_MANY", 20)
     tools = catalogue(60)
     retriever = Bm25()
     for few in (tools[:5], tools[5:40], tools[40:45], tools[45:]):
@@ -169,3 +176,81 @@ def test_without_room_in_memory_a_disk_will_do(memory: Path, monkeypatch: pytest
     assert Path(_scratch.scratch_folder(owner, "test")).parent != memory
     monkeypatch.setattr(_scratch, "_MEMORY", memory / "absent")
     assert Path(_scratch.scratch_folder(owner, "test")).is_dir()
+
+
+@pytest.mark.parametrize("request_", ["create_issue", "please use create_issue now"])
+def test_a_tool_that_goes_while_its_name_is_looked_up_is_not_remembered(
+    request_: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool, other = Tool("github", "create_issue", "Opens an issue."), Tool("github", "close_issue", "Ends an issue.")
+    retriever = Bm25()
+    retriever.add([tool, other])
+    look = Names._find
+
+    def slow(names: Names, request: str) -> dict[str, str]:
+        found = look(names, request)
+        monkeypatch.undo()
+        retriever.remove([tool.id])
+        return found
+
+    monkeypatch.setattr(Names, "_find", slow)
+    for _ in range(2):
+        assert tool.id not in {hit.tool_id for hit in retriever.search([request_], 5)[0]}
+
+
+def test_rows_that_come_while_those_allowed_are_worked_out_are_seen_by_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows, allowed = Rows(["a/one"]), Allowed.of(namespaces=["a"])
+    sort = np.sort
+
+    def slow(given: Any) -> Any:
+        monkeypatch.undo()
+        rows.add("a/two")
+        return sort(given)
+
+    monkeypatch.setattr(_rows.np, "sort", slow)
+    rows.allowed(allowed)
+    assert rows.allowed(allowed).tolist() == [0, 1]
+
+
+@pytest.fixture
+def room(memory: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
+    """Whether there is room in memory and on disk."""
+    left = {"memory": True, "disk": True}
+    commit = WordFiles._commit
+
+    def written(files: WordFiles, documents: Callable[[], Iterable[Fields]], count: int, dead: Sequence[int]) -> None:
+        if not left["memory" if _scratch.in_memory(files._folder) else "disk"]:
+            raise ValueError("No space left on device")
+        commit(files, documents, count, dead)
+
+    monkeypatch.setattr(WordFiles, "_commit", written)
+    return left
+
+
+def test_a_word_index_goes_on_on_disk_once_memory_is_full(memory: Path, room: dict[str, bool]) -> None:
+    tools = catalogue(60)
+    retriever = Bm25()
+    retriever.add(tools[:40])
+    retriever.remove([tools[0].id])
+    room["memory"] = False
+    retriever.add(tools[38:])
+    assert not list(memory.iterdir())
+    retriever.remove([tools[1].id])
+    assert {hit.tool_id for hit in retriever.search([" ".join(WORDS)], 60)[0]} == {tool.id for tool in tools[2:]}
+
+
+def test_a_word_index_without_any_room_says_so_and_takes_it_in_later(memory: Path, room: dict[str, bool]) -> None:
+    tools = catalogue(60)
+    retriever = Bm25()
+    retriever.add(tools[:40])
+    room.update(memory=False, disk=False)
+    for _ in range(2):
+        with pytest.raises(DiskFull, match="make room"):
+            retriever.add(tools[40:])
+    request = " ".join(WORDS)
+    assert {hit.tool_id for hit in retriever.search([request], 60)[0]} == {tool.id for tool in tools[:40]}
+    room["disk"] = True
+    retriever.add(tools[40:])
+    assert {hit.tool_id for hit in retriever.search([request], 60)[0]} == {tool.id for tool in tools}

@@ -34,8 +34,9 @@ class Names:
         self._of: dict[str, tuple[str, ...]] = {}
         # The last words of names: most texts end in none of them, and need not be looked at further.
         self._ends: Counter[str] = Counter()
-        # A request is looked at several times on its way; the tools it names are found once.
-        self._last: tuple[str, dict[str, str]] | None = None
+        # A request is looked at several times on its way; the tools it names are found once, until any comes or goes.
+        self._changes = 0
+        self._last: tuple[str, int, dict[str, str]] = ("", -1, {})
 
     @property
     def aliases(self) -> Mapping[str, Sequence[str]]:
@@ -44,7 +45,6 @@ class Names:
 
     def add(self, tool_id: str, aliases: Sequence[str] = ()) -> None:
         """Know a tool by its name and aliases. One that is known already must be removed first."""
-        self._last = None
         key = _key(name_of(tool_id))
         _insert(self._ids, key, tool_id)
         self._ends[_last_word(key)] += 1
@@ -52,10 +52,10 @@ class Names:
             self._of[tool_id] = tuple(aliases)
         for alias in aliases:
             _insert(self._aliases, _key(alias), tool_id)
+        self._changes += 1  # at the end: what another thread finds meanwhile is not kept
 
     def remove(self, tool_id: str) -> None:
         """Forget a tool."""
-        self._last = None
         key = _key(name_of(tool_id))
         _discard(self._ids, key, tool_id)
         self._ends[_last_word(key)] -= 1
@@ -63,13 +63,14 @@ class Names:
             del self._ends[_last_word(key)]
         for alias in self._of.pop(tool_id, ()):
             _discard(self._aliases, _key(alias), tool_id)
+        self._changes += 1
 
     def find(self, request: str) -> Mapping[str, str]:
         """The ids of the tools that the request names, each with the words that name it."""
-        last = self._last
-        if last is None or last[0] != request:
-            last = self._last = (request, self._find(request))
-        return last[1]
+        last, changes = self._last, self._changes
+        if last[0] != request or last[1] != changes:
+            last = self._last = (request, changes, self._find(request))
+        return last[2]
 
     def _find(self, request: str) -> dict[str, str]:
         found: dict[str, str] = {}

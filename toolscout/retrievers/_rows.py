@@ -21,7 +21,7 @@ class Rows:
         self.ids: list[str] = []
         self._row: dict[str, int] = {}
         self._namespaces: dict[str, set[int]] = {}
-        self._masks: OrderedDict[Allowed, NDArray[np.int64]] = OrderedDict()
+        self._masks: OrderedDict[Allowed, NDArray[np.int64]] = OrderedDict()  # another one with each change
         for tool_id in ids or ():
             if tool_id:
                 self.add(tool_id)
@@ -42,7 +42,7 @@ class Rows:
         self.ids.append(tool_id)
         self._row[tool_id] = row
         self._namespaces.setdefault(namespace_of(tool_id), set()).add(row)
-        self._masks.clear()
+        self._masks = OrderedDict()
         return row
 
     def remove(self, tool_id: str) -> int | None:
@@ -51,7 +51,7 @@ class Rows:
         if row is not None:
             self.ids[row] = ""
             self._namespaces[namespace_of(tool_id)].discard(row)
-            self._masks.clear()
+            self._masks = OrderedDict()
         return row
 
     def row(self, tool_id: str) -> int | None:
@@ -64,13 +64,15 @@ class Rows:
 
     def allowed(self, allowed: Allowed) -> NDArray[np.int64]:
         """The rows a caller may see, ascending; remembered until a tool comes or goes."""
-        cached = self._masks.get(allowed)
+        masks = self._masks  # taken first: what is worked out while another thread changes something is not kept
+        cached = masks.get(allowed)
         if cached is None:
-            rows = {self._row[tool_id] for tool_id in allowed.ids if tool_id in self._row}
+            known = map(self._row.get, allowed.ids)
+            rows = {row for row in known if row is not None}
             for namespace in allowed.namespaces:
                 rows |= self._namespaces.get(namespace, set())
             cached = np.sort(np.fromiter(rows, dtype=np.int64, count=len(rows)))
-            self._masks[allowed] = cached
-            if len(self._masks) > _CACHED_MASKS:
-                self._masks.popitem(last=False)
+            masks[allowed] = cached
+            if len(masks) > _CACHED_MASKS:
+                masks.popitem(last=False)
         return cached

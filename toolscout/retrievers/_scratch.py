@@ -17,9 +17,9 @@ _PREFIX = "toolscout-"
 _YOUNG_S = 60.0
 
 
-def scratch_folder(owner: object, kind: str) -> str:
-    """A folder that is gone when its owner is."""
-    home = _MEMORY if _roomy() else None
+def scratch_folder(owner: object, kind: str, memory: bool = True) -> str:
+    """A folder that is gone when its owner is; without `memory` among the temporary files, whatever room there is."""
+    home = _MEMORY if memory and _roomy() else None
     folder = tempfile.mkdtemp(prefix=f"{_PREFIX}{kind}-", dir=home)
     held = -1
     if home is not None:
@@ -27,6 +27,11 @@ def scratch_folder(owner: object, kind: str) -> str:
         held = _locked(Path(folder))
     weakref.finalize(owner, _remove, folder, held)
     return folder
+
+
+def in_memory(folder: str) -> bool:
+    """Whether a folder lies in memory, which may run out of room before the disk does."""
+    return Path(folder).parent == _MEMORY
 
 
 def _roomy() -> bool:

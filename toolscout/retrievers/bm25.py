@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-import shutil
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -19,8 +18,8 @@ from toolscout.answer import Allowed, ExactName, Example, Hit, MatchedWords, Rea
 from toolscout.errors import BadModel
 from toolscout.retrievers._names import EXACT_BONUS, Names
 from toolscout.retrievers._rows import Rows
-from toolscout.retrievers._scratch import scratch_folder
 from toolscout.retrievers._spelling import FUNCTION_WORDS, Vocabulary, correctable, edits
+from toolscout.retrievers._word_files import WordFiles
 from toolscout.retrievers.base import (
     Options,
     Pairs,
@@ -34,9 +33,6 @@ from toolscout.retrievers.base import (
 from toolscout.tool import Searchable, split_words
 
 _LONGEST_WORD = 40
-# Threads and bytes of the engine's writer: room for a large add in few segments, which search faster; and the least
-# there is for a few tools, since each commit makes room for all of it anew.
-_MANY, _MANY_WRITER, _FEW_WRITER = 1_000, (2, 120_000_000), (1, 15_000_000)
 # Beyond this many hits, asking the engine to filter is cheaper than filtering what it returns.
 _MOST_FETCHED = 5_000
 _WORDS_EXPLAINED = 6
@@ -94,6 +90,11 @@ def _idf(frequency: int, documents: int) -> float:
     return math.log(1 + (documents - min(frequency, documents) + 0.5) / (frequency + 0.5))
 
 
+def _fields(tool: Searchable, row: int) -> dict[str, Any]:
+    text, name = tool.document(), " ".join(split_words(tool.namespace) + split_words(tool.name))
+    return {"words": text, "stems": text, "names": name, "row": row}
+
+
 class Bm25:
     """Live lexical index. The engine's files lie in a private temporary folder for as long as the object lives."""
 
@@ -105,17 +106,10 @@ class Bm25:
         self._open(Rows(), Names())
 
     def _open(self, rows: Rows, names: Names, saved: Path | None = None) -> None:
-        self._folder = scratch_folder(self, "bm25")
-        if saved is not None:
-            shutil.copytree(saved, self._folder, dirs_exist_ok=True)
         self._schema = _schema()
         self._analyzers = {"words": _analyzer(stem=False), "stems": _analyzer(stem=True)}
-        self._index = tantivy.Index(self._schema, path=self._folder)
-        for name, analyzer in self._analyzers.items():
-            self._index.register_tokenizer(name, analyzer)
-        self._writer: Any = None
-        self._writer_kind = _FEW_WRITER
-        self._searcher = self._index.searcher()
+        self._files = WordFiles(self._schema, self._analyzers, saved)
+        self._searcher = self._files.searcher
         self._vocabulary = Vocabulary()
         self._stemmed: dict[str, list[str]] = {}
         self._stems: dict[int, frozenset[str]] = {}
@@ -135,14 +129,12 @@ class Bm25:
     def add(self, tools: Sequence[Searchable], vectors: Vectors | None = None) -> None:
         """Index documents; vectors are of no use here."""
         with self._lock:
-            writer = self._open_writer(_MANY_WRITER if len(tools) >= _MANY else _FEW_WRITER)
+            rows = []
             for tool in tools:
                 self._forget(tool.id)
-                text, name = tool.document(), " ".join(split_words(tool.namespace) + split_words(tool.name))
-                fields = {"words": text, "stems": text, "names": name, "row": self._rows.add(tool.id)}
-                writer.add_document(tantivy.Document.from_dict(fields, self._schema))
+                rows.append(self._rows.add(tool.id))
                 self._names.add(tool.id, tool.aliases)
-            self._commit(writer)
+            self._commit(tools, rows)
 
     def remove(self, ids: Sequence[str]) -> None:
         """Forget tools."""
@@ -150,7 +142,7 @@ class Bm25:
             for tool_id in ids:
                 self._forget(tool_id)
             if self._dead and (len(self._rows) < _LARGE or len(self._dead) > _DEAD_KEPT):
-                self._commit(self._open_writer())
+                self._commit()
 
     def learn(self, examples: Sequence[Example]) -> None:
         """Words learn nothing from feedback."""
@@ -211,11 +203,9 @@ class Bm25:
         """Write the engine's files, which never change once written, and the rows."""
         with self._lock:
             if self._dead:
-                self._commit(self._open_writer())
-            self._close_writer()
-            target = folder / "words"
+                self._commit()
             write_model(folder, self)
-            shutil.copytree(self._folder, target, dirs_exist_ok=True, ignore=shutil.ignore_patterns("*.lock"))
+            self._files.save(folder / "words")
             (folder / "rows.json").write_text(json.dumps({"ids": self._rows.ids, "aliases": self._names.aliases}))
 
     @classmethod
@@ -233,24 +223,9 @@ class Bm25:
             raise BadModel(f"the word index in {folder} cannot be read ({error}); build it again") from None
         return loaded
 
-    def _open_writer(self, kind: tuple[int, int] = _FEW_WRITER) -> Any:
-        if self._writer is None or self._writer_kind != kind:
-            self._close_writer()
-            threads, room = kind
-            self._writer, self._writer_kind = self._index.writer(room, threads), kind
-        return self._writer
-
-    def _close_writer(self) -> None:
-        if self._writer is not None:
-            self._writer.wait_merging_threads()
-            self._writer = None
-
-    def _commit(self, writer: Any) -> None:
-        for row in self._dead:
-            writer.delete_documents_by_query(tantivy.Query.term_query(self._schema, "row", row))
-        writer.commit()
-        self._index.reload()
-        self._searcher = self._index.searcher()
+    def _commit(self, tools: Sequence[Searchable] = (), rows: Sequence[int] = ()) -> None:
+        self._files.commit(lambda: map(_fields, tools, rows), len(tools), self._dead)
+        self._searcher = self._files.searcher
         self._dead = []  # only now: whoever counts them before taking the searcher asks for enough hits
         # Whether a word is known is asked of the index itself; the words of a large one to correct it to may be older.
         if len(self._rows) < _LARGE or time.monotonic() - self._vocabulary.since > _KNOWN_S:
@@ -280,9 +255,10 @@ class Bm25:
             for term in [term for term, frequency in words if not frequency and correctable(term)]:
                 if not self._stem_frequency(term):
                     parts += self._terms("words", self._near(term), self.options.words, max_postings)
-        for tool_id in named:
-            row = tantivy.Query.term_query(self._schema, "row", self._rows.row(tool_id))
-            parts.append(tantivy.Query.const_score_query(row, EXACT_BONUS))
+        known = (self._rows.row(tool_id) for tool_id in named)
+        for row in (row for row in known if row is not None):  # one that was removed just now has none
+            called = tantivy.Query.term_query(self._schema, "row", row)
+            parts.append(tantivy.Query.const_score_query(called, EXACT_BONUS))
         if not parts:
             return None
         return tantivy.Query.boolean_query([(tantivy.Occur.Should, part) for part in parts])
@@ -325,7 +301,8 @@ class Bm25:
 
     def _look_up(self, request: str, named: Iterable[str], k: int, allowed: Allowed | None) -> Pairs:
         """A bare name: the tools called so, by id, then what shares its rarest words. Quick whatever the size."""
-        called = sorted(tool_id for tool_id in named if allowed is None or allowed.permits(tool_id))
+        here = [tool_id for tool_id in named if tool_id in self._rows]  # none that was removed just now
+        called = sorted(tool_id for tool_id in here if allowed is None or allowed.permits(tool_id))
         others = self._found(self._query(request, (), _LOOK_UP_POSTINGS), k + len(called), allowed)
         exact = set(called)
         return [*((i, EXACT_BONUS) for i in called), *(pair for pair in others if pair[0] not in exact)][:k]
