@@ -187,7 +187,8 @@ def test_bad_bodies_are_problems_that_say_what_to_do(server: Served, path: str, 
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{", b"\xff\xfe", b"[" * 9_000, b'{"request": NaN}', b'{"k":' + b"9" * 5000 + b"}"]
+    "content",
+    [b"", b"{", b"\xff\xfe", b"[" * 9_000, b'{"request": NaN}', b'{"k": 1e999}', b'{"k":' + b"9" * 5000 + b"}"],
 )
 def test_what_is_not_json_is_a_problem(server: Served, content: bytes) -> None:
     headers = {"Content-Type": "application/json", **server.headers("admin")}
@@ -213,6 +214,8 @@ def test_types_sizes_methods_and_paths(server: Served) -> None:
     answer = server.get("/search")
     is_problem(answer, 405)
     assert answer.headers["allow"] == "POST"
+    assert "takes POST" in answer.json()["detail"]
+    assert "/openapi.json" in server.get("/nothing").json()["detail"]
     for path in (
         "/nothing",
         "/tools/",

@@ -79,6 +79,7 @@ def serve(
     try:
         import uvicorn
 
+        from toolscout.serving.heads import Heads
         from toolscout.serving.http import make_app
     except ImportError as error:
         raise MissingExtra("serving", "serve") from error
@@ -125,7 +126,8 @@ def serve(
             proxy_headers=False,
             timeout_keep_alive=30,
             timeout_graceful_shutdown=30,
-            limit_concurrency=1024,
+            http=Heads,
+            ws="none",
         )
         _run(uvicorn.Server(config), options, scout.count(), open)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, cast
@@ -56,7 +57,7 @@ class Changes:
 def record(body: bytes) -> dict[str, Any]:
     """The JSON object that a body is."""
     try:
-        found = json.loads(body, parse_constant=_no_number)
+        found = json.loads(body, parse_constant=_no_number, parse_float=_finite)
     except (ValueError, RecursionError):
         raise BadRequest("the body is not JSON; send one JSON object in UTF-8") from None
     if not isinstance(found, dict):
@@ -66,6 +67,12 @@ def record(body: bytes) -> dict[str, Any]:
 
 def _no_number(name: str) -> NoReturn:
     raise ValueError(name)
+
+
+def _finite(text: str) -> float:
+    """A number; one too large for JSON's readers, such as 1e999, would go out again as what is no JSON."""
+    number = float(text)
+    return number if math.isfinite(number) else _no_number(text)
 
 
 def asked(given: _Record) -> Asked:

@@ -54,7 +54,10 @@ class Edge:
             try:
                 headers = self._admit(scope)
                 most = self._most.get(scope["path"], self._usual)
-                await self._app(scope, _measured(receive, headers.get("content-length", ""), most), noted)
+                length = headers.get("content-length", "")
+                if length.isdecimal() and (len(length) > 15 or int(length) > most):
+                    raise _too_large(most)  # at once: nobody need send it, nor wait for it
+                await self._app(scope, _measured(receive, most), noted)
             except Problem as problem:
                 await problems.response(problem)(scope, receive, noted)
             except ClientDisconnect:
@@ -114,17 +117,20 @@ async def body_of(request: Request, types: Sequence[str]) -> bytes:
         raise Problem(408, f"the body did not arrive within {seconds:g} s", {"Connection": "close"}) from None
 
 
-def _measured(receive: Receive, length: str, most: int) -> Receive:
-    """Refuses a body as soon as it is known to be too large."""
+def _too_large(most: int) -> Problem:
+    return Problem(413, f"a body may have {most:,} bytes here; send less at once", {"Connection": "close"})
+
+
+def _measured(receive: Receive, most: int) -> Receive:
+    """Refuses a body of unknown length as soon as it is too large."""
     size = 0
 
     async def measured() -> Message:
         nonlocal size
         message = await receive()
         size += len(message.get("body", b""))
-        if size > most or (length.isdecimal() and (len(length) > 15 or int(length) > most)):
-            detail = f"a body may have {most:,} bytes here; send less at once"
-            raise Problem(413, detail, {"Connection": "close"})
+        if size > most:
+            raise _too_large(most)
         return message
 
     return measured

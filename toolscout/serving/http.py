@@ -60,7 +60,12 @@ async def _problem(_: Request, error: Exception) -> Response:
 
 async def _http_problem(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return problems.response(problems.Problem(error.status_code, error.detail, error.headers))
+    headers = error.headers or {}
+    detail = {
+        404: "there is nothing at this address; GET /openapi.json says what there is",
+        405: f"this address takes {headers.get('Allow', 'other methods')}; GET /openapi.json says what for",
+    }.get(error.status_code, error.detail)
+    return problems.response(problems.Problem(error.status_code, detail, headers))
 
 
 class _Face:
