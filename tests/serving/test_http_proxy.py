@@ -138,6 +138,9 @@ def test_a_key_of_ours_never_leaves(server: Served) -> None:
     headers = Model.seen[-1][1]
     assert headers["authorization"] == "Bearer sk-theirs"
     assert not any(key in str(headers) for key in server.keys.values())
+    twice = {"X-Toolscout-Key": server.keys["user"], "Authorization": f"Bearer {server.keys['user']}"}
+    assert server.client.post("/v1/messages", json={}, headers=twice).status_code == 200
+    assert not any(key in str(Model.seen[-1][1]) for key in server.keys.values())
     assert server.client.post("/v1/messages", json={}).status_code == 401
 
 

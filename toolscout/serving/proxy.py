@@ -17,6 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from toolscout.errors import BadRequest, BadTool, MissingEncoder
+from toolscout.permissions import KEY_PREFIX
 from toolscout.retrievers.base import Embedded, Floats, Retriever, TextEncoder, method
 from toolscout.scout import Scout, checked_request
 from toolscout.serving import bodies
@@ -31,10 +32,10 @@ NAMESPACE = "request"
 FEW = 10
 _SETS_KEPT, _VECTORS_KEPT = 32, 20_000
 _READ_CHARS = 4_000
-# These belong to one connection; the length changes with the tools.
+# These belong to one connection; the length changes with the tools; each server dates its own answers.
 _HOP = frozenset(
     "connection keep-alive proxy-authenticate proxy-authorization te trailer transfer-encoding upgrade host "
-    "content-length accept-encoding".split()
+    "content-length accept-encoding date".split()
 ) | {KEY_HEADER}
 _KEYS = frozenset(["authorization", "x-api-key"])
 
@@ -71,6 +72,8 @@ class Proxy:
         theirs = KEY_HEADER in request.headers or not (self._key or self._access.has_keys())
         dropped = _HOP if theirs else _HOP | _KEYS
         kept = [(name, value) for name, value in request.headers.items() if name.lower() not in dropped]
+        if self._access.has_keys():
+            kept = [(name, value) for name, value in kept if name.lower() not in _KEYS or not _ours(value)]
         if self._key and not theirs:
             kept += [("authorization", f"Bearer {self._key}"), ("x-api-key", self._key)]
         return [*kept, ("accept-encoding", request.headers.get("accept-encoding", "identity"))]
@@ -78,6 +81,11 @@ class Proxy:
     async def close(self) -> None:
         """Hang up."""
         await self._client.aclose()
+
+
+def _ours(value: str) -> bool:
+    """Whether a header holds a key of this server."""
+    return value.rpartition(" ")[2].startswith(KEY_PREFIX)
 
 
 async def _passed(answer: httpx2.Response) -> AsyncIterator[bytes]:
