@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from page_app import SCRIPT, SPEC, TOOLS, app, opened
+from page_app import SCRIPT, SPEC, TOOLS, Coded, app, opened
 from starlette.testclient import TestClient
 
 from toolscout import Answer, Scout, Tool, wire
@@ -312,6 +312,20 @@ def test_only_shares_become_percentages(client: TestClient, tmp_path: Path) -> N
     (tmp_path / "results" / "stages.jsonl").write_text(json.dumps(row))
     [file] = client.get("/page/results").json()["files"]
     assert file["rows"] == [["toolgen", 29.73]]
+
+
+def test_codes_are_shown_as_soon_as_tools_have_them(tmp_path: Path) -> None:
+    class Late(Coded):
+        ready = False
+
+        def codes(self) -> dict[str, tuple[int, ...]]:
+            return super().codes() if self.ready else {}
+
+    retriever = Late()
+    with opened(tmp_path, retriever) as scout, TestClient(app(scout), SITE) as client:
+        assert search(client, "lion")["tools"][0]["code"] is None
+        retriever.ready = True
+        assert search(client, "lion")["tools"][0]["code"]["steps"]
 
 
 def test_the_path_in_a_code_tree() -> None:

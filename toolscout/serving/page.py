@@ -149,7 +149,8 @@ class _Page:
         offered = {hit.tool_id for hit in answer.hits}
         found = {tool.id: tool for tool in _present(access, caller, [hit.tool_id for hit in answer.considered])}
         hits = [hit for hit in answer.considered if hit.tool_id in found]
-        tree = self._tree(name, caller, version)
+        # Tools get their codes when they are embedded, which is no change of the catalogue.
+        tree = self._tree(name, caller, version, len(codes_of(scout.retriever)))
         shown = [
             tool_shape(found[hit.tool_id])
             | hit.to_dict()
@@ -169,7 +170,7 @@ class _Page:
             },
         }
 
-    def _code_tree(self, name: str, caller: Caller, version: int) -> CodeTree:
+    def _code_tree(self, name: str, caller: Caller, version: int, coded: int) -> CodeTree:
         codes = codes_of(self._doors[name][0].retriever)
         return CodeTree({i: c for i, c in codes.items() if caller.allowed is None or caller.allowed.permits(i)})
 
