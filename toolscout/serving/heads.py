@@ -27,7 +27,7 @@ class Heads(HttpToolsProtocol):
         """As the server makes it."""
         super().__init__(*args, **named)
         self._late: asyncio.TimerHandle | None = None
-        self._inside, self._bytes, self._heads = True, 0, 0
+        self._inside, self._bytes, self._turns = True, 0, 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for a head from now on."""
@@ -43,16 +43,16 @@ class Heads(HttpToolsProtocol):
         """Read on; Problem 431 where a head does not end."""
         if self._inside and self._late is None:
             self._wait()
-        heads = self._heads
+        turns = self._turns
         super().data_received(data)
-        if self._inside and heads == self._heads:
+        if self._inside and turns == self._turns:  # all of it belongs to one head
             self._bytes += len(data)
             if self._bytes > HEAD_BYTES:
                 self._refuse(Problem(431, f"the headers of a request may have {HEAD_BYTES:,} bytes; send less"))
 
     def on_headers_complete(self) -> None:
         """A head is complete; Problem 503 where too many are connected."""
-        self._inside, self._bytes, self._heads = False, 0, self._heads + 1
+        self._inside, self._bytes, self._turns = False, 0, self._turns + 1
         self._wait_no_more()
         crowded = len(self.connections) > CONNECTIONS or len(self.tasks) > CONNECTIONS
         self.app = _crowded if crowded else self.config.loaded_app
@@ -60,7 +60,7 @@ class Heads(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """A request is complete; the next may begin."""
-        self._inside = True
+        self._inside, self._bytes, self._turns = True, 0, self._turns + 1
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
