@@ -131,12 +131,13 @@ class Gateway:
         self.backends = backends
         self.options = options or GatewayOptions()
         self._audit = audit or Audit(None)
-        self._bus = InMemorySubscriptionBus()
+        # For each caller by name: nobody is told that a list changed which only others are shown.
+        self._buses: dict[str, tuple[InMemorySubscriptionBus, ListenHandler]] = {}
         self._searching = anyio.CapacityLimiter(2)
         # For each caller: the key it came with and what it was shown, in order.
         self._shown: dict[str, tuple[str | None, dict[str, types.Tool]]] = {}
         self._showing = threading.Lock()
-        self._connections: dict[int, Any] = {}
+        self._connections: dict[int, tuple[Any, str]] = {}
         self._unchecked = self.options.pins
         backends.changed = self._catalogue_changed
         self.server: Server[Any] = _Server(
@@ -145,19 +146,32 @@ class Gateway:
             instructions=INSTRUCTIONS,
             on_list_tools=self._list_tools,
             on_call_tool=self._call_tool,
-            on_subscriptions_listen=ListenHandler(self._bus),
+            on_subscriptions_listen=self._listen,
         )
 
     async def _list_tools(self, ctx: Any, _: Any) -> types.ListToolsResult:
         await self.backends.ready(self.options.start)
         await anyio.to_thread.run_sync(self._check_pins)
-        if ctx.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS:
-            self._remember(ctx.session)
         key = self._key(ctx)
         try:
+            if ctx.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS:
+                self._remember(ctx.session, (await self._in_thread(lambda: self.access.caller(key))).name)
             return types.ListToolsResult(tools=list((await self._in_thread(lambda: self._show(key))).values()))
         except ToolscoutError as error:
             raise MCPError(types.INVALID_REQUEST, str(error)) from None
+
+    async def _listen(
+        self, ctx: Any, params: types.SubscriptionsListenRequestParams
+    ) -> types.SubscriptionsListenResult:
+        key = self._key(ctx)
+        try:
+            caller = await self._in_thread(lambda: self.access.caller(key))
+        except ToolscoutError as error:
+            raise MCPError(types.INVALID_REQUEST, str(error)) from None
+        if caller.name not in self._buses:
+            bus = InMemorySubscriptionBus()
+            self._buses[caller.name] = (bus, ListenHandler(bus))
+        return await self._buses[caller.name][1](ctx, params)
 
     async def _call_tool(self, ctx: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
         began = time.perf_counter()
@@ -302,27 +316,28 @@ class Gateway:
     def _key(self, ctx: Any) -> str | None:
         return key_of(ctx.request.headers) if ctx.request is not None else self.options.key
 
-    def _remember(self, session: Any) -> None:
+    def _remember(self, session: Any, name: str) -> None:
         """Keep a connection of the older protocol, which is told of changes by itself, as long as it lasts."""
         connection = session._connection
         if id(connection) not in self._connections:
-            self._connections[id(connection)] = connection
+            self._connections[id(connection)] = (connection, name)
             connection.exit_stack.callback(self._connections.pop, id(connection), None)
 
     async def _catalogue_changed(self) -> None:
-        """Tell clients where what they are shown has changed."""
-        differs = False
-        for key, before in list(self._shown.values()):
+        """Tell the clients of those callers who are shown something else now."""
+        concerned: set[str] = set()
+        for name, (key, before) in list(self._shown.items()):
             try:
-                differs |= await anyio.to_thread.run_sync(self._show, key) != before
+                if await anyio.to_thread.run_sync(self._show, key) != before:
+                    concerned.add(name)
             except ToolscoutError as error:  # a key that was taken back
                 _log.debug("no list for a caller any more: %s", error)
-        if not differs:
-            return
-        await self._bus.publish(ToolsListChanged())
-        for connection in list(self._connections.values()):
-            with anyio.move_on_after(1):  # one that does not read keeps no one waiting
-                await connection.send_tool_list_changed()
+        for name in concerned & self._buses.keys():
+            await self._buses[name][0].publish(ToolsListChanged())
+        for connection, name in list(self._connections.values()):
+            if name in concerned:
+                with anyio.move_on_after(1):  # one that does not read keeps no one waiting
+                    await connection.send_tool_list_changed()
 
 
 def run(serve: Callable[..., Awaitable[None]], *args: object) -> None:

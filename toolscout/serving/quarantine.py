@@ -10,10 +10,11 @@ import hashlib
 import json
 import sqlite3
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from toolscout.errors import StoreError, UnknownTool
 from toolscout.tool import Tool
@@ -23,7 +24,7 @@ _SCHEMA = "CREATE TABLE IF NOT EXISTS tools (id TEXT PRIMARY KEY, approved TEXT,
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A tool that waits: what it said when it was approved, and what it says now."""
+    """A tool that waits: what it said when it was approved, and what it says now, where that differs."""
 
     tool_id: str
     before: str
@@ -53,7 +54,7 @@ class Quarantine:
         with self._lock, self._db:
             self._db.execute("BEGIN IMMEDIATE")
             for tool in tools:
-                digest, said = _digest(tool), tool.description
+                digest, said = _digest(tool), json.dumps(_told(tool), sort_keys=True, default=dict)
                 row = self._db.execute("SELECT approved, waiting FROM tools WHERE id = ?", (tool.id,)).fetchone()
                 if row is None:
                     self._db.execute("INSERT INTO tools VALUES (?, ?, ?, NULL, NULL)", (tool.id, digest, said))
@@ -70,7 +71,7 @@ class Quarantine:
         """The tools that wait, by id."""
         with self._lock:
             rows = self._db.execute("SELECT id, said, says FROM tools WHERE waiting IS NOT NULL ORDER BY id")
-            return [Held(*row) for row in rows.fetchall()]
+            return [Held(tool_id, *_apart(_read(said), _read(says))) for tool_id, said, says in rows.fetchall()]
 
     def approve(self, ids: Iterable[str]) -> int:
         """Approve what these tools say now; UnknownTool, and nothing approved, where one does not wait."""
@@ -99,8 +100,48 @@ class Quarantine:
             self._db.close()
 
 
+def _told(tool: Tool) -> dict[str, Any]:
+    """What a model is told of a tool."""
+    return {
+        "name": tool.name,
+        "title": tool.title,
+        "description": tool.description,
+        "inputSchema": tool.input_schema,
+        "outputSchema": tool.output_schema,
+        "annotations": tool.annotations,
+    }
+
+
 def _digest(tool: Tool) -> str:
-    """Identifies what a model is told of a tool."""
-    told = [tool.name, tool.title, tool.description, tool.input_schema, tool.output_schema, tool.annotations]
-    text = json.dumps(told, sort_keys=True, default=dict)
+    text = json.dumps(list(_told(tool).values()), sort_keys=True, default=dict)
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
+
+
+def _read(told: str) -> dict[str, Any]:
+    """A record; those that hold the description alone are read as well."""
+    try:
+        value = json.loads(told)
+    except ValueError:
+        value = None
+    return value if isinstance(value, dict) and "description" in value else {"description": told}
+
+
+def _apart(before: dict[str, Any], now: dict[str, Any]) -> tuple[str, str]:
+    """Both as texts of what differs: a parameter's description can mislead a model as well as the tool's own."""
+    changes = list(_changes(before, now, ""))
+    if [path for path, _, _ in changes] == ["description"]:
+        return str(changes[0][1]), str(changes[0][2])
+    old, new = ([f"{path}: {_text(pair[side])}" for path, *pair in changes] for side in (0, 1))
+    return "\n".join(old), "\n".join(new)
+
+
+def _changes(before: Any, now: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in sorted({*before, *now}):
+            yield from _changes(before.get(key), now.get(key), f"{path}.{key}" if path else key)
+    elif before != now:
+        yield path, before, now
+
+
+def _text(value: Any) -> str:
+    return "-" if value is None else value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
