@@ -243,7 +243,7 @@ def test_a_namespace_is_completed_or_refused_in_words(tab: Tab) -> None:
     assert not page.is_visible("#tools-trouble")
 
 
-def test_ten_thousand_namespaces_do_not_stop_the_page(chromium: Any, server: Server) -> None:
+def test_thousands_of_namespaces_and_many_sources(chromium: Any, server: Server) -> None:
     server.scout.add([Tool(f"space{number}", "ping", "Pings a lion.") for number in range(10_000)])
     tab = Tab(chromium, server.url)
     tab.find("lion")
@@ -252,6 +252,11 @@ def test_ten_thousand_namespaces_do_not_stop_the_page(chromium: Any, server: Ser
     tab.page.click("nav >> text=Catalogue")
     says(tab.page, "#tools-title", "50 of 10,005")
     assert tab.page.locator("*").count() < 2_000
+    for number in range(40):
+        server.scout.add([Tool(f"more{number}", "ping", "Pings.")], label=f"source {number}")
+    tab.page.reload()
+    says(tab.page, "#sources", "source 39")
+    assert tab.page.locator("#sources").bounding_box()["height"] < 600  # the tools below stay within reach
     tab.context.close()
     assert tab.wrong == []
 
