@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from http_app import TOOLS, Served, served
 
+from toolscout.permissions import Principal, new_key
 from toolscout.serving.limits import ServeOptions
 from toolscout.serving.problems import MEDIA_TYPE
 
@@ -87,6 +88,27 @@ def test_only_an_admin_changes_and_measures(server: Served) -> None:
     assert server.client.get("/tools", headers={"X-API-Key": server.keys["user"]}).status_code == 200
     assert server.get("/health", "nobody").json() == {"status": "ok"}
     assert server.get("/ready", "nobody").json() == {"status": "ready"}
+
+
+def test_an_admin_changes_no_tools_that_it_may_not_see(server: Served) -> None:
+    store, before = server.scout.store, server.scout.store.count()
+    store.put_principal(Principal("half", allow=("mail/*",), deny=("*/search*",), admin=True))
+    server.keys["half"], resting = new_key("half")
+    store.add_key(resting)
+    hidden, own = {"namespace": "zoo", "name": "feed_lion"}, {"namespace": "mail", "name": "new_letter"}
+    for tool in (hidden, {"namespace": "zoo", "name": "not_there"}, {"namespace": "mail", "name": "search_email"}):
+        is_problem(server.post("/tools", {"tools": [own, tool], "replace": True}, "half"), 403)
+    is_problem(server.post("/tools", {"tools": [own], "sync": True}, "half"), 403)
+    told = []
+    for tool_id in ("zoo/feed_lion", "zoo/not_there", "mail/search_email"):
+        is_problem(server.post("/tools", {"remove": [tool_id]}, "half"), 404)
+        answer = server.client.delete(f"/tools/{tool_id}", headers=server.headers("half"))
+        is_problem(answer, 404)
+        told.append(answer.json()["detail"].replace(tool_id, ""))
+    assert len(set(told)) == 1
+    assert store.count() == before
+    assert server.post("/tools", {"tools": [own]}, "half").json()["added"] == 1
+    assert server.client.delete("/tools/mail/new_letter", headers=server.headers("half")).json()["removed"] == 1
 
 
 def test_tools_come_change_and_go(server: Served) -> None:

@@ -107,6 +107,15 @@ class Access:
         if not caller.admin:
             raise Forbidden("only an admin's key may do this; make one with: toolscout keys add NAME --admin")
 
+    def require_own(self, caller: Caller, put: Iterable[str], removed: Sequence[str], sync: bool = False) -> None:
+        """Refuse an admin to change what it may not see: Forbidden, UnknownTool for what it would remove."""
+        if caller.allowed is None:
+            return
+        rules = self._store.rules(caller.name)
+        if sync or not all(map(rules.permits, put)):
+            raise Forbidden("this key may change only tools that it may see; use an admin's key that sees everything")
+        self._require(caller, removed)
+
     def search(self, caller: Caller, text: str, k: Count = 5) -> Answer:
         """Scout.search over the caller's tools, with its tenant's feedback; counts, version and notes are its own."""
         with tenants.asking(caller.tenant):

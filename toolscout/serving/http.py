@@ -187,7 +187,11 @@ class _Face:
         """Remove one tool."""
         self._access.require_admin(_caller(request))
         changes = bodies.Changes(remove=(request.path_params["id"],))
+        await self.changes.run(self._check, _caller(request), changes)
         return _sent(json.dumps(await self.changes.run(self._writes.apply, changes)))
+
+    def _check(self, caller: Caller, changes: bodies.Changes) -> None:
+        self._access.require_own(caller, [tool.id for tool in changes.tools], changes.remove, changes.sync)
 
     async def change(self, request: Request) -> Response:
         """Add, change and remove tools; who accepts JSON lines is told how far it is."""
@@ -195,6 +199,7 @@ class _Face:
         body = await body_of(request, ("application/json", LINES))
         by_line = LINES in request.headers.get("content-type", "").lower()
         changes = await self.changes.run(bodies.lines if by_line else bodies.changed, body)
+        await self.changes.run(self._check, _caller(request), changes)
         if LINES in request.headers.get("accept", "").lower():
             return StreamingResponse(self._told(changes), headers=_HEADERS, media_type=LINES)
         return _sent(json.dumps(await self.changes.run(self._writes.apply, changes)))
