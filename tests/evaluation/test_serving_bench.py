@@ -10,6 +10,7 @@ import pytest
 
 from tests.toys import catalogue
 from toolscout import Scout
+from toolscout.errors import ToolscoutError
 from toolscout.evaluation import serving_bench, speed
 from toolscout.evaluation._load import Client, Tally, paced
 from toolscout.evaluation.serving_bench import Live, ServePlan
@@ -80,3 +81,12 @@ def test_a_connection_that_the_server_closed_meanwhile_is_no_error() -> None:
 
     asyncio.run(ask_twice())
     assert asked == 2
+
+
+def test_a_catalogue_with_keys_is_not_loaded_without_one() -> None:
+    class Keyed:
+        async def ask(self, method: str, path: str, body: object = None) -> tuple[int, bytes]:
+            return 401, b"{}"
+
+    with pytest.raises(ToolscoutError, match="has keys"):
+        asyncio.run(serving_bench._gauges(Keyed()))  # type: ignore[arg-type]

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -222,7 +223,11 @@ class _Changer:
 
 
 async def _gauges(client: Client) -> dict[str, float]:
-    _, body = await client.ask("GET", "/metrics")
+    status, body = await client.ask("GET", "/metrics")
+    if status == HTTPStatus.UNAUTHORIZED:
+        raise ToolscoutError(
+            "this catalogue has keys and the load has none; load a copy of it without keys"
+        )
     return {name: float(value) for name, value in re.findall(r"^(\w+) ([\d.e+-]+)$", body.decode(), re.MULTILINE)}
 
 
