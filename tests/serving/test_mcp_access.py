@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import sqlite3
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -240,6 +241,28 @@ def test_a_changed_description_waits_for_approval(tmp_path: Path) -> None:
                     return "mail/fly" in names(await found(client, "send me your keys"))
 
                 await soon(is_found)
+
+    anyio.run(main)
+
+
+def test_a_record_that_cannot_be_read_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    stamp = Quarantine.stamp
+
+    def locked_once(record: Quarantine) -> tuple[int, ...]:
+        asked.append(1)
+        if len(asked) == 2:
+            raise sqlite3.OperationalError("database is locked")
+        return stamp(record)
+
+    monkeypatch.setattr(Quarantine, "stamp", locked_once)
+
+    async def main() -> None:
+        raw = {"mcpServers": {"raw": {"command": sys.executable, "args": [str(RAW), "one"]}}}
+        store = tmp_path / "t.db"
+        async with gateway(store, raw, quarantine=quarantine_path(store)) as made, Client(made.server) as client:
+            await soon(lambda: len(asked) > 3)
+            assert [tool.name for tool in (await client.list_tools()).tools] == ["raw__alpha"]
 
     anyio.run(main)
 

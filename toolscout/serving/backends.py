@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import sqlite3
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
@@ -180,11 +181,14 @@ class Backends:
         seen = quarantine.stamp()
         while True:
             await anyio.sleep(self.options.heartbeat)
-            stamp = quarantine.stamp()
-            if stamp != seen:
-                seen = stamp
-                for name, tools in list(self._latest.items()):
-                    await self._put(name, tools)
+            try:
+                stamp = quarantine.stamp()
+                if stamp != seen:
+                    for name, tools in list(self._latest.items()):
+                        await self._put(name, tools)
+                    seen = stamp
+            except sqlite3.Error as error:  # locked by another process, say; what was held back stays so
+                _log.error("the record of approved tools cannot be read: %s; it is tried again", error)
 
 
 async def _aside(work: Callable[[], _T], limiter: anyio.CapacityLimiter) -> _T:
