@@ -75,6 +75,7 @@ BROKEN = {
     '{"name": "x", "inputSchema": "text"}': r"line 2: tool t/x: inputSchema must be a JSON object",
     '{"name": "x", "description": 5}': r"line 2: tool t/x: description must be text",
     '{"name": "x", "inputSchema": {"minimum": NaN}}': r"line 2: not JSON: NaN is not a JSON value",
+    '{"name": "x", "inputSchema": {"minimum": 1e999}}': r"line 2: not JSON: 1e999 is not a JSON value",
     '{"name": "x", "n": ' + "1" * 5000 + "}": r"line 2: not JSON: Exceeds the limit",
     "[" * 500 + "]" * 500: r"line 2: nested deeper than 100 levels",
     "[" * 5000 + "]" * 5000: r"line 2: nested too deeply",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import math
 import os
 import re
 import zlib
@@ -236,8 +237,14 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON value")
 
 
+def _finite(text: str) -> float:
+    """A number; one that is too large, such as 1e999, would be written again as what is no JSON."""
+    number = float(text)
+    return number if math.isfinite(number) else _no_constant(text)
+
+
 # Raw control characters inside texts are common in the wild and harmless: they are cleaned where text is shown.
-_decoder = json.JSONDecoder(parse_constant=_no_constant, strict=False)
+_decoder = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite, strict=False)
 
 
 def parse_json(text: str, where: str) -> Any:
