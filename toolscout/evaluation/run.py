@@ -69,8 +69,8 @@ def find_dataset(name: str) -> Path:
     for folder in (Path(name), *([Path(home) / name] if home else [])):
         if folder.is_dir():
             return folder
-    where = f"in {home}" if home else f"and {DATA_FOLDER} names no folder of datasets"
-    raise BadDataset(f'there is no dataset {name!r}, neither here nor {where}; give a BEIR folder, or "bundled"')
+    where = f"neither here nor in {home}" if home else f"here, and {DATA_FOLDER} names no folder of datasets"
+    raise BadDataset(f'there is no dataset {name!r} {where}; give a BEIR folder, or "bundled"')
 
 
 def load_splits(folder: Path, splits: Sequence[str]) -> Dataset:

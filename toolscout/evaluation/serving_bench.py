@@ -225,9 +225,7 @@ class _Changer:
 async def _gauges(client: Client) -> dict[str, float]:
     status, body = await client.ask("GET", "/metrics")
     if status == HTTPStatus.UNAUTHORIZED:
-        raise ToolscoutError(
-            "this catalogue has keys and the load has none; load a copy of it without keys"
-        )
+        raise ToolscoutError("this catalogue has keys and the load has none; load a copy of it without keys")
     return {name: float(value) for name, value in re.findall(r"^(\w+) ([\d.e+-]+)$", body.decode(), re.MULTILINE)}
 
 
