@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from dataclasses import dataclass, replace
@@ -235,6 +236,12 @@ def test_another_catalogue_and_another_dimension(trained: Trained, tmp_path: Pat
     raw = Encoder.load(export(trained.source, tmp_path / "raw"))
     with pytest.raises(BadModel, match="made with another encoder"):
         Dense.load(trained.folder, raw)
+    gone = Dense(DenseOptions(encoder=str(export(trained.source, tmp_path / "gone"))))
+    gone.add(other)
+    gone.save(tmp_path / "index")
+    shutil.rmtree(tmp_path / "gone")
+    with pytest.raises(BadModel, match=r"index needs the encoder .*gone, which is not there: put it back"):
+        load_model(tmp_path / "index")
     model = Dense(options(trained.source, epochs=1), HashedWords())
     model.add(TOOLS)
     model.fit([TrainingSet(DATA)], tmp_path / "model")  # from 256 numbers to 32

@@ -313,7 +313,12 @@ class Documents:
             raise BadModel(f"the vector index in {folder} cannot be read ({error}); build it again") from None
         self._table = VectorTable.load(folder / "vectors")
         made_with = model.get("encoder")
-        if made_with and made_with != self._fingerprint():
+        if made_with and made_with != (own := self._fingerprint()):
+            if not own:
+                raise BadModel(
+                    f"{folder} needs the encoder {self._encoder_folder or 'of the package'}, which is not there: put "
+                    "it back (raw: toolscout encoder export), or start where the model was trained for a relative path"
+                )
             raise BadModel(f"{folder} was made with another encoder ({made_with}); build the index again")
 
     def _fingerprint(self) -> str:
