@@ -228,6 +228,17 @@ def test_the_same_search_is_the_same_text(tmp_path: Path) -> None:
     anyio.run(main)
 
 
+def test_tools_that_are_not_embedded_yet_are_said(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with small_http("mail") as mail, gateway(tmp_path / "t.db", {"mcpServers": {"mail": mail}}) as made:
+            made.access.scout.words_only = lambda allowed=None: 1
+            async with Client(made.server) as client:
+                told = json.loads(text(await client.call_tool("search_tools", {"query": "letters in the mailbox"})))
+                assert told["notes"][0].startswith(f"1 of {told['searched']} tools have just come and are found by")
+
+    anyio.run(main)
+
+
 def test_a_flood_is_answered(tmp_path: Path) -> None:
     async def main() -> None:
         async with small_http("mail") as mail, gateway(tmp_path / "t.db", {"mcpServers": {"mail": mail}}) as made:

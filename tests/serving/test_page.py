@@ -285,6 +285,16 @@ def test_a_caller_meets_its_own_tools_alone(scout: Scout) -> None:
         assert forbidden.status_code == unknown.status_code == 404
 
 
+def test_an_admin_who_may_not_see_everything_adds_no_documents(scout: Scout) -> None:
+    scout.store.put_principal(Principal("part", allow=("*/*",), deny=("vault/*",), admin=True))
+    token, key = new_key("part")
+    scout.store.add_key(key)
+    with TestClient(app(scout), SITE, headers={"Authorization": f"Bearer {token}"}) as client:
+        refused = client.post("/page/add", json={"name": "tea.yaml", "text": SPEC})
+    assert refused.status_code == 403
+    assert "may change only tools that it may see" in refused.json()["detail"]
+
+
 def test_results(client: TestClient, tmp_path: Path) -> None:
     assert client.get("/page/results").json() == {"folder": "", "files": [], "plots": []}
     folder = tmp_path / "results"

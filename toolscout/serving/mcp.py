@@ -56,6 +56,10 @@ _ADVICE = {
     "similar. If you asked for several things at once, search for one of them.",
     "no_tool_needed": "This request needs no tool; answer it directly.",
 }
+_WORDS_ONLY = (
+    "{} of {} tools have just come and are found by their words alone; if none of these suits, search again in some "
+    "seconds, or in the tool's own words."
+)
 _NAME = {"type": "string", "description": "A tool's name as search_tools gives it: namespace/name."}
 META_TOOLS = (
     types.Tool(
@@ -254,7 +258,10 @@ class Gateway:
         if answer.verdict == "nothing_fits" and answer.considered:
             told["closest"] = [hit.tool_id for hit in answer.considered[:_CLOSEST]]
         told |= {"searched": answer.searched, "version": answer.version}
-        return told | ({"notes": list(answer.notes)} if answer.notes and not answer.searched else {})
+        notes = [] if answer.searched else list(answer.notes)
+        if answer.words_only and answer.searched:  # of no use to a model: that someone could run a command
+            notes.append(_WORDS_ONLY.format(f"{answer.words_only:,}", f"{answer.searched:,}"))
+        return told | ({"notes": notes} if notes else {})
 
     def _still_there(self, caller: Caller, tool_id: str) -> Tool | None:
         try:

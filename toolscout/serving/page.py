@@ -236,6 +236,7 @@ class _Page:
 
     def add(self, caller: Caller, given: _Values) -> dict[str, Any]:
         self._access.require_admin(caller)
+        self._access.require_own(caller, (), (), sync=True)  # what a document brings is not known before
         addition = Addition.of(given)
         label = addition.label
         try:
