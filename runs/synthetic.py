@@ -1,15 +1,15 @@
 """What requests that a language model wrote are worth in training: results/synthetic.jsonl.
 
-python -m runs.synthetic [rows|texts] [--only toollens*] [--methods dense,masstool,toolgen] [--per-tool 0,5,10,20,40]
+python -m runs.synthetic [rows|texts] [--only toollens*] [--methods dense,masstool,toolgen,hybrid] [--per-tool 0,5,…]
                          [--seeds 0] [--side-by-side N] [--models DIR] [--out FILE] [--stop-after SECONDS]
                          [--batch N] [--option [METHOD.]KEY=VALUE]
 python -m runs.synthetic default|default-texts [--pool DIR] [--per-tool 3] [and the other options]
 
 The first form holds tools out: on the splits of unseen tools a generator (SmolLM2) learns from the train split to write
-requests, and writes some for every tool that has none there, of whose document alone it knows. dense, masstool and
-toolgen are trained on real and written requests together, and asked the real requests for those tools. --per-tool: how
-many written requests a tool has at most; the fewer are the first of the many. Of METHOD `synth` options are those of
-the generator, of `writing` those of what it writes.
+requests, and writes some for every tool that has none there, of whose document alone it knows. dense, masstool, toolgen
+and hybrid (bm25, memory and dense) are trained on real and written requests, and asked the real requests for those
+tools. --per-tool: how many written requests a tool has at most; the fewer are the first of the many. Of METHOD `synth`
+options are those of the generator, of `writing` those of what it writes.
 `default` is the recipe of the default encoder (runs/default_model.sh; --pool is what runs/pool.py made) with requests
 written for all documents of ToolBench by a generator that learned from the recipe's own sets: no request of ToolBench.
 `texts` and `default-texts` train generators and write, and measure nothing; --batch texts are written together. All
@@ -50,7 +50,7 @@ from toolscout.tool import Tool
 
 NAME = "synthetic"
 OUT = Path(__file__).resolve().parent.parent / "results" / "synthetic.jsonl"
-METHODS, PER_TOOL = "dense,masstool,toolgen", "0,5,10,20,40"
+METHODS, PER_TOOL = "dense,masstool,toolgen,hybrid", "0,5,10,20,40"
 DEFAULT = "toolbench"
 # As in runs/default_model.sh.
 RECIPE = ("average=0.5", "epochs=3", "candidates=512", "patience=0")
@@ -203,14 +203,16 @@ def sets(plan: Plan, held: Held, count: int, seed: int) -> list[TrainingSet]:
 
 
 def train(plan: Plan, held: Held, method: str, count: int, seed: int) -> None:
-    """Train one method; those beside dense learn on the vectors of the dense model's encoder."""
-    folder = plan.model(held.name, method, count, seed)
-    settings = [f"seed={seed}"]
+    """Train one method. Others than dense learn on the vectors of its encoder; hybrid has it as a part."""
+    folder, dense = plan.model(held.name, method, count, seed), plan.model(held.name, "dense", count, seed)
+    parts, settings = [], [f"seed={seed}"]
     if method == "dense":
         settings += held.options
+    elif method == "hybrid":
+        parts, settings = ["bm25", "memory", str(dense)], []
     else:
-        settings += [f"encoder={plan.model(held.name, 'dense', count, seed) / ENCODER_FOLDER}", "epochs=3"]
-    made = fitting.made(method, [], [*settings, *plan.of(method)])
+        settings += [f"encoder={dense / ENCODER_FOLDER}", "epochs=3"]
+    made = fitting.made(method, parts, [*settings, *plan.of(method)])
     made.fit(sets(plan, held, count, seed), folder, progress())
 
 

@@ -76,9 +76,11 @@ def test_held_out_tools_get_requests_and_models_learn_from_them(plan: Plan) -> N
     ]
     assert synthetic.jobs(plan, ["dense", "toolgen"], [0]) == []
     assert len(synthetic.jobs(replace(plan, per_tool=(1,)), ["dense"], [0])) == 2
-    assert done(synthetic.jobs(replace(plan, per_tool=(3,)), ["masstool"], [0])) == [
+    assert done(synthetic.jobs(replace(plan, per_tool=(3,)), ["masstool", "hybrid"], [0])) == [
         "masstool shop 3 s0",
         "row masstool shop 3 s0",
+        "hybrid shop 3 s0",
+        "row hybrid shop 3 s0",
     ]
     bench, *measured = rows.read_rows(plan.out)
     assert (bench["bench"], bench["values"]["anchors"], bench["tools"]) == ("synthetic", 3, 6)
@@ -91,6 +93,7 @@ def test_held_out_tools_get_requests_and_models_learn_from_them(plan: Plan) -> N
         ("synthetic-dense-3-s0", 3, 3, written),
         ("synthetic-toolgen-3-s0", 3, 3, written),
         ("synthetic-masstool-3-s0", 3, 3, written),
+        ("synthetic-hybrid-3-s0", 3, 3, written),
     ]
     # A tool that only written requests ask for is still new.
     assert all(row["new_tools"] == 1 and "new_recall@5" in row["metrics"] for row in measured)
