@@ -19,7 +19,7 @@ from mcp import Client, MCPError, StdioServerParameters
 
 from tests.toys import HashedWords
 from toolscout.retrievers.dense import Dense
-from toolscout.serving.backends import BackendOptions
+from toolscout.serving.backends import BackendOptions, _aside
 from toolscout.serving.limits import ServeOptions
 from toolscout.serving.mcp import GatewayOptions
 from toolscout.serving.mcp_transports import make_app
@@ -311,6 +311,16 @@ def test_a_client_that_goes_during_a_call(tmp_path: Path, name: str, arguments: 
         process.stdin.close()
         assert process.wait(10) == 0
         assert process.stderr.read() == b""
+
+
+def test_what_fails_beside_the_loop_fails_here_too() -> None:
+    async def main() -> None:
+        limiter = anyio.CapacityLimiter(1)
+        with pytest.raises(ZeroDivisionError):
+            await _aside(lambda: 1 // 0, limiter)
+        assert await _aside(lambda: "done", limiter) == "done"
+
+    anyio.run(main)
 
 
 def test_a_pin_that_names_no_tool_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -197,6 +197,7 @@ async def _aside(work: Callable[[], _T], limiter: anyio.CapacityLimiter) -> _T:
     Where this is cancelled the thread is left to itself, and counts until it ends.
     """
     results: list[_T] = []
+    failures: list[Exception] = []
     ended, loop, borrower = anyio.Event(), asyncio.get_running_loop(), object()
 
     def end() -> None:
@@ -206,13 +207,16 @@ async def _aside(work: Callable[[], _T], limiter: anyio.CapacityLimiter) -> _T:
     def run() -> None:
         try:
             results.append(work())
-        finally:
-            with suppress(RuntimeError):  # the gateway ended before
-                loop.call_soon_threadsafe(end)
+        except Exception as error:  # whoever waits is told
+            failures.append(error)
+        with suppress(RuntimeError):  # the gateway ended before
+            loop.call_soon_threadsafe(end)
 
     await limiter.acquire_on_behalf_of(borrower)
     threading.Thread(target=run, name="toolscout-gateway-call", daemon=True).start()
     await ended.wait()
+    if failures:
+        raise failures[0]
     return results[0]
 
 
