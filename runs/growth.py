@@ -295,6 +295,14 @@ def say(text: str) -> None:
     sys.stderr.flush()
 
 
+def run_saying(todo: Sequence[Job], side_by_side: int, stop_after: float) -> None:
+    """Run jobs, and say of each that it is done, or why it failed."""
+    say(f"{len(todo)} jobs: {', '.join(job.name for job in todo)}")
+    started = time.perf_counter()
+    for number, done in enumerate(run_jobs(todo, side_by_side, stop_after), 1):
+        say(f"{number} of {len(todo)} after {time.perf_counter() - started:.0f} s: {done.name} {done.error}")
+
+
 def progress() -> Any:
     """Says how far a fit is, every few seconds."""
     last = 0.0

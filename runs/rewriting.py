@@ -28,13 +28,13 @@ from pathlib import Path
 from typing import Any
 
 from runs import rewriting_models as models
-from runs.growth import by_hash, say
+from runs.growth import by_hash, run_saying, say
 from runs.rewriting_models import FORMS, Family, Form, Plan
 from toolscout.dataset import Dataset
 from toolscout.errors import BadModel
 from toolscout.evaluation import overlap
 from toolscout.evaluation import row as rows
-from toolscout.evaluation._jobs import Job, run_jobs
+from toolscout.evaluation._jobs import Job
 from toolscout.evaluation.asked import DEPTH, Asked
 from toolscout.evaluation.exposure import by_namespace, exposure
 from toolscout.evaluation.history import Fitted
@@ -283,10 +283,7 @@ def main() -> None:
     rows.check_writable(told.out)
     told.models.mkdir(parents=True, exist_ok=True)
     todo = jobs(plan, [int(seed) for seed in told.seeds.split(",")], names, told.what)
-    say(f"{len(todo)} jobs: {', '.join(job.name for job in todo)}")
-    started = time.perf_counter()
-    for number, done in enumerate(run_jobs(todo, told.side_by_side, told.stop_after), 1):
-        say(f"{number} of {len(todo)} after {time.perf_counter() - started:.0f} s: {done.name} {done.error}")
+    run_saying(todo, told.side_by_side, told.stop_after)
 
 
 if __name__ == "__main__":

@@ -29,14 +29,14 @@ from typing import Any
 
 import numpy as np
 
-from runs.growth import progress, say
+from runs.growth import progress, run_saying, say
 from runs.rewriting_models import complete, dense_raw, raw
 from runs.trained import SETS
 from toolscout.answer import Allowed
 from toolscout.dataset import Dataset
 from toolscout.evaluation import fitting, history
 from toolscout.evaluation import row as rows
-from toolscout.evaluation._jobs import Job, run_jobs
+from toolscout.evaluation._jobs import Job
 from toolscout.evaluation._vectors import cache_path, tool_vectors
 from toolscout.evaluation.run import evaluate, find_dataset, load_splits
 from toolscout.evaluation.settings import with_settings
@@ -371,10 +371,7 @@ def main() -> None:
         todo = [job for seed in seeds for job in default_jobs(plan, seed, kind)]
     else:
         todo = jobs(plan, told.methods.split(","), seeds, kind)
-    say(f"{len(todo)} jobs: {', '.join(job.name for job in todo)}")
-    started = time.perf_counter()
-    for number, done in enumerate(run_jobs(todo, told.side_by_side, told.stop_after), 1):
-        say(f"{number} of {len(todo)} after {time.perf_counter() - started:.0f} s: {done.name} {done.error}")
+    run_saying(todo, told.side_by_side, told.stop_after)
 
 
 if __name__ == "__main__":

@@ -84,9 +84,9 @@ def test_a_connection_that_the_server_closed_meanwhile_is_no_error() -> None:
 
 
 def test_a_catalogue_with_keys_is_not_loaded_without_one() -> None:
-    class Keyed:
+    class Keyed(Client):
         async def ask(self, method: str, path: str, body: object = None) -> tuple[int, bytes]:
             return 401, b"{}"
 
     with pytest.raises(ToolscoutError, match="has keys"):
-        asyncio.run(serving_bench._gauges(Keyed()))  # type: ignore[arg-type]
+        asyncio.run(serving_bench._gauges(Keyed("127.0.0.1", 1)))

@@ -299,7 +299,7 @@ def test_a_client_that_goes_during_a_call(tmp_path: Path, name: str, arguments: 
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     ) as process:
-        assert process.stdin and process.stdout and process.stderr  # noqa: PT018
+        assert process.stdin and process.stdout and process.stderr  # noqa: PT018 - for the types alone
         for number, method, params in ((1, "initialize", about), (2, "tools/list", {}), (3, "tools/call", call)):
             message = {"jsonrpc": "2.0", "id": number, "method": method, "params": params}
             process.stdin.write(json.dumps(message).encode() + b"\n")
