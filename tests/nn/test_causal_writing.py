@@ -118,6 +118,24 @@ def test_little_memory_changes_no_answer(made: tuple[Live, TokenTable], monkeypa
         sizes.clear()
 
 
+def test_memory_that_others_took_meanwhile_costs_a_second_try(
+    made: tuple[Live, TokenTable], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live, _ = made
+    wanted, grown, most = live.write(PROMPTS, most=9), causal_engine.Notes.grow, 2
+
+    def grow(notes: causal_engine.Notes) -> None:
+        grown(notes)
+        if notes.keys.shape[1] > most:
+            raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(causal_engine.Notes, "grow", grow)
+    assert live.write(PROMPTS, most=9) == wanted
+    most = 0
+    with pytest.raises(RuntimeError, match="out of memory"):
+        live.write(PROMPTS, most=9)
+
+
 def test_what_reading_is_said_to_take(made: tuple[Live, TokenTable]) -> None:
     live, shape = made[0], made[0]._network.architecture
     past = live.read([[5, 9, 11]])._pasts[0][0]

@@ -110,8 +110,25 @@ class Live:
         choice = Choice(self._scored(self._table), temperature, end, allow, seed)
         order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
         for few in self._batches([len(prompts[i]) + most for i in order]):
-            self._continue(prompts, [order[place] for place in few], written, most, choice)
+            self._continue_all(prompts, [order[place] for place in few], written, most, choice)
         return written
+
+    def _continue_all(
+        self, prompts: Sequence[Sequence[int]], few: list[int], written: list[list[int]], most: int, choice: Choice
+    ) -> None:
+        """Continue some prompts; in halves where others took the memory since there was room."""
+        try:
+            self._continue(prompts, few, written, most, choice)
+        except RuntimeError:  # cuDNN tells it as a graph that failed, not as memory that ran out
+            if len(few) == 1:
+                raise
+        else:
+            return
+        torch.cuda.empty_cache()
+        for row in few:
+            written[row].clear()
+        for half in (few[: len(few) // 2], few[len(few) // 2 :]):
+            self._continue_all(prompts, half, written, most, choice)
 
     def _scored(self, table: TokenTable) -> tuple[Tensor, ...]:
         """The rows that score, where the model is, in the precision that the table scores with."""
