@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional
 
 from tests.nn.tiny_llama import tiny_llama
 from toolscout.nn import causal_engine
@@ -107,6 +108,24 @@ def test_a_past_stands_for_the_tokens_before(tiny: tuple[Base, Oracle, Network])
         near(states[row].numpy(), oracle.states([*prompt, *more[row]])[-3:])
     assert kept.keys.shape == (2, len(PROMPTS), 2, 3, 16)
     assert network(network.embed(padded(more, CPU), rows), merged)[1] is None
+
+
+def test_cudnn_does_not_plan_every_step_anew(
+    tiny: tuple[Base, Oracle, Network], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, allowed = functional.scaled_dot_product_attention, []
+
+    def watched(*told: Any, **named: Any) -> torch.Tensor:
+        allowed.append(torch.backends.cuda.cudnn_sdp_enabled())
+        return plain(*told, **named)
+
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", watched)
+    network = tiny[2]
+    network.states([[5, 9]], torch.zeros(0, network.architecture.hidden), network.merged())
+    assert allowed
+    assert not any(allowed)
+    assert torch.backends.cuda.cudnn_sdp_enabled() is before
 
 
 def test_reading_and_looking_ahead_are_what_reading_all_would_be(

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from toolscout.errors import BadModel
 from toolscout.nn._architecture import EMBEDDINGS, HEAD, NORM, Architecture
@@ -23,6 +24,8 @@ Floats = NDArray[np.float32]
 Merged = Mapping[str, Sequence[Tensor]]
 
 KINDS = tuple(SOURCES)
+# Not cuDNN's: it plans each number of rows and keys anew, which takes longer than a step itself.
+_KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
 class Past(NamedTuple):
@@ -174,6 +177,7 @@ class Network(torch.nn.Module):
         parts = self.low if self.rank else self.full
         return {name: parameter.detach().float().cpu().numpy().copy() for name, parameter in parts.items()}
 
+    @sdpa_kernel(_KERNELS)
     def forward(
         self, embedded: Tensor, merged: Merged, past: Past | Notes | Forked | None = None, keep: bool = False
     ) -> tuple[Tensor, Past | None]:
