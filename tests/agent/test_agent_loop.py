@@ -56,7 +56,7 @@ def test_requests_go_in_lockstep_and_end_by_themselves() -> None:
     def pick(conversation: Sequence[Message]) -> str:
         return "finish" if called(conversation) >= int(conversation[1].content[0]) else "forecast"
 
-    brain = Brain(pick, lambda _: {"city": "Rome"})
+    brain = Brain(pick, lambda said: {"city": f"city {called(said)}"})
     episodes = agent(brain, AgentOptions(steps=2)).run(["0 a", "1 b", "2 c", "2 d"])
     assert [len(one.steps) for one in episodes] == [0, 1, 2, 2]
     assert [one.finish for one in episodes] == ["answered", "answered", "step_limit", "step_limit"]
@@ -164,6 +164,20 @@ def test_the_same_call_is_not_made_twice_and_its_tool_is_offered_no_more() -> No
     ]  # fmt: skip
     assert "was made before with the same input" in episode.steps[1].observation
     assert episode.finish == "answered"
+    few = agent(brain, AgentOptions(steps=2)).run(["Rain?"])[0]
+    assert few.called == episode.called  # what is repeated takes no step
+    assert few.finish == "step_limit"
+
+
+def test_a_picker_that_does_not_listen_ends_too() -> None:
+    class Stubborn:
+        def pick(self, conversations: Talks, *, without: Spent = ()) -> list[str | None]:
+            return [FORECAST.id for _ in conversations]
+
+    brain = Brain(once, lambda _: {"city": "Rome"})
+    (episode,) = Agent(brain, Stubborn(), caller(), lookup, AgentOptions(steps=3)).run(["Rain?"])
+    assert [step.repeated for step in episode.steps] == [False, True, True, True, True, True]
+    assert episode.finish == "step_limit"
 
 
 def test_a_call_with_another_input_is_made() -> None:

@@ -96,6 +96,7 @@ def test_rounds_of_an_alignment_are_told(tmp_path: Path) -> None:
         tmp_path,
         rewritten("dense-raw", "aligned-ndcg", 0.5, 0, history=[first, second]),
         rewritten("dense-raw", "aligned", 0.6, 0, history=[first, second, third]),
+        rewritten("dense-raw", "aligned-share25", 0.55, 0, history=[first, second, third]),
     )
     section = page(tmp_path).partition("### Alignment: what matters")[2]
     found = lines(section)

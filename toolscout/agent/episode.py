@@ -15,7 +15,7 @@ class Step:
 
     `valid`: whether the arguments fitted the schema as the model first wrote them. `repairs`: what was put right.
     `refusals`: why arguments or the call were refused; the call was made where `called`. `exact` is False where the
-    observation is a recording of another call.
+    observation is a recording of another call. `repeated`: it was refused because it had been made before.
     """
 
     tool_id: str
@@ -28,6 +28,7 @@ class Step:
     ok: bool = False
     exact: bool = True
     observation: str = ""
+    repeated: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,10 +32,11 @@ _AGAIN = "The input was refused: {}. Give it again as JSON."
 
 @dataclass(frozen=True, slots=True)
 class AgentOptions:
-    """`steps`: at most so many tools for a request. `thoughts`: whether it thinks before it picks.
+    """`steps`: at most so many tools for a request.
 
-    `constrain`: arguments are written under the tool's schema, which promises JSON that fits; without it they are
-    written freely, and what does not fit is repaired or refused.
+    A call that it repeats is not made and does not count, but it picks at most twice as often in all. `thoughts`:
+    whether it thinks before it picks. `constrain`: arguments are written under the tool's schema, which promises JSON
+    that fits; without it they are written freely, and what does not fit is repaired or refused.
     """
 
     steps: int = 6
@@ -66,6 +67,11 @@ class _Live:
     finish: Finished | None = None
     answer: str = ""
     reason: str = ""
+
+    @property
+    def counted(self) -> int:
+        """The steps that it has taken; a call that had been made before was not made again, and takes none."""
+        return sum(not step.repeated for step in self.steps)
 
     def end(self, finish: Finished, reason: str = "") -> None:
         self.finish, self.reason = finish, reason
@@ -100,8 +106,8 @@ class Agent:
             _Live(number, request, Script(request, rules))
             for number, (request, rules) in enumerate(zip(requests, introduced, strict=True))
         ]
-        for _ in range(self.options.steps):
-            going = [one for one in everyone if one.finish is None]
+        for _ in range(2 * self.options.steps):
+            going = [one for one in everyone if one.finish is None and one.counted < self.options.steps]
             if not going:
                 break
             self._think(going)
@@ -195,9 +201,8 @@ class Agent:
             return step
         if any(past.called and (past.tool_id, past.arguments) == (tool.id, step.arguments) for past in one.steps):
             one.spent.add(tool.id)
-            refused = _REPEATED
-        else:
-            refused = self._approve(tool, step.arguments) if self._approve else ""
+            return replace(step, refusals=(*step.refusals, _REPEATED), repeated=True)
+        refused = self._approve(tool, step.arguments) if self._approve else ""
         return replace(step, refusals=(*step.refusals, refused)) if refused else replace(step, called=True)
 
     def _observe(self, one: _Live, step: Step) -> None:

@@ -21,9 +21,9 @@ them, or finishes; *itself*: the front is a model that writes tool ids, and pick
 the tools that are needed, the most that retrieval can give. Only requests whose gold tools all have recordings are
 asked. *All gold called* is the share of requests whose gold tools were all called, *gold recall* the share of gold
 tools that were; *valid arguments* the share of calls whose arguments fitted the tool's schema as they were first
-written, *refused* that of calls which were not made because they could not be repaired either, both over requests that
-picked a tool; *finished* is the share of requests that ended by themselves. A request that fails counts as 0.
-Pass rate and win rate stand here only where a language model judged them.
+written, *refused* that of calls which were not made, because they could not be repaired either or had been made
+before, both over requests that picked a tool; *finished* is the share of requests that ended by themselves. A request
+that fails counts as 0. Pass rate and win rate stand here only where a language model judged them.
 """
 _SHARES = MappingProxyType(
     {
