@@ -24,8 +24,9 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -42,11 +43,15 @@ from toolscout.evaluation.run import evaluate, find_dataset, load_splits
 from toolscout.evaluation.settings import with_settings
 from toolscout.evaluation.study import STUDY
 from toolscout.llm.generator import is_generator, read_generator
+from toolscout.nn.engine import device_name
 from toolscout.retrievers._vectors import Floats
 from toolscout.retrievers.base import Pairs, TrainedOn, TrainingSet, load_model, trained_on
 from toolscout.retrievers.dense import ENCODER_FOLDER, Dense
 from toolscout.synth import Source, SynthOptions, SynthTraining, Writer, fewer, synthesise, train_synth
 from toolscout.tool import Tool
+
+if TYPE_CHECKING:
+    from toolscout.nn.trainable import TrainableEncoder
 
 NAME = "synthetic"
 OUT = Path(__file__).resolve().parent.parent / "results" / "synthetic.jsonl"
@@ -121,12 +126,30 @@ class Batched(Dense):
         """The nearest k of each request."""
         found: list[Pairs] = []
         for start in range(0, len(requests), _AT_ONCE):
-            scores = raw().encode(requests[start : start + _AT_ONCE]) @ self._rows_held.T
+            scores = request_vectors(requests[start : start + _AT_ONCE], device_name()) @ self._rows_held.T
             few = np.argpartition(-scores, min(k, scores.shape[1] - 1), axis=1)[:, :k]
             for row, places in zip(scores, few, strict=True):
                 order = places[np.argsort(-row[places])]
                 found.append([(self._held[place], float(row[place])) for place in order])
         return found
+
+
+def request_vectors(texts: Sequence[str], device: str) -> Floats:
+    """Those of the published encoder; on a device by the network itself, which there takes seconds, not minutes."""
+    if not device:
+        return raw().encode(texts)
+    network = _on_device(device)
+    found: Floats = network.encode(network.tokens(texts, network.request_tokens), _AT_ONCE).cpu().numpy()
+    return found
+
+
+@lru_cache(maxsize=1)
+def _on_device(device: str) -> TrainableEncoder:
+    import torch
+
+    from toolscout.nn.trainable import TrainableEncoder
+
+    return TrainableEncoder(None, torch.device(device))
 
 
 def judge(tools: Sequence[Tool]) -> Batched:
