@@ -199,6 +199,17 @@ def test_a_part_may_name_the_encoder_of_another(home: Path, tmp_path: Path) -> N
     assert recall(opened(tmp_path), DATA, "test") > 0.6
 
 
+def test_a_part_that_names_none_uses_the_encoder_that_another_names(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOOLSCOUT_ENCODER", str(export(home / "source", tmp_path / "default")))
+    named = Memory(MemoryOptions(encoder=str(home / "dense" / "encoder")))
+    named.fit(SETS, tmp_path / "named")
+    Hybrid(parts=[Centroid(), load_model(tmp_path / "named")]).fit(SETS, tmp_path / "model")
+    own = Encoder.load(home / "dense" / "encoder").fingerprint
+    assert {part.open_encoder().fingerprint for part in opened(tmp_path / "model").parts} == {own}  # type: ignore[attr-defined]
+
+
 @pytest.mark.parametrize("damage", ["gone", "half"])
 def test_a_damaged_index_says_so(home: Path, tmp_path: Path, damage: str) -> None:
     opened(home / "hybrid").save(tmp_path)

@@ -109,10 +109,10 @@ def _check_one(fingerprints: Collection[str]) -> None:
 
 
 def share_encoder(parts: Sequence[Retriever]) -> None:
-    """Give the parts that have no encoder of their own that of the one which has, if there is one."""
+    """Give the parts that are free to use any encoder that of the one which has its own, or else is bound to one."""
     embedded = [part for part in parts if isinstance(part, Documents)]
-    owner = next((part for part in embedded if part.has_own_encoder()), None)
-    if owner is not None:
+    owners = [part for part in embedded if part.has_own_encoder()] or [part for part in embedded if part.bound_to()]
+    for owner in owners[:1]:
         encoder = owner.open_encoder()
         shared = encoder if isinstance(encoder, SharedEncoder) else SharedEncoder(encoder)
         for part in embedded:
@@ -126,18 +126,20 @@ def load_parts(folders: Sequence[Path]) -> list[Retriever]:
     _check_one({record["encoder"] for record in records if record.get("encoder")})
     home = next((folder / "encoder" for folder in folders if (folder / "encoder" / CARD_FILE).is_file()), None)
     shared = SharedEncoder(Encoder.load(home)) if home is not None else None
-    parts: list[Retriever] = []
-    for folder, record in zip(folders, records, strict=True):
+    parts: dict[int, Retriever] = {}
+    # One that names its encoder goes first: others were made with that one, and do not say where it is.
+    for place in sorted(range(len(folders)), key=lambda i: not records[i].get("options", {}).get("encoder")):
+        folder, record = folders[place], records[place]
         kind = method(record["method"])
         if not issubclass(kind, Documents):
-            parts.append(load_model(folder))
+            parts[place] = load_model(folder)
             continue
         part = cast(Any, kind).load(folder, shared)
         if shared is None and record.get("encoder"):
             shared = SharedEncoder(part.open_encoder())
             part.share(shared)
-        parts.append(part)
-    return parts
+        parts[place] = part
+    return [parts[place] for place in range(len(folders))]
 
 
 def joined(one: FitReport, other: FitReport) -> FitReport:
