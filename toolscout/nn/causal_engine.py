@@ -119,7 +119,7 @@ class Live:
         """Continue some prompts; in halves where others took the memory since there was room."""
         try:
             self._continue(prompts, few, written, most, choice)
-        except RuntimeError:  # cuDNN tells it as a graph that failed, not as memory that ran out
+        except RuntimeError:  # some kernels tell memory that ran out as a failure of their own
             if len(few) == 1:
                 raise
         else:
