@@ -138,6 +138,28 @@ def test_tools_are_made_of_their_documentation() -> None:
     assert [(tool.id, dict(tool.input_schema)) for tool in back.tools] == [("weather/forecast", SCHEMA)]
 
 
+def test_an_action_without_a_namespace_gets_one() -> None:
+    turns = [("user", f"Rome?\n{c.ACTION}"), ("assistant", "forecast"), ("user", c.INPUT + "{}"), ("assistant", "{}")]
+    record = {"conversations": [{"role": role, "content": content} for role, content in [*turns, ("user", "sun")]]}
+    row = c.trajectory(c.from_record(record, "here")).to_row()
+    assert t.Trajectory.from_row(row, "there").messages[1].calls == (t.Call("default/forecast", {}),)
+
+
+@pytest.mark.parametrize("answer", [{}, {"final_answer": "Sorry, impossible."}])
+def test_giving_up_stays_giving_up(answer: dict[str, str]) -> None:
+    given = json.dumps({"return_type": c.GIVE_UP} | answer)
+    turns = [("user", f"Rome?\n{c.ACTION}"), ("assistant", c.FINISH), ("user", c.INPUT), ("assistant", given)]
+    record = {"conversations": [{"role": role, "content": content} for role, content in turns]}
+    again = c.conversation(c.trajectory(c.from_record(record, "here")))
+    told = json.loads(again.turns[-1].content)
+    assert told["return_type"] == c.GIVE_UP
+    assert answer.get("final_answer", "") in told["final_answer"]
+
+
+def test_a_field_of_a_trajectory_does_not_hide_one_of_the_record() -> None:
+    assert c.from_record(c.to_record(made(kind="chat")), "here").kind == "trajectory"
+
+
 @pytest.mark.parametrize("name", ["x.jsonl", "x.json", "x.jsonl.gz"])
 def test_files_round_trip(tmp_path: Path, name: str) -> None:
     data = Dataset("d", [FORECAST, MAIL], {"r": "Rome"}, {"train": {"r": (FORECAST.id, MAIL.id)}})
@@ -189,6 +211,11 @@ def test_what_is_wrong_is_named_by_line_and_field(tmp_path: Path, record: Any, s
         ([("user", "x")], "says nothing"),
         ([("user", f"x\n{c.ACTION}"), ("assistant", "Finish"), ("user", c.INPUT), ("assistant", "no")], "not JSON"),
         ([("user", f"x\n{c.ACTION}"), ("assistant", "a/b"), ("user", f"{c.INPUT}[5]")], "documentation of a/b"),
+        ([("user", f"x\n{c.ACTION}"), ("assistant", "a/b"), ("user", c.INPUT + "[" * 99_999)], "documentation of a/b"),
+        (
+            [("user", f"x\n{c.ACTION}"), ("assistant", "Finish"), ("user", c.INPUT), ("assistant", "[" * 99_999)],
+            "not JSON",
+        ),
     ],
 )
 def test_conversations_that_are_no_trajectories(turns: list[tuple[str, str]], said: str) -> None:

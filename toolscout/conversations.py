@@ -233,7 +233,9 @@ class _Reader:
             if not content.startswith(INPUT):
                 self._refuse(at, f"the action {self._action} must be followed by {INPUT!r} and its documentation")
             if self._action != FINISH and self._action not in self._tools:
-                self._tools[self._action] = self._documented(content.removeprefix(INPUT), at)
+                tool = self._documented(content.removeprefix(INPUT), at)
+                self._action = tool.id  # an action without a namespace has got one
+                self._tools[tool.id] = tool
             return
         text = content.removesuffix(ACTION).removesuffix("\n") if content.endswith(ACTION) else content
         if text and text != GO_ON:
@@ -244,14 +246,13 @@ class _Reader:
     def _call(self, content: str, at: int) -> None:
         try:
             arguments = json.loads(content)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             self._refuse(at, f"the input of {self._action} is not JSON ({error})")
         if not isinstance(arguments, dict):
             self._refuse(at, f"the input of {self._action} must be a JSON object, got {type(arguments).__name__}")
         if self._action == FINISH:
-            thought, answer = self._thought, arguments.get("final_answer", arguments.get("return_type", ""))
-            self._messages += [Said("assistant", thought)] if thought else []
-            self._messages.append(Said("assistant", str(answer)))
+            self._messages += [Said("assistant", self._thought)] if self._thought else []
+            self._messages.append(Said("assistant", _answered(arguments)))
         else:
             self._messages.append(Said("assistant", self._thought, (Call(self._action, arguments),)))
         self._after_call = self._action != FINISH
@@ -266,11 +267,19 @@ class _Reader:
             schema = {"type": "object", "properties": properties} | ({"required": required} if required else {})
             place = namespace_of(self._action) or "default"
             return Tool(place, name_of(self._action), about.get("description", ""), input_schema=schema)
-        except (ValueError, TypeError, KeyError, AttributeError, ToolscoutError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError, ToolscoutError) as error:
             self._refuse(at, f"the documentation of {self._action} cannot be read ({error!r:.120})")
 
     def _refuse(self, at: int, what: str) -> NoReturn:
         raise BadDataset(f"{self._where}: conversations[{at}].content: {what}")
+
+
+def _answered(arguments: Mapping[str, Any]) -> str:
+    """What Finish was given, told as trajectories tell it: one that gave up begins with saying so."""
+    answer = str(arguments.get("final_answer", ""))
+    if arguments.get("return_type") != GIVE_UP or answer.strip().lower().startswith(_GAVE_UP):
+        return answer
+    return f"{_GAVE_UP.capitalize()}. {answer}".strip()
 
 
 def _schema(parameter: Mapping[str, Any]) -> dict[str, Any]:
@@ -307,7 +316,8 @@ def to_record(made: Conversation) -> dict[str, Any]:
         for turn in made.turns
     ]
     about = {"id": made.id, "kind": made.kind, "tools": [tool.to_record() for tool in made.tools]}
-    return {"conversations": turns} | {key: value for key, value in about.items() if value} | dict(made.about)
+    # What is the record's own wins: a trajectory may have a field of the same name.
+    return dict(made.about) | {"conversations": turns} | {key: value for key, value in about.items() if value}
 
 
 def from_record(record: Any, where: str) -> Conversation:

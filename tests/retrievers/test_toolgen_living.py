@@ -47,6 +47,9 @@ def test_a_model_of_another_rank_cannot_be_begun_with(tmp_path: Path, monkeypatc
     options = ToolgenOptions(base=earlier.options.base, rank=2, begin=str(fitted("toolgen")), device="cpu")
     with pytest.raises(BadModel, match="set rank"):
         Toolgen(options, HashedWords()).fit([TrainingSet(scenes())], tmp_path / "other")
+    woven = replace(options, begin=str(fitted("toolweaver")))
+    with pytest.raises(BadModel, match="is a toolweaver; begin with a toolgen"):
+        Toolgen(woven, HashedWords()).fit([TrainingSet(scenes())], tmp_path / "other")
 
 
 def test_a_list_of_tools_is_learned_in_one_order_or_in_any() -> None:

@@ -14,12 +14,13 @@ from tests.retrievers import generators
 from tests.retrievers.generators import STRANGE, made, opened
 from tests.retrievers.scenes import scenes
 from tests.toys import HashedWords
-from toolscout.conversations import FINISH, Script
+from toolscout.conversations import FINISH, Script, conversation
+from toolscout.dataset import request_digest
 from toolscout.retrievers._generative_fit import Lessons, Plan, _hold, _material
-from toolscout.retrievers._generative_talk import called_tools, lessons, prompt, read_conversations
+from toolscout.retrievers._generative_talk import called_tools, lessons, prompt, read_conversations, seen_in
 from toolscout.retrievers._negatives import read_negatives
 from toolscout.retrievers._requests import Encoding
-from toolscout.retrievers.base import TrainingSet
+from toolscout.retrievers.base import TrainedOn, TrainingSet
 
 pytest.importorskip("torch", reason="training needs the extra 'train'")
 pytest.importorskip("onnx", reason="serving a language model needs the extra 'encoder'")
@@ -53,6 +54,15 @@ def test_conversations_are_gone_on_with() -> None:
     retriever.remove(retriever.ids())
     assert retriever.pick([asked(called)]) == [FINISH]
     assert set(opened("toolgen-hierarchical").pick([asked(called)])) <= {*IDS}
+
+
+def test_what_users_say_in_conversations_counts_as_seen() -> None:
+    said = {request_digest(one.messages[0].content) for one in generators.trajectories()}
+    (talk,) = [one for one in opened("toolgen-agent")._seen.splits if one.split == "conversations"]
+    assert (talk.dataset, talk.role, said <= talk.requests) == ("trajectories.jsonl", "train", True)
+    edited = [conversation(replace(one, messages=one.messages[:1] * 2)) for one in generators.trajectories()]
+    assert seen_in(edited, "trajectories.jsonl").splits[0].digest != talk.digest  # no training goes on with others
+    assert seen_in([], "") == TrainedOn()
 
 
 def test_the_model_says_whether_to_act_and_similarity_helps_to_say_how() -> None:

@@ -263,7 +263,9 @@ def open_base(reference: str = "") -> Base:
     if path.suffix == ".gguf" and path.is_file():
         return Base(reference, path.stem, Gguf(path))
     raise BadModel(
-        f"{reference} is neither a Hugging Face folder nor a .gguf file; name one, or none for {DEFAULT_NAME}"
+        f"{reference} is neither a Hugging Face folder nor a .gguf file; name one, or none for {DEFAULT_NAME}. A model "
+        "that was trained from it has it as base in its model.json: put it back, start where the model was trained if "
+        "that is a relative path, or write its new place there"
     )
 
 

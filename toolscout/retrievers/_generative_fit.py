@@ -17,11 +17,12 @@ from toolscout import metrics
 from toolscout.answer import Allowed
 from toolscout.conversations import Conversation
 from toolscout.errors import BadDataset, BadModel, MissingExtra
+from toolscout.nn.adapters import ADAPTER_FILE
 from toolscout.prompts import Prompt
-from toolscout.retrievers._generative_talk import called_tools, lessons, read_conversations
+from toolscout.retrievers._generative_talk import called_tools, lessons, read_conversations, seen_in
 from toolscout.retrievers._negatives import DEV, TRAIN, read_negatives, seen_with
 from toolscout.retrievers._requests import Encoding
-from toolscout.retrievers.base import FitProgress, FitReport, Floats, TrainedOn, TrainingSet
+from toolscout.retrievers.base import FitProgress, FitReport, Floats, TrainedOn, TrainingSet, read_model
 from toolscout.tool import Tool
 
 if TYPE_CHECKING:
@@ -78,6 +79,7 @@ def fit(retriever: Generative, data: Sequence[TrainingSet], folder: Path, progre
     material = _material(data, options, encoding)
     no_tool = Path(options.no_tool).resolve().name if material.prompts else ""
     seen = seen_with(data, material.prompts, no_tool)
+    seen |= seen_in(material.talks, Path(options.trajectories).name)
     seen |= TrainedOn(tools=frozenset(tool.digest() for tool in material.called.values()))
     seen |= TrainedOn.load(Path(options.begin)) if options.begin else TrainedOn()
     # A path of this machine does not go into the model: what was trained with is said by a name.
@@ -85,7 +87,7 @@ def fit(retriever: Generative, data: Sequence[TrainingSet], folder: Path, progre
     retriever.options = replace(options, no_tool=no_tool, **names)
     retriever.needed = frozenset(tool_id for few in material.gold for tool_id in few)
     plan = retriever.plan(material.vectors, [*material.gold, *((tool_id,) for tool_id in material.called)])
-    identity = _identity(options, seen, plan, f"{retriever._fingerprint()}{base.fingerprint}")
+    identity = _identity(options, seen, plan, f"{retriever._fingerprint()}{base.fingerprint}{_begun(options.begin)}")
     made = Lessons(retriever, plan, material, data)
     device = pick_device(options.device)
     network = Network(base.architecture, base.weights(), options.rank, device)
@@ -126,8 +128,17 @@ def fit(retriever: Generative, data: Sequence[TrainingSet], folder: Path, progre
     return report
 
 
+def _begun(folder: str) -> str:
+    """Identifies what is begun with: the same folder may hold another model by then."""
+    path = Path(folder) / ADAPTER_FILE
+    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest() if folder and path.is_file() else ""
+
+
 def _begin(retriever: Generative, folder: str, network: Network, added: Added) -> Added:
     """Go on from what an earlier training learned: its adapters, and its map where there is one."""
+    made_by = read_model(Path(folder))["method"]
+    if made_by != retriever.name:
+        raise BadModel(f"{folder} is a {made_by}; begin with a {retriever.name}")
     earlier = type(retriever).load(Path(folder))
     if earlier._adapter is None or earlier.base().fingerprint != retriever.base().fingerprint:
         raise BadModel(f"{folder} cannot be begun with: it is untrained, or was trained from another language model")

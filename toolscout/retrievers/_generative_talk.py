@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from toolscout.answer import Allowed
-from toolscout.conversations import FINISH, Conversation, Spent, Talks, conversation, read_sharegpt, request_of
+from toolscout.conversations import ACTION, FINISH, Conversation, Spent, Talks, conversation, read_sharegpt, request_of
+from toolscout.dataset import request_digest
 from toolscout.errors import BadDataset
 from toolscout.nn.decoding import odds_against
 from toolscout.nn.prompting import Spoken, contents
 from toolscout.retrievers._generative import SPECIALS, STOP
+from toolscout.retrievers.base import SeenSplit, TrainedOn
 from toolscout.tool import Tool
 from toolscout.trajectories import read_trajectories
 
@@ -30,6 +34,18 @@ def read_conversations(path: Path) -> list[Conversation]:
     if _SHAREGPT in path.name:
         return list(read_sharegpt(path))
     return [conversation(one) for one in read_trajectories(path)]
+
+
+def seen_in(talks: Sequence[Conversation], name: str) -> TrainedOn:
+    """What conversations show a model: all that users say in them, so that no split which asks it may judge it."""
+    if not talks:
+        return TrainedOn()
+    said = (turn.content.removesuffix(ACTION).strip() for talk in talks for turn in talk.turns if turn.role == "user")
+    digest = hashlib.blake2b(digest_size=16)
+    for talk in talks:
+        digest.update(json.dumps([(turn.role, turn.content) for turn in talk.turns]).encode())
+    requests = frozenset(map(request_digest, filter(None, said)))
+    return TrainedOn((SeenSplit(name, digest.hexdigest(), "conversations", "train", requests),))
 
 
 def called_tools(talks: Iterable[Conversation], known: Mapping[str, Tool]) -> dict[str, Tool]:

@@ -380,9 +380,11 @@ def read_options(kind: type[OptionsT], record: Mapping[str, Any]) -> OptionsT:
     saved = record.get("options", {})
     unknown = set(saved) - {field.name for field in fields(kind)}
     if unknown:
-        names = ", ".join(sorted(unknown))
-        raise BadModel(f"the model has options that this version does not know: {names}; upgrade toolscout")
-    return kind(**saved)
+        raise BadModel(f"options that this version does not know: {', '.join(sorted(unknown))}; upgrade toolscout")
+    try:
+        return kind(**saved)
+    except TypeError as error:
+        raise BadModel(f"the model has an option of the wrong kind ({error}); write the model again") from None
 
 
 def load_model(folder: Path) -> Retriever:
