@@ -78,8 +78,7 @@ def fit(retriever: Generative, data: Sequence[TrainingSet], folder: Path, progre
     encoding = Encoding(retriever.open_encoder(), folder, progress)
     material = _material(data, options, encoding)
     no_tool = Path(options.no_tool).resolve().name if material.prompts else ""
-    seen = seen_with(data, material.prompts, no_tool)
-    seen |= seen_in(material.talks, Path(options.trajectories).name)
+    seen = seen_with(data, material.prompts, no_tool) | seen_in(material.talks, Path(options.trajectories).name)
     seen |= TrainedOn(tools=frozenset(tool.digest() for tool in material.called.values()))
     seen |= TrainedOn.load(Path(options.begin)) if options.begin else TrainedOn()
     # A path of this machine does not go into the model: what was trained with is said by a name.
