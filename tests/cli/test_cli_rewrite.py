@@ -33,6 +33,27 @@ def test_search_by_rules(filled: Run) -> None:
     assert filled("search", REQUEST, "--llm", "rules", "--fit-threshold", "0").exit_code == 0  # over hybrid
 
 
+def test_each_sub_request_has_a_group(filled: Run) -> None:
+    request = f"{REQUEST}; also search the mailbox for messages"
+    asked = ("search", request, "--llm", "rules", *WORDS, "-k", "2", "--grouped")
+    shown = filled(*asked).stdout
+    pieces = [
+        "weather forecast for the city of Paris",
+        "create an issue in the repository",
+        "search the mailbox for messages",
+    ]
+    assert all(f"\n{piece}\n" in shown for piece in pieces)
+    assert "nothing among the first 2" in shown
+    found = json.loads(filled(*asked, "--format", "json").stdout)
+    assert [one["asked"] for one in found["groups"] if one["asked"]] == pieces
+    assert sorted(one for group in found["groups"] for one in group["hits"]) == sorted(
+        hit["tool_id"] for hit in found["hits"]
+    )
+    assert "groups" not in json.loads(filled(*asked[:-1], "--format", "json").stdout)
+    refused = filled("search", request, "--retriever", "bm25", "--grouped")
+    assert (refused.exit_code, "--retriever rewrite" in refused.stderr) == (2, True)
+
+
 def test_search_with_a_script(filled: Run, tmp_path: Path) -> None:
     (tmp_path / "script.jsonl").write_text('{"when": "", "text": "searches the mailbox"}\n')
     shown = filled("search", "Paris forecast", "--llm", "scripted:script.jsonl", "--option", "examples=0", *WORDS)

@@ -55,6 +55,26 @@ def test_a_catalogue_and_filters(ready: Run, tmp_path: Path) -> None:
     assert len(Dataset.load(tmp_path / "all").requests) == 12
 
 
+def test_into_the_folder_where_it_is_run(ready: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    done = ready("synth", "../shop", "--no-filter", "--llm", "scripted:../script.jsonl", "--out", ".")
+    assert done.exit_code == 0, done.output
+    assert Dataset.load(here).requests
+    assert not list(tmp_path.glob("*.partial.jsonl"))
+
+
+def test_why_a_model_gave_no_answer_is_said(ready: Run, tmp_path: Path) -> None:
+    alone = ("shop", "--no-filter", "--combinations", "0", "--per-tool", "1", "--tries", "1")
+    (tmp_path / "script.jsonl").write_text("".join(json.dumps(line) + "\n" for line in SCRIPT[1:]))
+    assert "the model gave no answer to some: the script has no line left" in " ".join(written(ready, *alone).split())
+    (tmp_path / "script.jsonl").write_text("")
+    done = ready("synth", *alone, "--llm", "scripted:script.jsonl", "--out", "none")
+    said = " ".join(done.stderr.split())
+    assert (done.exit_code, "the model gave no answer: the script has no line left" in said) == (2, True), said
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -11,6 +11,7 @@ import pytest
 from toolscout.errors import CorruptStore, NewerStore, ReadOnlyStore, StoreError
 from toolscout.llm.base import Completion
 from toolscout.llm.cache import Cache, digest
+from toolscout.stores.sqlite import SqliteStore
 
 ONE = Completion("né\ud800", 3, 2, "length", 0.25)
 
@@ -54,9 +55,21 @@ def test_files_that_are_something_else_are_left_alone(tmp_path: Path) -> None:
     db.close()
     with pytest.raises(StoreError, match="something else"):
         Cache(other)
+    SqliteStore(tmp_path / "catalogue").close()
+    before = (tmp_path / "catalogue").read_bytes()
+    for read_only in (False, True):
+        with pytest.raises(StoreError, match="something else; name another file"):
+            Cache(tmp_path / "catalogue", read_only=read_only)
+    assert (tmp_path / "catalogue").read_bytes() == before
     newer = tmp_path / "newer.sqlite"
     with sqlite3.connect(newer) as db:
         db.execute("PRAGMA user_version = 9")
+    db.close()
+    with pytest.raises(NewerStore, match="upgrade"):
+        Cache(newer)
+    with sqlite3.connect(newer) as db:
+        db.execute("CREATE TABLE completions (digest BLOB)")
+        db.execute("CREATE TABLE more (digest BLOB)")
     db.close()
     with pytest.raises(NewerStore, match="upgrade"):
         Cache(newer)

@@ -18,6 +18,7 @@ from tests.llm.fake_endpoint import KEY, Answer, FakeEndpoint, asked, chat, in_t
 from toolscout.errors import BadCompletion, BadRequest, EndpointError, NotCached
 from toolscout.llm import Completion, Message, Usage, complete_each, open_llm
 from toolscout.llm.endpoint import Endpoint, Options
+from toolscout.retrievers._author import Author, Written
 
 QUICK = Options(retries=2, backoff=0.005, timeout=5.0)
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
@@ -172,20 +173,30 @@ def test_a_missing_key_is_what_401_speaks_of(monkeypatch: pytest.MonkeyPatch) ->
         Endpoint(server.url, "m", QUICK).complete(asked("x"))
 
 
-def test_a_reply_that_drips_is_given_up_in_time() -> None:
+@pytest.mark.parametrize(
+    ("scheme", "begins", "drop"),
+    [
+        ("http", b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n", b" "),
+        ("http", b"HTTP/1.1 200 OK\r\n", b"X-More: 1\r\n"),
+        ("http", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1", b";"),
+        ("http", b"", b"H"),
+        ("https", b"\x16\x03\x03\x40\x00", b"\x02"),  # a handshake
+    ],
+)
+def test_a_reply_that_drips_is_given_up_in_time(scheme: str, begins: bytes, drop: bytes) -> None:
     def drip(listening: socket.socket) -> None:
         connection, _ = listening.accept()
         with connection, suppress(OSError):
             connection.recv(65536)
-            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
-            for _ in range(100):
-                connection.sendall(b" ")
-                time.sleep(0.02)
+            connection.sendall(begins)
+            for _ in range(75):  # fewer than http.client takes as headers
+                connection.sendall(drop)
+                time.sleep(0.04)
 
     with socket.create_server(("127.0.0.1", 0)) as listening:
         thread = threading.Thread(target=drip, args=(listening,))
         thread.start()
-        url, started = f"http://127.0.0.1:{listening.getsockname()[1]}/v1", time.monotonic()
+        url, started = f"{scheme}://127.0.0.1:{listening.getsockname()[1]}/v1", time.monotonic()
         with pytest.raises(EndpointError, match=r"no answer within 0\.2 seconds;"):
             Endpoint(url, "m", replace(QUICK, timeout=0.2, retries=0)).complete(asked("x"))
         assert time.monotonic() - started < 1.5
@@ -325,6 +336,10 @@ def test_what_was_answered_before_a_fault_is_kept(tmp_path: Path) -> None:
         ("https://", Options()),
         (f"https://user:{KEY}@host/v1", Options()),
         (f"https://host/v1?key={KEY}", Options()),
+        (f"http://{KEY}@[::1/v1", Options()),
+        ("http://host:port/v1", Options()),
+        ("http://host/ökö/v1", Options()),
+        ("http://host/a b/v1", Options()),
         ("https://host/v1", Options(key_variable=KEY)),
         ("https://host/v1", Options(offline=True)),
         ("https://host/v1", Options(input_price=1.0)),
@@ -338,6 +353,25 @@ def test_options_that_make_no_sense_are_refused_without_repeating_a_key(url: str
     with pytest.raises(BadRequest) as caught:
         Endpoint(url, "m", options)
     assert KEY not in str(caught.value)
+
+
+def test_an_address_that_cannot_be_used_is_told_what_to_write() -> None:
+    for url in ("http://[::1/v1", "http://host:99999/v1"):
+        with pytest.raises(BadRequest, match=r"base URL such as .*http://\[::1\]/v1"):
+            Endpoint(url, "m")
+    for url in ("http://host/ökö/v1", "http://bücher/v1"):
+        with pytest.raises(BadRequest, match="no letters beyond ASCII; write"):
+            Endpoint(url, "m")
+
+
+def test_a_scheme_in_capitals_is_the_same_endpoint() -> None:
+    with FakeEndpoint(echo) as server:
+        model = open_llm(server.url.replace("http", "HTTP"), model="m", options=QUICK)
+        assert model.complete(asked("a"))[0][0].text == "A"
+        assert isinstance(model, Endpoint)
+        assert model.url == server.url  # so that a cache knows it
+        author = Author(server.url.replace("http", "Http"), "m")
+        assert author.write(asked("b"), 0.0, 8) == [Written("B")]
 
 
 def test_each_conversation_is_sent_with_its_own_schema() -> None:

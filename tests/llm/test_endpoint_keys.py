@@ -55,6 +55,18 @@ def test_a_planted_key_is_found_nowhere(
         assert KEY.encode() not in file.read_bytes()
 
 
+@pytest.mark.parametrize("before", range(200 - len(KEY), 201, 3))
+@pytest.mark.parametrize("status", [200, 401, 500])
+def test_a_key_is_taken_out_before_what_was_said_is_cut(status: int, before: int) -> None:
+    page = b"<p>" + b" " * (20_000 - 200 - 3) + b"x" * before + KEY.encode() + b"</p>"
+    answers = [refused(status, "x" * before + KEY), (status, {}, b"x" * before + KEY.encode()), (status, {}, page)]
+    for answer in answers:
+        with FakeEndpoint(in_turn(answer)) as server, pytest.raises(LanguageModelError) as caught:
+            Endpoint(server.url, "m", replace(QUICK, retries=0)).complete(asked("x"))
+        assert "x" * before in str(caught.value)
+        assert "sk" not in str(caught.value)
+
+
 @pytest.mark.parametrize("key", [f"{KEY}\nX-Other: 1", f"{KEY}é", f"{KEY} {KEY}"])
 def test_a_key_that_cannot_be_sent_is_not_repeated(key: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", key)

@@ -140,5 +140,19 @@ def test_what_cannot_be_trained_is_refused(tmp_path: Path) -> None:
         Rewrite(RewriteOptions(llm="rules"), [Bm25()]).fit(data, tmp_path)
     with pytest.raises(BadDataset, match="learned on dev"):
         Rewrite(RewriteOptions(llm="rules", epochs=0, share=0.5), [Bm25()]).fit(data, tmp_path)
+    with pytest.raises(BadModel, match="set align above 0 to align it"):
+        Rewrite(RewriteOptions(begin=str(tmp_path / "nowhere"), epochs=0), [Bm25()]).fit(data, tmp_path / "m")
+    assert not (tmp_path / "m").exists()
     with pytest.raises(BadModel, match="at least one dataset"):
         Rewrite(None, [Bm25()]).fit([], tmp_path)
+
+
+def test_a_generator_of_another_task_is_refused(tmp_path: Path) -> None:
+    def named(task: str) -> Rewrite:
+        told = {"format": 1, "base": "b", "language": "l", "task": task}
+        (tmp_path / "generator.json").write_text(json.dumps(told))
+        return Rewrite(RewriteOptions(llm=str(tmp_path)), [Bm25()])
+
+    assert named("describe").rewriter.taught
+    with pytest.raises(BadModel, match=r"another task \('request'\).*train --retriever rewrite"):
+        named("request")

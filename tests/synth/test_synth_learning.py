@@ -80,6 +80,13 @@ def test_lessons_leave_out_what_would_not_be_kept_and_go_round_large_scenes() ->
         SynthTraining(per_scene=0)
 
 
+def test_a_training_without_epochs_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    pytest.importorskip("torch", reason="training needs the extra 'train'")
+    with pytest.raises(BadModel, match="set epochs above 0, or name a generator to begin with"):
+        train_synth([KNOWN], tmp_path / "generator", SynthTraining(epochs=0))
+    assert not (tmp_path / "generator").exists()
+
+
 def test_tools_that_only_written_requests_need_stay_new(tmp_path: Path) -> None:
     source = Source("shop", TOOLS, replace(KNOWN, dev=""))
     made = synthesise(source, Writer(writer(), seen=TrainedOn.of([replace(KNOWN, dev="")])), ALONE, "new")

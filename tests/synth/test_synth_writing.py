@@ -148,8 +148,20 @@ def test_a_model_that_fails_now_and_then_or_breaks_down(tmp_path: Path) -> None:
 
     with pytest.raises(EndpointError):
         synthesise(SHOP, Writer(writer(down)), ALONE)
-    with pytest.raises(BadDataset, match=r"no request was kept \(no answer 24\)"):
-        synthesise(SHOP, Writer(writer(lambda _: (_ for _ in ()).throw(BadCompletion("x")))), ALONE).dataset("x")
+
+    def silent(conversation: Conversation) -> str:
+        raise BadCompletion("too long, shorten it")
+
+    with pytest.raises(BadDataset, match=r"kept \(no answer 24\); the model gave no answer: too long, shorten it$"):
+        synthesise(SHOP, Writer(writer(silent)), ALONE).dataset("x")
+
+    def both(conversation: Conversation) -> str:
+        return silent(conversation) if "headlines" in conversation[-1].content else "no"
+
+    with pytest.raises(BadDataset, match=r"loosen the filters \(the model gave no answer: too long, shorten it\)$"):
+        synthesise(SHOP, Writer(writer(both, numbered=False)), ALONE).dataset("x")
+    with pytest.raises(BadDataset, match=r"loosen the filters$"):
+        synthesise(SHOP, Writer(writer(lambda _: "no", numbered=False)), ALONE).dataset("x")
 
 
 def test_a_gullible_model_does_not_carry_what_a_document_dictates() -> None:
@@ -195,6 +207,8 @@ def test_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({"per_tool": 0}, "1 or more"),
         ({"dev": 1.0}, "from 0 to below 1"),
+        ({"temperature": 100.5}, "from 0 .* to 100"),
+        ({"temperature": float("nan")}, "from 0 .* to 100"),
         ({"combinations": 2.0}, "a share from 0 to 1"),
         ({"styles": {"rude": 1.0}}, "there is no style 'rude'; choose from: goal, no values"),
         ({"sizes": {"1": 0.0}}, "one of them above 0"),

@@ -102,6 +102,7 @@ def search(
     count, text = _count(k), request_text(request)
     retriever, settings = rewriting(retriever, option, llm, model)
     with open_scout(ctx, store, retriever, settings, part or ()) as scout:
+        _check_grouped(scout, grouped)
         if need_threshold is not None:
             scout.need_options = replace(scout.need_options, threshold=need_threshold)
         if fit_threshold is not None:
@@ -111,6 +112,13 @@ def search(
         _print(scout, answer, format, budget, grouped)
     if not answer.hits:
         raise typer.Exit(NONE)
+
+
+def _check_grouped(scout: Scout, grouped: bool) -> None:
+    if grouped and not hasattr(scout.retriever, "told"):  # what was asked
+        raise typer.BadParameter(
+            "it is for --retriever rewrite, or a model of it; or name --llm", param_hint="--grouped"
+        )
 
 
 def _count(text: str) -> Count:
@@ -192,13 +200,24 @@ def answer_lines(answer: Answer, tools: Mapping[str, Tool], grouped: bool = Fals
     if answer.asked and not grouped:
         yield output.shown("asked: " + " · ".join(f"“{query}”" for query in answer.asked), "dim")
     if answer.hits and grouped:
-        for query, hits in answer.groups():
+        for query, hits in _groups(answer).items():
             yield output.shown(query or answer.request, "bold")
-            yield _table(hits, tools, [answer.hits.index(hit) + 1 for hit in hits])
+            if hits:
+                yield _table(hits, tools, [answer.hits.index(hit) + 1 for hit in hits])
+            else:
+                yield output.shown(f"nothing among the first {len(answer.hits)}; a higher -k shows more", "dim")
     elif answer.hits:
         yield _table(answer.hits, tools, range(1, len(answer.hits) + 1))
     elif answer.considered:
         yield output.shown("closest: " + ", ".join(hit.tool_id for hit in answer.considered[:CLOSEST]), "dim")
+
+
+def _groups(answer: Answer) -> dict[str, tuple[Hit, ...]]:
+    """As answer.groups(), with those that were asked for and have none of the tools to use."""
+    found = dict(answer.groups())
+    return {
+        query: found.get(query, ()) for query in dict.fromkeys(["", *answer.asked, *found]) if query or query in found
+    }
 
 
 def print_answer(console: Console, answer: Answer, tools: Sequence[Tool], grouped: bool = False) -> None:
@@ -225,7 +244,8 @@ def _print(scout: Scout, answer: Answer, format: Shape, budget: int | None, grou
         print_answer(output.stdout(), answer, scout.tools(answer), grouped)
     elif format == "json":
         tools = [{"id": tool.id, **tool.to_record()} for tool in scout.tools(answer)]
-        output.print_json({**answer.to_dict(), "tools": tools})
+        groups = [{"asked": query, "hits": [hit.tool_id for hit in hits]} for query, hits in _groups(answer).items()]
+        output.print_json({**answer.to_dict(), **({"groups": groups} if grouped else {}), "tools": tools})
     else:
         rendered = scout.render(answer, format, budget)
         for line in answer.notes:

@@ -97,7 +97,8 @@ def synth(
     if examples and opened.known is None:
         raise BadDataset("--examples shows known requests; name the split that has them, as in DATA:train")
     writer = Writer.open(llm, model, seed)
-    partial = out.with_name(out.name + PARTIAL)
+    beside = out.resolve()  # . has no name
+    partial = beside.with_name(beside.name + PARTIAL)
     encoder = _encoder()
     with output.progress() as report:
         vectors = tool_vectors(opened.tools, encoder) if encoder else None
@@ -185,6 +186,8 @@ def _print(made: Synthetic, real: str, out: Path) -> None:
     for why, count in made.dropped.items():
         table.add_row(f"left out: {why}", f"{count:,}")
     output.stdout().print(table)
+    if made.problem:
+        output.note(f"the model gave no answer to some: {made.problem}")
     served = {one.tools[0] for one in made.requests}
     if len(served) < made.wanted:
         output.note(f"{plural(made.wanted - len(served), 'tool')} of {made.wanted:,} got no request; see --no-filter")

@@ -23,7 +23,7 @@ def open_llm(
     where $TOOLSCOUT_DEVICE names a device. A URL is an OpenAI-compatible endpoint, which needs `model` and takes
     `options`; "scripted:FILE" reads its lines. A model folder of toolscout's own is opened by agent.models.
     """
-    if spec.startswith(("http://", "https://")):
+    if spec.lower().startswith(("http://", "https://")):
         from toolscout.llm.endpoint import Endpoint
 
         return Endpoint(spec, model, options)

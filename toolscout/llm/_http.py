@@ -5,12 +5,15 @@ from __future__ import annotations
 import email.utils
 import http.client
 import json
+import socket
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 MAX_BYTES = 8_000_000  # of an answer
@@ -34,17 +37,93 @@ class _Stay(urllib.request.HTTPRedirectHandler):
         """No."""
 
 
+class _Deadline:
+    """Shuts a connection when its time is over: the timeout of a socket begins anew with every byte."""
+
+    def __init__(self, seconds: float) -> None:
+        self.passed = False
+        self._socket: socket.socket | None = None
+        self._lock = threading.Lock()
+        self._timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), self._end)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def watch(self, connected: socket.socket) -> None:
+        with self._lock:
+            if self.passed:
+                raise TimeoutError
+            self._socket = connected.dup()  # a handle of our own: TLS takes over the other one
+
+    def close(self) -> None:
+        self._timer.cancel()
+        with self._lock:
+            if self._socket is not None:
+                self._socket.close()
+                self._socket = None
+
+    def _end(self) -> None:
+        with self._lock:
+            self.passed = True
+            if self._socket is not None:
+                with suppress(OSError):  # the server was faster
+                    self._socket.shutdown(socket.SHUT_RDWR)
+
+
+class _Plain(http.client.HTTPConnection):
+    deadline: _Deadline
+
+    def connect(self) -> None:
+        super().connect()
+        self.deadline.watch(self.sock)
+
+
+class _Tls(http.client.HTTPSConnection, _Plain):
+    """In this order `connect` of _Plain comes before TLS begins: a slow handshake is ended too."""
+
+
+class _Timed(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
+    """Opens connections that a deadline ends."""
+
+    def __init__(self, deadline: _Deadline) -> None:
+        super().__init__()
+        self._deadline = deadline
+
+    def http_open(self, req: urllib.request.Request) -> Any:
+        return self.do_open(partial(self._connection, _Plain), req)
+
+    def https_open(self, req: urllib.request.Request) -> Any:
+        return self.do_open(partial(self._connection, _Tls), req)
+
+    def _connection(self, kind: type[_Plain], host: str, **settings: Any) -> _Plain:
+        made = kind(host, **settings)
+        made.deadline = self._deadline
+        return made
+
+
 def post(url: str, payload: Mapping[str, Any], headers: Mapping[str, str], timeout: float) -> Reply:
     """Send JSON and read the whole reply, whatever its status.
 
     Raises TimeoutError when it is not all there after `timeout` seconds, OSError when the server cannot be reached or
     hangs up, ValueError when the reply is too large.
     """
-    deadline = time.monotonic() + timeout
     body = json.dumps(payload).encode()
     request = urllib.request.Request(url, body, {"Content-Type": "application/json", **headers}, method="POST")
+    deadline = _Deadline(timeout)
     try:
-        response: Any = urllib.request.build_opener(_Stay).open(request, timeout=timeout)
+        reply = _exchange(request, deadline, timeout)
+    except OSError:
+        if not deadline.passed:
+            raise
+    finally:
+        deadline.close()
+    if deadline.passed:  # also where what came looks whole: a shut connection reads as one that has ended
+        raise TimeoutError("the reply came too slowly")
+    return reply
+
+
+def _exchange(request: urllib.request.Request, deadline: _Deadline, timeout: float) -> Reply:
+    try:
+        response: Any = urllib.request.build_opener(_Stay, _Timed(deadline)).open(request, timeout=timeout)
     except urllib.error.HTTPError as error:  # a reply all the same
         response = error
     except urllib.error.URLError as error:
@@ -60,8 +139,6 @@ def post(url: str, payload: Mapping[str, Any], headers: Mapping[str, str], timeo
                 received += chunk
                 if len(received) > MAX_BYTES:
                     raise ValueError(f"more than {MAX_BYTES // 1_000_000} MB")
-                if time.monotonic() > deadline:
-                    raise TimeoutError("the reply came too slowly")
         except http.client.HTTPException as error:
             raise ConnectionError(type(error).__name__) from None
         expected = response.headers.get("Content-Length", "")

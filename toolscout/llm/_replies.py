@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from toolscout.errors import BadCompletion
 
 _SHOWN = 200
+_READ = 20_000  # characters of a page
 
 
 def parsed(body: bytes) -> dict[str, Any] | None:
@@ -49,8 +50,11 @@ def tokens(reply: Mapping[str, Any], read: Sequence[str], written: Sequence[tupl
     return prompt, share
 
 
-def message(body: bytes) -> str:
-    """What a reply says went wrong, on one short line; pages lose their markup."""
+def message(body: bytes, scrub: Callable[[str], str] = str) -> str:
+    """What a reply says went wrong, on one short line; pages lose their markup.
+
+    `scrub` takes out what nobody may read. It sees whole texts: half a key, cut off, would no longer be known as one.
+    """
     found = _json(body)
     if isinstance(found, Mapping):
         error = found.get("error", found.get("detail", found.get("message", found)))
@@ -59,8 +63,9 @@ def message(body: bytes) -> str:
             error = f"{code}: {error['message']}" if isinstance(code, str) else error["message"]
         text = error if isinstance(error, str) else json.dumps(error)
     else:
-        text = re.sub(r"<(script|style).*?</\1>|<[^>]*>", " ", body[:20_000].decode(errors="replace"), flags=re.S)
-    text = " ".join(text.split())
+        page = scrub(body.decode(errors="replace"))[:_READ]
+        text = re.sub(r"<(script|style).*?</\1>|<[^>]*>", " ", page, flags=re.S)
+    text = " ".join(scrub(text).split())
     return (text[:_SHOWN] + "…" if len(text) > _SHOWN else text) or "nothing more"
 
 

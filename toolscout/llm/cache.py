@@ -77,11 +77,13 @@ class Cache:
     def _prepare(self, read_only: bool) -> None:
         with self._told():
             version = int(self._db.execute("PRAGMA user_version").fetchone()[0])
+            rows = self._db.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT GLOB 'sqlite_*'")
+            tables = {str(name) for (name,) in rows}
+            # A newer format may have more tables, but none is without ours.
+            if tables - {"completions"} and (version <= FORMAT or "completions" not in tables):
+                raise StoreError(f"{self.path} is a database of something else; name another file for completions")
             if version > FORMAT:
                 raise NewerStore(f"{self.path} was written by a newer toolscout; upgrade it, or name another file")
-            others = self._db.execute("SELECT count(*) FROM sqlite_master WHERE name != 'completions'").fetchone()[0]
-            if version == 0 and others:
-                raise StoreError(f"{self.path} is a database of something else; name another file for completions")
             if not read_only and version == 0:
                 self._db.execute(
                     "CREATE TABLE IF NOT EXISTS completions (digest BLOB PRIMARY KEY, completions TEXT) WITHOUT ROWID"

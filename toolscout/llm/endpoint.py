@@ -246,7 +246,7 @@ class Endpoint:
 
     def _read(self, reply: Reply) -> dict[str, Any] | str:
         """The reply's JSON, or in words why to try again."""
-        said = self._scrubbed(_replies.message(reply.body))
+        said = _replies.message(reply.body, self._scrubbed)
         variable, status = self.options.key_variable, reply.status
         if 200 <= status < 300:
             found = _replies.parsed(reply.body)
@@ -329,12 +329,20 @@ def _advice(status: int | None) -> str:
 
 
 def _checked_url(url: str) -> str:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise BadRequest("an endpoint is a base URL such as https://host/v1")
+    if not re.fullmatch(r"[!-~]*", url):  # HTTP carries no others
+        raise BadRequest(
+            "an endpoint's URL has no blanks and no letters beyond ASCII; write a host's as xn--…, others as %C3%B6"
+        )
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # an address in brackets, or a port, that is none
+        usable = False
+    if not usable:
+        raise BadRequest("an endpoint is a base URL such as https://host/v1, http://host:8000/v1 or http://[::1]/v1")
     if parts.username or parts.password or parts.query or parts.fragment:
         raise BadRequest(f"the URL of an endpoint holds no user, key or query; a key belongs into {KEY_VARIABLE}")
-    return url.rstrip("/").removesuffix("/chat/completions")
+    return parts.geturl().rstrip("/").removesuffix("/chat/completions")
 
 
 def _check(options: Options, model: str) -> None:

@@ -29,7 +29,7 @@ class Written(NamedTuple):
 
 def is_url(spec: str) -> bool:
     """Whether it names an endpoint."""
-    return spec.startswith(("http://", "https://"))
+    return spec.lower().startswith(("http://", "https://"))
 
 
 class Author:

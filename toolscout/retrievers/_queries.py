@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from collections.abc import Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -43,6 +44,13 @@ _LEARNED = "Write what each tool that the request needs does, one on each line."
 
 _ODD = re.compile(r"[^\w\s,.'()/&%+:-]+")
 _WORDS = re.compile(r"\w+")
+# Scripts that put few blanks or none between words: Thai to Burmese, Khmer, kana, Han, and Hangul.
+_DENSE = (
+    "\u0e00-\u109f\u1100-\u11ff\u1780-\u17ff\u3040-\u318f\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
+    "\U00020000-\U0003ffff"
+)
+_GAPS = re.compile(rf"(?<=[{_DENSE}])[\W_]+(?=[{_DENSE}])")
+_PIECES = re.compile(rf"([{_DENSE}]+)|[^\W_{_DENSE}]+")
 _FENCE = re.compile(r"^```\w*\s*|```\s*$", re.M)
 _BULLET = re.compile(
     r"^(?:(?:[-*•–—>#]+|\(?\d{1,2}[.):]|\(?[a-hA-H][.)]|(?:tool|query|description|request|step)\s*\d{0,2}\s*:)\s*)+",
@@ -87,6 +95,16 @@ class Parsed(NamedTuple):
 def words_of(text: str) -> list[str]:
     """The words of a text, in small letters."""
     return [word.lower() for word in _WORDS.findall(text)]
+
+
+def pieces_of(text: str) -> list[str]:
+    """What copies are told by: words, of snake_case each; pairs of characters where there are no blanks."""
+    found: list[str] = []
+    for match in _PIECES.finditer(_GAPS.sub("", unicodedata.normalize("NFKC", text))):
+        word = match[0].lower()
+        pairs = [word[i : i + 2] for i in range(len(word) - 1)] if match[1] else []
+        found += pairs or [word]
+    return found
 
 
 def described(tool: Searchable) -> str:
@@ -145,7 +163,7 @@ def parsed(text: str, request: str, most: int, shown: Sequence[str] = ()) -> Par
     if _PAGE.match(text):
         return Parsed((), "the language model answered with a page, not with text")
     instructions = " ".join(words_of(f"{_DESCRIBE} {_DECOMPOSE} {_REFINE} {_LEARNED}"))
-    known, texts = frozenset(words_of(request)), [frozenset(words_of(one)) for one in shown]
+    known, texts = frozenset(pieces_of(request)), [frozenset(pieces_of(one)) for one in shown]
     found: dict[str, str] = {" ".join(words_of(request)): ""}
     copied = False
     for line in _lines(text[:_MOST_CHARS]):
@@ -153,7 +171,8 @@ def parsed(text: str, request: str, most: int, shown: Sequence[str] = ()) -> Par
         key = " ".join(words)
         if key in found or key in instructions or _useless(line, words):
             continue
-        if any(_copies(words, known, one) for one in texts):
+        pieces = pieces_of(line) or words
+        if any(_copies(pieces, known, one) for one in texts):
             copied = True
             continue
         found[key] = clean_text(_NAME_LIKE.sub(" ", _MARKS.sub(" ", line)))
@@ -170,9 +189,9 @@ def _useless(line: str, words: Sequence[str]) -> bool:
     return bool(_NOTHING.fullmatch(line) or _TALK.match(line) or _CODE.search(line))
 
 
-def _copies(words: Sequence[str], known: frozenset[str], text: frozenset[str]) -> bool:
+def _copies(pieces: Sequence[str], known: frozenset[str], text: frozenset[str]) -> bool:
     """Whether most of a query comes from a text and not from the request."""
-    return sum(word in text and word not in known for word in words) >= _COPIED * len(words)
+    return sum(one in text and one not in known for one in pieces) >= _COPIED * len(pieces)
 
 
 def _lines(text: str) -> list[str]:

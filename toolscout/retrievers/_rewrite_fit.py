@@ -18,7 +18,7 @@ from toolscout.llm.base import Conversation
 from toolscout.retrievers import _queries
 from toolscout.retrievers._aligning import Asked, Means, align
 from toolscout.retrievers._requests import Encoding
-from toolscout.retrievers._rewriting import RULES, Asking
+from toolscout.retrievers._rewriting import RULES, TASK, Asking, RewriteOptions
 from toolscout.retrievers._router import Router
 from toolscout.retrievers.base import Embedded, FitProgress, FitReport, TrainedOn, TrainingSet
 
@@ -48,7 +48,7 @@ def fit(rewrite: Rewrite, data: Sequence[TrainingSet], folder: Path, progress: F
     from toolscout.retrievers.rewrite import GENERATOR_FOLDER
 
     started, wanted = time.perf_counter(), rewrite.options
-    _check(data, wanted.llm, trains := bool(wanted.epochs or wanted.settled().align), wanted.share)
+    _check(data, wanted, trains := bool(wanted.epochs or wanted.settled().align))
     folder.mkdir(parents=True, exist_ok=True)
     sets = _Sets(rewrite, data, folder, progress)
     # While it is fitted all is rewritten; QTA's recipe does without the request.
@@ -95,15 +95,20 @@ def _notes(problem: str, dev: Mapping[str, float]) -> Iterator[str]:
         )
 
 
-def _check(data: Sequence[TrainingSet], llm: str, trains: bool, share: float) -> None:
+def _check(data: Sequence[TrainingSet], options: RewriteOptions, trains: bool) -> None:
     if not data:
         raise BadModel("name at least one dataset to train on")
-    if trains and llm:
+    if trains and options.llm:
         raise BadModel(
             "what is trained is a generator of its own: leave llm out, and name what it begins with as base; or set "
             "epochs=0 to use the language model as it is"
         )
-    if 0 < share < 1 and not any(one.dev for one in data):
+    if options.begin and not trains:
+        raise BadModel(
+            "nothing would be trained of the generator that begin names: set align above 0 to align it, or epochs to "
+            "teach it more; to write with it as it is, name it as llm and not as begin"
+        )
+    if 0 < options.share < 1 and not any(one.dev for one in data):
         raise BadDataset(
             "which requests gain by rewriting is learned on dev, and no dataset has one; name DATA:TRAIN:DEV"
         )
@@ -122,7 +127,7 @@ def _train(
     rewriter.taught = True
     held = _held(data, options.held, options.seed)
     pairs = _pairs(rewriter.prompt, data, held)
-    about = {"task": "describe", "settings": asdict(options) | {"begin": Path(options.begin).name}}
+    about = {"task": TASK, "settings": asdict(options) | {"begin": Path(options.begin).name}}
 
     def judge(pupil: Pupil) -> Mapping[str, float]:
         rewrite.teach(pupil.local())

@@ -12,7 +12,7 @@ from typing import NamedTuple, get_args
 from toolscout.answer import Allowed
 from toolscout.errors import BadModel
 from toolscout.llm.base import Message
-from toolscout.llm.generator import is_generator
+from toolscout.llm.generator import is_generator, read_generator
 from toolscout.retrievers import _queries
 from toolscout.retrievers._author import Author, Written, is_url
 from toolscout.retrievers.base import Options
@@ -20,6 +20,7 @@ from toolscout.tool import Searchable
 from toolscout.training.generating_options import AligningOptions, GeneratingOptions
 
 RULES = "rules"
+TASK = "describe"  # what a generator was taught that serves here
 _FOUND = 5  # tools that the model sees before it goes on
 _CALLERS_KEPT = 64
 
@@ -85,7 +86,7 @@ class Rewriter:
 
     def __init__(self, options: RewriteOptions) -> None:
         """Nothing is opened yet, save an endpoint."""
-        self.options, self.taught = options, is_generator(options.llm)
+        self.options, self.taught = options, _describes(options.llm)
         prices = (options.input_price, options.output_price)
         self.author = Author(
             options.llm,
@@ -184,3 +185,16 @@ class Rewriter:
                 chosen = nsmallest(key[1], seen, key=lambda one: (zlib.crc32(one.encode()), one))
                 self._examples[key] = [self.texts[tool_id] for tool_id in chosen]
             return self._examples[key]
+
+
+def _describes(llm: str) -> bool:
+    """Whether this is a generator that was taught to describe tools; one that was taught anything else is refused."""
+    if not is_generator(llm):
+        return False
+    task = read_generator(llm).get("task")
+    if task != TASK:
+        raise BadModel(
+            f"{llm} is a generator that was trained for another task ({task!r:.40}), not to describe the tools that a "
+            "request needs; name the generator folder of a model that toolscout train --retriever rewrite made"
+        )
+    return True

@@ -100,6 +100,8 @@ def train_synth(
     options = options or SynthTraining()
     if not sets:
         raise BadModel("name at least one dataset to train on")
+    if not options.epochs and not options.begin:
+        raise BadModel("without epochs nothing is learned; set epochs above 0, or name a generator to begin with")
     sets = [TrainingSet(one.dataset, one.train, "", one.history) for one in sets]
     lessons = Lessons(sets, options)
     about = {

@@ -44,8 +44,10 @@ class SynthOptions:
         """Refuse what cannot be done."""
         if min(self.per_tool, self.tries, self.max_tokens) < 1:
             raise BadRequest("per_tool, tries and max_tokens have to be 1 or more")
-        if min(self.examples, self.round_trip, self.chunk, self.temperature) < 0 or not 0 <= self.dev < 1:
-            raise BadRequest("examples, round_trip, chunk and temperature have to be 0 or more, dev from 0 to below 1")
+        if min(self.examples, self.round_trip, self.chunk) < 0 or not 0 <= self.dev < 1:
+            raise BadRequest("examples, round_trip and chunk have to be 0 or more, dev from 0 to below 1")
+        if not 0 <= self.temperature <= 100:
+            raise BadRequest(f"the temperature is from 0 (the likeliest words) to 100, got {self.temperature:g}")
         if self.combinations is not None and not 0 <= self.combinations <= 1:
             raise BadRequest(f"combinations is a share from 0 to 1, got {self.combinations:g}")
         for what, shares, known in (

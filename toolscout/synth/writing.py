@@ -12,6 +12,7 @@ from typing import Any
 from toolscout.errors import BadCompletion, BadDataset, BadModel
 from toolscout.llm import open_llm
 from toolscout.llm.base import Completion, LanguageModel, Message, Usage, complete_each
+from toolscout.llm.endpoint import Endpoint
 from toolscout.llm.generator import GENERATOR_FILE, is_generator, read_generator
 from toolscout.nn.adapters import ADAPTER_FILE
 from toolscout.nn.engine import device_name
@@ -23,11 +24,11 @@ from toolscout.synth.filters import Filter, cleaned, counted, found_again
 from toolscout.synth.options import KINDS, TASK, SynthOptions
 from toolscout.synth.source import Source, Wanted, size_shares
 from toolscout.synth.styles import STYLES, style_shares
-from toolscout.synth.written import Request, Synthetic
+from toolscout.synth.written import NO_ANSWER, Request, Synthetic
 from toolscout.tool import Tool
 
 Progress = Callable[[str, int, int], None]
-_FORMAT = 1
+_FORMAT = 2
 _SIZES = {"1": 0.5, "2": 0.3, "3": 0.2}
 _ON_CPU, _ON_DEVICE = 64, 8_192  # conversations that are completed before they are kept on disk
 
@@ -118,6 +119,7 @@ def synthesise(
         | (source.seen() if options.examples else TrainedOn())
         | ((retriever_seen or TrainedOn()) if round_trip is not None else TrainedOn()),
         usage=texts.usage.row(),
+        problem=texts.problem,
         retriever=f"{round_trip.name}, first {options.round_trip}" if round_trip is not None else "",
     )
 
@@ -141,7 +143,7 @@ class _Plan:
         self._partners.prepare(anchors)
 
     def identity(self, source: Source, writer: Writer) -> str:
-        """Of all that decides what is written for a tool; how much of it, and what is kept, may change meanwhile."""
+        """Of the model, the tools and how it is asked; how much is written, and what is kept, may change meanwhile."""
         found = hashlib.blake2b(json.dumps([_FORMAT, writer.llm.name, writer.fingerprint]).encode(), digest_size=16)
         asked = {name: getattr(self._options, name) for name in ("examples", "temperature", "max_tokens", "seed")}
         shares = [self._sizes, self._kinds, self._styles]
@@ -184,7 +186,7 @@ def _judged(
     for item in items:
         tools = item.combination.tools
         if item.key not in written:
-            problems.append("no answer")
+            problems.append(NO_ANSWER)
             continue
         text = cleaned(written[item.key][0])
         problem = judge.problem(text, tools, written[item.key][1]) if options.filtered or not text else ""
@@ -202,7 +204,10 @@ def _judged(
 
 
 class _Texts:
-    """What the model wrote, kept in a file as it comes: a line of JSON each, below one that says what they are of."""
+    """What the model wrote, kept in a file as it comes: a line of JSON each, below one that says what they are of.
+
+    `problem` is the last reason why there was no answer.
+    """
 
     def __init__(
         self, writer: Writer, options: SynthOptions, source: Source, partial: Path | None, identity: str
@@ -212,17 +217,16 @@ class _Texts:
         self._known = source.requests() if options.examples else []
         self._written: dict[str, tuple[str, bool]] = {}
         self.usage = Usage()
+        self.problem = ""
         if partial is not None:
             self._resume(partial, identity)
 
     def _resume(self, partial: Path, identity: str) -> None:
         lines = partial.read_text(encoding="utf-8").split("\n")[:-1] if partial.exists() else []
-        if not lines:
-            partial.parent.mkdir(parents=True, exist_ok=True)
-            partial.write_text(json.dumps({"identity": identity}) + "\n", encoding="utf-8")
-            return
+        header = json.dumps({"identity": identity})
         try:
-            if json.loads(lines[0])["identity"] != identity:
+            # Where nothing was written yet, there is nothing to lose by beginning anew.
+            if lines and json.loads(lines[0])["identity"] != identity and len(lines) > 1:
                 raise BadDataset(
                     f"{partial} was begun with other tools, options or another model; give the same again, or remove it"
                 )
@@ -233,7 +237,8 @@ class _Texts:
                 raise
             raise BadDataset(f"{partial} cannot be read ({error}); remove it to begin again") from None
         # A line that was cut off by the interruption is written again.
-        partial.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        partial.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text("".join(f"{line}\n" for line in [header, *lines[1:]]), encoding="utf-8")
 
     def _take(self, row: Mapping[str, Any]) -> None:
         self._written[str(row["key"])] = str(row["text"]), bool(row["whole"])
@@ -242,7 +247,8 @@ class _Texts:
 
     def of(self, items: Sequence[_Item], progress: Progress | None) -> dict[str, tuple[str, bool]]:
         """What was written for each item, and whether it came to an end; those without an answer are missing."""
-        left = [item for item in items if item.key not in self._written]
+        keys = {item.key: self._key(item) for item in items}
+        left = [item for item in items if keys[item.key] not in self._written]
         done = len(items) - len(left)
         for chunk in self._chunks(left):
             rows = []
@@ -253,19 +259,18 @@ class _Texts:
                 max_tokens=self._options.max_tokens,
             )
             for item, outcome in zip(chunk, outcomes, strict=True):
-                if not isinstance(outcome, BadCompletion) and outcome:
-                    one = outcome[0]
-                    tokens = [one.prompt_tokens, one.completion_tokens]
-                    whole = one.finish == "stop"
-                    rows.append({"key": item.key, "text": one.text, "whole": whole, "tokens": tokens, "cost": one.cost})
+                if isinstance(outcome, BadCompletion):
+                    self.problem = str(outcome)
+                elif outcome:
+                    rows.append({"key": keys[item.key], **_row(outcome[0])})
             self._keep(rows)
             done += len(chunk)
             if progress:
                 progress("writing", done, len(items))
-        return {item.key: self._written[item.key] for item in items if item.key in self._written}
+        return {item: self._written[key] for item, key in keys.items() if key in self._written}
 
     def _chunks(self, items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
-        size = self._options.chunk or (_ON_DEVICE if device_name() else _ON_CPU)
+        size = self._options.chunk or _at_once(self._writer.llm)
         for start in range(0, len(items), size):
             yield items[start : start + size]
 
@@ -276,7 +281,24 @@ class _Texts:
         for row in rows:
             self._take(row)
 
+    def _key(self, item: _Item) -> str:
+        """Of an item and all that is said for it: a text that was written for other tools is never taken for its."""
+        said = [[message.role, message.content] for message in self._conversation(item)]
+        asked = json.dumps([item.key, item.combination.tools, item.style, said])
+        return hashlib.blake2b(asked.encode(), digest_size=16).hexdigest()
+
     def _conversation(self, item: _Item) -> list[Message]:
         tools: list[Tool] = [self._tools[tool_id] for tool_id in item.combination.tools]
         examples = prompts.shown(self._known, self._tools, self._options.examples, self._options.seed, item.key)
         return prompts.conversation(tools, STYLES[item.style], examples, trained=self._writer.trained)
+
+
+def _at_once(llm: LanguageModel) -> int:
+    if isinstance(llm, Endpoint):
+        return llm.options.concurrency  # where it breaks down, only answers that were on their way are lost
+    return _ON_DEVICE if device_name() else _ON_CPU
+
+
+def _row(one: Completion) -> dict[str, Any]:
+    tokens = [one.prompt_tokens, one.completion_tokens]
+    return {"text": one.text, "whole": one.finish == "stop", "tokens": tokens, "cost": one.cost}

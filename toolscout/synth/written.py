@@ -16,6 +16,8 @@ from toolscout.synth.drawing import chance
 from toolscout.synth.options import SynthOptions
 from toolscout.tool import Tool
 
+NO_ANSWER = "no answer"
+"""Why a request is missing that the model did not write."""
 _SAMPLES = 24
 _NAMED = 8
 
@@ -36,7 +38,7 @@ class Synthetic:
     """What was written for a catalogue: the requests that were kept, and how many were not, by reason.
 
     `seen` is what the model has seen that wrote them, and whoever helped: no split of those requests may judge what
-    is trained on these. `usage` is what the language model took.
+    is trained on these. `usage` is what the language model took, `problem` the last reason why it gave no answer.
     """
 
     name: str
@@ -49,11 +51,12 @@ class Synthetic:
     seen: TrainedOn = field(default_factory=TrainedOn)
     usage: Mapping[str, Any] = field(default_factory=dict)
     retriever: str = ""
+    problem: str = ""
 
     def dataset(self, name: str) -> Dataset:
         """Train and dev by the hash of the texts; metadata say that, for which tool and how each was written."""
         if not self.requests:
-            raise BadDataset(f"no request was kept ({_list(self.dropped) or 'none was written'}); loosen the filters")
+            raise BadDataset(f"no request was kept ({_list(self.dropped) or 'none was written'}); {self._advice()}")
         texts, metadata = dict[str, str](), dict[str, Mapping[str, Any]]()
         qrels: dict[str, Qrels] = {"train": {}, "dev": {}}
         for number, one in enumerate(self.requests):
@@ -63,6 +66,12 @@ class Synthetic:
             about = {WRITTEN: True, "for": one.tools[0], "place": one.place, "style": one.style}
             metadata[key] = {**about, "combination": one.kind} if one.kind else about
         return Dataset(name, list(self.tools), texts, {split: gold for split, gold in qrels.items() if gold}, metadata)
+
+    def _advice(self) -> str:
+        unanswered = f"the model gave no answer: {self.problem or 'it did not say why'}"
+        if self.dropped.keys() == {NO_ANSWER}:
+            return unanswered
+        return f"loosen the filters ({unanswered})" if NO_ANSWER in self.dropped else "loosen the filters"
 
     def write(self, folder: str | Path) -> Dataset:
         """Write a BEIR folder with all tools of the catalogue, its README.md and what its writer has seen."""

@@ -1,0 +1,81 @@
+"""What was written before an interruption stays with what it was written for; what was paid for is not lost."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.synth.shop import TOOLS, asked, wordings, writer
+from toolscout.errors import BadDataset, EndpointError
+from toolscout.llm.base import Completion, Conversation
+from toolscout.llm.endpoint import Endpoint
+from toolscout.retrievers.base import TrainingSet
+from toolscout.synth import Source, SynthOptions, Writer, synthesise
+
+ALONE = Source("shop", TOOLS)
+PAIRS = SynthOptions(round_trip=0, filtered=False, sizes={"2": 1.0}, kinds={"meaning": 1.0}, per_tool=2)
+
+
+def test_texts_are_not_given_to_the_tools_of_another_encoder(tmp_path: Path) -> None:
+    first, second = (np.random.default_rng(seed).normal(size=(len(TOOLS), 4)).astype(np.float32) for seed in (0, 1))
+    partial = tmp_path / "x.partial.jsonl"
+    before = synthesise(ALONE, Writer(writer(numbered=False)), PAIRS, vectors=first, partial=partial)
+    model = writer(numbered=False)
+    made = synthesise(ALONE, Writer(model), PAIRS, vectors=second, partial=partial)
+    anew = synthesise(ALONE, Writer(writer(numbered=False)), PAIRS, vectors=second)
+    assert made.requests == anew.requests != before.requests
+    assert 0 < len(model.asked) < 12  # what is the same is not asked again
+    idle = writer()
+    assert synthesise(ALONE, Writer(idle), PAIRS, vectors=first, partial=partial).requests == before.requests
+    assert idle.asked == []
+
+
+def test_texts_that_were_written_after_other_examples_are_written_again(tmp_path: Path) -> None:
+    alike: dict[str, Any] = {"sizes": {"1": 1.0}, "kinds": {"chain": 1.0}, "styles": {"goal, no values": 1.0}}
+    options = SynthOptions(round_trip=0, filtered=False, per_tool=1, examples=2, tries=1, **alike)
+    partial, data = tmp_path / "x.partial.jsonl", asked()
+    for split in ("unseen_tool.train", "unseen_tool.dev"):
+        model = writer()
+        synthesise(Source("shop", TOOLS, TrainingSet(data, split, "")), Writer(model), options, partial=partial)
+        assert len(model.asked) == len(TOOLS)
+
+
+def test_a_run_that_wrote_nothing_does_not_stand_in_the_way(tmp_path: Path) -> None:
+    partial = tmp_path / "x.partial.jsonl"
+
+    def down(conversation: Conversation) -> str:
+        raise EndpointError("no such model", 404)
+
+    with pytest.raises(EndpointError):
+        synthesise(ALONE, Writer(writer(down), fingerprint="http://tpyo"), PAIRS, partial=partial)
+    made = synthesise(ALONE, Writer(writer(), fingerprint="http://typo"), PAIRS, partial=partial)
+    assert len(made.requests) == 12
+    again = writer()
+    synthesise(ALONE, Writer(again, fingerprint="http://typo"), PAIRS, partial=partial)
+    assert again.asked == []
+    with pytest.raises(BadDataset, match="was begun with other tools, options or another model"):
+        synthesise(ALONE, Writer(writer(), fingerprint="http://tpyo"), PAIRS, partial=partial)
+
+
+def test_an_endpoint_that_breaks_down_loses_only_what_was_on_its_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endpoint, partial, batches = Endpoint("http://localhost/v1", "m"), tmp_path / "x.partial.jsonl", []
+
+    def complete(conversations: list[Conversation], **_: object) -> list[list[Completion]]:
+        batches.append(len(conversations))
+        if len(batches) == 3:
+            raise EndpointError("no money left", 429)
+        return [[Completion(wordings(one), 1, 1, "stop")] for one in conversations]
+
+    monkeypatch.setattr(endpoint, "complete", complete)
+    options = SynthOptions(round_trip=0, filtered=False, combinations=0, per_tool=5)
+    with pytest.raises(EndpointError):
+        synthesise(ALONE, Writer(endpoint), options, partial=partial)
+    assert batches == [8, 8, 8]
+    assert len(partial.read_text().splitlines()) == 1 + 16
+    assert len(synthesise(ALONE, Writer(endpoint), options, partial=partial).requests) == 30
+    assert sum(batches[3:]) == 14
