@@ -104,6 +104,9 @@ class Echo(BaseHTTPRequestHandler):
         if parts.path == "/slow":
             time.sleep(0.5)
             return
+        if parts.path in ("/drip", "/drip_head"):
+            self._drip(b"HTTP/1.0 200 OK\r\n" + (b"\r\n" if parts.path == "/drip" else b"X-Long: "))
+            return
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
         told = {"method": self.command, "path": parts.path, "query": parse_qsl(parts.query), "body": body}
         told["headers"] = {key.lower(): value for key, value in self.headers.items()}
@@ -113,6 +116,16 @@ class Echo(BaseHTTPRequestHandler):
         self.send_header("Content-Length", str(len(text)))
         self.end_headers()
         self.wfile.write(text)
+
+    def _drip(self, head: bytes) -> None:
+        """Never silent for long, and never done."""
+        try:
+            self.wfile.write(head)
+            for _ in range(40):
+                time.sleep(0.05)
+                self.wfile.write(b"x")
+        except OSError:  # nobody reads any more
+            pass
 
     do_GET = do_POST = do_DELETE = answer
 
@@ -157,7 +170,9 @@ def document(base: str) -> dict[str, Any]:
         "/parts": {"post": {"operationId": "parts", "requestBody": parts}},
         "/lines": {"post": {"operationId": "lines", "requestBody": lines}},
     }
-    paths |= {f"/{name}": {"get": {"operationId": name}} for name in ("missing", "slow", "picture")}
+    paths |= {
+        f"/{name}": {"get": {"operationId": name}} for name in ("missing", "slow", "picture", "drip", "drip_head")
+    }
     return {"openapi": "3.0.0", "info": {"title": "echo"}, "servers": [{"url": base}], "paths": paths}
 
 
@@ -176,7 +191,7 @@ def test_every_argument_goes_to_its_place(operations: dict[str, Tool]) -> None:
     assert json.loads(told["body"]) == {"id": "z", "count": 2}
     assert told["headers"]["x-mark"] == "m"
     assert told["headers"]["cookie"] == "jar=j%20k"
-    assert told["headers"]["authorization"] == "Bearer s3cret"
+    assert told["headers"]["authorization"] == "***"  # it arrived, and the model that reads this does not see it
     assert "s3cret" not in repr(caller.options)
 
 
@@ -206,6 +221,50 @@ def test_services_that_fail(operations: dict[str, Tool]) -> None:
     assert "give its base URL" in one(caller, Tool("lost", "x", origin=get)).error
     for bad, said in (({"id": ".."}, "may not be"), ({"id": "x", "X-Mark": "a\r\nb: c"}, "one line only")):
         assert said in one(caller, operations["put"], **bad).error
+
+
+@pytest.mark.parametrize("name", ["drip", "drip_head"])
+def test_a_server_that_drips_does_not_answer_in_time(operations: dict[str, Tool], name: str) -> None:
+    began = time.monotonic()
+    result = one(OriginCaller(CallOptions(timeout=0.3)), operations[name])
+    assert (result.ok, result.error) == (False, "the server did not answer within 0.3 s")
+    assert time.monotonic() - began < 1.5
+
+
+def test_what_a_server_echoes_has_no_secrets(operations: dict[str, Tool]) -> None:
+    headers = {"X-Key": "TOPSECRET", "Authorization": "Bearer abc-def-ghi", "X-Odd": 'quote"d-key', "X-Mode": "post"}
+    caller = OriginCaller(CallOptions(headers={"echo": headers}, env={"echo": {"KEY": "variable"}}))
+    for told in (one(caller, operations["missing"]), one(caller, operations["form"], id="not abc-def-ghi variable")):
+        assert not [word for word in ("TOPSECRET", "abc-def-ghi", "d-key", "variable") if word in told.observation]
+        assert "***" in told.observation
+        assert '"post"' in told.content  # too short to be looked for
+    tool = Tool("here", "break")
+    broken = OriginCaller(
+        CallOptions(env={"here": {"KEY": "TOPSECRET"}}), {tool.id: lambda: {}["x" * 580 + "TOPSECRET"]}
+    )
+    assert "TOPS" not in one(broken, tool).error
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "http://user:PASSWORD@localhost",
+        "user:PASSWORD@127.0.0.1:8765",
+        "http://127.0.0.1:9/key PASSWORD",
+        "http://user:PASSWORD@\u2100.example",
+        "http://[PASSWORD",
+    ],
+)
+def test_a_malformed_target_is_not_quoted(operations: dict[str, Tool], target: str) -> None:
+    error = one(OriginCaller(CallOptions(targets={"echo": target})), operations["form"]).error
+    assert "PASSWORD" not in error
+    assert "malformed" in error or "give its base URL" in error
+
+
+@pytest.mark.parametrize("value", ["\u20ac-key", "two\nlines"])
+def test_a_malformed_header_is_told_as_such(operations: dict[str, Tool], value: str) -> None:
+    caller = OriginCaller(CallOptions(headers={"echo": {"X-Key": value}}))
+    assert one(caller, operations["form"]).error.startswith("the address or a header is malformed")
 
 
 SERVER = """

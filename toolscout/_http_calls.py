@@ -6,6 +6,8 @@ import http.client
 import json
 import re
 import secrets
+import threading
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -17,6 +19,7 @@ from toolscout.errors import BadRequest
 from toolscout.tool import Origin
 
 MAX_BYTES = 4 * 1024 * 1024
+_PIECE = 64 * 1024
 _JOINED = {"csv": ",", "ssv": " ", "tsv": "\t", "pipes": "|", "spaceDelimited": " ", "pipeDelimited": "|"}
 _BODIED = ("POST", "PUT", "PATCH")
 _LINE_BREAK = re.compile(r"[\r\n\x00]")
@@ -45,8 +48,10 @@ def request(origin: Origin, arguments: Mapping[str, Any], base: str, headers: Ma
     """The request that calls an operation; BadRequest for what cannot be sent."""
     details = origin.details
     places, renamed = details.get("in", {}), details.get("renamed", {})
-    if urlsplit(base).scheme not in ("http", "https") or not urlsplit(base).netloc:
-        raise BadRequest(f"it is not known where this is served ({base or 'no address'}); give its base URL")
+    if not _is_url(base):
+        # An address that was given for this call may hold a password; the one that is stored does not.
+        shown = "no address" if not base else base if base == origin.target else "what was given is no http(s) URL"
+        raise BadRequest(f"it is not known where this is served ({shown}); give its base URL")
     path, sent = str(details.get("path", "")), dict(headers)
     query: list[tuple[str, str]] = []
     cookies: list[str] = []
@@ -73,31 +78,73 @@ def request(origin: Origin, arguments: Mapping[str, Any], base: str, headers: Ma
 
 
 def send(made: Request, timeout: float) -> Response:
-    """Send it and read the answer; what the server refuses is an answer too. No header follows a redirect."""
+    """Send it and read the answer, all within `timeout`; what the server refuses is an answer too."""
+    done: list[Response | Exception] = []
+
+    def run() -> None:
+        try:
+            done.append(_answered(made, time.monotonic() + timeout, timeout))
+        except Exception as error:  # it is raised where it is waited for
+            done.append(error)
+
+    # A socket's timeout is for each operation alone, and a server that drips never meets it; the thread is left then.
+    worker = threading.Thread(target=run, name="toolscout-http", daemon=True)
+    worker.start()
+    worker.join(timeout)
+    answer = done[0] if done else BadRequest(_late(timeout))
+    if isinstance(answer, Exception):
+        raise answer
+    return answer
+
+
+def _answered(made: Request, deadline: float, timeout: float) -> Response:
+    try:
+        with _opened(made, timeout) as answer:
+            return Response(answer.status, str(answer.reason), _read(answer, deadline))
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        reason = error.reason if isinstance(error, urllib.error.URLError) else error
+        if isinstance(reason, TimeoutError):
+            raise BadRequest(_late(timeout)) from None
+        # What is wrong with an address or a header is quoted in its error, and may be a secret.
+        if isinstance(reason, ValueError | http.client.InvalidURL):
+            raise BadRequest("the address or a header is malformed; check --target and --header") from None
+        raise BadRequest(f"the server cannot be reached: {reason}") from None
+
+
+def _opened(made: Request, timeout: float) -> Any:
+    """The server's answer, which is to be read and closed. No header follows a redirect."""
     asked = urllib.request.Request(made.url, data=made.body, method=made.method)
     for name, value in {"Accept": "application/json, */*", "User-Agent": "toolscout", **made.headers}.items():
         asked.add_unredirected_header(name, value)
     try:
-        with urllib.request.urlopen(asked, timeout=timeout) as answer:
-            return Response(answer.status, answer.reason, _read(answer))
+        return urllib.request.urlopen(asked, timeout=timeout)
     except urllib.error.HTTPError as error:
-        with error:
-            return Response(error.code, str(error.reason), _read(error))
-    except (OSError, http.client.HTTPException, ValueError) as error:
-        reason = getattr(error, "reason", error)
-        if isinstance(reason, TimeoutError):
-            raise BadRequest(f"the server did not answer within {timeout:g} s") from None
-        # A malformed header is quoted in its error, and may be a secret.
-        told = "the address or a header is malformed" if isinstance(reason, ValueError) else str(reason)
-        raise BadRequest(f"the server cannot be reached: {told}") from None
+        return error
 
 
-def _read(answer: Any) -> str:
-    found = answer.read(MAX_BYTES)
+def _late(timeout: float) -> str:
+    return f"the server did not answer within {timeout:g} s"
+
+
+def _read(answer: Any, deadline: float) -> str:
+    found = bytearray()
+    # Piece by piece, so that a thread that nobody waits for any more ends too.
+    while len(found) < MAX_BYTES and (piece := answer.read1(min(_PIECE, MAX_BYTES - len(found)))):
+        found += piece
+        if time.monotonic() > deadline:
+            raise TimeoutError
     kind = answer.headers.get_content_type()
     if kind.startswith(("image/", "audio/", "video/")) or kind in ("application/octet-stream", "application/zip"):
         return f"({len(found):,} bytes of {kind})"
-    return str(found.decode(answer.headers.get_content_charset() or "utf-8", errors="replace"))
+    return found.decode(answer.headers.get_content_charset() or "utf-8", errors="replace")
+
+
+def _is_url(base: str) -> bool:
+    try:
+        parts = urlsplit(base)
+    except ValueError:  # it quotes the address
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.netloc)
 
 
 def _text(value: Any) -> str:

@@ -26,6 +26,7 @@ from toolscout.tool import Origin, Tool, clean_text
 
 Arguments = Mapping[str, Any]
 _HIDDEN = "***"
+_SHORTEST_SECRET = 6  # what is shorter stands in too many words by chance
 _SHOWN_ERROR = 600
 
 
@@ -96,8 +97,22 @@ class OriginCaller:
             result = CallResult(False, "", clean_text(str(error)))
         except Exception as error:  # whatever a tool's own code or answer does is told, not raised
             result = CallResult(False, "", clean_text(f"{type(error).__name__}: {error}"))
-        told = result.error if len(result.error) <= _SHOWN_ERROR else result.error[: _SHOWN_ERROR - 1] + "…"
-        return CallResult(result.ok, cut(result.content, self.options.max_chars), told)
+        # Before anything is cut off: a part of a secret would not be found.
+        content, told = (self._without_secrets(text, tool.namespace) for text in (result.content, result.error))
+        told = told if len(told) <= _SHOWN_ERROR else told[: _SHOWN_ERROR - 1] + "…"
+        return CallResult(result.ok, cut(content, self.options.max_chars), told)
+
+    def _without_secrets(self, text: str, namespace: str) -> str:
+        """What a tool said, without the headers and the environment that it was given: a model reads it."""
+        headers, env = self.options.headers.get(namespace, {}), self.options.env.get(namespace, {})
+        values = {*headers.values(), *env.values()}
+        # "Bearer KEY": a service that complains about the key names it alone.
+        values |= {words[1] for words in map(str.split, headers.values()) if len(words) == 2}
+        values |= {json.dumps(value)[1:-1] for value in values}
+        for value in sorted(values, key=len, reverse=True):
+            if len(value) >= _SHORTEST_SECRET:
+                text = text.replace(value, _HIDDEN)
+        return text
 
     def _made(self, tool: Tool, origin: Origin | None, arguments: Arguments) -> CallResult:
         if tool.id in self._functions or origin is None or origin.kind == "function":

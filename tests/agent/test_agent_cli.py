@@ -20,6 +20,7 @@ from pathlib import Path
 
 def forecast(city: str, days: int = 1) -> str:
     """The weather forecast of a city."""
+    print("looking at the sky")
     return f"{days} days of sun in {city}"
 '''
 Run = Callable[..., Result]
@@ -58,7 +59,9 @@ def test_it_calls_and_answers(run: Run) -> None:
 
 
 def test_the_trace_as_json(run: Run) -> None:
-    trace: dict[str, Any] = json.loads(run("--yes", "--json").stdout)
+    done = run("--yes", "--json")
+    assert "looking at the sky" in done.stderr  # a tool may print what it likes
+    trace: dict[str, Any] = json.loads(done.stdout)
     assert (trace["verdict"], trace["finish"]) == ("use", "answered")
     assert trace["steps"][0]["arguments"] == {"city": "Rome"}
 
@@ -86,6 +89,31 @@ def test_a_dry_run_calls_nothing(run: Run) -> None:
     assert "days of sun" not in done.output
 
 
+ANSWER = {"text": '{"return_type": "give_answer", "final_answer": "Sun."}'}
+FAILURES = [
+    ([{"text": "no JSON"}], "ended: model failed"),
+    ([{"text": '{"tool": "finish"}'}, ANSWER], "ended: it picked no tool"),
+    ([{"text": '{"tool": "forecast"}'}, {"text": "{}"}, {"text": "{}"}, ANSWER],
+     "ended: no usable arguments for sky/forecast"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("lines", "said"), FAILURES)
+def test_a_dry_run_without_a_call_says_why(run: Run, tmp_path: Path, lines: list[dict[str, str]], said: str) -> None:
+    (tmp_path / "script.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    done = run("--dry-run", "--no-thoughts")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert said in done.stderr
+    assert run("--dry-run", "--no-thoughts", "--json").exit_code == 1
+
+
+def test_a_pick_that_fails_says_why(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "script.jsonl").write_text("")
+    done = run("--no-thoughts", "--yes")
+    assert done.exit_code == 1
+    assert "ended: model failed: " in done.stderr
+
+
 def test_without_tools(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def search(words: str) -> Result:
         return CliRunner().invoke(app, ["agent", words, "--llm", f"scripted:{tmp_path / 'script.jsonl'}"])
@@ -96,6 +124,11 @@ def test_without_tools(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     monkeypatch.setattr("toolscout.need.Forecaster.need_of", lambda *_: 0.0)
     done = search("hello there")
     assert (done.exit_code, done.stdout) == (0, "I look it up.\n")
+    (tmp_path / "script.jsonl").write_text('{"text": ""}\n')
+    done = search("hello there")
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert "no tool is needed, but the model answered nothing" in done.stderr
+    assert "nothing in the catalogue fits" not in done.stderr
 
 
 @pytest.mark.parametrize("words", [("--header", "x=y"), ("--env", "no"), ("--target", "x")])

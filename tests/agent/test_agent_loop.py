@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from brains import FORECAST, MAIL, TOOLS, Brain, called, lookup
 
-from toolscout.agent.loop import Agent, AgentOptions, trace
+from toolscout.agent.loop import USED_UP, Agent, AgentOptions, trace
 from toolscout.agent.pickers import Permitted, ShortlistPicker, picks_itself, request_of
 from toolscout.answer import Allowed
 from toolscout.calling import OriginCaller
@@ -123,7 +123,19 @@ def test_giving_up_and_failing() -> None:
     episode = agent(Mute(once, dict)).run(["Rain?"])[0]
     assert (episode.finish, episode.reason) == ("model_failed", "nothing to say")
     episode = agent(Mute(once, dict), AgentOptions(thoughts=False)).run(["Rain?"])[0]
-    assert episode.finish == "nothing_picked"
+    assert (episode.finish, episode.reason) == ("model_failed", "nothing to say")
+
+
+def test_a_failure_at_the_limit_is_no_answer() -> None:
+    gave_up, few = {"return_type": "give_up_and_restart", "final_answer": ""}, AgentOptions(steps=1)
+    episode = agent(Brain(once, lambda _: {"city": "Rome"}, lambda _: gave_up), few).run(["Rain?"])[0]
+    assert (episode.finish, episode.reason, len(episode.steps)) == ("gave_up", USED_UP, 1)
+
+    def fail(_: Sequence[Message]) -> str:
+        raise BadCompletion("nothing to say")
+
+    episode = agent(Brain(once, lambda _: {"city": "Rome"}, fail), few).run(["Rain?"])[0]
+    assert (episode.finish, episode.reason) == ("model_failed", "nothing to say")
 
 
 def test_free_words_are_an_answer_too() -> None:
@@ -189,10 +201,18 @@ def test_a_call_with_another_input_is_made() -> None:
 
 def test_only_what_was_shown_can_be_picked() -> None:
     brain = Brain(lambda _: "delete_everything", dict)
-    assert agent(brain).run(["Rain?"])[0].finish == "nothing_picked"
+    assert agent(brain).run(["Rain?"])[0].finish == "model_failed"
     twins = [Tool("a", "get"), Tool("b", "get"), Tool("c", "finish")]
     picker = ShortlistPicker(lambda requests, k: [twins for _ in requests], brain)
     assert set(picker.shown("x")) == {"a__get", "b__get", "c__finish"}
+
+
+def test_no_tool_takes_the_name_of_another() -> None:
+    tools = [Tool("a", "b"), Tool("c", "b"), Tool("z", "a__b"), Tool("z", "plain")]
+    picker = ShortlistPicker(lambda requests, k: [tools for _ in requests], Brain(once, dict))
+    assert {name: tool.id for name, tool in picker.shown("x").items()} == {
+        "a__b": "a/b", "c__b": "c/b", "z__a__b": "z/a__b", "plain": "z/plain",
+    }  # fmt: skip
 
 
 def test_requests_with_tools_of_their_own_are_one_batch() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import redirect_stdout
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
@@ -94,9 +95,10 @@ def agent(
         watch = None if json else _show
         picker = _picker(scout, answer, opened, k, principal)
         made = Agent(opened, picker, OriginCaller(calling), scout.tools, options, approve=approve, watch=watch)
-        episode = made.run([answer.request])[0]
+        with redirect_stdout(sys.stderr):  # what a tool prints is no part of the answer
+            episode = made.run([answer.request])[0]
     _print(episode, answer, json, dry_run)
-    if not dry_run and episode.finish not in ("answered", "step_limit"):
+    if not (_ready(episode) if dry_run else episode.finish in ("answered", "step_limit")):
         raise typer.Exit(NONE)
 
 
@@ -120,9 +122,10 @@ def _without_tools(answer: Answer, llm: LanguageModel, as_json: bool) -> None:
         told = llm.complete([[Message("user", answer.request)]], max_tokens=512)[0][0].text.strip()
     if as_json:
         output.print_json({"verdict": answer.verdict, "request": answer.request, "steps": [], "answer": told})
-    elif told:
-        output.note("no tool is needed", label="verdict")
-        output.write(_printable(told))
+    elif answer.verdict == "no_tool_needed":
+        output.note("no tool is needed" + ("" if told else ", but the model answered nothing"), label="verdict")
+        if told:
+            output.write(_printable(told))
     else:
         closest = ", ".join(hit.tool_id for hit in answer.considered[:CLOSEST])
         output.note(f"nothing in the catalogue fits; closest: {closest or 'none'}", label="verdict")
@@ -163,13 +166,31 @@ def _print(episode: Episode, answer: Answer, as_json: bool, dry_run: bool) -> No
         output.print_json({"verdict": answer.verdict, **episode.to_dict()})
         return
     if dry_run:
-        for step in episode.steps:
+        for step in _ready(episode):
             output.write(_printable(f"{step.tool_id} {compact(step.arguments)}"))
+        if not _ready(episode):
+            output.note(_no_call(episode), label="ended")
         return
     if episode.finish != "answered":
-        about = f": {episode.reason}" if episode.reason else ""
-        output.note(episode.finish.replace("_", " ") + about, label="ended")
+        output.note(_end(episode), label="ended")
     output.write(_printable(episode.answer))
+
+
+def _ready(episode: Episode) -> list[Step]:
+    """The steps whose calls can be shown."""
+    return [step for step in episode.steps if step.arguments is not None]
+
+
+def _no_call(episode: Episode) -> str:
+    """Why a dry run has nothing to show."""
+    if episode.steps:
+        step = episode.steps[-1]
+        return f"no usable arguments for {step.tool_id}: {step.refusals[-1]}"
+    return f"it picked no tool; its answer: {episode.answer}" if episode.finish == "answered" else _end(episode)
+
+
+def _end(episode: Episode) -> str:
+    return episode.finish.replace("_", " ") + (f": {episode.reason}" if episode.reason else "")
 
 
 def _printable(text: str) -> str:

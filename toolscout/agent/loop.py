@@ -9,7 +9,7 @@ from typing import Any
 
 from toolscout.agent.asking import Reply, ask, json_object
 from toolscout.agent.episode import Episode, Finished, Step
-from toolscout.agent.pickers import Introducing, Picker
+from toolscout.agent.pickers import Introducing, Picker, Unpicked
 from toolscout.arguments import problems, repaired
 from toolscout.calling import Arguments, Caller, cut
 from toolscout.conversations import FINISH, FINISH_SCHEMA, GIVE_UP, Script, Turn, documentation
@@ -27,6 +27,7 @@ Watch = Callable[[int, Step], None]
 
 _ANSWER_SCHEMA = {**FINISH_SCHEMA, "required": ["return_type", "final_answer"], "additionalProperties": False}
 _REPEATED = "it was made before with the same input, and its result stands above; use another tool, or finish"
+USED_UP = "the steps were used up"
 _AGAIN = "The input was refused: {}. Give it again as JSON."
 
 
@@ -136,14 +137,16 @@ class Agent:
         going = [one for one in going if one.finish is None]
         asked, spent = [one.script.before_action() for one in going], [one.spent for one in going]
         picked = self._picker.pick(asked, without=spent) if going else []
-        wanted = [action for action in dict.fromkeys(picked) if action not in (None, FINISH)]
-        tools = dict(zip(wanted, self._lookup([str(action) for action in wanted]), strict=True))
+        wanted = [action for action in dict.fromkeys(picked) if isinstance(action, str) and action != FINISH]
+        tools = dict(zip(wanted, self._lookup(wanted), strict=True))
         for one, action in zip(going, picked, strict=True):
-            if action is None:
+            if isinstance(action, str):
+                one.tool = tools.get(action)
+                one.script.act(action)
+            elif isinstance(action, Unpicked):
+                one.end("model_failed", action.reason)
+            else:
                 one.end("nothing_picked", "no tool was picked")
-                continue
-            one.tool = tools.get(action)
-            one.script.act(action)
 
     def _answer(self, ending: Sequence[_Live], finish: Finished) -> None:
         """Finish: the answer is asked for. Where the steps are used up it is asked for without having been picked."""
@@ -156,12 +159,15 @@ class Agent:
         replies = ask(self._llm, asked, max_tokens=self.options.answer_tokens, schemas=schemas)
         for one, reply in zip(ending, replies, strict=True):
             if reply.failed:
-                one.end(finish if finish == "step_limit" else "model_failed", reply.failed)
+                one.end("model_failed", reply.failed)
                 continue
             given = json_object(reply.text) or {"final_answer": reply.text}
             one.answer = str(given.get("final_answer", ""))
             one.script.give(shown, given)
-            one.end("gave_up" if finish == "answered" and given.get("return_type") == GIVE_UP else finish)
+            if given.get("return_type") == GIVE_UP:
+                one.end("gave_up", USED_UP if finish == "step_limit" else "")
+            else:
+                one.end(finish)
 
     def _act(self, going: Sequence[_Live]) -> None:
         """Fill arguments in, ask once more for those that were refused, and call what is left."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from toolscout.agent.asking import ask, json_object
@@ -20,12 +21,19 @@ _FINISH = "finish"
 _PICK_TOKENS = 48
 
 
+@dataclass(frozen=True, slots=True)
+class Unpicked:
+    """Nothing is chosen, since the language model failed; `reason` says how."""
+
+    reason: str
+
+
 @runtime_checkable
 class Picker(Protocol):
     """Chooses the next action of each conversation; a generative retriever with a constrained decoder is one."""
 
-    def pick(self, conversations: Talks, *, without: Spent = ()) -> list[str | None]:
-        """A tool id, Finish, or None where nothing is chosen. The turns end with "Generate the action."."""
+    def pick(self, conversations: Talks, *, without: Spent = ()) -> Sequence[str | Unpicked | None]:
+        """A tool id, Finish, or None or Unpicked where nothing is chosen. The turns end with "Generate the action."."""
 
 
 class IdWriter(Protocol):
@@ -82,8 +90,8 @@ class ShortlistPicker:
         self._find(requests)
         return [_lines(self._shown[request]) for request in requests]
 
-    def pick(self, conversations: Talks, *, without: Spent = ()) -> list[str | None]:
-        """The tool that the model names; None where it could not be brought to name one."""
+    def pick(self, conversations: Talks, *, without: Spent = ()) -> list[str | Unpicked | None]:
+        """The tool that the model names; Unpicked where it failed, None where it names none of them."""
         requests = list(map(request_of, conversations))
         self._find(requests)
         offered = [
@@ -92,8 +100,11 @@ class ShortlistPicker:
         ]
         asked = [_asking(turns, names) for turns, names in zip(conversations, offered, strict=True)]
         replies = ask(self._llm, asked, max_tokens=_PICK_TOKENS, schemas=[_schema(names) for names in offered])
-        picked: list[str | None] = []
+        picked: list[str | Unpicked | None] = []
         for request, reply in zip(requests, replies, strict=True):
+            if reply.failed:
+                picked.append(Unpicked(reply.failed))
+                continue
             name = (json_object(reply.text) or {}).get("tool")
             tool = self._shown[request].get(str(name))
             picked.append(tool.id if tool else FINISH if name == _FINISH else None)
@@ -111,8 +122,9 @@ def _lines(shown: dict[str, Tool]) -> str:
 
 
 def _named(tools: Sequence[Tool]) -> dict[str, Tool]:
-    count = Counter(tool.name for tool in tools)
-    return {tool.name if count[tool.name] == 1 and tool.name != _FINISH else wire_name(tool.id): tool for tool in tools}
+    # A name that is another's long one would hide that tool.
+    taken = Counter([_FINISH, *(tool.name for tool in tools), *(wire_name(tool.id) for tool in tools)])
+    return {tool.name if taken[tool.name] == 1 else wire_name(tool.id): tool for tool in tools}
 
 
 def _asking(turns: Sequence[Turn], names: Sequence[str]) -> list[Turn]:

@@ -17,7 +17,7 @@ from toolscout import _beir_files as files
 from toolscout.agent.asking import Metered
 from toolscout.agent.episode import Episode
 from toolscout.agent.kept import Kept
-from toolscout.agent.loop import Agent, AgentOptions
+from toolscout.agent.loop import USED_UP, Agent, AgentOptions
 from toolscout.agent.models import Models, is_own
 from toolscout.agent.pickers import Picker, Search, ShortlistPicker, picks_itself
 from toolscout.calling import Recorded, Recording
@@ -138,7 +138,7 @@ def scores(episode: Episode, gold: Sequence[str]) -> dict[str, float]:
         "refused": sum(not step.called for step in steps) / len(steps) if steps else math.nan,
         "exact": sum(step.exact for step in made) / len(made) if made else math.nan,
         "steps": float(len(steps)),
-        "finished": float(episode.finish in ("answered", "gave_up")),
+        "finished": float(episode.finish in ("answered", "gave_up") and episode.reason != USED_UP),
     }
 
 
