@@ -14,7 +14,9 @@ import toolscout
 PACKAGE = Path(toolscout.__file__).parent
 FLOORS: dict[str, int] = {
     **dict.fromkeys(("tool", "schemas", "wire", "answer", "dataset", "metrics", "errors"), 0),
-    **dict.fromkeys(("_beir_files", "prompts", "splits", "log", "arguments", "conversations", "trajectories"), 0),
+    **dict.fromkeys(
+        ("_beir_files", "_deadline", "prompts", "splits", "log", "arguments", "conversations", "trajectories"), 0
+    ),
     **dict.fromkeys(("permissions", "tenants"), 0),
     **dict.fromkeys(("catalogue", "stores"), 1),
     **dict.fromkeys(("nn", "training", "llm"), 2),

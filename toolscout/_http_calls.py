@@ -6,8 +6,6 @@ import http.client
 import json
 import re
 import secrets
-import threading
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -15,11 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
+from toolscout._deadline import Deadline, Timed
 from toolscout.errors import BadRequest
 from toolscout.tool import Origin
 
 MAX_BYTES = 4 * 1024 * 1024
-_PIECE = 64 * 1024
 _JOINED = {"csv": ",", "ssv": " ", "tsv": "\t", "pipes": "|", "spaceDelimited": " ", "pipeDelimited": "|"}
 _BODIED = ("POST", "PUT", "PATCH")
 _LINE_BREAK = re.compile(r"[\r\n\x00]")
@@ -79,45 +77,32 @@ def request(origin: Origin, arguments: Mapping[str, Any], base: str, headers: Ma
 
 def send(made: Request, timeout: float) -> Response:
     """Send it and read the answer, all within `timeout`; what the server refuses is an answer too."""
-    done: list[Response | Exception] = []
-
-    def run() -> None:
-        try:
-            done.append(_answered(made, time.monotonic() + timeout, timeout))
-        except Exception as error:  # it is raised where it is waited for
-            done.append(error)
-
-    # A socket's timeout is for each operation alone, and a server that drips never meets it; the thread is left then.
-    worker = threading.Thread(target=run, name="toolscout-http", daemon=True)
-    worker.start()
-    worker.join(timeout)
-    answer = done[0] if done else BadRequest(_late(timeout))
-    if isinstance(answer, Exception):
-        raise answer
-    return answer
-
-
-def _answered(made: Request, deadline: float, timeout: float) -> Response:
+    deadline = Deadline(timeout)
     try:
-        with _opened(made, timeout) as answer:
-            return Response(answer.status, str(answer.reason), _read(answer, deadline))
+        with _opened(made, deadline, timeout) as answer:
+            found = Response(answer.status, str(answer.reason), _read(answer))
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
-        if isinstance(reason, TimeoutError):
+        if deadline.passed or isinstance(reason, TimeoutError):
             raise BadRequest(_late(timeout)) from None
         # What is wrong with an address or a header is quoted in its error, and may be a secret.
         if isinstance(reason, ValueError | http.client.InvalidURL):
             raise BadRequest("the address or a header is malformed; check --target and --header") from None
         raise BadRequest(f"the server cannot be reached: {reason}") from None
+    finally:
+        deadline.close()
+    if deadline.passed:  # also where what came looks whole: a shut connection reads as one that has ended
+        raise BadRequest(_late(timeout))
+    return found
 
 
-def _opened(made: Request, timeout: float) -> Any:
+def _opened(made: Request, deadline: Deadline, timeout: float) -> Any:
     """The server's answer, which is to be read and closed. No header follows a redirect."""
     asked = urllib.request.Request(made.url, data=made.body, method=made.method)
     for name, value in {"Accept": "application/json, */*", "User-Agent": "toolscout", **made.headers}.items():
         asked.add_unredirected_header(name, value)
     try:
-        return urllib.request.urlopen(asked, timeout=timeout)
+        return urllib.request.build_opener(Timed(deadline)).open(asked, timeout=timeout)
     except urllib.error.HTTPError as error:
         return error
 
@@ -126,17 +111,12 @@ def _late(timeout: float) -> str:
     return f"the server did not answer within {timeout:g} s"
 
 
-def _read(answer: Any, deadline: float) -> str:
-    found = bytearray()
-    # Piece by piece, so that a thread that nobody waits for any more ends too.
-    while len(found) < MAX_BYTES and (piece := answer.read1(min(_PIECE, MAX_BYTES - len(found)))):
-        found += piece
-        if time.monotonic() > deadline:
-            raise TimeoutError
+def _read(answer: Any) -> str:
+    found = answer.read(MAX_BYTES)
     kind = answer.headers.get_content_type()
     if kind.startswith(("image/", "audio/", "video/")) or kind in ("application/octet-stream", "application/zip"):
         return f"({len(found):,} bytes of {kind})"
-    return found.decode(answer.headers.get_content_charset() or "utf-8", errors="replace")
+    return str(found.decode(answer.headers.get_content_charset() or "utf-8", errors="replace"))
 
 
 def _is_url(base: str) -> bool:

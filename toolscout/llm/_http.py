@@ -5,16 +5,15 @@ from __future__ import annotations
 import email.utils
 import http.client
 import json
-import socket
 import threading
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
+
+from toolscout._deadline import Deadline, Timed
 
 MAX_BYTES = 8_000_000  # of an answer
 _CHUNK = 65_536
@@ -37,69 +36,6 @@ class _Stay(urllib.request.HTTPRedirectHandler):
         """No."""
 
 
-class _Deadline:
-    """Shuts a connection when its time is over: the timeout of a socket begins anew with every byte."""
-
-    def __init__(self, seconds: float) -> None:
-        self.passed = False
-        self._socket: socket.socket | None = None
-        self._lock = threading.Lock()
-        self._timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), self._end)
-        self._timer.daemon = True
-        self._timer.start()
-
-    def watch(self, connected: socket.socket) -> None:
-        with self._lock:
-            if self.passed:
-                raise TimeoutError
-            self._socket = connected.dup()  # a handle of our own: TLS takes over the other one
-
-    def close(self) -> None:
-        self._timer.cancel()
-        with self._lock:
-            if self._socket is not None:
-                self._socket.close()
-                self._socket = None
-
-    def _end(self) -> None:
-        with self._lock:
-            self.passed = True
-            if self._socket is not None:
-                with suppress(OSError):  # the server was faster
-                    self._socket.shutdown(socket.SHUT_RDWR)
-
-
-class _Plain(http.client.HTTPConnection):
-    deadline: _Deadline
-
-    def connect(self) -> None:
-        super().connect()
-        self.deadline.watch(self.sock)
-
-
-class _Tls(http.client.HTTPSConnection, _Plain):
-    """In this order `connect` of _Plain comes before TLS begins: a slow handshake is ended too."""
-
-
-class _Timed(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
-    """Opens connections that a deadline ends."""
-
-    def __init__(self, deadline: _Deadline) -> None:
-        super().__init__()
-        self._deadline = deadline
-
-    def http_open(self, req: urllib.request.Request) -> Any:
-        return self.do_open(partial(self._connection, _Plain), req)
-
-    def https_open(self, req: urllib.request.Request) -> Any:
-        return self.do_open(partial(self._connection, _Tls), req)
-
-    def _connection(self, kind: type[_Plain], host: str, **settings: Any) -> _Plain:
-        made = kind(host, **settings)
-        made.deadline = self._deadline
-        return made
-
-
 def post(url: str, payload: Mapping[str, Any], headers: Mapping[str, str], timeout: float) -> Reply:
     """Send JSON and read the whole reply, whatever its status.
 
@@ -108,7 +44,7 @@ def post(url: str, payload: Mapping[str, Any], headers: Mapping[str, str], timeo
     """
     body = json.dumps(payload).encode()
     request = urllib.request.Request(url, body, {"Content-Type": "application/json", **headers}, method="POST")
-    deadline = _Deadline(timeout)
+    deadline = Deadline(timeout)
     try:
         reply = _exchange(request, deadline, timeout)
     except OSError:
@@ -121,9 +57,9 @@ def post(url: str, payload: Mapping[str, Any], headers: Mapping[str, str], timeo
     return reply
 
 
-def _exchange(request: urllib.request.Request, deadline: _Deadline, timeout: float) -> Reply:
+def _exchange(request: urllib.request.Request, deadline: Deadline, timeout: float) -> Reply:
     try:
-        response: Any = urllib.request.build_opener(_Stay, _Timed(deadline)).open(request, timeout=timeout)
+        response: Any = urllib.request.build_opener(_Stay, Timed(deadline)).open(request, timeout=timeout)
     except urllib.error.HTTPError as error:  # a reply all the same
         response = error
     except urllib.error.URLError as error:
