@@ -135,7 +135,7 @@ class Batched(Dense):
 
 
 def request_vectors(texts: Sequence[str], device: str) -> Floats:
-    """Those of the published encoder; on a device by the network itself, which there takes seconds, not minutes."""
+    """Those of the published encoder; on a device by the network itself."""
     if not device:
         return raw().encode(texts)
     network = _on_device(device)
