@@ -70,11 +70,13 @@ _DENSE = {one.name: one.options for one in SETS} | {"sealtools": ("epochs=6", "r
 
 # How a generator is aligned, by what differs from two rounds with the usual options. It begins with one that was taught
 # all but some tools, and is aligned on requests for those; "known" begins with one that was taught all, "written" with
-# one that was taught by written requests too.
+# one that was taught by written requests too. "new" and "written-new" are these two, aligned on written requests alone.
 ALIGNED: Mapping[str, Mapping[str, Any]] = {
     "aligned": {},
     "aligned-known": {"held": 0.0},
     "aligned-written": {"held": 0.0},
+    "aligned-new": {"held": 0.0},
+    "aligned-written-new": {"held": 0.0},
     "aligned-ndcg": {"reward": "ndcg"},
     "aligned-recall": {"reward": "recall"},
     "aligned-rank": {"reward": "rank"},
@@ -118,6 +120,7 @@ TABLE: dict[str, Form] = {
     "aligned": Form("aligned", {}),
     WRITTEN: Form(WRITTEN, {}),
     "aligned-written": Form("aligned-written", {}),
+    "aligned-new": Form("aligned-new", {}),
     **_SHARES,
 }
 ABLATIONS = {name: Form(name, {}, (ALIGNED_WITH,)) for name in ALIGNED if name not in TABLE}
@@ -254,7 +257,8 @@ def recorded(plan: Plan, family: Family, source: str, seed: int) -> Recorded:
 
 def begins_with(variant: str) -> str:
     """The generator that an alignment goes on from."""
-    return {"aligned-known": SUPERVISED, "aligned-written": WRITTEN}.get(variant, TAUGHT)
+    taught = {"aligned-known": SUPERVISED, "aligned-new": SUPERVISED}
+    return WRITTEN if variant.startswith("aligned-written") else taught.get(variant, TAUGHT)
 
 
 def train_generator(plan: Plan, family: Family, source: str, seed: int) -> None:
@@ -274,11 +278,12 @@ def _fit(plan: Plan, family: Family, source: str, usual: RewriteOptions, own: Ma
     """What the plan sets goes before what is usual, what makes the variant before that."""
     options = replace(with_settings(usual, "rewrite", plan.settings), **own)
     data = [family.data]
-    if source.endswith("written"):
+    if source.endswith(("written", "new")):
         more = plan.requests_for_new(family, usual.seed)
         if not more.is_dir():
             raise BadModel(f"{more} is not there; run: python -m runs.synthetic texts --only {family.name}")
         data.append(str(more))
+        options = replace(options, align_on=more.name if source.endswith("new") else "")
     sets = fitting.training_sets(data)
     Rewrite(options, [dense_raw()]).fit(sets, plan.folder(family, source, usual.seed), progress())
 

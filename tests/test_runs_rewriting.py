@@ -146,7 +146,16 @@ def test_a_generator_is_taught_by_written_requests_too(plan: Plan) -> None:
     train.work(*train.arguments)
     told = rewriting_models.read_model(plan.folder(plan.families[0], "supervised-written", 0))
     assert told["fit"]["supervised"]["examples"] == 10 + 5
-    assert rewriting_models.begins_with("aligned-written") == "supervised-written"
+    (align, _) = rewriting.jobs(replace(plan, retrievers=("bm25",)), [0], ["aligned-written"], "texts")
+    align.work(*align.arguments)
+    told = rewriting_models.read_model(plan.folder(plan.families[0], "aligned-written", 0))
+    assert (told["options"]["align_on"], told["options"]["begin"]) == ("", "generator")
+    supervise, align, _ = rewriting.jobs(replace(plan, retrievers=("bm25",)), [0], ["aligned-new"], "texts")
+    assert supervise.name == "supervised scenes s0"
+    supervise.work(*supervise.arguments)
+    align.work(*align.arguments)
+    told = rewriting_models.read_model(plan.folder(plan.families[0], "aligned-new", 0))
+    assert told["options"]["align_on"] == "written-scenes-s0"
 
 
 def test_what_is_measured_is_what_search_finds() -> None:

@@ -134,6 +134,18 @@ def test_two_sets_are_searched_among_their_own_tools(tmp_path: Path) -> None:
     assert {one.dataset for one in trained_on(tmp_path).splits} == {"scenes", "other"}
 
 
+def test_it_is_aligned_on_the_requests_of_the_set_that_is_named(tmp_path: Path) -> None:
+    other = Dataset("other", few().tools[:5], {"q": "something else"}, {"train": {"q": (few().tools[0].id,)}})
+    sets = [TrainingSet(few(1)), TrainingSet(other, dev="")]
+    rewrite = made(epochs=1, align=1, samples=2, align_requests=4, rank=2, max_tokens=4, align_on="other")
+    rewrite.fit(sets, tmp_path / "model")
+    fit = json.loads((tmp_path / "model" / "model.json").read_text())["fit"]
+    assert [one.get("requests") for one in fit["align"]] == [None, 1]
+    with pytest.raises(BadModel, match="names no dataset that is trained on: 'another'; choose from other, scenes"):
+        made(epochs=1, align=1, align_on="another").fit(sets, tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+
+
 def test_what_cannot_be_trained_is_refused(tmp_path: Path) -> None:
     data = [TrainingSet(few(), dev="")]
     with pytest.raises(BadModel, match="leave llm out"):

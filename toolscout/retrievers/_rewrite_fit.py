@@ -108,6 +108,11 @@ def _check(data: Sequence[TrainingSet], options: RewriteOptions, trains: bool) -
             "nothing would be trained of the generator that begin names: set align above 0 to align it, or epochs to "
             "teach it more; to write with it as it is, name it as llm and not as begin"
         )
+    names = sorted({one.dataset.name for one in data})
+    if options.align_on and options.align_on not in names:
+        raise BadModel(
+            f"align_on names no dataset that is trained on: {options.align_on!r}; choose from {', '.join(names)}"
+        )
     if 0 < options.share < 1 and not any(one.dev for one in data):
         raise BadDataset(
             "which requests gain by rewriting is learned on dev, and no dataset has one; name DATA:TRAIN:DEV"
@@ -135,6 +140,9 @@ def _train(
 
     judges = judge if any(one.dev for one in data) else None
     rounds = options.settled().align
+    train = sets.asked("train", held, options.align_on)
+    if rounds and not train.requests:
+        raise BadDataset("no request is left to align with; hold more tools out (held), or name another set (align_on)")
     taught = train_generator(
         options, lambda epoch: pairs, folder, about=about, judge=judges, progress=progress, keep=rounds > 0
     )
@@ -146,7 +154,7 @@ def _train(
             ask=sets.ask,
             documents=list(rewriter.texts.values()),
         )
-        train, dev = sets.asked("train", held), sets.asked("dev")
+        dev = sets.asked("dev")
         course["align"] = align(
             taught.pupil,
             train,
@@ -218,13 +226,13 @@ class _Sets:
         if self._encoding is not None:
             self._encoding.done()
 
-    def asked(self, role: str, needed: frozenset[str] = frozenset()) -> Asked:
-        """The requests of all train or dev splits with their gold; those that need one of some tools, where named."""
+    def asked(self, role: str, needed: frozenset[str] = frozenset(), of: str = "") -> Asked:
+        """Requests of train or dev splits with their gold: of one set, or that need one of some tools, where named."""
         requests: list[str] = []
         gold: list[Collection[str]] = []
         for one in self._data:
             name = one.train if role == "train" else one.dev
-            if name:
+            if name and (not of or one.dataset.name == of):
                 split = one.dataset.split(name)
                 for (_, text), tools in zip(split.requests, split.gold, strict=True):
                     if not needed or not needed.isdisjoint(tools):

@@ -55,8 +55,9 @@ class AligningOptions:
     `sft` times the plain loss of the better one; "ranked" learns the best sample of a request alone. `reset`: each
     round is compared with its own beginning, not with that of the first. `held`: the share of the tools that it is not
     taught to describe before; then those requests are aligned with that need one, so that it learns to write for tools
-    that are new to it rather than to recall those that it knows. `preset`: "qta" is QTA's recipe, one round by the rank
-    of the gold tools, the request itself not searched.
+    that are new to it rather than to recall those that it knows. `align_on`: the name of the one dataset whose requests
+    are aligned with, such as written ones for new tools; all by default. `preset`: "qta" is QTA's recipe, one round by
+    the rank of the gold tools, the request itself not searched.
     """
 
     align: int = 0
@@ -72,6 +73,7 @@ class AligningOptions:
     align_rate: float = 1e-4
     align_requests: int = 2000
     held: float = 0.0
+    align_on: str = ""
     preset: Preset = ""
 
     def __post_init__(self) -> None:
