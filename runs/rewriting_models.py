@@ -70,13 +70,16 @@ _DENSE = {one.name: one.options for one in SETS} | {"sealtools": ("epochs=6", "r
 
 # How a generator is aligned, by what differs from two rounds with the usual options. It begins with one that was taught
 # all but some tools, and is aligned on requests for those; "known" begins with one that was taught all, "written" with
-# one that was taught by written requests too. "new" and "written-new" are these two, aligned on written requests alone.
+# one that was taught by written requests too. "new" and "written-new" are these two, aligned on written requests alone;
+# "even" and "written-even", on as many written as real ones.
 ALIGNED: Mapping[str, Mapping[str, Any]] = {
     "aligned": {},
     "aligned-known": {"held": 0.0},
     "aligned-written": {"held": 0.0},
     "aligned-new": {"held": 0.0},
+    "aligned-even": {"held": 0.0, "align_evenly": True},
     "aligned-written-new": {"held": 0.0},
+    "aligned-written-even": {"held": 0.0, "align_evenly": True},
     "aligned-ndcg": {"reward": "ndcg"},
     "aligned-recall": {"reward": "recall"},
     "aligned-rank": {"reward": "rank"},
@@ -257,8 +260,9 @@ def recorded(plan: Plan, family: Family, source: str, seed: int) -> Recorded:
 
 def begins_with(variant: str) -> str:
     """The generator that an alignment goes on from."""
-    taught = {"aligned-known": SUPERVISED, "aligned-new": SUPERVISED}
-    return WRITTEN if variant.startswith("aligned-written") else taught.get(variant, TAUGHT)
+    if variant.startswith("aligned-written"):
+        return WRITTEN
+    return SUPERVISED if variant in ("aligned-known", "aligned-new", "aligned-even") else TAUGHT
 
 
 def train_generator(plan: Plan, family: Family, source: str, seed: int) -> None:
@@ -278,7 +282,7 @@ def _fit(plan: Plan, family: Family, source: str, usual: RewriteOptions, own: Ma
     """What the plan sets goes before what is usual, what makes the variant before that."""
     options = replace(with_settings(usual, "rewrite", plan.settings), **own)
     data = [family.data]
-    if source.endswith(("written", "new")):
+    if source.endswith(("written", "new", "even")):
         more = plan.requests_for_new(family, usual.seed)
         if not more.is_dir():
             raise BadModel(f"{more} is not there; run: python -m runs.synthetic texts --only {family.name}")

@@ -132,7 +132,7 @@ def test_forms_are_named_alone_or_together() -> None:
     with pytest.raises(BadModel, match="no form 'other'"):
         rewriting.form_names("other")
     assert {option for told in rewriting_models.ALIGNED.values() for option in told} == {
-        "reward", "margin", "samples", "align", "reset", "loss", "utterance", "preset", "held",
+        "reward", "margin", "samples", "align", "reset", "loss", "utterance", "preset", "held", "align_evenly",
     }  # fmt: skip
 
 

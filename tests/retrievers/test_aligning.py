@@ -15,7 +15,7 @@ from toolscout.errors import BadDataset, BadModel
 from toolscout.llm.base import Message
 from toolscout.llm.generator import read_generator
 from toolscout.retrievers import _aligning
-from toolscout.retrievers._aligning import Asked, Means, align, contrasts, reward_of
+from toolscout.retrievers._aligning import Asked, Means, align, contrasts, drawn, reward_of
 from toolscout.training.generating_options import AligningOptions, GeneratingOptions
 
 torch = pytest.importorskip("torch", reason="training needs the extra 'train'")
@@ -93,8 +93,8 @@ def means(**changed: Any) -> Means:
     return Means(**{**usual, **changed})
 
 
-TRAIN = Asked(REQUESTS * 6, [{"user"}] * 24)
-DEV = Asked(REQUESTS, [{"user"}] * 4)
+TRAIN = Asked(REQUESTS * 6, [{"user"}] * 24, ["some"] * 24)
+DEV = Asked(REQUESTS, [{"user"}] * 4, ["some"] * 4)
 
 
 @pytest.mark.parametrize("loss", ["dpo", "ranked"])
@@ -174,13 +174,13 @@ def test_an_alignment_that_was_killed_goes_on(taught: Any, tmp_path: Path) -> No
 
 
 def test_requests_without_use_are_left_out(taught: Any, tmp_path: Path) -> None:
-    asked = Asked([*REQUESTS, " ", "hotel " * 300, "hotel"], [{"user"}] * 6 + [set()])
+    asked = Asked([*REQUESTS, " ", "hotel " * 300, "hotel"], [{"user"}] * 6 + [set()], ["some"] * 7)
     options = AligningOptions(align=1, samples=2, align_requests=0, margin=5.0)
     history = align(pupil_of(taught), asked, None, means(), options, taught[0], tmp_path)
     assert history[1]["requests"] == 4
     assert history[1]["pairs"] == 0
     with pytest.raises(BadDataset, match="no requests"):
-        align(pupil_of(taught), Asked([" "], [{"a"}]), None, means(), options, taught[0], tmp_path)
+        align(pupil_of(taught), Asked([" "], [{"a"}], ["some"]), None, means(), options, taught[0], tmp_path)
 
 
 def test_queries_are_described() -> None:
@@ -193,3 +193,16 @@ def test_queries_are_described() -> None:
     rare, common = math.log(6 / 2), math.log(6 / 3)
     assert told["specificity"] == pytest.approx((rare * 3 + common) / 4, abs=1e-4)
     assert json.dumps(told)
+
+
+def test_requests_are_drawn_by_chance_or_evenly_of_the_datasets() -> None:
+    homes = ["large"] * 90 + ["small"] * 10
+    assert sorted(drawn(homes, [0, 1], 0, evenly=False)) == list(range(100))
+    assert drawn(homes, [0, 1], 12, evenly=False) == drawn(homes, [0, 1], 0, evenly=False)[:12]
+    assert drawn(homes, [0, 1], 12, evenly=True) != drawn(homes, [0, 2], 12, evenly=True)
+    of = [homes[place] for place in drawn(homes, [0, 1], 12, evenly=True)]
+    assert (of.count("large"), of.count("small")) == (6, 6)
+    # Once the small one is used up the large one goes on alone.
+    of = [homes[place] for place in drawn(homes, [0, 1], 40, evenly=True)]
+    assert (of.count("large"), of.count("small")) == (30, 10)
+    assert len(set(drawn(homes, [0, 1], 0, evenly=True))) == 100

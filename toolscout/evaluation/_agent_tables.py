@@ -22,9 +22,10 @@ the tools that are needed, the most that retrieval can give. Only requests whose
 asked. *All gold called* is the share of requests whose gold tools were all called, *gold recall* the share of gold
 tools that were; *valid arguments* the share of calls whose arguments fitted the tool's schema as they were first
 written, *refused* that of calls which were not made, because they could not be repaired either or had been made
-before, both over requests that picked a tool; *finished* is the share of requests that ended by themselves; *steps* are
-all its picks, also of calls that it repeats, which are not bounded by the steps that it may take but by twice as many. A
-request that fails counts as 0. Pass rate and win rate stand here only where a language model judged them.
+before, both over requests that picked a tool; *finished* is the share of requests that ended by themselves. *Steps* are
+all that it picks, calls too that it had made before: those do not count where steps are bounded, but it picks at most
+twice as often. A request that fails counts as 0. Pass rate and win rate stand here only where a language model judged
+them.
 """
 _SHARES = MappingProxyType(
     {

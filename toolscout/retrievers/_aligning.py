@@ -45,10 +45,11 @@ _DRAWN = "drawn.json"
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Requests and the tools that each of them needs."""
+    """Requests, the tools that each of them needs, and the dataset that each is of."""
 
     requests: Sequence[str]
     gold: Sequence[Collection[str]]
+    homes: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +93,24 @@ def align(
 
 
 def _usable(asked: Asked) -> Asked:
-    kept = [(text, gold) for text, gold in zip(asked.requests, asked.gold, strict=True) if gold and text.strip()]
+    every = zip(asked.requests, asked.gold, asked.homes, strict=True)
+    kept = [(text, gold, home) for text, gold, home in every if gold and text.strip()]
     if not kept:
         raise BadDataset("there are no requests with gold tools to align with; name another split")
     return Asked(*zip(*kept, strict=True))
+
+
+def drawn(homes: Sequence[str], seed: Sequence[int], most: int, evenly: bool) -> list[int]:
+    """Places of so many requests in an order by chance (0: of all); evenly, the datasets take turns."""
+    order: list[int] = np.random.default_rng(seed).permutation(len(homes)).tolist()
+    if evenly:
+        counts: Counter[str] = Counter()
+        turns = []
+        for place in order:
+            turns.append(counts[homes[place]])
+            counts[homes[place]] += 1
+        order = [place for _, place in sorted(zip(turns, order, strict=True), key=lambda one: one[0])]
+    return order[: most or None]
 
 
 def reward_of(kind: str, ranking: Sequence[str], gold: Collection[str]) -> float:
@@ -185,8 +200,8 @@ class _Aligning:
         from toolscout.training.generating import Scored
 
         options, n, started = self._options, self._options.samples, time.perf_counter()
-        order = np.random.default_rng([self._generating.seed, number]).permutation(len(train.requests))
-        few = order[: options.align_requests or None].tolist()
+        seeds = [self._generating.seed, number]
+        few = drawn(train.homes, seeds, options.align_requests, options.align_evenly)
         prompts = self._prompts([train.requests[i] for i in few])
         few = [i for i, prompt in zip(few, prompts, strict=True) if prompt is not None]
         read = [prompt for prompt in prompts if prompt is not None]

@@ -230,6 +230,7 @@ class _Sets:
         """Requests of train or dev splits with their gold: of one set, or that need one of some tools, where named."""
         requests: list[str] = []
         gold: list[Collection[str]] = []
+        homes: list[str] = []
         for one in self._data:
             name = one.train if role == "train" else one.dev
             if name and (not of or one.dataset.name == of):
@@ -238,7 +239,8 @@ class _Sets:
                     if not needed or not needed.isdisjoint(tools):
                         requests.append(text)
                         gold.append(tools)
-        return Asked(requests, gold)
+                        homes.append(one.dataset.name)
+        return Asked(requests, gold, homes)
 
     def ask(self, requests: Sequence[str], queries: Sequence[Sequence[str]]) -> list[list[str]]:
         """What the retriever finds by these queries."""

@@ -56,8 +56,8 @@ class AligningOptions:
     round is compared with its own beginning, not with that of the first. `held`: the share of the tools that it is not
     taught to describe before; then those requests are aligned with that need one, so that it learns to write for tools
     that are new to it rather than to recall those that it knows. `align_on`: the name of the one dataset whose requests
-    are aligned with, such as written ones for new tools; all by default. `preset`: "qta" is QTA's recipe, one round by
-    the rank of the gold tools, the request itself not searched.
+    are aligned with, such as written ones for new tools; all by default, and with `align_evenly` as many of each.
+    `preset`: "qta" is QTA's recipe, one round by the rank of the gold tools, the request itself not searched.
     """
 
     align: int = 0
@@ -74,6 +74,7 @@ class AligningOptions:
     align_requests: int = 2000
     held: float = 0.0
     align_on: str = ""
+    align_evenly: bool = False
     preset: Preset = ""
 
     def __post_init__(self) -> None:
