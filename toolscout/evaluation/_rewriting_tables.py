@@ -24,11 +24,12 @@ it is (or the model that is named), *decompose* asks it for sub-requests, *itera
 *Supervised* learned from the train split to describe gold tools; *decompose-supervised* is the same without the request
 itself; *aligned* was taught all but some tools and went on, on requests for those, by what dense with the published
 encoder finds. *Supervised-written* learned from requests that were written for tools without any, too, and
-*aligned-written* went on from there. Dense *raw* has the published encoder, dense *trained* learned from the same train
-split; hybrid is of bm25 and raw vectors. Δ is to *alone* over the same retriever, in points. *Read* and *written* are
-tokens of a request. Gini is over how often each tool comes among the first five (0: all equally often), beside it that
-of how often they are needed; *better* and *worse* count the namespaces, of those needed most, whose recall moved by 5
-points or more. *Fit* are the seconds that the generator took, its alignment too.
+*aligned-written* went on from there; *aligned-new* is *supervised*, aligned on the written ones alone. Dense *raw* has
+the published encoder, dense *trained* learned from the same train split; hybrid is of bm25 and raw vectors. Δ is to
+*alone* over the same retriever, in points. *Read* and *written* are tokens of a request. Gini is over how often each
+tool comes among the first five (0: all equally often), beside it that of how often they are needed; *better* and
+*worse* count the namespaces, of those needed most, whose recall moved by 5 points or more. *Fit* are the seconds that
+the generator took, its alignment too.
 """
 _MEASURES = MappingProxyType({"R@5": "recall@5", "C@5": "comp@5", "new R@5": "new_recall@5"})
 _FORMS = (
@@ -43,6 +44,7 @@ _FORMS = (
     "aligned",
     "supervised-written",
     "aligned-written",
+    "aligned-new",
 )
 _OVERS = ("bm25", "dense-raw", "dense-trained", "hybrid")
 _COLUMNS = (
