@@ -296,11 +296,14 @@ def say(text: str) -> None:
 
 
 def run_saying(todo: Sequence[Job], side_by_side: int, stop_after: float) -> None:
-    """Run jobs, and say of each that it is done, or why it failed."""
+    """Run jobs, and say of each that it is done, or why it failed; ends with 1 where one failed."""
     say(f"{len(todo)} jobs: {', '.join(job.name for job in todo)}")
-    started = time.perf_counter()
+    started, failed = time.perf_counter(), False
     for number, done in enumerate(run_jobs(todo, side_by_side, stop_after), 1):
         say(f"{number} of {len(todo)} after {time.perf_counter() - started:.0f} s: {done.name} {done.error}")
+        failed |= bool(done.error)
+    if failed:
+        sys.exit(1)
 
 
 def progress() -> Any:

@@ -31,7 +31,7 @@ from runs import rewriting_models as models
 from runs.growth import by_hash, run_saying, say
 from runs.rewriting_models import FORMS, Family, Form, Plan
 from toolscout.dataset import Dataset
-from toolscout.errors import BadModel
+from toolscout.errors import BadModel, ToolscoutError
 from toolscout.evaluation import overlap
 from toolscout.evaluation import row as rows
 from toolscout.evaluation._jobs import Job
@@ -39,9 +39,10 @@ from toolscout.evaluation.asked import DEPTH, Asked
 from toolscout.evaluation.exposure import by_namespace, exposure
 from toolscout.evaluation.history import Fitted
 from toolscout.evaluation.run import seen_by
+from toolscout.evaluation.settings import with_settings
 from toolscout.evaluation.study import About, Studied, refuse_seen, studied
 from toolscout.retrievers.base import TrainedOn, read_model
-from toolscout.retrievers.rewrite import Rewrite
+from toolscout.retrievers.rewrite import Rewrite, RewriteOptions
 
 NAME = "rewriting"
 OUT = Path(__file__).resolve().parent.parent / "results" / "rewriting.jsonl"
@@ -250,6 +251,26 @@ def form_names(text: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
+def asked_for(told: argparse.Namespace) -> tuple[list[str], Plan, list[int]]:
+    """Forms, plan and seeds, or why there is nothing to do."""
+    names, retrievers = form_names(told.forms), tuple(told.retrievers.split(","))
+    families = models.chosen(models.FAMILIES, told.only.split(","))
+    unknown = [name for name in retrievers if name not in models.RETRIEVERS]
+    if unknown:
+        raise BadModel(f"there is no retriever {unknown[0]!r}; choose from {', '.join(models.RETRIEVERS)}")
+    if not families:
+        raise BadModel(f"--only {told.only} fits none of {', '.join(one.name for one in models.FAMILIES)}")
+    if told.llm:
+        names = [name for name in names if FORMS[name].source == models.ZERO]
+        if not names or not told.model or told.what == "texts":
+            raise BadModel("an endpoint needs --model NAME, writes for rows, and for zero, decompose and iterate alone")
+    if told.requests < 0:
+        raise BadModel("--requests is 0 (all) or more")
+    with_settings(RewriteOptions(), "rewrite", told.option)
+    plan = Plan(told.models, told.out, families, retrievers, told.llm, told.model, told.requests, tuple(told.option))
+    return names, plan, [int(seed) for seed in told.seeds.split(",")]
+
+
 def main() -> None:
     """Read the arguments and run."""
     parser = argparse.ArgumentParser()
@@ -267,23 +288,13 @@ def main() -> None:
     parser.add_argument("--model", default="")
     parser.add_argument("--option", action="append", default=[])
     told = parser.parse_args()
-    names = form_names(told.forms)
-    if told.llm:
-        names = [name for name in names if FORMS[name].source == models.ZERO]
-    plan = Plan(
-        told.models,
-        told.out,
-        models.chosen(models.FAMILIES, told.only.split(",")),
-        tuple(told.retrievers.split(",")),
-        told.llm,
-        told.model,
-        told.requests,
-        tuple(told.option),
-    )
-    rows.check_writable(told.out)
+    try:
+        names, plan, seeds = asked_for(told)
+        rows.check_writable(told.out)
+    except (ToolscoutError, ValueError) as error:
+        parser.error(str(error))
     told.models.mkdir(parents=True, exist_ok=True)
-    todo = jobs(plan, [int(seed) for seed in told.seeds.split(",")], names, told.what)
-    run_saying(todo, told.side_by_side, told.stop_after)
+    run_saying(jobs(plan, seeds, names, told.what), told.side_by_side, told.stop_after)
 
 
 if __name__ == "__main__":

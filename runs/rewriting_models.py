@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatch
 from functools import lru_cache, partial
 from pathlib import Path
@@ -134,7 +134,7 @@ FORMS = TABLE | ABLATIONS
 class Plan:
     """What all jobs share. `llm` and `model`: an endpoint that writes instead of SmolLM2; `requests`: at most so many.
 
-    `settings` are options of the generators that are trained.
+    `settings` are options of the generators that are trained, or of how an endpoint is asked.
     """
 
     models: Path
@@ -233,7 +233,8 @@ def options_of(plan: Plan, form: Form, folder: Path | None) -> RewriteOptions:
     if folder is not None:
         told = {**read_model(folder)["options"], "llm": str(folder / GENERATOR_FOLDER)}
     elif form.source == ZERO and plan.llm:
-        told = {"llm": plan.llm, "model": plan.model, "cache": str(plan.models / "endpoint.db")}
+        own = RewriteOptions(llm=plan.llm, model=plan.model, cache=str(plan.models / "endpoint.db"))
+        told = asdict(with_settings(own, "rewrite", plan.settings))
     return RewriteOptions(**(told | dict(form.options)))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
@@ -128,9 +129,60 @@ MESSAGES = st.lists(
 def test_nothing_is_lost_on_the_way_there_and_back(messages: list[Any]) -> None:
     there = made(messages=messages)
     assert c.from_record(json.loads(json.dumps(c.to_record(there))), "x") == there
-    back = c.trajectory(there)
+    back = c.trajectory(replace(there, said=()))
     assert c.conversation(back).turns == there.turns
     assert t.Trajectory.from_row(json.loads(json.dumps(back.to_row())), "x") == back
+
+
+# Whatever may be said, in any order, also what looks like the wording of conversations.
+ANY_WORDS = st.sampled_from([c.OBSERVATION, f"x\n{c.OBSERVATION}y", c.ACTION, c.GO_ON, c.INPUT, "", " "]) | st.text(
+    'ab {}"\n\ud800', max_size=6
+)
+ANY_MESSAGES = st.lists(
+    st.fixed_dictionaries({"role": st.sampled_from(["user", "tool"]), "content": ANY_WORDS})
+    | st.fixed_dictionaries(
+        {"role": st.just("assistant"), "content": ANY_WORDS, "tool_calls": st.lists(CALLS, max_size=2)}
+    ),
+    min_size=1,
+    max_size=7,
+)
+
+
+@settings(max_examples=100)
+@given(ANY_MESSAGES)
+def test_every_message_comes_back_from_sharegpt_as_it_was(messages: list[Any]) -> None:
+    wanted = t.Trajectory.from_row(ROW | {"messages": messages}, "here")
+    there = c.conversation(wanted)
+    record = json.loads(json.dumps(c.to_record(there)))
+    assert c.from_record(record, "x") == there
+    assert c.trajectory(there) == wanted
+    # As others write it: other names of roles, no fields of ours in turns, rules of their own.
+    names = {"user": "human", "assistant": "gpt", "system": "system"}
+    turns = [{"from": names[turn["role"]], "value": turn["content"]} for turn in record["conversations"][1:]]
+    rules = {"from": "system", "value": "Be kind."}
+    assert c.trajectory(c.from_record(record | {"conversations": [rules, *turns]}, "x")) == wanted
+    # What others read: one side after the other, in text.
+    assert all(one["from"] != other["from"] for one, other in pairwise(turns))
+    assert isinstance(record.get(c.SAID, ""), str)
+
+
+TWICE = [
+    {"role": "user", "content": "Rome?"},
+    {"role": "assistant", "content": "", "tool_calls": [{"name": "forecast", "arguments": {"city": "Rome"}}] * 2},
+    {"role": "tool", "content": "sun"},
+    {"role": "tool", "content": "rain"},
+    {"role": "assistant", "content": "Both."},
+]
+
+
+def test_turns_that_were_changed_since_are_what_counts() -> None:
+    record = c.to_record(made(messages=TWICE))
+    at, turn = next((at, one) for at, one in enumerate(record["conversations"]) if "rain" in one["content"])
+    assert turn["content"] == f"Observation: sun\nObservation: rain\n{c.ACTION}"  # as it was and is learned
+    assert [one.content for one in c.trajectory(c.from_record(record, "x")).messages[2:4]] == ["sun", "rain"]
+    record["conversations"][at] = turn | {"content": f"Observation: snow\n{c.ACTION}"}
+    assert [one.content for one in c.trajectory(c.from_record(record, "x")).messages[3:]] == ["snow", "Both."]
+    assert c.SAID not in c.to_record(made())  # where turns tell all
 
 
 def test_tools_are_made_of_their_documentation() -> None:
@@ -192,6 +244,8 @@ GOOD = {"role": "user", "content": "x", "loss": False}
         ({"conversations": [GOOD | {"action": "a/b"}]}, "line 2: conversations[0].action:"),
         ({"conversations": [GOOD], "kind": "song"}, "line 2: kind:"),
         ({"conversations": [GOOD], "tools": [{"name": ""}]}, "line 2: tools[0]:"),
+        ({"conversations": [GOOD], c.SAID: "["}, f"line 2: {c.SAID} (mend it, or leave it out): not JSON"),
+        ({"conversations": [GOOD], c.SAID: [5]}, f"{c.SAID} (mend it, or leave it out): messages[0]"),
     ],
 )
 def test_what_is_wrong_is_named_by_line_and_field(tmp_path: Path, record: Any, said: str) -> None:
@@ -250,12 +304,12 @@ def test_export_and_import_on_the_command_line(tmp_path: Path) -> None:
         return done.output
 
     rows, out, again = tmp_path / "rows.jsonl", tmp_path / "out.jsonl", tmp_path / "again.jsonl"
-    rows.write_text(json.dumps(ROW) + "\n")
+    rows.write_text("".join(json.dumps(row) + "\n" for row in (ROW, ROW | {"messages": TWICE})))
     Dataset("d", [FORECAST, MAIL], {"r": "Rome"}, {"train": {"r": (MAIL.id,)}}).save(tmp_path / "d")
     said = run("export", "--sharegpt", out, rows, tmp_path / "d", f"{tmp_path / 'd'}:train")
-    assert "trajectory: 1 record\n" in said
+    assert "trajectory: 2 records\n" in said
     assert "memorisation: 4 records\n" in said
-    assert "2 calls" not in run("import", "--sharegpt", out, "--out", again)
+    assert "2 records, 3 calls" in run("import", "--sharegpt", out, "--out", again)
     assert list(t.read_trajectories(again)) == list(t.read_trajectories(rows))
     out.write_text("{}\n")
     done = CliRunner().invoke(app, ["import", "--sharegpt", str(out), "--out", str(again)])
@@ -270,4 +324,5 @@ def test_published_trajectories_can_be_learned(shared_data: Path) -> None:
         roles = [turn.role for turn in there.turns]
         assert roles[-1] == "assistant"
         assert all(a != b for a, b in pairwise(roles))
-        assert c.conversation(c.trajectory(there)).turns == there.turns
+        assert c.conversation(c.trajectory(replace(there, said=()))).turns == there.turns
+        assert c.trajectory(c.from_record(c.to_record(there), "x")) == row

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from runs import rewriting, rewriting_models, rewriting_speed
+from runs.growth import run_saying
 from runs.recorded import Recorded
 from runs.rewriting_models import Family, Plan
 from tests.retrievers import generators
@@ -119,8 +120,10 @@ def test_one_generator_serves_all_retrievers_and_no_row_is_made_twice(plan: Plan
 def test_an_endpoint_writes_for_the_untrained_forms(plan: Plan) -> None:
     asked = replace(plan, llm="http://127.0.0.1:9/v1", model="strong/one")
     assert rewriting.variant(asked, "zero", "bm25", 0) == "rewriting-bm25-zero-strong-one"
-    options = rewriting_models.options_of(asked, rewriting.FORMS["iterate"], None)
+    priced = replace(asked, settings=("queries=1", "input_price=1", "output_price=2"))
+    options = rewriting_models.options_of(priced, rewriting.FORMS["iterate"], None)
     assert (options.llm, options.model, options.form) == (asked.llm, asked.model, "iterate")
+    assert (options.queries, options.input_price, options.output_price) == (1, 1.0, 2.0)
     assert rewriting.jobs(asked, [0], ["zero"], "texts") == []
     assert [job.name for job in rewriting.jobs(asked, [0], ["zero"])] == ["rows scenes zero s0"]
     assert "--llm URL --model strong/one" in rewriting._command(asked, plan.families[0], "zero", "bm25", None)
@@ -229,3 +232,33 @@ def test_speed_of_single_requests(plan: Plan, monkeypatch: pytest.MonkeyPatch) -
         assert row["values"]["failed"] == 0
         assert (row["values"]["read"] > 0) is (name == "zero")
     assert rewriting_speed.todo(plan, family, names, "hybrid", 0) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--retrievers nope", "no retriever 'nope'"),
+        ("--only nothing", "fits none of toollens-unseen_tool"),
+        ("--requests -4", "0 (all) or more"),
+        ("--forms other", "no form 'other'"),
+        ("--seeds x", "invalid literal"),
+        ("--option nonsense=1", "nonsense"),
+        ("--llm http://127.0.0.1:9/v1", "needs --model"),
+        ("texts --llm http://127.0.0.1:9/v1 --model m", "writes for rows"),
+        ("--llm http://127.0.0.1:9/v1 --model m --forms supervised", "zero, decompose and iterate alone"),
+    ],
+)
+def test_what_there_is_nothing_to_do_for_is_said(
+    words: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["rewriting", *words.split(), "--out", str(tmp_path / "rows.jsonl")])
+    with pytest.raises(SystemExit) as ended:
+        rewriting.main()
+    assert (ended.value.code, said in " ".join(capsys.readouterr().err.split())) == (2, True)
+
+
+def test_a_job_that_fails_ends_the_run_with_1(plan: Plan) -> None:
+    todo = rewriting.jobs(replace(plan, retrievers=("bm25",)), [0], ["supervised-written"], "texts")
+    with pytest.raises(SystemExit) as ended:
+        run_saying(todo, 1, float("inf"))
+    assert ended.value.code == 1

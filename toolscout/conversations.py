@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, NoReturn, cast
 
@@ -19,7 +19,7 @@ from toolscout.dataset import Dataset
 from toolscout.errors import BadDataset, ToolscoutError
 from toolscout.schemas import object_schema, type_word
 from toolscout.tool import Tool, clean_text, name_of, namespace_of
-from toolscout.trajectories import Call, Said, Trajectory, known_tools, write_records
+from toolscout.trajectories import Call, Said, Trajectory, json_lines, known_tools, parsed, write_records
 
 Role = Literal["system", "user", "assistant"]
 Kind = Literal["trajectory", "retrieval", "memorisation", ""]
@@ -43,6 +43,8 @@ FINISH_SCHEMA: dict[str, Any] = {
     },
     "required": ["return_type"],
 }
+# The field of a ShareGPT record for what its turns do not tell, as JSON text: one type, whatever arguments it holds.
+SAID = "toolscout_messages"
 # How the published trajectories say that they gave up.
 _GAVE_UP = "i cannot handle the task"
 MAX_DESCRIPTION_CHARS, MAX_PARAMETER_CHARS, MAX_VALUES = 600, 200, 20
@@ -75,6 +77,8 @@ class Conversation:
     kind: Kind = ""
     tools: tuple[Tool, ...] = ()
     about: Mapping[str, Any] = field(default_factory=dict)
+    said: tuple[Said, ...] = ()
+    """The messages that it was made of, where the turns do not tell: one may bring several observations."""
 
 
 class Script:
@@ -129,13 +133,12 @@ def request_of(turns: Sequence[Turn]) -> str:
 
 def documentation(tool: Tool | None) -> str:
     """What is shown of a tool before its arguments are filled in; None is Finish. A tool can be made of it again."""
-    name = FINISH if tool is None else tool.name
     description = "Ends the work on the request." if tool is None else clean_text(tool.description)
     schema = object_schema(FINISH_SCHEMA if tool is None else tool.input_schema)
     needed = schema.get("required", ())
     parameters = [(key in needed, _parameter(key, value, schema)) for key, value in schema["properties"].items()]
     about = {
-        "name": name,
+        "name": FINISH if tool is None else tool.name,
         "description": description[:MAX_DESCRIPTION_CHARS],
         "required": [parameter for required, parameter in parameters if required],
         "optional": [parameter for required, parameter in parameters if not required],
@@ -184,7 +187,8 @@ def conversation(trajectory: Trajectory) -> Conversation:
             if not said.calls:
                 _finish(script, said.content)
         open_call = bool(said.calls)
-    return Conversation(tuple(script.turns), trajectory.id, "trajectory", trajectory.tools, trajectory.about)
+    made = Conversation(tuple(script.turns), trajectory.id, "trajectory", trajectory.tools, trajectory.about)
+    return made if _Reader(made, "").messages() == trajectory.messages else replace(made, said=trajectory.messages)
 
 
 def _finish(script: Script, answer: str) -> None:
@@ -195,8 +199,15 @@ def _finish(script: Script, answer: str) -> None:
 
 def trajectory(made: Conversation, where: str = "") -> Trajectory:
     """The trajectory that a conversation was made of; tools that it does not bring are made of their documentation."""
-    reader = _Reader(made, where or made.id or "the conversation")
-    return reader.read()
+    kept = Trajectory(made.id, made.tools, made.said, made.about)
+    if made.said and _words(conversation(kept)) == _words(made):  # nobody changed the turns since
+        return kept
+    return _Reader(made, where or made.id or "the conversation").read()
+
+
+def _words(made: Conversation) -> list[tuple[str, str]]:
+    """What was said, without the rules: a trajectory has none."""
+    return [(turn.role, turn.content) for turn in made.turns if turn.role != "system"]
 
 
 class _Reader:
@@ -209,9 +220,16 @@ class _Reader:
         self._thought, self._action, self._after_call = "", "", False
 
     def read(self) -> Trajectory:
+        messages = self.messages()
+        if self._action:
+            raise BadDataset(f"{self._where}: the action {self._action} has no input; give its arguments as JSON")
+        if not any(message.role == "assistant" for message in messages):
+            raise BadDataset(f"{self._where}: the assistant says nothing; a record needs a turn to learn from")
+        return Trajectory(self._made.id, tuple(self._tools.values()), messages, self._made.about)
+
+    def messages(self) -> tuple[Said, ...]:
         turns = self._made.turns
-        for at, turn in enumerate(turns):
-            after = turns[at + 1] if at + 1 < len(turns) else None
+        for at, (turn, after) in enumerate(zip(turns, [*turns[1:], None], strict=True)):
             if turn.role == "user":
                 self._hear(turn.content, at)
             elif turn.role == "assistant" and self._action:
@@ -222,11 +240,7 @@ class _Reader:
                 self._thought = turn.content
             elif turn.role == "assistant":
                 self._messages.append(Said("assistant", turn.content))
-        if self._action:
-            raise BadDataset(f"{self._where}: the action {self._action} has no input; give its arguments as JSON")
-        if not any(message.role == "assistant" for message in self._messages):
-            raise BadDataset(f"{self._where}: the assistant says nothing; a record needs a turn to learn from")
-        return Trajectory(self._made.id, tuple(self._tools.values()), tuple(self._messages), self._made.about)
+        return tuple(self._messages)
 
     def _hear(self, content: str, at: int) -> None:
         if self._action:
@@ -244,10 +258,7 @@ class _Reader:
         self._after_call = False
 
     def _call(self, content: str, at: int) -> None:
-        try:
-            arguments = json.loads(content)
-        except (ValueError, RecursionError) as error:
-            self._refuse(at, f"the input of {self._action} is not JSON ({error})")
+        arguments = parsed(content, f"{self._where}: conversations[{at}].content: the input is not JSON")
         if not isinstance(arguments, dict):
             self._refuse(at, f"the input of {self._action} must be a JSON object, got {type(arguments).__name__}")
         if self._action == FINISH:
@@ -316,6 +327,7 @@ def to_record(made: Conversation) -> dict[str, Any]:
         for turn in made.turns
     ]
     about = {"id": made.id, "kind": made.kind, "tools": [tool.to_record() for tool in made.tools]}
+    about |= {SAID: compact(Trajectory("", made.tools, made.said).to_row()["messages"]) if made.said else ""}
     # What is the record's own wins: a trajectory may have a field of the same name.
     return dict(made.about) | {"conversations": turns} | {key: value for key, value in about.items() if value}
 
@@ -323,25 +335,29 @@ def to_record(made: Conversation) -> dict[str, Any]:
 def from_record(record: Any, where: str) -> Conversation:
     """Read a ShareGPT record; what is wrong is named by its field. `from` and `value` are read as role and content.
 
-    Where no turn says `loss`, the assistant's are learned. An assistant's turn after "Generate the action." is an
-    action also where it does not say so.
+    Where no turn says `loss`, the assistant's are learned; where none says `action`, an assistant's turn after
+    "Generate the action." is one.
     """
     turns = record.get("conversations") if isinstance(record, dict) else None
     if not isinstance(turns, list) or not turns:
         raise BadDataset(f"{where}: conversations: a list of turns is needed, got {type(turns).__name__}")
-    told = any(isinstance(turn, dict) and "loss" in turn for turn in turns)
+    told = {key for turn in turns if isinstance(turn, dict) for key in turn}
     read: list[Turn] = []
     for at, turn in enumerate(turns):
         read.append(_turn(turn, read[-1] if read else None, told, f"{where}: conversations[{at}]"))
-    about = {key: value for key, value in record.items() if key not in ("conversations", "id", "kind", "tools")}
+    about = {key: value for key, value in record.items() if key not in ("conversations", "id", "kind", "tools", SAID)}
     kind = record.get("kind", "")
     if kind not in ("", "trajectory", "retrieval", "memorisation"):
         raise BadDataset(f"{where}: kind: trajectory, retrieval or memorisation is needed, got {kind!r:.80}")
-    key = record.get("id", "")
-    return Conversation(tuple(read), str(key), cast(Kind, kind), known_tools(record.get("tools", []), where), about)
+    key, tools = str(record.get("id", "")), known_tools(record.get("tools", []), where)
+    said: tuple[Said, ...] = ()
+    if text := record.get(SAID):
+        row, place = {"tools": record.get("tools", [])}, f"{where}: {SAID} (mend it, or leave it out)"
+        said = Trajectory.from_row(row | {"messages": parsed(str(text), f"{place}: not JSON")}, place).messages
+    return Conversation(tuple(read), key, cast(Kind, kind), tools, about, said)
 
 
-def _turn(turn: Any, before: Turn | None, told: bool, where: str) -> Turn:
+def _turn(turn: Any, before: Turn | None, told: Collection[str], where: str) -> Turn:
     if not isinstance(turn, dict):
         raise BadDataset(f"{where}: a JSON object is needed, got {type(turn).__name__}")
     role = turn.get("role", turn.get("from"))
@@ -351,14 +367,13 @@ def _turn(turn: Any, before: Turn | None, told: bool, where: str) -> Turn:
     content, action = turn.get("content", turn.get("value")), turn.get("action", "")
     if not isinstance(content, str):
         raise BadDataset(f"{where}.content: text is needed, got {type(content).__name__}")
-    loss = turn.get("loss", role == "assistant" and not told)
+    loss = turn.get("loss", role == "assistant" and "loss" not in told)
     if not isinstance(loss, bool) or (loss and role != "assistant"):
         raise BadDataset(f"{where}.loss: true or false is needed, and true for the assistant only, got {loss!r:.80}")
     if not isinstance(action, str) or (action and role != "assistant"):
         raise BadDataset(f"{where}.action: a tool's id is needed, and for the assistant only, got {action!r:.80}")
-    if role == "assistant" and before is not None and before.role == "user" and before.content.endswith(ACTION):
-        action = action or content.strip()
-    return Turn(cast(Role, role), content, loss, action)
+    asked = "action" not in told and before is not None and before.role == "user" and before.content.endswith(ACTION)
+    return Turn(cast(Role, role), content, loss, content.strip() if asked and role == "assistant" else action)
 
 
 def write_sharegpt(path: Path, conversations: Iterable[Conversation]) -> int:
@@ -376,21 +391,9 @@ def located_sharegpt(path: Path) -> Iterator[tuple[str, Conversation]]:
     lines = list(files.lines(path))
     if not lines:
         raise BadDataset(f"{path} holds no records; a ShareGPT file has one a line, or is one JSON array of them")
-    for where, record in _records(path, lines):
-        yield where, from_record(record, where)
-
-
-def _records(path: Path, lines: Sequence[tuple[int, str]]) -> Iterator[tuple[str, Any]]:
+    records = json_lines(path, lines)
     if lines[0][1].lstrip().startswith("["):
-        try:
-            listed = json.loads("\n".join(text for _, text in lines))
-        except (ValueError, RecursionError) as error:
-            raise BadDataset(f"{path}: not a JSON array ({error})") from None
-        yield from ((f"{path} record {number}", record) for number, record in enumerate(listed, 1))
-        return
-    for number, text in lines:
-        try:
-            record = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise BadDataset(f"{path} line {number}: not JSON ({error})") from None
-        yield f"{path} line {number}", record
+        listed = parsed("\n".join(text for _, text in lines), f"{path}: not a JSON array")
+        records = ((f"{path} record {number}", record) for number, record in enumerate(listed, 1))
+    for where, record in records:
+        yield where, from_record(record, where)

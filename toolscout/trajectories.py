@@ -109,12 +109,22 @@ def read_trajectories(path: Path) -> Iterator[Trajectory]:
     lines = list(files.lines(path))
     if not lines:
         raise BadDataset(f"{path} holds no trajectories; give a .jsonl file with one a line")
+    for where, row in json_lines(path, lines):
+        yield Trajectory.from_row(row, where)
+
+
+def json_lines(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[str, Any]]:
+    """What each line of a file holds, with where it stands."""
     for number, text in lines:
-        try:
-            row = json.loads(text)
-        except (ValueError, RecursionError) as error:
-            raise BadDataset(f"{path} line {number}: not JSON ({error})") from None
-        yield Trajectory.from_row(row, f"{path} line {number}")
+        yield f"{path} line {number}", parsed(text, f"{path} line {number}: not JSON")
+
+
+def parsed(text: str, wrong: str) -> Any:
+    """What a text says in JSON; where it is none, `wrong` is told."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadDataset(f"{wrong} ({error})") from None
 
 
 def write_trajectories(path: Path, trajectories: Iterable[Trajectory]) -> int:

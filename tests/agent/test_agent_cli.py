@@ -136,6 +136,28 @@ def test_wrong_use(run: Run, words: tuple[str, str]) -> None:
     assert run(*words).exit_code == 2
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--model", "m"), "it is for an endpoint"),
+        (("--header", "skies:Key=1"), "there is no namespace 'skies'"),
+        (("--env", "skies:KEY=1"), "there is no namespace 'skies'"),
+        (("--target", "skies=http://127.0.0.1:9"), "there is no namespace 'skies'"),
+    ],
+)
+def test_what_would_have_no_effect_is_refused(run: Run, words: tuple[str, str], said: str) -> None:
+    done = run("--yes", *words)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert said in " ".join(done.stderr.replace("│", " ").split())
+
+
+def test_a_model_that_picks_tools_itself_is_shown_none(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert run("--yes", "-k", "2").exit_code == 0
+    monkeypatch.setattr("toolscout.agent.pickers.picks_itself", lambda _: True)
+    done = run("--yes", "-k", "2")
+    assert (done.exit_code, "pick tools itself" in done.stderr) == (2, True)
+
+
 def test_secrets_by_namespace(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_KEY", "s3cret")
     assert command._by_namespace(["a:b:MY_KEY", "a:b:X=1=2"], "--env") == {"a:b": {"MY_KEY": "s3cret", "X": "1=2"}}

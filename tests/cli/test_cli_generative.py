@@ -97,6 +97,24 @@ def test_evaluate_measures_sets(asked: Run, folder: Path, tmp_path: Path) -> Non
     assert "k=auto" not in plain.stdout
 
 
+def test_a_language_model_that_was_moved_is_named(
+    asked: Run, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, model = "space2/list_order_16", ("--retriever", folder / "woven")
+    away = (folder / "base").rename(tmp_path / "away")
+    try:
+        refused = asked("search", name, *model)
+        assert refused.exit_code == 2
+        assert "TOOLSCOUT_BASE=PLACE" in refused.stderr
+        refused = asked("search", name, *model, "--option", f"base={away}")
+        assert refused.exit_code == 2
+        assert "leave --option out, and name a language model that was moved with TOOLSCOUT_BASE" in refused.stderr
+        monkeypatch.setenv("TOOLSCOUT_BASE", str(away))
+        assert name in asked("search", name, *model).stdout
+    finally:
+        away.rename(folder / "base")
+
+
 def test_no_tool_is_never_a_tool(folder: Path) -> None:
     from toolscout.retrievers.toolweaver import Toolweaver
 

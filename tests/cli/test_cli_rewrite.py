@@ -9,6 +9,7 @@ import pytest
 from cli_samples import Run
 
 from tests.retrievers.scenes import scenes
+from toolscout import wire
 
 REQUEST = "weather forecast for the city of Paris, and then create an issue in the repository"
 WORDS = ("--part", "bm25", "--fit-threshold", "0")
@@ -52,6 +53,26 @@ def test_each_sub_request_has_a_group(filled: Run) -> None:
     assert "groups" not in json.loads(filled(*asked[:-1], "--format", "json").stdout)
     refused = filled("search", request, "--retriever", "bm25", "--grouped")
     assert (refused.exit_code, "--retriever rewrite" in refused.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("format", wire.FORMATS)
+@pytest.mark.parametrize("budget", [(), ("--budget", "500")])
+def test_groups_are_refused_where_nothing_can_hold_them(run: Run, format: str, budget: tuple[str, ...]) -> None:
+    asked = ("search", REQUEST, "--llm", "rules", *WORDS, "--format", format, *budget)
+    refused = run(*asked, "--grouped")
+    said = " ".join(refused.stderr.replace("│", " ").split())
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert f"a list of tools for {format} holds no groups; use --format table or json" in said
+    assert "there is no catalogue" in run(*asked).stderr  # it was refused before anything was opened
+
+
+def test_what_was_asked_is_said_where_nothing_fits(filled: Run) -> None:
+    none = ("search", "knit quilted trousers, and then bake gluten free muffins", "--llm", "rules", "--part", "bm25")
+    shown = filled(*none, "--grouped")
+    assert shown.exit_code == 1
+    assert "asked: “knit quilted trousers” · “bake gluten free muffins”" in shown.stdout
+    groups = json.loads(filled(*none, "--grouped", "--format", "json").stdout)["groups"]
+    assert groups == [{"asked": one, "hits": []} for one in ("knit quilted trousers", "bake gluten free muffins")]
 
 
 def test_search_with_a_script(filled: Run, tmp_path: Path) -> None:

@@ -59,7 +59,16 @@ def test_a_budget_slims_the_schemas(filled: Run) -> None:
     impossible = filled("search", FITTING, "--format", "openai", "--budget", "1")
     assert impossible.exit_code == 2
     assert "raise it to" in impossible.stderr
-    assert filled("search", FITTING, "--budget", "100").exit_code == 2  # a table has no budget
+    for refused in (("--budget", "100"), ("--budget", "100", "--format", "json"), ("--budget", "0", "--format", "mcp")):
+        assert filled("search", FITTING, *refused).exit_code == 2  # a table has no budget
+
+
+def test_a_threshold_that_nothing_is_held_against_is_refused(filled: Run) -> None:
+    refused = filled("search", FITTING, "--need-threshold", "0.5")
+    assert (refused.exit_code, refused.stdout) == (2, "")
+    assert "toolscout doctor" in " ".join(refused.stderr.replace("│", " ").split())
+    assert filled("search", FITTING, "--need-threshold", "0").exit_code == 0  # nothing is below it
+    assert filled("search", "get_forecast", "--need-threshold", "0.5").exit_code == 0  # a name is needed for certain
 
 
 def test_search_within_namespaces(filled: Run) -> None:

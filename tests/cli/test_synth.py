@@ -80,8 +80,14 @@ def test_why_a_model_gave_no_answer_is_said(ready: Run, tmp_path: Path) -> None:
     [
         (("shop", "--for", "new"), "name the split that tells which tools have requests"),
         (("shop", "--examples", "2"), "name the split that has them"),
+        (("shop", "--no-filter", "--round-trip", "3"), "it is a filter"),
+        (("shop", "--no-filter", "--retriever", "bm25"), "--retriever is what the round trip asks"),
+        (("shop", "--model", "m"), "it is for an endpoint"),
         (("nowhere",), "and there is no dataset of that name"),
         (("shop", "--llm", "nothing"), "nothing is no language model"),
+        (("shop", "--llm", "smollm2", "--timeout", "5"), "are for an endpoint"),
+        (("shop", "--llm", "http://127.0.0.1:9/v1", "--model", "m", "--requests-per-minute", "0"), "above 0"),
+        (("shop", "--retriever", "bm25", "--round-trip", "0"), "--retriever is what the round trip asks"),
     ],
 )
 def test_what_cannot_be_done_says_what_to_do(ready: Run, tmp_path: Path, words: tuple[str, ...], said: str) -> None:

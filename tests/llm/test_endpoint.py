@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import socket
+import ssl
 import threading
 import time
 from contextlib import suppress
@@ -212,6 +214,33 @@ def test_silence_and_absence_end_in_time() -> None:
         Endpoint(url, "m", replace(QUICK, retries=1)).complete(asked("x"))
 
 
+def test_a_certificate_that_nobody_vouches_for_is_a_fault_of_the_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> Any:
+        error = ssl.SSLCertVerificationError(1, "certificate verify failed")
+        error.verify_message = "self-signed certificate"
+        raise error
+
+    monkeypatch.setattr("toolscout.llm.endpoint.post", refuse)
+    with pytest.raises(EndpointError, match=r"cannot be trusted \(self-signed certificate\); .* SSL_CERT_FILE"):
+        Endpoint("https://host/v1", "m", QUICK).complete(asked("x"))
+
+
+def test_a_host_that_is_too_long_is_a_fault_of_the_endpoint() -> None:
+    with pytest.raises(EndpointError, match=r"cannot be looked up .*check its host"):
+        Endpoint(f"http://{'a' * 70}.example/v1", "m", replace(QUICK, retries=0)).complete(asked("x"))
+
+
+def test_a_conversation_is_made_of_messages() -> None:
+    with pytest.raises(BadRequest, match=r"of llm\.Message\(role, content\), got dict"):
+        Endpoint("http://host/v1", "m").complete([[{"role": "user", "content": "x"}]])  # type: ignore[list-item]
+
+
+def test_gzip_that_nobody_asked_for_is_called_so() -> None:
+    told = pytest.raises(EndpointError, match="it sent gzip, which it was not asked for")
+    with FakeEndpoint(in_turn((200, {}, gzip.compress(b"{}")))) as server, told:
+        Endpoint(server.url, "m", replace(QUICK, retries=0)).complete(asked("x"))
+
+
 def test_an_endless_answer_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("toolscout.llm._http.MAX_BYTES", 1_000_000)
     large = 200, {}, b"x" * 3_000_000
@@ -346,7 +375,14 @@ def test_what_was_answered_before_a_fault_is_kept(tmp_path: Path) -> None:
         ("https://host/v1", Options(concurrency=0)),
         ("https://host/v1", Options(timeout=0)),
         ("https://host/v1", Options(requests_per_minute=-1)),
+        ("https://host/v1", Options(requests_per_minute=0)),
         ("https://host/v1", Options(retries=-1)),
+        ("https://host/v1", Options(backoff=-1.0)),
+        ("https://host/v1", Options(backoff=float("nan"))),
+        ("https://host/v1", Options(timeout=1e12)),
+        ("https://host/v1", Options(longest_wait=float("inf"))),
+        ("https://host/v1", Options(input_price=-1.0, output_price=1.0)),
+        ("https://host/v1", Options(input_price=1.0, output_price=float("nan"))),
     ],
 )
 def test_options_that_make_no_sense_are_refused_without_repeating_a_key(url: str, options: Options) -> None:

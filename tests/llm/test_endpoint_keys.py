@@ -73,3 +73,12 @@ def test_a_key_that_cannot_be_sent_is_not_repeated(key: str, monkeypatch: pytest
     with pytest.raises(EndpointError, match="copy it there anew") as caught:
         Endpoint("http://127.0.0.1:9/v1", "m", QUICK).complete(asked("x"))
     assert KEY not in "".join(traceback.format_exception(caught.value))
+
+
+def test_a_placeholder_is_left_in_texts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "mail")
+    with FakeEndpoint(in_turn(chat("sends an email"), refused(401, "no mail for mail"))) as server:
+        model = Endpoint(server.url, "m", replace(QUICK, retries=0))
+        assert [one.text for (one,) in model.complete(asked("x"))] == ["sends an email"]
+        with pytest.raises(EndpointError, match=r"no \[key\] for \[key\]"):
+            model.complete(asked("y"))

@@ -51,6 +51,17 @@ def test_it_writes_with_what_was_learned(home: Path, monkeypatch: pytest.MonkeyP
     assert texts(open_generator(home / "made")) == texts(Local.of(base, adapter))
 
 
+def test_its_base_is_found_where_it_was_moved_to(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wanted = texts(open_generator(home / "made"))
+    shutil.copytree(home / "made", tmp_path / "made")
+    path = tmp_path / "made" / GENERATOR_FILE
+    path.write_text(json.dumps({**json.loads(path.read_text()), "base": "/no/such/place/base"}))
+    with pytest.raises(BadModel, match="TOOLSCOUT_BASE=PLACE"):
+        open_llm(str(tmp_path / "made"))
+    monkeypatch.setenv("TOOLSCOUT_BASE", str(home))
+    assert texts(open_llm(str(tmp_path / "made"))) == wanted
+
+
 def test_it_says_what_it_is(home: Path) -> None:
     assert is_generator(home / "made")
     assert not is_generator(home / "base")

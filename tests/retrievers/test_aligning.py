@@ -78,7 +78,7 @@ def parse(request: str, text: str) -> list[str]:
     return text.split()
 
 
-def ask(requests: Sequence[str], queries: Sequence[Sequence[str]]) -> list[list[str]]:
+def ask(requests: Sequence[str], queries: Sequence[Sequence[str]], homes: Sequence[int]) -> list[list[str]]:
     """Finds the tools whose names are queries; without any, nothing."""
     return [[query for query in dict.fromkeys(own) if query in ("hotel", "weather", "user")] for own in queries]
 
@@ -93,18 +93,19 @@ def means(**changed: Any) -> Means:
     return Means(**{**usual, **changed})
 
 
-TRAIN = Asked(REQUESTS * 6, [{"user"}] * 24, ["some"] * 24)
-DEV = Asked(REQUESTS, [{"user"}] * 4, ["some"] * 4)
+TRAIN = Asked(REQUESTS * 6, [{"user"}] * 24, [0] * 24)
+DEV = Asked(REQUESTS, [{"user"}] * 4, [0] * 4)
 
 
 @pytest.mark.parametrize("loss", ["dpo", "ranked"])
 def test_what_finds_more_is_written_more(taught: Any, tmp_path: Path, loss: Any) -> None:
     pupil, calls = pupil_of(taught), list[int]()
 
-    def counted(requests: Sequence[str], queries: Sequence[Sequence[str]]) -> list[list[str]]:
+    def counted(requests: Sequence[str], queries: Sequence[Sequence[str]], homes: Sequence[int]) -> list[list[str]]:
         calls.append(len(requests))
-        assert len({(request, *own) for request, own in zip(requests, queries, strict=True)}) == len(requests)
-        return ask(requests, queries)
+        if any(queries):
+            assert len({(request, *own) for request, own in zip(requests, queries, strict=True)}) == len(requests)
+        return ask(requests, queries, homes)
 
     aligned = AligningOptions(align=3, samples=8, spread=0.7, align_rate=5e-3, sft=0.5, loss=loss)
     pupil.save(tmp_path, {"fit": {"seconds": 1}})
@@ -123,7 +124,7 @@ def test_what_finds_more_is_written_more(taught: Any, tmp_path: Path, loss: Any)
     assert saved["align"] == history
     assert (saved["task"], saved["fit"]) == ("describe", {"seconds": 1})
     assert not (tmp_path / "training").exists()
-    assert len(calls) == 3 + 4
+    assert len(calls) == 1 + 3 + 4  # what tells the retriever from others, what was sampled, dev
 
 
 def test_rounds_compare_with_their_own_beginning_or_the_first(
@@ -151,18 +152,27 @@ def test_an_alignment_that_was_killed_goes_on(taught: Any, tmp_path: Path) -> No
     wanted = pupil_of(taught)
     options = AligningOptions(align=2, samples=4, spread=0.7, align_rate=1e-2)
     history = align(wanted, TRAIN, None, means(), options, taught[0], tmp_path / "whole")
-    left = iter(range(1))
+    left = iter(range(2))
 
-    def dying(requests: Sequence[str], queries: Sequence[Sequence[str]]) -> list[list[str]]:
+    def dying(requests: Sequence[str], queries: Sequence[Sequence[str]], homes: Sequence[int]) -> list[list[str]]:
         if next(left, None) is None:
             raise KeyboardInterrupt
-        return ask(requests, queries)
+        return ask(requests, queries, homes)
+
+    def another(requests: Sequence[str], queries: Sequence[Sequence[str]], homes: Sequence[int]) -> list[list[str]]:
+        return [["hotel", *found] for found in ask(requests, queries, homes)]
 
     with pytest.raises(KeyboardInterrupt):
         align(pupil_of(taught), TRAIN, None, means(ask=dying), options, taught[0], tmp_path / "killed")
     other = AligningOptions(align=2, samples=5, spread=0.7, align_rate=1e-2)
-    with pytest.raises(BadModel, match="other data or with other options"):
+    with pytest.raises(BadModel, match="other options, that was interrupted"):
         align(pupil_of(taught), TRAIN, None, means(), other, taught[0], tmp_path / "killed")
+    with pytest.raises(BadModel, match="of another generator or retriever"):
+        align(pupil_of(taught), TRAIN, None, means(ask=another), options, taught[0], tmp_path / "killed")
+    changed = pupil_of(taught)
+    changed.network.begin({name: array + 0.1 for name, array in changed.network.learned().items()})
+    with pytest.raises(BadModel, match="of another generator or retriever"):
+        align(changed, TRAIN, None, means(), options, taught[0], tmp_path / "killed")
     found = pupil_of(taught)
     again = align(found, TRAIN, None, means(), options, taught[0], tmp_path / "killed")
     for name, array in wanted.network.learned().items():
@@ -174,13 +184,13 @@ def test_an_alignment_that_was_killed_goes_on(taught: Any, tmp_path: Path) -> No
 
 
 def test_requests_without_use_are_left_out(taught: Any, tmp_path: Path) -> None:
-    asked = Asked([*REQUESTS, " ", "hotel " * 300, "hotel"], [{"user"}] * 6 + [set()], ["some"] * 7)
+    asked = Asked([*REQUESTS, " ", "hotel " * 300, "hotel"], [{"user"}] * 6 + [set()], [0] * 7)
     options = AligningOptions(align=1, samples=2, align_requests=0, margin=5.0)
     history = align(pupil_of(taught), asked, None, means(), options, taught[0], tmp_path)
     assert history[1]["requests"] == 4
     assert history[1]["pairs"] == 0
     with pytest.raises(BadDataset, match="no requests"):
-        align(pupil_of(taught), Asked([" "], [{"a"}], ["some"]), None, means(), options, taught[0], tmp_path)
+        align(pupil_of(taught), Asked([" "], [{"a"}], [0]), None, means(), options, taught[0], tmp_path)
 
 
 def test_queries_are_described() -> None:
@@ -196,13 +206,13 @@ def test_queries_are_described() -> None:
 
 
 def test_requests_are_drawn_by_chance_or_evenly_of_the_datasets() -> None:
-    homes = ["large"] * 90 + ["small"] * 10
+    homes = [0] * 90 + [1] * 10
     assert sorted(drawn(homes, [0, 1], 0, evenly=False)) == list(range(100))
     assert drawn(homes, [0, 1], 12, evenly=False) == drawn(homes, [0, 1], 0, evenly=False)[:12]
     assert drawn(homes, [0, 1], 12, evenly=True) != drawn(homes, [0, 2], 12, evenly=True)
     of = [homes[place] for place in drawn(homes, [0, 1], 12, evenly=True)]
-    assert (of.count("large"), of.count("small")) == (6, 6)
+    assert (of.count(0), of.count(1)) == (6, 6)
     # Once the small one is used up the large one goes on alone.
     of = [homes[place] for place in drawn(homes, [0, 1], 40, evenly=True)]
-    assert (of.count("large"), of.count("small")) == (30, 10)
+    assert (of.count(0), of.count(1)) == (30, 10)
     assert len(set(drawn(homes, [0, 1], 0, evenly=True))) == 100

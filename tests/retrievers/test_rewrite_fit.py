@@ -15,7 +15,7 @@ from toolscout.dataset import Dataset
 from toolscout.errors import BadDataset, BadModel, Leak
 from toolscout.evaluation.run import evaluate, seen_by
 from toolscout.llm.scripted import Line, Scripted
-from toolscout.retrievers._rewrite_fit import _notes
+from toolscout.retrievers._rewrite_fit import _notes, _Sets
 from toolscout.retrievers.base import TrainedOn, TrainingSet, load_model, trained_on
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.rewrite import Rewrite, RewriteOptions
@@ -168,3 +168,33 @@ def test_a_generator_of_another_task_is_refused(tmp_path: Path) -> None:
     assert named("describe").rewriter.taught
     with pytest.raises(BadModel, match=r"another task \('request'\).*train --retriever rewrite"):
         named("request")
+
+
+def test_a_request_is_searched_in_its_own_set_whatever_others_ask(tmp_path: Path) -> None:
+    # Two sets over other tools, with a request of the same words.
+    tools = few().tools
+    one = Dataset("one", tools[:4], {"q": "something"}, {"train": {"q": (tools[0].id,)}})
+    other = Dataset("other", tools[4:8], {"q": "something"}, {"train": {"q": (tools[4].id,)}})
+    sets = _Sets(Rewrite(RewriteOptions(), [Bm25()]), [TrainingSet(x, dev="") for x in (one, other)], tmp_path, None)
+    asked = sets.asked("train")
+    assert asked.homes == [0, 1]
+    found = sets.ask(asked.requests, [[tool.name for tool in tools]] * 2, asked.homes)
+    assert [set(own) <= {tool.id for tool in x.tools} for own, x in zip(found, (one, other), strict=True)] == [True] * 2
+    assert all(found)
+
+
+def test_a_router_is_not_fitted_on_a_model_that_is_not_there(tmp_path: Path) -> None:
+    options = RewriteOptions(llm="http://127.0.0.1:9/v1", model="m", epochs=0, share=0.5, timeout=0.5)
+    with pytest.raises(BadModel, match=r"failed for \d+ of \d+ dev requests \(.*\), so which requests gain"):
+        Rewrite(options, [Bm25()]).fit([TrainingSet(few(1))], tmp_path / "m")
+    assert not (tmp_path / "m" / "model.json").exists()
+
+
+def test_what_would_have_no_effect_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadModel, match="set align above 0, or leave them out"):
+        made(epochs=1, align_evenly=True).fit([TrainingSet(few(1))], tmp_path / "m")
+    (tmp_path / "writer").mkdir()
+    about = {"format": 1, "base": "", "language": "x", "task": "synth"}
+    (tmp_path / "writer" / "generator.json").write_text(json.dumps(about))
+    with pytest.raises(BadModel, match="trained for another task"):
+        made(epochs=0, align=1, begin=str(tmp_path / "writer")).fit([TrainingSet(few(1))], tmp_path / "m")

@@ -259,17 +259,25 @@ def test_an_untrained_model_names_the_command(tmp_path: Path) -> None:
 
 
 @every
-def test_another_base_is_refused(name: str, tmp_path: Path) -> None:
+def test_another_base_is_refused_until_its_own_is_named(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = Path(shutil.copytree(fitted(name), tmp_path / "model"))
     record = json.loads((folder / "model.json").read_text())
     for base, message in (
         (str(generators.base(num_hidden_layers=1)), "another language model"),
-        (str(tmp_path / "gone"), "neither a Hugging Face folder"),
+        (str(tmp_path / "gone"), f"nothing is at {tmp_path / 'gone'}.*TOOLSCOUT_BASE=PLACE"),
     ):
         record["options"]["base"] = base
         (folder / "model.json").write_text(json.dumps(record))
         with pytest.raises(BadModel, match=message):
             type(opened(name)).load(folder, HashedWords())
+    monkeypatch.setenv("TOOLSCOUT_BASE", str(generators.base()))
+    found = type(opened(name)).load(folder, HashedWords())
+    assert found.search(["x"], 3) == opened(name).search(["x"], 3)
+    monkeypatch.delenv("TOOLSCOUT_BASE")
+    found.save(tmp_path / "copy")  # knows by now where its base is
+    assert type(opened(name)).load(tmp_path / "copy", HashedWords()).base().reference == str(generators.base())
 
 
 @pytest.mark.parametrize("damage", ["gone", "empty", "cut", "nonsense"])

@@ -12,9 +12,10 @@ from tests.nn.tiny_llama import tiny_llama
 from tests.synth.shop import IDS, TOOLS, asked, writer
 from tests.toys import HashedWords
 from toolscout.dataset import Dataset
-from toolscout.errors import BadDataset, BadModel, Leak
+from toolscout.errors import BadDataset, BadModel, BadRequest, Leak
 from toolscout.evaluation import overlap
 from toolscout.evaluation.fitting import training_sets
+from toolscout.llm.endpoint import Options
 from toolscout.retrievers.base import TrainedOn, TrainingSet
 from toolscout.retrievers.memory import Memory
 from toolscout.synth import Source, SynthOptions, SynthTraining, Writer, synthesise, train_synth
@@ -53,6 +54,10 @@ def test_it_writes_through_the_same_door_as_any_model(taught: Path) -> None:
     assert made.usage["llm_calls"] == 2
     assert made.seen == TrainedOn.load(taught)
     assert opened.fingerprint != Writer(writer()).fingerprint
+    with pytest.raises(BadRequest, match="is shown none; leave examples out"):
+        synthesise(Source("shop", TOOLS[:2], KNOWN), opened, replace(options, examples=2))
+    with pytest.raises(BadRequest, match="are for an endpoint"):
+        Writer.open(str(taught), options=Options(timeout=1.0))
 
 
 def test_lessons_leave_out_what_would_not_be_kept_and_go_round_large_scenes() -> None:

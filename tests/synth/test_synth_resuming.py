@@ -79,3 +79,12 @@ def test_an_endpoint_that_breaks_down_loses_only_what_was_on_its_way(
     assert len(partial.read_text().splitlines()) == 1 + 16
     assert len(synthesise(ALONE, Writer(endpoint), options, partial=partial).requests) == 30
     assert sum(batches[3:]) == 14
+
+
+def test_a_file_of_something_else_is_told(tmp_path: Path) -> None:
+    partial = tmp_path / "x.partial.jsonl"
+    for content in (b"\xff\xfe\x00\n\x01", b"[1]\n[2]\n"):
+        partial.write_bytes(content)
+        with pytest.raises(BadDataset, match=r"cannot be read .*; remove it to begin again"):
+            synthesise(ALONE, Writer(writer()), PAIRS, partial=partial)
+        assert partial.read_bytes() == content

@@ -43,6 +43,8 @@ def test_every_tool_gets_its_requests_and_the_dataset_says_what_they_are(tmp_pat
         assert {"place", "style"} <= about.keys()
     card = (tmp_path / "shop-synth" / "README.md").read_text()
     assert "12 kept of 12 written" in card
+    assert "- these have seen: no requests\n" in card
+    assert not (tmp_path / "shop-synth" / "trained_on.json").exists()
     assert "shopkeeper" in card
     assert made.requests[0].text.split(",")[0] in card
     half = fewer(read, 1)

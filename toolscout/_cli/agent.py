@@ -12,7 +12,7 @@ import typer
 
 from toolscout._cli import output
 from toolscout._cli.answering import CLOSEST, RequestArgument
-from toolscout._cli.common import NONE, RetrieverOption, StoreOption, open_scout, request_text
+from toolscout._cli.common import NONE, RetrieverOption, StoreOption, check_model, open_scout, request_text
 from toolscout.conversations import compact
 from toolscout.tool import clean_text
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from toolscout.scout import Scout
     from toolscout.tool import Tool
 
+_SHOWN = 5
 _DRY = "dry run: this is what would be called; it was not"
 
 
@@ -40,7 +41,16 @@ def agent(
         ),
     ] = "smollm2",
     model: Annotated[str, typer.Option(metavar="NAME", help="The model to ask an endpoint for.")] = "",
-    k: Annotated[int, typer.Option("-k", metavar="N", min=1, help="Show it so many tools.")] = 5,
+    k: Annotated[
+        int | None,
+        typer.Option(
+            "-k",
+            metavar="N",
+            min=1,
+            help="Show it so many tools; not for a model that picks them itself.",
+            show_default=str(_SHOWN),
+        ),
+    ] = None,
     steps: Annotated[int, typer.Option(metavar="N", min=1, help="At most so many calls.")] = 6,
     thoughts: Annotated[bool, typer.Option("--thoughts/--no-thoughts", help="Let it think before it picks.")] = True,
     principal: Annotated[
@@ -75,6 +85,7 @@ def agent(
     from toolscout.agent.models import Models
     from toolscout.calling import CallOptions, OriginCaller
 
+    check_model(llm, model)
     text = request_text(request)
     calling = CallOptions(
         timeout=timeout,
@@ -84,22 +95,40 @@ def agent(
     )
     options = AgentOptions(steps=1 if dry_run else steps, thoughts=thoughts)
     with open_scout(ctx, store, retriever) as scout:
+        _check(scout, k, {"--header": calling.headers, "--env": calling.env, "--target": calling.targets})
         models = Models()
         models.keep(retriever or "", scout.retriever)
         opened = models.language_model(llm, model)
-        answer = scout.search(text, k, principal)
+        answer = scout.search(text, k or _SHOWN, principal)
         if answer.verdict != "use":
             _without_tools(answer, opened, json)
             return
         approve = _dry if dry_run else None if yes else _ask
         watch = None if json else _show
-        picker = _picker(scout, answer, opened, k, principal)
+        picker = _picker(scout, answer, opened, k or _SHOWN, principal)
         made = Agent(opened, picker, OriginCaller(calling), scout.tools, options, approve=approve, watch=watch)
         with redirect_stdout(sys.stderr):  # what a tool prints is no part of the answer
             episode = made.run([answer.request])[0]
     _print(episode, answer, json, dry_run)
     if not (_ready(episode) if dry_run else episode.finish in ("answered", "step_limit")):
         raise typer.Exit(NONE)
+
+
+def _check(scout: Scout, k: int | None, by_namespace: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse what would have no effect."""
+    from toolscout.agent.pickers import picks_itself
+
+    if k is not None and picks_itself(scout.retriever):
+        raise typer.BadParameter(
+            "this retriever was trained to pick tools itself and is shown none; leave it out", param_hint="-k"
+        )
+    known = scout.store.namespaces()
+    for option, given in by_namespace.items():
+        for namespace in given:
+            if namespace not in known:
+                raise typer.BadParameter(
+                    f"there is no namespace {namespace!r:.80}; run: toolscout list", param_hint=option
+                )
 
 
 def _picker(scout: Scout, answer: Answer, llm: LanguageModel, k: int, principal: str | None) -> Picker:

@@ -67,7 +67,11 @@ def search(
     llm: LlmOption = None,
     model: ModelOption = None,
     grouped: Annotated[
-        bool, typer.Option("--grouped", help="Show the tools by what rewrite asked for: one group a sub-request.")
+        bool,
+        typer.Option(
+            "--grouped",
+            help="Show the tools by what rewrite asked for: one group a sub-request; in a table or as json.",
+        ),
     ] = False,
     namespace: Annotated[
         list[str] | None, typer.Option(metavar="NS", help="Search this namespace only; may be given again.")
@@ -78,7 +82,7 @@ def search(
     budget: Annotated[
         int | None,
         typer.Option(
-            metavar="TOKENS", help="Make the schemas fit: full, slim, signatures or names. Vendor formats only."
+            metavar="TOKENS", min=1, help="Make the schemas fit: full, slim, signatures or names. Vendor formats only."
         ),
     ] = None,
     need_threshold: Annotated[
@@ -97,8 +101,13 @@ def search(
 
     Exit code 0: there are tools to use; 1: no tool is needed, or nothing fits; 2: wrong use or bad input.
     """
-    if budget is not None and format in ("table", "json"):
+    vendor = format not in ("table", "json")
+    if budget is not None and not vendor:
         raise typer.BadParameter("it needs a vendor's --format", param_hint="--budget")
+    if grouped and vendor:
+        raise typer.BadParameter(
+            f"a list of tools for {format} holds no groups; use --format table or json", param_hint="--grouped"
+        )
     count, text = _count(k), request_text(request)
     retriever, settings = rewriting(retriever, option, llm, model)
     with open_scout(ctx, store, retriever, settings, part or ()) as scout:
@@ -109,6 +118,7 @@ def search(
             scout.fit_options = replace(scout.fit_options, threshold=fit_threshold)
         with tenants.asking(_tenant(scout.store, principal or "")):
             answer = scout.search(text, count, _allowed(scout, namespace, principal))
+        _check_need(answer, need_threshold)
         _print(scout, answer, format, budget, grouped)
     if not answer.hits:
         raise typer.Exit(NONE)
@@ -118,6 +128,15 @@ def _check_grouped(scout: Scout, grouped: bool) -> None:
     if grouped and not hasattr(scout.retriever, "told"):  # what was asked
         raise typer.BadParameter(
             "it is for --retriever rewrite, or a model of it; or name --llm", param_hint="--grouped"
+        )
+
+
+def _check_need(answer: Answer, threshold: float | None) -> None:
+    if threshold and answer.need is None:
+        raise typer.BadParameter(
+            "nothing can tell here whether a tool is needed: that takes an encoder (run: toolscout doctor) and a "
+            "retriever with vectors; leave it out otherwise",
+            param_hint="--need-threshold",
         )
 
 
@@ -197,7 +216,7 @@ def answer_lines(answer: Answer, tools: Mapping[str, Tool], grouped: bool = Fals
     yield Text(" · ").join([Text(*verdict), *map(Text, about)])
     for line in answer.notes:
         yield output.shown(f"note: {line}", "yellow")
-    if answer.asked and not grouped:
+    if answer.asked and not (grouped and answer.hits):
         yield output.shown("asked: " + " · ".join(f"“{query}”" for query in answer.asked), "dim")
     if answer.hits and grouped:
         for query, hits in _groups(answer).items():

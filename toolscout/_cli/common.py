@@ -146,6 +146,12 @@ def rewriting(
     return "rewrite", [*(settings or ()), *given]
 
 
+def check_model(llm: str, model: str) -> None:
+    """Refuse --model where --llm is no endpoint: any other language model is one model."""
+    if model and not llm.lower().startswith(("http://", "https://")):
+        raise typer.BadParameter("it is for an endpoint; give its URL with --llm", param_hint="--model")
+
+
 def request_text(given: str) -> str:
     """The request; "-" reads it from stdin."""
     text = sys.stdin.buffer.read(MAX_INPUT_CHARS).decode(errors="replace") if given == "-" else given

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from toolscout._cli import output
-from toolscout._cli.common import plural
+from toolscout._cli.common import check_model, plural
 from toolscout._cli.data import OutOption
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from toolscout.tool import Tool
 
 _SHOWN = 5
+_ROUND_TRIP = 20
 PARTIAL = ".partial.jsonl"
 
 
@@ -44,6 +45,12 @@ def synth(
         ),
     ] = "smollm2",
     model: Annotated[str, typer.Option(metavar="NAME", help="The model to ask an endpoint for.")] = "",
+    timeout: Annotated[float, typer.Option(metavar="SECONDS", help="How long an endpoint may take to answer.")] = 60.0,
+    concurrency: Annotated[int, typer.Option(metavar="N", min=1, help="Ask an endpoint for so many at once.")] = 8,
+    requests_per_minute: Annotated[
+        float | None,
+        typer.Option(metavar="N", help="Ask an endpoint at most so often.", show_default="any number"),
+    ] = None,
     per_tool: Annotated[int, typer.Option(metavar="N", min=1, help="Requests for each tool.")] = 3,
     combinations: Annotated[
         float | None,
@@ -62,8 +69,14 @@ def synth(
     temperature: Annotated[float, typer.Option(min=0, help="How freely words are drawn.")] = 0.8,
     filtered: Annotated[bool, typer.Option("--filter/--no-filter", help="Keep only what passes the filters.")] = True,
     round_trip: Annotated[
-        int, typer.Option(metavar="N", min=0, help="A retriever has to find the tool among its first N; 0 for none.")
-    ] = 20,
+        int | None,
+        typer.Option(
+            metavar="N",
+            min=0,
+            help="A retriever has to find the tool among its first N; 0 for none.",
+            show_default=str(_ROUND_TRIP),
+        ),
+    ] = None,
     retriever: Annotated[
         str,
         typer.Option(
@@ -77,10 +90,15 @@ def synth(
     Requests differ in style and in how many tools they need, and never name one. What comes out badly is left out and
     counted; README.md in the folder says how much. An interrupted run goes on when the same command is given again.
     """
-    from toolscout.errors import BadDataset
+    from toolscout.errors import BadDataset, BadRequest
     from toolscout.evaluation._vectors import tool_vectors
+    from toolscout.llm.endpoint import Options
     from toolscout.synth import Source, SynthOptions, Writer, synthesise
 
+    check_model(llm, model)
+    if round_trip and not filtered:
+        raise typer.BadParameter("it is a filter; leave it out, or --no-filter", param_hint="--round-trip")
+    round_trip = _ROUND_TRIP if round_trip is None else round_trip
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise BadDataset(f"{out} is not an empty folder; write into a new one")
     options = SynthOptions(
@@ -96,7 +114,10 @@ def synth(
     opened = Source.open(source)
     if examples and opened.known is None:
         raise BadDataset("--examples shows known requests; name the split that has them, as in DATA:train")
-    writer = Writer.open(llm, model, seed)
+    if retriever and not (round_trip and filtered):
+        raise BadRequest("--retriever is what the round trip asks, and there is none; leave it out")
+    asking = Options(timeout=timeout, concurrency=concurrency, requests_per_minute=requests_per_minute)
+    writer = Writer.open(llm, model, seed, options=asking)
     beside = out.resolve()  # . has no name
     partial = beside.with_name(beside.name + PARTIAL)
     encoder = _encoder()

@@ -23,7 +23,7 @@ from toolscout.evaluation.making import made
 from toolscout.evaluation.measured import CUTOFFS, MEASURES, checked, depth_of, measured
 from toolscout.evaluation.row import Row, provenance, variant_of
 from toolscout.evaluation.sized import with_sets
-from toolscout.nn.language import DEVICE_VARIABLE
+from toolscout.nn.language import BASE_VARIABLE, DEVICE_VARIABLE
 from toolscout.retrievers.base import Foresighted, Retriever, TrainedOn, load_model, trained_on
 from toolscout.scout import Progress, Scout
 from toolscout.stores.sqlite import SqliteStore
@@ -90,7 +90,9 @@ def open_retriever(name: str, settings: Sequence[str] = (), parts: Sequence[str]
     if Path(name).is_dir():
         if settings or parts:
             wrong = "--option" if settings else "--part"
-            raise BadModel(f"{name} is a model folder and has its options and parts in it; leave {wrong} out")
+            moved = any(one.startswith("base=") for one in settings)
+            hint = f", and name a language model that was moved with {BASE_VARIABLE}=PLACE" if moved else ""
+            raise BadModel(f"{name} is a model folder and has its options and parts in it; leave {wrong} out{hint}")
         loaded = load_model(Path(name))
         return loaded, Path(name).resolve().name  # what it was made with stands in the row
     found = made(name, parts, settings)

@@ -55,6 +55,8 @@ def message(body: bytes, scrub: Callable[[str], str] = str) -> str:
 
     `scrub` takes out what nobody may read. It sees whole texts: half a key, cut off, would no longer be known as one.
     """
+    if body.startswith(b"\x1f\x8b"):
+        return "it sent gzip, which it was not asked for"
     found = _json(body)
     if isinstance(found, Mapping):
         error = found.get("error", found.get("detail", found.get("message", found)))

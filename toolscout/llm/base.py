@@ -139,6 +139,8 @@ def check_call(
         if not conversation:
             raise BadRequest("a conversation has no message; begin it with a system or user message")
         for message in conversation:
+            if not isinstance(message, Message):
+                raise BadRequest(f"a conversation is of llm.Message(role, content), got {type(message).__name__}")
             if message.role not in get_args(Role):
                 raise BadRequest(f"{message.role!r} is no role; use one of: {', '.join(get_args(Role))}")
 

@@ -6,10 +6,10 @@ The key is read from the environment when it is sent, and kept nowhere: no objec
 from __future__ import annotations
 
 import json
-import math
 import os
 import random
 import re
+import ssl
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -39,6 +39,8 @@ from toolscout.llm.cache import Cache, digest
 
 KEY_VARIABLE = "OPENAI_API_KEY"
 _AGAIN = frozenset([408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529])
+_MOST = 1e6  # seconds, requests or money: what is beyond is a slip
+_KEY_CHARS = 12  # what is shorter is a placeholder, as local servers take, and may be a word of any text
 _SENT_STOPS = 4  # more are refused by some; the text is cut here as well
 # What some servers do not know; without the first they are told the schema in words, n is asked for one by one.
 _OPTIONAL = ("response_format", "temperature", "stop", "n")
@@ -172,7 +174,7 @@ class Endpoint:
             choices = _replies.choices(reply)[: call.n]
         except BadCompletion as error:
             raise BadCompletion(self._scrubbed(str(error))) from None
-        texts = [cut(self._scrubbed(text), call.stop) for text, _ in choices]
+        texts = [cut(self._scrubbed(text, _KEY_CHARS), call.stop) for text, _ in choices]
         read, written = _replies.tokens(reply, [message.content for message in conversation], choices)
         return [
             Completion(
@@ -222,6 +224,15 @@ class Endpoint:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         try:
             return post(f"{self.url}/chat/completions", payload, headers, self.options.timeout)
+        except ssl.SSLCertVerificationError as error:
+            raise EndpointError(
+                f"{self.url} cannot be trusted ({error.verify_message}); name the certificate that vouches for it in "
+                "SSL_CERT_FILE"
+            ) from None
+        except OSError:  # some are ValueErrors too
+            raise
+        except UnicodeError as error:
+            raise EndpointError(f"{self.url} cannot be looked up ({error}); check its host") from None
         except ValueError as error:
             raise BadCompletion(f"{self.url} answered with {error}; that is no completion") from None
 
@@ -231,15 +242,15 @@ class Endpoint:
             raise EndpointError(f"the key in {self.options.key_variable} has blanks or odd signs; copy it there anew")
         return key
 
-    def _scrubbed(self, text: str) -> str:
+    def _scrubbed(self, text: str, shortest: int = 1) -> str:
         """What a server says, without the key that it may have echoed."""
         key = os.environ.get(self.options.key_variable, "").strip()
-        return text.replace(key, "[key]") if key else text
+        return text.replace(key, "[key]") if len(key) >= shortest else text
 
     def _rest(self, seconds: float, why: str, status: int) -> None:
         if seconds > self.options.longest_wait:
             raise EndpointError(
-                f"{self.url} {why} and asks to wait {seconds:.0f} seconds; try again then, or raise longest_wait",
+                f"{self.url} {why} and asks to wait {seconds:.0f} seconds; try again then",
                 status,
             )
         self._gate.shut(seconds)
@@ -354,6 +365,16 @@ def _check(options: Options, model: str) -> None:
         raise BadRequest("offline answers from a cache; name its file as cache")
     if (options.input_price is None) != (options.output_price is None):
         raise BadRequest("give the price of input and of output tokens, or neither")
-    positive = (options.concurrency, options.timeout, options.requests_per_minute or 1.0)
-    if min(positive) <= 0 or options.retries < 0 or not all(map(math.isfinite, positive)):
-        raise BadRequest("concurrency, timeout and requests_per_minute have to be above 0, retries 0 or more")
+    rate = 1.0 if options.requests_per_minute is None else options.requests_per_minute
+    positive = (options.concurrency, options.timeout, rate)
+    if not all(0 < one <= _MOST for one in positive):
+        raise BadRequest("concurrency, timeout and requests_per_minute have to be above 0, and at most a million")
+    others = (
+        options.retries,
+        options.backoff,
+        options.longest_wait,
+        options.input_price or 0,
+        options.output_price or 0,
+    )
+    if not all(0 <= one <= _MOST for one in others):
+        raise BadRequest("retries, backoff, longest_wait and prices have to be 0 or more, and at most a million")

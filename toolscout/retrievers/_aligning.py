@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 Doubles = NDArray[np.float64]
 _K = 5
 _DEPTH = 100  # where the reward is the rank, what was not found counts as if it stood behind this place
+_LOOKED_AT = 50  # requests, by what is found for which a retriever is told from others
 _DEV_REQUESTS = 500  # judged after each round
 _PLATEAU = 0.002  # a smaller gain on dev is none
 _COPIED = 0.8  # of a query's words: then it is the request again
@@ -45,23 +46,24 @@ _DRAWN = "drawn.json"
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """Requests, the tools that each of them needs, and the dataset that each is of."""
+    """Requests, the tools that each of them needs, and which of the datasets each is of."""
 
     requests: Sequence[str]
     gold: Sequence[Collection[str]]
-    homes: Sequence[str]
+    homes: Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
 class Means:
     """How requests become rankings: as prompts, generations as queries (of a request, a text), queries as tools.
 
-    `ask` is given requests and the queries for each, and ranks tools for each: `documents` are the texts of all tools.
+    `ask` is given requests, the queries for each and which dataset it is of, and ranks tools for each: `documents` are
+    the texts of all tools.
     """
 
     prompts: Callable[[Sequence[str]], list[Conversation]]
     parse: Callable[[str, str], list[str]]
-    ask: Callable[[Sequence[str], Sequence[Sequence[str]]], list[list[str]]]
+    ask: Callable[[Sequence[str], Sequence[Sequence[str]], Sequence[int]], list[list[str]]]
     documents: Sequence[str]
 
 
@@ -100,11 +102,11 @@ def _usable(asked: Asked) -> Asked:
     return Asked(*zip(*kept, strict=True))
 
 
-def drawn(homes: Sequence[str], seed: Sequence[int], most: int, evenly: bool) -> list[int]:
+def drawn(homes: Sequence[int], seed: Sequence[int], most: int, evenly: bool) -> list[int]:
     """Places of so many requests in an order by chance (0: of all); evenly, the datasets take turns."""
     order: list[int] = np.random.default_rng(seed).permutation(len(homes)).tolist()
     if evenly:
-        counts: Counter[str] = Counter()
+        counts: Counter[int] = Counter()
         turns = []
         for place in order:
             turns.append(counts[homes[place]])
@@ -145,10 +147,12 @@ class _Aligning:
     ) -> None:
         self._pupil, self._means, self._options, self._generating = pupil, means, options, generating
         self._folder, self._idf = folder, _idf(means.documents)
+        self._begun = ""
 
     def run(self, train: Asked, dev: Asked | None, progress: FitProgress | None) -> list[dict[str, Any]]:
         """All rounds."""
         beginning = self._pupil.network.learned()
+        self._begun = self._state(beginning, train)
         history = [{"round": 0, **self._judged(dev)}]
         best, kept = beginning, 0
         for number in range(1, self._options.align + 1):
@@ -177,7 +181,8 @@ class _Aligning:
             kept = json.loads(path.read_text())
             if kept["identity"] != identity:
                 raise BadModel(
-                    f"{path.parent} holds an alignment on other data or with other options that was interrupted; "
+                    f"{path.parent} holds an alignment on other data, of another generator or retriever, or with "
+                    "other options, that was interrupted; "
                     "train into another folder, or remove this one to begin again"
                 )
             return kept["record"], [Scored(*one) for one in kept["scored"]]
@@ -189,11 +194,22 @@ class _Aligning:
         os.replace(beside, path)
         return record, scored
 
+    def _state(self, beginning: Mapping[str, Any], train: Asked) -> str:
+        """Tells what is begun with, and the retriever, by what it finds: another one gives other rewards."""
+        found = hashlib.blake2b(digest_size=16)
+        for name in sorted(beginning):
+            found.update(name.encode() + beginning[name].tobytes())
+        few = slice(_LOOKED_AT)
+        rankings = self._means.ask(train.requests[few], [[] for _ in train.requests[few]], train.homes[few])
+        found.update(json.dumps(rankings).encode(errors="replace"))
+        return found.hexdigest()
+
     def _identity(self, number: int, train: Asked) -> str:
         """Of a round; how many follow it does not count."""
         options = {**asdict(self._generating), **asdict(self._options), "align": number}
         gold = [sorted(own) for own in train.gold]
-        content = json.dumps([self._pupil.base.fingerprint, options, list(train.requests), gold], sort_keys=True)
+        known = [self._pupil.base.fingerprint, self._begun, options, list(train.requests), gold, list(train.homes)]
+        content = json.dumps(known, sort_keys=True)
         return hashlib.blake2b(content.encode(errors="replace"), digest_size=16).hexdigest()
 
     def _sampled(self, number: int, train: Asked) -> tuple[dict[str, Any], list[Scored]]:
@@ -210,7 +226,8 @@ class _Aligning:
         sampling = time.perf_counter() - started
         requests, gold = [train.requests[i] for i in few], [train.gold[i] for i in few]
         queries = self._queries([request for request in requests for _ in range(n)], [t for own in texts for t in own])
-        rankings = self._ranked([request for request in requests for _ in range(n)], queries)
+        homes = [train.homes[i] for i in few for _ in range(n)]
+        rankings = self._ranked([request for request in requests for _ in range(n)], queries, homes)
         wanted = [own for own in gold for _ in range(n)]
         rewards = np.array(
             [reward_of(options.reward, ranking, own) for ranking, own in zip(rankings, wanted, strict=True)]
@@ -242,11 +259,13 @@ class _Aligning:
         parse, text = self._means.parse, self._pupil.text
         return [parse(request, text(tokens)) for request, tokens in zip(requests, texts, strict=True)]
 
-    def _ranked(self, requests: Sequence[str], queries: Sequence[Sequence[str]]) -> list[list[str]]:
+    def _ranked(
+        self, requests: Sequence[str], queries: Sequence[Sequence[str]], homes: Sequence[int]
+    ) -> list[list[str]]:
         """The rankings; what is asked twice is searched once."""
-        keys = [(request, *own) for request, own in zip(requests, queries, strict=True)]
+        keys = [(request, tuple(own), home) for request, own, home in zip(requests, queries, homes, strict=True)]
         distinct = list(dict.fromkeys(keys))
-        rankings = self._means.ask([key[0] for key in distinct], [list(key[1:]) for key in distinct])
+        rankings = self._means.ask(*map(list, zip(*distinct, strict=True))) if distinct else []
         found = dict(zip(distinct, rankings, strict=True))
         return [found[key] for key in keys]
 
@@ -286,12 +305,12 @@ class _Aligning:
         if dev is None:
             return {}
         step = max(1, len(dev.requests) // _DEV_REQUESTS)
-        requests, gold = dev.requests[::step], dev.gold[::step]
+        requests, gold, homes = dev.requests[::step], dev.gold[::step], dev.homes[::step]
         prompts = self._prompts(requests)
         read = [prompt for prompt in prompts if prompt is not None]
         texts = iter(self._pupil.sample(read, 1, 0.0, self._generating.max_tokens))
         written = [[] if prompt is None else next(texts)[0] for prompt in prompts]
-        rankings = self._ranked(requests, self._queries(requests, written))
+        rankings = self._ranked(requests, self._queries(requests, written), homes)
         scores = metrics.evaluate(rankings, gold, ("recall@5", "comp@5", "ndcg@5"))
         return {f"dev_{name}": _rounded(value) for name, value in scores.items()}
 

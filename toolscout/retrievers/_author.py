@@ -42,6 +42,8 @@ class Author:
         *,
         cache: str = "",
         timeout: float = 20.0,
+        concurrency: int = 8,
+        requests_per_minute: float | None = None,
         prices: tuple[float, float] | None = None,
         seed: int = 0,
     ) -> None:
@@ -56,6 +58,8 @@ class Author:
             self._asked = Options(
                 cache=cache or None,
                 timeout=timeout,
+                concurrency=concurrency,
+                requests_per_minute=requests_per_minute,
                 retries=_RETRIES,
                 longest_wait=timeout,
                 input_price=read,

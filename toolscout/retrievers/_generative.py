@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 from zipfile import BadZipFile
@@ -22,7 +23,7 @@ from toolscout.errors import BadModel, NeedsTraining
 from toolscout.nn.adapters import ADAPTER_FILE, Adapter
 from toolscout.nn.decoding import Nearer, Reading, Table, best, odds_against, sets
 from toolscout.nn.engine import Model, open_engine
-from toolscout.nn.language import Base, TokenTable, open_base
+from toolscout.nn.language import Base, TokenTable, find_base, open_base
 from toolscout.nn.prompting import Prompter
 from toolscout.nn.trie import Pruned, Trie
 from toolscout.retrievers._atomic import Aware
@@ -379,10 +380,8 @@ class Generative(Documents):
         loaded._load_documents(folder, model)
         if not model.get("fit") and not (folder / ADAPTER_FILE).is_file():
             return loaded
-        if model.get("language") and model["language"] != loaded.base().fingerprint:
-            raise BadModel(
-                f"{folder} was trained from another language model than {loaded.base().name}; name that one in base"
-            )
+        loaded._base = find_base(folder, loaded.options.base, model.get("language", ""))
+        loaded.options = replace(loaded.options, base=loaded._base.reference)  # a copy of it finds it too
         loaded._adapter = Adapter.load(folder)
         loaded._adapter.check(loaded.base().architecture)
         try:

@@ -2,7 +2,8 @@
 
 What comes from the catalogue is data that anyone may have written. It is shown as plain words, one short line in
 quotes; and a query that repeats what was shown is not searched (`parsed`), so that a tool's description cannot say
-which tools are looked for.
+which tools are looked for. Copies are told by their words and by their letters in a row: other blanks, other case,
+accents and characters that nobody sees make no other text.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from toolscout.llm.base import Message
@@ -25,6 +26,7 @@ _MOST_CHARS = 20_000  # of an answer; what is longer is no list of queries
 _LONGEST, _LONGEST_CHARS = 40, 400  # a query in words, and in characters
 _REPEATS = 3  # a query whose words come so often each, on average, is a model that does not come to an end
 _COPIED = 0.6
+_RUN = 3  # letters in a row that are compared
 
 _DESCRIBE = (
     "You search a catalogue of tools for a user. Write what each tool that the request needs does. "
@@ -51,6 +53,8 @@ _DENSE = (
 )
 _GAPS = re.compile(rf"(?<=[{_DENSE}])[\W_]+(?=[{_DENSE}])")
 _PIECES = re.compile(rf"([{_DENSE}]+)|[^\W_{_DENSE}]+")
+_HUMPS = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_UNSEEN = ("Cf", "Mn", "Mc", "Me")  # categories: format characters, and marks such as accents
 _FENCE = re.compile(r"^```\w*\s*|```\s*$", re.M)
 _BULLET = re.compile(
     r"^(?:(?:[-*•–—>#]+|\(?\d{1,2}[.):]|\(?[a-hA-H][.)]|(?:tool|query|description|request|step)\s*\d{0,2}\s*:)\s*)+",
@@ -97,14 +101,35 @@ def words_of(text: str) -> list[str]:
     return [word.lower() for word in _WORDS.findall(text)]
 
 
-def pieces_of(text: str) -> list[str]:
-    """What copies are told by: words, of snake_case each; pairs of characters where there are no blanks."""
-    found: list[str] = []
-    for match in _PIECES.finditer(_GAPS.sub("", unicodedata.normalize("NFKC", text))):
-        word = match[0].lower()
-        pairs = [word[i : i + 2] for i in range(len(word) - 1)] if match[1] else []
-        found += pairs or [word]
+def pieces_of(text: str) -> list[tuple[str, ...]]:
+    """The words of a text, of snake_case and camelCase each; pairs of characters where there are no blanks.
+
+    A part of camelCase goes by the whole word too: who asks for "youtube" has asked for "YouTube".
+    """
+    found: list[tuple[str, ...]] = []
+    for match in _PIECES.finditer(_GAPS.sub("", _bare(text))):
+        if match[1]:
+            found += [(pair,) for pair in _runs(match[1], 2)] or [(match[1],)]
+        else:
+            found += [tuple(dict.fromkeys([part.casefold(), match[0].casefold()])) for part in _HUMPS.split(match[0])]
     return found
+
+
+def runs_of(text: str) -> list[tuple[str, ...]]:
+    """The letters and digits of a text in runs of three, whatever stands between them."""
+    return [(run,) for run in _runs("".join(filter(str.isalnum, _bare(text).casefold())), _RUN)]
+
+
+def _runs(letters: str, size: int) -> list[str]:
+    return [letters[start : start + size] for start in range(len(letters) - size + 1)]
+
+
+def _bare(text: str) -> str:
+    """A text in plain letters: full-width ones and ligatures as usual ones, no accents, nothing invisible."""
+    if text.isascii():
+        return text
+    seen = (one for one in unicodedata.normalize("NFKD", text) if unicodedata.category(one) not in _UNSEEN)
+    return unicodedata.normalize("NFKC", "".join(seen))
 
 
 def described(tool: Searchable) -> str:
@@ -163,16 +188,15 @@ def parsed(text: str, request: str, most: int, shown: Sequence[str] = ()) -> Par
     if _PAGE.match(text):
         return Parsed((), "the language model answered with a page, not with text")
     instructions = " ".join(words_of(f"{_DESCRIBE} {_DECOMPOSE} {_REFINE} {_LEARNED}"))
-    known, texts = frozenset(pieces_of(request)), [frozenset(pieces_of(one)) for one in shown]
-    found: dict[str, str] = {" ".join(words_of(request)): ""}
+    copies = _copies_of(shown, request)
+    found: dict[str, str] = {" ".join(words_of(_bare(request))): ""}
     copied = False
     for line in _lines(text[:_MOST_CHARS]):
-        words = words_of(line)
+        words = words_of(_bare(line))
         key = " ".join(words)
         if key in found or key in instructions or _useless(line, words):
             continue
-        pieces = pieces_of(line) or words
-        if any(_copies(pieces, known, one) for one in texts):
+        if copies(line):
             copied = True
             continue
         found[key] = clean_text(_NAME_LIKE.sub(" ", _MARKS.sub(" ", line)))
@@ -189,9 +213,25 @@ def _useless(line: str, words: Sequence[str]) -> bool:
     return bool(_NOTHING.fullmatch(line) or _TALK.match(line) or _CODE.search(line))
 
 
-def _copies(pieces: Sequence[str], known: frozenset[str], text: frozenset[str]) -> bool:
-    """Whether most of a query comes from a text and not from the request."""
-    return sum(one in text and one not in known for one in pieces) >= _COPIED * len(pieces)
+def _copies_of(shown: Sequence[str], request: str) -> Callable[[str], bool]:
+    """Tells whether most of a query, by words or by runs of letters, comes from one text and not from the request."""
+    readings = (pieces_of, runs_of) if shown else ()
+    told = [(read, _names(read(request)), [_names(read(text)) for text in shown]) for read in readings]
+
+    def copies(query: str) -> bool:
+        for read, known, texts in told:
+            pieces = read(query)
+            new = [piece for piece in pieces if known.isdisjoint(piece)]
+            most = max(sum(not text.isdisjoint(piece) for piece in new) for text in texts)
+            if 0 < _COPIED * len(pieces) <= most:
+                return True
+        return False
+
+    return copies
+
+
+def _names(pieces: Iterable[Sequence[str]]) -> frozenset[str]:
+    return frozenset(name for piece in pieces for name in piece)
 
 
 def _lines(text: str) -> list[str]:

@@ -18,7 +18,7 @@ from toolscout.llm.base import Conversation
 from toolscout.retrievers import _queries
 from toolscout.retrievers._aligning import Asked, Means, align
 from toolscout.retrievers._requests import Encoding
-from toolscout.retrievers._rewriting import RULES, TASK, Asking, RewriteOptions
+from toolscout.retrievers._rewriting import RULES, TASK, Asking, RewriteOptions, describes
 from toolscout.retrievers._router import Router
 from toolscout.retrievers.base import Embedded, FitProgress, FitReport, TrainedOn, TrainingSet
 
@@ -61,7 +61,9 @@ def fit(rewrite: Rewrite, data: Sequence[TrainingSet], folder: Path, progress: F
         device, parameters = course["supervised"]["device"], course["supervised"]["parameters"]
     dev: dict[str, float] = {}
     if any(one.dev for one in data) and (trains or 0 < wanted.share < 1):
+        rewrite.take_costs()
         judged = sets.judged()
+        _refuse_silence(rewrite.take_costs(), len(judged.gains))
         rewrite.router = Router.fitted(judged.rows, judged.gains)
         dev = _mean(judged.scores) | {f"{name}, request alone": value for name, value in _mean(judged.alone).items()}
     if trains:
@@ -82,6 +84,16 @@ def fit(rewrite: Rewrite, data: Sequence[TrainingSet], folder: Path, progress: F
     rewrite.save(folder)
     sets.done()
     return report
+
+
+def _refuse_silence(costs: Mapping[str, Any], requests: int) -> None:
+    """What a model that failed did not write says nothing about which requests gain."""
+    failed = int(costs["llm_failed"] or 0)
+    if failed > requests / 2:
+        raise BadModel(
+            f"the language model failed for {failed} of {requests} dev requests ({costs.get('llm_problem')}), so which "
+            "requests gain by rewriting cannot be learned; see to that first, or leave share at 1"
+        )
 
 
 def _notes(problem: str, dev: Mapping[str, float]) -> Iterator[str]:
@@ -108,6 +120,9 @@ def _check(data: Sequence[TrainingSet], options: RewriteOptions, trains: bool) -
             "nothing would be trained of the generator that begin names: set align above 0 to align it, or epochs to "
             "teach it more; to write with it as it is, name it as llm and not as begin"
         )
+    describes(options.begin)
+    if (options.align_on or options.align_evenly) and not options.settled().align:
+        raise BadModel("align_on and align_evenly say what is aligned with: set align above 0, or leave them out")
     names = sorted({one.dataset.name for one in data})
     if options.align_on and options.align_on not in names:
         raise BadModel(
@@ -214,12 +229,6 @@ class _Sets:
         self._among: list[Allowed | None] = [None]
         if len(data) > 1:
             self._among = [Allowed.of(ids=(tool.id for tool in one.dataset.tools)) for one in data]
-        self._home = {
-            text: number
-            for number, one in enumerate(data)
-            for split in filter(None, (one.train, one.dev))
-            for _, text in one.dataset.split(split).requests
-        }
 
     def done(self) -> None:
         """The model is complete: nothing is left to go on with."""
@@ -230,8 +239,8 @@ class _Sets:
         """Requests of train or dev splits with their gold: of one set, or that need one of some tools, where named."""
         requests: list[str] = []
         gold: list[Collection[str]] = []
-        homes: list[str] = []
-        for one in self._data:
+        homes: list[int] = []
+        for number, one in enumerate(self._data):
             name = one.train if role == "train" else one.dev
             if name and (not of or one.dataset.name == of):
                 split = one.dataset.split(name)
@@ -239,15 +248,15 @@ class _Sets:
                     if not needed or not needed.isdisjoint(tools):
                         requests.append(text)
                         gold.append(tools)
-                        homes.append(one.dataset.name)
+                        homes.append(number)
         return Asked(requests, gold, homes)
 
-    def ask(self, requests: Sequence[str], queries: Sequence[Sequence[str]]) -> list[list[str]]:
-        """What the retriever finds by these queries."""
+    def ask(self, requests: Sequence[str], queries: Sequence[Sequence[str]], homes: Sequence[int]) -> list[list[str]]:
+        """What the retriever finds by these queries, among the tools of the set that each request is of."""
         found: list[list[str]] = [[] for _ in requests]
         k = _DEEP if self._rewrite.options.settled().reward == "rank" else _K
         for number, among in enumerate(self._among):
-            places = [i for i, request in enumerate(requests) if len(self._among) == 1 or self._home[request] == number]
+            places = [i for i, home in enumerate(homes) if len(self._among) == 1 or home == number]
             few, asked = [requests[i] for i in places], [Asking(tuple(queries[i])) for i in places]
             for place, tools in zip(places, self._rewrite.fused(few, asked, k, among), strict=True):
                 found[place] = list(tools)

@@ -29,19 +29,22 @@ _CALLERS_KEPT = 64
 class RewriteOptions(GeneratingOptions, AligningOptions, Options):
     """Who writes queries, of what form, and for which requests; the rest is how a generator is trained.
 
-    `llm`: "" is the generator that was trained, else SmolLM2; "rules" splits requests without any model; or a URL, with
-    the `model` to ask there, a file for its `cache`, a `timeout` in seconds and its prices per million tokens; or a
-    folder. `form`: "describe" the tools needed, "decompose" the request into sub-requests, "iterate": describe, look at
-    what was found, and go on for `rounds` in all. `queries`: at most so many at a time. `examples`: tools of the
-    catalogue that show a model which was not trained how descriptions read. `utterance`: the request is searched too.
-    `share`: of all requests those are rewritten that gain most by it, as forecast. `request_words`: a longer request is
-    cut for the model, not for the search. `depth`: how far down each ranking is fused.
+    `llm`: "" is the generator that was trained, else SmolLM2; "rules" splits requests without any model; or a folder;
+    or a URL, with the `model` to ask there, a file for its `cache`, a `timeout` in seconds, how many are asked at once
+    (`concurrency`) and in a minute (`requests_per_minute`, 0: any number), and its prices per million tokens. `form`:
+    "describe" the tools needed, "decompose" the request into sub-requests, "iterate": describe, look at what was found,
+    and go on for `rounds` in all. `queries`: at most so many at a time. `examples`: tools of the catalogue that show a
+    model which was not trained how descriptions read. `utterance`: the request is searched too. `share`: of all
+    requests those are rewritten that gain most by it, as forecast. `request_words`: a longer request is cut for the
+    model, not for the search. `depth`: how far down each ranking is fused.
     """
 
     llm: str = ""
     model: str = ""
     cache: str = ""
     timeout: float = 20.0
+    concurrency: int = 8
+    requests_per_minute: float = 0.0
     input_price: float = 0.0
     output_price: float = 0.0
     form: _queries.Form = "describe"
@@ -66,8 +69,10 @@ class RewriteOptions(GeneratingOptions, AligningOptions, Options):
             raise BadModel("queries, rounds, request_words and depth must be at least 1, examples 0 or more")
         if (self.model or self.cache) and not is_url(self.llm):
             raise BadModel("model and cache are for an endpoint; name its URL, such as llm=https://host/v1")
-        if not (self.timeout > 0 and min(self.input_price, self.output_price) >= 0):
-            raise BadModel("timeout must be above 0, prices 0 or more")
+        if not (self.timeout > 0 and self.concurrency > 0):
+            raise BadModel("timeout and concurrency must be above 0")
+        if not min(self.requests_per_minute, self.input_price, self.output_price) >= 0:
+            raise BadModel("requests_per_minute and prices must be 0 or more")
 
 
 class Asking(NamedTuple):
@@ -86,13 +91,15 @@ class Rewriter:
 
     def __init__(self, options: RewriteOptions) -> None:
         """Nothing is opened yet, save an endpoint."""
-        self.options, self.taught = options, _describes(options.llm)
+        self.options, self.taught = options, describes(options.llm)
         prices = (options.input_price, options.output_price)
         self.author = Author(
             options.llm,
             options.model,
             cache=options.cache,
             timeout=options.timeout,
+            concurrency=options.concurrency,
+            requests_per_minute=options.requests_per_minute or None,
             prices=prices if any(prices) else None,
             seed=options.seed,
         )
@@ -187,7 +194,7 @@ class Rewriter:
             return self._examples[key]
 
 
-def _describes(llm: str) -> bool:
+def describes(llm: str) -> bool:
     """Whether this is a generator that was taught to describe tools; one that was taught anything else is refused."""
     if not is_generator(llm):
         return False

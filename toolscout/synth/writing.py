@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from toolscout.errors import BadCompletion, BadDataset, BadModel
+from toolscout.errors import BadCompletion, BadDataset, BadModel, BadRequest
 from toolscout.llm import open_llm
 from toolscout.llm.base import Completion, LanguageModel, Message, Usage, complete_each
-from toolscout.llm.endpoint import Endpoint
+from toolscout.llm.endpoint import Endpoint, Options
 from toolscout.llm.generator import GENERATOR_FILE, is_generator, read_generator
 from toolscout.nn.adapters import ADAPTER_FILE
 from toolscout.nn.engine import device_name
@@ -47,10 +47,12 @@ class Writer:
     fingerprint: str = ""
 
     @classmethod
-    def open(cls, spec: str, model: str = "", seed: int = 0, batch: int | None = None) -> Writer:
+    def open(
+        cls, spec: str, model: str = "", seed: int = 0, batch: int | None = None, options: Options | None = None
+    ) -> Writer:
         """A generator that `train_synth` left in a folder, or any other language model, as open_llm does."""
         if not is_generator(spec):
-            return cls(open_llm(spec, model=model, seed=seed, batch=batch), fingerprint=spec)
+            return cls(open_llm(spec, model=model, seed=seed, batch=batch, options=options), fingerprint=spec)
         about = read_generator(spec)
         if about.get("task") != TASK:
             raise BadModel(
@@ -58,7 +60,8 @@ class Writer:
             )
         contents = b"".join((Path(spec) / name).read_bytes() for name in (GENERATOR_FILE, ADAPTER_FILE))
         fingerprint = hashlib.blake2b(contents, digest_size=16).hexdigest()
-        return cls(open_llm(spec, seed=seed, batch=batch), about, TrainedOn.load(Path(spec)), fingerprint)
+        llm = open_llm(spec, model=model, seed=seed, batch=batch, options=options)
+        return cls(llm, about, TrainedOn.load(Path(spec)), fingerprint)
 
     @property
     def trained(self) -> bool:
@@ -94,6 +97,8 @@ def synthesise(
     are those of the tools' documents, a row each, by which tools are alike in meaning. `partial` is a file where all
     that was written is kept until the caller removes it: the same call goes on from there.
     """
+    if options.examples and writer.trained:
+        raise BadRequest("what was trained to write requests is shown none; leave examples out")
     anchors = source.anchors(wanted)
     plan = _Plan(source, writer, options, vectors, anchors)
     texts = _Texts(writer, options, source, partial, plan.identity(source, writer))
@@ -222,9 +227,9 @@ class _Texts:
             self._resume(partial, identity)
 
     def _resume(self, partial: Path, identity: str) -> None:
-        lines = partial.read_text(encoding="utf-8").split("\n")[:-1] if partial.exists() else []
         header = json.dumps({"identity": identity})
         try:
+            lines = partial.read_text(encoding="utf-8").split("\n")[:-1] if partial.exists() else []
             # Where nothing was written yet, there is nothing to lose by beginning anew.
             if lines and json.loads(lines[0])["identity"] != identity and len(lines) > 1:
                 raise BadDataset(

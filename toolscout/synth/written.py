@@ -104,7 +104,9 @@ class Synthetic:
             + ", ".join(f"{split} {len(gold):,}" for split, gold in made.qrels.items()),
             f"- words in a request: {words[0]} to {words[-1]}, median {words[len(words) // 2]}",
             f"- written by: {self.llm}; round trip: {self.retriever or 'none'}",
-            f"- these have seen: {', '.join(seen[:_NAMED]) or 'no requests'}{more}; all of it is in trained_on.json",
+            f"- these have seen: {', '.join(seen[:_NAMED])}{more}; all of it is in trained_on.json"
+            if self.seen.splits
+            else "- these have seen: no requests",
             f"- language model: {_list(self.usage) or 'not counted'}",
             f"- options: {_list(asdict(self.options))}",
             "",
