@@ -203,6 +203,19 @@ def test_what_a_caller_may_not_see_is_not_written(name: str) -> None:
     assert retriever.as_many(requests[:2], Allowed()) == [[], []]
 
 
+@of_sets
+def test_a_set_is_the_same_whoever_asks_less_what_a_caller_may_not_see(name: str) -> None:
+    retriever = opened(name)
+    requests = [text for _, text in DATA.split("train").requests[::5]]
+    for request, hits in zip(requests, retriever.as_many(requests), strict=True):
+        assert hits  # that none is needed is not said by an empty set
+        for hit in hits:
+            alone = retriever.as_many([request], Allowed.of(ids=[hit.tool_id]))[0]
+            assert [(one.tool_id, one.score) for one in alone] == [(hit.tool_id, pytest.approx(hit.score))]
+            rest = Allowed.of(ids=set(IDS) - {hit.tool_id})
+            assert set(ids(retriever.as_many([request], rest)[0])) == set(ids(hits)) - {hit.tool_id}
+
+
 def test_sets_are_for_models_that_were_trained_to_write_them() -> None:
     with pytest.raises(BadModel, match="train it with --option sets=true"):
         opened("toolgen").as_many(["anything"])

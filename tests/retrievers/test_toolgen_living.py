@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
-from tests.retrievers.generators import fitted, opened
+from tests.retrievers.generators import empty, fitted, made, opened
 from tests.retrievers.scenes import scenes
 from tests.toys import HashedWords, catalogue
 from toolscout.errors import BadModel
-from toolscout.retrievers._generative_fit import _listed
+from toolscout.prompts import Prompt
+from toolscout.retrievers._generative_fit import _calibrated, _listed
 from toolscout.retrievers.base import TrainingSet
 from toolscout.retrievers.toolgen import Toolgen, ToolgenOptions
 
@@ -68,3 +72,56 @@ def test_in_any_order_tools_are_ranked_as_without_sets() -> None:
     assert len(listing.as_many(["weather order"])) == 1
     with pytest.raises(BadModel, match="order"):
         ToolgenOptions(order="none")  # type: ignore[arg-type]
+
+
+class Other(HashedWords):
+    """Another encoder, of the same size."""
+
+    fingerprint = "other-words"
+
+
+@pytest.mark.parametrize("name", ["toolgen", "toolweaver"])
+def test_what_was_learned_is_bound_to_one_encoder(name: str) -> None:
+    assert empty(name).bound_to() == HashedWords.fingerprint
+    assert made(name).bound_to() is None
+
+
+def test_a_map_of_another_encoder_cannot_be_begun_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Toolgen, "open_encoder", lambda self: self._encoder or HashedWords())
+    options = replace(opened("toolgen").options, begin=str(fitted("toolgen")), epochs=1, memorise=0, no_tool="")
+    with pytest.raises(BadModel, match="was trained with another encoder"):
+        Toolgen(options, Other()).fit([TrainingSet(scenes())], tmp_path / "other")
+
+
+def test_a_forecast_that_says_the_opposite_is_none(tmp_path: Path) -> None:
+    def opposite(requests: list[str]) -> Any:
+        return np.array([1.0 if request.startswith("prompt") else -1.0 for request in requests])
+
+    prompts = [Prompt(f"prompt {number}", "some", "dev", "text") for number in range(5)]
+    wrong: Any = SimpleNamespace(against_none=opposite)
+    assert _calibrated(wrong, [TrainingSet(scenes())], prompts) is None
+    right: Any = SimpleNamespace(against_none=lambda requests: -opposite(requests))
+    assert _calibrated(right, [TrainingSet(scenes())], prompts) is not None
+    retriever = opened("toolgen")
+    assert retriever.need(["x"]) is not None
+    retriever._platt = None
+    retriever.save(tmp_path)
+    assert Toolgen.load(tmp_path, HashedWords()).need(["x"]) is None
+
+
+@pytest.mark.parametrize("name", ["toolgen", "toolweaver"])
+def test_a_tool_that_gets_no_id_changes_nothing(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    retriever = empty(name)
+
+    def full(tools: Any) -> Any:
+        raise BadModel("no id is left")
+
+    monkeypatch.setattr(retriever, "_identify", full)
+    with pytest.raises(BadModel, match="no id is left"):
+        retriever.add(catalogue(2))
+    assert (len(retriever), retriever.rank(["weather"], 3)) == (0, [[]])
+
+
+def test_conversations_that_nobody_goes_through_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadModel, match="learned in agent_epochs: set it above 0"):
+        made("toolgen-agent", agent_epochs=0).fit([TrainingSet(scenes())], tmp_path / "none")

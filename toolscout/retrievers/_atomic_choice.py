@@ -70,7 +70,10 @@ def trial(retriever: Toolgen, rows: WideRows, one: TrainingSet) -> Trial:
 
 
 def chosen(trials: Sequence[Trial]) -> tuple[float, float]:
-    """The similarity and bonus that find most, among bonuses that cost known tools little; the least of equals."""
+    """The similarity and bonus that find most, among bonuses that leave known tools what they have without new ones.
+
+    The least of equals. Without a bonus nothing is asked of known tools: that new ones come near is no fault.
+    """
     best, found = -1.0, (0.0, 0.0)
     weighing = [place for place, one in enumerate(trials) if one.weighs()]
     for similarity in SIMILARITIES:
@@ -79,6 +82,6 @@ def chosen(trials: Sequence[Trial]) -> tuple[float, float]:
             measured = [one.measured(similarity, bonus) for one in trials]
             kept = [measured[place]["known_recall@5"] for place in weighing]
             recall = float(np.mean([one["recall@5"] for one in measured]))
-            if recall > best and all(k >= a - MAY_COST for k, a in zip(kept, alone, strict=True)):
+            if recall > best and (not bonus or all(k >= a - MAY_COST for k, a in zip(kept, alone, strict=True))):
                 best, found = recall, (similarity, bonus)
     return found

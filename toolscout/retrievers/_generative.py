@@ -25,7 +25,7 @@ from toolscout.nn.decoding import Nearer, Reading, Table, best, odds_against, se
 from toolscout.nn.engine import Model, open_engine
 from toolscout.nn.language import Base, TokenTable, find_base, open_base
 from toolscout.nn.prompting import Prompter
-from toolscout.nn.trie import Pruned, Trie
+from toolscout.nn.trie import Trie
 from toolscout.retrievers._atomic import Aware
 from toolscout.retrievers._documents import Documents
 from toolscout.retrievers._names import EXACT_BONUS
@@ -85,7 +85,7 @@ class Generative(Documents):
         self._paths: dict[str, tuple[int, ...]] = {}
         self._special_rows: Floats = np.zeros((len(SPECIALS), 1), np.float32)
         self._ahead = Ahead()
-        self._platt = (1.0, 0.0)
+        self._platt: tuple[float, float] | None = (1.0, 0.0)  # none where dev says that it says the opposite
         self._order: Order | None = None
         self.needed: frozenset[str] = frozenset()  # the tools that training requests needed
         self._seen = TrainedOn()
@@ -150,14 +150,12 @@ class Generative(Documents):
 
     def base(self) -> Base:
         """The language model it began with, opened on first use."""
-        if self._base is None:
-            self._base = open_base(self.options.base)
+        self._base = self._base or open_base(self.options.base)
         return self._base
 
     def prompter(self) -> Prompter:
         """What makes prompts of requests."""
-        if self._prompter is None:
-            self._prompter = Prompter(self.base(), self.options.request_tokens)
+        self._prompter = self._prompter or Prompter(self.base(), self.options.request_tokens)
         return self._prompter
 
     @property
@@ -206,13 +204,12 @@ class Generative(Documents):
             self._trie.insert(STOP, (self.token(STOP),))
 
     def _identify_all(self) -> None:
-        alive = self._rows.alive()
-        if len(alive):
-            vectors = self._table.rows(alive).astype(np.float32)
-            self._insert(dict(zip((self._rows.ids[row] for row in alive), vectors, strict=True)))
+        if len(alive := self._rows.alive()):
+            ids, vectors = [self._rows.ids[row] for row in alive], self._table.rows(alive).astype(np.float32)
+            self._take(self._identify(dict(zip(ids, vectors, strict=True))))
 
-    def _insert(self, vectors: Mapping[str, Floats]) -> None:
-        for tool_id, tokens in self._identify(vectors).items():
+    def _take(self, paths: Mapping[str, tuple[int, ...]]) -> None:
+        for tool_id, tokens in paths.items():
             self._trie.insert(tool_id, tokens)
             self._paths[tool_id] = tokens
 
@@ -223,10 +220,11 @@ class Generative(Documents):
         super().add(tools, vectors)
 
     def _place(self, vectors: Mapping[str, Floats]) -> None:
+        # As precise as they are kept: a saved index gives the same ids and rows.
+        kept = {tool_id: one.astype(np.float16).astype(np.float32) for tool_id, one in vectors.items()}
+        paths = self._identify(kept) if kept else {}  # first: there may be no id left
         super()._place(vectors)
-        if vectors:
-            # As precise as they are kept: a saved index gives the same ids and rows.
-            self._insert({tool_id: one.astype(np.float16).astype(np.float32) for tool_id, one in vectors.items()})
+        self._take(paths)
 
     def remove(self, ids: Sequence[str]) -> None:
         """Forget tools."""
@@ -237,13 +235,13 @@ class Generative(Documents):
                     self._forget(tool_id, self._paths.pop(tool_id, ()))
             super().remove(ids)
 
+    def bound_to(self) -> str | None:
+        """The fingerprint of the only encoder it can use: what was learned reads the vectors of one alone."""
+        return self._fingerprint() if self._adapter is not None else super().bound_to()
+
     def path(self, tool_id: str) -> tuple[int, ...]:
         """The tokens of a tool's id."""
         return self._paths[tool_id]
-
-    def _pruned(self, allowed: Allowed | None) -> Pruned | None:
-        """The part of the trie that a caller may see; remembered for the last callers."""
-        return None if allowed is None else self._views.of(allowed)
 
     # Search.
 
@@ -297,21 +295,21 @@ class Generative(Documents):
 
     def _ranked(self, reading: Reading, requests: Sequence[str], k: int, allowed: Allowed | None) -> list[Pairs]:
         # Sets of all tools, whoever asks: what a set counts must not depend on who may see a part of it.
-        written = self._written(reading, None) if self.options.ranks_by_sets else []
+        written = self._written(reading) if self.options.ranks_by_sets else []
         # As many more as may fall behind the tools of sets.
         more = max((len({tool_id for tools, _ in few for tool_id in tools}) for few in written), default=0)
-        view, nearer = self._pruned(allowed), self._nearer(requests)
+        view, nearer = None if allowed is None else self._views.of(allowed), self._nearer(requests)
         found = best(reading, self._scoring(), self._trie, k + more, pruned=view, extra=SPECIALS, nearer=nearer)
         rankings = [[(key, score) for key, score in ranking if key not in SPECIALS] for ranking in found]
         if self.options.ranks_by_sets:
             rankings = [included(ranking, few, allowed) for ranking, few in zip(rankings, written, strict=True)]
         return [[(key, float(np.exp(score / _FLATTENED))) for key, score in ranking[:k]] for ranking in rankings]
 
-    def _written(self, reading: Reading, pruned: Pruned | None) -> list[list[tuple[tuple[str, ...], float]]]:
+    def _written(self, reading: Reading) -> list[list[tuple[tuple[str, ...], float]]]:
         """Sets of tools, the likeliest first; whether any is needed is not asked here (see `need`)."""
         stop, plain = self.token(STOP), reading.plain if isinstance(reading, Aware) else None
-        found = sets(reading, self._scoring(), self._trie, stop, width=_SETS, pruned=pruned, plain=plain)
-        return [[one for one in few if NO_TOOL not in one[0]] for few in found]
+        found = sets(reading, self._scoring(), self._trie, stop, width=_SETS, plain=plain)
+        return [[one for one in few if one[0] and NO_TOOL not in one[0]] for few in found]
 
     def _named_first(self, request: str, ranking: Pairs, k: int, allowed: Allowed | None) -> Pairs:
         named = [i for i in self._names.find(request) if allowed is None or allowed.permits(i)]
@@ -319,24 +317,24 @@ class Generative(Documents):
         return [*first, *(pair for pair in ranking if pair[0] not in named)][:k]
 
     def as_many(self, requests: Sequence[str], allowed: Allowed | None = None) -> list[list[Hit]]:
-        """As many tools as each request needs: those it names, and the likeliest set that the model writes."""
+        """As many tools as each request needs: those it names, and what a caller may see of the likeliest set."""
         if not self.options.sets:
             raise BadModel(f"this {self.name} ranks tools one by one; train it with --option sets=true for k=auto")
         if not len(self) or not requests:
             return [[] for _ in requests]
         reading, hits = self._aware(self.reading(requests), requests), []
         with self._lock:
-            written = self._written(reading, self._pruned(allowed))
+            written = self._written(reading)
         for request, few in zip(requests, written, strict=True):
             chance = dict(included([], few, allowed))
-            tools = sorted(few[0][0] if few else (), key=lambda tool_id: (-chance[tool_id], tool_id))
+            tools = sorted(chance.keys() & set(few[0][0] if few else ()), key=lambda one: (-chance[one], one))
             pairs = [(tool_id, float(np.exp(chance[tool_id] / _FLATTENED))) for tool_id in tools]
             hits.append(hits_of(self, request, self._named_first(request, pairs, len(self), allowed)))
         return hits
 
     def need(self, requests: Sequence[str]) -> list[float] | None:
         """How likely each request is to need a tool; None where the model was not taught when none is needed."""
-        if not self.options.no_tool or NO_TOOL not in self._trie or not requests:
+        if not self.options.no_tool or NO_TOOL not in self._trie or not requests or self._platt is None:
             return None
         odds = np.clip(self._platt[0] * self.against_none(requests) + self._platt[1], -60, 60)
         return [float(one) for one in 1 / (1 + np.exp(-odds))]
@@ -367,8 +365,8 @@ class Generative(Documents):
             if self._seen.splits:
                 self._seen.save(folder)
             extra: dict[str, Any] = {"fit": self._fit} if self._fit else {}
-            extra |= {"language": self._base.fingerprint if self._base else "", "platt": list(self._platt)}
-            extra |= {"needed": sorted(self.needed)}
+            extra |= {"language": self._base.fingerprint if self._base else "", "needed": sorted(self.needed)}
+            extra |= {"platt": self._platt}
             write_model(folder, self, encoder=self._fingerprint(), **extra)
 
     @classmethod
@@ -387,7 +385,7 @@ class Generative(Documents):
         try:
             specials = np.load(folder / _SPECIALS_FILE, allow_pickle=False)
             loaded._special_rows = loaded.base().rows(specials, len(SPECIALS))
-            loaded._platt = (float(model["platt"][0]), float(model["platt"][1]))
+            loaded._platt = (float(model["platt"][0]), float(model["platt"][1])) if model["platt"] else None
             loaded.needed = frozenset(model["needed"])
             loaded._load_ids(folder)
         except BadModel:

@@ -7,6 +7,7 @@ import json
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,10 @@ _DEV_K = 5
 # What is measured on dev; epochs are chosen by the first.
 _MEASURES = ("recall@5", "recall@3", "comp@3", "comp@5", "new_recall@5", "known_recall@5")
 _CALIBRATED = 500
+_OPPOSITE = (
+    "on dev it says the opposite of which requests need a tool, so it forecasts no need; give it more prompts that "
+    "need none, or others"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +116,9 @@ def fit(retriever: Generative, data: Sequence[TrainingSet], folder: Path, progre
     retriever.restate(plan, learned.state)
     _use(retriever, network)
     retriever.choose(data)
-    if no_tool:
-        retriever._platt = _calibrated(retriever, data, material.prompts)
-    dev = _dev_scores(retriever, data, None)
-    report = FitReport(time.perf_counter() - started, learned.device, learned.parameters, dev)
+    retriever._platt = _calibrated(retriever, data, material.prompts) if no_tool else (1.0, 0.0)
+    dev, notes = _dev_scores(retriever, data, None), () if retriever._platt else (_OPPOSITE,)
+    report = FitReport(time.perf_counter() - started, learned.device, learned.parameters, dev, notes)
     course = {
         name: {"seconds": one.seconds, "tokens_per_s": round(learned.paces[name], 1), "history": one.history}
         for name, one in learned.stages.items()
@@ -143,6 +147,8 @@ def _begin(retriever: Generative, folder: str, network: Network, added: Added) -
         raise BadModel(f"{folder} cannot be begun with: it is untrained, or was trained from another language model")
     network.begin(earlier._adapter.learned)
     found = retriever.begun_map(earlier)
+    if found is not None and earlier._fingerprint() != retriever._fingerprint():
+        raise BadModel(f"{folder} was trained with another encoder; name that one (encoder), or begin without it")
     return added if found is None else replace(added, map=found[0], bias=found[1])
 
 
@@ -150,7 +156,9 @@ def _material(data: Sequence[TrainingSet], options: Any, encoding: Encoding) -> 
     if not data:
         raise BadModel("name at least one dataset to train on")
     tools = {tool.id: tool for one in data for tool in one.dataset.tools}
-    talks = read_conversations(Path(options.trajectories)) if options.trajectories and options.agent_epochs else []
+    if options.trajectories and not options.agent_epochs:
+        raise BadModel("trajectories are learned in agent_epochs: set it above 0, or leave trajectories out")
+    talks = read_conversations(Path(options.trajectories)) if options.trajectories else []
     called = called_tools(talks, tools)
     every = {**tools, **called}
     digests = encoding.documents(list(every.values()))
@@ -351,8 +359,10 @@ def _measured(retriever: Generative, one: TrainingSet, most: int | None) -> dict
     return metrics.evaluate(rankings, split.gold[::step], _MEASURES, one.dataset.new_tools(one.train, one.dev))
 
 
-def _calibrated(retriever: Generative, data: Sequence[TrainingSet], prompts: Sequence[Prompt]) -> tuple[float, float]:
-    """The scale and shift that make what the model says of "no tool" a probability on dev."""
+def _calibrated(
+    retriever: Generative, data: Sequence[TrainingSet], prompts: Sequence[Prompt]
+) -> tuple[float, float] | None:
+    """The scale and shift that make what the model says of "no tool" a probability on dev; None where none can."""
     from toolscout.training.detection import platt
 
     needing = [text for one in data if one.dev for _, text in one.dataset.split(one.dev).requests]
@@ -362,4 +372,6 @@ def _calibrated(retriever: Generative, data: Sequence[TrainingSet], prompts: Seq
         return 1.0, 0.0
     labels = np.array([True] * len(few[0]) + [False] * len(few[1]))
     weights = np.where(labels, 1 / labels.sum(), 1 / (~labels).sum())
-    return platt(retriever.against_none([*few[0], *few[1]]), labels, weights)
+    with suppress(BadModel):
+        return platt(retriever.against_none([*few[0], *few[1]]), labels, weights)
+    return None
