@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -74,6 +75,7 @@ class Scout:
         self._counts: dict[Allowed, int] = {}
         self._principals: dict[str, Allowed] = {}
         self._snapshots: Path | None = None
+        self._given: snapshot.Given | None = None
         self._background: threading.Thread | None = None
         self._failure: BaseException | None = None
         self._closing = threading.Event()
@@ -97,6 +99,7 @@ class Scout:
             elif str(retriever) not in available() and Path(retriever).is_dir():
                 scout = cls(store, load_model(Path(retriever)), fit_options, need_options)
                 scout.retriever.remove(scout.retriever.ids())  # a model may have been saved with another catalogue
+                scout._given = snapshot.Given(Path(path), Path(retriever), scout.retriever)
             else:
                 folder = snapshot.folder(Path(path), str(retriever))
                 kept = snapshot.read(folder, store)
@@ -275,6 +278,8 @@ class Scout:
             self._follow_tools(fingerprint)
             self._follow_vectors(fingerprint)
             self._feedback.follow()
+            if self._given:
+                self._given.keep()
             self._counts, self._principals = {}, {}
             self._stamp = stamp
         finally:
@@ -303,12 +308,9 @@ class Scout:
         self._namespaces = Counter(map(namespace_of, self._ids))
 
     def _encoder(self) -> TextEncoder | None:
-        if not keeps(self.retriever, Embedded):
-            return None
-        try:
-            return self.retriever.open_encoder()
-        except MissingEncoder:
-            return None
+        with suppress(MissingEncoder):
+            return self.retriever.open_encoder() if keeps(self.retriever, Embedded) else None
+        return None
 
     def _follow_tools(self, fingerprint: str) -> None:
         if self._version == 0 and fingerprint:
@@ -370,16 +372,12 @@ class Scout:
         with self._lock:
             if isinstance(self.retriever, Embedded):
                 self.retriever.build_graph()
-            if self._snapshots is None or len(self._ids) < snapshot.WORTH_KEEPING or self.words_only():
-                return
-            if self._unkept < snapshot.WORTH_RENEWING * len(self._ids):
+            if self._snapshots is None or self.words_only() or not snapshot.worth(len(self._ids), self._unkept):
                 return
             state = snapshot.State(self.store.identity(), self._version, self._cursor, self._feedback.cursor)
-            try:
+            with suppress(OSError):  # an index is derived: where it cannot be kept it is built again
                 snapshot.write(self._snapshots, self.retriever, state)
                 self._unkept = 0
-            except OSError:
-                return  # an index is derived: where it cannot be kept it is built again
 
     def _notes(self, allowed: Allowed | None) -> Iterator[str]:
         if not self.count(allowed):
@@ -390,7 +388,7 @@ class Scout:
                 yield "no encoder is installed, words alone were searched; run: toolscout doctor"
             else:
                 waiting = f"{self.words_only(allowed):,} of {self.count(allowed):,} tools are not embedded yet"
-                yield f"{waiting}: found by words only; run: toolscout embed, with the same --retriever if any"
+                yield f"{waiting}: found by words at most; run: toolscout embed, with the same --retriever if any"
 
 
 def checked_request(text: str) -> str:

@@ -1,17 +1,22 @@
 """Keeps a built index beside its store, so that opening a large catalogue does not build it again.
 
 An index is derived: where a snapshot is missing, damaged, of another store or of another version of the package, the
-index is built from the store.
+index is built from the store. Only ids that a model gave to tools depend on what came before: those are kept whatever
+the size, so that they stay the same.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 from toolscout.errors import BadModel
 from toolscout.retrievers.base import Retriever, load_model
@@ -34,6 +39,11 @@ class State:
     cursor: int
     feedback: int = 0
     document_version: int = DOCUMENT_VERSION
+
+
+def worth(tools: int, changed: int) -> bool:
+    """Whether an index of so many tools, so many of them changed since it was kept, is kept anew."""
+    return tools >= WORTH_KEEPING and changed >= WORTH_RENEWING * tools
 
 
 def folder(store_path: Path, retriever: str) -> Path:
@@ -78,3 +88,57 @@ def write(folder: Path, retriever: Retriever, state: State) -> None:
 
 def _has_feedback(store: Store, number: int) -> bool:
     return next((found for found, _ in store.feedback(number - 1)), None) == number
+
+
+@runtime_checkable
+class GivesIds(Protocol):
+    """A retriever that gives tools ids of its own."""
+
+    @property
+    def ids_version(self) -> int:
+        """Another number whenever a tool got an id or lost it."""
+
+    def given_ids(self) -> dict[str, tuple[int, ...]]:
+        """The ids of tools that came after its training."""
+
+    def recall_ids(self, ids: Mapping[str, tuple[int, ...]]) -> None:
+        """Keep these for tools that will come again; what does not fit, or is taken, is left out."""
+
+
+class Given:
+    """The ids that a model gave to tools of a store; opened again, it gives them the same."""
+
+    def __init__(self, store_path: Path, model: Path, retriever: Retriever) -> None:
+        """Have the model recall what it gave before."""
+        made = hashlib.blake2b((model / "model.json").read_bytes(), digest_size=16).hexdigest()
+        self._file = folder(store_path, "ids") / f"{made}.json"
+        self._parts = [part for part in _parts(retriever) if isinstance(part, GivesIds)]
+        self._versions: list[int] = []
+        self._kept = ""
+        with suppress(OSError, ValueError, TypeError, AttributeError):  # what cannot be read is given anew
+            text = self._file.read_text()
+            for part, ids in zip(self._parts, json.loads(text), strict=True):
+                part.recall_ids({str(key): tuple(map(int, own)) for key, own in ids.items()})
+            self._kept = text
+
+    def keep(self) -> None:
+        """Write them down where any changed."""
+        versions = [part.ids_version for part in self._parts]
+        if versions == self._versions:
+            return
+        self._versions, ids = versions, [part.given_ids() for part in self._parts]
+        text = json.dumps(ids)
+        if text == self._kept or not (any(ids) or self._kept):
+            return
+        with suppress(OSError):  # as an index: where it cannot be kept it is built again
+            self._file.parent.mkdir(parents=True, exist_ok=True)
+            beside = self._file.with_name(f"{self._file.name}.{os.getpid()}")
+            beside.write_text(text)
+            beside.replace(self._file)
+            self._kept = text
+
+
+def _parts(retriever: Retriever) -> Iterator[Retriever]:
+    yield retriever
+    for part in getattr(retriever, "parts", ()):
+        yield from _parts(part)

@@ -6,6 +6,7 @@ import json
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import numpy as np
 import pytest
@@ -117,6 +118,36 @@ def test_any_changes_leave_ids_apart_and_in_place(kind: str, data: st.DataObject
             ids = opened
         assert ids.ids == expected
         check(ids.ids)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=30, deadline=None)
+@given(data=st.data())
+def test_ids_that_were_given_later_are_recalled(kind: str, data: st.DataObject) -> None:
+    vectors = made_up(data.draw(st.sampled_from(VECTORS)), 60)
+    tools = [(f"tool{place}", f"name {place % 3}") for place in range(60)]
+
+    def trained() -> Any:
+        ids = maker(kind, toy_base(), 3)
+        ids.make(tools[:10], vectors[:10])
+        return ids
+
+    live = trained()
+    for number, gone in data.draw(st.lists(st.tuples(st.integers(10, 39), st.booleans()), max_size=40)):
+        live.add(*tools[number], vectors[number])
+        if gone:
+            live.remove(f"tool{number}")
+    later = {key: tokens for key, tokens in live.ids.items() if int(key[4:]) >= 10}
+    again = trained()
+    wrong = {"none": (1, 2), "empty": (), "taken": live.ids["tool0"], "below": (-1, toy_base().end), "tool1": (3,)}
+    again.recall(wrong | later)
+    for key in data.draw(st.permutations(sorted(later))):
+        number = int(key[4:])
+        assert again.add(*tools[number], vectors[number]) == later[key]
+    assert {**again.ids} == {**live.ids}
+    for number in range(40, 50):  # others find free ones
+        again.add(*tools[number], vectors[number])
+    check(again.ids)
 
 
 @pytest.mark.parametrize("alike", VECTORS)

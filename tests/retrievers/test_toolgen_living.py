@@ -15,9 +15,12 @@ from tests.retrievers.scenes import scenes
 from tests.toys import HashedWords, catalogue
 from toolscout.errors import BadModel
 from toolscout.prompts import Prompt
+from toolscout.retrievers import _documents
 from toolscout.retrievers._generative_fit import _calibrated, _listed
 from toolscout.retrievers.base import TrainingSet
 from toolscout.retrievers.toolgen import Toolgen, ToolgenOptions
+from toolscout.scout import Scout
+from toolscout.tool import Tool
 
 
 def test_tools_that_come_and_go_use_the_same_tokens_again() -> None:
@@ -125,3 +128,28 @@ def test_a_tool_that_gets_no_id_changes_nothing(name: str, monkeypatch: pytest.M
 def test_conversations_that_nobody_goes_through_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadModel, match="learned in agent_epochs: set it above 0"):
         made("toolgen-agent", agent_epochs=0).fit([TrainingSet(scenes())], tmp_path / "none")
+
+
+@pytest.mark.parametrize("name", ["toolgen-hierarchical", "toolgen-numeric", "toolgen-semantic", "toolweaver"])
+def test_ids_stay_when_a_store_is_opened_again(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_documents, "Encoder", HashedWords)
+    later = [
+        Tool("later", f"get_order_{n % 4}_{n}", f"gets order {n % 4} of the weather, edition {n}") for n in range(9)
+    ]
+    request, model = "get the order of the weather", fitted(name)
+    with Scout.open(tmp_path / "s.db", model) as scout:
+        for tool in later[:6]:
+            scout.add([tool])
+        scout.remove([later[1].id, later[4].id])
+        for tool in later[6:]:
+            scout.add([tool])
+        paths = dict(scout.retriever._paths)  # type: ignore[attr-defined]
+        found = scout.search(request, 5).considered
+    with Scout.open(tmp_path / "s.db", model) as scout:
+        assert scout.retriever._paths == paths  # type: ignore[attr-defined]
+        assert scout.search(request, 5).considered == found
+    for damage in ("", "[]", "[1]", '[{"later/x": "y"}]', '[{"later/x": [1, -2]}]'):
+        (kept,) = (tmp_path / "s.db.index" / "ids").iterdir()
+        kept.write_text(damage)
+        with Scout.open(tmp_path / "s.db", model) as scout:
+            assert len(scout.retriever._paths) == len(paths)  # type: ignore[attr-defined]

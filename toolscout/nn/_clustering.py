@@ -101,6 +101,25 @@ class Tree:
         for node in passed:
             node.count -= 1
 
+    def take(self, path: str) -> bool:
+        """Give a place, which was given before, again; whether it was free. What is there is told later (`meet`)."""
+        node, passed = self._root, [self._root]
+        for digit in map(int, path):
+            node = node.below.setdefault(digit, _Cluster(np.zeros(self.dimension, np.int8)))
+            passed.append(node)
+        if node.taken:
+            return False
+        node.taken = True
+        for one in passed:
+            one.count += 1
+        return True
+
+    def meet(self, path: str, vector: Floats) -> None:
+        """Say what is at a place that was taken before that was known."""
+        node = self._passed(map(int, path))[-1]
+        if not node.centre.any():
+            node.centre = _packed(self._units(np.atleast_2d(vector)))[0]
+
     def save(self, file: Path) -> None:
         """Write all clusters with their centres, a byte a number."""
         found = list(self._clusters())

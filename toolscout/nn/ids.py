@@ -28,7 +28,7 @@ Id = tuple[int, ...]
 IDS_FILE, CLUSTERS_FILE = "ids.json", "clusters.npz"
 MOST_NAME_TOKENS: Final = 24
 _VERSION = 1
-_LEAST_DIGITS = 5
+_LEAST_DIGITS, _MOST_DIGITS = 5, 7
 
 
 class IdMaker(Protocol):
@@ -51,6 +51,10 @@ class IdMaker(Protocol):
 
     def remove(self, tool_id: str) -> None:
         """Free the id of a tool; unknown ones are ignored."""
+        ...
+
+    def recall(self, ids: Mapping[str, Id]) -> None:
+        """Give these tools, which will come again, the ids that they had; what is no id, or taken, is left out."""
         ...
 
     def save(self, folder: Path) -> None:
@@ -105,7 +109,9 @@ class _Maker(ABC):
 
     def add(self, tool_id: str, name: str, vector: Floats | None) -> Id:
         """A free id for a new tool; one that has an id keeps it."""
-        if tool_id not in self._ids:
+        if tool_id in self._ids:
+            self._met(self._ids[tool_id], vector)
+        else:
             self._ids[tool_id] = self._placed(name, vector)
         return self._ids[tool_id]
 
@@ -113,6 +119,14 @@ class _Maker(ABC):
         """Free the id of a tool; unknown ones are ignored."""
         if tool_id in self._ids:
             self._freed(self._ids.pop(tool_id))
+
+    def recall(self, ids: Mapping[str, Id]) -> None:
+        """Give these tools, which will come again, the ids that they had; what is no id, or taken, is left out."""
+        taken = set(self._ids.values())
+        for tool_id, tokens in ids.items():
+            if tool_id not in self._ids and tokens not in taken and self._is_id(tokens) and self._took(tokens):
+                self._ids[tool_id] = tokens
+                taken.add(tokens)
 
     def save(self, folder: Path) -> None:
         """Write ids.json."""
@@ -144,10 +158,12 @@ class _Maker(ABC):
         if len(set(self._ids.values())) < len(self._ids):
             raise ValueError("two tools have the same id")
         for tokens in self._ids.values():
-            if tokens.index(self._base.end) + 1 != len(tokens) or min(tokens) < 0:
+            if not self._is_id(tokens):
                 raise ValueError(f"{tokens} is no id")
-            if max(tokens) >= self._base.architecture.vocabulary:
-                raise ValueError(f"{tokens} is no id")
+
+    def _is_id(self, tokens: Id) -> bool:
+        ends = self._base.end in tokens and tokens.index(self._base.end) + 1 == len(tokens)
+        return ends and min(tokens) >= 0 and max(tokens) < self._base.architecture.vocabulary
 
     def _text(self, text: str) -> list[int]:
         return [token for token in self._base.encode(text) if token != self._base.end]
@@ -167,6 +183,14 @@ class _Maker(ABC):
 
     @abstractmethod
     def _freed(self, tokens: Id) -> None: ...
+
+    @abstractmethod
+    def _took(self, tokens: Id) -> bool:
+        """Take an id that is free, where it is one of this kind."""
+
+    def _met(self, tokens: Id, vector: Floats | None) -> None:
+        """A tool that has this id came again."""
+        return  # most kinds are not made of what it means
 
     def _settings(self) -> dict[str, Any]:
         return {}
@@ -218,6 +242,10 @@ class Semantic(_Maker):
     def _freed(self, tokens: Id) -> None:
         self._taken.discard(tokens)
 
+    def _took(self, tokens: Id) -> bool:
+        self._taken.add(tokens)
+        return True
+
     def _restore(self, found: Mapping[str, Any], folder: Path) -> None:
         self._taken = set(self._ids.values())
 
@@ -248,11 +276,24 @@ class Numeric(_Maker):
     def _freed(self, tokens: Id) -> None:
         heapq.heappush(self._free, int(self._read(tokens)))
 
+    def recall(self, ids: Mapping[str, Id]) -> None:
+        """Give these tools, which will come again, the ids that they had; what is no id, or taken, is left out."""
+        super().recall(ids)
+        self._count()
+
+    def _took(self, tokens: Id) -> bool:
+        known = all(token in self._digit_of for token in tokens[:-1])
+        return known and self._width <= len(tokens) - 1 <= max(self._width, _MOST_DIGITS)
+
     def _settings(self) -> dict[str, Any]:
         return {"width": self._width}
 
     def _restore(self, found: Mapping[str, Any], folder: Path) -> None:
         self._width = int(found["width"])
+        self._count()
+
+    def _count(self) -> None:
+        """The free numbers, as the ids that were given say."""
         used = {int(self._read(tokens)) for tokens in self._ids.values()}
         self._next = max(used, default=-1) + 1
         self._free = sorted(set(range(self._next)) - used)
@@ -283,6 +324,14 @@ class Hierarchical(_Maker):
 
     def _freed(self, tokens: Id) -> None:
         self._tree.free(self._read(tokens))
+
+    def _took(self, tokens: Id) -> bool:
+        digits = len(tokens) > 1 and all(token in self._digit_of for token in tokens[:-1])
+        return digits and self._tree.take(self._read(tokens))
+
+    def _met(self, tokens: Id, vector: Floats | None) -> None:
+        if vector is not None:
+            self._tree.meet(self._read(tokens), vector)
 
     def save(self, folder: Path) -> None:
         """Write ids.json, and the clusters as clusters.npz."""

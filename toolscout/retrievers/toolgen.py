@@ -157,6 +157,21 @@ class Toolgen(Generative):
             more[said, :-1] = self.options.similarity * np.stack([self._encoded(requests[place]) for place in said])
         return Aware(reading, more)
 
+    @property
+    def ids_version(self) -> int:
+        """Another number whenever a tool got an id or lost it."""
+        return self._trie.version
+
+    def given_ids(self) -> dict[str, tuple[int, ...]]:
+        """The ids of tools that came after its training; of one token each, they do not matter."""
+        later = self._paths.keys() - self._trained if self._maker else ()
+        return {tool_id: self._paths[tool_id] for tool_id in sorted(later)}
+
+    def recall_ids(self, ids: Mapping[str, tuple[int, ...]]) -> None:
+        """Keep these for tools that will come again; what does not fit, or is taken, is left out."""
+        if self._maker is not None:
+            self._maker.recall(ids)
+
     def _save_ids(self, folder: Path) -> None:
         if self._maker is not None:
             self._maker.save(folder / _IDS_FOLDER)

@@ -160,6 +160,26 @@ class Toolweaver(Generative):
         if tool_id not in self._woven:
             self._codes.pop(tool_id, None)
 
+    @property
+    def ids_version(self) -> int:
+        """Another number whenever a tool got an id or lost it."""
+        return self._trie.version
+
+    def given_ids(self) -> dict[str, tuple[int, ...]]:
+        """The codes of tools that came after its training."""
+        return {tool_id: self._codes[tool_id] for tool_id in self._paths if tool_id not in self._woven}
+
+    def recall_ids(self, ids: Mapping[str, tuple[int, ...]]) -> None:
+        """Keep these codes for tools that will come again; what does not fit, or is taken, is left out."""
+        if self._quantizer is None:
+            return
+        levels, taken = self._quantizer.levels, set(self._codes.values())
+        for tool_id, code in ids.items():
+            fits = len(code) == levels and all(0 <= one < self._quantizer.codes for one in code)
+            if fits and tool_id not in self._codes and code not in taken:
+                self._codes[tool_id] = code
+                taken.add(code)
+
     def _save_ids(self, folder: Path) -> None:
         assert self._quantizer is not None
         self._quantizer.save(folder)
