@@ -13,6 +13,9 @@ fitted the schema as the model first wrote them, so they are written freely unle
 A row that is there already (same front, language model, settings and requests) is not made again: delete it to measure
 it anew. What was done when --stop-after ends a run is kept beside the rows, and the same command goes on with it.
 
+What cannot be done as asked (no such retriever, no recordings, a model that has seen requests of the split) ends with
+code 2 and a line that says why, before anything is measured.
+
 A language model judges pass rate, and win rate against the retriever named by --against, only where --judge names one;
 a row has no such number otherwise. Needs $TOOLSCOUT_DATA; $TOOLSCOUT_DEVICE=cuda writes on a GPU.
 """
@@ -33,8 +36,10 @@ from toolscout.agent.asking import Metered
 from toolscout.agent.kept import Kept
 from toolscout.agent.loop import AgentOptions
 from toolscout.agent.models import Models
+from toolscout.errors import Leak, ToolscoutError
 from toolscout.evaluation import row as rows
-from toolscout.evaluation.run import find_dataset
+from toolscout.evaluation.overlap import refuse_seen
+from toolscout.evaluation.run import find_dataset, seen_by
 from toolscout.llm import open_llm
 from toolscout.llm.base import LanguageModel
 from toolscout.nn.engine import device_name
@@ -66,26 +71,38 @@ def command_line(arguments: Sequence[str]) -> str:
     return shlex.join(["python", "-m", "runs.agent", *words])
 
 
-def parsed(arguments: Sequence[str]) -> argparse.Namespace:
-    """Read the command line."""
+def count(text: str) -> int:
+    """A number of the command line of which there has to be one."""
+    if not text.strip().isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"a number of 1 or more is needed, got {text!r:.40}")
+    return int(text)
+
+
+def command() -> argparse.ArgumentParser:
+    """What the command line may hold."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", default="stabletoolbench")
     parser.add_argument("--split", default="test")
     parser.add_argument("--retrievers", default=",".join(RETRIEVERS))
     parser.add_argument("--llm", default="smollm2")
     parser.add_argument("--model", default="")
-    parser.add_argument("--limit", type=int)
-    parser.add_argument("-k", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--limit", type=count)
+    parser.add_argument("-k", type=count, default=5)
+    parser.add_argument("--steps", type=count, default=6)
     parser.add_argument("--no-thoughts", action="store_true")
     parser.add_argument("--constrain", action="store_true")
-    parser.add_argument("--at-once", type=int, default=ON_DEVICE if device_name() else AT_ONCE)
+    parser.add_argument("--at-once", type=count, default=ON_DEVICE if device_name() else AT_ONCE)
     parser.add_argument("--stop-after", type=float)
     parser.add_argument("--judge", default="")
     parser.add_argument("--judge-model", default="")
     parser.add_argument("--against", default="")
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--traces", type=Path)
+    return parser
+
+
+def parsed(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argparse.Namespace:
+    """Read the command line."""
     found = parser.parse_args(arguments)
     found.retrievers = list(dict.fromkeys(filter(None, found.retrievers.split(","))))
     if found.against and (not found.judge or found.against not in found.retrievers):
@@ -106,8 +123,12 @@ def replayed(
     options = AgentOptions(steps=asked.steps, thoughts=not asked.no_thoughts, constrain=asked.constrain)
     models = Models()
     opened = replay.language_model(trial, asked.llm, asked.model, models)
-    for name in asked.retrievers:
-        told = replay.about(trial, name, opened, options, asked.k)
+    fronts = [(name, replay.about(trial, name, opened, options, asked.k)) for name in asked.retrievers]
+    for name, told in fronts:  # before hours are spent on the others
+        if name != replay.GOLD and (asked.judge or not is_there(asked.out, trial, told)):
+            place = name.removeprefix(replay.SHORTLIST)
+            refuse_seen(trial.dataset, trial.split, seen_by(place, models.retriever(place)[0]))
+    for name, told in fronts:
         if not asked.judge and is_there(asked.out, trial, told):
             sys.stderr.write(f"{name}: its row is there\n")
             continue
@@ -135,17 +156,17 @@ def write(asked: argparse.Namespace, one: replay.Replayed, kept: Kept) -> None:
     kept.remove()
 
 
-def main(arguments: Sequence[str]) -> None:
+def measure(asked: argparse.Namespace, command: str) -> None:
     """Replay every retriever, judge where there is a judge, and write the rows."""
-    asked, started = parsed(arguments), time.monotonic()
-    rows.check_writable(asked.out)
+    started = time.monotonic()
     trial = replay.read_trial(find_dataset(asked.data), asked.split).first(asked.limit)
+    rows.check_writable(asked.out)
 
     def stop() -> bool:
         return asked.stop_after is not None and time.monotonic() - started > asked.stop_after
 
     done = {}
-    for name, one, kept in replayed(asked, trial, command_line(arguments), stop):
+    for name, one, kept in replayed(asked, trial, command, stop):
         if asked.judge:
             done[name] = (one, kept)  # written once judged: some are judged against each other
         else:
@@ -155,6 +176,18 @@ def main(arguments: Sequence[str]) -> None:
         judged(chosen, asked.against, open_llm(asked.judge, model=asked.judge_model), asked.judge_model)
         for one, kept in done.values():
             write(asked, one, kept)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Read the arguments and measure; what goes wrong is told in a line."""
+    parser = command()
+    asked = parsed(parser, arguments)
+    try:
+        measure(asked, command_line(arguments))
+    except Leak as error:  # its advice is for toolscout evaluate: a replay leaves no request out
+        parser.error(f"{str(error).partition('; ')[0]}; name another --split, or a model that has not seen this one")
+    except ToolscoutError as error:
+        parser.error(str(error))
 
 
 if __name__ == "__main__":

@@ -235,7 +235,8 @@ GOOD = {"role": "user", "content": "x", "loss": False}
     ("record", "said"),
     [
         ("{", "line 2: not JSON"),
-        ({"conversations": []}, "line 2: conversations:"),
+        ({"conversations": []}, "line 2: conversations: a list of one turn or more is needed, got []"),
+        ({"turns": []}, "line 2: conversations: a list of one turn or more is needed, got None"),
         ({"conversations": [GOOD, 5]}, "line 2: conversations[1]: a JSON object"),
         ({"conversations": [GOOD | {"role": "tool"}]}, "line 2: conversations[0].role:"),
         ({"conversations": [GOOD | {"content": 5}]}, "line 2: conversations[0].content:"),

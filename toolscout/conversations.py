@@ -340,7 +340,7 @@ def from_record(record: Any, where: str) -> Conversation:
     """
     turns = record.get("conversations") if isinstance(record, dict) else None
     if not isinstance(turns, list) or not turns:
-        raise BadDataset(f"{where}: conversations: a list of turns is needed, got {type(turns).__name__}")
+        raise BadDataset(f"{where}: conversations: a list of one turn or more is needed, got {turns!r:.80}")
     told = {key for turn in turns if isinstance(turn, dict) for key in turn}
     read: list[Turn] = []
     for at, turn in enumerate(turns):

@@ -60,7 +60,7 @@ class Trajectory:
             raise BadDataset(f"{where}: a JSON object is needed, got {type(row).__name__}")
         tools, messages = known_tools(row.get("tools"), where), row.get("messages")
         if not isinstance(messages, list) or not messages:
-            raise BadDataset(f"{where}: messages: a list of messages is needed, got {type(messages).__name__}")
+            raise BadDataset(f"{where}: messages: a list of one message or more is needed, got {messages!r:.80}")
         ids = {key: tool.id for tool in tools for key in (tool.name, tool.id)}
         read = [_said(message, ids, f"{where}: messages[{at}]") for at, message in enumerate(messages)]
         about = {key: value for key, value in row.items() if key not in ("id", "tools", "messages")}

@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 
 from toolscout._cli import agent as command
 from toolscout.cli import app
+from toolscout.stores.sqlite import SqliteStore
 from toolscout.tool import Tool
 
 MODULE = '''
@@ -64,6 +65,15 @@ def test_the_trace_as_json(run: Run) -> None:
     trace: dict[str, Any] = json.loads(done.stdout)
     assert (trace["verdict"], trace["finish"]) == ("use", "answered")
     assert trace["steps"][0]["arguments"] == {"city": "Rome"}
+
+
+def test_the_trace_says_what_was_repaired(run: Run, tmp_path: Path) -> None:
+    script = tmp_path / "script.jsonl"
+    script.write_text(script.read_text().replace('\\"Rome\\"', '\\"Rome\\", \\"days\\": \\"2\\"'))
+    (step,) = json.loads(run("--yes", "--json").stdout)["steps"]
+    assert step["arguments"] == {"city": "Rome", "days": 2}
+    assert (step["valid"], step["called"], len(step["repairs"])) == (False, True, 1)
+    assert 'repaired: "days"' in run("--yes").stderr
 
 
 def test_nobody_to_ask_is_a_refusal(run: Run) -> None:
@@ -129,6 +139,16 @@ def test_without_tools(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert (done.exit_code, done.stdout) == (1, "")
     assert "no tool is needed, but the model answered nothing" in done.stderr
     assert "nothing in the catalogue fits" not in done.stderr
+
+
+def test_an_empty_catalogue_is_told_as_search_tells_it(run: Run, tmp_path: Path) -> None:
+    SqliteStore(tmp_path / "empty.db").close()
+    empty = ("--store", tmp_path / "empty.db")
+    done = run(*empty)
+    assert (done.exit_code, done.stdout) == (1, "")
+    assert done.stderr == "note: the catalogue is empty; add tools with: toolscout add SOURCE\n"
+    told = json.loads(run("--json", *empty).stdout)
+    assert told["notes"] == ["the catalogue is empty; add tools with: toolscout add SOURCE"]
 
 
 @pytest.mark.parametrize("words", [("--header", "x=y"), ("--env", "no"), ("--target", "x")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -77,8 +78,8 @@ def test_arguments_are_repaired(constrain: bool) -> None:
     brain = Brain(once, lambda _: {"City": "Rome", "days": "2"})
     step = agent(brain, AgentOptions(constrain=constrain)).run(["Rain?"])[0].steps[0]
     assert step.arguments == {"city": "Rome", "days": 2}
-    assert step.valid == constrain  # the engine itself repairs what it promises to fit
-    assert bool(step.repairs) != constrain
+    assert not step.valid  # also where the engine repairs what it promises to fit
+    assert sorted(step.repairs) == ['"City": renamed to "city"', '"days": "2" taken as 2']
 
 
 @pytest.mark.parametrize("constrain", [True, False])
@@ -90,6 +91,16 @@ def test_a_refusal_is_told_once(constrain: bool) -> None:
     assert (step.valid, step.called, step.arguments) == (False, True, {"city": "Rome"})
     assert len(step.refusals) == 1
     assert "city" in step.refusals[0]
+
+
+def test_what_an_endpoint_got_right_when_asked_again_was_not_valid() -> None:
+    class Corrected(Brain):
+        def complete(self, conversations: Any, **settings: Any) -> Any:
+            found = super().complete(conversations, **settings)
+            return [[replace(one, refused="no JSON")] for (one,) in found]
+
+    step = agent(Corrected(once, lambda _: {"city": "Rome"})).run(["Rain?"])[0].steps[0]
+    assert (step.valid, step.called, step.refusals) == (False, True, ("no JSON",))
 
 
 def test_what_is_refused_twice_is_not_called_and_the_model_hears_why() -> None:

@@ -20,6 +20,7 @@ from toolscout.errors import BadDataset, BadRequest
 from toolscout.evaluation.row import read_rows
 from toolscout.llm.base import Message, Usage
 from toolscout.llm.scripted import Scripted
+from toolscout.retrievers.base import TrainedOn, TrainingSet
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.tool import Tool
 
@@ -147,6 +148,35 @@ def test_a_replay_that_was_stopped_goes_on(words: list[str], tmp_path: Path, mon
     assert not partial.exists()
 
 
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--limit", "0"], "--limit: a number of 1 or more is needed, got '0'"),
+        (["--limit", "-3"], "--limit: a number of 1 or more is needed, got '-3'"),
+        (["--steps", "0"], "--steps: a number of 1 or more is needed"),
+        (["-k", "no"], "-k: a number of 1 or more is needed"),
+        (["--at-once", "0"], "--at-once: a number of 1 or more is needed"),
+        (["--retrievers", "gold,nonsense"], "nonsense"),
+        (["--split", "nowhere"], "nowhere"),
+        (["--data", "nothing"], "there is no dataset 'nothing'"),
+        (["--llm", "nobody"], "nobody is no language model"),
+        (["--retrievers", "gold,MODEL"], "d test shares 1 of its 3 requests with what the model has seen: 1 of e train "
+         "(trained on); name another --split, or a model that has not seen this one"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_done_ends_with_a_line(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], said: str
+) -> None:
+    seen = Dataset("e", [Tool("w", "rain")], {"x": "the tide"}, {"train": {"x": ("w/rain",)}})
+    Bm25().save(tmp_path / "model")
+    TrainedOn.of([TrainingSet(seen, dev="")]).save(tmp_path / "model")
+    with pytest.raises(SystemExit) as ended:
+        script.main([*words, *(word.replace("MODEL", str(tmp_path / "model")) for word in more)])
+    *_, line = capsys.readouterr().err.splitlines()
+    assert (ended.value.code, said in line, "drop-seen" in line) == (2, True, False), line
+    assert not (tmp_path / "agent.scores").exists()  # nor was one that could be measured
+
+
 def test_episodes_are_kept_as_they_were(tmp_path: Path) -> None:
     kept, done = Kept(tmp_path, {"a": 1}), [episode("x"), Episode("y", (), "gave_up", reason="z")]
     kept.add(done, 2.0, Usage(conversations=3))
@@ -165,6 +195,8 @@ def test_bad_recordings(folder: Path) -> None:
     path.unlink()
     with pytest.raises(BadDataset, match="recorded calls"):
         replay.read_trial(folder)
+    with pytest.raises(SystemExit, match="2"):
+        script.main(["--data", str(folder)])
 
 
 def test_published_recordings(shared_data: Path) -> None:

@@ -4,6 +4,7 @@ import os
 import sqlite3
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from toolscout.llm.base import Completion
 from toolscout.llm.cache import Cache, digest
 from toolscout.stores.sqlite import SqliteStore
 
-ONE = Completion("né\ud800", 3, 2, "length", 0.25)
+ONE = Completion("né\ud800", 3, 2, "length", 0.25, repairs=("n: read as 5",), refused="no JSON")
 
 
 def test_what_is_put_comes_back_marked_also_after_closing(tmp_path: Path) -> None:
@@ -26,12 +27,28 @@ def test_what_is_put_comes_back_marked_also_after_closing(tmp_path: Path) -> Non
     cache.close()
     cache.close()
     again = Cache(path, read_only=True)
-    marked = Completion("né\ud800", 3, 2, "length", 0.25, cached=True)
+    marked = replace(ONE, cached=True)
     assert again.get(key) == [marked, marked]
     assert len(again) == 1
     with pytest.raises(ReadOnlyStore, match="make it writable"):
         again.put(digest("b"), [ONE])
     again.close()
+
+
+def test_a_file_of_the_first_format_is_read_and_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "old.sqlite"
+    kept = '[{"text": "a", "prompt_tokens": 3, "completion_tokens": 2, "finish": "stop", "cost": 0.5, "cached": false}]'
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE completions (digest BLOB PRIMARY KEY, completions TEXT) WITHOUT ROWID")
+        db.execute("INSERT INTO completions VALUES (?, ?)", (digest("a"), kept))
+        db.execute("PRAGMA user_version = 1")
+    db.close()
+    for read_only in (True, False):
+        cache = Cache(path, read_only=read_only)
+        assert cache.get(digest("a")) == [Completion("a", 3, 2, "stop", 0.5, cached=True)]
+        version = cache._db.execute("PRAGMA user_version").fetchone()
+        assert version == (1 if read_only else 2,)  # an older toolscout could not read what is put from now on
+        cache.close()
 
 
 def test_every_part_of_a_question_counts() -> None:
@@ -82,9 +99,10 @@ def test_files_that_are_something_else_are_left_alone(tmp_path: Path) -> None:
 def test_a_damaged_record_is_told(tmp_path: Path) -> None:
     cache = Cache(tmp_path / "c")
     cache.put(digest(1), [ONE])
-    cache._db.execute("UPDATE completions SET completions = '[{'")
-    with pytest.raises(CorruptStore, match="a record cannot be read"):
-        cache.get(digest(1))
+    for damaged in ("[{", "[5]"):
+        cache._db.execute("UPDATE completions SET completions = ?", (damaged,))
+        with pytest.raises(CorruptStore, match="a record cannot be read"):
+            cache.get(digest(1))
     cache.close()
 
 

@@ -283,7 +283,7 @@ def test_content_in_parts_is_joined() -> None:
 def test_a_schema_is_sent_and_the_answer_checked_and_asked_for_once_more() -> None:
     with FakeEndpoint(in_turn(chat('{"n": "5"}'), chat("five"), chat('{"n": 5}'), chat("x"))) as server:
         model = Endpoint(server.url, "m", replace(QUICK, input_price=1.0, output_price=1.0))
-        assert model.complete(asked("x"), schema=SCHEMA)[0][0].text == '{"n": 5}'
+        first = model.complete(asked("x"), schema=SCHEMA)[0][0]
         second = model.complete(asked("x"), schema=SCHEMA)[0][0]
         with pytest.raises(BadCompletion, match="did not answer with JSON but with: x"):
             model.complete(asked("x"), schema=SCHEMA)
@@ -292,6 +292,8 @@ def test_a_schema_is_sent_and_the_answer_checked_and_asked_for_once_more() -> No
     assert "JSON Schema" in server.requests[2]["messages"][2]["content"]
     assert (second.text, second.prompt_tokens, second.completion_tokens) == ('{"n": 5}', 20, 8)
     assert second.cost == pytest.approx(28e-6)
+    assert (first.text, len(first.repairs), first.refused) == ('{"n": 5}', 1, "")
+    assert (second.repairs, "with: five" in second.refused) == ((), True)
 
 
 def test_half_a_json_says_to_raise_max_tokens() -> None:

@@ -44,6 +44,7 @@ def test_what_does_not_fit_the_schema_fails_alone() -> None:
     good, bad = complete_each(model, asked("a", "b"), schema=schema)
     assert isinstance(good, list)
     assert json.loads(good[0].text) == {"n": 5}
+    assert good[0].repairs == ('"n": "5" taken as 5',)
     assert str(bad) == "the model did not answer with JSON but with: no idea"
 
 
@@ -84,6 +85,7 @@ def test_each_conversation_may_have_a_schema_of_its_own() -> None:
     model = Scripted(['{"n": "3"}', "as it comes", '{"n": 3}'])
     found = complete_each(model, asked("a", "b", "c"), schema=[number, None, word])
     assert [one[0].text for one in found[:2] if isinstance(one, list)] == ['{"n": 3}', "as it comes"]
+    assert [len(one[0].repairs) for one in found[:2] if isinstance(one, list)] == [1, 0]
     assert isinstance(found[2], BadCompletion)
     with pytest.raises(BadRequest, match="2 schemas for 1 conversations"):
         model.complete(asked("a"), schema=[number, word])

@@ -348,6 +348,9 @@ def test_what_cannot_be_trained_with_says_so(tmp_path: Path) -> None:
     for options, message in (
         ({"ids": "nonsense"}, "atomic, semantic"),
         ({"similarity": -1.0}, "0 or more"),
+        ({"similarity": float("inf")}, "finite number of 0 or more"),
+        ({"similarity": float("nan")}, "finite number of 0 or more"),
+        ({"new_bonus": float("inf")}, "new_bonus a finite number"),
         ({"rank": -1}, "0 or more"),
         ({"absent": 1.0}, "absent"),
         ({"rehearse": 1.1}, "rehearse must be from 0 to 1"),
@@ -364,3 +367,14 @@ def test_what_cannot_be_trained_with_says_so(tmp_path: Path) -> None:
     prompts.write_text(prompts.read_text().replace('"train"', '"other"'))
     with pytest.raises(BadDataset, match="no prompts of a split 'train'"):
         made("toolgen", no_tool=prompts.parent).fit([TrainingSet(DATA)], tmp_path / "d")
+
+
+@pytest.mark.parametrize("name", ["toolgen", "toolweaver"])
+def test_what_was_given_and_then_chosen_on_dev_is_told(name: str, tmp_path: Path) -> None:
+    quick = {"epochs": 1, "memorise": 0, "no_tool": "", **({"code_steps": 2} if name == "toolweaver" else {})}
+    for given, dev in ((777.0, "dev"), (777.0, ""), (0.0, "dev")):
+        retriever = made(name, **quick, similarity=given)
+        notes = retriever.fit([TrainingSet(DATA, dev=dev)], tmp_path / f"{given}{dev}").notes
+        assert len(notes) == (given > 0 and bool(dev))
+        assert all(f"({retriever.options.similarity:g} and" in note and "(777 and 0)" in note for note in notes)
+        assert (retriever.options.similarity == 777.0) == (not dev)

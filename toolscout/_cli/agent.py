@@ -150,14 +150,18 @@ def _without_tools(answer: Answer, llm: LanguageModel, as_json: bool) -> None:
     if answer.verdict == "no_tool_needed":
         told = llm.complete([[Message("user", answer.request)]], max_tokens=512)[0][0].text.strip()
     if as_json:
-        output.print_json({"verdict": answer.verdict, "request": answer.request, "steps": [], "answer": told})
+        record = {"verdict": answer.verdict, "request": answer.request, "steps": [], "answer": told}
+        output.print_json(record | {"notes": list(answer.notes)})
     elif answer.verdict == "no_tool_needed":
         output.note("no tool is needed" + ("" if told else ", but the model answered nothing"), label="verdict")
         if told:
             output.write(_printable(told))
     else:
-        closest = ", ".join(hit.tool_id for hit in answer.considered[:CLOSEST])
-        output.note(f"nothing in the catalogue fits; closest: {closest or 'none'}", label="verdict")
+        if answer.searched:  # of an empty catalogue the notes say that it is
+            closest = ", ".join(hit.tool_id for hit in answer.considered[:CLOSEST])
+            output.note(f"nothing in the catalogue fits; closest: {closest or 'none'}", label="verdict")
+        for line in answer.notes:
+            output.note(line)
     if not told:
         raise typer.Exit(NONE)
 

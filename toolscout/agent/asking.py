@@ -24,10 +24,12 @@ from toolscout.llm.base import (
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a model wrote; `failed` says why where it wrote nothing that can be used."""
+    """What a model wrote; `failed` says why where it wrote nothing that can be used. The rest as in Completion."""
 
     text: str
     failed: str = ""
+    repairs: tuple[str, ...] = ()
+    refused: str = ""
 
 
 def ask(
@@ -52,7 +54,7 @@ def ask(
 def _reply(outcome: Sequence[Completion] | LanguageModelError) -> Reply:
     if isinstance(outcome, LanguageModelError):
         return Reply("", str(outcome))
-    return Reply(outcome[0].text.strip())
+    return Reply(outcome[0].text.strip(), repairs=outcome[0].repairs, refused=outcome[0].refused)
 
 
 class Metered:

@@ -13,9 +13,10 @@ Finished = Literal["answered", "gave_up", "nothing_picked", "step_limit", "model
 class Step:
     """One tool picked, and what came of it.
 
-    `valid`: whether the arguments fitted the schema as the model first wrote them. `repairs`: what was put right.
-    `refusals`: why arguments or the call were refused; the call was made where `called`. `exact` is False where the
-    observation is a recording of another call. `repeated`: it was refused because it had been made before.
+    `valid`: whether the arguments fitted the schema as the model first wrote them: what was repaired, or only fitted
+    when it was asked for once more, is not, whoever noticed. `repairs`: what was put right. `refusals`: why arguments
+    or the call were refused; the call was made where `called`. `exact` is False where the observation is a recording of
+    another call. `repeated`: it was refused because it had been made before.
     """
 
     tool_id: str

@@ -229,13 +229,16 @@ def _with_arguments(step: Step, tool: Tool, reply: Reply, first: bool) -> Step:
         shown = clean_text(reply.text)[:120]
         reason = reply.failed or f"a JSON object is needed, got {shown or 'nothing'}"
         return replace(step, refusals=(*step.refusals, reason))
-    if not problems(found, tool.input_schema):
-        return replace(step, arguments=found, valid=step.valid or first)
-    mended, repairs = repaired(found, tool.input_schema)
-    wrong = problems(mended, tool.input_schema)
+    step = replace(step, refusals=(*step.refusals, *filter(None, [reply.refused])))
+    repairs = list(reply.repairs)
+    if problems(found, tool.input_schema):
+        found, more = repaired(found, tool.input_schema)
+        repairs += more
+    wrong = problems(found, tool.input_schema)
     if wrong:
         return replace(step, refusals=(*step.refusals, "; ".join(wrong[:5])))
-    return replace(step, arguments=mended, repairs=tuple(repairs))
+    valid = first and not repairs and not reply.refused
+    return replace(step, arguments=found, valid=valid, repairs=tuple(repairs))
 
 
 def trace(episode: Episode) -> str:

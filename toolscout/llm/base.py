@@ -33,6 +33,8 @@ class Completion:
 
     `prompt_tokens` are the conversation's, the same in each of its n completions, which are read once; `cost` is this
     completion's share, so that costs add up. None: nobody said what a token costs. "length": it was cut off.
+    Under a schema `repairs` says what was put right in what it wrote, and `refused` why what it wrote first was of no
+    use, where it was asked again: without both, the JSON fits as the model wrote it (words around it are no fault).
     """
 
     text: str
@@ -41,6 +43,8 @@ class Completion:
     finish: Finish
     cost: float | None = None
     cached: bool = False
+    repairs: tuple[str, ...] = ()
+    refused: str = ""
 
 
 Conversation = Sequence[Message]
@@ -160,15 +164,15 @@ def cut(text: str, stop: Sequence[str]) -> tuple[str, bool]:
     return (text[: min(places)], True) if places else (text, False)
 
 
-def fitted(text: str, schema: Mapping[str, Any]) -> str:
-    """The JSON in a model's answer, harmless faults put right, as text that fits the schema; or BadCompletion."""
-    value = _parsed(text)
+def fitted(text: str, schema: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
+    """The JSON in a model's answer as text that fits the schema, and what was put right for it; or BadCompletion."""
+    value, repairs = _parsed(text), list[str]()
     if isinstance(value, dict) and value_problems(value, schema):
-        value, _ = repaired(value, schema)
+        value, repairs = repaired(value, schema)
     found = value_problems(value, schema)
     if found:
         raise BadCompletion(f"the model's JSON does not fit: {'; '.join(found[:5])}")
-    return json.dumps(value, ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False), tuple(repairs)
 
 
 def _parsed(text: str) -> Any:

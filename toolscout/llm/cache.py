@@ -18,7 +18,8 @@ from typing import Any
 from toolscout.errors import CorruptStore, DiskFull, NewerStore, ReadOnlyStore, StoreError
 from toolscout.llm.base import Completion
 
-FORMAT = 1
+# 2 also says what was repaired; of what was recorded before nobody knows, and it comes back as never repaired.
+FORMAT = 2
 
 
 def digest(*parts: Any) -> bytes:
@@ -54,8 +55,9 @@ class Cache:
         if row is None:
             return None
         try:
-            return [replace(Completion(**record), cached=True) for record in json.loads(row[0])]
-        except (ValueError, TypeError):
+            records = [record | {"repairs": tuple(record.get("repairs", ()))} for record in json.loads(row[0])]
+            return [replace(Completion(**record), cached=True) for record in records]
+        except (ValueError, TypeError, AttributeError):
             raise self._corrupt("a record cannot be read") from None
 
     def put(self, key: bytes, completions: Sequence[Completion]) -> None:
@@ -84,7 +86,7 @@ class Cache:
                 raise StoreError(f"{self.path} is a database of something else; name another file for completions")
             if version > FORMAT:
                 raise NewerStore(f"{self.path} was written by a newer toolscout; upgrade it, or name another file")
-            if not read_only and version == 0:
+            if not read_only and version < FORMAT:
                 self._db.execute(
                     "CREATE TABLE IF NOT EXISTS completions (digest BLOB PRIMARY KEY, completions TEXT) WITHOUT ROWID"
                 )

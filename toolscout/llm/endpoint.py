@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -158,14 +158,15 @@ class Endpoint:
         """A completion whose text fits the schema; a model that failed is told why and asked once more."""
         schema = call.schema or {}
         try:
-            return _with(one, fitted(one.text, schema))
+            return _fitting(one, schema)
         except BadCompletion as error:
             if one.finish == "length":
                 raise BadCompletion(f"the JSON was cut off after {call.max_tokens} tokens; raise max_tokens") from None
-            told = f"{error}. Answer again, with nothing but JSON that fits this JSON Schema: {json.dumps(schema)}"
+            why = str(error)
+        told = f"{why}. Answer again, with nothing but JSON that fits this JSON Schema: {json.dumps(schema)}"
         retold = [*conversation, Message("assistant", one.text), Message("user", told)]
         second = self._asked(retold, call._replace(n=1))[0]
-        return _with(second, fitted(second.text, schema), one)
+        return _after(one, _fitting(second, schema), why)
 
     def _asked(self, conversation: Conversation, call: _Call) -> list[Completion]:
         """The completions of one request: one or more, at most as many as asked for."""
@@ -319,16 +320,21 @@ class Endpoint:
         return payload | {name: value for name, value in optional.items() if name not in self._left_out}
 
 
-def _with(one: Completion, text: str, failed: Completion | None = None) -> Completion:
-    """A completion with another text, and the tokens and cost of the one that failed before it."""
-    if failed is None:
-        return Completion(text, one.prompt_tokens, one.completion_tokens, one.finish, one.cost)
-    cost = None if one.cost is None or failed.cost is None else one.cost + failed.cost
-    read, written = (
-        one.prompt_tokens + failed.prompt_tokens,
-        one.completion_tokens + failed.completion_tokens,
+def _fitting(one: Completion, schema: Schema) -> Completion:
+    """A completion with its text made to fit the schema, and what that took; or BadCompletion."""
+    text, repairs = fitted(one.text, schema)
+    return replace(one, text=text, repairs=repairs)
+
+
+def _after(failed: Completion, one: Completion, why: str) -> Completion:
+    """A completion with the tokens and cost of the one that failed before it, and the reason why that did."""
+    return replace(
+        one,
+        prompt_tokens=one.prompt_tokens + failed.prompt_tokens,
+        completion_tokens=one.completion_tokens + failed.completion_tokens,
+        cost=None if one.cost is None or failed.cost is None else one.cost + failed.cost,
+        refused=why,
     )
-    return Completion(text, read, written, one.finish, cost)
 
 
 def _advice(status: int | None) -> str:

@@ -82,14 +82,14 @@ class Scripted:
         for _ in range(n):
             try:
                 text = self._line(conversation)
-                text = cut(text, stop)[0] if schema is None else fitted(text, schema)
+                text, repairs = (cut(text, stop)[0], ()) if schema is None else fitted(text, schema)
             except BadCompletion as error:
                 return error
             words = len(text.split())
             if schema is None and words > max_tokens:
                 found.append(Completion(" ".join(text.split()[:max_tokens]), read, max_tokens, "length", cost=0.0))
             else:
-                found.append(Completion(text, read, words, "stop", cost=0.0))
+                found.append(Completion(text, read, words, "stop", cost=0.0, repairs=repairs))
         return found
 
     def _line(self, conversation: Conversation) -> str:

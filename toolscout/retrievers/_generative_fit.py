@@ -117,7 +117,7 @@ def fit(retriever: Generative, data: Sequence[TrainingSet], folder: Path, progre
     _use(retriever, network)
     retriever.choose(data)
     retriever._platt = _calibrated(retriever, data, material.prompts) if no_tool else (1.0, 0.0)
-    dev, notes = _dev_scores(retriever, data, None), () if retriever._platt else (_OPPOSITE,)
+    dev, notes = _dev_scores(retriever, data, None), _notes(retriever, options)
     report = FitReport(time.perf_counter() - started, learned.device, learned.parameters, dev, notes)
     course = {
         name: {"seconds": one.seconds, "tokens_per_s": round(learned.paces[name], 1), "history": one.history}
@@ -129,6 +129,19 @@ def fit(retriever: Generative, data: Sequence[TrainingSet], folder: Path, progre
         checkpoints.remove()
     encoding.done()
     return report
+
+
+def _notes(retriever: Generative, given: Any) -> tuple[str, ...]:
+    """What whoever trained it should know of how it came out."""
+    found, chosen = [] if retriever._platt else [_OPPOSITE], retriever.options
+    asked, got = (given.similarity, given.new_bonus), (chosen.similarity, chosen.new_bonus)
+    if any(asked) and asked != got:
+        chose, gave = (f"{similarity:g} and {bonus:g}" for similarity, bonus in (got, asked))
+        found.append(
+            f"similarity and new_bonus were chosen on dev ({chose}); what was given ({gave}) is not in the model, it "
+            "only ranked dev after each epoch"
+        )
+    return tuple(found)
 
 
 def _begun(folder: str) -> str:

@@ -185,8 +185,8 @@ class GenerativeOptions:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be trained with."""
-        if not (self.similarity >= 0 and math.isfinite(self.new_bonus)):
-            raise BadModel(f"similarity must be 0 or more, and new_bonus a number, got {self}")
+        if not (self.similarity >= 0 and all(map(math.isfinite, (self.similarity, self.new_bonus)))):
+            raise BadModel(f"similarity must be a finite number of 0 or more, new_bonus a finite number, got {self}")
         if min(self.rank, self.memorise, self.epochs, self.agent_epochs, self.chunk, self.patience, self.seed) < 0:
             raise BadModel(
                 f"rank, memorise, epochs, agent_epochs, chunk, patience and seed must be 0 or more, got {self}"
