@@ -36,7 +36,7 @@ from toolscout.agent.asking import Metered
 from toolscout.agent.kept import Kept
 from toolscout.agent.loop import AgentOptions
 from toolscout.agent.models import Models
-from toolscout.errors import Leak, ToolscoutError
+from toolscout.errors import BadCompletion, Leak, ToolscoutError
 from toolscout.evaluation import row as rows
 from toolscout.evaluation.overlap import refuse_seen
 from toolscout.evaluation.run import find_dataset, seen_by
@@ -140,6 +140,10 @@ def replayed(
         if done is None:
             sys.stderr.write(f"stopped at {name} after {len(kept.episodes)} of {len(trial.requests)} requests\n")
             return
+        failed = [one.reason for one in done.episodes if one.finish == "model_failed"]
+        if len(failed) == len(done.episodes):
+            kept.remove()
+            raise BadCompletion(f"the language model failed for all {len(failed)} requests ({failed[-1]}): no row")
         sys.stderr.write(f"{name}: {json.dumps(done.row['metrics'])}\n")
         yield name, done, kept
 

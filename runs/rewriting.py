@@ -266,7 +266,7 @@ def asked_for(told: argparse.Namespace) -> tuple[list[str], Plan, list[int]]:
             raise BadModel("an endpoint needs --model NAME, writes for rows, and for zero, decompose and iterate alone")
     if told.requests < 0:
         raise BadModel("--requests is 0 (all) or more")
-    with_settings(RewriteOptions(), "rewrite", told.option)
+    with_settings(RewriteOptions(llm=told.llm, model=told.model), "rewrite", told.option)
     plan = Plan(told.models, told.out, families, retrievers, told.llm, told.model, told.requests, tuple(told.option))
     return names, plan, [int(seed) for seed in told.seeds.split(",")]
 

@@ -99,7 +99,7 @@ class Scout:
             elif str(retriever) not in available() and Path(retriever).is_dir():
                 scout = cls(store, load_model(Path(retriever)), fit_options, need_options)
                 scout.retriever.remove(scout.retriever.ids())  # a model may have been saved with another catalogue
-                scout._given = snapshot.Given(Path(path), Path(retriever), scout.retriever)
+                scout._given = snapshot.Given(store, Path(path), Path(retriever), scout.retriever)
             else:
                 folder = snapshot.folder(Path(path), str(retriever))
                 kept = snapshot.read(folder, store)
@@ -337,6 +337,8 @@ class Scout:
             self._ids.difference_update(removed)
         if arrived:
             digests = [listing.digest() for listing in arrived]
+            if self._given:
+                self._given.saw((listing.id for listing in arrived), digests)
             self.retriever.add(arrived, self.store.vectors(fingerprint, digests) if fingerprint else {})
             new = {listing.id for listing in arrived} - self._ids
             self._namespaces.update(map(namespace_of, new))

@@ -12,7 +12,8 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -106,33 +107,52 @@ class GivesIds(Protocol):
 
 
 class Given:
-    """The ids that a model gave to tools of a store; opened again, it gives them the same."""
+    """The ids that a model gave to tools of a store; opened again, it gives them the same.
 
-    def __init__(self, store_path: Path, model: Path, retriever: Retriever) -> None:
+    A tool whose document is another one by now gets an id anew, as one would that came while the model was open.
+    """
+
+    def __init__(self, store: Store, store_path: Path, model: Path, retriever: Retriever) -> None:
         """Have the model recall what it gave before."""
-        made = hashlib.blake2b((model / "model.json").read_bytes(), digest_size=16).hexdigest()
-        self._file = folder(store_path, "ids") / f"{made}.json"
+        made = hashlib.blake2b(digest_size=16)
+        for path in sorted(model.rglob("model.json")):  # a hybrid's parts have one each
+            made.update(path.read_bytes())
+        self._file = folder(store_path, "ids") / f"{made.hexdigest()}.json"
         self._parts = [part for part in _parts(retriever) if isinstance(part, GivesIds)]
+        self._digests: dict[str, str] = {}
         self._versions: list[int] = []
         self._kept = ""
-        with suppress(OSError, ValueError, TypeError, AttributeError):  # what cannot be read is given anew
+        if not self._parts or not self._file.is_file():
+            return
+        now = {one.id: one.digest() for _, one in store.documents(0) if one is not None}
+        with suppress(OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
             text = self._file.read_text()
             for part, ids in zip(self._parts, json.loads(text), strict=True):
-                part.recall_ids({str(key): tuple(map(int, own)) for key, own in ids.items()})
+                part.recall_ids(
+                    {key: tuple(map(int, own)) for key, (digest, *own) in ids.items() if now.get(key) == digest}
+                )
             self._kept = text
+
+    def saw(self, ids: Iterable[str], digests: Iterable[str]) -> None:
+        """The documents of tools that came."""
+        if self._parts:
+            self._digests.update(zip(ids, digests, strict=True))
 
     def keep(self) -> None:
         """Write them down where any changed."""
         versions = [part.ids_version for part in self._parts]
         if versions == self._versions:
             return
-        self._versions, ids = versions, [part.given_ids() for part in self._parts]
+        self._versions = versions
+        ids = [
+            {key: [self._digests.get(key, ""), *own] for key, own in part.given_ids().items()} for part in self._parts
+        ]
         text = json.dumps(ids)
         if text == self._kept or not (any(ids) or self._kept):
             return
         with suppress(OSError):  # as an index: where it cannot be kept it is built again
             self._file.parent.mkdir(parents=True, exist_ok=True)
-            beside = self._file.with_name(f"{self._file.name}.{os.getpid()}")
+            beside = self._file.with_name(f"{self._file.name}.{os.getpid()}.{threading.get_ident()}")
             beside.write_text(text)
             beside.replace(self._file)
             self._kept = text

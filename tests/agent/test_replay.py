@@ -148,6 +148,16 @@ def test_a_replay_that_was_stopped_goes_on(words: list[str], tmp_path: Path, mon
     assert not partial.exists()
 
 
+def test_a_model_that_fails_throughout_makes_no_row(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "script.jsonl").write_text("")
+    with pytest.raises(SystemExit, match="2"):
+        script.main([*words, "--retrievers", "gold"])
+    assert "the language model failed for all" in " ".join(capsys.readouterr().err.split())
+    assert read_rows(tmp_path / "agent.jsonl") == []
+
+
 @pytest.mark.parametrize(
     ("more", "said"),
     [

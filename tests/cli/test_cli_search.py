@@ -63,12 +63,13 @@ def test_a_budget_slims_the_schemas(filled: Run) -> None:
         assert filled("search", FITTING, *refused).exit_code == 2  # a table has no budget
 
 
-def test_a_threshold_that_nothing_is_held_against_is_refused(filled: Run) -> None:
-    refused = filled("search", FITTING, "--need-threshold", "0.5")
-    assert (refused.exit_code, refused.stdout) == (2, "")
-    assert "toolscout doctor" in " ".join(refused.stderr.replace("│", " ").split())
-    assert filled("search", FITTING, "--need-threshold", "0").exit_code == 0  # nothing is below it
-    assert filled("search", "get_forecast", "--need-threshold", "0.5").exit_code == 0  # a name is needed for certain
+def test_a_threshold_that_nothing_is_held_against_is_told(filled: Run) -> None:
+    told = filled("search", FITTING, "--need-threshold", "0.5")
+    assert told.exit_code == 0
+    assert "so --need-threshold had no effect" in " ".join(told.stderr.split())
+    for words in ((FITTING, "--need-threshold", "0"), ("get_forecast", "--need-threshold", "0.5")):
+        done = filled("search", *words)  # nothing is below it; a name is needed for certain
+        assert (done.exit_code, "had no effect" in done.stderr) == (0, False)
 
 
 def test_search_within_namespaces(filled: Run) -> None:

@@ -125,3 +125,18 @@ cache.close()
     assert len(cache) == 60
     assert cache.get(digest("b", 19)) == [Completion("19", 1, 1, "stop", cached=True)]
     cache.close()
+
+
+def test_a_file_of_the_first_format_that_cannot_be_written_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "old.sqlite"
+    Cache(path).close()
+    with sqlite3.connect(path) as db:
+        db.execute("PRAGMA user_version = 1")
+    db.close()
+    monkeypatch.setattr("os.access", lambda place, how: False)
+    cache = Cache(path)
+    assert cache.get(digest("a")) is None
+    assert cache._db.execute("PRAGMA user_version").fetchone() == (1,)
+    cache.close()

@@ -18,8 +18,10 @@ from toolscout.prompts import Prompt
 from toolscout.retrievers import _documents
 from toolscout.retrievers._generative_fit import _calibrated, _listed
 from toolscout.retrievers.base import TrainingSet
+from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.toolgen import Toolgen, ToolgenOptions
 from toolscout.scout import Scout
+from toolscout.stores.sqlite import SqliteStore
 from toolscout.tool import Tool
 
 
@@ -148,8 +150,30 @@ def test_ids_stay_when_a_store_is_opened_again(name: str, tmp_path: Path, monkey
     with Scout.open(tmp_path / "s.db", model) as scout:
         assert scout.retriever._paths == paths  # type: ignore[attr-defined]
         assert scout.search(request, 5).considered == found
-    for damage in ("", "[]", "[1]", '[{"later/x": "y"}]', '[{"later/x": [1, -2]}]'):
+    with Scout(SqliteStore(tmp_path / "s.db"), Bm25()) as other:  # while the model is not open
+        other.add([replace(later[0], description="feeds the lions of the zoo")], replace=True)
+    with Scout.open(tmp_path / "s.db", model) as scout:
+        scout.embed()
+        fresh = dict(scout.retriever._paths)  # type: ignore[attr-defined]
+        assert {key for key in paths if fresh[key] != paths[key]} <= {later[0].id}
+    for damage in ("", "[]", "[1]", '[{"later/x": "y"}]', '[{"later/get_order_2": [Infinity]}]', "[" * 100_000):
         (kept,) = (tmp_path / "s.db.index" / "ids").iterdir()
         kept.write_text(damage)
         with Scout.open(tmp_path / "s.db", model) as scout:
             assert len(scout.retriever._paths) == len(paths)  # type: ignore[attr-defined]
+
+
+def test_codes_of_tools_that_are_gone_are_free_when_a_store_is_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_documents, "Encoder", HashedWords)
+    model, later = fitted("toolweaver"), [Tool("later", f"tool_{n}", f"does thing {n}") for n in range(20)]
+    with Scout.open(tmp_path / "s.db", model) as scout:
+        scout.add(later[:10])
+    with Scout(SqliteStore(tmp_path / "s.db"), Bm25()) as other:
+        other.remove([tool.id for tool in later[:10]])
+        other.add(later[10:])
+    with Scout.open(tmp_path / "s.db", model) as scout:
+        scout.embed()
+        assert not scout.retriever._codes.keys() & {tool.id for tool in later[:10]}  # type: ignore[attr-defined]
+        assert len(scout.retriever) == 10

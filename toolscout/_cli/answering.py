@@ -118,7 +118,7 @@ def search(
             scout.fit_options = replace(scout.fit_options, threshold=fit_threshold)
         with tenants.asking(_tenant(scout.store, principal or "")):
             answer = scout.search(text, count, _allowed(scout, namespace, principal))
-        _check_need(answer, need_threshold)
+        _tell_need(answer, need_threshold)
         _print(scout, answer, format, budget, grouped)
     if not answer.hits:
         raise typer.Exit(NONE)
@@ -131,12 +131,11 @@ def _check_grouped(scout: Scout, grouped: bool) -> None:
         )
 
 
-def _check_need(answer: Answer, threshold: float | None) -> None:
+def _tell_need(answer: Answer, threshold: float | None) -> None:
     if threshold and answer.need is None:
-        raise typer.BadParameter(
-            "nothing can tell here whether a tool is needed: that takes an encoder (run: toolscout doctor) and a "
-            "retriever with vectors; leave it out otherwise",
-            param_hint="--need-threshold",
+        output.note(
+            "nothing can tell here whether a tool is needed, so --need-threshold had no effect: that takes an encoder "
+            "(run: toolscout doctor) and a retriever with vectors"
         )
 
 

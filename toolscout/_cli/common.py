@@ -130,7 +130,9 @@ def open_scout(
         return Scout.open(path, retriever or DEFAULT_RETRIEVER)
     from toolscout.evaluation.run import open_retriever
 
-    return Scout.open(path, open_retriever(retriever or DEFAULT_RETRIEVER, settings, parts)[0])
+    opened, _ = open_retriever(retriever or DEFAULT_RETRIEVER, settings, parts)
+    opened.remove(opened.ids())  # a part may have been saved with another catalogue
+    return Scout.open(path, opened)
 
 
 def rewriting(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sqlite3
 import threading
 from collections.abc import Iterator, Sequence
@@ -86,13 +87,17 @@ class Cache:
                 raise StoreError(f"{self.path} is a database of something else; name another file for completions")
             if version > FORMAT:
                 raise NewerStore(f"{self.path} was written by a newer toolscout; upgrade it, or name another file")
-            if not read_only and version < FORMAT:
+            if not read_only and version < FORMAT and not (version and self._locked()):
                 self._db.execute(
                     "CREATE TABLE IF NOT EXISTS completions (digest BLOB PRIMARY KEY, completions TEXT) WITHOUT ROWID"
                 )
                 self._db.execute(f"PRAGMA user_version = {FORMAT}")
             elif version == 0:
                 raise self._corrupt("it holds no completions")
+
+    def _locked(self) -> bool:
+        """Whether the file cannot be written: what it holds is read all the same."""
+        return not os.access(self.path, os.W_OK) or not os.access(Path(self.path).parent, os.W_OK)
 
     @contextmanager
     def _told(self) -> Iterator[None]:

@@ -215,7 +215,7 @@ class Endpoint:
                 if reply.wait is not None:
                     self._rest(reply.wait, why, status)
             if tries < self.options.retries:
-                time.sleep(self.options.backoff * 2**tries * random.uniform(0.5, 1.5))
+                time.sleep(min(_MOST, self.options.backoff * 2.0 ** min(tries, 60)) * random.uniform(0.5, 1.5))
             tries += 1
         counted = f" {tries} times" if tries > 1 else ""
         raise EndpointError(f"{self.url} {why}{counted}; {_advice(status)}", status)
@@ -227,8 +227,8 @@ class Endpoint:
             return post(f"{self.url}/chat/completions", payload, headers, self.options.timeout)
         except ssl.SSLCertVerificationError as error:
             raise EndpointError(
-                f"{self.url} cannot be trusted ({error.verify_message}); name the certificate that vouches for it in "
-                "SSL_CERT_FILE"
+                f"{self.url} cannot be trusted ({error.verify_message}); check its host, or name the certificate that "
+                "vouches for it in SSL_CERT_FILE"
             ) from None
         except OSError:  # some are ValueErrors too
             raise

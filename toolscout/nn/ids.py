@@ -282,8 +282,13 @@ class Numeric(_Maker):
         self._count()
 
     def _took(self, tokens: Id) -> bool:
-        known = all(token in self._digit_of for token in tokens[:-1])
-        return known and self._width <= len(tokens) - 1 <= max(self._width, _MOST_DIGITS)
+        if (
+            not all(token in self._digit_of for token in tokens[:-1])
+            or len(tokens) > max(self._width, _MOST_DIGITS) + 1
+        ):
+            return False
+        digits = self._read(tokens)
+        return bool(digits) and digits == f"{int(digits):0{self._width}}"  # else two would have one number
 
     def _settings(self) -> dict[str, Any]:
         return {"width": self._width}

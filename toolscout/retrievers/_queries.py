@@ -27,6 +27,8 @@ _LONGEST, _LONGEST_CHARS = 40, 400  # a query in words, and in characters
 _REPEATS = 3  # a query whose words come so often each, on average, is a model that does not come to an end
 _COPIED = 0.6
 _RUN = 3  # letters in a row that are compared
+# Words of one language share many runs: of those more must come from a text, and short queries have too few to tell.
+_COPIED_RUNS, _LEAST_RUNS = 2 / 3, 8
 
 _DESCRIBE = (
     "You search a catalogue of tools for a user. Write what each tool that the request needs does. "
@@ -54,7 +56,8 @@ _DENSE = (
 _GAPS = re.compile(rf"(?<=[{_DENSE}])[\W_]+(?=[{_DENSE}])")
 _PIECES = re.compile(rf"([{_DENSE}]+)|[^\W_{_DENSE}]+")
 _HUMPS = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
-_UNSEEN = ("Cf", "Mn", "Mc", "Me")  # categories: format characters, and marks such as accents
+# Accents that any letter may have, and variants of how it is drawn; marks of other scripts are part of their words.
+_ACCENTS = re.compile("[\u0300-\u036f\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\ufe00-\ufe0f\ufe20-\ufe2f]")
 _FENCE = re.compile(r"^```\w*\s*|```\s*$", re.M)
 _BULLET = re.compile(
     r"^(?:(?:[-*•–—>#]+|\(?\d{1,2}[.):]|\(?[a-hA-H][.)]|(?:tool|query|description|request|step)\s*\d{0,2}\s*:)\s*)+",
@@ -128,8 +131,8 @@ def _bare(text: str) -> str:
     """A text in plain letters: full-width ones and ligatures as usual ones, no accents, nothing invisible."""
     if text.isascii():
         return text
-    seen = (one for one in unicodedata.normalize("NFKD", text) if unicodedata.category(one) not in _UNSEEN)
-    return unicodedata.normalize("NFKC", "".join(seen))
+    plain = _ACCENTS.sub("", unicodedata.normalize("NFKD", text))
+    return unicodedata.normalize("NFKC", "".join(one for one in plain if unicodedata.category(one) != "Cf"))
 
 
 def described(tool: Searchable) -> str:
@@ -215,15 +218,15 @@ def _useless(line: str, words: Sequence[str]) -> bool:
 
 def _copies_of(shown: Sequence[str], request: str) -> Callable[[str], bool]:
     """Tells whether most of a query, by words or by runs of letters, comes from one text and not from the request."""
-    readings = (pieces_of, runs_of) if shown else ()
-    told = [(read, _names(read(request)), [_names(read(text)) for text in shown]) for read in readings]
+    readings = ((pieces_of, _COPIED, 1), (runs_of, _COPIED_RUNS, _LEAST_RUNS)) if shown else ()
+    told = [(*how, _names(how[0](request)), [_names(how[0](text)) for text in shown]) for how in readings]
 
     def copies(query: str) -> bool:
-        for read, known, texts in told:
+        for read, share, least, known, texts in told:
             pieces = read(query)
             new = [piece for piece in pieces if known.isdisjoint(piece)]
             most = max(sum(not text.isdisjoint(piece) for piece in new) for text in texts)
-            if 0 < _COPIED * len(pieces) <= most:
+            if len(pieces) >= least and most >= share * len(pieces):
                 return True
         return False
 
