@@ -102,3 +102,8 @@ def in_turn(*answers: Answer) -> Script:
 def message(**parts: Any) -> Answer:
     """An answer whose message has these parts."""
     return 200, {}, json.dumps({"choices": [{"message": parts, "finish_reason": "stop"}]}).encode()
+
+
+def echo(request: dict[str, Any], _: int) -> Answer:
+    """Says the last message in capitals."""
+    return chat(request["messages"][-1]["content"].upper())

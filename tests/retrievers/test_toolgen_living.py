@@ -132,6 +132,12 @@ def test_conversations_that_nobody_goes_through_are_refused(tmp_path: Path) -> N
         made("toolgen-agent", agent_epochs=0).fit([TrainingSet(scenes())], tmp_path / "none")
 
 
+def paths_of(scout: Scout) -> dict[str, tuple[int, ...]]:
+    """The ids of all tools, as tokens."""
+    retriever: Any = scout.retriever
+    return {tool_id: retriever.path(tool_id) for tool_id in retriever.ids()}
+
+
 @pytest.mark.parametrize("name", ["toolgen-hierarchical", "toolgen-numeric", "toolgen-semantic", "toolweaver"])
 def test_ids_stay_when_a_store_is_opened_again(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_documents, "Encoder", HashedWords)
@@ -145,22 +151,22 @@ def test_ids_stay_when_a_store_is_opened_again(name: str, tmp_path: Path, monkey
         scout.remove([later[1].id, later[4].id])
         for tool in later[6:]:
             scout.add([tool])
-        paths = dict(scout.retriever._paths)  # type: ignore[attr-defined]
+        paths = paths_of(scout)
         found = scout.search(request, 5).considered
     with Scout.open(tmp_path / "s.db", model) as scout:
-        assert scout.retriever._paths == paths  # type: ignore[attr-defined]
+        assert paths_of(scout) == paths
         assert scout.search(request, 5).considered == found
     with Scout(SqliteStore(tmp_path / "s.db"), Bm25()) as other:  # while the model is not open
         other.add([replace(later[0], description="feeds the lions of the zoo")], replace=True)
     with Scout.open(tmp_path / "s.db", model) as scout:
         scout.embed()
-        fresh = dict(scout.retriever._paths)  # type: ignore[attr-defined]
+        fresh = paths_of(scout)
         assert {key for key in paths if fresh[key] != paths[key]} <= {later[0].id}
     for damage in ("", "[]", "[1]", '[{"later/x": "y"}]', '[{"later/get_order_2": [Infinity]}]', "[" * 100_000):
         (kept,) = (tmp_path / "s.db.index" / "ids").iterdir()
         kept.write_text(damage)
         with Scout.open(tmp_path / "s.db", model) as scout:
-            assert len(scout.retriever._paths) == len(paths)  # type: ignore[attr-defined]
+            assert len(paths_of(scout)) == len(paths)
 
 
 def test_codes_of_tools_that_are_gone_are_free_when_a_store_is_opened(
@@ -175,5 +181,6 @@ def test_codes_of_tools_that_are_gone_are_free_when_a_store_is_opened(
         other.add(later[10:])
     with Scout.open(tmp_path / "s.db", model) as scout:
         scout.embed()
-        assert not scout.retriever._codes.keys() & {tool.id for tool in later[:10]}  # type: ignore[attr-defined]
+        retriever: Any = scout.retriever
+        assert not retriever._codes.keys() & {tool.id for tool in later[:10]}
         assert len(scout.retriever) == 10
