@@ -200,7 +200,7 @@ def _check(runs: Sequence[_Run], settings: Sequence[str], parts: Sequence[str], 
             if one.retriever == name and drop_seen:
                 overlap.without(one.dataset, one.split, overlap.seen_ids(one.dataset, one.split, seen))
             elif one.retriever == name:
-                overlap.refuse_seen(one.dataset, one.split, seen)
+                overlap.refuse_seen(one.dataset, one.split, seen, droppable=True)
 
 
 def _evaluated(

@@ -352,8 +352,8 @@ class Scout:
             batch = self.store.vectors_after(fingerprint, self._cursor)
             if not batch.digests:
                 break
-            self._cursor = batch.cursor
             self.retriever.arrived(dict(zip(batch.digests, batch.vectors, strict=True)))
+            self._cursor = batch.cursor  # behind it: what a model had no id for is tried again
 
     def _embed_in_background(self) -> None:
         self.wait()

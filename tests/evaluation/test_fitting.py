@@ -109,6 +109,7 @@ def test_parts_are_names_or_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ("dense", ["bm25"], [], "dense has no parts"),
         ("dense", [], ["speed=9"], "'speed=9' is no option of dense; give key=value with one of: .*epochs=6"),
         ("dense", [], ["epochs"], "is no option of dense"),
+        ("dense", [], ["rate=inf"], "'rate=inf': the value must be a finite number"),
         ("dense", [], ["epochs=many"], "must be of type int"),
         ("dense", [], ["loss=hinge"], "must be one of sigmoid, softmax"),
         ("dense", [], ["rate=-1"], "rate and scale must be above 0"),

@@ -54,6 +54,8 @@ def test_selecting_on_a_split_counts_as_seeing_it() -> None:
     data = halves()
     seen = TrainedOn.of([TrainingSet(data, train="train", dev="test")])
     with pytest.raises(Leak, match=r"made-up test \(selected on\); evaluate on another split, or.*--drop-seen"):
+        overlap.refuse_seen(data, "test", seen, droppable=True)
+    with pytest.raises(Leak, match=r"made-up test \(selected on\); evaluate on another split$"):
         overlap.refuse_seen(data, "test", seen)
     overlap.refuse_seen(data, "test", TrainedOn.of([TrainingSet(data, dev="")]))
     overlap.refuse_seen(data, "test", TrainedOn())

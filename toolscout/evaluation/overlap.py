@@ -23,8 +23,11 @@ def seen_ids(dataset: Dataset, split: str, seen: TrainedOn) -> list[str]:
     return [request_id for request_id, text in asked if request_digest(text) in known] if known else []
 
 
-def refuse_seen(dataset: Dataset, split: str, seen: TrainedOn) -> None:
-    """Refuse a split that shares requests with what a model has seen, and say with what."""
+def refuse_seen(dataset: Dataset, split: str, seen: TrainedOn, droppable: bool = False) -> None:
+    """Refuse a split that shares requests with what a model has seen, and say with what.
+
+    `droppable`: the caller can leave such requests out where it is asked to.
+    """
     shared = seen_ids(dataset, split, seen)
     if not shared:
         return
@@ -35,9 +38,10 @@ def refuse_seen(dataset: Dataset, split: str, seen: TrainedOn) -> None:
         if digests & one.requests
     ]
     total = len(dataset.split(split)) + len(dataset.goldless(split))
+    drop = ", or leave those requests out with --drop-seen (drop_seen=True)" if droppable else ""
     raise Leak(
         f"{dataset.name} {split} shares {len(shared):,} of its {total:,} requests with what the model has seen: "
-        f"{', '.join(where)}; evaluate on another split, or leave those requests out with --drop-seen (drop_seen=True)"
+        f"{', '.join(where)}; evaluate on another split{drop}"
     )
 
 

@@ -137,7 +137,7 @@ def evaluate(
     seen = (seen or TrainedOn()) | overlap.encoder_history(encoder)
     digest, dropped = dataset.digest(split), overlap.seen_ids(dataset, split, seen)
     if not drop_seen:
-        overlap.refuse_seen(dataset, split, seen)
+        overlap.refuse_seen(dataset, split, seen, droppable=True)
     dataset = overlap.without(dataset, split, dropped)
     new_tools, depth = overlap.new_tools(dataset, split, seen), depth_of(names)
     costs = getattr(retriever, "take_costs", dict)

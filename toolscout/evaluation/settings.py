@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, fields
@@ -39,6 +40,11 @@ def _parsed(text: str, kind: Any, setting: str) -> Any:
             return tuple(get_args(kind)[0](one) for one in text.split(",") if one.strip())
         raise BadModel(f"{setting!r:.80}: the value must be numbers with commas between them")
     elif kind in (int, float, str):
+        value = None
         with suppress(ValueError):
-            return kind(text)
+            value = kind(text)
+        if kind is float and value is not None and not math.isfinite(value):
+            raise BadModel(f"{setting!r:.80}: the value must be a finite number")
+        if value is not None:
+            return value
     raise BadModel(f"{setting!r:.80}: the value must be of type {getattr(kind, '__name__', kind)}")
