@@ -120,17 +120,18 @@ class Batched(Dense):
 
     def hold(self, tools: Sequence[Tool], vectors: Floats) -> None:
         """Take all tools there are, a row each."""
-        self._held, self._rows_held = [tool.id for tool in tools], vectors
+        from torch import from_numpy
+
+        self._held, self._rows_held = [tool.id for tool in tools], from_numpy(vectors).to(device_name() or "cpu")
 
     def rank(self, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[Pairs]:
         """The nearest k of each request."""
         found: list[Pairs] = []
         for start in range(0, len(requests), _AT_ONCE):
-            scores = request_vectors(requests[start : start + _AT_ONCE], device_name()) @ self._rows_held.T
-            few = np.argpartition(-scores, min(k, scores.shape[1] - 1), axis=1)[:, :k]
-            for row, places in zip(scores, few, strict=True):
-                order = places[np.argsort(-row[places])]
-                found.append([(self._held[place], float(row[place])) for place in order])
+            asked = self._rows_held.new_tensor(request_vectors(requests[start : start + _AT_ONCE], device_name()))
+            best = (asked @ self._rows_held.T).topk(min(k, len(self._held)))
+            for places, scores in zip(best.indices.tolist(), best.values.tolist(), strict=True):
+                found.append(list(zip([self._held[place] for place in places], scores, strict=True)))
         return found
 
 
@@ -247,12 +248,8 @@ def measure(plan: Plan, held: Held, method: str, count: int, seed: int) -> dict[
 
 
 def _trained(plan: Plan, held: Held, count: int, seed: int) -> dict[str, Any]:
-    used = sets(plan, held, count, seed)
-    return {"real": len(used[0].dataset.split(used[0].train)), "written": _size(used[1]) if count else 0}
-
-
-def _size(one: TrainingSet) -> int:
-    return len(one.dataset.split(one.train))
+    used = [len(one.dataset.split(one.train)) for one in sets(plan, held, count, seed)]
+    return {"real": used[0], "written": used[1] if count else 0}
 
 
 def _evaluated(
