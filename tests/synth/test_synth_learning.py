@@ -113,6 +113,14 @@ def test_tools_that_only_written_requests_need_stay_new(tmp_path: Path) -> None:
     assert TrainedOn.load(tmp_path / "model") == seen
 
 
+def test_what_the_writer_knows_by_heart_is_no_new_request() -> None:
+    learned = "find me a bed in Faro"
+    seen = TrainedOn.of([TrainingSet(asked(), "unseen_tool.train", "")])
+    made = synthesise(Source("shop", TOOLS), Writer(writer(lambda _: learned, numbered=False), seen=seen), ALONE)
+    assert not made.requests
+    assert made.dropped["duplicate"] == made.usage["llm_calls"]
+
+
 def test_selecting_on_what_the_writer_learned_from_is_refused(tmp_path: Path) -> None:
     source = Source("shop", TOOLS)
     all_seen = TrainedOn.of([TrainingSet(asked(), "unseen_tool.dev", "")])

@@ -244,7 +244,8 @@ class TrainedOn:
             roles: list[tuple[Role, str]] = [("train", one.train), ("dev", one.dev)]
             splits = [SeenSplit(data.name, data.digest(s), s, role, data.request_digests(s)) for role, s in roles if s]
             asked, written = (data.gold_tools(one.train, written=by) for by in (False, True))
-            digests = {tool.id: tool.digest() for tool in data.tools if tool.id in asked | written}
+            needed = asked | written
+            digests = {tool.id: tool.digest() for tool in data.tools if tool.id in needed}
             tools = frozenset(digests.values())
             seen |= cls(tuple(splits), tools, tools - {digests[tool_id] for tool_id in asked}) | one.history
         return seen
@@ -270,8 +271,7 @@ class TrainedOn:
     def save(self, folder: Path) -> None:
         """Write trained_on.json into a model folder."""
         splits = [asdict(split) | {"requests": sorted(split.requests)} for split in self.splits]
-        record = {"splits": splits, "tools": sorted(self.tools)}
-        record |= {"written": sorted(self.written)} if self.written else {}
+        record = {"splits": splits, "tools": sorted(self.tools), "written": sorted(self.written)}
         (folder / TRAINED_ON_FILE).write_text(json.dumps(record) + "\n")
 
 

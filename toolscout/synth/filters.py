@@ -40,14 +40,14 @@ def cleaned(text: str) -> str:
 class Filter:
     """Judges requests one after the other; of those that are alike the first is kept."""
 
-    def __init__(self, tools: Sequence[Tool], known: Iterable[str] = ()) -> None:
-        """Over a catalogue; `known` are requests that must not be written again."""
+    def __init__(self, tools: Sequence[Tool], known: Iterable[str] = (), seen: Iterable[str] = ()) -> None:
+        """Over a catalogue; `known` are requests that must not be written again, `seen` digests of more of them."""
         self._tools = {tool.id: tool for tool in tools}
         spelled = Counter(word for tool in tools for word in set(_WORD.findall(tool.description)) if word.islower())
         self._ordinary = {word for word, count in spelled.items() if count > 1 or len(tools) < _ROWS}
         self._names: dict[str, list[str]] = {}
         self._documents: dict[str, str] = {}
-        self._digests = {request_digest(text) for text in known}
+        self._digests = {request_digest(text) for text in known}.union(seen)
         self._grams: dict[str, list[frozenset[str]]] = {}
 
     def problem(self, text: str, tool_ids: Sequence[str], whole: bool = True) -> str:

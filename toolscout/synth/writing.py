@@ -102,7 +102,8 @@ def synthesise(
     anchors = source.anchors(wanted)
     plan = _Plan(source, writer, options, vectors, anchors)
     texts = _Texts(writer, options, source, partial, plan.identity(source, writer))
-    judge = Filter(source.tools, [text for text, _ in source.requests()])
+    learned = (digest for one in writer.seen.splits for digest in one.requests)  # some are known by heart
+    judge = Filter(source.tools, [text for text, _ in source.requests()], learned)
     round_trip = retriever if options.filtered and options.round_trip else None
     kept: dict[tuple[str, int], Request] = {}
     problems: list[str] = []
