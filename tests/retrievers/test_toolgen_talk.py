@@ -14,11 +14,21 @@ from tests.retrievers import generators
 from tests.retrievers.generators import STRANGE, made, opened
 from tests.retrievers.scenes import scenes
 from tests.toys import HashedWords
+from toolscout.answer import Allowed
 from toolscout.conversations import FINISH, Script, conversation
 from toolscout.dataset import request_digest
+from toolscout.retrievers import _generative_talk
 from toolscout.retrievers._generative_fit import Lessons, Plan, _hold, _material
-from toolscout.retrievers._generative_talk import called_tools, lessons, prompt, read_conversations, seen_in
+from toolscout.retrievers._generative_talk import (
+    called_tools,
+    chance_to_carry_on,
+    lessons,
+    prompt,
+    read_conversations,
+    seen_in,
+)
 from toolscout.retrievers._negatives import read_negatives
+from toolscout.retrievers._reading import chance
 from toolscout.retrievers._requests import Encoding
 from toolscout.retrievers.base import TrainedOn, TrainingSet
 
@@ -76,6 +86,46 @@ def test_the_model_says_whether_to_act_and_similarity_helps_to_say_how() -> None
     found = retriever.pick([asked(called), asked(answered), script.before_action()])
     assert found[:2] == [nearest.tool_id, FINISH]
     assert found[2] in (nearest.tool_id, FINISH)
+
+
+def test_an_agent_carries_on_while_a_tool_that_it_has_not_called_is_likely(monkeypatch: pytest.MonkeyPatch) -> None:
+    retriever = opened("toolgen-agent")
+    request = generators.trajectories()[0].messages[0].content
+    (first, sure), (second, less), *_ = [(i, chance(score)) for i, score in retriever.rank([request], 5)[0]]
+    assert 1 > sure > less > 0
+    script = Script(request)
+    script.act(first)
+    script.observe("done")
+    turns = script.before_action()
+    monkeypatch.setattr(_generative_talk, "_actions", lambda _, prompts, *more: [FINISH] * len(prompts))
+
+    def picked(least: float, *talks: Any, **more: Any) -> list[str | None]:
+        retriever.options = replace(retriever.options, carry_on=least)
+        return retriever.pick(talks, **more)
+
+    assert picked(0.0, turns) == picked(1.0, turns) == picked(less * 1.01, turns) == [FINISH]
+    assert picked(less * 0.99, turns, asked(request)) == [second, FINISH]  # who has called nothing needs nothing
+    assert picked(less * 0.99, turns, turns, without=[{second}, ()]) == [FINISH, second]
+    assert picked(less * 0.99, turns, allowed=Allowed.of(ids=set(IDS) - {second})) == [FINISH]
+
+
+def test_the_chance_to_carry_on_is_where_what_is_likelier_is_most_like_the_gold() -> None:
+    retriever = made("toolgen", trajectories="trajectories.jsonl")
+    data = TrainingSet(DATA)
+
+    def ranked(requests: list[str], k: int, among: Allowed) -> list[list[tuple[str, float]]]:
+        gold = dict(zip((text for _, text in DATA.split("dev").requests), DATA.split("dev").gold, strict=True))
+        others = [[i for i in IDS if i not in gold[text]][:2] for text in requests]
+        return [
+            [*((i, 0.12**0.125) for i in gold[text]), *((i, 0.06**0.125) for i in few)]
+            for text, few in zip(requests, others, strict=True)
+        ]
+
+    retriever.rank = ranked
+    assert chance_to_carry_on(retriever, [data]) == 0.1
+    assert chance_to_carry_on(retriever, [replace(data, dev="")]) == 0.0
+    retriever.options = replace(retriever.options, carry_on=1.0)
+    assert chance_to_carry_on(retriever, [data]) == 1.0
 
 
 def lessons_of(name: str, folder: Path, **changed: Any) -> tuple[Any, Lessons]:

@@ -30,7 +30,7 @@ from toolscout.retrievers._atomic import Aware
 from toolscout.retrievers._documents import Documents
 from toolscout.retrievers._names import EXACT_BONUS
 from toolscout.retrievers._nearness import Order, choose, near
-from toolscout.retrievers._reading import Ahead, OneOf, Views, included
+from toolscout.retrievers._reading import Ahead, OneOf, Views, flattened, included
 from toolscout.retrievers.base import (
     Floats,
     Pairs,
@@ -55,7 +55,6 @@ _SPECIALS_FILE = "specials.npy"
 NO_TOOL = "\0no tool"
 STOP = "\0finish"
 SPECIALS = (NO_TOOL, STOP)
-_FLATTENED = 8.0  # a probability's root that is a score
 _READINGS_KEPT = 4
 _COMMAND = "toolscout train DATA --retriever {} --out FOLDER"
 _SETS = 8  # sets that are followed at once
@@ -303,7 +302,7 @@ class Generative(Documents):
         rankings = [[(key, score) for key, score in ranking if key not in SPECIALS] for ranking in found]
         if self.options.ranks_by_sets:
             rankings = [included(ranking, few, allowed) for ranking, few in zip(rankings, written, strict=True)]
-        return [[(key, float(np.exp(score / _FLATTENED))) for key, score in ranking[:k]] for ranking in rankings]
+        return [[(key, flattened(score)) for key, score in ranking[:k]] for ranking in rankings]
 
     def _written(self, reading: Reading) -> list[list[tuple[tuple[str, ...], float]]]:
         """Sets of tools, the likeliest first; whether any is needed is not asked here (see `need`)."""
@@ -328,7 +327,7 @@ class Generative(Documents):
         for request, few in zip(requests, written, strict=True):
             chance = dict(included([], few, allowed))
             tools = sorted(chance.keys() & set(few[0][0] if few else ()), key=lambda one: (-chance[one], one))
-            pairs = [(tool_id, float(np.exp(chance[tool_id] / _FLATTENED))) for tool_id in tools]
+            pairs = [(tool_id, flattened(chance[tool_id])) for tool_id in tools]
             hits.append(hits_of(self, request, self._named_first(request, pairs, len(self), allowed)))
         return hits
 

@@ -20,7 +20,7 @@ from toolscout.conversations import Conversation
 from toolscout.errors import BadDataset, BadModel, MissingExtra
 from toolscout.nn.adapters import ADAPTER_FILE
 from toolscout.prompts import Prompt
-from toolscout.retrievers._generative_talk import called_tools, lessons, read_conversations, seen_in
+from toolscout.retrievers._generative_talk import called_tools, chance_to_carry_on, lessons, read_conversations, seen_in
 from toolscout.retrievers._negatives import DEV, TRAIN, read_negatives, seen_with
 from toolscout.retrievers._requests import Encoding
 from toolscout.retrievers.base import FitProgress, FitReport, Floats, TrainedOn, TrainingSet, read_model
@@ -116,6 +116,7 @@ def fit(retriever: Generative, data: Sequence[TrainingSet], folder: Path, progre
     retriever.restate(plan, learned.state)
     _use(retriever, network)
     retriever.choose(data)
+    retriever.options = replace(retriever.options, carry_on=chance_to_carry_on(retriever, data))
     retriever._platt = _calibrated(retriever, data, material.prompts) if no_tool else (1.0, 0.0)
     dev, notes = _dev_scores(retriever, data, None), _notes(retriever, options)
     report = FitReport(time.perf_counter() - started, learned.device, learned.parameters, dev, notes)

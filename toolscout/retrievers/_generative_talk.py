@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from toolscout.answer import Allowed
 from toolscout.conversations import ACTION, FINISH, Conversation, Spent, Talks, conversation, read_sharegpt, request_of
@@ -15,7 +17,8 @@ from toolscout.errors import BadDataset
 from toolscout.nn.decoding import odds_against
 from toolscout.nn.prompting import Spoken, contents
 from toolscout.retrievers._generative import SPECIALS, STOP
-from toolscout.retrievers.base import SeenSplit, TrainedOn
+from toolscout.retrievers._reading import chance
+from toolscout.retrievers.base import Pairs, SeenSplit, TrainedOn, TrainingSet
 from toolscout.tool import Tool
 from toolscout.trajectories import read_trajectories
 
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 
 MOST_TOKENS = 1536
 _SHAREGPT = "sharegpt"
+_CHANCES = (0.5, 0.3, 0.2, 0.15, 0.1, 0.07, 0.05, 0.03, 0.02)
+_LIKELY, _JUDGED = 10, 500  # tools that are looked at of a request, requests of a dev split
 _PICKED = 64  # conversations that are read together: a GPU keeps all that it read of them
 
 
@@ -80,7 +85,8 @@ def picked(retriever: Generative, conversations: Talks, allowed: Allowed | None,
         requests = [request_of(conversations[at]) for at in few]
         spent = [without[at] if without else () for at in few]
         actions = _actions(retriever, [prompts[at] for at in few], requests, allowed, spent)
-        for at, action in zip(few, actions, strict=True):
+        called = [{turn.action for turn in conversations[at]} - {""} for at in few]
+        for at, action in zip(few, _carried_on(retriever, actions, requests, allowed, called, spent), strict=True):
             found[at] = action
     return found
 
@@ -91,7 +97,7 @@ def _actions(
     requests: Sequence[str],
     allowed: Allowed | None,
     without: Spent,
-) -> list[str | None]:
+) -> list[str]:
     """Whether to act is what the model alone finds likelier; which tool it is, is found as search finds it.
 
     All tools together stand against Finish: where many would do, none of them alone is likely.
@@ -105,6 +111,51 @@ def _actions(
     tools = retriever._rank(reading, requests, k, allowed) if acts.any() else [[] for _ in prompts]
     left = [[i for i, _ in pairs if i not in spent] for pairs, spent in zip(tools, without, strict=True)]
     return [ids[0] if act and ids else FINISH for act, ids in zip(acts, left, strict=True)]
+
+
+def _carried_on(
+    retriever: Generative,
+    actions: Sequence[str],
+    requests: Sequence[str],
+    allowed: Allowed | None,
+    called: Sequence[Collection[str]],
+    without: Spent,
+) -> list[str]:
+    """The actions; in place of Finish the likeliest tool that was not called, if the request is likely to need it.
+
+    Conversations that were learned are short: a model ends when most of what a longer request needs is still to do. Who
+    has called nothing needs nothing.
+    """
+    found, least = list(actions), retriever.options.carry_on
+    ends = [at for at, action in enumerate(actions) if action == FINISH and called[at]] if 0 < least < 1 else []
+    if ends:
+        k = 1 + max(len({*called[at], *without[at]}) for at in ends)
+        for at, pairs in zip(ends, retriever.rank([requests[at] for at in ends], k, allowed), strict=True):
+            due = [i for i, score in pairs if chance(score) >= least and i not in called[at] and i not in without[at]]
+            found[at] = due[0] if due else FINISH
+    return found
+
+
+def chance_to_carry_on(retriever: Generative, data: Sequence[TrainingSet]) -> float:
+    """The least chance of a tool that is needed: by which what is likelier is most like the gold of dev (mean F1)."""
+    dev = [one for one in data if one.dev]
+    if retriever.options.carry_on or not retriever.options.trajectories or not dev:
+        return float(retriever.options.carry_on)
+    likenesses = []
+    for one in dev:
+        split = one.dataset.split(one.dev)
+        few = slice(None, None, max(1, len(split) // _JUDGED))
+        among = Allowed.of(ids=(tool.id for tool in one.dataset.tools))
+        ranked = retriever.rank([text for _, text in split.requests[few]], _LIKELY, among)
+        pairs = [[(i, chance(score)) for i, score in own] for own in ranked]
+        likenesses.append([_likeness(pairs, split.gold[few], least) for least in _CHANCES])
+    return _CHANCES[int(np.argmax(np.mean(likenesses, 0)))]
+
+
+def _likeness(ranked: Sequence[Pairs], golds: Sequence[Sequence[str]], least: float) -> float:
+    likely = [{i for i, sure in pairs if sure >= least} for pairs in ranked]
+    shared = [2 * len(own & set(gold)) / (len(own) + len(gold)) for own, gold in zip(likely, golds, strict=True)]
+    return float(np.mean(shared))
 
 
 def lessons(retriever: Generative, plan: Plan, talks: Iterable[Conversation], path: str) -> list[Lesson]:

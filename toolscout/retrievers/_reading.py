@@ -15,6 +15,17 @@ from toolscout.retrievers.base import Floats, Pairs
 
 _CALLERS_KEPT = 64
 _UNWRITTEN = 1e-4  # what a tool's own probability counts beside that of the sets it is in
+_ROOT = 8.0  # probabilities themselves are too peaked to be added to anything
+
+
+def flattened(log_chance: float) -> float:
+    """The score of a tool: its probability's root."""
+    return float(np.exp(log_chance / _ROOT))
+
+
+def chance(score: float) -> float:
+    """The probability that a score was made of; that of a tool which the request names is 1."""
+    return float(min(1.0, score**_ROOT))
 
 
 @dataclass(frozen=True, slots=True)

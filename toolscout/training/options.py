@@ -155,7 +155,9 @@ class GenerativeOptions:
     are gone through for each lesson, on which the model has to go on as its base does. `request_tokens`: what is longer
     is cut. `chunk`: tokens in memory at once, 0 picks it by device. `similarity` is what the encoder's cosine of
     request and document counts beside what the language model says, and `new_bonus` is added for tools that no training
-    request needed; both are chosen on dev.
+    request needed; both are chosen on dev. `carry_on`: having called a tool, an agent does not finish while one that it
+    has not called has this chance or more of being needed for the request; 0 is chosen on dev where there are
+    trajectories, 1 lets the model finish when it says so.
     """
 
     base: str = ""
@@ -180,6 +182,7 @@ class GenerativeOptions:
     patience: int = 0
     similarity: float = 0.0
     new_bonus: float = 0.0
+    carry_on: float = 0.0
     seed: int = 0
     device: str = "auto"
 
@@ -197,8 +200,11 @@ class GenerativeOptions:
             raise BadModel(f"batch and request_tokens must be at least 1, rate and pace above 0, got {self}")
         if self.sets and self.trajectories:
             raise BadModel("a model writes sets or goes through trajectories, not both: they end alike; leave one out")
-        if not (all(0 <= one <= 1 for one in (self.mix, self.instruct_mix, self.rehearse)) and 0 <= self.absent < 1):
-            raise BadModel(f"mix, instruct_mix and rehearse must be from 0 to 1, absent from 0 to below 1, got {self}")
+        shares = (self.mix, self.instruct_mix, self.rehearse, self.carry_on)
+        if not (all(0 <= one <= 1 for one in shares) and 0 <= self.absent < 1):
+            raise BadModel(
+                f"mix, instruct_mix, rehearse and carry_on must be from 0 to 1, absent from 0 to below 1, got {self}"
+            )
 
     @property
     def ranks_by_sets(self) -> bool:
