@@ -353,7 +353,8 @@ def test_what_cannot_be_trained_with_says_so(tmp_path: Path) -> None:
         ({"new_bonus": float("inf")}, "new_bonus a finite number"),
         ({"rank": -1}, "0 or more"),
         ({"absent": 1.0}, "absent"),
-        ({"rehearse": 1.1}, "rehearse must be from 0 to 1"),
+        ({"rehearse": 1.1}, "rehearse and carry_on must be from 0 to 1"),
+        ({"carry_on": -0.1}, "rehearse and carry_on must be from 0 to 1"),
     ):
         with pytest.raises(BadModel, match=message):
             ToolgenOptions(**options)
