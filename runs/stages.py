@@ -8,8 +8,8 @@ After each stage: from document to id (the first tool under the constraint, over
 what the requests of dev find, what the model writes without the constraint, and how well it foretells the prompts of
 the split test of no_tool, a text that it never learned from. The base model stands beside them. `mixed` variants go
 through general texts on the way (instruct_mix 0.5); --trajectories adds the stage of the agent, which only `rehearsed`
-goes through with the requests of the stage before (without it that variant is `full`, and left out). --glue is a task
-of your own, lines of {"text", "label"}: the label that the model takes for the likeliest behind the text. Needs
+variants go through with the requests of the stage before (without it they are `full` ones, and left out). --glue is a
+task of your own, lines of {"text", "label"}: the label that the model takes for the likeliest behind the text. Needs
 $TOOLSCOUT_DATA. Rows that are in the file are not made again, and a training that was interrupted goes on.
 """
 
@@ -57,8 +57,9 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "without-retrieve": {"epochs": 0},
     "without-retrieve-mixed": {"epochs": 0, "instruct_mix": 0.5},
     "rehearsed": {"rehearse": 1.0},
+    "rehearsed-mixed": {"rehearse": 1.0, "instruct_mix": 0.5},
 }
-DEFAULT = "full,full-mixed,without-memorise,without-retrieve,rehearsed"
+DEFAULT = "full,full-mixed,without-memorise,without-retrieve,rehearsed,rehearsed-mixed"
 BASE = "base"
 RIGHT, OTHER, INVENTED, WORDS, NOTHING = "right", "other", "invented", "words", "nothing"
 KINDS = (RIGHT, OTHER, INVENTED, WORDS, NOTHING)
