@@ -8,7 +8,7 @@ it are matched with different ones, as near to their meaning as possible.
 from __future__ import annotations
 
 import zipfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -128,15 +128,15 @@ class Quantizer:
         )
         return total
 
-    def assign(self, vectors: Floats, taken: Collection[Code] = ()) -> list[Code]:
-        """A sequence for each vector, all different and none among those taken.
+    def assign(self, vectors: Floats, taken: Collection[Code] | Ints = ()) -> list[Code]:
+        """A sequence for each vector, all different and none among those taken (as an array: each of them once).
 
         A tool gets the nearest codes level by level. Where a prefix has no room for all that are nearest to it, the
         nearest stay and the others go to their next nearest. BadModel where there are fewer free sequences than tools.
         """
         if not len(vectors):
             return []
-        numbers = self._numbers(set(taken))
+        numbers = taken if isinstance(taken, np.ndarray) else self._numbers(set(taken))
         left = self.encode(vectors)
         _check_room(self.levels, self.codes, len(left) + len(numbers))
         found = np.zeros((len(left), self.levels), dtype=np.int64)
@@ -144,8 +144,8 @@ class Quantizer:
         for level, book in enumerate(self.codebooks):
             below = self.codes ** (self.levels - level - 1)
             deeper: list[tuple[Ints, Ints]] = []
-            for rows, held in groups:
-                chosen = _chosen(left[rows], book, below - np.bincount(held[:, level], minlength=self.codes))
+            for (rows, held), far in zip(groups, _far(left, book, [rows for rows, _ in groups]), strict=True):
+                chosen = _chosen(left[rows], book, below - np.bincount(held[:, level], minlength=self.codes), far)
                 found[rows, level] = chosen
                 deeper += [(rows[chosen == code], held[held[:, level] == code]) for code in np.unique(chosen)]
             left = left - book[found[:, level]]
@@ -207,17 +207,32 @@ def _nearest(left: Floats, book: Floats) -> Ints:
     return found
 
 
-def _chosen(left: Floats, book: Floats, room: Ints) -> Ints:
+def _far(left: Floats, book: Floats, groups: Sequence[Ints]) -> Iterator[Floats | None]:
+    """The distances of each group's rows to all codes, of many small groups by one product; None of a large group."""
+    batch: list[Ints] = []
+    for number, rows in enumerate(groups):
+        batch.append(rows)
+        more = len(groups[number + 1]) if number + 1 < len(groups) else _CHUNK
+        if sum(map(len, batch)) + more > _CHUNK:
+            sizes = np.cumsum([len(one) for one in batch])
+            if sizes[-1] > _CHUNK:
+                yield None
+            else:
+                yield from np.split(distances(left[np.concatenate(batch)], book), sizes[:-1])
+            batch = []
+
+
+def _chosen(left: Floats, book: Floats, room: Ints, far: Floats | None) -> Ints:
     """The code of each row at one level under one prefix; `room`: how many rows each code can take."""
     if room.max() == 1:
         free = np.flatnonzero(room)
-        costs = distances(left, book[free]).astype(np.float64)
+        costs = (distances(left, book[free]) if far is None else far[:, free]).astype(np.float64)
         few = len(left) <= _EXACT
         return free[one_each(costs) if few else with_room(costs, room[free])]
-    chosen = _nearest(left, book)
+    chosen = _nearest(left, book) if far is None else far.argmin(axis=1)
     if (np.bincount(chosen, minlength=len(room)) <= room).all():
         return chosen
-    return with_room(distances(left, book), room)
+    return with_room(distances(left, book) if far is None else far, room)
 
 
 def _check_room(levels: int, codes: int, tools: int) -> None:

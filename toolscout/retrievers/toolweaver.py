@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from toolscout.errors import BadModel, MissingExtra
-from toolscout.nn.quantizer import Code, CodeOptions, Quantizer
+from toolscout.nn.quantizer import Code, CodeOptions, Ints, Quantizer
 from toolscout.retrievers._atomic import name_rows
 from toolscout.retrievers._documents import EncoderOptions
 from toolscout.retrievers._generative import SPECIALS, Generative
@@ -60,6 +60,7 @@ class Toolweaver(Generative):
         super().__init__(options or ToolweaverOptions(), encoder)
         self._quantizer: Quantizer | None = None
         self._codes: dict[str, Code] = {}
+        self._taken: Ints | None = None  # the codes as numbers, where none went since
         self._woven: set[str] = set()
         self._uses: list[tuple[str, str, int]] = []
         self._health: dict[str, Any] = {}
@@ -93,7 +94,7 @@ class Toolweaver(Generative):
         learned = learn(np.stack(list(tools.values())), uses, self.options, self.options.device)
         self._quantizer = learned.quantizer
         self._quantizer.encoder = self._fingerprint()
-        self._codes = dict(zip(ids, learned.codes, strict=True))
+        self._codes, self._taken = dict(zip(ids, learned.codes, strict=True)), None
         self._woven = set(ids)
         self._health = learned.health.as_dict()
         pairs = Counter(pair for few in gold for pair in combinations(sorted(set(few)), 2))
@@ -152,13 +153,18 @@ class Toolweaver(Generative):
         new = [tool_id for tool_id in tools if tool_id not in self._codes]
         if new:
             vectors = np.stack([tools[tool_id] for tool_id in new]).astype(np.float32)
-            self._codes.update(zip(new, self._quantizer.assign(vectors, set(self._codes.values())), strict=True))
+            if self._taken is None:
+                self._taken = np.array(sorted(set(self._codes.values())), np.int64).reshape(-1, self._quantizer.levels)
+            found = self._quantizer.assign(vectors, self._taken)
+            self._codes.update(zip(new, found, strict=True))
+            self._taken = np.concatenate([self._taken, np.array(found, np.int64)])
         return {tool_id: self._tokens(self._codes[tool_id]) for tool_id in tools}
 
     def _forget(self, tool_id: str, tokens: tuple[int, ...]) -> None:
         """A code that came later is free again; one that was trained waits for its tool."""
         if tool_id not in self._woven:
             self._codes.pop(tool_id, None)
+            self._taken = None
 
     @property
     def ids_version(self) -> int:
@@ -179,6 +185,7 @@ class Toolweaver(Generative):
             if fits and tool_id not in self._codes and code not in taken:
                 self._codes[tool_id] = code
                 taken.add(code)
+        self._taken = None
 
     def _save_ids(self, folder: Path) -> None:
         assert self._quantizer is not None
