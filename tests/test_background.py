@@ -150,6 +150,34 @@ def test_only_so_many_callers_are_remembered(store: SqliteStore, monkeypatch: py
     assert dense.compared == 4
 
 
+def test_a_frequent_caller_is_remembered_however_many_others_ask(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(background, "_CALLERS_KEPT", 3)
+    dense = Watched(encoder=HashedWords())
+    dense.add(catalogue(70))
+    levels, frequent = Background(store, dense), Allowed.of(["space0"])
+    first = levels.level(frequent, 10)
+    for number in range(12):
+        other = Allowed.of([f"space{number % 7}"], [f"nowhere/{number}"])
+        assert levels.level(other, 10) == Background(store, dense).level(other, 10)
+        assert levels.level(frequent, 10) == first
+    assert dense.compared == 1 + 12 * 2
+    dense.add(catalogue(140)[70:])
+    assert levels.level(frequent, 20) == Background(store, dense).level(frequent, 20)
+    assert dense.compared == 1 + 12 * 2 + 2
+
+
+def test_hundreds_of_callers_in_turn_are_compared_once(store: SqliteStore) -> None:
+    dense = Watched(encoder=HashedWords())
+    dense.add(catalogue(7))
+    levels = Background(store, dense)
+    callers = [Allowed.of(["space0"], [f"nowhere/{number}"]) for number in range(300)]
+    first = [levels.level(caller, 1) for caller in callers]
+    assert [levels.level(caller, 1) for caller in callers] == first
+    assert dense.compared == len(callers)
+
+
 def test_many_tools_are_compared_with_fewer_requests(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background, "_ALL_UP_TO", 50)
     dense = Dense(encoder=HashedWords())

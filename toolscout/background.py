@@ -18,6 +18,7 @@ import numpy as np
 from toolscout.answer import Allowed
 from toolscout.errors import MissingEncoder
 from toolscout.feedback import request_vectors
+from toolscout.retrievers._recent import Recent, bytes_of
 from toolscout.retrievers.base import Floats, Gauged, Retriever, TextEncoder
 from toolscout.stores.base import Store
 
@@ -26,7 +27,8 @@ FILE = "background.npz"
 QUANTILE = 0.1
 # The level moves slowly: it is found again when more than this share of what the caller sees has come or gone.
 _SLACK = 0.05
-_CALLERS_KEPT = 64
+# A level is one number, but a caller may be known by a large set of ids.
+_CALLERS_KEPT, _CALLERS_BYTES = 4_096, 256 << 20
 # Beyond so many tools fewer requests are compared, down to a fifth of them.
 _ALL_UP_TO, _MOST_SKIPPED = 25_000, 5
 
@@ -44,7 +46,7 @@ class Background:
         self._store = store
         self._retriever = retriever if isinstance(retriever, Gauged) else None
         self._vectors: tuple[str, Floats] | None = None
-        self._levels: dict[Allowed | None, _Level] = {}
+        self._levels: Recent[Allowed | None, _Level] = Recent(_CALLERS_KEPT, _CALLERS_BYTES)
         self._lock = threading.Lock()
 
     def level(self, allowed: Allowed | None, count: int) -> float | None:
@@ -60,10 +62,7 @@ class Background:
             return kept.level if kept else None
         try:
             level = self._find(self._retriever, allowed, count)
-            self._levels.pop(allowed, None)
-            if len(self._levels) >= _CALLERS_KEPT:
-                self._levels.pop(next(iter(self._levels)))
-            self._levels[allowed] = _Level(moved, level)
+            self._levels.keep(allowed, _Level(moved, level), bytes_of(allowed))
             return level
         finally:
             self._lock.release()

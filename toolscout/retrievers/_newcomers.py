@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from toolscout.answer import Allowed
 from toolscout.retrievers._documents import Documents, EncoderOptions
+from toolscout.retrievers._recent import Recent
 from toolscout.retrievers.base import Floats, TextEncoder, TrainedOn, Vectors
 from toolscout.tool import Searchable
 
@@ -23,7 +24,7 @@ class Newcomers(Documents):
         super().__init__(options, encoder)
         self._seen = TrainedOn()
         self._new: set[str] = set()
-        self._new_rows: dict[Allowed | None, NDArray[np.int64]] = {}
+        self._new_rows: Recent[Allowed | None, NDArray[np.int64]] = Recent(_CALLERS_KEPT)
 
     def _new_bonus(self) -> float:
         """What is added to the score of a new tool."""
@@ -39,14 +40,14 @@ class Newcomers(Documents):
             super().add(tools, vectors)
             if self._new_bonus():
                 self._new |= {tool.id for tool in tools if self._is_new(tool)}
-                self._new_rows = {}
+                self._new_rows = Recent(_CALLERS_KEPT)
 
     def remove(self, ids: Sequence[str]) -> None:
         """Forget tools."""
         with self._lock:
             super().remove(ids)
             self._new.difference_update(ids)
-            self._new_rows = {}
+            self._new_rows = Recent(_CALLERS_KEPT)
 
     def _bonuses(self, vector: Floats, k: int, allowed: Allowed | None, named: Sequence[str]) -> Mapping[str, float]:
         """The best of the new tools get their bonus; no other new tool can come among the first k, unless named."""
@@ -59,9 +60,7 @@ class Newcomers(Documents):
     def _new_among(self, allowed: Allowed | None) -> NDArray[np.int64]:
         rows = self._new_rows.get(allowed)
         if rows is None:
-            if len(self._new_rows) >= _CALLERS_KEPT:
-                self._new_rows.clear()
             permitted = [i for i in self._new if i in self._rows and (allowed is None or allowed.permits(i))]
             rows = np.sort(np.array([self._rows.row(tool_id) for tool_id in permitted], dtype=np.int64))
-            self._new_rows[allowed] = rows
+            self._new_rows.keep(allowed, rows)
         return rows

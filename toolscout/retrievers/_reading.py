@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -11,6 +10,7 @@ import numpy as np
 from toolscout.answer import Allowed
 from toolscout.nn.decoding import Reading
 from toolscout.nn.trie import Pruned, Trie
+from toolscout.retrievers._recent import Recent
 from toolscout.retrievers.base import Floats, Pairs
 
 _CALLERS_KEPT = 64
@@ -51,15 +51,14 @@ class Views:
     def __init__(self, trie: Trie, always: Collection[str]) -> None:
         """`always`: keys that all may see."""
         self._trie, self._always = trie, always
-        self._known: OrderedDict[Allowed, Pruned] = OrderedDict()
+        self._known: Recent[Allowed, Pruned] = Recent(_CALLERS_KEPT)
 
     def of(self, allowed: Allowed) -> Pruned:
         """What this caller may see."""
         view = self._known.get(allowed)
         if view is None:
-            view = self._known[allowed] = self._trie.pruned(lambda key: key in self._always or allowed.permits(key))
-            if len(self._known) > _CALLERS_KEPT:
-                self._known.popitem(last=False)
+            view = self._trie.pruned(lambda key: key in self._always or allowed.permits(key))
+            self._known.keep(allowed, view)
         return view
 
 

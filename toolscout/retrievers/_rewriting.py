@@ -15,6 +15,7 @@ from toolscout.llm.base import Message
 from toolscout.llm.generator import is_generator, read_generator
 from toolscout.retrievers import _queries
 from toolscout.retrievers._author import Author, Written, is_url
+from toolscout.retrievers._recent import Recent
 from toolscout.retrievers.base import Options
 from toolscout.tool import Searchable
 from toolscout.training.generating_options import AligningOptions, GeneratingOptions
@@ -104,7 +105,7 @@ class Rewriter:
             seed=options.seed,
         )
         self.texts: dict[str, str] = {}
-        self._examples: dict[tuple[Allowed | None, int], list[str]] = {}
+        self._examples: Recent[tuple[Allowed | None, int], list[str]] = Recent(_CALLERS_KEPT)
         self._lock = threading.Lock()
 
     def add(self, tools: Sequence[Searchable]) -> None:
@@ -115,14 +116,14 @@ class Rewriter:
         """Know tools by a line about each."""
         with self._lock:
             self.texts.update(texts)
-            self._examples = {}
+            self._examples = Recent(_CALLERS_KEPT)
 
     def remove(self, ids: Sequence[str]) -> None:
         """Forget tools."""
         with self._lock:
             for tool_id in ids:
                 self.texts.pop(tool_id, None)
-            self._examples = {}
+            self._examples = Recent(_CALLERS_KEPT)
 
     def prompt(self, request: str, examples: Sequence[str] = ()) -> list[Message]:
         """What the model is asked first."""
@@ -185,13 +186,13 @@ class Rewriter:
         """Examples of descriptions, of tools that the caller may see: always the same ones of a catalogue."""
         key = (allowed, self.options.examples)
         with self._lock:
-            if key not in self._examples:
-                if len(self._examples) >= _CALLERS_KEPT:
-                    self._examples = {}
+            examples = self._examples.get(key)
+            if examples is None:
                 seen = (tool_id for tool_id in self.texts if allowed is None or allowed.permits(tool_id))
                 chosen = nsmallest(key[1], seen, key=lambda one: (zlib.crc32(one.encode()), one))
-                self._examples[key] = [self.texts[tool_id] for tool_id in chosen]
-            return self._examples[key]
+                examples = [self.texts[tool_id] for tool_id in chosen]
+                self._examples.keep(key, examples)
+            return examples
 
 
 def describes(llm: str) -> bool:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-
 import numpy as np
 from numpy.typing import NDArray
 
 from toolscout.answer import Allowed
+from toolscout.retrievers._recent import Recent, bytes_of
 from toolscout.tool import namespace_of
 
-_CACHED_MASKS = 64
+_CACHED_MASKS, _MASK_BYTES = 4_096, 256 << 20
 
 
 class Rows:
@@ -21,7 +20,7 @@ class Rows:
         self.ids: list[str] = []
         self._row: dict[str, int] = {}
         self._namespaces: dict[str, set[int]] = {}
-        self._masks: OrderedDict[Allowed, NDArray[np.int64]] = OrderedDict()  # another one with each change
+        self._masks = _no_masks()  # others with each change
         for tool_id in ids or ():
             if tool_id:
                 self.add(tool_id)
@@ -42,7 +41,7 @@ class Rows:
         self.ids.append(tool_id)
         self._row[tool_id] = row
         self._namespaces.setdefault(namespace_of(tool_id), set()).add(row)
-        self._masks = OrderedDict()
+        self._masks = _no_masks()
         return row
 
     def remove(self, tool_id: str) -> int | None:
@@ -51,7 +50,7 @@ class Rows:
         if row is not None:
             self.ids[row] = ""
             self._namespaces[namespace_of(tool_id)].discard(row)
-            self._masks = OrderedDict()
+            self._masks = _no_masks()
         return row
 
     def row(self, tool_id: str) -> int | None:
@@ -72,7 +71,9 @@ class Rows:
             for namespace in allowed.namespaces:
                 rows |= self._namespaces.get(namespace, set())
             cached = np.sort(np.fromiter(rows, dtype=np.int64, count=len(rows)))
-            masks[allowed] = cached
-            if len(masks) > _CACHED_MASKS:
-                masks.popitem(last=False)
+            masks.keep(allowed, cached, cached.nbytes + bytes_of(allowed))
         return cached
+
+
+def _no_masks() -> Recent[Allowed, NDArray[np.int64]]:
+    return Recent(_CACHED_MASKS, _MASK_BYTES)
