@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolscout.dataset import Dataset, request_digest, tool_from_row
+from toolscout.dataset import Dataset, request_digest, tool_from_row, without_corpus_id
 from toolscout.errors import BadDataset, BadTool
 from toolscout.tool import Tool
 
@@ -210,6 +211,34 @@ def test_the_digest_of_one_split_does_not_depend_on_the_others(tmp_path: Path) -
     whole, part = Dataset.load(folder), Dataset.load(folder, splits=["test"])
     assert whole.digest("test") == part.digest("test") == part.digest() != whole.digest()
     assert whole.new_tools(train="test", test="train") == {"set/9"}
+
+
+def test_the_tools_are_read_once_for_the_digests_of_all_splits(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def counted(tool: Tool) -> Tool:
+        read.append(tool.id)
+        return without_corpus_id(tool)
+
+    monkeypatch.setattr("toolscout.dataset.without_corpus_id", counted)
+    sell = Tool("shop", "sell", "Sells.", meta={"corpus_id": "7", "kind": "x"})
+    tools = [sell, Tool("shop", "buy", "Buys.", tags=("money",))]
+    qrels = {"train": {"a": ("shop/buy",)}, "dev": {"b": ("shop/sell",)}}
+    data = Dataset("set", tools, {"a": "buy milk", "b": "sell it"}, qrels)
+    # As they stand in models and results that were written before.
+    before = [
+        "3457f48144a89f705a9fb49695f1b01a",
+        "02cb7085fa5aabb941ada26b015ec921",
+        "58aee158db0794e3932e0dc0a2870e49",
+    ]
+    assert [data.digest("train"), data.digest("dev"), data.digest()] == before
+    assert read == ["shop/buy", "shop/sell"]
+    assert data == Dataset("set", tools, data.requests, qrels)
+    assert "Buys" not in repr(data).rpartition("scenes")[2]
+    other = replace(data, tools=[*tools, Tool("shop", "lend")])
+    assert other.digest() not in before
+    data.tools.append(Tool("shop", "lend"))
+    assert data.digest() == other.digest()
 
 
 def test_request_digests_find_the_same_request_in_other_words_of_case_and_space(tmp_path: Path) -> None:

@@ -47,6 +47,8 @@ class Dataset:
     qrels: dict[str, Qrels]
     metadata: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     scenes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    # What the digests of all splits share, with the tools that it was made of.
+    _records: tuple[list[Tool], bytes] | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Refuse gold that names what is not here, empty splits, and kinds that contradict the gold."""
@@ -182,9 +184,18 @@ class Dataset:
             bare = [[key, text, self.kind(key)] for key, text in self.goldless(name)]
             asked[name] = sorted(gold) + sorted(bare)
         known = hashlib.blake2b(json.dumps(asked).encode(), digest_size=16)
-        for tool in sorted(self.tools, key=lambda tool: tool.id):
-            known.update(json.dumps(without_corpus_id(tool).to_record(), sort_keys=True, default=str).encode())
+        known.update(self._tool_records())
         return known.hexdigest()
+
+    def _tool_records(self) -> bytes:
+        """The tools as a digest reads them; made once, since those of a large catalogue take seconds."""
+        kept = self._records
+        if kept is None or kept[0] != self.tools:  # nobody keeps a list from being changed
+            ordered = sorted(self.tools, key=lambda tool: tool.id)
+            rows = (json.dumps(without_corpus_id(t).to_record(), sort_keys=True, default=str) for t in ordered)
+            kept = (list(self.tools), "".join(rows).encode())
+            object.__setattr__(self, "_records", kept)
+        return kept[1]
 
     def _qrels(self, split: str) -> Qrels:
         if split not in self.qrels:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from toolscout.dataset import Dataset
+from toolscout.dataset import Dataset, request_digest
 from toolscout.errors import BadDataset, BadModel, Leak
 from toolscout.evaluation.fitting import check_out, made, training_sets
+from toolscout.retrievers.base import SeenSplit, TrainedOn
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.dense import Dense
 from toolscout.retrievers.hybrid import Hybrid
@@ -75,6 +76,27 @@ def test_selecting_on_what_is_trained_on_is_refused(data: Path) -> None:
         training_sets(["full:train:train"])
     with pytest.raises(Leak, match="full:train and again:dev share 1 requests"):
         training_sets(["full", "again"])
+    assert len(training_sets(["again", "bare", "full:unseen_tool"])) == 3
+
+
+def test_what_the_writer_of_a_set_has_seen_counts_as_trained_on(data: Path) -> None:
+    learned = frozenset([request_digest("dev B")])
+    TrainedOn((SeenSplit("elsewhere", "x", "few", "train", learned),)).save(data / "bare")
+    with pytest.raises(Leak, match="elsewhere:few and full:dev share 1 requests; select on others than you train on"):
+        training_sets(["full", "bare"])
+    selected = frozenset([request_digest("train a")])
+    TrainedOn((SeenSplit("elsewhere", "x", "few", "dev", selected),)).save(data / "bare")
+    with pytest.raises(Leak, match="full:train and elsewhere:few share 1 requests"):
+        training_sets(["full", "bare"])
+    assert len(training_sets(["full:unseen_tool", "bare"])) == 2
+
+
+def test_no_tool_is_read_again_to_compare_requests(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*args: object) -> str:
+        raise AssertionError("a digest of tools")
+
+    monkeypatch.setattr(Dataset, "digest", refuse)
+    monkeypatch.setattr(Tool, "digest", refuse)
     assert len(training_sets(["again", "bare", "full:unseen_tool"])) == 3
 
 

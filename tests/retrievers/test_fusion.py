@@ -200,7 +200,7 @@ def test_known_gold_that_no_part_finds_is_not_taken_for_new() -> None:
     data = dataset(known=20)
     made = Hybrid(HybridOptions(depth=3), [Scripted(scores(data, 0.3, 0))])
     known = frozenset(tool.digest() for tool in TOOLS[:20])
-    asked = _fusion._asked(made.parts, made.rankings, TrainingSet(data), known, 3, None)
+    asked = _fusion._asked(made.parts, made.rankings, TrainingSet(data), known, 3, {}, None)
     assert not all(set(request.gold) <= set(request.ids) for request in asked)
     assert [request.new_gold for request in asked] == [
         {tool.id for tool in TOOLS[20:]}.intersection(gold) for gold in data.split("dev").gold
@@ -259,7 +259,6 @@ def test_it_is_not_behind_its_best_part() -> None:
     solved, alone = np.array([0.5, 4.0]), np.array([1.0, 0.0])
     refined = _fusion._refined(asked, solved, 2)
     found = [
-        metrics.evaluate(*_fusion._ranked(asked, theta, 2), ["recall@5"])["recall@5"]
-        for theta in (solved, alone, refined)
+        metrics.evaluate(*_fusion._ranked(asked, theta), ["recall@5"])["recall@5"] for theta in (solved, alone, refined)
     ]
     assert found[0] < found[1] <= found[2]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from toolscout.retrievers._documents import Documents, document_vectors
 from toolscout.retrievers._encoders import SharedEncoder
 from toolscout.retrievers._kinds import keeps
 from toolscout.retrievers._names import EXACT_BONUS
+from toolscout.retrievers._requests import dev_sample
 from toolscout.retrievers.base import (
     Embedded,
     FitProgress,
@@ -31,8 +33,10 @@ from toolscout.retrievers.base import (
 )
 
 Floats = NDArray[np.float64]
+Single = NDArray[np.float32]
 # New tools may cost the known ones at most so much of the recall that these would have without them.
 _MAY_COST = 0.03
+_NEVER = -1e6  # a bonus with which no new tool comes before a known one
 _BONUSES = np.arange(-6.0, 6.01, 0.1)
 _RIDGE = 1e-3
 _STEPS, _SMALL_STEP = 100, 1e-6
@@ -63,7 +67,8 @@ class Fusion:
 class _Asked:
     """A dev request: candidates, a column of relative scores for each part, which are gold, which are new.
 
-    `new_gold`: the gold tools that are new, whether or not a part has found them.
+    `new_gold`: the gold tools that are new, whether or not a part has found them. Where new tools have weights of their
+    own, `scores` has a column for each weight (see `_apart`).
     """
 
     ids: list[str]
@@ -158,16 +163,22 @@ def learn_weights(
     progress: FitProgress | None,
 ) -> Fusion:
     """Weights that make the gold tools of the dev requests stand out among all candidates."""
-    asked = [request for one in data if one.dev for request in _asked(parts, rank, one, known, depth, progress)]
+    asked: list[_Asked] = []
+    vectors: dict[str, dict[str, Single]] = {}
+    for one in data:
+        if one.dev:
+            asked += _asked(parts, rank, one, known, depth, vectors, progress)
     size = len(parts)
     with_new = any((request.is_gold & request.is_new).any() for request in asked)
-    theta = _refined(asked, _solved(asked, size, with_new), size)
+    if with_new:
+        asked = [_apart(request) for request in asked]
+    theta = _refined(asked, _solved(asked, size), size)
     learned = Weights(tuple(theta[:size].round(4).tolist()))
     if with_new:
         learned = replace(learned, new_weights=tuple(theta[size : 2 * size].round(4).tolist()))
-        learned = replace(learned, new_bonus=_bonus(asked, theta, size))
+        learned = replace(learned, new_bonus=_bonus(asked, theta))
         theta[-1] = learned.new_bonus
-    dev = metrics.evaluate(*_ranked(asked, theta, size), ["recall@3", "recall@5", "comp@3", "comp@5", "ndcg@5"])
+    dev = metrics.evaluate(*_ranked(asked, theta), ["recall@3", "recall@5", "comp@3", "comp@5", "ndcg@5"])
     return Fusion(learned, dev, len(theta) if with_new else size)
 
 
@@ -177,15 +188,15 @@ def _asked(
     one: TrainingSet,
     known: frozenset[str],
     depth: int,
+    vectors: dict[str, dict[str, Single]],
     progress: FitProgress | None,
 ) -> list[_Asked]:
-    """The dev requests of a set, each ranked by all parts among the set's own tools."""
-    vectors: dict[str, Vectors] = {}
+    """The dev requests of a set, of many a sample, each ranked by all parts among the set's own tools."""
     for part in parts:
         part.remove(part.ids())
         part.add(one.dataset.tools, _document_vectors(part, one, vectors, progress))
     new = {tool.id for tool in one.dataset.tools if tool.digest() not in known}
-    split = one.dataset.split(one.dev)
+    split = dev_sample(one.dataset.split(one.dev))
     found = []
     for start in range(0, len(split), 256):
         texts = [text for _, text in split.requests[start : start + 256]]
@@ -205,26 +216,26 @@ def _asked(
 
 
 def _document_vectors(
-    part: Retriever, one: TrainingSet, known: dict[str, Vectors], progress: FitProgress | None
+    part: Retriever, one: TrainingSet, known: dict[str, dict[str, Single]], progress: FitProgress | None
 ) -> Vectors | None:
-    """The vectors of a set's documents, made once for each encoder."""
+    """The vectors of a set's documents and of those before; each document is encoded once by each encoder."""
     if not isinstance(part, Embedded):
         return None
     encoder = part.open_encoder()
-    if encoder.fingerprint not in known:
-        known[encoder.fingerprint] = document_vectors(encoder, one.dataset.tools, progress)
-    return known[encoder.fingerprint]
+    vectors = known.setdefault(encoder.fingerprint, {})
+    missing = [tool for tool in one.dataset.tools if tool.digest() not in vectors]
+    if missing:
+        vectors.update(document_vectors(encoder, missing, progress))
+    return vectors
 
 
-def _features(request: _Asked, size: int, with_new: bool) -> Floats:
-    """Scores of known tools, then those of new ones, then whether it is new."""
-    if not with_new:
-        return request.scores
+def _apart(request: _Asked) -> _Asked:
+    """With new tools apart: the scores of known tools, then those of new ones, then whether it is new."""
     new = request.is_new[:, None]
-    return np.hstack([request.scores * ~new, request.scores * new, new.astype(np.float64)])
+    return replace(request, scores=np.hstack([request.scores * ~new, request.scores * new, new.astype(np.float64)]))
 
 
-def _solved(asked: Sequence[_Asked], size: int, with_new: bool) -> Floats:
+def _solved(asked: Sequence[_Asked], size: int) -> Floats:
     """Newton's method on a convex loss and a ridge: how far each gold tool is from winning against all wrong ones.
 
     Gold tools do not compete with each other: shares that are to be equal among them would favour the part that cannot
@@ -233,7 +244,7 @@ def _solved(asked: Sequence[_Asked], size: int, with_new: bool) -> Floats:
     requests = [request for request in asked if request.is_gold.any() and not request.is_gold.all()]
     if not requests:
         raise BadDataset("no part finds any gold tool of the dev requests; there is nothing to learn weights from")
-    loss = _Loss([_features(r, size, with_new) for r in requests], [r.is_gold for r in requests])
+    loss = _Loss([r.scores for r in requests], [r.is_gold for r in requests])
     theta = np.zeros(loss.width)
     theta[: min(len(theta), 2 * size)] = 1.0
     value, slope, curve = loss.at(theta)
@@ -260,7 +271,7 @@ def _refined(asked: Sequence[_Asked], theta: Floats, size: int) -> Floats:
         """For each request."""
         found = [
             metrics.recall(ranking, gold, _K) + metrics.ndcg(ranking, gold, _K)
-            for ranking, gold in zip(*_ranked(asked, tried, size), strict=True)
+            for ranking, gold in zip(*_ranked(asked, tried), strict=True)
         ]
         return np.array(found)
 
@@ -323,29 +334,47 @@ class _Loss:
         return value, slope, among + between + _RIDGE * np.eye(self.width)
 
 
-def _ranked(asked: Sequence[_Asked], theta: Floats, size: int) -> tuple[list[list[str]], list[tuple[str, ...]]]:
+def _ranked(asked: Sequence[_Asked], theta: Floats) -> tuple[list[list[str]], list[tuple[str, ...]]]:
     rankings = []
     for request in asked:
-        scores = _features(request, size, len(theta) > size) @ theta
-        best = np.argsort(-scores, kind="stable")[:_K]
+        best = np.argsort(-(request.scores @ theta), kind="stable")[:_K]
         rankings.append([request.ids[i] for i in best])
     return rankings, [request.gold for request in asked]
 
 
-def _bonus(asked: Sequence[_Asked], theta: Floats, size: int) -> float:
+def _bonus(asked: Sequence[_Asked], theta: Floats) -> float:
     """The bonus of highest recall among those that cost the known tools little.
 
     A dev split of unseen tools has a new tool in every request: without that bound the bonus would suit no other.
     """
-    new = frozenset[str]().union(*(request.new_gold for request in asked))
-
-    def recalls(bonus: float) -> tuple[float, float]:
-        tried = theta.copy()
-        tried[-1] = bonus
-        found = metrics.evaluate(*_ranked(asked, tried, size), ["recall@5", "known_recall@5"], new)
-        return found["recall@5"], found.get("known_recall@5", 0.0)
-
-    least = recalls(-1e6)[1] - _MAY_COST
-    tried = [(recalls(float(bonus)), float(bonus)) for bonus in _BONUSES]
-    allowed = [(found[0], -bonus) for found, bonus in tried if found[1] >= least]
+    bonuses = [_NEVER, *_BONUSES.tolist()]
+    (_, without), *found = _recalls(asked, [np.append(theta[:-1], bonus) for bonus in bonuses])
+    least = without - _MAY_COST
+    allowed = [(of_all, -bonus) for (of_all, known), bonus in zip(found, bonuses[1:], strict=True) if known >= least]
     return round(-max(allowed)[1], 2) if allowed else 0.0
+
+
+def _recalls(asked: Sequence[_Asked], thetas: Sequence[Floats]) -> list[tuple[float, float]]:
+    """For each of many weights the recall@5 of all gold tools, and of the known ones: as metrics has them, far faster.
+
+    A gold tool is among the first five where fewer than five candidates have a higher score or, before it, the same.
+    """
+    new = frozenset[str]().union(*(request.new_gold for request in asked))
+    of_all, of_known = [], []
+    for request in asked:
+        scores = np.stack([request.scores @ theta for theta in thetas])
+        places = np.flatnonzero(request.is_gold)
+        found = np.zeros((len(thetas), len(places)), dtype=bool)
+        for column, place in enumerate(places.tolist()):
+            own = scores[:, place, None]
+            found[:, column] = (scores > own).sum(axis=1) + (scores[:, :place] == own).sum(axis=1) < _K
+        gold = frozenset(request.gold)
+        of_all.append(found.sum(axis=1) / len(gold))
+        if known := gold - new:
+            of_known.append(found[:, [request.ids[place] in known for place in places]].sum(axis=1) / len(known))
+    return list(zip(_means(of_all, len(thetas)), _means(of_known, len(thetas)), strict=True))
+
+
+def _means(rows: Sequence[Floats], size: int) -> list[float]:
+    """The mean of each column, rounded once as metrics does; 0 where there are no rows."""
+    return [math.fsum(column) / len(rows) for column in np.array(rows).T] if rows else [0.0] * size

@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -13,6 +14,7 @@ import numpy as np
 
 from toolscout import metrics
 from toolscout.answer import Allowed, Example
+from toolscout.dataset import Split
 from toolscout.retrievers.base import (
     FitProgress,
     Floats,
@@ -29,7 +31,7 @@ from toolscout.tool import Searchable
 MAX_REQUEST_CHARS = 4_000
 _FOLDER = "encoded"
 _CHUNK = 512
-_DEV_K = 5
+DEV_K = 5
 _DEV_MOST = 2_000  # requests that one number is chosen by
 
 
@@ -54,18 +56,52 @@ def train_examples(data: Sequence[TrainingSet]) -> list[Example]:
     return examples
 
 
-def dev_recall(rank: Callable[[Sequence[str], int, Allowed], list[Pairs]], data: Sequence[TrainingSet]) -> float:
-    """Mean recall@5 over the dev splits, each among the tools of its own dataset; of a large split by a sample."""
-    values = []
+@dataclass(frozen=True, slots=True)
+class DevRequests:
+    """What numbers are chosen by: requests of a dev split, their gold, and the tools of their dataset."""
+
+    texts: list[str]
+    gold: list[tuple[str, ...]]
+    among: Allowed
+
+    def recall(self, ranked: Sequence[Pairs]) -> float:
+        """The recall@5 of what was ranked for these requests."""
+        rankings = [[tool_id for tool_id, _ in pairs] for pairs in ranked]
+        return metrics.evaluate(rankings, self.gold, [f"recall@{DEV_K}"])[f"recall@{DEV_K}"]
+
+
+def dev_sample(split: Split) -> Split:
+    """A dev split as numbers are chosen by it: of a large one a sample."""
+    few = slice(None, None, max(1, -(-len(split) // _DEV_MOST)))
+    return Split(split.name, split.requests[few], split.gold[few])
+
+
+def dev_requests(data: Sequence[TrainingSet]) -> list[DevRequests]:
+    """The requests of the dev splits; sets of the same tools share one Allowed, which an index then reads once."""
+    found, shared = [], dict[frozenset[str], Allowed]()
     for one in data:
         if one.dev:
-            split = one.dataset.split(one.dev)
-            few = slice(None, None, max(1, -(-len(split) // _DEV_MOST)))
-            among = Allowed.of(ids=(tool.id for tool in one.dataset.tools))
-            ranked = rank([text for _, text in split.requests[few]], _DEV_K, among)
-            rankings = [[tool_id for tool_id, _ in pairs] for pairs in ranked]
-            values.append(metrics.evaluate(rankings, split.gold[few], [f"recall@{_DEV_K}"])[f"recall@{_DEV_K}"])
-    return float(np.mean(values))
+            split = dev_sample(one.dataset.split(one.dev))
+            ids = frozenset(tool.id for tool in one.dataset.tools)
+            among = shared.setdefault(ids, Allowed(ids=ids))
+            found.append(DevRequests([text for _, text in split.requests], split.gold, among))
+    return found
+
+
+def encode_dev(
+    encode: Callable[[Sequence[str]], None], dev: Sequence[DevRequests], progress: FitProgress | None
+) -> None:
+    """Have all dev requests encoded before the first trial, by a method that keeps the vectors of its latest texts."""
+    texts = list(dict.fromkeys(text for one in dev for text in one.texts))
+    for start in range(0, len(texts), _CHUNK):
+        encode(texts[: start + _CHUNK])  # those before are named again, so that they stay
+        if progress:
+            progress("encoding dev requests", min(start + _CHUNK, len(texts)), len(texts))
+
+
+def dev_recall(rank: Callable[[Sequence[str], int, Allowed], list[Pairs]], dev: Sequence[DevRequests]) -> float:
+    """Mean recall@5 over the dev splits, each among the tools of its own dataset."""
+    return float(np.mean([one.recall(rank(one.texts, DEV_K, one.among)) for one in dev]))
 
 
 class Encoding:

@@ -17,7 +17,16 @@ from toolscout.answer import Example
 from toolscout.dataset import request_digest
 from toolscout.errors import BadModel
 from toolscout.retrievers._documents import Documents, EncoderOptions
-from toolscout.retrievers._requests import Encoding, dev_recall, train_examples, vectors_of, with_digests
+from toolscout.retrievers._requests import (
+    DevRequests,
+    Encoding,
+    dev_recall,
+    dev_requests,
+    encode_dev,
+    train_examples,
+    vectors_of,
+    with_digests,
+)
 from toolscout.retrievers.base import (
     FitProgress,
     FitReport,
@@ -157,11 +166,8 @@ class Centroid(Documents):
         self._sums, self._requests = {}, {}
         encoding.tools(self, data)
         self.learn(examples, encoding.requests(examples))
-        dev = {}
-        if any(one.dev for one in data):
-            tried = {pair: self._tried(data, *pair) for pair in product(_TRIED_ALPHA, _TRIED_TAU)}
-            alpha, tau = max(tried, key=lambda pair: (tried[pair], pair))  # of equals the one nearest to documents
-            dev = {"recall@5": self._tried(data, alpha, tau)}
+        asked = dev_requests(data)
+        dev = {"recall@5": self._choose(asked, progress)} if asked else {}
         numbers = len(self._sums) * self.open_encoder().dimension
         report = FitReport(time.perf_counter() - started, "cpu", numbers, dev)
         self._seen, self._fit = TrainedOn.of(data), asdict(report)
@@ -169,10 +175,23 @@ class Centroid(Documents):
         encoding.done()
         return report
 
-    def _tried(self, data: Sequence[TrainingSet], alpha: float, tau: float) -> float:
+    def _choose(self, dev: Sequence[DevRequests], progress: FitProgress | None) -> float:
+        """Mix by what finds most on dev, and say how much that is."""
+        encode_dev(self._encode, dev, progress)
+        recalls: dict[tuple[float, float], float] = {}
+        pairs = list(product(_TRIED_ALPHA, _TRIED_TAU))
+        for pair in pairs:
+            self._mix_by(*pair)
+            recalls[pair] = dev_recall(self.rank, dev)
+            if progress:
+                progress("choosing", len(recalls), len(pairs))
+        best = max(recalls, key=lambda pair: (recalls[pair], pair))  # of equals the one nearest to documents
+        self._mix_by(*best)
+        return recalls[best]
+
+    def _mix_by(self, alpha: float, tau: float) -> None:
         self.options = replace(self.options, alpha=alpha, tau=tau)
         self._mix(self._own)
-        return dev_recall(self.rank, data)
 
     def save(self, folder: Path) -> None:
         """Write the sums of requests, the tools, and what was seen in training."""

@@ -8,16 +8,28 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
+import numpy as np
+
 from toolscout.answer import Allowed, Example, PastRequest, Reason
 from toolscout.errors import BadModel
 from toolscout.retrievers._documents import Documents, EncoderOptions
 from toolscout.retrievers._past import Entry, Neighbour, votes
-from toolscout.retrievers._requests import Encoding, dev_recall, train_examples, vectors_of, with_digests
+from toolscout.retrievers._requests import (
+    DEV_K,
+    DevRequests,
+    Encoding,
+    dev_requests,
+    encode_dev,
+    train_examples,
+    vectors_of,
+    with_digests,
+)
 from toolscout.retrievers._voices import Voices, readable
 from toolscout.retrievers.base import (
     FitProgress,
     FitReport,
     Floats,
+    Pairs,
     TextEncoder,
     TrainedOn,
     TrainingSet,
@@ -148,11 +160,8 @@ class Memory(Documents):
         self._past = Voices(self.options.keep, self.options.share_feedback)
         self.learn(examples, encoding.requests(examples))
         encoding.tools(self, data)
-        dev = {}
-        if any(one.dev for one in data):
-            best, weight = max((self._tried(data, weight), -weight) for weight in _TRIED_VOTES)
-            self.options = replace(self.options, votes=-weight)
-            dev = {"recall@5": best}
+        asked = dev_requests(data)
+        dev = {"recall@5": self._choose(asked, progress)} if asked else {}
         numbers = len(self._past) * self.open_encoder().dimension
         report = FitReport(time.perf_counter() - started, "cpu", numbers, dev)
         self._seen, self._fit = TrainedOn.of(data), asdict(report)
@@ -160,9 +169,29 @@ class Memory(Documents):
         encoding.done()
         return report
 
-    def _tried(self, data: Sequence[TrainingSet], weight: float) -> float:
-        self.options = replace(self.options, votes=weight)
-        return dev_recall(self.rank, data)
+    def _choose(self, dev: Sequence[DevRequests], progress: FitProgress | None) -> float:
+        """Let votes weigh what finds most on dev, and say how much that is.
+
+        A request is ranked by all weights before the next one is: so its neighbours are found once.
+        """
+        encode_dev(self._encode, dev, progress)
+        tried = [replace(self.options, votes=weight) for weight in _TRIED_VOTES]
+        recalls: list[list[float]] = []
+        done, total = 0, sum(len(one.texts) for one in dev)
+        for one in dev:
+            ranked: list[list[Pairs]] = [[] for _ in tried]
+            for text in one.texts:
+                for options, found in zip(tried, ranked, strict=True):
+                    self.options = options
+                    found += self.rank([text], DEV_K, one.among)
+                done += 1
+                if progress:
+                    progress("choosing", done, total)
+            recalls.append([one.recall(found) for found in ranked])
+        means = [float(np.mean(column)) for column in zip(*recalls, strict=True)]
+        best = max(range(len(tried)), key=lambda place: (means[place], -tried[place].votes))
+        self.options = tried[best]
+        return means[best]
 
     def save(self, folder: Path) -> None:
         """Write what is remembered, the tools, and what was seen in training."""
