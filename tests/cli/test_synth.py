@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ from tests.nn.tiny_llama import tiny_llama
 from tests.synth.shop import IDS, WORDS, asked
 from tests.toys import HashedWords
 from tests.training.learnable import tiny_source
+from toolscout._cli.output import Report
 from toolscout.dataset import Dataset
 from toolscout.retrievers.base import trained_on
 
@@ -53,6 +56,24 @@ def test_a_catalogue_and_filters(ready: Run, tmp_path: Path) -> None:
     assert "got no request; see --no-filter" in said
     written(ready, *alone, "--no-filter", out="all")
     assert len(Dataset.load(tmp_path / "all").requests) == 12
+
+
+def test_how_far_it_is_is_shown(ready: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: dict[str, tuple[int, int]] = {}
+
+    @contextmanager
+    def progress() -> Iterator[Report]:
+        yield lambda stage, done, total: told.update({stage: (done, total)})
+
+    monkeypatch.setattr("toolscout._cli.output.progress", progress)
+    written(ready, "shop", "--per-tool", "2", "--tries", "1", "--round-trip", "6", "--retriever", "bm25")
+    assert list(told) == [
+        "encoding documents", "comparing meanings", "planning", "preparing prompts", "writing", "checking",
+        "round trip", "comparing",
+    ]  # fmt: skip
+    assert told["encoding documents"] == (6, 6)
+    assert told["checking"] == (12, 12)
+    assert all(done == total for done, total in told.values())
 
 
 def test_into_the_folder_where_it_is_run(ready: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -122,9 +122,9 @@ def synth(
     partial = beside.with_name(beside.name + PARTIAL)
     encoder = _encoder()
     with output.progress() as report:
-        vectors = tool_vectors(opened.tools, encoder) if encoder else None
+        vectors = tool_vectors(opened.tools, encoder, progress=report) if encoder else None
         asked = retriever or ("dense" if encoder else "bm25")
-        judge, seen = _judge(asked, opened.tools) if round_trip and filtered else (None, None)
+        judge, seen = _judge(asked, opened.tools, report) if round_trip and filtered else (None, None)
         made = synthesise(
             opened,
             writer,
@@ -184,7 +184,7 @@ def _encoder() -> Encoder | None:
         return None
 
 
-def _judge(name: str, tools: Sequence[Tool]) -> tuple[Retriever, TrainedOn]:
+def _judge(name: str, tools: Sequence[Tool], report: output.Report | None) -> tuple[Retriever, TrainedOn]:
     """The retriever of the round trip, over the tools."""
     from toolscout.evaluation._vectors import encoder_of, tool_vectors
     from toolscout.evaluation.run import open_retriever, seen_by
@@ -195,7 +195,7 @@ def _judge(name: str, tools: Sequence[Tool]) -> tuple[Retriever, TrainedOn]:
     if encoder is None:
         opened.add(tools)
     else:
-        rows = tool_vectors(tools, encoder)
+        rows = tool_vectors(tools, encoder, progress=report)
         opened.add(tools, {tool.digest(): row for tool, row in zip(tools, rows, strict=True)})
     return opened, seen_by(name, opened)
 

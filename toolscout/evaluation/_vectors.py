@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from toolscout._progress import Progress
 from toolscout.nn.encoder import encoders_folder
 from toolscout.retrievers.base import Embedded, Floats, Retriever, TextEncoder
 from toolscout.stores.base import Store
@@ -18,6 +19,7 @@ from toolscout.tool import Tool
 
 _AT_ONCE = 10_000
 _ENCODED_AT_ONCE = 512
+_REPORTED_AT_ONCE = 1_024
 
 
 def cache_path() -> Path:
@@ -77,16 +79,23 @@ def request_vectors(texts: Sequence[str], encoder: TextEncoder, cache: Path | No
     return np.stack([found[key(text)] for text in texts]).astype(np.float16).astype(np.float32)
 
 
-def tool_vectors(tools: Sequence[Tool], encoder: TextEncoder, cache: Path | None = None) -> Floats:
+def tool_vectors(
+    tools: Sequence[Tool], encoder: TextEncoder, cache: Path | None = None, progress: Progress | None = None
+) -> Floats:
     """The vectors of the tools' documents, one row each, out of the cache where it has them."""
     documents = {tool.digest(): tool.document() for tool in tools}
     with _opened(cache) as store:
         found = _known(store, encoder.fingerprint, list(documents))
         missing = [digest for digest in documents if digest not in found]
+        done, due = 0, _REPORTED_AT_ONCE
         for positions, rows in encoder.encode_documents([documents[digest] for digest in missing]):
             batch = [missing[at] for at in positions]
             store.put_vectors(encoder.fingerprint, batch, rows)
             found |= dict(zip(batch, rows, strict=True))
+            done += len(batch)
+            if progress and (done >= due or done == len(missing)):
+                progress("encoding documents", done, len(missing))
+                due = done + _REPORTED_AT_ONCE
     return np.stack([found[tool.digest()] for tool in tools]).astype(np.float16).astype(np.float32)
 
 

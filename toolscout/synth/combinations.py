@@ -6,19 +6,25 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from toolscout._progress import Progress
 from toolscout.retrievers.base import Floats
 from toolscout.synth.drawing import chance, drawn, favoured
 from toolscout.synth.options import KINDS
+from toolscout.synth.stages import each, named
 from toolscout.tool import Tool, split_words
 
 PARTNERS = 12
 """So many of each kind are known of a tool."""
 _COMMON = 200  # a field that more tools have says nothing of any two of them
 _ROWS = 512
+_LARGE = 1_000  # in a namespace of more tools, namesakes are found for many tools at once
+_ROUNDING = 1e-5  # by more than this no two ways to compute the same cosine differ
 _SCENES = 2_000
 _DEPTH = 4
 _FLAGS = ("bool", "boolean", "null", "none")
@@ -42,6 +48,8 @@ class Partners:
         self._rows = {tool.id: row for row, tool in enumerate(tools)}
         self._vectors = vectors
         self._near: dict[str, list[str]] = {}
+        self._nearest_at_home: dict[str, list[str]] = {}
+        self._found: dict[tuple[str, str], list[str]] = {}
         self._takes = {tool.id: _fields(tool.input_schema) for tool in tools}
         self._gives = {tool.id: _given(tool) for tool in tools}
         self._taking, self._giving = _index(self._takes), _index(self._gives)
@@ -51,42 +59,80 @@ class Partners:
 
     def of(self, tool_id: str, kind: str) -> list[str]:
         """The partners of a tool; tools with the same document are none of each other's."""
-        found = {
-            "namespace": self._namesakes,
-            "chain": self._chained,
-            "shared": self._sharing,
-            "meaning": self._alike,
-        }[kind](tool_id)
-        own = self._digests[tool_id]
-        return [other for other in found if other != tool_id and self._digests[other] != own][:PARTNERS]
+        if (tool_id, kind) not in self._found:
+            found = {
+                "namespace": self._namesakes,
+                "chain": self._chained,
+                "shared": self._sharing,
+                "meaning": self._alike,
+            }[kind](tool_id)
+            own = self._digests[tool_id]
+            others = (other for other in found if other != tool_id and self._digests[other] != own)
+            self._found[tool_id, kind] = list(islice(others, PARTNERS))
+        return self._found[tool_id, kind]
 
-    def prepare(self, tool_ids: Iterable[str]) -> None:
-        """Find what is near in meaning for many tools at once."""
-        ids = [tool_id for tool_id in dict.fromkeys(tool_ids) if tool_id not in self._near]
+    def prepare(self, tool_ids: Iterable[str], kinds: Iterable[str] = KINDS, progress: Progress | None = None) -> None:
+        """Compare many tools at once, as far as partners of these kinds need it."""
         if self._vectors is None:
             return
+        ids, kinds = list(dict.fromkeys(tool_ids)), set(kinds)
+        if "meaning" in kinds:
+            self._compare_all([tool_id for tool_id in ids if tool_id not in self._near], self._vectors, progress)
+        if "namespace" in kinds:
+            large = [one for one in ids if len(self._neighbours(one)) > _LARGE and one not in self._nearest_at_home]
+            self._compare_at_home(large, self._vectors, progress)
+
+    def _compare_all(self, ids: Sequence[str], vectors: Floats, progress: Progress | None) -> None:
         names, most = list(self._tools), min(4 * PARTNERS, len(self._tools))
         for start in range(0, len(ids), _ROWS):
             few = ids[start : start + _ROWS]
-            scores = self._vectors[[self._rows[tool_id] for tool_id in few]] @ self._vectors.T
-            best = np.argpartition(-scores, most - 1, axis=1)[:, :most]
-            for tool_id, row, cosines in zip(few, best, scores, strict=True):
-                order = sorted(row.tolist(), key=lambda place: (-cosines[place], place))
-                self._near[tool_id] = [names[place] for place in order]
+            scores = vectors[[self._rows[tool_id] for tool_id in few]] @ vectors.T
+            for tool_id, cosines in zip(few, scores, strict=True):
+                places = _at_least(_greatest(cosines, most), cosines)
+                self._near[tool_id] = [names[place] for place in _best_first(places, cosines[places], most)]
+            if progress:
+                progress("comparing meanings", start + len(few), len(ids))
+
+    def _compare_at_home(self, ids: Sequence[str], vectors: Floats, progress: Progress | None) -> None:
+        homes: dict[str, list[str]] = defaultdict(list)
+        for tool_id in ids:
+            homes[self._tools[tool_id].namespace].append(tool_id)
+        done = 0
+        for home, inside in homes.items():
+            others = self._home[home]
+            rows = vectors[[self._rows[other] for other in others]]
+            for start in range(0, len(inside), _ROWS):
+                few = inside[start : start + _ROWS]
+                own = vectors[[self._rows[tool_id] for tool_id in few]]
+                for tool_id, vector, cosines in zip(few, own, own @ rows.T, strict=True):
+                    # The last digits depend on what is multiplied at once, the order of the best must not.
+                    places = _at_least(_greatest(cosines, PARTNERS + 1) - _ROUNDING, cosines)
+                    exact = (rows[places].astype(np.float64) * vector).sum(axis=1)
+                    order = _best_first(places, exact.astype(np.float32), PARTNERS + 1)
+                    self._nearest_at_home[tool_id] = [others[place] for place in order]
+                done += len(few)
+                if progress:
+                    progress("comparing namesakes", done, len(ids))
 
     def _alike(self, tool_id: str) -> list[str]:
         """Alike in meaning, of other namespaces."""
-        self.prepare([tool_id])
+        self.prepare([tool_id], ["meaning"])
         home = self._tools[tool_id].namespace
         return [other for other in self._near.get(tool_id, ()) if self._tools[other].namespace != home]
 
+    def _neighbours(self, tool_id: str) -> list[str]:
+        return self._home[self._tools[tool_id].namespace]
+
     def _namesakes(self, tool_id: str) -> list[str]:
-        others = self._home[self._tools[tool_id].namespace]
+        others = self._neighbours(tool_id)
         if self._vectors is None or len(others) <= PARTNERS:
             return others
+        if len(others) > _LARGE:
+            self.prepare([tool_id], ["namespace"])
+            return self._nearest_at_home[tool_id]
         own = self._vectors[self._rows[tool_id]]
         cosines = self._vectors[[self._rows[other] for other in others]] @ own
-        return [others[place] for place in np.argsort(-cosines, kind="stable")[: PARTNERS + 1].tolist()]
+        return [others[place] for place in _best_first(np.arange(len(others)), cosines, PARTNERS + 1)]
 
     def _chained(self, tool_id: str) -> list[str]:
         scores: dict[str, float] = defaultdict(float)
@@ -101,13 +147,16 @@ class Partners:
         return _best({i: score for i, score in scores.items() if self._tools[i].namespace != home})
 
 
-def kind_shares(partners: Partners, golds: Iterable[Sequence[str]]) -> dict[str, float]:
+def kind_shares(
+    partners: Partners, golds: Iterable[Sequence[str]], progress: Progress | None = None
+) -> dict[str, float]:
     """How often each kind would have found a tool's partner in known requests; empty where none has several tools."""
     scenes = sorted({tuple(sorted(set(gold))) for gold in golds})
     scenes = sorted((scene for scene in scenes if len(scene) > 1), key=lambda scene: chance(*scene))[:_SCENES]
-    partners.prepare(tool_id for scene in scenes for tool_id in scene)
+    progress = named("known requests", progress)
+    partners.prepare((tool_id for scene in scenes for tool_id in scene), progress=progress)
     counts = Counter[str]()
-    for scene in scenes:
+    for scene in each(scenes, "finding partners", progress):
         for tool_id in scene:
             for kind in KINDS:
                 counts[kind] += len(set(partners.of(tool_id, kind)) & set(scene))
@@ -192,6 +241,22 @@ def _score(scores: dict[str, float], names: Iterable[str], index: Mapping[str, S
         if len(others) <= _COMMON:
             for other in others:
                 scores[other] += math.log(1 + total / len(others))
+
+
+def _greatest(cosines: Floats, count: int) -> float:
+    """The least of the so many greatest."""
+    place = len(cosines) - count
+    return float(np.partition(cosines, place)[place])
+
+
+def _at_least(bound: float, cosines: Floats) -> NDArray[np.intp]:
+    return np.flatnonzero(cosines >= bound)
+
+
+def _best_first(places: NDArray[np.intp], cosines: Floats, count: int) -> list[int]:
+    """So many of the places by their cosines; of equal ones the first."""
+    found: list[int] = places[np.argsort(-cosines, kind="stable")[:count]].tolist()
+    return found
 
 
 def _best(scores: Mapping[str, float]) -> list[str]:

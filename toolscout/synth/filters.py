@@ -7,6 +7,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from toolscout._progress import Progress
 from toolscout.dataset import request_digest
 from toolscout.retrievers.base import Ranker, Retriever
 from toolscout.synth.prompts import facts
@@ -114,7 +115,12 @@ class Filter:
 
 
 def found_again(
-    retriever: Retriever, requests: Sequence[str], anchors: Sequence[str], sizes: Sequence[int], first: int
+    retriever: Retriever,
+    requests: Sequence[str],
+    anchors: Sequence[str],
+    sizes: Sequence[int],
+    first: int,
+    progress: Progress | None = None,
 ) -> list[bool]:
     """Whether a retriever that has the tools finds the one each request is for among its first so many.
 
@@ -131,6 +137,8 @@ def found_again(
         )
         rows = zip(rankings, anchors[few], sizes[few], strict=True)
         kept += [anchor in ranking[: first * size] for ranking, anchor, size in rows]
+        if progress:
+            progress("round trip", len(kept), len(requests))
     return kept
 
 

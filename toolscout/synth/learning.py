@@ -17,6 +17,7 @@ from toolscout.synth.drawing import chance
 from toolscout.synth.filters import Filter
 from toolscout.synth.options import TASK
 from toolscout.synth.source import size_shares
+from toolscout.synth.stages import named
 from toolscout.synth.styles import style_of, style_shares
 from toolscout.tool import Tool
 from toolscout.training.generating_options import GeneratingOptions
@@ -109,7 +110,7 @@ def train_synth(
         "settings": asdict(options) | {name: Path(getattr(options, name)).name for name in ("base", "begin")},
         "data": [f"{one.dataset.name}:{one.train}" for one in sets],
         "sizes": size_shares([gold for one in sets for gold in one.dataset.split(one.train).gold]),
-        "kinds": _kinds(sets, encoder),
+        "kinds": _kinds(sets, encoder, progress),
         "styles": style_shares(lessons.texts()),
         "not_learned": dict(lessons.left_out),
     }
@@ -122,12 +123,13 @@ def train_synth(
     return FitReport(report["seconds"], report["device"], report["parameters"], report.get("dev") or {}, notes)
 
 
-def _kinds(sets: Sequence[TrainingSet], encoder: TextEncoder | None) -> dict[str, float]:
+def _kinds(sets: Sequence[TrainingSet], encoder: TextEncoder | None, progress: FitProgress | None) -> dict[str, float]:
     """Why the tools of requests go together, the mean over datasets."""
     found = []
     for one in sets:
-        vectors = tool_vectors(one.dataset.tools, encoder) if encoder is not None else None
-        found.append(kind_shares(Partners(one.dataset.tools, vectors), one.dataset.split(one.train).gold))
+        report = named(one.dataset.name, progress)
+        vectors = tool_vectors(one.dataset.tools, encoder, progress=report) if encoder is not None else None
+        found.append(kind_shares(Partners(one.dataset.tools, vectors), one.dataset.split(one.train).gold, report))
     found = [shares for shares in found if shares]
     kinds = dict.fromkeys(kind for shares in found for kind in shares)
     return {kind: round(sum(shares.get(kind, 0.0) for shares in found) / len(found), 4) for kind in kinds}

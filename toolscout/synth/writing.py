@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from toolscout._progress import Progress
 from toolscout.errors import BadCompletion, BadDataset, BadModel, BadRequest
 from toolscout.llm import open_llm
 from toolscout.llm.base import Completion, LanguageModel, Message, Usage, complete_each
@@ -23,11 +24,11 @@ from toolscout.synth.drawing import drawn
 from toolscout.synth.filters import Filter, cleaned, counted, found_again
 from toolscout.synth.options import KINDS, TASK, SynthOptions
 from toolscout.synth.source import Source, Wanted, size_shares
+from toolscout.synth.stages import each, named
 from toolscout.synth.styles import STYLES, style_shares
 from toolscout.synth.written import NO_ANSWER, Request, Synthetic
 from toolscout.tool import Tool
 
-Progress = Callable[[str, int, int], None]
 _FORMAT = 2
 _SIZES = {"1": 0.5, "2": 0.3, "3": 0.2}
 _ON_CPU, _ON_DEVICE = 64, 8_192  # conversations that are completed before they are kept on disk
@@ -100,7 +101,7 @@ def synthesise(
     if options.examples and writer.trained:
         raise BadRequest("what was trained to write requests is shown none; leave examples out")
     anchors = source.anchors(wanted)
-    plan = _Plan(source, writer, options, vectors, anchors)
+    plan = _Plan(source, writer, options, vectors, anchors, progress)
     texts = _Texts(writer, options, source, partial, plan.identity(source, writer))
     learned = (digest for one in writer.seen.splits for digest in one.requests)  # some are known by heart
     judge = Filter(source.tools, [text for text, _ in source.requests()], learned)
@@ -108,9 +109,10 @@ def synthesise(
     kept: dict[tuple[str, int], Request] = {}
     problems: list[str] = []
     for attempt in range(options.tries):
-        items = plan.items(attempt, kept)
-        written = texts.of(items, progress)
-        good, bad = _judged(items, written, judge, round_trip, options)
+        report = named(f"try {attempt + 1}" if attempt else "", progress)
+        items = plan.items(attempt, kept, report)
+        written = texts.of(items, report)
+        good, bad = _judged(items, written, judge, round_trip, options, report)
         problems += bad
         kept |= {(one.tools[0], one.place): one for one in good}
     return Synthetic(
@@ -134,19 +136,26 @@ class _Plan:
     """Which requests are to be written."""
 
     def __init__(
-        self, source: Source, writer: Writer, options: SynthOptions, vectors: Floats | None, anchors: Sequence[str]
+        self,
+        source: Source,
+        writer: Writer,
+        options: SynthOptions,
+        vectors: Floats | None,
+        anchors: Sequence[str],
+        progress: Progress | None,
     ) -> None:
         about, golds = writer.about or {}, [gold for _, gold in source.requests()]
         self._options, self._anchors = options, anchors
         self._partners = Partners(source.tools, vectors)
         sizes = options.sizes or (size_shares(golds) if golds else about.get("sizes")) or _SIZES
         self._sizes = _with_combinations(sizes, options.combinations)
-        measured = kind_shares(self._partners, golds) if golds and not options.kinds else about.get("kinds")
+        measured = kind_shares(self._partners, golds, progress) if golds and not options.kinds else about.get("kinds")
         self._kinds = options.kinds or measured or dict.fromkeys(KINDS, 1.0)
         texts = [text for text, _ in source.requests()]
         known = about.get("styles") or (style_shares(texts) if texts else None)
         self._styles = options.styles or known or dict.fromkeys(STYLES, 1.0)
-        self._partners.prepare(anchors)
+        if any(share for size, share in self._sizes.items() if size != "1"):
+            self._partners.prepare(anchors, [kind for kind, share in self._kinds.items() if share], progress)
 
     def identity(self, source: Source, writer: Writer) -> str:
         """Of the model, the tools and how it is asked; how much is written, and what is kept, may change meanwhile."""
@@ -157,16 +166,16 @@ class _Plan:
         found.update("".join(sorted(tool.digest() for tool in source.tools)).encode())
         return found.hexdigest()
 
-    def items(self, attempt: int, kept: Mapping[tuple[str, int], Request]) -> list[_Item]:
+    def items(self, attempt: int, kept: Mapping[tuple[str, int], Request], progress: Progress | None) -> list[_Item]:
         """What is still to be written, each attempt another combination in another style."""
+        places = [(place, anchor) for place in range(self._options.per_tool) for anchor in self._anchors]
+        left = [(place, anchor) for place, anchor in places if (anchor, place) not in kept]
         found = []
-        for place in range(self._options.per_tool):
-            for anchor in self._anchors:
-                if (anchor, place) not in kept:
-                    key = (self._options.seed, attempt, place)
-                    made = combined(self._partners, anchor, self._sizes, self._kinds, *key)
-                    style = drawn(self._styles, *key, anchor, "style")
-                    found.append(_Item(place, made, style, f"{attempt}.{place}.{anchor}"))
+        for place, anchor in each(left, "planning", progress):
+            key = (self._options.seed, attempt, place)
+            made = combined(self._partners, anchor, self._sizes, self._kinds, *key)
+            style = drawn(self._styles, *key, anchor, "style")
+            found.append(_Item(place, made, style, f"{attempt}.{place}.{anchor}"))
         return found
 
 
@@ -185,11 +194,12 @@ def _judged(
     judge: Filter,
     retriever: Retriever | None,
     options: SynthOptions,
+    progress: Progress | None,
 ) -> tuple[list[Request], list[str]]:
     """The requests that are kept, and why the others are not."""
     good: list[Request] = []
     problems: list[str] = []
-    for item in items:
+    for item in each(items, "checking", progress):
         tools = item.combination.tools
         if item.key not in written:
             problems.append(NO_ANSWER)
@@ -202,10 +212,12 @@ def _judged(
             good.append(Request(text, tools, item.place, item.combination.kind, item.style))
     if retriever is not None and good:
         anchors, sizes = [one.tools[0] for one in good], [len(one.tools) for one in good]
-        found = found_again(retriever, [one.text for one in good], anchors, sizes, options.round_trip)
+        found = found_again(retriever, [one.text for one in good], anchors, sizes, options.round_trip, progress)
         problems += ["not found again"] * found.count(False)
         good = [one for one, again in zip(good, found, strict=True) if again]
-    repeated = [judge.repeated(one.text, one.tools[0]) if options.filtered else "" for one in good]
+    if not options.filtered:
+        return good, problems
+    repeated = [judge.repeated(one.text, one.tools[0]) for one in each(good, "comparing", progress)]
     return [one for one, again in zip(good, repeated, strict=True) if not again], problems + repeated
 
 
@@ -253,7 +265,7 @@ class _Texts:
 
     def of(self, items: Sequence[_Item], progress: Progress | None) -> dict[str, tuple[str, bool]]:
         """What was written for each item, and whether it came to an end; those without an answer are missing."""
-        keys = {item.key: self._key(item) for item in items}
+        keys = {item.key: self._key(item) for item in each(items, "preparing prompts", progress)}
         left = [item for item in items if keys[item.key] not in self._written]
         done = len(items) - len(left)
         for chunk in self._chunks(left):
