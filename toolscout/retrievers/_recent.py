@@ -30,6 +30,10 @@ class Recent(Generic[Key, Value]):
         self._kept: dict[Key, tuple[Value, int]] = {}
         self._lock = threading.Lock()
 
+    def __len__(self) -> int:
+        """How many are kept."""
+        return len(self._kept)
+
     def get(self, key: Key) -> Value | None:
         """What is kept under the key."""
         with self._lock:
