@@ -68,9 +68,15 @@ def test_how_far_it_is_is_shown(ready: Run, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("toolscout._cli.output.progress", progress)
     written(ready, "shop", "--per-tool", "2", "--tries", "1", "--round-trip", "6", "--retriever", "bm25")
     assert list(told) == [
-        "encoding documents", "comparing meanings", "planning", "preparing prompts", "writing", "checking",
-        "round trip", "comparing",
-    ]  # fmt: skip
+        "encoding documents",
+        "comparing meanings",
+        "planning",
+        "preparing prompts",
+        "writing",
+        "checking",
+        "round trip",
+        "comparing",
+    ]
     assert told["encoding documents"] == (6, 6)
     assert told["checking"] == (12, 12)
     assert all(done == total for done, total in told.values())
