@@ -139,6 +139,7 @@ def test_parts_are_names_or_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         ("hybrid", ["bm25"], ["dense.rate=1"], "no part is called dense; the parts are: bm25"),
         ("hybrid", [], ["dense.speed=9"], "'speed=9' is no option of dense"),
         ("hybrid", [], ["speed=9"], "'speed=9' is no option of hybrid"),
+        ("hybrid", [], ["weights=inf,1"], "numbers with commas between them, all of them finite"),
     ],
 )
 def test_what_cannot_be_made_is_told(retriever: str, parts: list[str], settings: list[str], message: str) -> None:

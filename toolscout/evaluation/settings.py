@@ -37,14 +37,15 @@ def _parsed(text: str, kind: Any, setting: str) -> Any:
         raise BadModel(f"{setting!r:.80}: the value must be one of {', '.join(map(str, get_args(kind)))}")
     elif get_origin(kind) is tuple:
         with suppress(ValueError):
-            return tuple(get_args(kind)[0](one) for one in text.split(",") if one.strip())
-        raise BadModel(f"{setting!r:.80}: the value must be numbers with commas between them")
+            numbers = tuple(get_args(kind)[0](one) for one in text.split(",") if one.strip())
+            if all(map(math.isfinite, numbers)):
+                return numbers
+        raise BadModel(f"{setting!r:.80}: the value must be numbers with commas between them, all of them finite")
     elif kind in (int, float, str):
-        value = None
         with suppress(ValueError):
             value = kind(text)
-        if kind is float and value is not None and not math.isfinite(value):
+            if kind is not float or math.isfinite(value):
+                return value
+        if kind is float:
             raise BadModel(f"{setting!r:.80}: the value must be a finite number")
-        if value is not None:
-            return value
     raise BadModel(f"{setting!r:.80}: the value must be of type {getattr(kind, '__name__', kind)}")
