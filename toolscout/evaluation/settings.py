@@ -42,10 +42,11 @@ def _parsed(text: str, kind: Any, setting: str) -> Any:
                 return numbers
         raise BadModel(f"{setting!r:.80}: the value must be numbers with commas between them, all of them finite")
     elif kind in (int, float, str):
+        value = None
         with suppress(ValueError):
             value = kind(text)
-            if kind is not float or math.isfinite(value):
-                return value
-        if kind is float:
+        if kind is float and value is not None and not math.isfinite(value):
             raise BadModel(f"{setting!r:.80}: the value must be a finite number")
+        if value is not None:
+            return value
     raise BadModel(f"{setting!r:.80}: the value must be of type {getattr(kind, '__name__', kind)}")
