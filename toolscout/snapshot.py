@@ -13,7 +13,7 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -29,6 +29,12 @@ WORTH_KEEPING = 2_000
 # A kept index follows the changes since in no time while they are no more than this share of it.
 WORTH_RENEWING = 0.02
 _POINTER = "current.json"
+# Lines of ids that may be out of date before they are written anew.
+_LINES_LEFT = 1_000
+_Key = tuple[int, str]
+"""Which part of the retriever, and a tool."""
+_Id = tuple[str, tuple[int, ...]]
+"""The digest of the tool's document, and the id that it got."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +115,9 @@ class GivesIds(Protocol):
 class Given:
     """The ids that a model gave to tools of a store; opened again, it gives them the same.
 
-    A tool whose document is another one by now gets an id anew, as one would that came while the model was open.
+    A tool whose document is another one by now gets an id anew, as one would that came while the model was open. What
+    changes is added as a line, so that a change costs the same whatever was given before, and processes that share a
+    catalogue add to each other's: the last line of a tool counts.
     """
 
     def __init__(self, store: Store, store_path: Path, model: Path, retriever: Retriever) -> None:
@@ -117,21 +125,24 @@ class Given:
         made = hashlib.blake2b(digest_size=16)
         for path in sorted(model.rglob("model.json")):  # a hybrid's parts have one each
             made.update(path.read_bytes())
-        self._file = folder(store_path, "ids") / f"{made.hexdigest()}.json"
+        self._file = folder(store_path, "ids") / f"{made.hexdigest()}.jsonl"
         self._parts = [part for part in _parts(retriever) if isinstance(part, GivesIds)]
         self._digests: dict[str, str] = {}
         self._versions: list[int] = []
-        self._kept = ""
+        self._kept: dict[_Key, _Id] = {}
+        self._own: Set[_Key] = set()
         if not self._parts or not self._file.is_file():
             return
         now = {one.id: one.digest() for _, one in store.documents(0) if one is not None}
-        with suppress(OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
-            text = self._file.read_text()
-            for part, ids in zip(self._parts, json.loads(text), strict=True):
-                part.recall_ids(
-                    {key: tuple(map(int, own)) for key, (digest, *own) in ids.items() if now.get(key) == digest}
-                )
-            self._kept = text
+        try:
+            known, lines = _read_given(self._file)
+        except OSError:
+            return
+        self._kept = {key: own for key, own in known.items() if now.get(key[1]) == own[0]}
+        for place, part in enumerate(self._parts):
+            part.recall_ids({key: own for (whose, key), (_, own) in self._kept.items() if whose == place})
+        if lines > 2 * len(self._kept) + _LINES_LEFT:
+            self._write_anew()
 
     def saw(self, ids: Iterable[str], digests: Iterable[str]) -> None:
         """The documents of tools that came."""
@@ -139,23 +150,50 @@ class Given:
             self._digests.update(zip(ids, digests, strict=True))
 
     def keep(self) -> None:
-        """Write them down where any changed."""
+        """Write down what changed."""
         versions = [part.ids_version for part in self._parts]
         if versions == self._versions:
             return
         self._versions = versions
-        ids = [
-            {key: [self._digests.get(key, ""), *own] for key, own in part.given_ids().items()} for part in self._parts
-        ]
-        text = json.dumps(ids)
-        if text == self._kept or not (any(ids) or self._kept):
-            return
+        given = {
+            (place, key): (self._digests.get(key, ""), own)
+            for place, part in enumerate(self._parts)
+            for key, own in part.given_ids().items()
+        }
+        changed: dict[_Key, _Id | None] = {key: own for key, own in given.items() if self._kept.get(key) != own}
+        # What another process has given is not gone because this one never had it.
+        changed |= dict.fromkeys(sorted(self._own - given.keys()))
         with suppress(OSError):  # as an index: where it cannot be kept it is built again
-            self._file.parent.mkdir(parents=True, exist_ok=True)
-            beside = self._file.with_name(f"{self._file.name}.{os.getpid()}.{threading.get_ident()}")
-            beside.write_text(text)
+            if changed:
+                self._file.parent.mkdir(parents=True, exist_ok=True)
+                with self._file.open("ab") as opened:
+                    opened.write("".join(_line(key, own) for key, own in changed.items()).encode())
+            self._kept, self._own = given, given.keys()
+
+    def _write_anew(self) -> None:
+        beside = self._file.with_name(f"{self._file.name}.{os.getpid()}.{threading.get_ident()}")
+        with suppress(OSError):
+            beside.write_text("".join(_line(key, own) for key, own in self._kept.items()))
             beside.replace(self._file)
-            self._kept = text
+
+
+def _line(key: _Key, own: _Id | None) -> str:
+    """What a tool has, or that it has nothing any more; begins a line of its own, whatever a crash left before it."""
+    return "\n" + json.dumps([*key, own[0], *own[1]] if own else [*key])
+
+
+def _read_given(file: Path) -> tuple[dict[_Key, _Id], int]:
+    """What lines say of tools, and how many lines there are; those that say nothing are left out."""
+    found: dict[_Key, _Id] = {}
+    lines = file.read_bytes().split(b"\n")
+    for line in lines:
+        with suppress(ValueError, TypeError, OverflowError, RecursionError):
+            place, key, *own = json.loads(line)
+            if own:
+                found[int(place), str(key)] = str(own[0]), tuple(map(int, own[1:]))
+            else:
+                found.pop((int(place), str(key)), None)
+    return found, len(lines)
 
 
 def _parts(retriever: Retriever) -> Iterator[Retriever]:
