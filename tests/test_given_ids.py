@@ -49,7 +49,8 @@ class Process:
         """Recall what was given."""
         self.retriever: Any = Naming()
         self.given = Given(store, folder / "s.db", folder / "model", self.retriever)
-        self.given.saw(IDS, [tool.digest() for tool in TOOLS])
+        there = [one for _, one in store.documents(0) if one is not None]
+        self.given.saw([one.id for one in there], [one.digest() for one in there])
 
     def name(self, **names: tuple[int, ...] | None) -> None:
         """Give names, and keep them."""
@@ -93,6 +94,21 @@ def test_processes_keep_what_each_of_them_gave(opened: SqliteStore, tmp_path: Pa
     one.name(tool_2=(3,))
     other.name(tool_2=(4,), tool_1=None)
     assert Process(opened, tmp_path).retriever.names == {IDS[0]: (1,), IDS[2]: (4,)}
+
+
+def test_what_another_process_gave_is_taken_while_both_are_open(opened: SqliteStore, tmp_path: Path) -> None:
+    one, other = Process(opened, tmp_path), Process(opened, tmp_path)
+    one.name(tool_0=(1,), tool_1=(2,))
+    one.name(tool_0=None, tool_2=(1,))
+    other.given.saw(IDS[:3], [tool.digest() for tool in TOOLS[:3]])
+    assert other.retriever.names == {IDS[1]: (2,), IDS[2]: (1,)}
+    written = kept(tmp_path).read_text()
+    other.retriever.ids_version += 1
+    other.given.keep()
+    assert kept(tmp_path).read_text() == written
+    one.name(tool_3=(3,), tool_4=(4,))
+    other.given.saw(IDS[3:5], [TOOLS[3].digest(), "another document by now"])
+    assert other.retriever.names == {IDS[1]: (2,), IDS[2]: (1,), IDS[3]: (3,)}
 
 
 def test_a_line_that_was_cut_off_costs_that_line_alone(opened: SqliteStore, tmp_path: Path) -> None:

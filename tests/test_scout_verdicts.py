@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from tests.toys import HashedWords, catalogue
-from toolscout import Example, Scout, Tool
-from toolscout.errors import MissingEncoder
+from toolscout import Allowed, Example, Scout, Tool
+from toolscout.errors import BadRequest, MissingEncoder
+from toolscout.fit import FitOptions
 from toolscout.need import NeedOptions
 from toolscout.nn.need import NeedHead
+from toolscout.retrievers.base import Pairs
+from toolscout.retrievers.bm25 import Bm25
+from toolscout.stores.sqlite import SqliteStore
 
 LION = Tool("zoo", "feed_lion", "Gives the lion its dinner of fresh meat")
 
@@ -101,3 +106,27 @@ def test_an_empty_catalogue_can_still_say_that_no_tool_is_needed(tmp_path: Path,
         assert (answer.verdict, answer.considered) == ("no_tool_needed", ())
         assert "toolscout add" in answer.notes[0]
         assert scout.search("anything").verdict == "nothing_fits"
+
+
+class Reversed(Bm25):
+    """Ranks the best five the other way round: what fits best is the last of them."""
+
+    def rank(self, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[Pairs]:
+        return [pairs[:5][::-1][:k] + pairs[5:k] for pairs in super().rank(requests, max(k, 5), allowed)]
+
+
+@pytest.mark.parametrize("retriever", [Bm25(), Reversed()])
+def test_what_fits_does_not_depend_on_how_many_are_asked_for(retriever: Bm25, tmp_path: Path) -> None:
+    options = FitOptions(words_alone=0.6)
+    with Scout(SqliteStore(tmp_path / "tools.db"), retriever, options) as scout:
+        scout.add([*catalogue(50), LION])
+        for text in ("give the lion its dinner", "fresh weather", "qwzx vbnm"):
+            whole = scout.search(text, 5)
+            for k in (1, 2, 4, 9):
+                answer = scout.search(text, k)
+                assert (answer.verdict, answer.fit, answer.need) == (whole.verdict, whole.fit, whole.need)
+                assert answer.considered[:5] == whole.considered[:k]
+                assert len(answer.considered) <= k
+        assert scout.search("give the lion its dinner", 1).verdict == "use"
+        with pytest.raises(BadRequest, match="k must be at least 1, got 0"):
+            scout.search("give the lion its dinner", 0)

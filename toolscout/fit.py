@@ -8,9 +8,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from toolscout.answer import ExactName, Hit, MatchedWords, PastRequest, Similarity
+from toolscout.answer import Allowed, ExactName, Hit, MatchedWords, PastRequest, Similarity
+from toolscout.errors import BadModel, BadRequest
+from toolscout.retrievers.base import Retriever, check_k, sizing
 
+Count = int | Literal["auto"]
+"""How many tools: at most so many, or as many as the model says that a request needs."""
 _LOOKED_AT = 5
 
 
@@ -38,6 +43,28 @@ class FitOptions:
     words_alone: float = 0.0
     steepness: float = 20.0
     threshold: float = 0.15
+
+
+def ranked(retriever: Retriever, request: str, k: Count, allowed: Allowed | None) -> tuple[list[Hit], int]:
+    """The tools for a request, how many of them were asked for, and behind those what else is looked at here.
+
+    Whether anything fits must not depend on how many tools one wants to see.
+    """
+    if not isinstance(k, str):
+        check_k(k)
+        return retriever.search([request], max(k, _LOOKED_AT), allowed)[0], k
+    if k != "auto":
+        raise BadRequest(f'k must be a number or "auto", got {k!r:.80}')
+    able = sizing(retriever)
+    if able is None:
+        raise BadModel(
+            f"{retriever.name} cannot say how many tools a request needs; give k as a number, or use a model "
+            "that can: toolscout train DATA --retriever toolgen --option sets=true --out FOLDER (or toolweaver)"
+        )
+    own = able.as_many([request], allowed)[0]
+    chosen = {hit.tool_id for hit in own}
+    more = retriever.search([request], _LOOKED_AT, allowed)[0] if 0 < len(own) < _LOOKED_AT else []
+    return [*own, *(hit for hit in more if hit.tool_id not in chosen)], len(own)
 
 
 def signals(hits: Sequence[Hit]) -> tuple[float | None, float]:

@@ -9,26 +9,25 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from toolscout import catalogue, snapshot, wire
 from toolscout._progress import Progress as Progress
 from toolscout._progress import batches, collector_paused, counted, reported
-from toolscout.answer import Allowed, Answer, Example, Hit, Verdict
+from toolscout.answer import Allowed, Answer, Example, Verdict
 from toolscout.background import Background
 from toolscout.catalogue.base import ReadOptions
-from toolscout.errors import BadModel, BadRequest, MissingEncoder
+from toolscout.errors import BadRequest, MissingEncoder
 from toolscout.feedback import Feedback
-from toolscout.fit import FitOptions, fit
+from toolscout.fit import Count as Count
+from toolscout.fit import FitOptions, fit, ranked
 from toolscout.need import Forecaster, NeedOptions
 from toolscout.retrievers._kinds import keeps
-from toolscout.retrievers.base import Embedded, Retriever, TextEncoder, available, load_model, method, sizing
+from toolscout.retrievers.base import Embedded, Retriever, TextEncoder, available, load_model, method
 from toolscout.stores.base import AddReport, Store
 from toolscout.stores.sqlite import SqliteStore
 from toolscout.tool import Listing, Tool, clean_text, namespace_of
 
-Count = int | Literal["auto"]
-"""How many tools: at most so many, or as many as the model says that a request needs."""
 DEFAULT_RETRIEVER = "hybrid"
 MAX_REQUEST_CHARS = 20_000
 _FOLLOWED_AT_ONCE = 100_000
@@ -182,9 +181,11 @@ class Scout:
         request = checked_request(text)
         self.refresh(wait=False)
         permitted = self._permitted(allowed)
-        considered = tuple(self.retriever.explain(request, self._found(request, k, permitted)))
-        needed = self._forecaster.need_of(request, considered, self.need_options)
-        likely = fit(considered, self.fit_options, self._level.level(permitted, self.count(permitted)))
+        found, count = ranked(self.retriever, request, k, permitted)
+        judged = tuple(self.retriever.explain(request, found))
+        needed = self._forecaster.need_of(request, judged, self.need_options)
+        likely = fit(judged, self.fit_options, self._level.level(permitted, self.count(permitted)))
+        considered = judged[:count]
         asked, notes = self._told(request, permitted) if self._told else ((), ())
         verdict: Verdict = "use"
         if needed is not None and needed < self.need_options.threshold:
@@ -204,19 +205,6 @@ class Scout:
             notes=(*self._notes(permitted), *notes),
             asked=asked,
         )
-
-    def _found(self, request: str, k: Count, permitted: Allowed | None) -> list[Hit]:
-        if not isinstance(k, str):
-            return self.retriever.search([request], k, permitted)[0]
-        if k != "auto":
-            raise BadRequest(f'k must be a number or "auto", got {k!r:.80}')
-        able = sizing(self.retriever)
-        if able is None:
-            raise BadModel(
-                f"{self.retriever.name} cannot say how many tools a request needs; give k as a number, or use a model "
-                "that can: toolscout train DATA --retriever toolgen --option sets=true --out FOLDER (or toolweaver)"
-            )
-        return able.as_many([request], permitted)[0]
 
     def need(self, text: str, allowed: Allowed | str | None = None) -> float | None:
         """How likely a request is to need a tool at all, as its answer says; None where nothing can tell."""
@@ -338,7 +326,7 @@ class Scout:
         if arrived:
             digests = [listing.digest() for listing in arrived]
             if self._given:
-                self._given.saw((listing.id for listing in arrived), digests)
+                self._given.saw([listing.id for listing in arrived], digests)
             self.retriever.add(arrived, self.store.vectors(fingerprint, digests) if fingerprint else {})
             new = {listing.id for listing in arrived} - self._ids
             self._namespaces.update(map(namespace_of, new))

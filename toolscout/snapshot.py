@@ -13,7 +13,7 @@ import os
 import shutil
 import tempfile
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -72,7 +72,7 @@ def read(folder: Path, store: Store) -> tuple[Retriever, State] | None:
         if state.version > store.version() or (state.feedback and not _has_feedback(store, state.feedback)):
             return None
         return load_model(folder / pointer["folder"]), state
-    except (OSError, ValueError, KeyError, TypeError, BadModel):
+    except (OSError, ValueError, KeyError, TypeError, EOFError, BadModel):
         return None
 
 
@@ -116,8 +116,8 @@ class Given:
     """The ids that a model gave to tools of a store; opened again, it gives them the same.
 
     A tool whose document is another one by now gets an id anew, as one would that came while the model was open. What
-    changes is added as a line, so that a change costs the same whatever was given before, and processes that share a
-    catalogue add to each other's: the last line of a tool counts.
+    changes is added as a line, so that a change costs the same whatever was given before. Processes that share a
+    catalogue add to each other's, and take what another has given; the last line of a tool counts.
     """
 
     def __init__(self, store: Store, store_path: Path, model: Path, retriever: Retriever) -> None:
@@ -130,24 +130,25 @@ class Given:
         self._digests: dict[str, str] = {}
         self._versions: list[int] = []
         self._kept: dict[_Key, _Id] = {}
-        self._own: Set[_Key] = set()
+        self._own: set[_Key] = set()
+        self._inode, self._read = -1, 0
         if not self._parts or not self._file.is_file():
             return
+        lines = self._news()
         now = {one.id: one.digest() for _, one in store.documents(0) if one is not None}
-        try:
-            known, lines = _read_given(self._file)
-        except OSError:
-            return
-        self._kept = {key: own for key, own in known.items() if now.get(key[1]) == own[0]}
-        for place, part in enumerate(self._parts):
-            part.recall_ids({key: own for (whose, key), (_, own) in self._kept.items() if whose == place})
+        self._kept = {key: own for key, own in self._kept.items() if now.get(key[1]) == own[0]}
+        self._recall(self._kept, now)
         if lines > 2 * len(self._kept) + _LINES_LEFT:
             self._write_anew()
 
-    def saw(self, ids: Iterable[str], digests: Iterable[str]) -> None:
-        """The documents of tools that came."""
-        if self._parts:
-            self._digests.update(zip(ids, digests, strict=True))
+    def saw(self, ids: Sequence[str], digests: Sequence[str]) -> None:
+        """The documents of tools that came; what another process has given them meanwhile is theirs."""
+        if not self._parts:
+            return
+        self._digests.update(zip(ids, digests, strict=True))
+        self._news()
+        keys = {(place, key) for place in range(len(self._parts)) for key in ids} & self._kept.keys()
+        self._recall({key: self._kept[key] for key in keys - self._own}, self._digests)
 
     def keep(self) -> None:
         """Write down what changed."""
@@ -168,7 +169,30 @@ class Given:
                 self._file.parent.mkdir(parents=True, exist_ok=True)
                 with self._file.open("ab") as opened:
                     opened.write("".join(_line(key, own) for key, own in changed.items()).encode())
-            self._kept, self._own = given, given.keys()
+            self._kept, self._own = given, set(given)
+
+    def _news(self) -> int:
+        """Take in the lines since the last look; how many there were."""
+        with suppress(OSError), self._file.open("rb") as opened:
+            inode = os.fstat(opened.fileno()).st_ino
+            if inode != self._inode:
+                self._inode, self._read = inode, 0
+            opened.seek(self._read)
+            lines = opened.read().split(b"\n")
+            self._read = opened.tell() - len(lines[-1])  # that one may not be written to its end
+            for key, own in filter(None, map(_said, lines)):
+                if own is None:
+                    self._kept.pop(key, None)
+                else:
+                    self._kept[key] = own
+            return len(lines)
+        return 0
+
+    def _recall(self, ids: Mapping[_Key, _Id], now: Mapping[str, str]) -> None:
+        for place, part in enumerate(self._parts):
+            own = {key: own for (whose, key), (digest, own) in ids.items() if whose == place and now[key] == digest}
+            if own:
+                part.recall_ids(own)
 
     def _write_anew(self) -> None:
         beside = self._file.with_name(f"{self._file.name}.{os.getpid()}.{threading.get_ident()}")
@@ -182,18 +206,13 @@ def _line(key: _Key, own: _Id | None) -> str:
     return "\n" + json.dumps([*key, own[0], *own[1]] if own else [*key])
 
 
-def _read_given(file: Path) -> tuple[dict[_Key, _Id], int]:
-    """What lines say of tools, and how many lines there are; those that say nothing are left out."""
-    found: dict[_Key, _Id] = {}
-    lines = file.read_bytes().split(b"\n")
-    for line in lines:
-        with suppress(ValueError, TypeError, OverflowError, RecursionError):
-            place, key, *own = json.loads(line)
-            if own:
-                found[int(place), str(key)] = str(own[0]), tuple(map(int, own[1:]))
-            else:
-                found.pop((int(place), str(key)), None)
-    return found, len(lines)
+def _said(line: bytes) -> tuple[_Key, _Id | None] | None:
+    """What a line says of a tool; None where it says nothing."""
+    try:
+        place, key, *own = json.loads(line)
+        return (int(place), str(key)), (str(own[0]), tuple(map(int, own[1:]))) if own else None
+    except (ValueError, TypeError, OverflowError, RecursionError):
+        return None
 
 
 def _parts(retriever: Retriever) -> Iterator[Retriever]:

@@ -16,7 +16,8 @@ from tests.toys import HashedWords
 from tests.training.learnable import tiny_source
 from toolscout._cli.output import Report
 from toolscout.dataset import Dataset
-from toolscout.retrievers.base import trained_on
+from toolscout.evaluation.fitting import training_sets
+from toolscout.retrievers.base import TrainedOn, trained_on
 
 SCRIPT = [{"when": f'1. "{name}" of', "text": f"{words}, my friend"} for name, words in WORDS.items()]
 
@@ -152,3 +153,16 @@ def test_a_generator_and_a_model_trained_on_real_and_written_requests(run: Run, 
     seen = trained_on(tmp_path / "model")
     assert [one.dataset for one in seen.splits] == ["shop", "shop", "synth"]
     assert len(seen.written) == 3
+
+
+def test_what_the_default_encoder_filtered_can_be_trained_on(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TOOLSCOUT_ENCODER")
+    asked().save(tmp_path / "shop")
+    (tmp_path / "script.jsonl").write_text("".join(json.dumps(line) + "\n" for line in SCRIPT))
+    written(run, "shop", "--per-tool", "2")
+    assert any(split.role == "dev" for split in TrainedOn.load(tmp_path / "synth").splits)
+    (own,) = training_sets([str(tmp_path / "synth")])
+    assert len(own.dataset.split(own.train)) > 0
+    assert run("train", "synth", "--retriever", "memory", "--out", "model").exit_code == 0

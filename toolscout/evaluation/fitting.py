@@ -42,23 +42,31 @@ def check_out(folder: Path) -> None:
 
 
 def training_sets(texts: Sequence[str]) -> list[TrainingSet]:
-    """Read several, and refuse to select on what is trained on, in whatever set it is."""
+    """Read several, and refuse to select on what is trained on, in whatever set it is.
+
+    What wrote or filtered requests of a set has been trained too: that counts. What it was selected on does not choose
+    anything here.
+    """
     sets = [_training_set(text) for text in texts]
-    seen = [split for one in sets for split in _seen(one)]
-    for train, dev in product(seen, seen):
-        shared = train.requests & dev.requests if (train.role, dev.role) == ("train", "dev") else frozenset()
+    own = [split for one in sets for split in _own(one)]
+    seen = [*own, *(split for one in sets for split in one.history.splits)]
+    for train, dev in product(_of("train", seen), _of("dev", own)):
+        shared = train.requests & dev.requests
         if shared:
             both = f"{train.dataset}:{train.split} and {dev.dataset}:{dev.split}"
             raise Leak(f"{both} share {len(shared):,} requests; select on others than you train on")
     return sets
 
 
-def _seen(one: TrainingSet) -> list[SeenSplit]:
-    """The splits that training on a set shows a model, as in TrainedOn; without their digests, which take long."""
+def _of(role: Role, splits: Sequence[SeenSplit]) -> list[SeenSplit]:
+    return [split for split in splits if split.role == role]
+
+
+def _own(one: TrainingSet) -> list[SeenSplit]:
+    """The splits of a set, as in TrainedOn; without their digests, which take long."""
     data = one.dataset
     roles: list[tuple[Role, str]] = [("train", one.train), ("dev", one.dev)]
-    own = [SeenSplit(data.name, "", split, role, data.request_digests(split)) for role, split in roles if split]
-    return [*own, *one.history.splits]
+    return [SeenSplit(data.name, "", split, role, data.request_digests(split)) for role, split in roles if split]
 
 
 def _training_set(text: str) -> TrainingSet:
