@@ -11,7 +11,8 @@ such a model too: then it thinks and writes arguments as well. valid_arguments i
 fitted the schema as the model first wrote them, so they are written freely unless --constrain is given.
 
 A row that is there already (same front, language model, settings and requests) is not made again: delete it to measure
-it anew. What was done when --stop-after ends a run is kept beside the rows, and the same command goes on with it.
+it anew. Models are told apart by what is in their folders; rows of before that was kept are known by the folder's name
+alone. What was done when --stop-after ends a run is kept beside the rows, and the same command goes on with it.
 
 What cannot be done as asked (no such retriever, no recordings, a model that has seen requests of the split) ends with
 code 2 and a line that says why, before anything is measured.
@@ -35,7 +36,7 @@ from toolscout.agent import judge, replay
 from toolscout.agent.asking import Metered
 from toolscout.agent.kept import Kept
 from toolscout.agent.loop import AgentOptions
-from toolscout.agent.models import Models
+from toolscout.agent.models import Models, is_own
 from toolscout.errors import BadCompletion, Leak, ToolscoutError
 from toolscout.evaluation import row as rows
 from toolscout.evaluation.overlap import refuse_seen
@@ -48,6 +49,7 @@ OUT = Path(__file__).resolve().parent.parent / "results" / "agent.jsonl"
 RETRIEVERS = ("bm25", "dense", "hybrid", replay.GOLD)
 # Requests that go in lockstep: on a GPU all of them.
 AT_ONCE, ON_DEVICE = 64, 1024
+SMOLLM2 = "smollm2"
 
 
 def judged(done: Mapping[str, replay.Replayed], against: str, llm: LanguageModel, model: str) -> None:
@@ -84,7 +86,7 @@ def command() -> argparse.ArgumentParser:
     parser.add_argument("--data", default="stabletoolbench")
     parser.add_argument("--split", default="test")
     parser.add_argument("--retrievers", default=",".join(RETRIEVERS))
-    parser.add_argument("--llm", default="smollm2")
+    parser.add_argument("--llm", default=SMOLLM2)
     parser.add_argument("--model", default="")
     parser.add_argument("--limit", type=count)
     parser.add_argument("-k", type=count, default=5)
@@ -111,9 +113,19 @@ def parsed(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argpars
 
 
 def is_there(out: Path, trial: replay.Trial, told: Mapping[str, Any]) -> bool:
-    """Whether a row says the same."""
-    digest = trial.dataset.digest(trial.split)
-    return any(row["digest"] == digest and told.items() <= row.get("study", {}).items() for row in rows.read_rows(out))
+    """Whether a row says the same. One from before fingerprints of models were kept is known by their names alone."""
+    digest, unkept = trial.dataset.digest(trial.split), {"models": told["models"]}
+    return any(
+        row["digest"] == digest and told.items() <= (unkept | row.get("study", {})).items()
+        for row in rows.read_rows(out)
+    )
+
+
+def trained(models: Models, front: str, llm: str) -> dict[str, str]:
+    """The fingerprints of what comes from a folder or file. Names of the package's own are not looked for there."""
+    places = {"front": front.removeprefix(replay.SHORTLIST)} if front != replay.GOLD else {}
+    places |= {"llm": llm} if llm != SMOLLM2 or is_own(llm) else {}
+    return {part: found for part, place in places.items() if (found := models.fingerprint(place))}
 
 
 def replayed(
@@ -123,7 +135,10 @@ def replayed(
     options = AgentOptions(steps=asked.steps, thoughts=not asked.no_thoughts, constrain=asked.constrain)
     models = Models()
     opened = replay.language_model(trial, asked.llm, asked.model, models)
-    fronts = [(name, replay.about(trial, name, opened, options, asked.k)) for name in asked.retrievers]
+    fronts = [
+        (name, replay.about(trial, name, opened, options, asked.k, trained(models, name, asked.llm)))
+        for name in asked.retrievers
+    ]
     for name, told in fronts:  # before hours are spent on the others
         if name != replay.GOLD and (asked.judge or not is_there(asked.out, trial, told)):
             place = name.removeprefix(replay.SHORTLIST)

@@ -93,7 +93,19 @@ def test_functions_that_cannot_be_found_again() -> None:
 def test_long_answers_are_cut() -> None:
     tool = Tool("here", "long")
     result = one(OriginCaller(CallOptions(max_chars=10), {tool.id: lambda: "x" * 25}), tool)
-    assert result.content == "x" * 10 + " … (15 more characters)"
+    assert result.content == result.shortened(10) == "x" * 10 + " … (15 more characters)"
+    assert result.missing == 15
+    assert result.shortened(4) == "xxxx … (21 more characters)"  # of all that there was, not of what was kept
+    failed = CallResult(False, "y" * 30, "no")
+    assert failed.shortened(20) == "error: no\n" + "y" * 10 + " … (20 more characters)"
+    assert failed.shortened(40) == failed.observation
+
+
+def test_a_failure_with_a_long_answer_says_how_much_is_missing(operations: dict[str, Tool]) -> None:
+    whole = one(OriginCaller(), operations["missing"])
+    result = one(OriginCaller(CallOptions(max_chars=50)), operations["missing"])
+    assert (result.ok, result.missing) == (False, len(whole.content) - 50)
+    assert result.shortened(30) == f"{whole.observation[:30]} … ({len(whole.observation) - 30:,} more characters)"
 
 
 class Echo(BaseHTTPRequestHandler):

@@ -7,12 +7,26 @@ import math
 import re
 from collections.abc import Mapping
 from contextlib import suppress
+from fractions import Fraction
 from typing import Any
 
-from toolscout.schemas import MAX_DEPTH, Schema, object_schema, resolved, sound
+from toolscout.schemas import (
+    MAX_DEPTH,
+    Choices,
+    Schema,
+    canonical,
+    folded,
+    is_writable,
+    object_schema,
+    plain_text,
+    resolved,
+    sound,
+)
 
 MAX_REPAIRS = 2000
 _SHOWN = 60  # characters of a value that a message quotes
+_LISTED = 30  # values of an enum that it names
+_TOO_LONG = "a number of too many digits"
 _WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None, "none": None}
 
 
@@ -62,6 +76,14 @@ class Checker:
         self.root: Schema = sound(schema)
         self.repairs = MAX_REPAIRS  # steps that are left to a repair: references that fork could go on for ever
         self._checked: dict[tuple[str, int, int], list[str]] = {}
+        self._choices: dict[int, Choices] = {}
+
+    def choices(self, node: Mapping[str, Any]) -> Choices:
+        """What the enum of a part of the schema allows."""
+        values = node["enum"]
+        if id(values) not in self._choices:
+            self._choices[id(values)] = Choices(values)
+        return self._choices[id(values)]
 
     def problems(self, value: Any, node: Any = None, path: str = "") -> list[str]:
         """What is wrong with a value, by this part of the schema (the whole of it by default)."""
@@ -82,7 +104,7 @@ class Checker:
     def _found(self, value: Any, node: Schema, path: str, depth: int) -> list[str]:
         if value is None and node.get("nullable") is True:
             return []
-        found = _type_problems(value, node, path) or _choice_problems(value, node, path)
+        found = _type_problems(value, node, path) or self._choice_problems(value, node, path)
         if found:
             return found  # the rest would only repeat it
         if isinstance(value, str):
@@ -95,6 +117,15 @@ class Checker:
             found += self._object_problems(value, node, path, depth)
         return found + self._branch_problems(value, node, path, depth)
 
+    def _choice_problems(self, value: Any, node: Schema, path: str) -> list[str]:
+        if "const" in node and canonical(node["const"]) != canonical(value):
+            return [f"{_at(path)} must be {_json(node['const'])}"]
+        if "enum" in node and value not in self.choices(node):
+            values = ", ".join(map(_json, node["enum"][:_LISTED]))
+            more = f" … ({len(node['enum'])} in all)" if len(node["enum"]) > _LISTED else ""
+            return [f"{_at(path)} must be one of {values}{more}; not{_shown(value) or ' this'}"]
+        return []
+
     def _array_problems(self, value: list[Any], node: Schema, path: str, depth: int) -> list[str]:
         found = _size_problems(len(value), node, "minItems", "maxItems", path, "items")
         first = node.get("prefixItems", [])
@@ -102,7 +133,7 @@ class Checker:
             inner = first[position] if position < len(first) else node.get("items")
             found += self._check(item, inner, f"{path}[{position}]", depth)
         if node.get("uniqueItems") is True:
-            seen = {_canonical(item) for item in value}
+            seen = {canonical(item) for item in value}
             if len(seen) < len(value):
                 found.append(f"{_at(path)} must not hold the same item twice")
         return found
@@ -146,19 +177,11 @@ class Checker:
 def _type_problems(value: Any, node: Schema, path: str) -> list[str]:
     if isinstance(value, float) and not math.isfinite(value):
         return [f"{_at(path)} must be a finite number"]
+    if isinstance(value, int) and not is_writable(value):
+        return [f"{_at(path)} is a number of too many digits to be read: make it shorter"]
     kinds = _kinds(node)
     if kinds and not any(_is(value, kind) for kind in kinds):
         return [f"{_at(path)} must be {' or '.join(map(_a, kinds))}, not {_kind(value)}{_shown(value)}"]
-    return []
-
-
-def _choice_problems(value: Any, node: Schema, path: str) -> list[str]:
-    if "const" in node and _canonical(node["const"]) != _canonical(value):
-        return [f"{_at(path)} must be {_json(node['const'])}"]
-    if "enum" in node and _canonical(value) not in map(_canonical, node["enum"]):
-        values = [_json(item) for item in node["enum"]]
-        more = f" … ({len(values)} in all)" if len(values) > 30 else ""
-        return [f"{_at(path)} must be one of {', '.join(values[:30])}{more}; not{_shown(value) or ' this'}"]
     return []
 
 
@@ -172,15 +195,15 @@ def _text_problems(value: str, node: Schema, path: str) -> list[str]:
 def _number_problems(value: float, node: Schema, path: str) -> list[str]:
     found = []
     if "minimum" in node and value < node["minimum"]:
-        found.append(f"{_at(path)} must be at least {node['minimum']}, not {value}")
+        found.append(f"{_at(path)} must be at least {_json(node['minimum'])}, not {_json(value)}")
     if "maximum" in node and value > node["maximum"]:
-        found.append(f"{_at(path)} must be at most {node['maximum']}, not {value}")
+        found.append(f"{_at(path)} must be at most {_json(node['maximum'])}, not {_json(value)}")
     if "exclusiveMinimum" in node and value <= node["exclusiveMinimum"]:
-        found.append(f"{_at(path)} must be more than {node['exclusiveMinimum']}, not {value}")
+        found.append(f"{_at(path)} must be more than {_json(node['exclusiveMinimum'])}, not {_json(value)}")
     if "exclusiveMaximum" in node and value >= node["exclusiveMaximum"]:
-        found.append(f"{_at(path)} must be less than {node['exclusiveMaximum']}, not {value}")
+        found.append(f"{_at(path)} must be less than {_json(node['exclusiveMaximum'])}, not {_json(value)}")
     if "multipleOf" in node and not is_multiple(value, node["multipleOf"]):
-        found.append(f"{_at(path)} must be a multiple of {node['multipleOf']}, not {value}")
+        found.append(f"{_at(path)} must be a multiple of {_json(node['multipleOf'])}, not {_json(value)}")
     return found
 
 
@@ -188,10 +211,13 @@ def is_multiple(value: float, step: float) -> bool:
     """Whether a number is a whole number of steps; 0.3 is three times 0.1, whatever floats say."""
     if isinstance(value, int) and isinstance(step, int):
         return value % step == 0
-    with suppress(OverflowError, ZeroDivisionError):
+    try:
         quotient = value / step
-        return math.isfinite(quotient) and abs(quotient - round(quotient)) < 1e-9
-    return False
+    except ZeroDivisionError:
+        return False
+    except OverflowError:  # one of them is an integer beyond the range of floats
+        return (Fraction(value) / Fraction(str(step))).denominator == 1
+    return math.isfinite(quotient) and abs(quotient - round(quotient)) < 1e-9
 
 
 def _size_problems(size: int, node: Schema, least: str, most: str, path: str, what: str) -> list[str]:
@@ -220,7 +246,7 @@ def _repaired(value: Any, node: Any, checker: Checker, path: str, done: list[str
                     done += said
                     value = attempt
                     break
-    value = _retyped(value, node, path, done)
+    value = _retyped(value, node, checker, path, done)
     if isinstance(value, list):
         first, rest = node.get("prefixItems", []), node.get("items")
         inner = [*first, *[rest] * (len(value) - len(first))]
@@ -257,10 +283,10 @@ def _renamed(value: dict[str, Any], properties: Mapping[str, Any], path: str, do
     """Names that differ from a property's only in case, blanks, dashes or underscores become the property's."""
     meant: dict[str, list[str]] = {}
     for name in properties:
-        meant.setdefault(_folded(name), []).append(name)
+        meant.setdefault(folded(name), []).append(name)
     kept: dict[str, Any] = {}
     for name, item in value.items():
-        names = meant.get(_folded(name), [])
+        names = meant.get(folded(name), [])
         if name not in properties and len(names) == 1 and names[0] not in value and names[0] not in kept:
             done.append(f"{_at(_under(path, name))}: renamed to {_quoted(names[0])}")
             name = names[0]
@@ -277,11 +303,13 @@ def _without_unknown(
     return {name: item for name, item in value.items() if name not in unknown}
 
 
-def _retyped(value: Any, node: Mapping[str, Any], path: str, done: list[str]) -> Any:
+def _retyped(value: Any, node: Mapping[str, Any], checker: Checker, path: str, done: list[str]) -> Any:
     """A value of the wrong type as what it plainly stands for; the value itself where there is no such thing."""
-    choices = [node["const"]] if "const" in node else node.get("enum", [])
-    if choices and _canonical(value) not in map(_canonical, choices):
-        alike = [item for item in choices if _folded(_text(item)) == _folded(_text(value))]
+    if isinstance(value, int) and not is_writable(value):
+        return value
+    choices = Choices([node["const"]]) if "const" in node else checker.choices(node) if "enum" in node else None
+    if choices is not None and value not in choices:
+        alike = choices.spelled.get(folded(plain_text(value)), [])
         if len(alike) == 1:
             done.append(f"{_at(path)}: {_json(value)} taken as {_json(alike[0])}")
             return alike[0]
@@ -298,7 +326,7 @@ def _retyped(value: Any, node: Mapping[str, Any], path: str, done: list[str]) ->
 
 def _as(value: Any, kind: str) -> Any:
     if kind == "string":
-        return _text(value) if isinstance(value, int | float) else value
+        return plain_text(value) if isinstance(value, int | float) else value
     if isinstance(value, str):
         text = value.strip()
         if kind in ("boolean", "null"):
@@ -324,7 +352,7 @@ def _is(value: Any, kind: str) -> bool:
     if kind == "integer":
         return isinstance(value, int) or (isinstance(value, float) and value.is_integer())
     if kind == "number":
-        return isinstance(value, int | float) and math.isfinite(value)
+        return isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
     return isinstance(value, {"string": str, "array": list, "object": Mapping}.get(kind, ()))
 
 
@@ -360,27 +388,8 @@ def _quoted(name: str) -> str:
 
 
 def _json(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False, default=repr)
+    text = json.dumps(value, ensure_ascii=False, default=repr) if is_writable(value) else _TOO_LONG
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, default=repr)
-
-
-def _folded(text: str) -> str:
-    return re.sub(r"[\s_-]+", "", str(text)).casefold()
-
-
-def _canonical(value: Any) -> str:
-    """The same for values that JSON Schema holds equal: 1 and 1.0 are, 1 and true are not."""
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    if isinstance(value, list):
-        return f"[{','.join(map(_canonical, value))}]"
-    if isinstance(value, Mapping):
-        return f"{{{','.join(sorted(f'{json.dumps(str(k))}:{_canonical(v)}' for k, v in value.items()))}}}"
-    return json.dumps(value, default=repr)
 
 
 def _finds(pattern: str, text: str) -> bool:

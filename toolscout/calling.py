@@ -34,18 +34,24 @@ _SHOWN_ERROR = 600
 class CallResult:
     """What a call brought: `content` where it is ok, else `error` (and what content there was).
 
-    `exact` is False for a recording of the same tool with other arguments.
+    `exact` is False for a recording of the same tool with other arguments. `missing`: how many characters of a long
+    response were left out, which the end of `content` says.
     """
 
     ok: bool
     content: str
     error: str = ""
     exact: bool = True
+    missing: int = 0
 
     @property
     def observation(self) -> str:
         """What a model is told."""
         return self.content if self.ok else "error: " + "\n".join(filter(None, [self.error, self.content]))
+
+    def shortened(self, most: int) -> str:
+        """The beginning of the observation, and how much of the whole response is missing then."""
+        return cut(self.observation.removesuffix(_missing(self.missing)), most, self.missing)
 
 
 class Caller(Protocol):
@@ -100,7 +106,8 @@ class OriginCaller:
         # Before anything is cut off: a part of a secret would not be found.
         content, told = (self._without_secrets(text, tool.namespace) for text in (result.content, result.error))
         told = told if len(told) <= _SHOWN_ERROR else told[: _SHOWN_ERROR - 1] + "…"
-        return CallResult(result.ok, cut(content, self.options.max_chars), told)
+        most = self.options.max_chars
+        return CallResult(result.ok, cut(content, most), told, missing=max(0, len(content) - most))
 
     def _without_secrets(self, text: str, namespace: str) -> str:
         """What a tool said, without the headers and the environment that it was given: a model reads it."""
@@ -142,9 +149,13 @@ class OriginCaller:
         )
 
 
-def cut(text: str, most: int) -> str:
-    """The beginning of a long response, and how much is missing."""
-    return text if len(text) <= most else f"{text[:most]} … ({len(text) - most:,} more characters)"
+def cut(text: str, most: int, missing: int = 0) -> str:
+    """The beginning of a long response, and how much is missing; `missing`: what was left out of it before."""
+    return text[:most] + _missing(missing + max(0, len(text) - most))
+
+
+def _missing(count: int) -> str:
+    return f" … ({count:,} more characters)" if count else ""
 
 
 def _run(coroutine: Any) -> Any:

@@ -86,7 +86,13 @@ class MissingLanguageModel(ToolscoutError, ImportError):
 
 
 class LanguageModelError(ToolscoutError):
-    """A language model that did not answer as it was asked to; retrieval can go on without it."""
+    """A language model that did not answer as it was asked to; retrieval can go on without it.
+
+    `results` has one entry for each conversation of the call: its completions, the error that it met, or None where it
+    was not asked any more. None where the error stands for one conversation alone.
+    """
+
+    results: Sequence[object] | None = None
 
 
 class EndpointError(LanguageModelError):
@@ -98,16 +104,16 @@ class EndpointError(LanguageModelError):
         self.status = status
 
 
+class NotYet(EndpointError):
+    """An endpoint that may not be asked again in the time that there is; nothing was sent."""
+
+
 class NotCached(LanguageModelError):
     """A completion that is asked for offline and was never recorded."""
 
 
 class BadCompletion(LanguageModelError, ValueError):
-    """What a language model wrote, or was given to read, cannot be used.
-
-    `results` has one entry for each conversation of the call: its completions, or the error that it met. None where
-    the error stands for one conversation alone.
-    """
+    """What a language model wrote, or was given to read, cannot be used."""
 
     def __init__(self, message: str, results: Sequence[object] | None = None) -> None:
         """Say what was wrong; keep what the other conversations got."""

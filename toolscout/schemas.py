@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
-import math
+import json
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
 from typing import Any, cast
 from urllib.parse import unquote
 
@@ -41,17 +43,20 @@ _ONE = frozenset(
 )
 _LISTED = frozenset(["anyOf", "oneOf", "allOf", "prefixItems"])
 _NAMED = frozenset(["properties", "patternProperties", "$defs", "definitions", "dependentSchemas", "dependencies"])
+_INNER = _ONE | _LISTED | _NAMED
 _SLIM = frozenset(
     "type properties required items prefixItems additionalProperties patternProperties anyOf allOf"
     " enum const format $ref $defs definitions".split()
 )
 _NOT_AT_TOP = frozenset(["anyOf", "oneOf", "allOf", "not", "enum", "const", "$ref"])
 _PROPERTY_KEY = re.compile(r"[a-zA-Z0-9_.-]{1,64}")
+_encode = json.JSONEncoder(default=lambda _: None).encode
 
 
 def sound(schema: Mapping[str, Any]) -> Schema:
     """The same schema, valid as of draft 2020-12: what is malformed in it is dropped or put right, no more."""
-    return _rebuilt(schema, _sound_node)
+    made = _rebuilt(schema, _sound_node)
+    return made if is_writable(made) else _rebuilt(made, _writable_node)
 
 
 def object_schema(schema: Mapping[str, Any]) -> Schema:
@@ -144,11 +149,67 @@ def resolved(root: Mapping[str, Any], reference: Any) -> Any:
         key = unquote(part).replace("~1", "/").replace("~0", "~")
         if isinstance(node, Mapping) and key in node:
             node = node[key]
-        elif isinstance(node, list) and key.isdecimal() and int(key) < len(node):
+        elif isinstance(node, list) and key.isdecimal() and len(key) < 9 and int(key) < len(node):
             node = node[int(key)]
         else:
             return None
     return node if reference in ("#", "") or reference.startswith("#/") else None
+
+
+def canonical(value: Any) -> str:
+    """The same for values that JSON Schema holds equal: 1 and 1.0 are, 1 and true are not."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return f"{value:#x}"  # of any length, where decimal digits have a limit
+    if isinstance(value, list):
+        return f"[{','.join(map(canonical, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{','.join(sorted(f'{json.dumps(str(k))}:{canonical(v)}' for k, v in value.items()))}}}"
+    return json.dumps(value, default=repr)
+
+
+def is_writable(value: Any) -> bool:
+    """Whether no integer in a value is too long for Python to write: of more than some 4,300 digits."""
+    try:
+        _encode(value)
+    except ValueError:
+        return False
+    except (TypeError, RecursionError):  # no JSON, but for another reason
+        return True
+    return True
+
+
+def plain_text(value: Any) -> str:
+    """A text as it is, another value as JSON."""
+    if isinstance(value, str):
+        return value
+    return json.dumps(value, default=repr) if is_writable(value) else canonical(value)
+
+
+def folded(text: str) -> str:
+    """A spelling without its case, blanks, dashes and underscores."""
+    return re.sub(r"[\s_-]+", "", str(text)).casefold()
+
+
+class Choices:
+    """The values of an enum, found by what they are and by how they are spelled: there may be thousands."""
+
+    def __init__(self, values: list[Any]) -> None:
+        """Read the values once."""
+        self._values, self._known = values, frozenset(map(canonical, values))
+
+    def __contains__(self, value: object) -> bool:
+        """Whether a value is one of them."""
+        return canonical(value) in self._known
+
+    @cached_property
+    def spelled(self) -> dict[str, list[Any]]:
+        """The values by their spelling, whatever its case, blanks, dashes and underscores."""
+        found: dict[str, list[Any]] = {}
+        for value in self._values:
+            found.setdefault(folded(plain_text(value)), []).append(value)
+        return found
 
 
 def _gathered(node: Any, root: Schema, followed: set[str]) -> tuple[Schema, list[str]]:
@@ -242,6 +303,10 @@ def _sound_node(node: Schema) -> Schema:
     return fixed
 
 
+def _writable_node(node: Schema) -> Schema:
+    return {key: value for key, value in node.items() if key in _INNER or is_writable(value)}
+
+
 def _sound_type(value: Any) -> str | list[str]:
     if isinstance(value, list):
         kinds = [_sound_type(kind) for kind in value if isinstance(kind, str)]
@@ -257,7 +322,9 @@ def _is_text(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    """A number that others can read: most know no integer beyond the range of floats."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and abs(value) <= sys.float_info.max
 
 
 def _is_count(value: Any) -> bool:

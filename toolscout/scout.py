@@ -132,7 +132,7 @@ class Scout:
         """
         options = options or ReadOptions()
         tools = counted(catalogue.read(source, options), progress)
-        waited, before = self.words_only(), self._version
+        waited, before = self.not_embedded(), self._version
         with collector_paused():
             report = self.store.add(tools, label or catalogue.describe(source), replace=replace, sync=sync)
             self.refresh()
@@ -251,6 +251,10 @@ class Scout:
     def words_only(self, allowed: Allowed | None = None) -> int:
         """How many tools, of those a caller may see, have no vector yet and are found by their words alone."""
         return self.retriever.waiting(allowed) if keeps(self.retriever, Embedded) else 0
+
+    def not_embedded(self, allowed: Allowed | None = None) -> int:
+        """How many of those have no vector yet; the others have no id, since a model has none left for them."""
+        return self.words_only(allowed) - _without_id(self.retriever, allowed)
 
     def refresh(self, wait: bool = True) -> None:
         """Follow what this or any other process has committed; costs next to nothing where that is nothing.
@@ -376,9 +380,14 @@ class Scout:
         elif self.words_only(allowed):
             if self._encoder() is None:
                 yield "no encoder is installed, words alone were searched; run: toolscout doctor"
-            else:
-                waiting = f"{self.words_only(allowed):,} of {self.count(allowed):,} tools are not embedded yet"
+            elif late := self.not_embedded(allowed):
+                waiting = f"{late:,} of {self.count(allowed):,} tools are not embedded yet"
                 yield f"{waiting}: found by words at most; run: toolscout embed, with the same --retriever if any"
+
+
+def _without_id(retriever: object, allowed: Allowed | None) -> int:
+    own, parts = getattr(retriever, "without_id", None), getattr(retriever, "parts", ())
+    return own(allowed) if own else max((_without_id(part, allowed) for part in parts), default=0)
 
 
 def checked_request(text: str) -> str:

@@ -67,6 +67,14 @@ def test_the_trace_as_json(run: Run) -> None:
     assert trace["steps"][0]["arguments"] == {"city": "Rome"}
 
 
+def test_a_long_response_is_stated_in_full(run: Run, tmp_path: Path) -> None:
+    module = tmp_path / "sky.py"
+    module.write_text(module.read_text().replace('f"{days} days of sun in {city}"', '"A" * 10_000_000'))
+    told = "A" * 1_000 + " … (9,999,000 more characters)"
+    assert json.loads(run("--yes", "--json").stdout)["steps"][0]["observation"] == told
+    assert f"observation: {told}\n" in run("--yes").stderr
+
+
 def test_the_trace_says_what_was_repaired(run: Run, tmp_path: Path) -> None:
     script = tmp_path / "script.jsonl"
     script.write_text(script.read_text().replace('\\"Rome\\"', '\\"Rome\\", \\"days\\": \\"2\\"'))

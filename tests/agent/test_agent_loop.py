@@ -53,6 +53,16 @@ def test_it_thinks_picks_fills_in_calls_and_answers() -> None:
     assert "Observation 1: 2 days of sun in Rome\nAnswer (answered): thought 2" in trace(episode)
 
 
+def test_a_long_observation_says_how_much_of_the_response_is_missing() -> None:
+    brain = Brain(once, lambda _: {"city": "Rome"})
+    long = OriginCaller(functions={FORECAST.id: lambda city: "A" * 10_000_000})
+    episode = Agent(brain, ShortlistPicker(both, brain), long, lookup).run(["Rain?"])[0]
+    told = "A" * 1_000 + " … (9,999,000 more characters)"
+    assert episode.steps[0].observation == told
+    assert f"Observation 1: {told}\n" in trace(episode)
+    assert any(said.content.startswith(f"Observation: {told}") for said in brain.asked[-1])
+
+
 def test_requests_go_in_lockstep_and_end_by_themselves() -> None:
     def pick(conversation: Sequence[Message]) -> str:
         return "finish" if called(conversation) >= int(conversation[1].content[0]) else "forecast"

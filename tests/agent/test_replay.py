@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from shutil import copytree
+from types import SimpleNamespace
 
 import pytest
 from brains import CITY, Brain, called
@@ -15,13 +17,14 @@ from toolscout.agent.asking import Metered
 from toolscout.agent.episode import Episode, Step
 from toolscout.agent.kept import Kept
 from toolscout.agent.loop import AgentOptions
+from toolscout.agent.models import Models
 from toolscout.dataset import Dataset
 from toolscout.errors import BadDataset, BadRequest
 from toolscout.evaluation.row import read_rows
 from toolscout.llm.base import Message, Usage
 from toolscout.llm.scripted import Scripted
 from toolscout.retrievers.base import TrainedOn, TrainingSet
-from toolscout.retrievers.bm25 import Bm25
+from toolscout.retrievers.bm25 import Bm25, Bm25Options
 from toolscout.tool import Tool
 
 
@@ -81,6 +84,7 @@ def test_gold_tools_in_front_of_the_agent(folder: Path) -> None:
         "recorded": 2,
         "of": 3,
         "agent": {},
+        "models": {},
     }
     assert done.row["timing"]["llm_calls"] == llm.usage.conversations > 0
     assert "pass_rate" not in done.row["metrics"]
@@ -146,6 +150,74 @@ def test_a_replay_that_was_stopped_goes_on(words: list[str], tmp_path: Path, mon
     (row,) = read_rows(out)
     assert (row["requests"], row["timing"]["llm_calls"]) == (2, 4)  # a pick and an answer each, counted once
     assert not partial.exists()
+
+
+def test_models_of_one_name_are_different_fronts(words: list[str], tmp_path: Path) -> None:
+    one, other = tmp_path / "a" / "x", tmp_path / "b" / "x"
+    Bm25().save(one)
+    Bm25(Bm25Options(fuzzy=False)).save(other)
+    out, asked = tmp_path / "agent.jsonl", [*words, "--retrievers", f"{one},{other}"]
+    script.main(asked)
+    rows = read_rows(out)
+    assert [row["study"]["front"] for row in rows] == ["x", "x"]
+    assert [row["options"]["fuzzy"] for row in rows] == [True, False]
+    script.main(asked)  # nothing to do
+    assert read_rows(out) == rows
+    copytree(one, tmp_path / "c" / "x")
+    script.main([*words, "--retrievers", f"{tmp_path / 'c' / 'x'}"])  # the same model in another place
+    assert read_rows(out) == rows
+    Bm25(Bm25Options(fuzzy=False)).save(one)
+    (one / "fit.json").write_text("{}")  # trained again under its name
+    script.main([*words, "--retrievers", str(one)])
+    assert len(read_rows(out)) == 3
+
+
+def test_rows_without_fingerprints_are_known_by_name(words: list[str], tmp_path: Path) -> None:
+    Bm25().save(tmp_path / "a" / "x")
+    out, asked = tmp_path / "agent.jsonl", [*words, "--retrievers", str(tmp_path / "a" / "x")]
+    script.main(asked)
+    (row,) = read_rows(out)
+    assert row["study"].pop("models").keys() == {"front"}
+    out.write_text(json.dumps(row) + "\n")  # as it was written before
+    Bm25(Bm25Options(fuzzy=False)).save(tmp_path / "a" / "x")
+    script.main(asked)
+    assert read_rows(out) == [row]
+
+
+def test_another_model_does_not_go_on_from_kept_episodes(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, ticks = tmp_path / "x", iter([0.0, 1.0, 99.0])
+    Bm25().save(model)
+    asked = [*words, "--retrievers", str(model), "--at-once", "1"]
+    with monkeypatch.context() as clock:
+        clock.setattr(script, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
+        script.main([*asked, "--stop-after", "9"])
+    (file,) = (tmp_path / "agent.partial").iterdir()
+    mark = file.read_text()
+    Bm25(Bm25Options(fuzzy=False)).save(model)
+    file.write_text(mark.replace("rain please", "somebody else's request"))
+    script.main([*asked, "--traces", str(tmp_path / "traces")])
+    (traces,) = (tmp_path / "traces").iterdir()
+    assert "somebody else's request" not in traces.read_text()
+    assert file.is_file()  # what the other one did
+
+
+def test_a_language_model_is_known_by_what_is_in_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, fuzzy in (("a", True), ("b", False)):
+        Bm25(Bm25Options(fuzzy=fuzzy)).save(tmp_path / name / "m")
+    a, b = (script.trained(Models(), replay.GOLD, str(tmp_path / name / "m")) for name in "ab")
+    assert (a.keys(), b.keys()) == ({"llm"}, {"llm"})
+    assert a != b
+    (tmp_path / "a" / "m" / ".hidden").write_text("no part of it")
+    assert script.trained(Models(), replay.GOLD, str(tmp_path / "a" / "m")) == a
+    weights = tmp_path / "m.gguf"
+    weights.write_text("1")
+    assert script.trained(Models(), "shortlist:bm25", str(weights)).keys() == {"llm"}
+    monkeypatch.chdir(tmp_path)
+    for name in (replay.GOLD, "smollm2"):
+        (tmp_path / name).mkdir()  # not what the name stands for
+    assert script.trained(Models(), replay.GOLD, "smollm2") == {}
 
 
 def test_a_model_that_fails_throughout_makes_no_row(

@@ -5,8 +5,14 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
+import typer
+
+from toolscout.cli import app
+from toolscout.fit import FitOptions
+from toolscout.need import NeedOptions
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -34,3 +40,17 @@ def test_the_reference_names_every_command() -> None:
     assert "\n## toolscout split\n" in page
     for command in ("encoder export", "log export"):
         assert f"\n## toolscout {command}\n" in page
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "default"),
+    [
+        ("search", "--need-threshold", NeedOptions().threshold),
+        ("search", "--fit-threshold", FitOptions().threshold),
+        ("need", "--threshold", NeedOptions().threshold),
+    ],
+)
+def test_help_tells_the_defaults_that_hold(command: str, option: str, default: float) -> None:
+    root: Any = typer.main.get_command(app)
+    shown = {name: one.show_default for one in root.commands[command].params for name in one.opts}
+    assert shown[option] == f"{default:g}"

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from tests.nn.tiny_llama import tiny_llama
 from toolscout.conversations import Turn
+from toolscout.errors import BadModel
 from toolscout.nn.language import Base, open_base
 from toolscout.nn.prompting import Prompter, contents
 
@@ -68,3 +69,18 @@ def test_actions_are_written_as_their_ids(base: Base) -> None:
     assert [base.decode(one[:-1]).strip() for one in said] == ["I look", "", "a/c"]
     assert {one[-1] for one in said} == {base.end}
     assert base.chat(found)[: len(tokens)] == tokens
+
+
+def test_no_prompt_is_longer_than_the_model_reads(base: Base) -> None:
+    context, behind = base.architecture.context, 5
+    prompter = Prompter(base, 10 * context, behind)
+    long = prompter.ask("9 " * context)
+    assert len(long) == context - behind
+    assert len(prompter.both(long, long)) == context - behind
+    assert prompter.fitted(long, behind) == long
+    shorter = prompter.fitted(long, 20)
+    assert (len(shorter), shorter[-1], shorter[:9]) == (context - 20, long[-1], long[:9])
+    assert len(prompter.fitted(long, 10 * context)) < 20
+    assert Prompter(base, LIMIT, behind).limit == LIMIT
+    with pytest.raises(BadModel, match="too few for a request"):
+        Prompter(base, LIMIT, context)

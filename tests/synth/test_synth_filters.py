@@ -41,6 +41,13 @@ def test_what_is_wrong_with_a_request(text: str, problem: str) -> None:
     assert Filter(TOOLS).problem(text, FORECAST) == problem
 
 
+@pytest.mark.parametrize("opened", ["{", "[", "<", "{ ", "[a"])
+def test_brackets_that_nobody_closes_take_no_time(opened: str) -> None:
+    words = "will it rain today "
+    assert Filter(TOOLS).problem(words + "{[" * 100_000, FORECAST) == ""
+    assert Filter(TOOLS).problem(f"{words}{opened * 50}{'{'}city{'}'}", FORECAST) == "garbage"
+
+
 def test_everyday_words_are_no_names() -> None:
     tools = [Tool("weather", "search", "search the weather"), Tool("x", "y", "other weather to search")]
     judge = Filter(tools)

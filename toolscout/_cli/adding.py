@@ -115,10 +115,14 @@ def embed(ctx: typer.Context, store: StoreOption = None, retriever: RetrieverOpt
     with open_scout(ctx, store, retriever) as scout:
         with output.progress() as report:
             embedded = scout.embed(report)
-        waiting, total = scout.words_only(), scout.count()
+        waiting, total, late = scout.words_only(), scout.count(), scout.not_embedded()
+        notes = scout.retriever.told("", None)[1] if hasattr(scout.retriever, "told") and waiting > late else ()
     output.write(f"{plural(embedded, 'text')} embedded; {waiting:,} of {plural(total, 'tool')} found by words only")
-    if waiting:
+    for note in notes:
+        output.note(note)
+    if late:
         output.note("no encoder is installed; run: toolscout doctor")
+    if waiting:
         raise typer.Exit(NONE)
 
 

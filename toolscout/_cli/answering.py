@@ -85,13 +85,14 @@ def search(
             metavar="TOKENS", min=1, help="Make the schemas fit: full, slim, signatures or names. Vendor formats only."
         ),
     ] = None,
+    # Each default is that of its options, which a test compares: to import those here would slow every command.
     need_threshold: Annotated[
         float | None,
         typer.Option(metavar="P", min=0, max=1, help="Below this need no tool is needed.", show_default="0.2"),
     ] = None,
     fit_threshold: Annotated[
         float | None,
-        typer.Option(metavar="P", min=0, max=1, help="Below this fit nothing fits.", show_default="0.34"),
+        typer.Option(metavar="P", min=0, max=1, help="Below this fit nothing fits.", show_default="0.15"),
     ] = None,
     format: Annotated[
         Shape, typer.Option(help="table for people, json for the whole answer, else the tools as a vendor takes them.")
@@ -125,10 +126,14 @@ def search(
 
 
 def _check_grouped(scout: Scout, grouped: bool) -> None:
-    if grouped and not hasattr(scout.retriever, "told"):  # what was asked
+    if grouped and not _rewords(scout.retriever):
         raise typer.BadParameter(
             "it is for --retriever rewrite, or a model of it; or name --llm", param_hint="--grouped"
         )
+
+
+def _rewords(retriever: object) -> bool:
+    return hasattr(retriever, "rewriter") or any(map(_rewords, getattr(retriever, "parts", ())))
 
 
 def _tell_need(answer: Answer, threshold: float | None) -> None:

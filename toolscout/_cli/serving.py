@@ -186,7 +186,18 @@ def _warm(scout: Any) -> None:
             if tell := getattr(scout.retriever.open_encoder(), "use_threads", None):
                 tell(1)
     if scout.count():
-        scout.search("hello")
+        with ExitStack() as quiet:
+            for author in _authors(scout.retriever):
+                quiet.enter_context(author.quiet())
+            scout.search("hello")
+
+
+def _authors(retriever: Any) -> Iterator[Any]:
+    """Those that write for a search, of any part: an endpoint may be slow or down, and costs."""
+    if rewriter := getattr(retriever, "rewriter", None):
+        yield rewriter.author
+    for part in getattr(retriever, "parts", ()):
+        yield from _authors(part)
 
 
 def _run(server: Any, options: Any, tools: int, show: bool) -> None:

@@ -11,7 +11,7 @@ from toolscout.agent.asking import Reply, ask, json_object
 from toolscout.agent.episode import Episode, Finished, Step
 from toolscout.agent.pickers import Introducing, Picker, Unpicked
 from toolscout.arguments import problems, repaired
-from toolscout.calling import Arguments, Caller, cut
+from toolscout.calling import Arguments, Caller
 from toolscout.conversations import FINISH, FINISH_SCHEMA, GIVE_UP, Script, Turn, documentation
 from toolscout.errors import BadRequest
 from toolscout.llm.base import LanguageModel
@@ -181,7 +181,7 @@ class Agent:
         ready = [at for at, step in enumerate(steps) if step.called]
         calls = [(tool, steps[at].arguments or {}) for at in ready if (tool := going[at].tool)]
         for at, result in zip(ready, self._caller.call(calls), strict=True):
-            observation = cut(result.observation, self.options.observation_chars)
+            observation = result.shortened(self.options.observation_chars)
             steps[at] = replace(steps[at], ok=result.ok, exact=result.exact, observation=observation)
         for one, step in zip(going, steps, strict=True):
             self._observe(one, step)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from toolscout.errors import BadRequest
+from toolscout.errors import BadModel, BadRequest
 from toolscout.evaluation.run import open_retriever
 from toolscout.llm import LanguageModel, open_llm
 from toolscout.llm.base import Conversation
@@ -24,17 +25,41 @@ def is_own(spec: str) -> bool:
     return (Path(spec) / MODEL_FILE).is_file()
 
 
+def _digest(place: Path) -> str:
+    """Of all files of a model, wherever they lie; what begins with a dot is not the model's."""
+    made = hashlib.blake2b(digest_size=12)
+    files = [(path.relative_to(place), path) for path in [place, *place.rglob("*")] if path.is_file()]
+    try:
+        for name, path in sorted(files):
+            if not any(part.startswith(".") for part in name.parts):
+                with path.open("rb") as file:
+                    made.update(f"{name.as_posix()}\0{hashlib.file_digest(file, 'blake2b').hexdigest()}\n".encode())
+    except OSError as error:
+        raise BadModel(f"{place} cannot be read ({error}); make its files readable") from None
+    return made.hexdigest()
+
+
 class Models:
     """Retrievers and language models by name; what was opened from a folder is not opened again."""
 
     def __init__(self) -> None:
         """Nothing is open yet."""
         self._opened: dict[Path, Retriever] = {}
+        self._digests: dict[Path, str] = {}
 
     def keep(self, name: str, retriever: Retriever) -> None:
         """Take a retriever that was opened elsewhere; one that comes from no folder is not kept."""
         if is_own(name):
             self._opened[Path(name).resolve()] = retriever
+
+    def fingerprint(self, name: str) -> str:
+        """Tells models of one name apart: a digest of what is in a folder or file; "" where the name is of neither."""
+        place = Path(name).resolve()
+        if not name or not place.exists():
+            return ""
+        if place not in self._digests:
+            self._digests[place] = _digest(place)
+        return self._digests[place]
 
     def retriever(self, name: str) -> tuple[Retriever, str]:
         """A retriever by a method's name or out of a folder, and its variant."""

@@ -210,11 +210,21 @@ def shown(name: str) -> str:
     return name.removesuffix(place) + (Path(place).name if "/" in place else place)
 
 
-def about(trial: Trial, name: str, llm: LanguageModel, options: AgentOptions, k: int) -> dict[str, Any]:
-    """All that a row depends on, as its "study" says it: what is measured again gives the same."""
+def about(
+    trial: Trial,
+    name: str,
+    llm: LanguageModel,
+    options: AgentOptions,
+    k: int,
+    trained: Mapping[str, str] | None = None,
+) -> dict[str, Any]:
+    """All that a row depends on, as its "study" says it: what is measured again gives the same.
+
+    `trained`: fingerprints of the front and of the language model where they are folders, which share names.
+    """
     told: dict[str, Any] = {"name": STUDY, "front": shown(name), "llm": llm.name, "k": k}
     told |= {"requests": len(trial.requests), "recorded": trial.recorded, "of": trial.of}
-    return told | {"agent": asdict(options)}
+    return told | {"agent": asdict(options), "models": dict(trained or {})}
 
 
 def replay(

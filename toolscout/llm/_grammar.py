@@ -7,13 +7,14 @@ stand for what is not decided yet: which of the optional properties comes next, 
 from __future__ import annotations
 
 import json
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from toolscout.arguments import value_problems
+from toolscout.arguments import Checker
 from toolscout.llm._numbers import Numbers
-from toolscout.schemas import resolved, sound
+from toolscout.schemas import canonical, resolved, sound
 
 MAX_TEXT = 400  # characters of a string, items of an array, entries of a free object: without them a small model
 MAX_ITEMS = 16  # may never stop; a schema that demands more gets more
@@ -42,6 +43,34 @@ class Fixed:
     text: bytes
     place: int
     rest: State
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """Texts of a node, in order, from `low` to before `high`: all alike up to `place`, and none of them ends there."""
+
+    node: int
+    low: int
+    high: int
+    place: int
+    rest: State
+    texts: list[bytes] = field(compare=False)  # the node stands for them: there may be thousands
+
+    def within(self, byte: int) -> tuple[int, int]:
+        """From where to where the texts go on with this byte."""
+        low = bisect_left(self.texts, byte, self.low, self.high, key=self._next)
+        return low, bisect_right(self.texts, byte, low, self.high, key=self._next)
+
+    def viable(self) -> Iterator[int]:
+        """The bytes with which a text goes on."""
+        low = self.low
+        while low < self.high:
+            byte = self._next(self.texts[low])
+            yield byte
+            low = self.within(byte)[1]
+
+    def _next(self, text: bytes) -> int:
+        return text[self.place]
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +123,7 @@ class Items:
     rest: State
 
 
-State = Fixed | Text | Number | Value | Members | Items | None
+State = Fixed | OneOf | Text | Number | Value | Members | Items | None
 States = tuple[State, ...]
 
 
@@ -106,6 +135,7 @@ class Grammar:
         self._root = sound(schema)
         self._nodes: dict[int, Any] = {}
         self._forms: dict[int, list[dict[str, Any]]] = {}
+        self._written: dict[int, list[bytes]] = {}
         self.start = self._opened([Value(self._keep(self._root), None)])
 
     def step(self, states: States, byte: int) -> States:
@@ -122,11 +152,17 @@ class Grammar:
         for state in states:
             if isinstance(state, Fixed):
                 found.add(state.text[state.place])
+            elif isinstance(state, OneOf):
+                found.update(state.viable())
             elif isinstance(state, Number):
                 found |= _DIGITS
             elif isinstance(state, Text):
                 return None
         return frozenset(found)
+
+    def begun(self, states: States) -> set[int]:
+        """The bytes with which given texts go on that are written in part."""
+        return set(self.viable(tuple(one for one in states if isinstance(one, Fixed | OneOf) and one.place > 0)) or ())
 
     def _opened(self, states: list[State]) -> States:
         """The states that take a byte, or are the end, in place of those that only stand for them."""
@@ -179,9 +215,9 @@ class Grammar:
 
     def _begun(self, form: dict[str, Any], rest: State) -> Iterator[State]:
         if "const" in form or "enum" in form:
-            for value in [form["const"]] if "const" in form else form["enum"]:
-                if not value_problems(value, form):
-                    yield _fixed(_written(value), rest)
+            texts = self._choices(form)
+            if texts:
+                yield OneOf(self._keep(form), 0, len(texts), 0, rest, texts)
             return
         for kind in _kinds(form):
             if kind == "string":
@@ -202,6 +238,16 @@ class Grammar:
             elif kind in ("boolean", "null"):
                 for word in ("true", "false") if kind == "boolean" else ("null",):
                     yield _fixed(word, rest)
+
+    def _choices(self, form: dict[str, Any]) -> list[bytes]:
+        """What a const or an enum leaves to be written, of values that fit the rest of the form."""
+        key = self._keep(form)
+        if key not in self._written:
+            own = "const" if "const" in form else "enum"
+            values = [form[own]] if own == "const" else form[own]
+            others = Checker({name: value for name, value in form.items() if name != own})
+            self._written[key] = sorted({_written(value).encode() for value in values if not others.problems(value)})
+        return self._written[key]
 
     def _has_all(self, form: Mapping[str, Any]) -> bool:
         """Whether every property that must be there can be written."""
@@ -250,6 +296,13 @@ def after(state: State, byte: int) -> Iterator[State]:
         if state.text[state.place] == byte:
             at_end = state.place + 1 == len(state.text)
             yield state.rest if at_end else Fixed(state.text, state.place + 1, state.rest)
+    elif isinstance(state, OneOf):
+        low, high = state.within(byte)
+        if low < high and len(state.texts[low]) == state.place + 1:
+            yield state.rest
+            low += 1
+        if low < high:
+            yield replace(state, low=low, high=high, place=state.place + 1)
     elif isinstance(state, Number):
         if byte in _DIGITS and (byte != 0x2D or not state.text) and (byte != 0x2E or "." not in state.text):
             text = state.text + chr(byte)
@@ -288,7 +341,8 @@ def _both(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any] | None:
         elif key == "required":
             merged[key] = list(dict.fromkeys([*mine, *theirs]))
         elif key == "enum":
-            merged[key] = [value for value in mine if value in theirs]
+            known = set(map(canonical, theirs))
+            merged[key] = [value for value in mine if canonical(value) in known]
         elif key == "type":
             kinds = [kind for kind in _kinds(one) if kind in _kinds(other)]
             if not kinds and {"integer", "number"} <= {*_kinds(one), *_kinds(other)}:

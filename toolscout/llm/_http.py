@@ -5,6 +5,7 @@ from __future__ import annotations
 import email.utils
 import http.client
 import json
+import math
 import threading
 import time
 import urllib.error
@@ -112,10 +113,13 @@ class Gate:
         with self._lock:
             self._next = max(self._next, time.monotonic() + seconds)
 
-    def wait(self) -> None:
-        """Return when the next request may go."""
+    def wait(self, until: float = math.inf) -> bool:
+        """Return when the next request may go; at once, and False, where that is after `until` (of time.monotonic)."""
         with self._lock:
             mine = max(self._next, time.monotonic())
+            if mine > until:  # the turn is left to others
+                return False
             self._next = mine + self._every
         # Not before its turn, even where the gate was shut meanwhile for longer: that request is then told again.
         time.sleep(max(0.0, mine - time.monotonic()))
+        return True

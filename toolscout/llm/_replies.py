@@ -5,12 +5,22 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from toolscout.errors import BadCompletion
+from toolscout.llm.base import spoken
 
 _SHOWN = 200
 _READ = 20_000  # characters of a page
+_MOST_TOKENS = 1_000_000_000  # of one reply: who counts more does not count
+
+
+class Choice(NamedTuple):
+    """An answer, whether it was cut off, and how many characters were written: thoughts count too."""
+
+    text: str
+    cut_off: bool
+    length: int
 
 
 def parsed(body: bytes) -> dict[str, Any] | None:
@@ -21,26 +31,27 @@ def parsed(body: bytes) -> dict[str, Any] | None:
     return found
 
 
-def choices(reply: Mapping[str, Any]) -> list[tuple[str, bool]]:
-    """The text of each choice, and whether it was cut off."""
+def choices(reply: Mapping[str, Any], scrub: Callable[[str], str] = str) -> list[Choice]:
+    """Each choice of a reply; `scrub` takes out of what is told why there is none what nobody may read."""
     found = []
     for choice in reply["choices"]:
         message = choice.get("message") if isinstance(choice, Mapping) else None
         if not isinstance(message, Mapping):
             raise BadCompletion("the endpoint answered with a choice that has no message; is it a chat model?")
-        found.append((_text(message, choice), choice.get("finish_reason") == "length"))
+        written, cut_off = _text(message, choice, scrub), choice.get("finish_reason") == "length"
+        found.append(Choice(spoken(written, cut_off), cut_off, len(written)))
     return found
 
 
-def tokens(reply: Mapping[str, Any], read: Sequence[str], written: Sequence[tuple[str, bool]]) -> tuple[int, list[int]]:
+def tokens(reply: Mapping[str, Any], read: Sequence[str], written: Sequence[Choice]) -> tuple[int, list[int]]:
     """Tokens read, and written by each choice. Servers count all choices together: the sum is dealt out by length.
 
-    Those that do not count are estimated, at four characters a token.
+    What is not counted, or to no sense, is estimated at four characters a token.
     """
     usage = reply.get("usage")
     counted = usage if isinstance(usage, Mapping) else {}
     prompt, total = _count(counted.get("prompt_tokens")), _count(counted.get("completion_tokens"))
-    lengths = [len(text) for text, _ in written]
+    lengths = [choice.length for choice in written]
     if prompt is None:
         prompt = sum(len(text) // 4 + 4 for text in read)
     if total is None:
@@ -67,8 +78,13 @@ def message(body: bytes, scrub: Callable[[str], str] = str) -> str:
     else:
         page = scrub(body.decode(errors="replace"))[:_READ]
         text = re.sub(r"<(script|style).*?</\1>|<[^>]*>", " ", page, flags=re.S)
-    text = " ".join(scrub(text).split())
-    return (text[:_SHOWN] + "…" if len(text) > _SHOWN else text) or "nothing more"
+    return shortened(text, scrub) or "nothing more"
+
+
+def shortened(text: str, scrub: Callable[[str], str] = str) -> str:
+    """A text on one short line, without what nobody may read."""
+    line = " ".join(scrub(text).split())
+    return line[:_SHOWN] + "…" if len(line) > _SHOWN else line
 
 
 def parameter(body: bytes) -> str:
@@ -78,7 +94,7 @@ def parameter(body: bytes) -> str:
     return str(error.get("param") or "") if isinstance(error, Mapping) else ""
 
 
-def _text(message: Mapping[str, Any], choice: Mapping[str, Any]) -> str:
+def _text(message: Mapping[str, Any], choice: Mapping[str, Any], scrub: Callable[[str], str]) -> str:
     content = message.get("content")
     if isinstance(content, list):  # parts
         parts = [part.get("text") for part in content if isinstance(part, Mapping)]
@@ -88,8 +104,8 @@ def _text(message: Mapping[str, Any], choice: Mapping[str, Any]) -> str:
     if message.get("tool_calls") or message.get("function_call"):
         raise BadCompletion("the model called a tool instead of answering, and none was offered; ask it again")
     if message.get("refusal") or choice.get("finish_reason") == "content_filter":
-        said = message.get("refusal")
-        raise BadCompletion(f"the model refuses to answer ({said or 'content filter'}); word the request differently")
+        said = shortened(str(message.get("refusal") or "content filter"), scrub)
+        raise BadCompletion(f"the model refuses to answer ({said}); word the request differently")
     if choice.get("finish_reason") == "length":
         raise BadCompletion("the model used up max_tokens before it wrote a word of its answer; raise max_tokens")
     if isinstance(content, str):
@@ -105,4 +121,5 @@ def _json(body: bytes) -> Any:
 
 
 def _count(value: Any) -> int | None:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return value if whole and 0 <= value <= _MOST_TOKENS else None

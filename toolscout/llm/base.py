@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, cast, get_args
 
 from toolscout.arguments import repaired, value_problems
-from toolscout.errors import BadCompletion, BadRequest
+from toolscout.errors import BadCompletion, BadRequest, LanguageModelError
 
 Role = Literal["system", "user", "assistant", "tool"]
 Finish = Literal["stop", "length"]
 _PLACES = 20  # where JSON is looked for in an answer of many words
+_THOUGHT = re.compile(r"<(/?)(?:thinking|think|reasoning)(?:\s[^<>]{0,200})?>", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +79,61 @@ class LanguageModel(Protocol):
 
 
 def complete_each(model: LanguageModel, conversations: Sequence[Conversation], **settings: Any) -> list[Outcome]:
-    """The completions of each conversation, or the reason why it has none: one bad one does not spoil the others."""
+    """The completions of each conversation, or the reason why it has none: one bad one does not spoil the others.
+
+    What a model thinks aloud before it answers is no part of its answer.
+    """
     try:
-        return list(model.complete(conversations, **settings))
+        return [_spoken(outcome) for outcome in model.complete(conversations, **settings)]
     except BadCompletion as error:
         if error.results is None or len(error.results) != len(conversations):
             return [error for _ in conversations]
-        return cast(list[Outcome], list(error.results))
+        return [_spoken(outcome) for outcome in cast(list[Outcome], list(error.results))]
+    except LanguageModelError as error:
+        if error.results is not None:
+            error.results = [_spoken(one) if isinstance(one, list) else one for one in error.results]
+        raise
+
+
+def _spoken(outcome: Outcome) -> Outcome:
+    if isinstance(outcome, BadCompletion):
+        return outcome
+    try:
+        texts = [spoken(one.text, one.finish == "length") for one in outcome]
+    except BadCompletion as error:
+        return error
+    return [one if text == one.text else replace(one, text=text) for one, text in zip(outcome, texts, strict=True)]
+
+
+def spoken(text: str, cut_off: bool = False) -> str:
+    """An answer without the thoughts that the model wrote down; BadCompletion where nothing else is there."""
+    if not _THOUGHT.search(text) or _is_json(text):
+        return text
+    kept, end, thinking = list[str](), 0, False
+    for tag in _THOUGHT.finditer(text):
+        if not tag[1]:
+            kept += [] if thinking else [text[end : tag.start()]]
+            thinking = True
+            continue
+        if not thinking:  # where the prompt begins a thought, only its end is in the answer
+            kept = []
+        end, thinking = tag.end(), False
+    kept += [] if thinking else [text[end:]]
+    found = "".join(kept).strip()
+    if not found and cut_off:
+        raise BadCompletion("the model used up max_tokens before it wrote a word of its answer; raise max_tokens")
+    if not found:
+        raise BadCompletion("the model wrote down its thoughts and no answer; ask it again, or raise max_tokens")
+    return found
+
+
+def _is_json(text: str) -> bool:
+    """Whether all of it is JSON: what looks like a thought there is a value."""
+    try:
+        json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 def settled(outcomes: Sequence[Outcome]) -> list[list[Completion]]:

@@ -5,7 +5,9 @@ The key is read from the environment when it is sent, and kept nowhere: no objec
 
 from __future__ import annotations
 
+import copy
 import json
+import math
 import os
 import random
 import re
@@ -13,15 +15,16 @@ import ssl
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
 
-from toolscout.errors import BadCompletion, BadRequest, EndpointError, NotCached, ToolscoutError
+from toolscout.errors import BadCompletion, EndpointError, LanguageModelError, NotCached, NotYet
 from toolscout.llm import _replies
 from toolscout.llm._http import Gate, Reply, post
+from toolscout.llm._options import KEY_VARIABLE as KEY_VARIABLE
+from toolscout.llm._options import MOST, check, checked_url
+from toolscout.llm._options import Options as Options
 from toolscout.llm.base import (
     Completion,
     Conversation,
@@ -37,37 +40,13 @@ from toolscout.llm.base import (
 )
 from toolscout.llm.cache import Cache, digest
 
-KEY_VARIABLE = "OPENAI_API_KEY"
 _AGAIN = frozenset([408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529])
-_MOST = 1e6  # seconds, requests or money: what is beyond is a slip
+_GRACE = 0.2  # seconds after the end in which a reason may still come
 _KEY_CHARS = 12  # what is shorter is a placeholder, as local servers take, and may be a word of any text
 _SENT_STOPS = 4  # more are refused by some; the text is cut here as well
 # What some servers do not know; without the first they are told the schema in words, n is asked for one by one.
 _OPTIONAL = ("response_format", "temperature", "stop", "n")
 _NOT_KNOWN = re.compile(r"support|unknown|unrecogni|permitted|not allowed|unexpected|invalid param", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How an endpoint is asked.
-
-    `key_variable` names the environment variable that holds the key (unset: none is sent). `cache` is the file that
-    keeps completions; `offline` answers from it alone. Prices are per million tokens. `timeout` is for one request;
-    the n-th retry comes after about `backoff` * 2 ** n seconds, or when the server says, if that is within
-    `longest_wait`.
-    """
-
-    key_variable: str = KEY_VARIABLE
-    cache: str | Path | None = None
-    offline: bool = False
-    input_price: float | None = None
-    output_price: float | None = None
-    concurrency: int = 8
-    requests_per_minute: float | None = None
-    timeout: float = 60.0
-    retries: int = 5
-    backoff: float = 0.5
-    longest_wait: float = 60.0
 
 
 class _Call(NamedTuple):
@@ -86,11 +65,21 @@ class Endpoint:
     def __init__(self, url: str, model: str, options: Options | None = None) -> None:
         """Name the base URL (what stands before /chat/completions) and the model."""
         self.options = options or Options()
-        self.url, self.name = _checked_url(url), model
-        _check(self.options, model)
+        self.url, self.name = checked_url(url), model
+        check(self.options, model)
         self._cache = Cache(self.options.cache, read_only=self.options.offline) if self.options.cache else None
         self._gate = Gate(self.options.requests_per_minute)
         self._left_out: set[str] = set()  # of what may be sent, what this server refused
+        self._seconds = self._ends = math.inf
+
+    def within(self, seconds: float) -> Endpoint:
+        """The same endpoint, given up so many seconds from now, whatever is waited for: an answer, a turn, a pause."""
+        hurried = copy.copy(self)
+        hurried._seconds, hurried._ends = seconds, time.monotonic() + seconds
+        return hurried
+
+    def _left(self) -> float:
+        return self._ends - time.monotonic()
 
     def complete(
         self,
@@ -105,29 +94,36 @@ class Endpoint:
         """n completions of each conversation, several conversations at a time.
 
         Raises EndpointError when the endpoint cannot be reached or refuses, NotCached offline, and BadCompletion, once
-        the others are done, where an answer is of no use. Every answer is in the cache before the next is asked for.
+        the others are done, where an answer is of no use; each holds what was answered. Every answer is in the cache
+        before the next is asked for.
         """
         check_call(conversations, n, temperature, max_tokens, stop)
         schemas = each_schema(schema, len(conversations))
         call = _Call(n, float(temperature), max_tokens, tuple(stop), None)
         stopped = threading.Event()  # once one met a fault that all would meet, nobody else is asked
 
-        def work(conversation: Conversation, wanted: Schema | None) -> Outcome:
+        def work(conversation: Conversation, wanted: Schema | None) -> Outcome | LanguageModelError | None:
             if stopped.is_set():
-                raise CancelledError
+                return None
             try:
                 return self._outcome(conversation, call._replace(schema=wanted))
-            except ToolscoutError:
+            except LanguageModelError as error:
+                stopped.set()
+                return error
+            except BaseException:
                 stopped.set()
                 raise
 
+        timed = self._ends < math.inf
         pool = ThreadPoolExecutor(max_workers=self.options.concurrency)
         try:
             pairs = zip(conversations, schemas, strict=True)
             waiting = [pool.submit(work, conversation, wanted) for conversation, wanted in pairs]
-            return settled([one.result() for one in waiting])
+            # A name that is looked up, or a file that another process holds, cannot be interrupted: it is left behind.
+            late = wait(waiting, max(0.0, self._left()) + _GRACE if timed else None).not_done
+            return _settled([self._late() if one in late else one.result() for one in waiting])
         finally:
-            pool.shutdown(cancel_futures=True)
+            pool.shutdown(wait=not timed, cancel_futures=True)
 
     def _outcome(self, conversation: Conversation, call: _Call) -> Outcome:
         messages = [[message.role, message.content] for message in conversation]
@@ -172,20 +168,20 @@ class Endpoint:
         """The completions of one request: one or more, at most as many as asked for."""
         try:
             reply = self._reply(conversation, call)
-            choices = _replies.choices(reply)[: call.n]
+            choices = _replies.choices(reply, self._scrubbed)[: call.n]
         except BadCompletion as error:
             raise BadCompletion(self._scrubbed(str(error))) from None
-        texts = [cut(self._scrubbed(text, _KEY_CHARS), call.stop) for text, _ in choices]
+        texts = [cut(self._scrubbed(choice.text, _KEY_CHARS), call.stop) for choice in choices]
         read, written = _replies.tokens(reply, [message.content for message in conversation], choices)
         return [
             Completion(
                 text,
                 read,
                 count,
-                "length" if cut_off and not stopped else "stop",
+                "length" if choice.cut_off and not stopped else "stop",
                 self._cost(read / len(choices), count),
             )
-            for (text, stopped), (_, cut_off), count in zip(texts, choices, written, strict=True)
+            for (text, stopped), choice, count in zip(texts, choices, written, strict=True)
         ]
 
     def _cost(self, read: float, written: int) -> float | None:
@@ -193,14 +189,17 @@ class Endpoint:
         return None if prices[0] is None or prices[1] is None else (read * prices[0] + written * prices[1]) / 1e6
 
     def _reply(self, conversation: Conversation, call: _Call) -> dict[str, Any]:
-        """What the endpoint answers, after as many tries as it takes and is allowed."""
+        """What the endpoint answers, after as many tries as it takes and is allowed, and there is time for."""
         tries, why, status = 0, "", None
-        while tries <= self.options.retries:
-            self._gate.wait()
+        while True:
+            if not self._gate.wait(self._ends):
+                raise self._late(why)
             payload = self._payload(conversation, call)
             try:
                 reply = self._post(payload)
             except TimeoutError:
+                if self._left() <= 0:
+                    raise self._late() from None
                 why, status = f"gave no answer within {self.options.timeout:g} seconds", None
             except OSError as error:
                 why, status = f"cannot be reached ({error.strerror or error or type(error).__name__})", None
@@ -214,17 +213,27 @@ class Endpoint:
                 why = found
                 if reply.wait is not None:
                     self._rest(reply.wait, why, status)
-            if tries < self.options.retries:
-                time.sleep(min(_MOST, self.options.backoff * 2.0 ** min(tries, 60)) * random.uniform(0.5, 1.5))
+            pause = min(MOST, self.options.backoff * 2.0 ** min(tries, 60)) * random.uniform(0.5, 1.5)
             tries += 1
+            if tries > self.options.retries or pause >= self._left():
+                break
+            time.sleep(pause)
         counted = f" {tries} times" if tries > 1 else ""
         raise EndpointError(f"{self.url} {why}{counted}; {_advice(status)}", status)
+
+    def _late(self, why: str = "") -> EndpointError:
+        """Why there is no answer in the time that there is."""
+        if self._left() <= 0:
+            return EndpointError(f"{self.url} gave no answer within {self._seconds:.3g} seconds; {_advice(None)}")
+        why = why or "was asked as often as it may be for now (requests_per_minute, or it asked for a rest)"
+        return NotYet(f"{self.url} {why}, and its next turn is too late; try again then, or raise timeout")
 
     def _post(self, payload: dict[str, Any]) -> Reply:
         key = self._key()
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         try:
-            return post(f"{self.url}/chat/completions", payload, headers, self.options.timeout)
+            seconds = max(0.001, min(self.options.timeout, self._left()))
+            return post(f"{self.url}/chat/completions", payload, headers, seconds)
         except ssl.SSLCertVerificationError as error:
             raise EndpointError(
                 f"{self.url} cannot be trusted ({error.verify_message}); check its host, or name the certificate that "
@@ -249,12 +258,10 @@ class Endpoint:
         return text.replace(key, "[key]") if len(key) >= shortest else text
 
     def _rest(self, seconds: float, why: str, status: int) -> None:
-        if seconds > self.options.longest_wait:
-            raise EndpointError(
-                f"{self.url} {why} and asks to wait {seconds:.0f} seconds; try again then",
-                status,
-            )
-        self._gate.shut(seconds)
+        if seconds <= self.options.longest_wait:
+            self._gate.shut(seconds)
+        if seconds > min(self.options.longest_wait, self._left()):
+            raise EndpointError(f"{self.url} {why} and asks to wait {seconds:.0f} seconds; try again then", status)
 
     def _read(self, reply: Reply) -> dict[str, Any] | str:
         """The reply's JSON, or in words why to try again."""
@@ -277,7 +284,8 @@ class Endpoint:
                 status,
             )
         if 300 <= status < 400:
-            raise EndpointError(f"{self.url} sends on to {self._scrubbed(reply.location)}; name that one", status)
+            where = _replies.shortened(reply.location, self._scrubbed)
+            raise EndpointError(f"{self.url} sends on to {where}; name that one", status)
         raise EndpointError(f"{self.url} answered {status} ({said}); {_advice(status)}", status)
 
     def _adapted(self, reply: Reply, payload: Mapping[str, Any]) -> bool:
@@ -320,6 +328,15 @@ class Endpoint:
         return payload | {name: value for name, value in optional.items() if name not in self._left_out}
 
 
+def _settled(outcomes: Sequence[Outcome | LanguageModelError | None]) -> list[list[Completion]]:
+    """As `settled`, where some met a fault that all would meet, or were not asked after that."""
+    for one in outcomes:
+        if isinstance(one, LanguageModelError) and not isinstance(one, BadCompletion):
+            one.results = outcomes
+            raise one
+    return settled([one for one in outcomes if isinstance(one, list | BadCompletion)])
+
+
 def _fitting(one: Completion, schema: Schema) -> Completion:
     """A completion with its text made to fit the schema, and what that took; or BadCompletion."""
     text, repairs = fitted(one.text, schema)
@@ -343,44 +360,3 @@ def _advice(status: int | None) -> str:
     if status is None:
         return "check that it runs and that the URL is right, or raise timeout"
     return "try again later, or see what its log says"
-
-
-def _checked_url(url: str) -> str:
-    if not re.fullmatch(r"[!-~]*", url):  # HTTP carries no others
-        raise BadRequest(
-            "an endpoint's URL has no blanks and no letters beyond ASCII; write a host's as xn--…, others as %C3%B6"
-        )
-    try:
-        parts = urlsplit(url)
-        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
-    except ValueError:  # an address in brackets, or a port, that is none
-        usable = False
-    if not usable:
-        raise BadRequest("an endpoint is a base URL such as https://host/v1, http://host:8000/v1 or http://[::1]/v1")
-    if parts.username or parts.password or parts.query or parts.fragment:
-        raise BadRequest(f"the URL of an endpoint holds no user, key or query; a key belongs into {KEY_VARIABLE}")
-    return parts.geturl().rstrip("/").removesuffix("/chat/completions")
-
-
-def _check(options: Options, model: str) -> None:
-    if not model:
-        raise BadRequest("an endpoint needs the name of a model; give it as model")
-    if not re.fullmatch(r"[A-Z_][A-Z0-9_]{0,63}", options.key_variable):
-        raise BadRequest(f"key_variable is the name of an environment variable such as {KEY_VARIABLE}, never a key")
-    if options.offline and not options.cache:
-        raise BadRequest("offline answers from a cache; name its file as cache")
-    if (options.input_price is None) != (options.output_price is None):
-        raise BadRequest("give the price of input and of output tokens, or neither")
-    rate = 1.0 if options.requests_per_minute is None else options.requests_per_minute
-    positive = (options.concurrency, options.timeout, rate)
-    if not all(0 < one <= _MOST for one in positive):
-        raise BadRequest("concurrency, timeout and requests_per_minute have to be above 0, and at most a million")
-    others = (
-        options.retries,
-        options.backoff,
-        options.longest_wait,
-        options.input_price or 0,
-        options.output_price or 0,
-    )
-    if not all(0 <= one <= _MOST for one in others):
-        raise BadRequest("retries, backoff, longest_wait and prices have to be 0 or more, and at most a million")

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer
 
 from toolscout.arguments import value_problems
 from toolscout.errors import BadCompletion
-from toolscout.llm._grammar import ESCAPED, Fixed, Grammar, State, States, Text, after
+from toolscout.llm._grammar import ESCAPED, Grammar, State, States, Text, after
 
 Tokens = NDArray[np.int64]
 Allow = Callable[[int, Sequence[int]], Tokens]
@@ -117,7 +117,7 @@ class Filling:
         inside = [state for state in states if isinstance(state, Text)]
         if inside:
             return [_CLOSERS[0]] if inside[0].count else []
-        begun = {state.text[state.place] for state in states if isinstance(state, Fixed) and state.place > 0}
+        begun = self._grammar.begun(states)
         return [*_CLOSERS[1:], *(begun if len(begun) == 1 else ())]
 
     def _allowed(self, states: States) -> Tokens:

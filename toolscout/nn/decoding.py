@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from toolscout.nn.trie import Pruned, Tokens, Trie
 Floats = NDArray[np.float32]
 Nearer = Callable[[int, tuple[int, ...], Tokens], Floats]
 """What is added to the logits of the tokens that may follow the beginning of an id, for the prompt of this number."""
+MOST_IN_SET: Final = 8
 _BLOCK = 4_000_000  # logits that are held at once
 _SURE = 1e-12
 _FLOOR = -1e30  # the log-probability of a token that cannot be told from impossible: scores stay finite
@@ -196,7 +197,7 @@ def sets(
     trie: Trie,
     finish: int,
     *,
-    most: int = 8,
+    most: int = MOST_IN_SET,
     width: int = 8,
     pruned: Pruned | None = None,
     plain: Callable[[Floats], Floats] | None = None,
@@ -239,10 +240,9 @@ def sets(
     return [done.ranked(width) for done in finished]
 
 
-def odds_against(reading: Reading, table: Table, trie: Trie, tokens: Sequence[int]) -> Doubles:
-    """For each prompt the log of the odds of all else that may begin an id against these tokens."""
-    children = trie.children(Trie.ROOT)
-    choices = np.concatenate([np.array(tokens, np.int64), children[~np.isin(children, tokens)]])
+def odds_against(reading: Reading, table: Table, others: Tokens, tokens: Sequence[int]) -> Doubles:
+    """For each prompt the log of the odds that one of the others comes next, against these tokens."""
+    choices = np.concatenate([np.array(tokens, np.int64), others[~np.isin(others, tokens)]])
     logs = [log_softmax(row)[: len(tokens)] for row in table.logits(reading.ends(), choices)]
     chances = np.logaddexp.reduce(np.array(logs), axis=1)
     return np.asarray(np.log1p(-np.minimum(np.exp(chances), 1 - _SURE)) - chances)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
+from toolscout.errors import BadModel
 from toolscout.nn.language import Base, Content
 
 
@@ -32,21 +33,38 @@ def contents(turns: Iterable[Spoken], written: Callable[[str], Sequence[int] | N
 class Prompter:
     """Turns texts into prompts of at most `limit` tokens, the chat's own markup not counted."""
 
-    def __init__(self, base: Base, limit: int) -> None:
-        """For one language model."""
-        self._base, self._limit = base, limit
+    def __init__(self, base: Base, limit: int, behind: int = 0) -> None:
+        """For one language model, into whose context a prompt fits together with so many tokens `behind` it."""
+        self._base = base
         one, other = (base.chat([("user", text)]) for text in ("a", "b"))
         self._before = next(i for i, (x, y) in enumerate(zip(one, other, strict=True)) if x != y)
         self._after = one[self._before + 1 :]
+        self.limit = min(limit, self._room(behind))
+        """The most tokens of a text that are read."""
+        if self.limit < 1:
+            raise BadModel(
+                f"{base.name} reads {base.architecture.context:,} tokens: too few for a request, the markup of a chat "
+                f"and the {behind:,} tokens of what is written; choose another base model, or shorter ids"
+            )
+
+    def _room(self, behind: int) -> int:
+        return self._base.architecture.context - self._before - len(self._after) - behind
 
     def ask(self, text: str) -> list[int]:
         """One text as what a user says, the assistant to answer next."""
         tokens = self._base.chat([("user", text)])
-        most = self._before + self._limit
-        return tokens if len(tokens) <= most + len(self._after) else [*tokens[:most], *self._after]
+        return self._cut(tokens, self.limit)
 
     def both(self, first: Sequence[int], second: Sequence[int]) -> list[int]:
         """Two prompts as one: the second's text behind the first's."""
         end = len(first) - len(self._after)
         text = [*first[:end], *second[self._before : len(second) - len(self._after)]]
-        return [*text[: self._before + self._limit], *self._after]
+        return [*text[: self._before + self.limit], *self._after]
+
+    def fitted(self, prompt: Sequence[int], behind: int) -> list[int]:
+        """A prompt, cut further where it does not fit into the context together with so many tokens behind it."""
+        return self._cut(prompt, max(0, self._room(behind)))
+
+    def _cut(self, prompt: Sequence[int], limit: int) -> list[int]:
+        most = self._before + limit
+        return list(prompt if len(prompt) <= most + len(self._after) else [*prompt[:most], *self._after])

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic as _now
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
-from toolscout.errors import LanguageModelError, ToolscoutError
+from toolscout.errors import LanguageModelError, NotYet, ToolscoutError
 from toolscout.llm import LanguageModel, Options, open_llm
-from toolscout.llm.base import Conversation, Usage, complete_each
+from toolscout.llm.base import Completion, Conversation, Usage, complete_each
+from toolscout.llm.endpoint import Endpoint
 
 # A model that is not there is left alone for a while: no search is to wait for it each time.
 _REST = 30.0
-_AT_ONCE = 256  # conversations of one call to an endpoint: a fault in one of them may take the others along
+_AT_ONCE = 256  # conversations of one call to an endpoint: what it answers is used once all of them are done
 _RETRIES, _PATIENCE = 1, 3
 
 
@@ -32,8 +34,21 @@ def is_url(spec: str) -> bool:
     return spec.lower().startswith(("http://", "https://"))
 
 
+class _Search(threading.local):
+    """What holds for the search that a thread is at: since when, how long it may take, whether a model is asked."""
+
+    began: float | None = None
+    seconds = 0.0
+    quiet = False
+
+
 class Author:
-    """Opens its model when it is first needed. Safe to use from several threads."""
+    """Opens its model when it is first needed. Safe to use from several threads.
+
+    An endpoint has `timeout` seconds for all that is written in one search: tries, pauses and turns that are waited for
+    included. Where many conversations are written at once nobody sits and waits: it has as many times that as there
+    are conversations for each of those that are asked at once.
+    """
 
     def __init__(
         self,
@@ -53,6 +68,7 @@ class Author:
         self._llm: LanguageModel | None = None
         self._lock = threading.Lock()
         self._rests, self._why = -math.inf, ""
+        self._search, self._timeout, self._concurrency = _Search(), timeout, concurrency
         if is_url(spec):
             read, written = prices or (None, None)
             self._asked = Options(
@@ -75,6 +91,28 @@ class Author:
             asked = replace(self._asked, retries=usual.retries, longest_wait=usual.longest_wait)
             self._llm = open_llm(self._spec, model=self._model, options=asked)
 
+    @contextmanager
+    def one_search(self) -> Iterator[None]:
+        """All that this thread has written meanwhile is for one search, and shares its time."""
+        search = self._search
+        if search.began is not None:
+            yield
+            return
+        search.began, search.seconds = _now(), 0.0
+        try:
+            yield
+        finally:
+            search.began = None
+
+    @contextmanager
+    def quiet(self) -> Iterator[None]:
+        """Ask no endpoint in this thread meanwhile: for a search that nobody asked for, such as one that warms up."""
+        self._search.quiet = True
+        try:
+            yield
+        finally:
+            self._search.quiet = False
+
     def use(self, llm: LanguageModel) -> None:
         """Write with this model from now on."""
         self._llm, self._rests = llm, -math.inf
@@ -90,10 +128,15 @@ class Author:
 
     def write(self, conversations: Sequence[Conversation], temperature: float, max_tokens: int) -> list[Written]:
         """A text for each conversation, in one batch where the model is on this machine."""
+        if self._search.quiet and is_url(self._spec):
+            return [Written("", "the endpoint is not asked for this")] * len(conversations)
         size = _AT_ONCE if is_url(self._spec) else max(1, len(conversations))
         found: list[Written] = []
-        for start in range(0, len(conversations), size):
-            found += self._batch(conversations[start : start + size], temperature, max_tokens)
+        with self.one_search():
+            turns = math.ceil(len(conversations) / max(1, self._concurrency))
+            self._search.seconds = max(self._search.seconds, self._timeout * turns)
+            for start in range(0, len(conversations), size):
+                found += self._batch(conversations[start : start + size], temperature, max_tokens)
         problems = [one.problem for one in found if one.problem]
         with self._lock:
             self._failed += len(problems)
@@ -117,23 +160,63 @@ class Author:
         return ""
 
     def _batch(self, conversations: Sequence[Conversation], temperature: float, max_tokens: int) -> list[Written]:
+        """A text for each; those that were not asked because one met a fault are asked again, while that helps."""
+        found: dict[int, Written] = {}
+        while left := [place for place in range(len(conversations)) if place not in found]:
+            if why := self._resting():
+                found |= dict.fromkeys(left, Written("", why))
+                break
+            outcomes = self._outcomes([conversations[place] for place in left], temperature, max_tokens)
+            for place, one in zip(left, outcomes, strict=True):
+                if one is not None:
+                    found[place] = Written("", _told(one)) if isinstance(one, Exception) else Written(one[0].text)
+        return [found[place] for place in range(len(conversations))]
+
+    def _resting(self) -> str:
+        """Why the model is not asked now; empty where it is."""
         if _now() < self._rests:
-            return [Written("", self._why)] * len(conversations)
+            return self._why
+        over = f"{self._spec} took longer than {self._search.seconds:g} seconds in all; raise timeout"
+        return over if self._hurried() and self._left() <= 0 else ""
+
+    def _hurried(self) -> bool:
+        """Whether a search is answered without the model rather than late."""
+        return is_url(self._spec) and not self._patience
+
+    def _left(self) -> float:
+        began = self._search.began
+        return self._search.seconds - (0.0 if began is None else _now() - began)
+
+    def _outcomes(
+        self, conversations: Sequence[Conversation], temperature: float, max_tokens: int
+    ) -> Sequence[list[Completion] | Exception | None]:
+        """What became of each: its completions, why it has none, or None where it was not asked after a fault."""
+        outcomes: Sequence[list[Completion] | Exception | None]
+        fault: Exception | None = None
         try:
             llm = self._opened()
+            if isinstance(llm, Endpoint) and self._hurried():
+                llm = llm.within(self._left())
             outcomes = complete_each(llm, conversations, temperature=temperature, max_tokens=max_tokens)
         except Exception as error:  # whatever a model does, the search is answered
-            self._why = _told(error)
-            self._in_a_row += 1
-            if self._in_a_row > self._patience:
-                self._rests = _now() + _REST
-            return [Written("", self._why)] * len(conversations)
+            fault, outcomes = error, [error] * len(conversations)
+            results = (isinstance(error, LanguageModelError) and error.results) or ()
+            if any(results) and len(results) == len(outcomes):
+                outcomes = cast(Sequence[list[Completion] | Exception | None], results)
+        self._count([one for one in outcomes if isinstance(one, list)], fault)
+        return outcomes
+
+    def _count(self, answered: Sequence[list[Completion]], fault: Exception | None) -> None:
+        """Add up what was used; a model that is not there rests."""
         with self._lock:
-            self._in_a_row = 0
-            self._usage.add([one for one in outcomes if not isinstance(one, LanguageModelError)])
-        return [
-            Written("", str(one)) if isinstance(one, LanguageModelError) else Written(one[0].text) for one in outcomes
-        ]
+            self._usage.add(answered)
+            if answered or fault is None:
+                self._in_a_row = 0
+            elif not isinstance(fault, NotYet):  # who has to wait for a turn is told so at once
+                self._why = _told(fault)
+                self._in_a_row += 1
+                if self._in_a_row > self._patience:
+                    self._rests = _now() + _REST
 
     def _opened(self) -> LanguageModel:
         with self._lock:

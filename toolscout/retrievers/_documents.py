@@ -140,10 +140,18 @@ class Documents:
         with self._lock:
             latest = {tool.id: tool for tool in tools}
             known = {tool_id: digest for tool_id, tool in latest.items() if (digest := tool.digest()) in vectors}
-            self.remove(list(latest))
-            self._waiting.update({tool_id: tool for tool_id, tool in latest.items() if tool_id not in known})
-            self._place({tool_id: self._served(tool_id, vectors[digest]) for tool_id, digest in known.items()})
-            for tool_id in known:
+            self._replace(list(latest))
+            served = {tool_id: self._served(tool_id, vectors[digest]) for tool_id, digest in known.items()}
+            fitting = self._fitting(served)
+            self._waiting.update({tool_id: tool for tool_id, tool in latest.items() if tool_id not in fitting})
+            for tool_id in [tool_id for tool_id in served if tool_id not in fitting]:
+                self._names.add(tool_id, latest[tool_id].aliases)
+            try:
+                self._place(fitting)
+            except BaseException:
+                self._waiting.update({tool_id: latest[tool_id] for tool_id in fitting})  # taken next time, not lost
+                raise
+            for tool_id in fitting:
                 self._names.add(tool_id, latest[tool_id].aliases)
 
     def arrived(self, vectors: Vectors) -> None:
@@ -163,6 +171,14 @@ class Documents:
                     self._moved += 1
             if not len(self._rows):  # nothing of an encoder is left: the next one may have another dimension
                 self._rows, self._table = Rows(), VectorTable()
+
+    def _replace(self, ids: Sequence[str]) -> None:
+        """Forget tools that come again at once."""
+        self.remove(ids)
+
+    def _fitting(self, vectors: Mapping[str, Floats]) -> Mapping[str, Floats]:
+        """Those of the tools with these vectors that can be taken in now; the others wait, known by their names."""
+        return vectors
 
     def _place(self, vectors: Mapping[str, Floats]) -> None:
         """Give tools these vectors in place of those they had."""
@@ -312,6 +328,8 @@ class Documents:
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise BadModel(f"the vector index in {folder} cannot be read ({error}); build it again") from None
         self._table = VectorTable.load(folder / "vectors")
+        if len(self._table) != len(self._rows.ids):
+            raise BadModel(f"the vector index in {folder} has not one vector for each tool; build it again")
         made_with = model.get("encoder")
         if made_with and made_with != (own := self._fingerprint()):
             if not own:

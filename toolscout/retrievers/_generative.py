@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,16 +20,18 @@ from toolscout.answer import Allowed, Example, Hit
 from toolscout.conversations import Spent, Talks
 from toolscout.errors import BadModel, NeedsTraining
 from toolscout.nn.adapters import ADAPTER_FILE, Adapter
-from toolscout.nn.decoding import Nearer, Reading, Table, best, odds_against, sets
+from toolscout.nn.decoding import MOST_IN_SET, Nearer, Reading, Table, best
 from toolscout.nn.engine import Model, open_engine
 from toolscout.nn.language import Base, TokenTable, find_base, open_base
 from toolscout.nn.prompting import Prompter
 from toolscout.nn.trie import Trie
-from toolscout.retrievers._atomic import Aware
-from toolscout.retrievers._documents import Documents
+from toolscout.retrievers._generative_scarce import Scarce
+from toolscout.retrievers._generative_sets import as_many, written
+from toolscout.retrievers._generative_weighed import Weighed, against
 from toolscout.retrievers._names import EXACT_BONUS
 from toolscout.retrievers._nearness import Order, choose, near
 from toolscout.retrievers._reading import Ahead, OneOf, Views, flattened, included
+from toolscout.retrievers._saved import UNREADABLE
 from toolscout.retrievers.base import (
     Floats,
     Pairs,
@@ -39,7 +40,6 @@ from toolscout.retrievers.base import (
     TrainingSet,
     Vectors,
     check_k,
-    hits_of,
     read_model,
     read_options,
     write_model,
@@ -57,10 +57,9 @@ STOP = "\0finish"
 SPECIALS = (NO_TOOL, STOP)
 _READINGS_KEPT = 4
 _COMMAND = "toolscout train DATA --retriever {} --out FOLDER"
-_SETS = 8  # sets that are followed at once
 
 
-class Generative(Documents):
+class Generative(Scarce):
     """Ids of tools in a trie, rows of tokens in a table, a language model that reads requests.
 
     A method says what a tool's id is (`_identify`) and what its tokens' rows are. Untrained it takes no tool.
@@ -85,6 +84,7 @@ class Generative(Documents):
         self._special_rows: Floats = np.zeros((len(SPECIALS), 1), np.float32)
         self._ahead = Ahead()
         self._platt: tuple[float, float] | None = (1.0, 0.0)  # none where dev says that it says the opposite
+        self._weighed: Weighed | None = None  # what "no tool" stands against
         self._order: Order | None = None
         self.needed: frozenset[str] = frozenset()  # the tools that training requests needed
         self._seen = TrainedOn()
@@ -98,8 +98,13 @@ class Generative(Documents):
         """The ids, as tokens, of tools that come, whose documents have these vectors."""
         raise NotImplementedError
 
-    def _forget(self, tool_id: str, tokens: tuple[int, ...]) -> None:
-        """The tool is gone: its id may be given to another."""
+    def _weigh(self) -> Weighed | None:
+        """The ids of its training, asked for while its tools are here; None where they are not known."""
+        raise NotImplementedError
+
+    def _longest_id(self) -> int:
+        """The most tokens that an id has."""
+        raise NotImplementedError
 
     def _added_rows(self) -> Floats:
         """The rows behind the base's vocabulary that are there before any tool: first those of `SPECIALS`."""
@@ -154,7 +159,9 @@ class Generative(Documents):
 
     def prompter(self) -> Prompter:
         """What makes prompts of requests."""
-        self._prompter = self._prompter or Prompter(self.base(), self.options.request_tokens)
+        if self._prompter is None:
+            behind = self._longest_id() * (MOST_IN_SET if self.options.sets else 1)
+            self._prompter = Prompter(self.base(), self.options.request_tokens, behind)
         return self._prompter
 
     @property
@@ -190,8 +197,13 @@ class Generative(Documents):
         with self._lock:
             self._adapter = Adapter(state.adapter)
             self._restate(plan, state)
-            self._reset()
-            self._identify_all()
+            self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Give the tools that are here, those of its training, their ids and rows."""
+        self._reset()
+        self._identify_all()
+        self._weighed = self._weigh() if self.options.no_tool else None
 
     def _reset(self) -> None:
         """Forget ids and rows."""
@@ -221,18 +233,16 @@ class Generative(Documents):
     def _place(self, vectors: Mapping[str, Floats]) -> None:
         # As precise as they are kept: a saved index gives the same ids and rows.
         kept = {tool_id: one.astype(np.float16).astype(np.float32) for tool_id, one in vectors.items()}
-        paths = self._identify(kept) if kept else {}  # first: there may be no id left
+        paths = self._identify(kept) if kept else {}  # first: where it fails, nothing has changed
         super()._place(vectors)
         self._take(paths)
 
-    def remove(self, ids: Sequence[str]) -> None:
-        """Forget tools."""
-        with self._lock:
-            for tool_id in ids:
-                if tool_id in self._trie and tool_id not in SPECIALS:
-                    self._trie.remove(tool_id)
-                    self._forget(tool_id, self._paths.pop(tool_id, ()))
-            super().remove(ids)
+    def _drop(self, ids: Sequence[str]) -> None:
+        for tool_id in ids:
+            if tool_id in self._trie and tool_id not in SPECIALS:
+                self._trie.remove(tool_id)
+                self._forget(tool_id, self._paths.pop(tool_id, ()))
+        super()._drop(ids)
 
     def bound_to(self) -> str | None:
         """The fingerprint of the only encoder it can use: what was learned reads the vectors of one alone."""
@@ -279,7 +289,7 @@ class Generative(Documents):
         """What search ranks, without reasons. A tool that the request names comes first."""
         check_k(k)
         if not len(self) or not requests:
-            return [[] for _ in requests]
+            return [self._named_first(request, [], k, allowed) for request in requests]
         known = self._ahead.ranked(requests, k, self._trie.version) if allowed is None else None
         return self._rank(self.reading(requests), requests, k, allowed) if known is None else known
 
@@ -294,21 +304,15 @@ class Generative(Documents):
 
     def _ranked(self, reading: Reading, requests: Sequence[str], k: int, allowed: Allowed | None) -> list[Pairs]:
         # Sets of all tools, whoever asks: what a set counts must not depend on who may see a part of it.
-        written = self._written(reading) if self.options.ranks_by_sets else []
+        sets_of = written(self, reading) if self.options.ranks_by_sets else []
         # As many more as may fall behind the tools of sets.
-        more = max((len({tool_id for tools, _ in few for tool_id in tools}) for few in written), default=0)
+        more = max((len({tool_id for tools, _ in few for tool_id in tools}) for few in sets_of), default=0)
         view, nearer = None if allowed is None else self._views.of(allowed), self._nearer(requests)
         found = best(reading, self._scoring(), self._trie, k + more, pruned=view, extra=SPECIALS, nearer=nearer)
         rankings = [[(key, score) for key, score in ranking if key not in SPECIALS] for ranking in found]
         if self.options.ranks_by_sets:
-            rankings = [included(ranking, few, allowed) for ranking, few in zip(rankings, written, strict=True)]
+            rankings = [included(ranking, few, allowed) for ranking, few in zip(rankings, sets_of, strict=True)]
         return [[(key, flattened(score)) for key, score in ranking[:k]] for ranking in rankings]
-
-    def _written(self, reading: Reading) -> list[list[tuple[tuple[str, ...], float]]]:
-        """Sets of tools, the likeliest first; whether any is needed is not asked here (see `need`)."""
-        stop, plain = self.token(STOP), reading.plain if isinstance(reading, Aware) else None
-        found = sets(reading, self._scoring(), self._trie, stop, width=_SETS, plain=plain)
-        return [[one for one in few if one[0] and NO_TOOL not in one[0]] for few in found]
 
     def _named_first(self, request: str, ranking: Pairs, k: int, allowed: Allowed | None) -> Pairs:
         named = [i for i in self._names.find(request) if allowed is None or allowed.permits(i)]
@@ -319,30 +323,21 @@ class Generative(Documents):
         """As many tools as each request needs: those it names, and what a caller may see of the likeliest set."""
         if not self.options.sets:
             raise BadModel(f"this {self.name} ranks tools one by one; train it with --option sets=true for k=auto")
-        if not len(self) or not requests:
-            return [[] for _ in requests]
-        reading, hits = self._aware(self.reading(requests), requests), []
-        with self._lock:
-            written = self._written(reading)
-        for request, few in zip(requests, written, strict=True):
-            chance = dict(included([], few, allowed))
-            tools = sorted(chance.keys() & set(few[0][0] if few else ()), key=lambda one: (-chance[one], one))
-            pairs = [(tool_id, flattened(chance[tool_id])) for tool_id in tools]
-            hits.append(hits_of(self, request, self._named_first(request, pairs, len(self), allowed)))
-        return hits
+        return as_many(self, requests, allowed)
 
     def need(self, requests: Sequence[str]) -> list[float] | None:
         """How likely each request is to need a tool; None where the model was not taught when none is needed."""
         if not self.options.no_tool or NO_TOOL not in self._trie or not requests or self._platt is None:
             return None
-        odds = np.clip(self._platt[0] * self.against_none(requests) + self._platt[1], -60, 60)
+        found = self.against_none(requests)
+        if found is None:
+            return None
+        odds = np.clip(self._platt[0] * found + self._platt[1], -60, 60)
         return [float(one) for one in 1 / (1 + np.exp(-odds))]
 
-    def against_none(self, requests: Sequence[str]) -> NDArray[np.float64]:
-        """The log of the odds of any tool against "no tool", as the model says."""
-        reading = self._aware(self.reading(requests), requests)
-        with self._lock:
-            return odds_against(reading, self._scoring(), self._trie, [self.token(NO_TOOL)])
+    def against_none(self, requests: Sequence[str]) -> NDArray[np.float64] | None:
+        """The log of the odds of any tool of its training against "no tool"; None where those are not known."""
+        return None if self._weighed is None else against(self, self._weighed, requests)
 
     def pick(self, conversations: Talks, allowed: Allowed | None = None, without: Spent = ()) -> list[str | None]:
         """The next action of each conversation: a tool of this index that is allowed, or Finish; nothing else."""
@@ -389,8 +384,7 @@ class Generative(Documents):
             loaded._load_ids(folder)
         except BadModel:
             raise
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, EOFError, BadZipFile) as error:
+        except UNREADABLE as error:
             raise BadModel(f"the ids in {folder} cannot be read ({error}); train the model again") from None
-        loaded._reset()
-        loaded._identify_all()
+        loaded._begin_anew()
         return loaded

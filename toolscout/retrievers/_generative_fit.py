@@ -135,6 +135,11 @@ def fit(retriever: Generative, data: Sequence[TrainingSet], folder: Path, progre
 def _notes(retriever: Generative, given: Any) -> tuple[str, ...]:
     """What whoever trained it should know of how it came out."""
     found, chosen = [] if retriever._platt else [_OPPOSITE], retriever.options
+    if (read := retriever.prompter().limit) < given.request_tokens:
+        found.append(
+            f"requests are cut after {read:,} tokens, not after {given.request_tokens:,} (request_tokens): no more fit "
+            f"into the {retriever.base().architecture.context:,} that the language model reads"
+        )
     asked, got = (given.similarity, given.new_bonus), (chosen.similarity, chosen.new_bonus)
     if any(asked) and asked != got:
         chose, gave = (f"{similarity:g} and {bonus:g}" for similarity, bonus in (got, asked))
@@ -204,6 +209,7 @@ class Lessons:
         from toolscout.retrievers._generative import NO_TOOL, STOP
 
         self._options, self._plan, self._material, self._data = retriever.options, plan, material, data
+        retriever._prompter = None  # how much is read of a request depends on the ids
         self._retriever, self._prompter = retriever, retriever.prompter()
         self._no_tool, self._stop = retriever.token(NO_TOOL), retriever.token(STOP)
         self._asked = [self._prompter.ask(text) for text in material.requests]
@@ -259,6 +265,8 @@ class Lessons:
         from toolscout.training.generative import Lesson
 
         paths = [self._plan.paths[tool_id] for tool_id in gold]
+        lengths = [len(path) for path in paths]
+        tokens = self._prompter.fitted(tokens, sum(lengths) if self._options.sets else max(lengths, default=0))
         end = len(tokens) - 1
         if self._options.sets:
             return [_listed(tokens, paths, self._stop, any_order=self._options.order == "any")]
@@ -386,6 +394,7 @@ def _calibrated(
         return 1.0, 0.0
     labels = np.array([True] * len(few[0]) + [False] * len(few[1]))
     weights = np.where(labels, 1 / labels.sum(), 1 / (~labels).sum())
+    against = retriever.against_none([*few[0], *few[1]])
     with suppress(BadModel):
-        return platt(retriever.against_none([*few[0], *few[1]]), labels, weights)
+        return None if against is None else platt(against, labels, weights)
     return None

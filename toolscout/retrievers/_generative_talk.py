@@ -16,6 +16,7 @@ from toolscout.dataset import request_digest
 from toolscout.errors import BadDataset
 from toolscout.nn.decoding import odds_against
 from toolscout.nn.prompting import Spoken, contents
+from toolscout.nn.trie import Trie
 from toolscout.retrievers._generative import SPECIALS, STOP
 from toolscout.retrievers._reading import chance
 from toolscout.retrievers.base import Pairs, SeenSplit, TrainedOn, TrainingSet
@@ -106,7 +107,8 @@ def _actions(
     alone = retriever._aware(reading, [""] * len(prompts))
     ends = [retriever.token(one) for one in SPECIALS if one in retriever._trie]
     with retriever._lock:
-        acts = odds_against(alone, retriever._scoring(), retriever._trie, ends) > 0
+        others = retriever._trie.children(Trie.ROOT)
+        acts = odds_against(alone, retriever._scoring(), others, ends) > 0
     k = 1 + max(map(len, without), default=0)
     tools = retriever._rank(reading, requests, k, allowed) if acts.any() else [[] for _ in prompts]
     left = [[i for i, _ in pairs if i not in spent] for pairs, spent in zip(tools, without, strict=True)]

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from toolscout.llm.base import Message
+from toolscout.retrievers._spelling import FUNCTION_WORDS
 from toolscout.tool import Searchable, clean_text, split_words
 from toolscout.wire import first_sentence
 
@@ -29,6 +30,11 @@ _COPIED = 0.6
 _RUN = 3  # letters in a row that are compared
 # Words of one language share many runs: of those more must come from a text, and short queries have too few to tell.
 _COPIED_RUNS, _LEAST_RUNS = 2 / 3, 8
+# Words of grammar, and those of any catalogue: that a query has them, too, says nothing of where it is from.
+_SAYS_NOTHING = frozenset(FUNCTION_WORDS) | frozenset(
+    "api data detail details endpoint fetch fetches find finds get gets given id information list lists name provide "
+    "provides retrieve retrieves return returns search searches specified tool tools use used using".split()
+)
 
 _DESCRIBE = (
     "You search a catalogue of tools for a user. Write what each tool that the request needs does. "
@@ -76,9 +82,15 @@ _TALK = re.compile(
     r"|to get started|let me know|thank you|how can i help",
     re.I,
 )
-_CODE = re.compile(r"^(?:import|from|def|class|return|for|print)\b.*[(\[{=:]|^import \w+|[{}\[\]=;]$|\w+\(.*\)$")
+# Code by its syntax: "import contacts", "class schedule: …" and "send email(s)" are what tools do.
+_CODE = re.compile(
+    r"import \w+(?:(?:\.\w+)+(?: as \w+)?| as (?:\w\w?|plt|sns));?$|from [\w.]+ import(?: \w+(?:, ?\w+)*)?;?$"
+    r"|(?:async )?def \w+ ?\(|class \w+(?:\((?!e?s\))|:$)|return \w+;$|print\("
+    r"|(?:(?:return|await|\w+ \w+ ?=|\w+ ?=) ?)?[\w.]+\((?!e?s\)).*\);?$|.*=.*;$|.*[{}\[\]=];?$"
+)
 _PAGE = re.compile(r"\s*(?:<!doctype|<html|<\?xml|<head|<body)", re.I)
 _KEYS = ("query", "queries", "description", "descriptions", "request", "requests", "text", "tool", "tools", "name")
+_BLANKS = re.compile(r"[^\S\n]+")  # in runs of them what looks for joints would be slow
 _SENTENCES = re.compile(r"(?<=[.!?])\s+|[;\n]+")
 _JOINTS = re.compile(
     r",?\s+(?:and\s+)?(?:then|also|additionally|furthermore|finally|lastly|afterwards|after that|besides that|plus)\s+"
@@ -114,7 +126,8 @@ def pieces_of(text: str) -> list[tuple[str, ...]]:
         if match[1]:
             found += [(pair,) for pair in _runs(match[1], 2)] or [(match[1],)]
         else:
-            found += [tuple(dict.fromkeys([part.casefold(), match[0].casefold()])) for part in _HUMPS.split(match[0])]
+            whole = match[0].casefold()
+            found += [tuple(dict.fromkeys([part.casefold(), whole])) for part in _HUMPS.split(match[0])]
     return found
 
 
@@ -202,7 +215,7 @@ def parsed(text: str, request: str, most: int, shown: Sequence[str] = ()) -> Par
         if copies(line):
             copied = True
             continue
-        found[key] = clean_text(_NAME_LIKE.sub(" ", _MARKS.sub(" ", line)))
+        found[key] = clean_text(_NAME_LIKE.sub(" ", _MARKS.sub(" ", line))).strip(_QUOTES + ",;")
     queries = tuple(filter(None, found.values()))[:most]
     if queries:
         return Parsed(queries, copied=copied)
@@ -213,24 +226,50 @@ def parsed(text: str, request: str, most: int, shown: Sequence[str] = ()) -> Par
 def _useless(line: str, words: Sequence[str]) -> bool:
     if not 0 < len(words) <= min(_LONGEST, _REPEATS * len(set(words))) or len(line) > _LONGEST_CHARS:
         return True
-    return bool(_NOTHING.fullmatch(line) or _TALK.match(line) or _CODE.search(line))
+    return bool(_NOTHING.fullmatch(line) or _TALK.match(line) or _CODE.match(line))
 
 
 def _copies_of(shown: Sequence[str], request: str) -> Callable[[str], bool]:
-    """Tells whether most of a query, by words or by runs of letters, comes from one text and not from the request."""
-    readings = ((pieces_of, _COPIED, 1), (runs_of, _COPIED_RUNS, _LEAST_RUNS)) if shown else ()
-    told = [(*how, _names(how[0](request)), [_names(how[0](text)) for text in shown]) for how in readings]
+    """Tells whether most of a query, by words or by runs of letters, comes from one text and not from the request.
+
+    Or most of what it says beside the request and words that say nothing: all of those count as one, however many there
+    are, for they must not hide what stands among them. Where most of the request is repeated they count as none.
+    """
+    readings = ((pieces_of, _telling, _COPIED, 1), (runs_of, _telling_runs, _COPIED_RUNS, _LEAST_RUNS)) if shown else ()
+    told = [
+        (*how, _names(how[0](request)), _names(how[1](request)), [_names(how[0](text)) for text in shown])
+        for how in readings
+    ]
 
     def copies(query: str) -> bool:
-        for read, share, least, known, texts in told:
-            pieces = read(query)
-            new = [piece for piece in pieces if known.isdisjoint(piece)]
-            most = max(sum(not text.isdisjoint(piece) for piece in new) for text in texts)
-            if len(pieces) >= least and most >= share * len(pieces):
+        for read, telling, share, least, known, wish, texts in told:
+            pieces, said = read(query), telling(query)
+            new, news = ([one for one in few if known.isdisjoint(one)] for few in (pieces, said))
+            repeated = len(wish & _names(said)) >= max(_LEAST_WORDS, len(wish) / 2)
+            beside = len(news) < len(pieces) and not repeated
+            if len(pieces) >= least and _most(new, texts) >= share * len(pieces):
+                return True
+            if len(news) >= least and _most(news, texts) >= share * (len(news) + beside):
                 return True
         return False
 
     return copies
+
+
+def _most(pieces: Sequence[Sequence[str]], texts: Sequence[frozenset[str]]) -> int:
+    """How many of the pieces one text has, at most."""
+    return max(sum(not text.isdisjoint(piece) for piece in pieces) for text in texts)
+
+
+def _telling(text: str) -> list[tuple[str, ...]]:
+    """The words of a text that say what it is about."""
+    return [piece for piece in pieces_of(text) if _SAYS_NOTHING.isdisjoint(piece)]
+
+
+def _telling_runs(text: str) -> list[tuple[str, ...]]:
+    """The runs of those words. What is shorter than a run may be a word cut to pieces."""
+    kept = (word for word in _WORDS.findall(text) if len(word) < _RUN or word.lower() not in _SAYS_NOTHING)
+    return runs_of(" ".join(kept))
 
 
 def _names(pieces: Iterable[Sequence[str]]) -> frozenset[str]:
@@ -270,15 +309,16 @@ def split(request: str, most: int) -> tuple[str, ...]:
 
     A piece of fewer than three words belongs to the one before it.
     """
-    pieces: list[str] = []
-    for sentence in _SENTENCES.split(request):
+    pieces: list[list[str]] = []
+    for sentence in _SENTENCES.split(_BLANKS.sub(" ", request)):
         for place, piece in enumerate(_JOINTS.split(sentence)):
             piece = piece.strip(" ,.;:-")
             if pieces and len(words_of(piece)) < _LEAST_WORDS:
-                pieces[-1] = f"{pieces[-1]}{', ' if place else ' '}{piece}" if piece else pieces[-1]
+                pieces[-1] += [", " if place else " ", piece] if piece else []
             elif piece:
-                pieces.append(piece)
-    kept = list(dict.fromkeys(piece for piece in pieces if len(words_of(piece)) <= 3 * _LONGEST))
+                pieces.append([piece])
+    joined = dict.fromkeys(map("".join, pieces))
+    kept = [piece for piece in joined if len(words_of(piece)) <= 3 * _LONGEST]
     return tuple(kept[:most]) if len(kept) > 1 else ()
 
 

@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from heapq import nsmallest
 from typing import NamedTuple, get_args
 
-from toolscout.answer import Allowed
+from toolscout.answer import Allowed, Asked, Reason
 from toolscout.errors import BadModel
 from toolscout.llm.base import Message
 from toolscout.llm.generator import is_generator, read_generator
 from toolscout.retrievers import _queries
 from toolscout.retrievers._author import Author, Written, is_url
+from toolscout.retrievers._names import EXACT_BONUS
 from toolscout.retrievers._recent import Recent
-from toolscout.retrievers.base import Options
+from toolscout.retrievers.base import Options, Pairs
 from toolscout.tool import Searchable
 from toolscout.training.generating_options import AligningOptions, GeneratingOptions
 
@@ -31,13 +32,14 @@ class RewriteOptions(GeneratingOptions, AligningOptions, Options):
     """Who writes queries, of what form, and for which requests; the rest is how a generator is trained.
 
     `llm`: "" is the generator that was trained, else SmolLM2; "rules" splits requests without any model; or a folder;
-    or a URL, with the `model` to ask there, a file for its `cache`, a `timeout` in seconds, how many are asked at once
-    (`concurrency`) and in a minute (`requests_per_minute`, 0: any number), and its prices per million tokens. `form`:
-    "describe" the tools needed, "decompose" the request into sub-requests, "iterate": describe, look at what was found,
-    and go on for `rounds` in all. `queries`: at most so many at a time. `examples`: tools of the catalogue that show a
-    model which was not trained how descriptions read. `utterance`: the request is searched too. `share`: of all
-    requests those are rewritten that gain most by it, as forecast. `request_words`: a longer request is cut for the
-    model, not for the search. `depth`: how far down each ranking is fused.
+    or a URL, with the `model` to ask there, a file for its `cache`, a `timeout` in seconds for all that it does in one
+    search, how many are asked at once (`concurrency`) and in a minute (`requests_per_minute`, 0: any number), and its
+    prices per million tokens. `form`: "describe" the tools needed, "decompose" the request into sub-requests,
+    "iterate": describe, look at what was found, and go on for `rounds` in all. `queries`: at most so many at a time.
+    `examples`: tools of the catalogue that show a model which was not trained how descriptions read. `utterance`: the
+    request is searched too. `share`: of all requests those are rewritten that gain most by it, as forecast.
+    `request_words`: a longer request is cut for the model, not for the search. `depth`: how far down each ranking is
+    fused.
     """
 
     llm: str = ""
@@ -81,6 +83,18 @@ class Asking(NamedTuple):
 
     queries: tuple[str, ...] = ()
     problem: str = ""
+
+
+class Placed(NamedTuple):
+    """A ranked tool and the query that found it, "" for the request itself."""
+
+    tool_id: str
+    score: float
+    query: str
+
+    def reasons(self, why: tuple[Reason, ...]) -> tuple[Reason, ...]:
+        """Why the part has it, and what was asked."""
+        return (*why, Asked(self.query)) if self.query else why
 
 
 Found = Callable[[Sequence[str], Sequence[Asking], int, Allowed | None], Sequence[Iterable[str]]]
@@ -193,6 +207,39 @@ class Rewriter:
                 examples = [self.texts[tool_id] for tool_id in chosen]
                 self._examples.keep(key, examples)
             return examples
+
+
+def owners(alone: Pairs, lists: Mapping[str, Pairs], utterance: bool, most: int | None = None) -> dict[str, str]:
+    """Those that the request names, then the rankings of the queries and its own interleaved, `most` of them.
+
+    Each tool with its query, "" for the request: the one that ranks it highest; the request where that ranks it higher,
+    or it is named.
+    """
+    if utterance or not lists:
+        lists = {**lists, "": alone}
+    named = _named(alone)
+    rankings = {query: [tool_id for tool_id, _ in ranking] for query, ranking in lists.items()}
+    found = dict.fromkeys(named, (0, ""))
+    for query, ranking in rankings.items():
+        for place, tool_id in enumerate(ranking, 1):
+            if place < found.get(tool_id, (place + 1, ""))[0]:
+                found[tool_id] = (place, query)
+    in_turn = [rankings.pop("")] if "" in rankings else []
+    order = _queries.interleaved([*in_turn, *rankings.values()], len(found) if most is None else most)
+    return {tool_id: found[tool_id][1] for tool_id in [*named, *order]}
+
+
+def placed(found: Mapping[str, str], alone: Pairs) -> list[Placed]:
+    """Tools in this order, each with its query; scores say the place, and whether the request names it."""
+    bonus = dict.fromkeys(_named(alone), EXACT_BONUS)
+    return [
+        Placed(tool_id, bonus.get(tool_id, 0.0) + 1 / (1 + place), query)
+        for place, (tool_id, query) in enumerate(found.items(), 1)
+    ]
+
+
+def _named(ranking: Pairs) -> list[str]:
+    return [tool_id for tool_id, score in ranking if score >= EXACT_BONUS]
 
 
 def describes(llm: str) -> bool:

@@ -20,6 +20,7 @@ from toolscout.nn.tower import TOWER_FILE, VIEWS, Asked, Tower, unit
 from toolscout.retrievers._newcomers import Newcomers
 from toolscout.retrievers._past import Entry, Neighbour
 from toolscout.retrievers._requests import vectors_of, with_digests
+from toolscout.retrievers._saved import UNREADABLE
 from toolscout.retrievers._tower_options import ColtOptions, MasstoolOptions
 from toolscout.retrievers._voices import Voices, readable
 from toolscout.retrievers.base import (
@@ -270,7 +271,7 @@ class TowerRetriever(Newcomers):
             terms, views = np.load(folder / _TERMS), np.load(folder / _VIEWS)
             loaded._terms = dict(zip(record["ids"], terms.astype(np.float32), strict=True))
             loaded._views = dict(zip(map(tuple, record["views"]), views, strict=True))
-        except (OSError, ValueError, KeyError, TypeError, EOFError) as error:
+        except UNREADABLE as error:
             raise BadModel(f"what tools gathered in {folder} cannot be read ({error}); train the model again") from None
         loaded._seen, loaded._fit = TrainedOn.load(folder), model.get("fit")
         loaded._new = read_new(folder)

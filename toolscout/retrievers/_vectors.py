@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from toolscout.errors import BadModel
 from toolscout.retrievers._helpers import HELPERS
+from toolscout.retrievers._saved import UNREADABLE
 
 Floats = NDArray[np.float32]
 Bytes = NDArray[np.int8]
@@ -236,10 +237,20 @@ class VectorTable:
                 vectors = np.load(folder / "vectors.npy")
                 if len(vectors):
                     table.append(vectors.astype(np.float32))
-            table._dead.update(np.load(folder / "dead.npy").tolist())
-        except (OSError, ValueError) as error:
+            table._dead.update(map(int, np.load(folder / "dead.npy").tolist()))
+            table._check()
+        except (*UNREADABLE, RuntimeError) as error:  # the graph's engine knows no narrower one
             raise BadModel(f"the vectors in {folder} cannot be read ({error}); build the index again") from None
         return table
+
+    def _check(self) -> None:
+        """ValueError where what was read does not fit together."""
+        if self._base is not None and (self._base.ndim != 2 or self._base.dtype != np.float16):
+            raise ValueError(f"there are numbers {self._base.dtype} of shape {self._base.shape}")
+        if self._graph is not None and (self._graph.ndim, len(self._graph)) != (self._width(), len(self)):
+            raise ValueError(f"the graph is over {len(self._graph)} vectors, and there are {len(self)}")
+        if self._dead and not 0 <= min(self._dead) <= max(self._dead) < len(self):
+            raise ValueError("a row is dead that is not there")
 
     def _width(self) -> int:
         return int(self._live.rows.shape[1] if self._base is None else self._base.shape[1])

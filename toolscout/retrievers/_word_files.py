@@ -33,7 +33,12 @@ class WordFiles:
         if saved is not None:
             shutil.copytree(saved, folder, dirs_exist_ok=True, ignore=_LOCKS)
         self._folder = folder
-        self._index = tantivy.Index(self._schema, path=folder)
+        try:
+            self._index = tantivy.Index(self._schema, path=folder)
+        except BaseException as error:  # at some damaged files the engine panics, which is no Exception
+            if type(error).__name__ != "PanicException":
+                raise
+            raise ValueError(f"the engine gave up: {error}") from None
         for name, analyzer in self._analyzers.items():
             self._index.register_tokenizer(name, analyzer)
         self.searcher = self._index.searcher()

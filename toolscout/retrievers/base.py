@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from toolscout.answer import Allowed, Example, Hit, Reason
 from toolscout.dataset import Dataset
 from toolscout.errors import BadModel, BadRequest
+from toolscout.retrievers._saved import malformed, of_another_kind
 from toolscout.tool import Searchable
 
 ENTRY_POINTS = "toolscout.retrievers"
@@ -347,7 +348,7 @@ def read_new(folder: Path) -> set[str]:
     """What write_new kept."""
     try:
         return set(json.loads((folder / _NEW_FILE).read_text()))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, TypeError) as error:
         raise BadModel(f"the index in {folder} cannot be read ({error}); build it again") from None
 
 
@@ -363,13 +364,13 @@ def read_model(folder: Path) -> dict[str, Any]:
     """Read model.json, checked."""
     path = folder / MODEL_FILE
     try:
-        record = json.loads(path.read_text())
+        record: dict[str, Any] = json.loads(path.read_text())
     except FileNotFoundError:
         raise BadModel(f"{folder} is not a model folder: it has no {MODEL_FILE}") from None
     except (OSError, ValueError) as error:
         raise BadModel(f"{path} cannot be read ({error}); write the model again") from None
-    if not isinstance(record, dict) or not isinstance(record.get("method"), str):
-        raise BadModel(f"{path} does not name its method; write the model again")
+    if wrong := malformed(record):
+        raise BadModel(f"{path} {wrong}; write the model again")
     if record.get("format") != FORMAT:
         raise BadModel(f"{path} has format {record.get('format')!r}, this version reads {FORMAT}; upgrade toolscout")
     return record
@@ -381,10 +382,9 @@ def read_options(kind: type[OptionsT], record: Mapping[str, Any]) -> OptionsT:
     unknown = set(saved) - {field.name for field in fields(kind)}
     if unknown:
         raise BadModel(f"options that this version does not know: {', '.join(sorted(unknown))}; upgrade toolscout")
-    try:
-        return kind(**saved)
-    except TypeError as error:
-        raise BadModel(f"the model has an option of the wrong kind ({error}); write the model again") from None
+    if wrong := of_another_kind(kind, saved):
+        raise BadModel(f"the model has an option of the wrong kind ({', '.join(wrong)}); write the model again")
+    return kind(**saved)
 
 
 def load_model(folder: Path) -> Retriever:

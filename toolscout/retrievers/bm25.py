@@ -18,6 +18,7 @@ from toolscout.answer import Allowed, ExactName, Example, Hit, MatchedWords, Rea
 from toolscout.errors import BadModel
 from toolscout.retrievers._names import EXACT_BONUS, Names
 from toolscout.retrievers._rows import Rows
+from toolscout.retrievers._saved import UNREADABLE
 from toolscout.retrievers._spelling import FUNCTION_WORDS, Vocabulary, correctable, edits
 from toolscout.retrievers._word_files import WordFiles
 from toolscout.retrievers.base import (
@@ -219,7 +220,7 @@ class Bm25:
             for tool_id in filter(None, saved["ids"]):
                 names.add(tool_id, saved["aliases"].get(tool_id, ()))
             loaded._open(Rows(saved["ids"]), names, folder / "words")
-        except (OSError, ValueError, KeyError) as error:
+        except UNREADABLE as error:
             raise BadModel(f"the word index in {folder} cannot be read ({error}); build it again") from None
         return loaded
 

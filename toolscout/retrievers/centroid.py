@@ -27,6 +27,7 @@ from toolscout.retrievers._requests import (
     vectors_of,
     with_digests,
 )
+from toolscout.retrievers._saved import UNREADABLE
 from toolscout.retrievers.base import (
     FitProgress,
     FitReport,
@@ -216,7 +217,7 @@ class Centroid(Documents):
             loaded._sums = dict(zip(loaded._requests, np.load(folder / "sums.npy"), strict=True))
             own = np.load(folder / "own.npy").astype(np.float32)
             loaded._own = dict(zip(record["own"], own, strict=True))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except UNREADABLE as error:
             raise BadModel(f"the requests in {folder} cannot be read ({error}); train the model again") from None
         loaded._seen, loaded._fit = TrainedOn.load(folder), model.get("fit")
         return loaded

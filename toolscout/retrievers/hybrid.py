@@ -12,6 +12,7 @@ import numpy as np
 
 from toolscout.answer import Allowed, Example, Hit, Reason
 from toolscout.errors import BadDataset, BadModel, MissingEncoder
+from toolscout.retrievers import _showing
 from toolscout.retrievers._fusion import (
     check_encoders,
     joined,
@@ -23,6 +24,7 @@ from toolscout.retrievers._fusion import (
 from toolscout.retrievers._helpers import HELPERS
 from toolscout.retrievers._kinds import keeps
 from toolscout.retrievers._names import EXACT_BONUS
+from toolscout.retrievers._showing import Caller, Costs, Reasons, Told
 from toolscout.retrievers.base import (
     Embedded,
     FitProgress,
@@ -104,6 +106,8 @@ class Hybrid:
         for weights in (self.options.weights, self.options.new_weights):
             if weights and len(weights) != len(self.parts):
                 raise BadModel(f"hybrid has {len(weights)} weights for {len(self.parts)} parts; give one for each")
+        if any(map(_showing.tells, self.parts)):  # of the object: one over words and vectors alone has nothing to tell
+            self.told = self._told
 
     def __len__(self) -> int:
         """How many tools at least one part can find."""
@@ -156,7 +160,7 @@ class Hybrid:
 
     def best_cosines(self, vectors: Floats, allowed: Allowed | None = None) -> Floats:
         """The best of the parts that say how similar their hits are."""
-        found = [part.best_cosines(vectors, allowed) for part in self._gauged()]
+        found = [part.best_cosines(vectors, allowed) for part in self.parts if keeps(part, Gauged)]
         found = [cosines for cosines in found if len(cosines)]
         return np.max(found, axis=0) if found else np.empty(0, dtype=np.float32)
 
@@ -164,6 +168,18 @@ class Hybrid:
     def language_parameters(self) -> int:
         """Those of all parts that have a language model."""
         return sum(getattr(part, "language_parameters", 0) for part in self.parts)
+
+    def wait_longer(self) -> None:
+        """Have the parts rather wait for their language models than go on without them."""
+        _showing.wait_longer(self.parts)
+
+    def take_costs(self) -> Costs:
+        """What the language models of all parts were asked since this was last called."""
+        return _showing.take_costs(self.parts)
+
+    def _told(self, request: str, allowed: Allowed | None = None) -> Told:
+        """What the parts asked for a request that was searched just now, and why they did not."""
+        return _showing.all_told(_showing.told(part, self._asked(part, request), allowed) for part in self.parts)
 
     def rank_ahead(self, requests: Sequence[str], k: int) -> None:
         """Have the parts that can rank all requests together."""
@@ -195,47 +211,54 @@ class Hybrid:
     def _embedded(self) -> list[Embedded]:
         return [part for part in self.parts if keeps(part, Embedded)]
 
-    def _gauged(self) -> list[Gauged]:
-        return [part for part in self.parts if keeps(part, Gauged)]
-
     def search(self, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[list[Hit]]:
         """Fuse full rankings, keep what is allowed, and go on below them where that leaves fewer than k."""
         check_k(k)
-        rankings = self.rankings(requests)
+        rankings = self.rankings(requests, Caller(allowed))
         return [self.fuse(request, ranked, k, allowed) for request, ranked in zip(requests, rankings, strict=True)]
 
     def rank(self, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[Pairs]:
         """What search ranks, without reasons."""
+        return self.rank_for(Caller(allowed), requests, k, allowed)
+
+    def rank_for(self, caller: Caller, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[Pairs]:
+        """The same for a caller: what is ranked may be more than what a model is shown."""
         check_k(k)
-        rankings = self.rankings(requests)
-        return [self._best(request, ranked, k, allowed) for request, ranked in zip(requests, rankings, strict=True)]
+        ranked = zip(requests, self.rankings(requests, caller), strict=True)
+        return [self._best(caller, request, rankings, k, allowed) for request, rankings in ranked]
 
     def fuse(self, request: str, rankings: list[Pairs], k: int, allowed: Allowed | None = None) -> list[Hit]:
         """The answer to one request, given the full ranking of each part."""
-        best = self._best(request, rankings, k, allowed)
+        caller = Caller(allowed)
+        best = self._best(caller, request, rankings, k, allowed)
         # Who may not see the tool that a request names is answered as if there were none: by all parts.
         named = bool(best) and best[0][1] >= EXACT_BONUS
-        reasons = self._reasons(request, [i for i, _ in best], self.parts[: len(rankings)] if named else self.parts)
-        return [Hit(tool_id, score, why) for (tool_id, score), why in zip(best, reasons, strict=True)]
+        parts = self.parts[: len(rankings)] if named else self.parts
+        reasons = self._reasons(caller, request, [i for i, _ in best], parts)
+        return [Hit(tool_id, score, few) for (tool_id, score), few in zip(best, reasons, strict=True)]
 
-    def _best(self, request: str, rankings: list[Pairs], k: int, allowed: Allowed | None) -> Pairs:
+    def _best(self, caller: Caller, request: str, rankings: list[Pairs], k: int, allowed: Allowed | None) -> Pairs:
         scores = self._fused(rankings)
         if allowed is not None:
             scores = {tool_id: score for tool_id, score in scores.items() if allowed.permits(tool_id)}
         if len(scores) < k:
-            self._extend(scores, request, k, allowed)
+            self._extend(scores, caller.later(), request, k, allowed)
         return sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))[:k]
 
-    def why(self, request: str, ids: Sequence[str]) -> list[tuple[Reason, ...]]:
+    def why(self, request: str, ids: Sequence[str]) -> Reasons:
         """The reasons of all parts; of the first alone where the request is nothing but a name."""
-        return self._reasons(request, ids, self.parts[:1] if self.is_name(request) else self.parts)
+        return self.why_for(Caller(), request, ids)
 
-    def _reasons(self, request: str, ids: Sequence[str], parts: Sequence[Retriever]) -> list[tuple[Reason, ...]]:
+    def why_for(self, caller: Caller, request: str, ids: Sequence[str]) -> Reasons:
+        """The same for a caller for whom they were ranked."""
+        return self._reasons(caller, request, ids, self.parts[:1] if self.is_name(request) else self.parts)
+
+    def _reasons(self, caller: Caller, request: str, ids: Sequence[str], parts: Sequence[Retriever]) -> Reasons:
         reasons: list[dict[Reason, None]] = [{} for _ in ids]
         for part in parts:
-            for known, why in zip(reasons, _why(part, self._asked(part, request), ids), strict=True):
-                known.update(dict.fromkeys(why))
-        return [tuple(why) for why in reasons]
+            for known, few in zip(reasons, _showing.why(part, caller, self._asked(part, request), ids), strict=True):
+                known.update(dict.fromkeys(few))
+        return [tuple(few) for few in reasons]
 
     def is_name(self, request: str) -> bool:
         """Whether the request is nothing but the name of a tool."""
@@ -257,7 +280,7 @@ class Hybrid:
             )
         started = time.perf_counter()
         report = FitReport(0.0, "cpu", 0, {})
-        untrained = [pair for pair in zip(self._names(), self.parts, strict=True) if not _learned(pair[1])]
+        untrained = [pair for pair in zip(self._names(), self.parts, strict=True) if not getattr(pair[1], "_fit", None)]
         self.remove(self.ids())  # vectors of tools can be made again, those of what was learned cannot
         check_encoders(self.parts, [part for _, part in untrained])
         share_encoder(self.parts)
@@ -297,25 +320,28 @@ class Hybrid:
     def load(cls, folder: Path) -> Self:
         """Open every part; those that have no encoder of their own use that of the one that has."""
         model = read_model(folder)
-        names = sorted(model["parts"], key=lambda name: int(name.partition("-")[0]))
+        try:
+            names = sorted(model.get("parts", {}), key=lambda name: int(name.partition("-")[0]))
+        except ValueError as error:
+            raise BadModel(f"{folder} does not say what its parts are ({error}); build the index again") from None
         loaded = cls(read_options(HybridOptions, model), load_parts([folder / name for name in names]))
         loaded._seen, loaded._fit = TrainedOn.load(folder), model.get("fit")
         loaded._new = read_new(folder)
         return loaded
 
-    def rankings(self, requests: Sequence[str]) -> list[list[Pairs]]:
+    def rankings(self, requests: Sequence[str], caller: Caller | None = None) -> list[list[Pairs]]:
         """For each request the full ranking of each part, all parts at work at once.
 
         A bare name is looked up by the first part alone: no other knows better, and none is as fast.
         """
-        first = self.parts[0]
+        first, caller = self.parts[0], caller or Caller()
         others = [i for i, request in enumerate(requests) if not self.is_name(request)]
         asked = [self._corrected(requests[i]) for i in others]
         depth = self.options.depth
-        beside = [HELPERS.submit(_rank, part, asked, depth) for part in self.parts[1:-1] if asked]
-        lead = HELPERS.submit(_rank, first, requests, depth) if asked and len(self.parts) > 1 else None
-        last = [_rank(self.parts[-1], asked, depth)] if lead else []
-        rankings = [[ranking] for ranking in (lead.result() if lead else _rank(first, requests, depth))]
+        beside = [HELPERS.submit(_showing.rank, part, caller, asked, depth) for part in self.parts[1:-1] if asked]
+        lead = HELPERS.submit(_showing.rank, first, caller, requests, depth) if asked and len(self.parts) > 1 else None
+        last = [_showing.rank(self.parts[-1], caller, asked, depth)] if lead else []
+        rankings = [[ranking] for ranking in (lead.result() if lead else _showing.rank(first, caller, requests, depth))]
         for searched in [*(future.result() for future in beside), *last]:
             for i, ranking in zip(others, searched, strict=True):
                 rankings[i].append(ranking)
@@ -363,26 +389,12 @@ class Hybrid:
         for tool_id, score in scores.items():
             scores[tool_id] = score + (new_weight if tool_id in new else weight) * relative_to(tool_id, last)
 
-    def _extend(self, scores: dict[str, float], request: str, k: int, allowed: Allowed | None) -> None:
+    def _extend(self, scores: dict[str, float], caller: Caller, request: str, k: int, allowed: Allowed | None) -> None:
         """Give what comes below the fused tools scores below theirs, until there are k."""
         position = 0
         for part in reversed(self.parts):
             if len(scores) < k:
-                for tool_id, _ in _rank(part, [self._asked(part, request)], k, allowed)[0]:
+                for tool_id, _ in _showing.rank(part, caller, [self._asked(part, request)], k, allowed)[0]:
                     if tool_id not in scores:
                         position += 1
                         scores[tool_id] = -float(position)
-
-
-def _learned(part: Retriever) -> bool:
-    return bool(getattr(part, "_fit", None))
-
-
-def _rank(part: Retriever, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[Pairs]:
-    if keeps(part, Ranker):
-        return part.rank(requests, k, allowed)
-    return [[(hit.tool_id, hit.score) for hit in hits] for hits in part.search(requests, k, allowed)]
-
-
-def _why(part: Retriever, request: str, ids: Sequence[str]) -> list[tuple[Reason, ...]]:
-    return part.why(request, ids) if keeps(part, Ranker) else [() for _ in ids]

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
-from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +23,7 @@ from toolscout.errors import BadModel, MissingExtra, NeedsTraining
 from toolscout.prompts import Prompt, read_prompts
 from toolscout.retrievers._documents import Documents, EncoderOptions
 from toolscout.retrievers._requests import Encoding
+from toolscout.retrievers._saved import UNREADABLE
 from toolscout.retrievers._vectors import VectorTable
 from toolscout.retrievers.base import (
     FitProgress,
@@ -237,7 +237,7 @@ class MasstoolPublished(Documents):
                 digests = json.loads((folder / _TOOLS).read_text())
                 with (folder / _TOWER).open("rb") as file, np.load(file, allow_pickle=False) as arrays:
                     loaded._take({name: arrays[name] for name in arrays}, digests, pool.rows(np.arange(len(pool))))
-            except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, BadZipFile) as error:
+            except UNREADABLE as error:
                 raise BadModel(f"{folder / _TOWER} cannot be read ({error}); train the model again") from None
         return loaded
 

@@ -11,14 +11,15 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
-from toolscout.answer import Allowed, Asked, Example, Hit, Reason
+from toolscout.answer import Allowed, Example, Hit
 from toolscout.errors import BadModel
 from toolscout.llm import LanguageModel
 from toolscout.llm.generator import is_generator
-from toolscout.retrievers._names import EXACT_BONUS
-from toolscout.retrievers._queries import interleaved
-from toolscout.retrievers._rewriting import RULES, Asking, RewriteOptions, Rewriter
+from toolscout.retrievers import _showing
+from toolscout.retrievers._recent import Recent
+from toolscout.retrievers._rewriting import RULES, Asking, Placed, RewriteOptions, Rewriter, owners, placed
 from toolscout.retrievers._router import Router, features
+from toolscout.retrievers._showing import Caller, Costs, Reasons, Told
 from toolscout.retrievers.base import (
     FitProgress,
     FitReport,
@@ -99,6 +100,7 @@ class Rewrite:
         self._generator: Path | None = None
         self._recent: OrderedDict[tuple[str, Allowed | None], Asking] = OrderedDict()
         self._ahead: dict[str, Asking] = {}
+        self._found_by: Recent[tuple[str, Allowed | None], dict[str, Placed]] = Recent(_RECENT)
         self._lock = threading.Lock()
         for name in _LENT:
             if hasattr(self.part, name):
@@ -146,7 +148,7 @@ class Rewrite:
 
     def _forget(self) -> None:
         with self._lock:
-            self._recent, self._ahead = OrderedDict(), {}
+            self._recent, self._ahead, self._found_by = OrderedDict(), {}, Recent(_RECENT)
 
     def forget_requests(self) -> None:
         """Let go of what was written for recent requests: one that is timed again must be written for again."""
@@ -161,12 +163,13 @@ class Rewrite:
     def wait_longer(self) -> None:
         """Rather wait for a language model than go on without it: for evaluations."""
         self.rewriter.author.wait_longer()
+        _showing.wait_longer(self.parts)
 
-    def take_costs(self) -> dict[str, int | float | str | None]:
-        """What was asked of the language model since this was last called, for the row of a result."""
+    def take_costs(self) -> Costs:
+        """What was asked of the language model since this was last called, and of the part's: for a row of results."""
         author, rewritten = self.rewriter.author, self._rewritten
         self._rewritten = 0
-        return author.take_costs() | {"rewritten": rewritten}
+        return _showing.added(author.take_costs() | {"rewritten": rewritten}, _showing.take_costs(self.parts))
 
     def asked(self, request: str, allowed: Allowed | None = None) -> Asking:
         """What was made of a request that was searched just now."""
@@ -178,24 +181,26 @@ class Rewrite:
         if not len(self) or not requests:
             return
         self._forget()
-        asked = self._asking(requests, self.ranked(requests, self._deep(k, None)), None)
+        asked = self._asking(requests, self.ranked(requests, self._deep(k, None)), Caller())
         if isinstance(self.part, Foresighted):
             queries = [query for one in asked for query in one.queries]
             self.part.rank_ahead(list(dict.fromkeys([*requests, *queries])), self._deep(k, None))
         self._ahead = dict(zip(requests, asked, strict=True))
 
-    def _asking(self, requests: Sequence[str], alone: dict[str, Pairs], allowed: Allowed | None) -> list[Asking]:
+    def _asking(self, requests: Sequence[str], alone: dict[str, Pairs], caller: Caller) -> list[Asking]:
         """What is asked for each request; for those that are new all is written in one batch."""
-        ahead, recent = self._ahead if allowed is None else {}, self._recent
+        allowed, recent = caller.sees, self._recent
+        ahead = self._ahead if allowed is None else {}
         known: dict[str, Asking] = {}
         for request in dict.fromkeys(requests):
             kept = ahead.get(request) or recent.get((request, allowed))
             # One that failed is tried again, but not where all were written for ahead.
-            if kept is not None and (kept.queries or not kept.problem or request in ahead):
+            if kept is not None and (kept.queries or not kept.problem or request in ahead or not caller.again):
                 known[request] = kept
         new = [request for request in dict.fromkeys(requests) if request not in known]
-        due = self._worth([one for one in new if one.strip() and not self._is_name(one)], alone)
-        found = dict(zip(due, self.rewriter.asked(due, allowed, self.fused), strict=True))
+        due = self._worth([one for one in new if one.strip() and not self.is_name(one)], alone)
+        with self.rewriter.author.one_search():
+            found = dict(zip(due, self.rewriter.asked(due, allowed, self.fused), strict=True))
         with self._lock:
             self._rewritten += sum(bool(one.queries) for one in found.values())
             for request in new:
@@ -204,7 +209,8 @@ class Rewrite:
                 self._recent.popitem(last=False)
         return [known[request] for request in requests]
 
-    def _is_name(self, request: str) -> bool:
+    def is_name(self, request: str) -> bool:
+        """Whether the request is nothing but the name of a tool."""
         return isinstance(self.part, Ranker) and self.part.is_name(request)
 
     def _worth(self, requests: Sequence[str], alone: dict[str, Pairs]) -> list[str]:
@@ -217,12 +223,18 @@ class Rewrite:
         worth = self.router.worth([self.features(request, alone[request]) for request in requests], share)
         return [request for request, chosen in zip(requests, worth, strict=True) if chosen]
 
-    def told(self, request: str, allowed: Allowed | None = None) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """What was asked for a request that was searched just now, and why it was not where a model failed."""
+    def told(self, request: str, allowed: Allowed | None = None) -> Told:
+        """What was asked for a request that was searched just now, and why it was not where a model failed.
+
+        Of what the part made of its queries the notes alone: no hit says that it was found by that.
+        """
         asked = self.asked(request, allowed)
         notes = [f"the request alone was searched: {asked.problem}"] if asked.problem else []
         notes += [_NO_ROUTER] if 0 < self.options.share < 1 and self.router is None else []
-        return asked.queries, tuple(notes)
+        of_queries = [((), _showing.told(self.part, query, allowed)[1]) for query in asked.queries]
+        return _showing.all_told(
+            [(asked.queries, tuple(notes)), _showing.told(self.part, request, allowed), *of_queries]
+        )
 
     def features(self, request: str, ranking: Pairs) -> list[float]:
         """What the router knows of a request, given its own ranking."""
@@ -233,82 +245,100 @@ class Rewrite:
         depth = self.options.depth
         return depth if allowed is not None else max(min(k, depth), min(_FIRST, depth))
 
-    def ranked(self, texts: Sequence[str], k: int, allowed: Allowed | None = None) -> dict[str, Pairs]:
-        """The ranking of each text, all searched in one batch."""
+    def ranked(
+        self, texts: Sequence[str], k: int, allowed: Allowed | None = None, caller: Caller | None = None
+    ) -> dict[str, Pairs]:
+        """The ranking of each text, all searched in one batch; for one who sees what is allowed where none is named."""
         distinct = list(dict.fromkeys(texts))
         if not distinct:
             return {}
-        if isinstance(self.part, Ranker):
-            return dict(zip(distinct, self.part.rank(distinct, k, allowed), strict=True))
-        hits = self.part.search(distinct, k, allowed)
-        return {text: [(hit.tool_id, hit.score) for hit in few] for text, few in zip(distinct, hits, strict=True)}
+        rankings = _showing.rank(self.part, caller or Caller(allowed), distinct, k, allowed)
+        return dict(zip(distinct, rankings, strict=True))
 
     def fused(
         self, requests: Sequence[str], asked: Sequence[Asking], k: int, allowed: Allowed | None = None
     ) -> list[dict[str, str]]:
         """The best k tools of each request with the query that found each, "" for the request itself."""
-        return self._fused(requests, asked, self.ranked(requests, self._deep(k, allowed)), k, allowed)
+        caller = Caller(allowed).later()  # the requests have been searched
+        alone = self.ranked(requests, self._deep(k, allowed), None, caller)
+        found = self._fused(caller, requests, asked, alone, k, allowed)
+        return [{one.tool_id: one.query for one in few} for few in found]
 
     def _fused(
-        self, requests: Sequence[str], asked: Sequence[Asking], alone: dict[str, Pairs], k: int, allowed: Allowed | None
-    ) -> list[dict[str, str]]:
-        lists = self.ranked([query for one in asked for query in one.queries], self._deep(k, allowed))
+        self,
+        caller: Caller,
+        requests: Sequence[str],
+        asked: Sequence[Asking],
+        alone: dict[str, Pairs],
+        k: int,
+        allowed: Allowed | None,
+    ) -> list[list[Placed]]:
+        lists = self.ranked([query for one in asked for query in one.queries], self._deep(k, allowed), None, caller)
         return [
-            self._best(request, alone[request], {query: lists[query] for query in one.queries}, k, allowed)
+            self._best(caller, request, alone[request], {query: lists[query] for query in one.queries}, k, allowed)
             for request, one in zip(requests, asked, strict=True)
         ]
 
     def _best(
-        self, request: str, alone: Pairs, lists: dict[str, Pairs], k: int, allowed: Allowed | None
-    ) -> dict[str, str]:
-        """Those that the request names, what was interleaved, and below it the request's own ranking.
-
-        A tool belongs to the query that ranks it highest; to the request where that ranks it higher, or it is named.
-        """
-        if self.options.utterance or not lists:
-            lists = {**lists, "": alone}
-        named = [tool_id for tool_id, score in alone if score >= EXACT_BONUS]
-        rankings = {query: [tool_id for tool_id, _ in ranking] for query, ranking in lists.items()}
-        owners = dict.fromkeys(named, (0, ""))
-        for query, ranking in rankings.items():
-            for place, tool_id in enumerate(ranking, 1):
-                if place < owners.get(tool_id, (place + 1, ""))[0]:
-                    owners[tool_id] = (place, query)
-        most = k if allowed is None else len(owners)
-        in_turn = [rankings.pop("")] if "" in rankings else []
-        found = list(dict.fromkeys([*named, *interleaved([*in_turn, *rankings.values()], most)]))
+        self, caller: Caller, request: str, alone: Pairs, lists: dict[str, Pairs], k: int, allowed: Allowed | None
+    ) -> list[Placed]:
+        """Those that the request names, what was interleaved, and below it the request's own ranking."""
+        found = owners(alone, lists, self.options.utterance, k if allowed is None else None)
         if allowed is not None:
-            found = [tool_id for tool_id in found if allowed.permits(tool_id)]
+            found = {tool_id: query for tool_id, query in found.items() if allowed.permits(tool_id)}
         if len(found) < k:
-            below = self.ranked([request], k, allowed)[request]
-            found = list(dict.fromkeys([*found, *(tool_id for tool_id, _ in below)]))
-        return {tool_id: owners.get(tool_id, (0, ""))[1] for tool_id in found[:k]}
+            for tool_id, _ in self.ranked([request], k, allowed, caller.later())[request]:
+                found.setdefault(tool_id, "")
+        return placed(found, alone)[:k]
 
     def search(self, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[list[Hit]]:
         """Interleave the rankings of each request and of its queries."""
+        caller = Caller(allowed)
+        return [
+            self._hits(caller, request, found)
+            for request, found in zip(requests, self._found(caller, requests, k, allowed), strict=True)
+        ]
+
+    def _hits(self, caller: Caller, request: str, found: Sequence[Placed]) -> list[Hit]:
+        reasons = _showing.why(self.part, caller, request, [one.tool_id for one in found])
+        return [Hit(one.tool_id, one.score, one.reasons(few)) for one, few in zip(found, reasons, strict=True)]
+
+    def rank(self, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[Pairs]:
+        """What search ranks, without reasons."""
+        return self.rank_for(Caller(allowed), requests, k, allowed)
+
+    def rank_for(self, caller: Caller, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[Pairs]:
+        """The same for a caller: what is ranked may be more than what the model is shown."""
+        found = self._found(caller, requests, k, allowed)
+        for request, few in zip(requests, found, strict=True):
+            self._found_by.keep((request, caller.sees), {one.tool_id: one for one in few})
+        return [[(one.tool_id, one.score) for one in few] for few in found]
+
+    def why(self, request: str, ids: Sequence[str]) -> Reasons:
+        """The reasons of the part, and the query that found each where the request was ranked just now."""
+        return self.why_for(Caller(), request, ids)
+
+    def why_for(self, caller: Caller, request: str, ids: Sequence[str]) -> Reasons:
+        """The same for a caller for whom they were ranked."""
+        found = self._found_by.get((request, caller.sees)) or {}
+        reasons = zip(ids, _showing.why(self.part, caller, request, ids), strict=True)
+        return [found[tool_id].reasons(few) if tool_id in found else few for tool_id, few in reasons]
+
+    def _found(self, caller: Caller, requests: Sequence[str], k: int, allowed: Allowed | None) -> list[list[Placed]]:
         check_k(k)
         if not len(self) or not requests:
             return [[] for _ in requests]
-        alone = self.ranked(requests, self._deep(k, allowed))
-        asked = self._asking(requests, alone, allowed)
-        fused = self._fused(requests, asked, alone, k, allowed)
-        return [self._hits(request, found) for request, found in zip(requests, fused, strict=True)]
-
-    def _hits(self, request: str, found: dict[str, str]) -> list[Hit]:
-        reasons = self.part.why(request, list(found)) if isinstance(self.part, Ranker) else [()] * len(found)
-        hits = []
-        for place, ((tool_id, query), why) in enumerate(zip(found.items(), reasons, strict=True), 1):
-            named = any(reason.kind == "exact_name" for reason in why)
-            asked: tuple[Reason, ...] = (Asked(query),) if query else ()
-            hits.append(Hit(tool_id, EXACT_BONUS * named + 1 / (1 + place), (*why, *asked)))
-        return hits
+        alone = self.ranked(requests, self._deep(k, allowed), None, caller)
+        asked = self._asking(requests, alone, caller)
+        return self._fused(caller, requests, asked, alone, k, allowed)
 
     def grouped(self, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[list[Group]]:
         """The best k tools of each sub-request; of the request where it was not split."""
         check_k(k)
         if not len(self) or not requests:
             return [[] for _ in requests]
-        asked = self._asking(requests, self.ranked(requests, self._deep(k, allowed)), allowed)
+        caller = Caller(allowed)
+        asked = self._asking(requests, self.ranked(requests, self._deep(k, allowed), None, caller), caller)
         queries = [one.queries or (request,) for request, one in zip(requests, asked, strict=True)]
         distinct = list(dict.fromkeys(query for few in queries for query in few))
         hits = dict(zip(distinct, self.part.search(distinct, k, allowed), strict=True))
@@ -352,7 +382,9 @@ class Rewrite:
     def load(cls, folder: Path) -> Self:
         """Open a saved model; its generator is opened when it is first asked."""
         model = read_model(folder)
-        loaded = cls(read_options(RewriteOptions, model), [load_model(folder / name) for name in model["parts"]])
+        loaded = cls(
+            read_options(RewriteOptions, model), [load_model(folder / name) for name in model.get("parts", {})]
+        )
         loaded._seen |= TrainedOn.load(folder)
         loaded._fit = model.get("fit")
         loaded.router = Router.read(model["router"]) if model.get("router") else None

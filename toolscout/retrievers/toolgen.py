@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 
 from toolscout.errors import BadModel
 from toolscout.nn.decoding import Nearer, Reading, Table
-from toolscout.nn.ids import KINDS, IdMaker, maker
+from toolscout.nn.ids import KINDS, MOST_NAME_TOKENS, IdMaker, maker
 from toolscout.retrievers._atomic import Aware, Taught, WideRows, called, name_rows
 from toolscout.retrievers._atomic_choice import chosen, trial
 from toolscout.retrievers._documents import EncoderOptions
 from toolscout.retrievers._generative import SPECIALS, Generative
 from toolscout.retrievers._generative_fit import Plan, fit
+from toolscout.retrievers._generative_weighed import Documented, Weighed
 from toolscout.retrievers.base import FitProgress, FitReport, Floats, TextEncoder, TrainingSet
 from toolscout.training.options import GenerativeOptions
 
@@ -56,6 +57,7 @@ class Toolgen(Generative):
         self._free: list[int] = []
         self._maker: IdMaker | None = None
         self._trained: frozenset[str] = frozenset()
+        self._documented: Documented | None = None  # of one token each: those that "no tool" is weighed against
 
     def fit(self, data: Sequence[TrainingSet], folder: Path, progress: FitProgress | None = None) -> FitReport:
         """Train the language model on documents, requests and conversations; choose on dev."""
@@ -98,6 +100,7 @@ class Toolgen(Generative):
             self.options = replace(self.options, similarity=similarity, new_bonus=bonus)
 
     def _restate(self, plan: Plan, state: State) -> None:
+        self._documented = None
         if self.atomic:
             own = dict(zip(plan.paths, state.free[len(SPECIALS) :], strict=True))
             self._taught = Taught(state.map, state.bias, own)
@@ -108,11 +111,39 @@ class Toolgen(Generative):
         if self._maker is not None:
             return {tool_id: self._maker.add(tool_id, called(tool_id), tools[tool_id]) for tool_id in ids}
         vectors, table = np.stack([tools[tool_id] for tool_id in ids]).astype(np.float32), self.words()
-        rows = self._taught.rows(name_rows(self.base(), table, ids), ids, vectors)
-        new = np.array([[float(tool_id not in self._taught.own)] for tool_id in ids], dtype=np.float32)
-        tokens = self._tokens_for(rows)
-        self._wide_rows().put(tokens, np.concatenate([rows, vectors, new], axis=1))
+        wide = self._wide_of(ids, vectors)
+        tokens = self._tokens_for(wide[:, : table.dimension])
+        self._wide_rows().put(tokens, wide)
         return {tool_id: (int(token),) for tool_id, token in zip(ids, tokens, strict=True)}
+
+    def _wide_of(self, ids: Sequence[str], vectors: Floats) -> Floats:
+        """The rows of tools with these documents, and what else is known of them."""
+        rows = self._taught.rows(name_rows(self.base(), self.words(), ids), ids, vectors)
+        new = np.array([[float(tool_id not in self._taught.own)] for tool_id in ids], dtype=np.float32)
+        return np.concatenate([rows, vectors, new], axis=1)
+
+    def _longest_id(self) -> int:
+        return 1 if self.atomic else MOST_NAME_TOKENS + 1
+
+    def _weigh(self) -> Weighed | None:
+        if self._maker is not None:
+            return Weighed.of(self.words(), (self._maker.ids[tool_id][0] for tool_id in self._trained))
+        first, known, here = self.token(SPECIALS[0]), self._documented, self._indexed()
+        if known is None and not (here.ids and self.needed <= set(here.ids)):
+            return None  # saved with another catalogue, before the tools of the training were kept beside it
+        ids, wide = (known or here).ids, self._wide_rows()
+        if known is None:
+            rows = wide.of(np.array([self._paths[tool_id][0] for tool_id in ids]))
+        else:
+            rows = self._wide_of(ids, known.vectors)
+        rows = np.concatenate([wide.of(first + np.arange(len(SPECIALS))), rows])
+        self._documented = Documented(ids, rows[len(SPECIALS) :, -1 - len(self._taught.map) : -1])  # not a second copy
+        return Weighed.of(WideRows(first, rows), range(first + len(SPECIALS), first + len(rows)))
+
+    def _indexed(self) -> Documented:
+        alive = self._rows.alive()
+        vectors = self._table.rows(alive) if len(alive) else np.zeros((0, 1), np.float32)
+        return Documented([self._rows.ids[row] for row in alive], vectors.astype(np.float32))
 
     def _tokens_for(self, rows: Floats) -> NDArray[np.int64]:
         """Tokens with these rows: those of tools that are gone, then new ones."""
@@ -182,6 +213,10 @@ class Toolgen(Generative):
         halves = {"free": free, "map": self._taught.map, "bias": self._taught.bias}
         kept: dict[str, Any] = {name: array.astype(np.float16) for name, array in halves.items()}
         np.savez(folder / "rows.npz", ids=np.array(ids, dtype=np.str_), **kept)
+        if self._documented is None or self._documented.same(self._indexed()):
+            Documented.drop(folder)
+        else:
+            self._documented.save(folder)
 
     def _load_ids(self, folder: Path) -> None:
         if not self.atomic:
@@ -194,3 +229,4 @@ class Toolgen(Generative):
             ids, mapped = file["ids"].tolist(), file["map"]
             free, bias = self.base().rows(file["free"], len(ids)), self.base().rows(file["bias"][None], 1)[0]
             self._taught = Taught(self.base().rows(mapped, len(mapped)), bias, dict(zip(ids, free, strict=True)))
+        self._documented = Documented.load(folder, len(mapped))

@@ -18,6 +18,7 @@ from toolscout.retrievers._atomic import name_rows
 from toolscout.retrievers._documents import EncoderOptions
 from toolscout.retrievers._generative import SPECIALS, Generative
 from toolscout.retrievers._generative_fit import Plan, fit
+from toolscout.retrievers._generative_weighed import Weighed
 from toolscout.retrievers.base import FitProgress, FitReport, Floats, TextEncoder, TrainingSet
 from toolscout.training.options import GenerativeOptions
 
@@ -160,6 +161,25 @@ class Toolweaver(Generative):
             self._taken = np.concatenate([self._taken, np.array(found, np.int64)])
         return {tool_id: self._tokens(self._codes[tool_id]) for tool_id in tools}
 
+    def _longest_id(self) -> int:
+        return self._quantizer.levels if self._quantizer else 1
+
+    def _weigh(self) -> Weighed | None:
+        return Weighed.of(self.words(), (self._tokens(self._codes[tool_id])[0] for tool_id in self._woven))
+
+    def _room(self) -> float:
+        assert self._quantizer is not None
+        return float(self._quantizer.codes**self._quantizer.levels - len(self._codes))
+
+    def _keeps_id(self, tool_id: str) -> bool:
+        return tool_id in self._codes
+
+    def _full(self) -> str:
+        assert self._quantizer is not None
+        most, away = self._quantizer.codes**self._quantizer.levels, len(self._woven - self._paths.keys())
+        gone = f", {away:,} of them kept for tools that it was trained with and that are not here" if away else ""
+        return f"all {most:,} codes of the model are taken{gone}"
+
     def _forget(self, tool_id: str, tokens: tuple[int, ...]) -> None:
         """A code that came later is free again; one that was trained waits for its tool."""
         if tool_id not in self._woven:
@@ -202,6 +222,8 @@ class Toolweaver(Generative):
         self._codes = {tool_id: tuple(code) for tool_id, code in record["codes"].items()}
         self._quantizer.vector(list(self._codes.values()))  # refuses codes that are not its own
         self._woven = set(record["woven"])
+        if not self._woven <= self._codes.keys():
+            raise ValueError("a tool that was trained has no code")
         self._uses = [(one, other, count) for one, other, count in record["uses"]]
         self._health = record["health"]
 

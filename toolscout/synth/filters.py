@@ -22,7 +22,7 @@ _ROWS = 1024
 _WORD = re.compile(r"\w+")
 _LABEL = re.compile(r"^\s*(?:[-*•\d.)\s]*)(?:(?:user(?:'s)?\s+)?request|user|answer|query)\s*:\s*", re.IGNORECASE)
 _GARBAGE = re.compile(
-    r"<[^>]{0,40}>|\{[^}]*\}|\[[^\]]*\]|```|\brequest: |style of the request|\bas an ai\b|\bsure, here|"
+    r"<[^>]{0,40}>|\{[^{}]*\}|\[[^\[\]]*\]|```|\brequest: |style of the request|\bas an ai\b|\bsure, here|"
     r"\bi cannot (?:help|assist|provide)\b|\bendpoint\b|\b(?:this|the|following) (?:tools?|apis?|functions?)\b|"
     r"\btakes \"",
     re.IGNORECASE,

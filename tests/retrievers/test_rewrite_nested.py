@@ -1,0 +1,209 @@
+"""rewrite as a part of hybrid or of another rewrite: what a model sees, what is told, what it costs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.evaluation.made_up import dataset
+from tests.llm.fake_endpoint import FakeEndpoint, chat, refused
+from tests.retrievers.test_rewrite import ANSWER, REQUEST, TOOLS, always
+from tests.toys import HashedWords
+from toolscout.answer import Allowed, Answer, Asked, ExactName, Similarity
+from toolscout.evaluation.run import evaluate
+from toolscout.llm.scripted import Line, Scripted
+from toolscout.retrievers._showing import Caller, added
+from toolscout.retrievers.base import Ranker, Retriever
+from toolscout.retrievers.bm25 import Bm25
+from toolscout.retrievers.dense import Dense
+from toolscout.retrievers.hybrid import Hybrid, HybridOptions
+from toolscout.retrievers.rewrite import Rewrite, RewriteOptions
+from toolscout.scout import Scout
+from toolscout.stores.sqlite import SqliteStore
+
+ALLOWED = Allowed.of(["weather", "mail"])
+HIDDEN = re.compile("hotel|railway|things to pack|plan of the week", re.I)  # of tools, not of the request
+SEEN = "weather forecast for a city"
+
+
+def writing(llm: Any = None, part: Retriever | None = None, **options: Any) -> Rewrite:
+    return Rewrite(RewriteOptions(**{"examples": 0, **options}), [Bm25() if part is None else part], llm)
+
+
+def dense() -> Dense:
+    return Dense(encoder=HashedWords())
+
+
+WAYS: dict[str, Callable[[Retriever], Retriever]] = {
+    "plain": lambda inner: inner,
+    "last": lambda inner: Hybrid(parts=[Bm25(), inner]),
+    "first": lambda inner: Hybrid(parts=[inner, dense()]),
+    "between": lambda inner: Hybrid(parts=[Bm25(), inner, dense()]),
+    "alone": lambda inner: Hybrid(parts=[inner]),
+    "hybrid of a hybrid": lambda inner: Hybrid(parts=[Bm25(), Hybrid(parts=[dense(), inner])]),
+    "rewrite": lambda inner: writing(always("free rooms\nletters"), inner),
+    "iterating": lambda inner: writing(Scripted(["free rooms", "letters"]), inner, form="iterate"),
+    "rewrite of a hybrid": lambda inner: writing(always("free rooms"), Hybrid(parts=[Bm25(), inner])),
+    "shallow": lambda inner: Hybrid(HybridOptions(depth=1), [Bm25(), inner]),
+}
+
+
+def nested(way: str, llm: Any = None, **options: Any) -> Retriever:
+    found = WAYS[way](writing(llm, **options))
+    found.add(TOOLS)
+    return found
+
+
+def answered(retriever: Retriever, folder: Path, request: str = REQUEST, allowed: Allowed | None = None) -> Answer:
+    with SqliteStore(folder / "s.db") as store, Scout(store, retriever) as scout:
+        store.add(TOOLS, "tests")
+        scout.refresh()
+        scout.embed()
+        return scout.search(request, 5, allowed)
+
+
+@pytest.mark.parametrize("form", ["describe", "iterate"])
+@pytest.mark.parametrize("way", WAYS)
+def test_no_prompt_shows_what_the_caller_may_not_see(way: str, form: Any) -> None:
+    llm = always(lambda _: "letters to friends")
+    retriever = nested(way, llm, form=form, examples=6)
+    for _ in range(2):
+        for ask in (retriever.search, getattr(retriever, "rank", retriever.search)):
+            found = ask([REQUEST, "letters to people"], 5, ALLOWED)
+            ids = {getattr(one, "tool_id", None) or one[0] for few in found for one in few}
+            assert ids
+            assert ids <= {"weather/get_forecast", "mail/send_email"}
+    prompts = [" ".join(message.content for message in one) for one in llm.asked]
+    assert prompts
+    assert any(SEEN in prompt for prompt in prompts)
+    assert not [prompt for prompt in prompts if HIDDEN.search(prompt.replace(REQUEST, ""))]
+    retriever.search([REQUEST], 5)  # who may see all of them is shown all
+    assert HIDDEN.search(" ".join(message.content for one in llm.asked[len(prompts) :] for message in one))
+
+
+@pytest.mark.parametrize("way", ["last", "first", "between", "alone", "hybrid of a hybrid", "shallow"])
+def test_the_model_is_asked_as_often_as_by_rewrite_alone(way: str) -> None:
+    for said in (ANSWER, "none"):  # the second is a failure, which another search tries again
+        llm = always(said)
+        retriever = nested(way, llm)
+        retriever.search([REQUEST], 5, ALLOWED)
+        assert len(llm.asked) == 1
+        retriever.search([REQUEST], 5, ALLOWED)
+        assert len(llm.asked) == (1 if said == ANSWER else 2)
+
+
+def test_the_part_of_a_rewrite_is_asked_once_for_each_text() -> None:
+    llm = always("none")
+    nested("rewrite", llm).search([REQUEST], 5, ALLOWED)
+    assert len(llm.asked) == 3  # the request and two queries
+
+
+def test_who_may_see_all_gets_the_same_as_before() -> None:
+    retriever = nested("last", always(ANSWER))
+    assert isinstance(retriever, Hybrid)
+    words, rewrite = Bm25(), writing(always(ANSWER))
+    for one in (words, rewrite):
+        one.add(TOOLS)
+    expected = [
+        [(hit.tool_id, hit.score) for hit in one.search([REQUEST], retriever.options.depth)[0]]
+        for one in (words, rewrite)
+    ]
+    assert retriever.rankings([REQUEST])[0] == expected
+    assert retriever.rankings([REQUEST], Caller(ALLOWED))[0] == expected  # all are ranked, whoever asks
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_rank_and_search_agree(way: str) -> None:
+    for request in (REQUEST, "use make_list and send_email for my week", "trains/timetable", ""):
+        for allowed in (None, ALLOWED):
+            ranker, searcher = nested(way, always(ANSWER)), nested(way, always(ANSWER))
+            assert isinstance(ranker, Ranker)
+            hits = searcher.search([request], 6, allowed)[0]
+            assert ranker.rank([request], 6, allowed)[0] == [(hit.tool_id, hit.score) for hit in hits]
+            reasons = ranker.why(request, [hit.tool_id for hit in hits])
+            if allowed is None:
+                assert [set(few) for few in reasons] == [set(hit.reasons) for hit in hits]
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_bare_name_is_not_rewritten(way: str) -> None:
+    llm = always(ANSWER)
+    hit = nested(way, llm).search(["trains/timetable"], 3)[0][0]
+    assert hit.tool_id == "trains/timetable"
+    assert any(isinstance(reason, ExactName) for reason in hit.reasons)
+    assert llm.asked == []
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_what_was_asked_is_said(way: str, tmp_path: Path) -> None:
+    for allowed in (None, ALLOWED):
+        answer = answered(nested(way, always(ANSWER)), tmp_path, allowed=allowed)
+        assert set(ANSWER.splitlines()) <= set(answer.asked)
+        by = {reason.query for hit in answer.considered for reason in hit.reasons if isinstance(reason, Asked)}
+        assert SEEN in by
+        assert by <= set(answer.asked)
+
+
+def test_a_hybrid_that_asks_nothing_has_nothing_to_tell() -> None:
+    assert not hasattr(Hybrid(parts=[Bm25()]), "told")
+    assert Hybrid(parts=[Bm25()]).take_costs() == {}
+    Hybrid(parts=[Bm25()]).wait_longer()
+
+
+@pytest.mark.parametrize("way", ["last", "first", "hybrid of a hybrid", "rewrite", "rewrite of a hybrid"])
+def test_a_failure_is_told_and_counted(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setattr("toolscout.llm.endpoint.time.sleep", lambda _: None)
+    with FakeEndpoint(lambda *_: refused(500, "broken")) as fake:
+        retriever: Any = WAYS[way](Rewrite(RewriteOptions(llm=fake.url, model="m"), [Bm25()]))
+        answer = answered(retriever, tmp_path)
+        assert answer.considered
+        assert [note for note in answer.notes if "the request alone was searched" in note and "500" in note]
+        assert len(answer.notes) == len(set(answer.notes))
+        assert int(retriever.take_costs()["llm_failed"]) >= 1
+        assert retriever.take_costs()["llm_failed"] == 0
+
+
+@pytest.mark.parametrize("way", ["last", "rewrite"])
+def test_an_evaluation_waits_and_says_what_it_cost(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setattr("toolscout.llm.endpoint.time.sleep", lambda _: None)
+    data = dataset(requests=4)
+
+    def limited(_: Any, number: int) -> Any:
+        return refused(429, "slow down") if number % 4 else chat("search the issue")
+
+    with FakeEndpoint(limited) as fake:
+        priced = RewriteOptions(llm=fake.url, model="m", examples=0, input_price=1.0, output_price=1.0)
+        timing = evaluate(data, "test", WAYS[way](Rewrite(priced, [dense()]))).row.timing
+        said = sum(number % 4 == 0 for number in range(len(fake.requests)))
+    own = len(data.split("test")) + len(data.goldless("test")) if way == "rewrite" else 0
+    assert timing["llm_failed"] == 0
+    assert timing["llm_calls"] == timing["rewritten"] == own + said
+    assert float(timing["llm_cost"] or 0) == pytest.approx(14e-6 * said)
+
+
+def test_costs_of_several_are_added() -> None:
+    one = {"llm_calls": 2, "llm_cost": None, "llm_problem": "down"}
+    assert added(one, {"llm_calls": 3, "llm_cost": 0.25, "llm_problem": "slow", "rewritten": 1}) == {
+        "llm_calls": 5,
+        "llm_cost": 0.25,
+        "llm_problem": "down",
+        "rewritten": 1,
+    }
+    assert added({}, one) == one
+
+
+@pytest.mark.parametrize("way", ["last", "hybrid of a hybrid", "rewrite"])
+def test_whether_it_fits_is_judged_by_vectors(way: str, tmp_path: Path) -> None:
+    request = "knit quilted trousers for a city"
+    plain = answered(Hybrid(parts=[Bm25(), dense()]), tmp_path, request)
+    llm = Scripted([Line("warm clothes", "")])
+    answer = answered(WAYS[way](writing(llm, Hybrid(parts=[Bm25(), dense()]))), tmp_path, request)
+    cosines = [one.cosine for hit in answer.considered for one in hit.reasons if isinstance(one, Similarity)]
+    assert cosines
+    assert answer.fit == pytest.approx(plain.fit, abs=0.02)

@@ -1,0 +1,79 @@
+"""How an endpoint is asked, and what is refused of that at once."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from toolscout.errors import BadRequest
+
+KEY_VARIABLE = "OPENAI_API_KEY"
+MOST = 1e6  # seconds, requests or money: what is beyond is a slip
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How an endpoint is asked.
+
+    `key_variable` names the environment variable that holds the key (unset: none is sent). `cache` is the file that
+    keeps completions; `offline` answers from it alone. Prices are per million tokens. `timeout` is for one request;
+    the n-th retry comes after about `backoff` * 2 ** n seconds, or when the server says, if that is within
+    `longest_wait`.
+    """
+
+    key_variable: str = KEY_VARIABLE
+    cache: str | Path | None = None
+    offline: bool = False
+    input_price: float | None = None
+    output_price: float | None = None
+    concurrency: int = 8
+    requests_per_minute: float | None = None
+    timeout: float = 60.0
+    retries: int = 5
+    backoff: float = 0.5
+    longest_wait: float = 60.0
+
+
+def checked_url(url: str) -> str:
+    """A base URL as it is asked: what stands before /chat/completions."""
+    if not re.fullmatch(r"[!-~]*", url):  # HTTP carries no others
+        raise BadRequest(
+            "an endpoint's URL has no blanks and no letters beyond ASCII; write a host's as xn--…, others as %C3%B6"
+        )
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # an address in brackets, or a port, that is none
+        usable = False
+    if not usable:
+        raise BadRequest("an endpoint is a base URL such as https://host/v1, http://host:8000/v1 or http://[::1]/v1")
+    if parts.username or parts.password or parts.query or parts.fragment:
+        raise BadRequest(f"the URL of an endpoint holds no user, key or query; a key belongs into {KEY_VARIABLE}")
+    return parts.geturl().rstrip("/").removesuffix("/chat/completions")
+
+
+def check(options: Options, model: str) -> None:
+    """Refuse what cannot be asked for."""
+    if not model:
+        raise BadRequest("an endpoint needs the name of a model; give it as model")
+    if not re.fullmatch(r"[A-Z_][A-Z0-9_]{0,63}", options.key_variable):
+        raise BadRequest(f"key_variable is the name of an environment variable such as {KEY_VARIABLE}, never a key")
+    if options.offline and not options.cache:
+        raise BadRequest("offline answers from a cache; name its file as cache")
+    if (options.input_price is None) != (options.output_price is None):
+        raise BadRequest("give the price of input and of output tokens, or neither")
+    rate = 1.0 if options.requests_per_minute is None else options.requests_per_minute
+    positive = (options.concurrency, options.timeout, rate)
+    if not all(0 < one <= MOST for one in positive):
+        raise BadRequest("concurrency, timeout and requests_per_minute have to be above 0, and at most a million")
+    others = (
+        options.retries,
+        options.backoff,
+        options.longest_wait,
+        options.input_price or 0,
+        options.output_price or 0,
+    )
+    if not all(0 <= one <= MOST for one in others):
+        raise BadRequest("retries, backoff, longest_wait and prices have to be 0 or more, and at most a million")

@@ -1,0 +1,77 @@
+"""What "no tool" is weighed against: the ids that a model was trained with, whatever the catalogue holds by now.
+
+How likely a model finds "no tool" depends on what else it may write. The scale on which that is a probability was
+fitted on the tools of its training, and holds for no others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolscout.nn.decoding import Table, odds_against
+from toolscout.nn.trie import Tokens
+from toolscout.retrievers.base import Floats
+
+if TYPE_CHECKING:
+    from toolscout.retrievers._generative import Generative
+
+_FILE = "weighed.npz"
+
+
+class Weighed(NamedTuple):
+    """The tokens that ids of training begin with, ascending, and what scores them."""
+
+    table: Table
+    tokens: Tokens
+
+    @classmethod
+    def of(cls, table: Table, tokens: Iterable[int]) -> Weighed | None:
+        """None where there is nothing to weigh."""
+        found = np.array(sorted(set(tokens)), dtype=np.int64)
+        return cls(table, found) if len(found) else None
+
+
+def against(retriever: Generative, weighed: Weighed, requests: Sequence[str]) -> NDArray[np.float64]:
+    """The log of the odds of what is weighed against "no tool", for each request."""
+    from toolscout.retrievers._generative import NO_TOOL, STOP
+
+    reading = retriever._aware(retriever.reading(requests), requests)
+    stop = [retriever.token(STOP)] if retriever.options.trajectories else []
+    others = np.concatenate([np.array(stop, dtype=np.int64), weighed.tokens])
+    return odds_against(reading, weighed.table, others, [retriever.token(NO_TOOL)])
+
+
+class Documented(NamedTuple):
+    """Tools of a training whose ids are made of their documents, with their vectors."""
+
+    ids: list[str]
+    vectors: Floats
+
+    def same(self, other: Documented) -> bool:
+        """Whether the other's are the same, in the same order."""
+        return self.ids == other.ids and np.array_equal(self.vectors, other.vectors)
+
+    def save(self, folder: Path) -> None:
+        """Write them, where the index that lies there is of other tools."""
+        np.savez(folder / _FILE, ids=np.array(self.ids, dtype=np.str_), vectors=self.vectors.astype(np.float16))
+
+    @staticmethod
+    def drop(folder: Path) -> None:
+        """The index that lies there is of these tools itself."""
+        (folder / _FILE).unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls, folder: Path, dimension: int) -> Documented | None:
+        """What was written; None where nothing was."""
+        if not (folder / _FILE).is_file():
+            return None
+        with (folder / _FILE).open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+            ids, vectors = [str(one) for one in file["ids"].tolist()], file["vectors"].astype(np.float32)
+        if vectors.shape != (len(ids), dimension) or not ids or not np.isfinite(vectors).all():
+            raise ValueError(f"{_FILE} has vectors of shape {vectors.shape} for {len(ids)} tools")
+        return cls(ids, vectors)

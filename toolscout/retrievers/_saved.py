@@ -1,0 +1,52 @@
+"""What a saved model may hold, and what reading it may raise where it is damaged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields
+from tokenize import TokenError
+from typing import Any
+from zipfile import BadZipFile
+
+# numpy reads the head of an array as Python: one that is garbled is a SyntaxError, or a TokenError.
+UNREADABLE = (
+    OSError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    EOFError,
+    SyntaxError,
+    TokenError,
+    BadZipFile,
+    ArithmeticError,
+    MemoryError,
+    RecursionError,
+)
+_KINDS: tuple[tuple[type, type | tuple[type, ...]], ...] = (
+    (bool, bool),  # first: it is a number too
+    (int, (int, float)),
+    (float, (int, float)),
+    (str, str),
+    (tuple, (list, tuple)),
+)
+
+
+def malformed(record: Any) -> str:
+    """What is wrong with the content of a model.json; "" where nothing is."""
+    if not isinstance(record, dict) or not isinstance(record.get("method"), str):
+        return "does not name its method"
+    for name in ("options", "parts"):
+        if not isinstance(record.get(name, {}), dict):
+            return f"has no readable {name}"
+    return "" if isinstance(record.get("encoder"), str | None) else "does not say which encoder it was made with"
+
+
+def of_another_kind(kind: type[Any], saved: Mapping[str, Any]) -> list[str]:
+    """The options whose values are not such as their defaults are."""
+    found = []
+    for field in fields(kind):
+        wanted = next((wanted for default, wanted in _KINDS if isinstance(field.default, default)), object)
+        if field.name in saved and not isinstance(saved[field.name], wanted):
+            found.append(field.name)
+    return found
