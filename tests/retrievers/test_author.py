@@ -203,7 +203,7 @@ def test_a_server_warms_up_without_asking_an_endpoint(tmp_path: Path, monkeypatc
     switching = sys.getswitchinterval()
     with FakeEndpoint(lambda *_: chat("weather forecast for a city")) as server:
         rewrite = Rewrite(RewriteOptions(llm=server.url, model="m", examples=0), [Bm25()])
-        for number, retriever in enumerate((rewrite, Hybrid(parts=[rewrite]))):
+        for number, retriever in enumerate((rewrite, Hybrid(parts=[rewrite]), Hybrid(parts=[rewrite, Bm25()]))):
             with SqliteStore(tmp_path / f"{number}.db") as store, Scout(store, retriever) as scout:
                 store.add(TOOLS, "tests")
                 try:

@@ -35,11 +35,10 @@ def is_url(spec: str) -> bool:
 
 
 class _Search(threading.local):
-    """What holds for the search that a thread is at: since when, how long it may take, whether a model is asked."""
+    """What holds for the search that a thread is at: since when, and how long it may take."""
 
     began: float | None = None
     seconds = 0.0
-    quiet = False
 
 
 class Author:
@@ -67,7 +66,7 @@ class Author:
         self._spec, self._model, self._seed = spec, model, seed
         self._llm: LanguageModel | None = None
         self._lock = threading.Lock()
-        self._rests, self._why = -math.inf, ""
+        self._rests, self._why, self._quiet = -math.inf, "", False
         self._search, self._timeout, self._concurrency = _Search(), timeout, concurrency
         if is_url(spec):
             read, written = prices or (None, None)
@@ -106,12 +105,12 @@ class Author:
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        """Ask no endpoint in this thread meanwhile: for a search that nobody asked for, such as one that warms up."""
-        self._search.quiet = True
+        """Ask no endpoint meanwhile, whichever thread searches: for a search that nobody asked for, to warm up."""
+        self._quiet = True
         try:
             yield
         finally:
-            self._search.quiet = False
+            self._quiet = False
 
     def use(self, llm: LanguageModel) -> None:
         """Write with this model from now on."""
@@ -128,7 +127,7 @@ class Author:
 
     def write(self, conversations: Sequence[Conversation], temperature: float, max_tokens: int) -> list[Written]:
         """A text for each conversation, in one batch where the model is on this machine."""
-        if self._search.quiet and is_url(self._spec):
+        if self._quiet and is_url(self._spec):
             return [Written("", "the endpoint is not asked for this")] * len(conversations)
         size = _AT_ONCE if is_url(self._spec) else max(1, len(conversations))
         found: list[Written] = []
