@@ -147,7 +147,8 @@ def replayed(
         if not asked.judge and is_there(asked.out, trial, told):
             sys.stderr.write(f"{name}: its row is there\n")
             continue
-        kept = Kept(asked.out.with_suffix(".partial"), told | {"digest": trial.dataset.digest(trial.split)})
+        depends_on = {key: value for key, value in told.items() if value != {}}
+        kept = Kept(asked.out.with_suffix(".partial"), depends_on | {"digest": trial.dataset.digest(trial.split)})
         llm = Metered(opened)  # each row counts its own tokens
         before = replay.front(trial, name, llm, asked.k, models=models)
         settings: dict[str, Any] = {"told": told, "command": command, "at_once": asked.at_once}

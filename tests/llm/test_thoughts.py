@@ -44,7 +44,21 @@ def test_thoughts_are_no_part_of_an_answer(text: str) -> None:
     assert told[0].text == ANSWER
 
 
-@pytest.mark.parametrize("text", ["<thinker>x</thinker>", "<reasoning_effort>high", "I think >", '{"a": "<think>"}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "<thinker>x</thinker>",
+        "<reasoning_effort>high",
+        "I think >",
+        '{"a": "<think>"}',
+        'Here:\n{"x": "see <think> tag"}',
+        'Action Input: {"x": "<think>a</think>b"}',
+        '```json\n{"x": "<think>a</think>b"}\n```',
+        "Put it between <thinking> and </thinking>, then save.",
+        "Some models write a <thinking> tag first; others do not.",
+        "First write the plan. End it with </reasoning>. Then the rest.",
+    ],
+)
 def test_what_only_looks_like_a_thought_stays(text: str) -> None:
     assert spoken(text) == text
 
@@ -60,6 +74,20 @@ def test_nothing_but_thoughts_is_no_answer(text: str) -> None:
     good, bad = complete_each(Scripted([Line("fine", "good"), Line(text, "bad")]), asked("good", "bad"))
     assert isinstance(good, list)
     assert isinstance(bad, BadCompletion)
+
+
+def test_json_behind_a_thought_is_as_it_was_written() -> None:
+    for wrapped in ('{"x": "<think>a</think>b"}', '```json\n{"x": "<think>a</think>b"}\n```'):
+        assert spoken(f"<think>p</think>\n{wrapped}") == wrapped
+
+
+def test_one_that_only_thinks_costs_no_other_answer() -> None:
+    schema = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+    with FakeEndpoint(in_turn(chat("<think>hm</think>"), chat('{"n": 2}'))) as server:
+        one = Endpoint(server.url, "m", QUICK).complete(asked("x"), schema=schema)[0][0]
+    assert json.loads(one.text) == {"n": 2}
+    with FakeEndpoint(in_turn(chat("<think>hm", "fine"))) as server:
+        assert [one.text for one in Endpoint(server.url, "m", QUICK).complete(asked("x"), n=2)[0]] == ["", "fine"]
 
 
 def test_many_thoughts_are_read_in_one_go() -> None:

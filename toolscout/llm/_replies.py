@@ -39,7 +39,7 @@ def choices(reply: Mapping[str, Any], scrub: Callable[[str], str] = str) -> list
         if not isinstance(message, Mapping):
             raise BadCompletion("the endpoint answered with a choice that has no message; is it a chat model?")
         written, cut_off = _text(message, choice, scrub), choice.get("finish_reason") == "length"
-        found.append(Choice(spoken(written, cut_off), cut_off, len(written)))
+        found.append(Choice(spoken(written), cut_off, len(written)))
     return found
 
 

@@ -98,33 +98,47 @@ def complete_each(model: LanguageModel, conversations: Sequence[Conversation], *
 def _spoken(outcome: Outcome) -> Outcome:
     if isinstance(outcome, BadCompletion):
         return outcome
-    try:
-        texts = [spoken(one.text, one.finish == "length") for one in outcome]
-    except BadCompletion as error:
-        return error
+    texts = [spoken(one.text) for one in outcome]
+    if any(one.text for one in outcome) and not any(texts):
+        return no_answer(outcome[0].finish == "length")
     return [one if text == one.text else replace(one, text=text) for one, text in zip(outcome, texts, strict=True)]
 
 
-def spoken(text: str, cut_off: bool = False) -> str:
-    """An answer without the thoughts that the model wrote down; BadCompletion where nothing else is there."""
+def no_answer(cut_off: bool) -> BadCompletion:
+    """What is told of a model that wrote down its thoughts and nothing else."""
+    if cut_off:
+        return BadCompletion("the model used up max_tokens before it wrote a word of its answer; raise max_tokens")
+    return BadCompletion("the model wrote down its thoughts and no answer; ask it again, or raise max_tokens")
+
+
+def spoken(text: str) -> str:
+    """An answer without the thoughts that the model wrote down, nothing where there is nothing else.
+
+    A thought begins a line; elsewhere its tag is a word of the answer, and so is what stands in JSON behind a thought.
+    """
     if not _THOUGHT.search(text) or _is_json(text):
         return text
-    kept, end, thinking = list[str](), 0, False
-    for tag in _THOUGHT.finditer(text):
+    kept, end, thinking, thought = list[str](), 0, False, False
+    for number, tag in enumerate(_THOUGHT.finditer(text)):
         if not tag[1]:
-            kept += [] if thinking else [text[end : tag.start()]]
-            thinking = True
-            continue
-        if not thinking:  # where the prompt begins a thought, only its end is in the answer
-            kept = []
-        end, thinking = tag.end(), False
-    kept += [] if thinking else [text[end:]]
-    found = "".join(kept).strip()
-    if not found and cut_off:
-        raise BadCompletion("the model used up max_tokens before it wrote a word of its answer; raise max_tokens")
-    if not found:
-        raise BadCompletion("the model wrote down its thoughts and no answer; ask it again, or raise max_tokens")
-    return found
+            if not thinking and _begins_line(text, end, tag.start()):
+                kept.append(text[end : tag.start()])
+                thinking = thought = True
+        # Where the prompt begins a thought, only its end is in the answer.
+        elif thinking or thought or (number == 0 and text[tag.end() : tag.end() + 1] in ("", "\n", "\r")):
+            kept = kept if thinking else []
+            end, thinking, thought = tag.end(), False, True
+            rest = text[end : end + 100].lstrip()
+            if rest.startswith(("{", "[", "```")):
+                return text[end:].strip()
+    if not thought:
+        return text
+    return "".join([*kept, "" if thinking else text[end:]]).strip()
+
+
+def _begins_line(text: str, least: int, place: int) -> bool:
+    before = text[max(least, place - 100) : place].rstrip(" \t")
+    return not before or before.endswith("\n")
 
 
 def _is_json(text: str) -> bool:

@@ -36,6 +36,7 @@ from toolscout.llm.base import (
     cut,
     each_schema,
     fitted,
+    no_answer,
     settled,
 )
 from toolscout.llm.cache import Cache, digest
@@ -160,7 +161,7 @@ class Endpoint:
                 raise BadCompletion(f"the JSON was cut off after {call.max_tokens} tokens; raise max_tokens") from None
             why = str(error)
         told = f"{why}. Answer again, with nothing but JSON that fits this JSON Schema: {json.dumps(schema)}"
-        retold = [*conversation, Message("assistant", one.text), Message("user", told)]
+        retold = [*conversation, Message("assistant", one.text or "(nothing)"), Message("user", told)]
         second = self._asked(retold, call._replace(n=1))[0]
         return _after(one, _fitting(second, schema), why)
 
@@ -171,6 +172,8 @@ class Endpoint:
             choices = _replies.choices(reply, self._scrubbed)[: call.n]
         except BadCompletion as error:
             raise BadCompletion(self._scrubbed(str(error))) from None
+        if call.schema is None and all(choice.length and not choice.text for choice in choices):
+            raise no_answer(choices[0].cut_off)
         texts = [cut(self._scrubbed(choice.text, _KEY_CHARS), call.stop) for choice in choices]
         read, written = _replies.tokens(reply, [message.content for message in conversation], choices)
         return [

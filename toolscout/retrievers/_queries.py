@@ -233,7 +233,7 @@ def _copies_of(shown: Sequence[str], request: str) -> Callable[[str], bool]:
     """Tells whether most of a query, by words or by runs of letters, comes from one text and not from the request.
 
     Or most of what it says beside the request and words that say nothing: all of those count as one, however many there
-    are, for they must not hide what stands among them. Where most of the request is repeated they count as none.
+    are, for they must not hide what stands among them. Where all of the request is repeated they count as none.
     """
     readings = ((pieces_of, _telling, _COPIED, 1), (runs_of, _telling_runs, _COPIED_RUNS, _LEAST_RUNS)) if shown else ()
     told = [
@@ -245,7 +245,7 @@ def _copies_of(shown: Sequence[str], request: str) -> Callable[[str], bool]:
         for read, telling, share, least, known, wish, texts in told:
             pieces, said = read(query), telling(query)
             new, news = ([one for one in few if known.isdisjoint(one)] for few in (pieces, said))
-            repeated = len(wish & _names(said)) >= max(_LEAST_WORDS, len(wish) / 2)
+            repeated = len(wish) >= _LEAST_WORDS and wish <= _names(said)
             beside = len(news) < len(pieces) and not repeated
             if len(pieces) >= least and _most(new, texts) >= share * len(pieces):
                 return True

@@ -62,6 +62,7 @@ def fit(rewrite: Rewrite, data: Sequence[TrainingSet], folder: Path, progress: F
     dev: dict[str, float] = {}
     if any(one.dev for one in data) and (trains or 0 < wanted.share < 1):
         rewrite.take_costs()
+        rewrite.wait_longer()
         judged = sets.judged()
         _refuse_silence(rewrite.take_costs(), len(judged.gains))
         rewrite.router = Router.fitted(judged.rows, judged.gains)
