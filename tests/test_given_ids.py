@@ -111,6 +111,29 @@ def test_what_another_process_gave_is_taken_while_both_are_open(opened: SqliteSt
     assert other.retriever.names == {IDS[1]: (2,), IDS[2]: (1,), IDS[3]: (3,)}
 
 
+def test_what_another_gave_is_known_when_its_tool_comes_later(opened: SqliteStore, tmp_path: Path) -> None:
+    one, other = Process(opened, tmp_path), Process(opened, tmp_path)
+    one.name(tool_1=(2,), tool_2=(3,))
+    other.given.saw(IDS[:1], [TOOLS[0].digest()])
+    other.name(tool_0=(1,))
+    other.given.saw(IDS[1:2], [TOOLS[1].digest()])
+    assert other.retriever.names == {IDS[0]: (1,), IDS[1]: (2,)}
+
+
+def test_a_file_that_was_written_whole_is_taken_over(opened: SqliteStore, tmp_path: Path) -> None:
+    Process(opened, tmp_path).name(tool_0=(9,))
+    lines = kept(tmp_path)
+    whole = [{IDS[0]: [TOOLS[0].digest(), 1, 2], IDS[1]: ["another document", 3]}]
+    lines.with_suffix(".json").write_text(json.dumps(whole))
+    lines.unlink()
+    assert Process(opened, tmp_path).retriever.names == {IDS[0]: (1, 2)}
+    assert kept(tmp_path) == lines
+    assert Process(opened, tmp_path).retriever.names == {IDS[0]: (1, 2)}
+    lines.with_suffix(".json").write_text('[{"x": 1}]')
+    lines.unlink()
+    assert Process(opened, tmp_path).retriever.names == {}
+
+
 def test_a_line_that_was_cut_off_costs_that_line_alone(opened: SqliteStore, tmp_path: Path) -> None:
     one = Process(opened, tmp_path)
     one.name(tool_0=(1,))

@@ -132,7 +132,7 @@ class Given:
         self._kept: dict[_Key, _Id] = {}
         self._own: set[_Key] = set()
         self._inode, self._read = -1, 0
-        if not self._parts or not self._file.is_file():
+        if not self._parts or not (self._file.is_file() or self._taken_over()):
             return
         lines = self._news()
         now = {one.id: one.digest() for _, one in store.documents(0) if one is not None}
@@ -169,7 +169,10 @@ class Given:
                 self._file.parent.mkdir(parents=True, exist_ok=True)
                 with self._file.open("ab") as opened:
                     opened.write("".join(_line(key, own) for key, own in changed.items()).encode())
-            self._kept, self._own = given, set(given)
+            for key in self._own - given.keys():
+                self._kept.pop(key, None)
+            self._kept |= given
+            self._own = set(given)
 
     def _news(self) -> int:
         """Take in the lines since the last look; how many there were."""
@@ -193,6 +196,17 @@ class Given:
             own = {key: own for (whose, key), (digest, own) in ids.items() if whose == place and now[key] == digest}
             if own:
                 part.recall_ids(own)
+
+    def _taken_over(self) -> bool:
+        """Whether there is a file of the kind that was written whole, which becomes one of lines."""
+        old = self._file.with_suffix(".json")
+        with suppress(OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
+            for place, ids in enumerate(json.loads(old.read_text())):
+                for key, (digest, *own) in ids.items():
+                    self._kept[place, str(key)] = str(digest), tuple(map(int, own))
+            self._write_anew()
+            old.unlink()
+        return self._file.is_file()
 
     def _write_anew(self) -> None:
         beside = self._file.with_name(f"{self._file.name}.{os.getpid()}.{threading.get_ident()}")

@@ -75,8 +75,12 @@ def test_a_graph_finds_nearly_all_and_what_comes_later_exactly(tmp_path: Path) -
     loaded = VectorTable.load(tmp_path)
     assert loaded.has_graph
     assert loaded.search(rows[7], 3)[0][0] >= 0  # nothing has come later yet
-    for each in (table, loaded):
-        each.append(rows[3500:])
+    table.append(rows[3500:3600])
+    table.save(tmp_path / "later")
+    later = VectorTable.load(tmp_path / "later")
+    loaded.append(rows[3500:3600])
+    for each in (table, loaded, later):
+        each.append(rows[3600:])
         each.kill(3)
         right = wanted = 0
         for query in unit(40, seed=9):

@@ -230,8 +230,13 @@ class VectorTable:
             if path.exists():
                 from usearch.index import Index
 
-                table = cls(np.load(folder / "vectors.npy", mmap_mode="r"), Index.restore(str(path), view=True))
+                vectors, graph = np.load(folder / "vectors.npy", mmap_mode="r"), Index.restore(str(path), view=True)
+                if graph is None:
+                    raise ValueError("the graph is not one")
+                table = cls(vectors[: len(graph)], graph)
                 table._graph.expansion_search = _GRAPH_EFFORT_SEARCH
+                if len(vectors) > len(graph):  # those that came after it was linked
+                    table.append(vectors[len(graph) :].astype(np.float32))
             else:
                 table = cls()
                 vectors = np.load(folder / "vectors.npy")
@@ -247,8 +252,8 @@ class VectorTable:
         """ValueError where what was read does not fit together."""
         if self._base is not None and (self._base.ndim != 2 or self._base.dtype != np.float16):
             raise ValueError(f"there are numbers {self._base.dtype} of shape {self._base.shape}")
-        if self._graph is not None and (self._graph.ndim, len(self._graph)) != (self._width(), len(self)):
-            raise ValueError(f"the graph is over {len(self._graph)} vectors, and there are {len(self)}")
+        if self._graph is not None and (self._graph.ndim, len(self._graph)) != (self._width(), self._first):
+            raise ValueError(f"the graph is over {len(self._graph)} vectors, and there are {self._first}")
         if self._dead and not 0 <= min(self._dead) <= max(self._dead) < len(self):
             raise ValueError("a row is dead that is not there")
 
