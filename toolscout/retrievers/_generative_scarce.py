@@ -103,8 +103,8 @@ class Scarce(Documents):
     def _try_again(self) -> None:
         """Give ids to those that wait for one, where some are free."""
         with self._lock:
-            free = self._room() - len(self._held - self._unplaced.keys())
-            fitting = self._fitting(dict(self._unplaced)) if self._unplaced and free > 0 else {}
+            free = self._room() - len(self._held - self._unplaced.keys()) if self._unplaced else 0
+            fitting = self._fitting(dict(self._unplaced)) if free > 0 else {}
             self._place(fitting)
             for tool_id in fitting:
                 del self._unplaced[tool_id], self._waiting[tool_id]
