@@ -57,6 +57,8 @@ NAME = "synthetic"
 OUT = Path(__file__).resolve().parent.parent / "results" / "synthetic.jsonl"
 METHODS, PER_TOOL = "dense,masstool,toolgen,hybrid", "0,5,10,20,40"
 DEFAULT = "toolbench"
+# Beside ToolBench: two sets of its tools, two of others.
+ELSEWHERE = ("toollens", "toolbench-g3", "simpletoolquestions", "bundled")
 # As in runs/default_model.sh.
 RECIPE = ("average=0.5", "epochs=3", "candidates=512", "patience=0")
 _AT_ONCE = 2048
@@ -338,9 +340,9 @@ def train_default(plan: Plan, seed: int) -> None:
     made.fit(fitting.training_sets(used), plan.models / f"default-s{seed}", progress())
 
 
-def measure_default(plan: Plan, after: bool, seed: int) -> dict[str, Any]:
-    """Ask ToolBench's test requests of the default encoder, or of the one with written requests."""
-    data = Dataset.load(find_dataset(plan.catalogue), ["test"])
+def measure_default(plan: Plan, after: bool, seed: int, dataset: str = "") -> dict[str, Any]:
+    """Ask ToolBench's test requests, or another set's, of the default encoder, or of the one with written requests."""
+    data = Dataset.load(find_dataset(dataset or plan.catalogue), ["test"])
     told = {"name": NAME, "family": "default", "method": "dense", "per_tool": max(plan.per_tool) if after else 0}
     folder = plan.models / f"default-s{seed}" if after else None
     variant = f"{NAME}-default-after-s{seed}" if after else f"{NAME}-default-before"
@@ -360,6 +362,11 @@ def default_jobs(plan: Plan, seed: int, what: str = "rows") -> list[Job]:
             found["default"] = Job("default", train_default, (plan, seed), after)
             after = (*after, "default")
         found["after"] = Job("after", measure_default, (plan, True, seed), after)
+    for dataset in ELSEWHERE if what == "rows" else ():
+        for word, row, needs in (("before", "before", ()), ("after", f"after-s{seed}", after)):
+            if f"{NAME}-default-{row}" not in there(plan, dataset):
+                name = f"{word} {dataset}"
+                found[name] = Job(name, measure_default, (plan, word == "after", seed, dataset), needs)
     return list(found.values())
 
 

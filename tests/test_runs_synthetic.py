@@ -111,6 +111,7 @@ def test_the_default_encoder_gets_requests_for_documents_alone(plan: Plan) -> No
         "before",
         "default",
         "after",
+        *(f"{word} {one}" for one in synthetic.ELSEWHERE for word in ("before", "after")),
     ]
     assert todo[0].arguments[2] == ["ultratool", "sealtools:dev:", "pool/calls"]
     assert todo[1].arguments[2:5] == ("toolbench", "all", 3)

@@ -26,7 +26,7 @@ _DEFAULT_HEAD = """
 ### The default encoder
 
 The recipe of the default encoder as it is shipped (*before*), and with requests written for every document of ToolBench
-(*after*). No request of ToolBench was seen, by the generator neither.
+(*after*), each set's test requests. No request of ToolBench was seen, by the generator neither.
 """
 _RANKED = MappingProxyType({"N@1": "ndcg@1", "N@3": "ndcg@3", "N@5": "ndcg@5", "R@5": "recall@5"})
 _WRITTEN_HEAD = """
@@ -55,8 +55,8 @@ def sections(
         yield table(["method", "per tool", "real", "written", *_MEASURES, "seeds", "commit"], map(_held, order))
     if shipped:
         yield _DEFAULT_HEAD
-        order = sorted(shipped, key=lambda line: int(told(line, "per_tool")))
-        yield table(["encoder", "per tool", *_RANKED, "fit, s", "commit"], map(_shipped, order))
+        order = sorted(shipped, key=lambda line: (str(line.newest["dataset"]), int(told(line, "per_tool"))))
+        yield table(["requests of", "encoder", "per tool", *_RANKED, "fit, s", "commit"], map(_shipped, order))
     if written:
         yield _WRITTEN_HEAD
         yield table(list(_COLUMNS), map(_written, written))
@@ -81,7 +81,8 @@ def _held(line: Line) -> dict[str, str]:
 
 def _shipped(line: Line) -> dict[str, str]:
     spent = line.mean("fit_s", "timing")
-    cells = {"encoder": "after" if told(line, "per_tool") else "before", "per tool": str(told(line, "per_tool"))}
+    cells = {"requests of": str(line.newest["dataset"]), "encoder": "after" if told(line, "per_tool") else "before"}
+    cells |= {"per tool": str(told(line, "per_tool"))}
     cells |= {head: percent(line.values(name)) for head, name in _RANKED.items()}
     return cells | ({} if spent is None else {"fit, s": f"{spent:,.0f}"}) | commit(line.rows)
 
