@@ -138,7 +138,7 @@ def test_held_out_tools_against_the_number_of_written_requests(tmp_path: Path) -
     assert found[1].startswith("| dense | 0 | 1,000 | 0 | 10.00 | 65.00 | 50.00 |")
     assert "| 56.00 (≥ 55: met) | 70.00 (≥ 65: met) |" in found[2]
     assert "| 50.00 (≥ 55: **missed**) | 60.00 (≥ 65: **missed**) |" in found[3]
-    assert [line.split(" | ")[0] for line in found[5:7]] == ["| before", "| after"]
+    assert [line.split(" | ")[:2] for line in found[5:7]] == [["| toolbench", "before"], ["| toolbench", "after"]]
     assert "| 900 (≤ 1,200: met) | 5,000 | ultratool:train |" in found[8]
     assert "12 too short" in found[8]
     figure = next(one for one in report.make(tmp_path).figures if one.file == "synthetic.svg")
