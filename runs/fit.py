@@ -2,11 +2,12 @@
 
 Each set of tools is cut down again and again: groups of like tools are left out, or all but a few tools. Requests whose
 tools are all left out find nothing that fits; those whose tools are all there do; the others are not asked. The curve
-is fitted on all sets that the default encoder was not trained on, each weighing the same, and measured on each set with
-a curve that was fitted on the others. No test split is read but the bundled one, which is shown at the end and chooses
-nothing.
+is fitted on all sets of which the default encoder has seen no request, each weighing the same, and measured on each set
+with a curve that was fitted on the others. What is like what says the published encoder, so that every encoder is asked
+the same of the same catalogues. No test split is read but the bundled one, shown at the end, which chooses nothing.
 
-    python runs/fit.py            fit, and print the tables; minutes on a CPU, needs $TOOLSCOUT_DATA
+    python runs/fit.py            fit, and print the tables; minutes on a CPU, needs $TOOLSCOUT_DATA and
+                                  toolscout encoder export
     python runs/fit.py --ship     put the vectors of the background requests beside the default encoder
 """
 
@@ -26,10 +27,10 @@ from rich.table import Table
 from toolscout import background, metrics
 from toolscout.answer import Hit
 from toolscout.dataset import Dataset
-from toolscout.evaluation._vectors import cached_vectors
+from toolscout.evaluation._vectors import cache_path, tool_vectors
 from toolscout.evaluation.run import find_dataset
 from toolscout.fit import FitOptions, fit, signals
-from toolscout.nn.encoder import Encoder, default_folder
+from toolscout.nn.encoder import RAW, Encoder, default_folder
 from toolscout.retrievers._encoders import SharedEncoder
 from toolscout.retrievers.base import Retriever
 from toolscout.retrievers.bm25 import Bm25
@@ -39,10 +40,10 @@ from toolscout.stores.sqlite import SqliteStore
 from toolscout.tool import Tool
 
 SETS = "bundled:dev simpletoolquestions:dev toollens:dev toolbench-g3:dev toolbench:dev".split()
-# The default encoder was trained on these, so their requests are nearer to their tools than a user's will be.
+# The default encoder was trained on these requests: they are nearer to their tools than a user's will be.
 SEEN = "ultratool:train sealtools:dev".split()
 # Shares of the groups of like tools that are kept, and how often; then catalogues of the tools of so few requests.
-KEPT, DRAWS = (0.1, 0.5, 0.9), 2
+KEPT, DRAWS = (0.1, 0.5, 0.9), 4
 FEW, FEW_DRAWS = 5, 4
 REQUESTS = 75
 # The threshold answers so many of the requests that a tool serves: to turn one of them away costs more than to offer
@@ -65,42 +66,35 @@ class Asked(NamedTuple):
 
 
 class Source(NamedTuple):
-    """A set of tools with their vectors, and requests with the tools they need (none: nothing fits)."""
+    """Tools, their vectors, the published encoder's, and requests with the tools they need (none: nothing fits)."""
 
     tools: list[Tool]
     vectors: dict[str, NDArray[np.float32]]
+    meanings: NDArray[np.float32]
     requests: list[tuple[str, frozenset[str]]]
 
 
-def read(text: str, encoder: SharedEncoder, store: SqliteStore) -> Source:
+def read(text: str, encoder: SharedEncoder) -> Source:
     """The tools of a set, and some hundred requests of a split."""
     name, split = text.split(":")
     data = Dataset.load(find_dataset(name), [split])
     pairs = zip(data.split(split).requests, data.split(split).gold, strict=True)
     served = [(request, frozenset(gold)) for (_, request), gold in pairs]
     unserved = [(request, frozenset[str]()) for i, request in data.goldless(split) if data.kind(i) == "nothing_fits"]
-    digests = [tool.digest() for tool in data.tools]
-    with cached_vectors(store, encoder.fingerprint, digests):
-        store.add(data.tools, name)
-        missing = store.missing_vectors(encoder.fingerprint)
-        for positions, rows in encoder.encode_documents([document for _, document in missing]):
-            store.put_vectors(encoder.fingerprint, [missing[i][0] for i in positions], rows)
-    known: dict[str, NDArray[np.float32]] = {}
-    for start in range(0, len(digests), 5000):
-        known |= store.vectors(encoder.fingerprint, digests[start : start + 5000])
+    own, published = (tool_vectors(data.tools, one, cache_path()) for one in (encoder, Encoder.load(Path(RAW))))
+    known = {tool.digest(): row for tool, row in zip(data.tools, own, strict=True)}
     step = max(1, len(served) // (8 * REQUESTS))
-    return Source(data.tools, known, served[::step] + unserved)
+    return Source(data.tools, known, published, served[::step] + unserved)
 
 
 def catalogues(source: Source, random: np.random.Generator) -> Iterator[set[str]]:
     """The ids of the tools that are kept, one set after another; all of them where some requests are never served."""
     ids = np.array([tool.id for tool in source.tools])
-    rows = np.stack([source.vectors[tool.digest()] for tool in source.tools])
     if not all(gold for _, gold in source.requests):
         yield set(ids.tolist())
     for share in KEPT:
         for _ in range(DRAWS):
-            group = groups(rows, min(40, max(4, len(rows) // 20)), random)
+            group = groups(source.meanings, min(40, max(4, len(ids) // 20)), random)
             count = int(group.max()) + 1
             chosen = random.permutation(count)[: max(1, min(count - 1, round(share * count)))]
             yield set(ids[np.isin(group, chosen)].tolist())
@@ -136,7 +130,7 @@ def asked_of(text: str, encoder: SharedEncoder, new: Callable[[], Retriever]) ->
     """Requests of one set put to each of its catalogues; those that leave only one kind of request are passed over."""
     random = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder, SqliteStore(Path(folder) / "store.db") as store:
-        source = read(text, encoder, store)
+        source = read(text, encoder)
         asked = [ask(source, kept, new(), store, random) for kept in catalogues(source, random)]
     return [one for one in asked if one.truth.any() and not one.truth.all()]
 
@@ -144,7 +138,7 @@ def asked_of(text: str, encoder: SharedEncoder, new: Callable[[], Retriever]) ->
 def asked_whole(text: str, encoder: SharedEncoder, retriever: Retriever) -> Asked:
     """All requests of a set put to all of its tools."""
     with tempfile.TemporaryDirectory() as folder, SqliteStore(Path(folder) / "store.db") as store:
-        source = read(text, encoder, store)
+        source = read(text, encoder)
         retriever.add(source.tools, source.vectors)
         found = retriever.search([request for request, _ in source.requests], 5)
         hits = [tuple(retriever.explain(text, one)) for (text, _), one in zip(source.requests, found, strict=True)]

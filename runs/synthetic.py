@@ -3,7 +3,7 @@
 python -m runs.synthetic [rows|texts] [--only toollens*] [--methods dense,masstool,toolgen,hybrid] [--per-tool 0,5,…]
                          [--seeds 0] [--side-by-side N] [--models DIR] [--out FILE] [--stop-after SECONDS]
                          [--batch N] [--option [METHOD.]KEY=VALUE]
-python -m runs.synthetic default|default-texts [--pool DIR] [--per-tool 3] [and the other options]
+python -m runs.synthetic default|default-texts [--pool DIR] [--before DIR] [--per-tool 3] [and the other options]
 
 The first form holds tools out: on the splits of unseen tools a generator (SmolLM2) learns from the train split to write
 requests, and writes some for every tool that has none there, of whose document alone it knows. dense, masstool, toolgen
@@ -12,6 +12,8 @@ tools. --per-tool: how many written requests a tool has at most; the fewer are t
 options are those of the generator, of `writing` those of what it writes.
 `default` is the recipe of the default encoder (runs/default_model.sh; --pool is what runs/pool.py made) with requests
 written for all documents of ToolBench by a generator that learned from the recipe's own sets: no request of ToolBench.
+--before is the encoder without them, toolscout-minilm-1, which the repository had as the default one at 59c0c74:
+git archive 59c0c74 toolscout/default_model | tar x --strip-components=2 -C models/before
 `texts` and `default-texts` train generators and write, and measure nothing; --batch texts are written together. All
 begins with the published encoder: `toolscout encoder export`. Needs $TOOLSCOUT_DATA; a GPU for real sizes
 (TOOLSCOUT_DEVICE=cuda). Rows that are in the file are not made again, an interrupted training or writing goes on.
@@ -46,7 +48,7 @@ from toolscout.llm.generator import is_generator, read_generator
 from toolscout.nn.engine import device_name
 from toolscout.retrievers._vectors import Floats
 from toolscout.retrievers.base import Pairs, TrainedOn, TrainingSet, load_model, trained_on
-from toolscout.retrievers.dense import ENCODER_FOLDER, Dense
+from toolscout.retrievers.dense import ENCODER_FOLDER, Dense, DenseOptions
 from toolscout.synth import Source, SynthOptions, SynthTraining, Writer, fewer, synthesise, train_synth
 from toolscout.tool import Tool
 
@@ -96,6 +98,7 @@ class Plan:
     per_tool: tuple[int, ...] = (0, 5, 10, 20, 40)
     settings: tuple[str, ...] = ()
     pool: Path = Path("models/pool")
+    before: Path = Path("models/before")
     catalogue: str = DEFAULT
     batch: int = 0
 
@@ -255,17 +258,18 @@ def _trained(plan: Plan, held: Held, count: int, seed: int) -> dict[str, Any]:
 
 
 def _evaluated(
-    plan: Plan, data: Dataset, split: str, folder: Path | None, variant: str, told: Mapping[str, Any]
+    plan: Plan, data: Dataset, split: str, folder: Path, variant: str, told: Mapping[str, Any]
 ) -> dict[str, Any]:
-    retriever = load_model(folder) if folder else Dense()
+    is_model = folder != plan.before  # that one is an encoder, no trained dense
+    retriever = load_model(folder) if is_model else Dense(DenseOptions(encoder=str(folder)))
     found = evaluate(
         data,
         split,
         retriever,
         variant=variant,
         command="python -m runs.synthetic",
-        seen=trained_on(folder) if folder else None,
-        fitted=history.fitted(folder) if folder else None,
+        seen=trained_on(folder) if is_model else TrainedOn.load(folder),
+        fitted=history.fitted(folder) if is_model else None,
     )
     row = found.row.to_dict() | {STUDY: dict(told) | {"settings": list(plan.settings)}}
     options = {key: Path(value).name if isinstance(value, str) else value for key, value in row["options"].items()}
@@ -341,10 +345,10 @@ def train_default(plan: Plan, seed: int) -> None:
 
 
 def measure_default(plan: Plan, after: bool, seed: int, dataset: str = "") -> dict[str, Any]:
-    """Ask ToolBench's test requests, or another set's, of the default encoder, or of the one with written requests."""
+    """Ask ToolBench's test requests, or another set's, of the encoder without written requests, or of the one with."""
     data = Dataset.load(find_dataset(dataset or plan.catalogue), ["test"])
     told = {"name": NAME, "family": "default", "method": "dense", "per_tool": max(plan.per_tool) if after else 0}
-    folder = plan.models / f"default-s{seed}" if after else None
+    folder = plan.models / f"default-s{seed}" if after else plan.before
     variant = f"{NAME}-default-after-s{seed}" if after else f"{NAME}-default-before"
     return _evaluated(plan, data, "test", folder, variant, told)
 
@@ -382,13 +386,14 @@ def main() -> None:
     parser.add_argument("--models", type=Path, default=Path("models/synthetic"))
     parser.add_argument("--batch", type=int, default=0)
     parser.add_argument("--pool", type=Path, default=Path("models/pool"))
+    parser.add_argument("--before", type=Path, default=Path("models/before"))
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--stop-after", type=float, default=float("inf"))
     parser.add_argument("--option", action="append", default=[])
     told = parser.parse_args()
     of_default = told.what.startswith("default")
     counts = tuple(int(one) for one in (told.per_tool or ("3" if of_default else PER_TOOL)).split(","))
-    plan = Plan(told.models, told.out, HELD, counts, tuple(told.option), told.pool, batch=told.batch)
+    plan = Plan(told.models, told.out, HELD, counts, tuple(told.option), told.pool, told.before, batch=told.batch)
     plan = replace(plan, held=tuple(one for one in HELD if any(fnmatch(one.name, w) for w in told.only.split(","))))
     rows.check_writable(told.out)
     told.models.mkdir(parents=True, exist_ok=True)

@@ -35,14 +35,14 @@ class FitOptions:
     requests turned away, were both kinds equally many, .86 are rightly so (precision). At 0.3: 60 %, .83 and .68.
     """
 
-    bias: float = -2.47
-    similarity: float = 10.93
-    usual: float = 0.18
+    bias: float = -2.58
+    similarity: float = 11.55
+    usual: float = 0.2
     share: float = 0.6
     past: float = 0.6
     words_alone: float = 0.0
     steepness: float = 20.0
-    threshold: float = 0.15
+    threshold: float = 0.14
 
 
 def ranked(retriever: Retriever, request: str, k: Count, allowed: Allowed | None) -> tuple[list[Hit], int]:

@@ -92,7 +92,7 @@ def search(
     ] = None,
     fit_threshold: Annotated[
         float | None,
-        typer.Option(metavar="P", min=0, max=1, help="Below this fit nothing fits.", show_default="0.15"),
+        typer.Option(metavar="P", min=0, max=1, help="Below this fit nothing fits.", show_default="0.14"),
     ] = None,
     format: Annotated[
         Shape, typer.Option(help="table for people, json for the whole answer, else the tools as a vendor takes them.")
