@@ -235,7 +235,7 @@ def remember(train: Material, dev: Material) -> None:
             digest = hashlib.blake2b("".join(sorted(digests)).encode(), digest_size=16).hexdigest()
             splits.append(SeenSplit(MARK + name, digest, split, role, digests))
     kept = tuple(one for one in known.splits if not one.dataset.startswith(MARK))
-    TrainedOn(kept + tuple(splits), known.tools).save(OUT)
+    replace(known, splits=kept + tuple(splits)).save(OUT)
 
 
 def main(home: Path) -> None:

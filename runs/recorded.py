@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from toolscout.errors import BadCompletion
+from toolscout.errors import BadCompletion, LanguageModelError
 from toolscout.llm.base import Completion, Conversation, LanguageModel, Outcome, Schemas, complete_each, settled
 
 
@@ -48,7 +48,12 @@ class Recorded:
         failed: dict[str, Outcome] = {}
         if new:
             self._llm = self._llm or self._open()
-            outcomes = complete_each(self._llm, list(new.values()), max_tokens=max_tokens)
+            try:
+                outcomes = complete_each(self._llm, list(new.values()), max_tokens=max_tokens)
+            except LanguageModelError as error:
+                got = zip(new, error.each(len(new)), strict=True)
+                self._keep({key: one[0] for key, one in got if isinstance(one, list)})
+                raise
             for key, outcome in zip(new, outcomes, strict=True):
                 if isinstance(outcome, BadCompletion):
                     failed[key] = outcome

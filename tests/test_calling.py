@@ -124,7 +124,8 @@ class Echo(BaseHTTPRequestHandler):
         told["headers"] = {key.lower(): value for key, value in self.headers.items()}
         text = json.dumps(told).encode()
         self.send_response(404 if parts.path == "/missing" else 200)
-        self.send_header("Content-Type", "image/png" if parts.path == "/picture" else "application/json")
+        kinds = {"/picture": "image/png", "/strange": "text/plain; charset=klingon"}
+        self.send_header("Content-Type", kinds.get(parts.path, "application/json"))
         self.send_header("Content-Length", str(len(text)))
         self.end_headers()
         self.wfile.write(text)
@@ -183,7 +184,8 @@ def document(base: str) -> dict[str, Any]:
         "/lines": {"post": {"operationId": "lines", "requestBody": lines}},
     }
     paths |= {
-        f"/{name}": {"get": {"operationId": name}} for name in ("missing", "slow", "picture", "drip", "drip_head")
+        f"/{name}": {"get": {"operationId": name}}
+        for name in ("missing", "slow", "picture", "strange", "drip", "drip_head")
     }
     return {"openapi": "3.0.0", "info": {"title": "echo"}, "servers": [{"url": base}], "paths": paths}
 
@@ -233,6 +235,18 @@ def test_services_that_fail(operations: dict[str, Tool]) -> None:
     assert "give its base URL" in one(caller, Tool("lost", "x", origin=get)).error
     for bad, said in (({"id": ".."}, "may not be"), ({"id": "x", "X-Mark": "a\r\nb: c"}, "one line only")):
         assert said in one(caller, operations["put"], **bad).error
+
+
+def test_a_response_that_is_too_large_says_that_it_was_not_read_whole(
+    operations: dict[str, Tool], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = one(OriginCaller(), operations["strange"]).content
+    assert json.loads(whole)["path"] == "/strange"  # a charset that nobody knows is read as UTF-8
+    monkeypatch.setattr("toolscout._http_calls.MAX_BYTES", 20)
+    assert one(OriginCaller(), operations["strange"]).content == (
+        f"{whole[:20]}\n(the rest of the response was not read)"
+    )
+    assert one(OriginCaller(), operations["picture"]).content.startswith("(20 bytes of image/png)\n(the rest")
 
 
 @pytest.mark.parametrize("name", ["drip", "drip_head"])

@@ -112,11 +112,15 @@ def _late(timeout: float) -> str:
 
 
 def _read(answer: Any) -> str:
-    found = answer.read(MAX_BYTES)
-    kind = answer.headers.get_content_type()
+    found = answer.read(MAX_BYTES + 1)
+    cut = "\n(the rest of the response was not read)" if len(found) > MAX_BYTES else ""
+    found, kind = found[:MAX_BYTES], answer.headers.get_content_type()
     if kind.startswith(("image/", "audio/", "video/")) or kind in ("application/octet-stream", "application/zip"):
-        return f"({len(found):,} bytes of {kind})"
-    return str(found.decode(answer.headers.get_content_charset() or "utf-8", errors="replace"))
+        return f"({len(found):,} bytes of {kind}){cut}"
+    try:
+        return str(found.decode(answer.headers.get_content_charset() or "utf-8", errors="replace")) + cut
+    except LookupError:  # a charset that nobody knows
+        return str(found.decode(errors="replace")) + cut
 
 
 def _is_url(base: str) -> bool:

@@ -94,6 +94,11 @@ class LanguageModelError(ToolscoutError):
 
     results: Sequence[object] | None = None
 
+    def each(self, count: int) -> list[object]:
+        """What each of so many conversations got: its completions, or why it has none."""
+        known = self.results if self.results is not None and len(self.results) == count else [None] * count
+        return [self if one is None else one for one in known]
+
 
 class EndpointError(LanguageModelError):
     """An endpoint that cannot be reached, or that refuses; `status` is its last HTTP status, if it gave one."""

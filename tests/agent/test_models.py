@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,12 @@ import pytest
 from tests.retrievers import generators
 from tests.retrievers.scenes import scenes
 from toolscout.agent import replay
-from toolscout.agent.asking import Metered
+from toolscout.agent.asking import Metered, ask
 from toolscout.agent.loop import AgentOptions
 from toolscout.agent.models import Models, is_own
-from toolscout.conversations import FINISH
-from toolscout.errors import BadRequest
-from toolscout.llm.base import Message
+from toolscout.conversations import FINISH, Turn
+from toolscout.errors import BadRequest, EndpointError
+from toolscout.llm.base import Completion, Conversation, Message
 from toolscout.llm.scripted import Scripted
 from toolscout.retrievers._generative import STOP, Generative
 from toolscout.retrievers._generative_talk import prompt
@@ -65,6 +66,20 @@ def test_past_actions_are_ids_as_in_training(retriever: Generative) -> None:
         assert tokens[at : at + len(path) + 1] == [*path, base.end]
     unknown = prompt(retriever, [Message("assistant", "no/tool", "no/tool")])
     assert "no/tool" in base.decode(unknown)
+
+
+def test_what_was_answered_before_an_endpoint_failed_counts() -> None:
+    class Failing(Scripted):
+        def complete(self, conversations: Sequence[Conversation], **settings: object) -> list[list[Completion]]:
+            error = EndpointError("no money left", 429)
+            error.results = [[Completion("yes", 5, 1, "stop")], error, None]
+            raise error
+
+    metered = Metered(Failing([]))
+    turns = [[Turn("user", word)] for word in "abc"]
+    replies = ask(metered, turns, max_tokens=5)
+    assert [(one.text, one.failed) for one in replies] == [("yes", ""), ("", "no money left"), ("", "no money left")]
+    assert metered.usage.row()["llm_prompt_tokens"] == 5
 
 
 def test_other_models_do_not_speak(models: Models, tmp_path: Path) -> None:

@@ -81,6 +81,27 @@ def test_an_endpoint_that_breaks_down_loses_only_what_was_on_its_way(
     assert sum(batches[3:]) == 14
 
 
+def test_what_a_batch_got_before_it_failed_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    endpoint, partial, asked_for = Endpoint("http://localhost/v1", "m"), tmp_path / "x.partial.jsonl", []
+
+    def complete(conversations: list[Conversation], **_: object) -> list[list[Completion]]:
+        asked_for.append(len(conversations))
+        answers: list[list[Completion]] = [[Completion(wordings(one), 1, 1, "stop")] for one in conversations]
+        if len(asked_for) == 1:
+            error = EndpointError("no money left", 429)
+            error.results = [*answers[:3], error, *[None] * (len(answers) - 4)]
+            raise error
+        return answers
+
+    monkeypatch.setattr(endpoint, "complete", complete)
+    options = SynthOptions(round_trip=0, filtered=False, combinations=0, per_tool=5)
+    with pytest.raises(EndpointError, match="no money left"):
+        synthesise(ALONE, Writer(endpoint), options, partial=partial)
+    assert len(partial.read_text().splitlines()) == 1 + 3
+    assert len(synthesise(ALONE, Writer(endpoint), options, partial=partial).requests) == 30
+    assert sum(asked_for[1:]) == 27
+
+
 def test_a_file_of_something_else_is_told(tmp_path: Path) -> None:
     partial = tmp_path / "x.partial.jsonl"
     for content in (b"\xff\xfe\x00\n\x01", b"[1]\n[2]\n"):

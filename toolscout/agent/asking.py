@@ -45,14 +45,14 @@ def ask(
         return []
     batch = [[Message(turn.role, turn.content, turn.action) for turn in turns] for turns in conversations]
     try:
-        outcomes = complete_each(llm, batch, max_tokens=max_tokens, schema=schemas, stop=stop)
+        outcomes: Sequence[object] = complete_each(llm, batch, max_tokens=max_tokens, schema=schemas, stop=stop)
     except LanguageModelError as error:
-        return [Reply("", str(error)) for _ in batch]
+        outcomes = error.each(len(batch))
     return [_reply(outcome) for outcome in outcomes]
 
 
-def _reply(outcome: Sequence[Completion] | LanguageModelError) -> Reply:
-    if isinstance(outcome, LanguageModelError):
+def _reply(outcome: object) -> Reply:
+    if not isinstance(outcome, list):
         return Reply("", str(outcome))
     return Reply(outcome[0].text.strip(), repairs=outcome[0].repairs, refused=outcome[0].refused)
 
@@ -77,7 +77,11 @@ class Metered:
     ) -> list[list[Completion]]:
         """As the model itself."""
         settings: dict[str, Any] = {"n": n, "temperature": temperature, "max_tokens": max_tokens}
-        outcomes = complete_each(self._llm, conversations, **settings, stop=stop, schema=schema)
+        try:
+            outcomes = complete_each(self._llm, conversations, **settings, stop=stop, schema=schema)
+        except LanguageModelError as error:
+            self.usage.add([one for one in error.each(len(conversations)) if isinstance(one, list)])
+            raise
         self.usage.add([one for one in outcomes if not isinstance(one, LanguageModelError)])
         return settled(outcomes)
 

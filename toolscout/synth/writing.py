@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from toolscout._progress import Progress
-from toolscout.errors import BadCompletion, BadDataset, BadModel, BadRequest
+from toolscout.errors import BadDataset, BadModel, BadRequest, LanguageModelError
 from toolscout.llm import open_llm
 from toolscout.llm.base import Completion, LanguageModel, Message, Usage, complete_each
 from toolscout.llm.endpoint import Endpoint, Options
@@ -269,19 +269,17 @@ class _Texts:
         left = [item for item in items if keys[item.key] not in self._written]
         done = len(items) - len(left)
         for chunk in self._chunks(left):
-            rows = []
-            outcomes = complete_each(
-                self._writer.llm,
-                [self._conversation(item) for item in chunk],
-                temperature=self._options.temperature,
-                max_tokens=self._options.max_tokens,
-            )
-            for item, outcome in zip(chunk, outcomes, strict=True):
-                if isinstance(outcome, BadCompletion):
-                    self.problem = str(outcome)
-                elif outcome:
-                    rows.append({"key": keys[item.key], **_row(outcome[0])})
-            self._keep(rows)
+            try:
+                outcomes: Sequence[object] = complete_each(
+                    self._writer.llm,
+                    [self._conversation(item) for item in chunk],
+                    temperature=self._options.temperature,
+                    max_tokens=self._options.max_tokens,
+                )
+            except LanguageModelError as error:
+                self._keep_answers(chunk, keys, error.each(len(chunk)))  # what was paid for is not lost
+                raise
+            self._keep_answers(chunk, keys, outcomes)
             done += len(chunk)
             if progress:
                 progress("writing", done, len(items))
@@ -292,7 +290,13 @@ class _Texts:
         for start in range(0, len(items), size):
             yield items[start : start + size]
 
-    def _keep(self, rows: Sequence[Mapping[str, Any]]) -> None:
+    def _keep_answers(self, chunk: Sequence[_Item], keys: Mapping[str, str], outcomes: Sequence[object]) -> None:
+        rows = []
+        for item, outcome in zip(chunk, outcomes, strict=True):
+            if isinstance(outcome, LanguageModelError):
+                self.problem = str(outcome)
+            elif isinstance(outcome, list) and outcome:
+                rows.append({"key": keys[item.key], **_row(outcome[0])})
         if self._partial is not None:
             with self._partial.open("a", encoding="utf-8") as stream:
                 stream.writelines(json.dumps(row) + "\n" for row in rows)
