@@ -35,8 +35,8 @@ class FitOptions:
     requests turned away, were both kinds equally many, .86 are rightly so (precision). At 0.3: 60 %, .83 and .68.
     """
 
-    bias: float = -2.58
-    similarity: float = 11.55
+    bias: float = -2.6
+    similarity: float = 11.6
     usual: float = 0.2
     share: float = 0.6
     past: float = 0.6
