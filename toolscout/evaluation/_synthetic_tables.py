@@ -25,8 +25,8 @@ _AIM = {"new R@5": 0.55, "known R@5": 0.65}
 _DEFAULT_HEAD = """
 ### The default encoder
 
-The recipe of the default encoder as it is shipped (*before*), and with requests written for every document of ToolBench
-(*after*), each set's test requests. No request of ToolBench was seen, by the generator neither.
+The encoder before (toolscout-minilm-1), and its recipe with requests written for every document of ToolBench (*after*,
+which is shipped), each set's test requests. No request of ToolBench was seen, by the generator neither.
 """
 _RANKED = MappingProxyType({"N@1": "ndcg@1", "N@3": "ndcg@3", "N@5": "ndcg@5", "R@5": "recall@5"})
 _WRITTEN_HEAD = """
