@@ -337,7 +337,10 @@ class Documents:
                     f"{folder} needs the encoder {self._encoder_folder or 'of the package'}, which is not there: put "
                     "it back (raw: toolscout encoder export), or start where the model was trained for a relative path"
                 )
-            raise BadModel(f"{folder} was made with another encoder ({made_with}); build the index again")
+            raise BadModel(
+                f"{folder} was made with another encoder ({made_with}): name that one (TOOLSCOUT_ENCODER=FOLDER; what "
+                "the package had before: toolscout/default_model/README.md), or train or build it again"
+            )
 
     def _fingerprint(self) -> str:
         try:
