@@ -10,8 +10,8 @@ toolweaver that has learned conversations picks by itself; "shortlist:FOLDER" se
 such a model too: then it thinks and writes arguments as well. valid_arguments is the share of calls whose arguments
 fitted the schema as the model first wrote them, so they are written freely unless --constrain is given.
 
-A row that is there already (same front, language model, settings and requests) is not made again: delete it to measure
-it anew. Models are told apart by what is in their folders; rows of before that was kept are known by the folder's name
+A row that is there already (same front, encoder, language model, settings and requests) is not made again: delete it to
+measure it anew. Models are told apart by what is in their folders; rows of before that was kept are known by their name
 alone. What was done when --stop-after ends a run is kept beside the rows, and the same command goes on with it.
 
 What cannot be done as asked (no such retriever, no recordings, a model that has seen requests of the split) ends with
@@ -39,6 +39,7 @@ from toolscout.agent.loop import AgentOptions
 from toolscout.agent.models import Models, is_own
 from toolscout.errors import BadCompletion, Leak, ToolscoutError
 from toolscout.evaluation import row as rows
+from toolscout.evaluation._vectors import encoder_of
 from toolscout.evaluation.overlap import refuse_seen
 from toolscout.evaluation.run import find_dataset, seen_by
 from toolscout.llm import open_llm
@@ -112,13 +113,24 @@ def parsed(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argpars
     return found
 
 
-def is_there(out: Path, trial: replay.Trial, told: Mapping[str, Any]) -> bool:
+def is_there(out: Path, trial: replay.Trial, told: Mapping[str, Any], encoder: str | None) -> bool:
     """Whether a row says the same. One from before fingerprints of models were kept is known by their names alone."""
     digest, unkept = trial.dataset.digest(trial.split), {"models": told["models"]}
     return any(
-        row["digest"] == digest and told.items() <= (unkept | row.get("study", {})).items()
+        row["digest"] == digest
+        and told.items() <= (unkept | row.get("study", {})).items()
+        and encoder in (None, row.get("encoder"))
         for row in rows.read_rows(out)
     )
+
+
+def encoder_under(models: Models, front: str) -> str | None:
+    """The encoder of a front that comes with the package: it may become another. A trained front is known by itself."""
+    place = front.removeprefix(replay.SHORTLIST)
+    if front == replay.GOLD or models.fingerprint(place):
+        return None
+    encoder = encoder_of(models.retriever(place)[0])
+    return encoder.fingerprint if encoder else None
 
 
 def trained(models: Models, front: str, llm: str) -> dict[str, str]:
@@ -139,15 +151,16 @@ def replayed(
         (name, replay.about(trial, name, opened, options, asked.k, trained(models, name, asked.llm)))
         for name in asked.retrievers
     ]
+    under = {name: encoder_under(models, name) for name, _ in fronts}
     for name, told in fronts:  # before hours are spent on the others
-        if name != replay.GOLD and (asked.judge or not is_there(asked.out, trial, told)):
+        if name != replay.GOLD and (asked.judge or not is_there(asked.out, trial, told, under[name])):
             place = name.removeprefix(replay.SHORTLIST)
             refuse_seen(trial.dataset, trial.split, seen_by(place, models.retriever(place)[0]))
     for name, told in fronts:
-        if not asked.judge and is_there(asked.out, trial, told):
+        if not asked.judge and is_there(asked.out, trial, told, under[name]):
             sys.stderr.write(f"{name}: its row is there\n")
             continue
-        depends_on = {key: value for key, value in told.items() if value != {}}
+        depends_on = {key: value for key, value in {**told, "encoder": under[name] or {}}.items() if value != {}}
         kept = Kept(asked.out.with_suffix(".partial"), depends_on | {"digest": trial.dataset.digest(trial.split)})
         llm = Metered(opened)  # each row counts its own tokens
         before = replay.front(trial, name, llm, asked.k, models=models)

@@ -1,6 +1,7 @@
 #!/bin/sh
 # The default model's recipe on every set there is, whatever its licence: a row for comparison, not a model we ship.
-# ENCODER is its exported folder, trained as in runs/default_model.sh with toollens simpletoolquestions toolbench-g3 added.
+# ENCODER is its exported folder, trained as in runs/default_model.sh, but with toollens simpletoolquestions toolbench-g3 in
+# place of what was written for ToolBench.
 set -eu
 cd "$(dirname "$0")/.."
 PATH="$PWD/.venv/bin:$PATH"

@@ -1,7 +1,8 @@
 #!/bin/sh
-# Words, the published encoder (raw) and the default model, none of them trained on these sets, except that the default
-# model has seen UltraTool's train split and Seal-Tools' dev split. Its recipe was chosen on dev requests of which some
-# stand in unseen-* tests: those are left out there (--drop-seen). TOOLSCOUT_DATA names the folder of datasets.
+# Words, the published encoder (raw) and the default model, none of them trained on these requests; but the default model
+# has seen UltraTool's train split and Seal-Tools' dev split, and ToolBench's documents (ToolLens and ToolBench-G3 are of
+# the same tools) beside requests that a language model wrote. Its recipe was chosen on dev requests of which some stand
+# in unseen-* tests: those are left out there (--drop-seen). TOOLSCOUT_DATA names the folder of datasets.
 set -eu
 cd "$(dirname "$0")/.."
 PATH="$PWD/.venv/bin:$PATH"

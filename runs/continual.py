@@ -6,7 +6,8 @@ python -m runs.continual [--data NAME] [--encoder FOLDER | --train-dense] [--met
 
 The first model knows 80 % of the tools (by a hash of their ids) and the training requests that need no other. The rest
 comes in five steps; five rounds of edits change one document in ten each. Needs $TOOLSCOUT_DATA. `--encoder`: the
-frozen encoder under all models, the default one unless told; it should not have been trained on the tools that come.
+frozen encoder under all models, the default one unless told. It should not have been trained on the tools that come:
+the default one has read those of ToolBench, toolbench-g3 and toollens; toolscout-minilm-1 (its card) and raw have not.
 With `--train-dense` an encoder is trained at each step on what is there, and the towers stand on it; without it dense
 is the encoder as it is. Rows that are in the file are not made again; models are kept in --models.
 """

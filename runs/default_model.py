@@ -1,7 +1,7 @@
 """Puts a trained encoder into the package as the default one: python runs/default_model.py MODEL
 
 MODEL is the folder that runs/default_model.sh trained. Writes toolscout/default_model/: the encoder as it is
-served, and the digests of all requests it was trained on, or that its recipe was chosen on.
+served, and the digests of all requests it was trained on, and of the dev splits that its recipe was chosen on.
 """
 
 from __future__ import annotations

@@ -191,7 +191,7 @@ def read(family: Family) -> Dataset:
 
 @lru_cache(maxsize=1)
 def raw() -> Remembering:
-    """The published encoder: the default one was chosen on dev requests that some tests here share."""
+    """The published encoder: the default one knows ToolBench's documents, and dev requests that some tests share."""
     return Remembering(Encoder.load(Path(RAW)), {}, {})
 
 

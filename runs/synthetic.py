@@ -10,8 +10,8 @@ requests, and writes some for every tool that has none there, of whose document 
 and hybrid (bm25, memory and dense) are trained on real and written requests, and asked the real requests for those
 tools. --per-tool: how many written requests a tool has at most; the fewer are the first of the many. Of METHOD `synth`
 options are those of the generator, of `writing` those of what it writes.
-`default` is the recipe of the default encoder (runs/default_model.sh; --pool is what runs/pool.py made) with requests
-written for all documents of ToolBench by a generator that learned from the recipe's own sets: no request of ToolBench.
+`default` is the recipe of the default encoder, as in runs/default_model.sh (--pool is what runs/pool.py made): five
+sets, and requests written for all documents of ToolBench by a generator that learned from three of them.
 --before is the encoder without them, toolscout-minilm-1, which the repository had as the default one at 59c0c74:
 git archive 59c0c74 toolscout/default_model | tar x --strip-components=2 -C models/before
 `texts` and `default-texts` train generators and write, and measure nothing; --batch texts are written together. All
@@ -333,12 +333,12 @@ def _modelling(plan: Plan, held: Held, method: str, count: int, seed: int, after
 
 
 def recipe(plan: Plan) -> list[str]:
-    """What the default encoder is trained on."""
+    """What the default encoder is trained on beside what was written for ToolBench."""
     return ["ultratool", "sealtools:dev:", *(str(plan.pool / name) for name in ("calls", "mcp", "openapi"))]
 
 
 def train_default(plan: Plan, seed: int) -> None:
-    """Train the default encoder's recipe, with what was written for ToolBench."""
+    """Train the default encoder: its recipe, and what was written for ToolBench."""
     used = [*recipe(plan), str(plan.written(plan.catalogue, seed))]
     made = fitting.made("dense", [], [*RECIPE, f"seed={seed}", *plan.of("dense")])
     made.fit(fitting.training_sets(used), plan.models / f"default-s{seed}", progress())

@@ -23,6 +23,7 @@ from toolscout.errors import BadDataset, BadRequest
 from toolscout.evaluation.row import read_rows
 from toolscout.llm.base import Message, Usage
 from toolscout.llm.scripted import Scripted
+from toolscout.nn.encoder import Encoder
 from toolscout.retrievers.base import TrainedOn, TrainingSet
 from toolscout.retrievers.bm25 import Bm25, Bm25Options
 from toolscout.tool import Tool
@@ -121,6 +122,10 @@ def test_several_fronts_of_the_same_agent(
     script.main([*words, "--retrievers", "gold,bm25"])  # nothing to do
     assert read_rows(out) == rows
     assert "bm25: its row is there" in capsys.readouterr().err
+    trial, told = replay.read_trial(folder), rows[0]["study"]
+    assert [script.is_there(out, trial, told, encoder) for encoder in (None, "another")] == [True, False]
+    assert script.encoder_under(Models(), "dense") == Encoder.load().fingerprint
+    assert script.encoder_under(Models(), "bm25") is None
     script.main([*words, "--retrievers", "bm25", "--limit", "1"])  # other requests are another row
     assert [row["requests"] for row in read_rows(out)] == [2, 2, 1]
 

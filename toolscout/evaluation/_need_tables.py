@@ -56,7 +56,8 @@ _PARTS: Mapping[str, tuple[str, str]] = MappingProxyType(
             "and is then what is tested on: prompts of the source against test requests of all datasets, test requests "
             "of the dataset against prompts of all sources. A head that knows only how a collection sounds fails here. "
             "The encoder underneath is the default one, which was trained on UltraTool's train and Seal-Tools' dev "
-            "requests and their tools, though never on whether they need one: that helps the best cosine there. The "
+            "requests and their tools, and on requests written for ToolBench's documents (ToolLens and ToolBench-G3 "
+            "have its tools), though never on whether they need one: that helps the best cosine there. The "
             "head in the package stands where it was not taught what is left out; dev texts of those were looked at "
             "when its recipe was chosen. SimpleToolQuestions asks for facts that a tool of its catalogue looks up and "
             "that a well-read model may know; questions like them count as needing none in other collections.",

@@ -41,7 +41,7 @@ _TRANSFER_HEAD = """
 ## Across domains, without retraining
 
 Trained on ToolLens alone, asked about other catalogues. Beside them stand, where they were measured, the domain's own
-dense model (trained on its train split), and words and vectors that were trained on none of them.
+dense model (trained on its train split), and words and vectors as they come with the package.
 """
 _CONTINUAL_HEAD = """
 ## Tools that come, documents that change
@@ -196,7 +196,8 @@ def _continual(lines: Sequence[Line], picture: str, table: Table) -> Iterator[st
         yield picture
     for (dataset, change, encoder), chosen in _by(lines, "change", "encoder").items():
         heading = "Tools in five steps" if change == "tools" else "Five rounds of edited documents"
-        yield f"\n### {heading}: {dataset}, encoder {encoder}\n"
+        made_of = str(chosen[0].newest.get("encoder") or "")[:8]
+        yield f"\n### {heading}: {dataset}, encoder {encoder} ({made_of})\n"
         steps = sorted({line.newest[STUDY]["step"] for line in chosen})
         found: dict[tuple[str, ...], dict[str, str]] = {}
         for line in chosen:

@@ -26,7 +26,8 @@ _DEFAULT_HEAD = """
 ### The default encoder
 
 The encoder before (toolscout-minilm-1), and its recipe with requests written for every document of ToolBench (*after*,
-which is shipped), each set's test requests. No request of ToolBench was seen, by the generator neither.
+which is shipped, without the bonus that the model here adds to new tools), each set's test requests. No request of
+ToolBench was seen, by the generator neither.
 """
 _RANKED = MappingProxyType({"N@1": "ndcg@1", "N@3": "ndcg@3", "N@5": "ndcg@5", "R@5": "recall@5"})
 _WRITTEN_HEAD = """

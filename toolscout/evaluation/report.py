@@ -38,10 +38,10 @@ _HEAD = f"""{_MARK}
 Made by `toolscout results` from the rows beside it. A row says what was measured, by which command, with which options,
 on which machine and at which commit (a plus: with changes on top of it). Scores are percentages. R is recall, N is true
 NDCG (the ideal counts every gold tool), C is COMP (all gold tools among the first k); new R is recall over the gold
-tools that training never had, known R over the others. A request that failed scores 0. Of rows that differ in the seed
-only, the mean stands here, never the best, with the standard deviation behind ±; otherwise the newest counts. Where an
-interval of R@5 stands, it comes from resampling scenes, as requests of one scene are not independent; of several seeds
-it is the mean of theirs. Scores of single requests lie in `*.scores/` beside the rows.
+tools that no real request in training asked for, known R over the others. A request that failed scores 0. Of rows that
+differ in the seed only, the mean stands here, never the best, with the standard deviation behind ±; otherwise the
+newest counts. Where an interval of R@5 stands, it comes from resampling scenes, as requests of one scene are not
+independent; of several seeds it is the mean of theirs. Scores of single requests lie in `*.scores/` beside the rows.
 """
 
 
