@@ -123,10 +123,15 @@ class Echo(BaseHTTPRequestHandler):
         told = {"method": self.command, "path": parts.path, "query": parse_qsl(parts.query), "body": body}
         told["headers"] = {key.lower(): value for key, value in self.headers.items()}
         text = json.dumps(told).encode()
+        if parts.path == "/moved":
+            self.send_response(302)
+            self.send_header("Location", "/picture")
+            self.end_headers()
+            return
         self.send_response(404 if parts.path == "/missing" else 200)
         kinds = {"/picture": "image/png", "/strange": "text/plain; charset=klingon"}
         self.send_header("Content-Type", kinds.get(parts.path, "application/json"))
-        self.send_header("Content-Length", str(len(text)))
+        self.send_header("Content-Length", str(len(text) + 100 * (parts.path == "/half")))
         self.end_headers()
         self.wfile.write(text)
 
@@ -185,8 +190,9 @@ def document(base: str) -> dict[str, Any]:
     }
     paths |= {
         f"/{name}": {"get": {"operationId": name}}
-        for name in ("missing", "slow", "picture", "strange", "drip", "drip_head")
+        for name in ("missing", "slow", "picture", "strange", "half", "drip", "drip_head")
     }
+    paths["/moved"] = {verb: {"operationId": f"{verb}_moved"} for verb in ("get", "post", "delete")}
     return {"openapi": "3.0.0", "info": {"title": "echo"}, "servers": [{"url": base}], "paths": paths}
 
 
@@ -207,6 +213,13 @@ def test_every_argument_goes_to_its_place(operations: dict[str, Tool]) -> None:
     assert told["headers"]["cookie"] == "jar=j%20k"
     assert told["headers"]["authorization"] == "***"  # it arrived, and the model that reads this does not see it
     assert "s3cret" not in repr(caller.options)
+
+
+def test_a_header_that_was_given_is_not_the_models_to_write(operations: dict[str, Tool]) -> None:
+    caller = OriginCaller(CallOptions(headers={operations["put"].namespace: {"x-mark": "given-by-user"}}))
+    sent = one(caller, operations["put"], id="x", **{"X-Mark": "YOUR_MARK"}).content
+    assert "YOUR_MARK" not in sent
+    assert json.loads(sent)["headers"]["x-mark"] == "***"  # the user's own, hidden from the model
 
 
 def test_headers_reach_only_their_namespace(operations: dict[str, Tool]) -> None:
@@ -247,6 +260,17 @@ def test_a_response_that_is_too_large_says_that_it_was_not_read_whole(
         f"{whole[:20]}\n(the rest of the response was not read)"
     )
     assert one(OriginCaller(), operations["picture"]).content.startswith("(20 bytes of image/png)\n(the rest")
+
+
+def test_what_is_written_is_not_sent_elsewhere(operations: dict[str, Tool]) -> None:
+    assert "bytes of image/png" in one(OriginCaller(), operations["get_moved"]).content
+    for name in ("post_moved", "delete_moved"):
+        result = one(OriginCaller(), operations[name])
+        assert (result.ok, result.error) == (False, "302 Found (it has moved; give its new address as the target)")
+
+
+def test_a_response_that_ends_early_says_so(operations: dict[str, Tool]) -> None:
+    assert one(OriginCaller(), operations["half"]).content.endswith("}\n(the response ended before it was whole)")
 
 
 @pytest.mark.parametrize("name", ["drip", "drip_head"])

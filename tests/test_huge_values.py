@@ -101,6 +101,8 @@ def test_huge_integers_are_whole_numbers_of_small_steps() -> None:
     assert is_multiple(HUGE + 1, 0.5)
     assert not is_multiple(HUGE + 1, 1.5)
     assert not is_multiple(2.5, HUGE)
+    assert all(is_multiple(cents / 100, 0.01) for cents in range(59_685_000, 59_686_000))
+    assert not is_multiple(596_858.195, 0.01)
 
 
 NODES: list[dict[str, Any]] = [

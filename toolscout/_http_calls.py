@@ -62,7 +62,8 @@ def request(origin: Origin, arguments: Mapping[str, Any], base: str, headers: Ma
         elif place == "query":
             query += _query(name, value, style)
         elif place == "header":
-            sent[name] = _header(name, _joined(value))
+            if name.lower() not in map(str.lower, headers):  # a key that was given is not the model's to write
+                sent[name] = _header(name, _joined(value))
         elif place == "cookie":
             cookies.append(f"{name}={quote(_joined(value), safe='')}")
         else:
@@ -96,13 +97,21 @@ def send(made: Request, timeout: float) -> Response:
     return found
 
 
+class _Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows where something is read. What is to be written would be sent on without its body, as a mere question."""
+
+    def redirect_request(self, req: urllib.request.Request, *about: Any) -> urllib.request.Request | None:
+        """The request at the new address, None for the answer as it is."""
+        return super().redirect_request(req, *about) if req.get_method() in ("GET", "HEAD") else None
+
+
 def _opened(made: Request, deadline: Deadline, timeout: float) -> Any:
     """The server's answer, which is to be read and closed. No header follows a redirect."""
     asked = urllib.request.Request(made.url, data=made.body, method=made.method)
     for name, value in {"Accept": "application/json, */*", "User-Agent": "toolscout", **made.headers}.items():
         asked.add_unredirected_header(name, value)
     try:
-        return urllib.request.build_opener(Timed(deadline)).open(asked, timeout=timeout)
+        return urllib.request.build_opener(Timed(deadline), _Redirects).open(asked, timeout=timeout)
     except urllib.error.HTTPError as error:
         return error
 
@@ -113,7 +122,11 @@ def _late(timeout: float) -> str:
 
 def _read(answer: Any) -> str:
     found = answer.read(MAX_BYTES + 1)
-    cut = "\n(the rest of the response was not read)" if len(found) > MAX_BYTES else ""
+    cut = ""
+    if len(found) > MAX_BYTES:
+        cut = "\n(the rest of the response was not read)"
+    elif getattr(answer, "length", None):  # what was announced and did not come
+        cut = "\n(the response ended before it was whole)"
     found, kind = found[:MAX_BYTES], answer.headers.get_content_type()
     if kind.startswith(("image/", "audio/", "video/")) or kind in ("application/octet-stream", "application/zip"):
         return f"({len(found):,} bytes of {kind}){cut}"

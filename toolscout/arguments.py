@@ -217,7 +217,7 @@ def is_multiple(value: float, step: float) -> bool:
         return False
     except OverflowError:  # one of them is an integer beyond the range of floats
         return (Fraction(value) / Fraction(str(step))).denominator == 1
-    return math.isfinite(quotient) and abs(quotient - round(quotient)) < 1e-9
+    return math.isfinite(quotient) and abs(quotient - round(quotient)) < max(1e-9, 1e-15 * abs(quotient))
 
 
 def _size_problems(size: int, node: Schema, least: str, most: str, path: str, what: str) -> list[str]:

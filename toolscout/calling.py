@@ -129,8 +129,9 @@ class OriginCaller:
         if origin.kind == "http":
             made = _http_calls.request(origin, arguments, target, self.options.headers.get(tool.namespace, {}))
             answer = _http_calls.send(made, self.options.timeout)
-            failed = answer.status >= 400
-            return CallResult(not failed, answer.text, f"{answer.status} {answer.reason}" if failed else "")
+            failed = answer.status >= 300
+            moved = " (it has moved; give its new address as the target)" if 301 <= answer.status <= 308 else ""
+            return CallResult(not failed, answer.text, f"{answer.status} {answer.reason}{moved}" if failed else "")
         server = self._server(tool, origin, target)
         name = str(origin.details.get("tool") or tool.name)
         return _mcp_result(_run(call_tool(server, name, dict(arguments), self.options.timeout)))

@@ -14,7 +14,7 @@ from toolscout.agent.pickers import Permitted, ShortlistPicker, picks_itself, re
 from toolscout.answer import Allowed
 from toolscout.calling import OriginCaller
 from toolscout.conversations import ACTION, FINISH, Spent, Talks, Turn
-from toolscout.errors import BadCompletion, BadRequest
+from toolscout.errors import BadCompletion, BadRequest, UnknownTool
 from toolscout.llm.base import Message
 from toolscout.tool import Tool
 
@@ -261,6 +261,22 @@ def test_a_model_that_writes_ids_writes_what_its_caller_may_see() -> None:
     assert Permitted(Writer(), Allowed.of(ids=[MAIL.id])).pick(turns) == [MAIL.id]
     assert Permitted(Writer(), Allowed.of(ids=[FORECAST.id])).pick(turns) == [None]
     assert not picks_itself(Writer())
+
+
+def test_a_tool_that_was_removed_meanwhile_ends_its_own_run_alone() -> None:
+    def gone(ids: Sequence[str]) -> list[Tool]:
+        if MAIL.id in ids:
+            raise UnknownTool(f"the catalogue has no tool {MAIL.id}")
+        return lookup(ids)
+
+    def pick(conversation: Sequence[Message]) -> str:
+        return "send" if any("mail" in one.content.split("\n")[0] for one in conversation[1:2]) else once(conversation)
+
+    brain = Brain(pick, lambda _: {"city": "Rome"})
+    runner = Agent(brain, ShortlistPicker(both, brain), caller(), gone)
+    first, second = runner.run(["mail Bob", "the weather?"])
+    assert (first.finish, first.reason) == ("model_failed", f"the catalogue has no tool {MAIL.id} any more")
+    assert (second.finish, second.called) == ("answered", (FORECAST.id,))
 
 
 def test_options_and_empty_batches() -> None:

@@ -13,7 +13,7 @@ from toolscout.agent.pickers import Introducing, Picker, Unpicked
 from toolscout.arguments import problems, repaired
 from toolscout.calling import Arguments, Caller
 from toolscout.conversations import FINISH, FINISH_SCHEMA, GIVE_UP, Script, Turn, documentation
-from toolscout.errors import BadRequest
+from toolscout.errors import BadRequest, UnknownTool
 from toolscout.llm.base import LanguageModel
 from toolscout.schemas import object_schema
 from toolscout.tool import Tool, clean_text
@@ -138,15 +138,25 @@ class Agent:
         asked, spent = [one.script.before_action() for one in going], [one.spent for one in going]
         picked = self._picker.pick(asked, without=spent) if going else []
         wanted = [action for action in dict.fromkeys(picked) if isinstance(action, str) and action != FINISH]
-        tools = dict(zip(wanted, self._lookup(wanted), strict=True))
+        tools = self._found(wanted)
         for one, action in zip(going, picked, strict=True):
-            if isinstance(action, str):
+            if isinstance(action, str) and action != FINISH and action not in tools:
+                one.end("model_failed", f"the catalogue has no tool {action} any more")
+            elif isinstance(action, str):
                 one.tool = tools.get(action)
                 one.script.act(action)
             elif isinstance(action, Unpicked):
                 one.end("model_failed", action.reason)
             else:
                 one.end("nothing_picked", "no tool was picked")
+
+    def _found(self, wanted: Sequence[str]) -> dict[str, Tool]:
+        """The tools that are there; one may have been removed since it was found."""
+        try:
+            return dict(zip(wanted, self._lookup(wanted), strict=True))
+        except UnknownTool:
+            alone = [self._found([tool_id]) for tool_id in wanted] if len(wanted) > 1 else []
+            return {tool_id: tool for one in alone for tool_id, tool in one.items()}
 
     def _answer(self, ending: Sequence[_Live], finish: Finished) -> None:
         """Finish: the answer is asked for. Where the steps are used up it is asked for without having been picked."""
