@@ -81,6 +81,8 @@ class Backends:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._begin)
             tasks.start_soon(self._embed)
+            if self.scout.not_embedded():  # of another encoder, say: nobody else would embed them
+                self._unembedded.ring()
             if self._quarantine is not None:
                 tasks.start_soon(self._watch_approvals, self._quarantine)
             for backend in self._servers.values():

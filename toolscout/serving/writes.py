@@ -48,6 +48,8 @@ class Writes:
         self._closed = threading.Event()
         self._behind = threading.Thread(target=self._embed_behind, name="toolscout-behind", daemon=True)
         self._behind.start()
+        if scout.not_embedded():  # of another encoder, say: nobody else would embed them
+            self._wanted.set()
 
     def apply(self, changes: Changes, progress: Progress | None = None) -> dict[str, Any]:
         """Add, change and remove; what came of it. Where one of the ids to remove is not there nothing is done."""
