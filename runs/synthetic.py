@@ -26,16 +26,13 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
-from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import Any
 
 from runs.growth import progress, run_saying, say
-from runs.rewriting_models import complete, dense_raw, raw
+from runs.rewriting_models import complete, raw
+from runs.round_trip import judge
 from runs.trained import SETS
-from toolscout.answer import Allowed
 from toolscout.dataset import Dataset
 from toolscout.evaluation import fitting, history
 from toolscout.evaluation import row as rows
@@ -45,15 +42,9 @@ from toolscout.evaluation.run import evaluate, find_dataset, load_splits
 from toolscout.evaluation.settings import with_settings
 from toolscout.evaluation.study import STUDY
 from toolscout.llm.generator import is_generator, read_generator
-from toolscout.nn.engine import device_name
-from toolscout.retrievers._vectors import Floats
-from toolscout.retrievers.base import Pairs, TrainedOn, TrainingSet, load_model, trained_on
+from toolscout.retrievers.base import TrainedOn, TrainingSet, load_model, trained_on
 from toolscout.retrievers.dense import ENCODER_FOLDER, Dense, DenseOptions
 from toolscout.synth import Source, SynthOptions, SynthTraining, Writer, fewer, synthesise, train_synth
-from toolscout.tool import Tool
-
-if TYPE_CHECKING:
-    from toolscout.nn.trainable import TrainableEncoder
 
 NAME = "synthetic"
 OUT = Path(__file__).resolve().parent.parent / "results" / "synthetic.jsonl"
@@ -63,7 +54,6 @@ DEFAULT = "toolbench"
 ELSEWHERE = ("toollens", "toolbench-g3", "simpletoolquestions", "bundled")
 # As in runs/default_model.sh.
 RECIPE = ("average=0.5", "epochs=3", "candidates=512", "patience=0")
-_AT_ONCE = 2048
 
 
 @dataclass(frozen=True)
@@ -118,50 +108,6 @@ class Plan:
     def model(self, name: str, method: str, count: int, seed: int) -> Path:
         """Where a model lies."""
         return self.models / f"{method}-{name}-{count}-s{seed}"
-
-
-class Batched(Dense):
-    """dense that ranks many requests by one product: for a round trip over a large catalogue."""
-
-    def hold(self, tools: Sequence[Tool], vectors: Floats) -> None:
-        """Take all tools there are, a row each."""
-        from torch import from_numpy
-
-        self._held, self._rows_held = [tool.id for tool in tools], from_numpy(vectors).to(device_name() or "cpu")
-
-    def rank(self, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[Pairs]:
-        """The nearest k of each request."""
-        found: list[Pairs] = []
-        for start in range(0, len(requests), _AT_ONCE):
-            asked = self._rows_held.new_tensor(request_vectors(requests[start : start + _AT_ONCE], device_name()))
-            best = (asked @ self._rows_held.T).topk(min(k, len(self._held)))
-            for places, scores in zip(best.indices.tolist(), best.values.tolist(), strict=True):
-                found.append(list(zip([self._held[place] for place in places], scores, strict=True)))
-        return found
-
-
-def request_vectors(texts: Sequence[str], device: str) -> Floats:
-    """Those of the published encoder; on a device by the network itself."""
-    if not device:
-        return raw().encode(texts)
-    network = _on_device(device)
-    return np.asarray(network.encode(network.tokens(texts, network.request_tokens), _AT_ONCE).cpu())
-
-
-@lru_cache(maxsize=1)
-def _on_device(device: str) -> TrainableEncoder:
-    import torch
-
-    from toolscout.nn.trainable import TrainableEncoder
-
-    return TrainableEncoder(None, torch.device(device))
-
-
-def judge(tools: Sequence[Tool]) -> Batched:
-    """What the round trip asks: it has seen no request of any set."""
-    made = Batched(dense_raw().options, raw())
-    made.hold(tools, tool_vectors(tools, raw(), cache_path()))
-    return made
 
 
 def train_writer(plan: Plan, name: str, data: Sequence[str], seed: int) -> None:
