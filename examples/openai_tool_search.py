@@ -19,7 +19,7 @@ import office
 from openai import OpenAI
 
 from toolscout import Scout, wire
-from toolscout.calling import OriginCaller
+from toolscout.calling import CallOptions, OriginCaller
 from toolscout.serving import vendors
 
 MODEL = "gpt-5.5"
@@ -31,7 +31,7 @@ def answer(client: OpenAI, scout: Scout, request: str) -> str:
     known = {wire.wire_name(tool.id): tool for tool in scout.store.tools()}
     tools: Any = [vendors.openai_tool()]  # nothing else is sent: what is found is loaded from then on
     items: list[Any] = [{"role": "user", "content": request}]
-    caller = OriginCaller()
+    caller = OriginCaller(CallOptions(allow=("office:*",)))  # a catalogue does not say what may be run
     while True:
         said = client.responses.create(model=MODEL, tools=tools, input=items, store=False)
         results = []

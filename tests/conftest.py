@@ -2,10 +2,28 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+
+def _stay_on_this_machine(event: str, details: tuple[Any, ...]) -> None:
+    """Fail a test that connects, sends or looks a name up anywhere but on this machine."""
+    if event in ("socket.connect", "socket.sendto") and isinstance(details[1], tuple):
+        if not ipaddress.ip_address(details[1][0].partition("%")[0]).is_loopback:
+            raise AssertionError(f"a test must not reach {details[1][0]}: only loopback addresses are asked")
+    elif event == "socket.getaddrinfo":
+        host = details[0].decode() if isinstance(details[0], bytes) else details[0]
+        # An address is not looked up: nobody is asked, however it is written.
+        if host and host.strip("0123456789abcdefxABCDEFX.:%") and host != "localhost":
+            raise AssertionError(f"a test must not look {host} up: that asks another machine")
+
+
+sys.addaudithook(_stay_on_this_machine)
 
 
 @pytest.fixture(scope="session")

@@ -48,6 +48,12 @@ def slow() -> None:
 '''
 
 
+def calling(tool: Tool, **options: Any) -> OriginCaller:
+    """A caller that may call where a tool comes from."""
+    assert tool.origin is not None
+    return OriginCaller(CallOptions(allow=(tool.origin.target,), **options))
+
+
 def one(caller: Any, tool: Tool, **arguments: Any) -> CallResult:
     found: list[CallResult] = caller.call([(tool, arguments)])
     return found[0]
@@ -72,7 +78,7 @@ def functions(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tool]:
     ],
 )
 def test_functions(functions: dict[str, Tool], name: str, arguments: dict[str, Any], wanted: CallResult) -> None:
-    assert one(OriginCaller(CallOptions(timeout=0.2)), functions[name], **arguments) == wanted
+    assert one(calling(functions[name], timeout=0.2), functions[name], **arguments) == wanted
 
 
 def test_arguments_are_checked_first(functions: dict[str, Tool]) -> None:
@@ -85,7 +91,7 @@ def test_arguments_are_checked_first(functions: dict[str, Tool]) -> None:
 
 def test_functions_that_cannot_be_found_again() -> None:
     tool = Tool("here", "shout", origin=Origin("function", "nowhere.at.all:shout"))
-    assert not one(OriginCaller(), tool).ok
+    assert "cannot be imported" in one(calling(tool), tool).error
     assert one(OriginCaller(functions={tool.id: lambda: "HO"}), tool) == CallResult(True, "HO")
     assert "it is not known how" in one(OriginCaller(), Tool("a", "b")).error
 
@@ -102,8 +108,8 @@ def test_long_answers_are_cut() -> None:
 
 
 def test_a_failure_with_a_long_answer_says_how_much_is_missing(operations: dict[str, Tool]) -> None:
-    whole = one(OriginCaller(), operations["missing"])
-    result = one(OriginCaller(CallOptions(max_chars=50)), operations["missing"])
+    whole = one(calling(operations["missing"]), operations["missing"])
+    result = one(calling(operations["missing"], max_chars=50), operations["missing"])
     assert (result.ok, result.missing) == (False, len(whole.content) - 50)
     assert result.shortened(30) == f"{whole.observation[:30]} … ({len(whole.observation) - 30:,} more characters)"
 
@@ -201,8 +207,8 @@ def operations(web: str) -> dict[str, Tool]:
     return {tool.name: tool for tool in catalogue.read(document(web), ReadOptions())}
 
 
-def test_every_argument_goes_to_its_place(operations: dict[str, Tool]) -> None:
-    caller = OriginCaller(CallOptions(headers={"echo": {"Authorization": "Bearer s3cret"}}))
+def test_every_argument_goes_to_its_place(operations: dict[str, Tool], web: str) -> None:
+    caller = OriginCaller(CallOptions(headers={"echo": {"Authorization": "Bearer s3cret"}}, targets={"echo": web}))
     arguments = {"id": "a/b c", "tags": ["x", "y"], "some": ["p", "q"], "deep": {"k": 1}, "on": True}
     result = one(caller, operations["put"], **arguments, **{"X-Mark": "m", "jar": "j k", "id_body": "z", "count": 2})
     told = json.loads(result.content)
@@ -215,20 +221,21 @@ def test_every_argument_goes_to_its_place(operations: dict[str, Tool]) -> None:
     assert "s3cret" not in repr(caller.options)
 
 
-def test_a_header_that_was_given_is_not_the_models_to_write(operations: dict[str, Tool]) -> None:
-    caller = OriginCaller(CallOptions(headers={operations["put"].namespace: {"x-mark": "given-by-user"}}))
+def test_a_header_that_was_given_is_not_the_models_to_write(operations: dict[str, Tool], web: str) -> None:
+    caller = OriginCaller(CallOptions(headers={"echo": {"x-mark": "given-by-user"}}, targets={"echo": web}))
     sent = one(caller, operations["put"], id="x", **{"X-Mark": "YOUR_MARK"}).content
     assert "YOUR_MARK" not in sent
     assert json.loads(sent)["headers"]["x-mark"] == "***"  # the user's own, hidden from the model
 
 
 def test_headers_reach_only_their_namespace(operations: dict[str, Tool]) -> None:
-    result = one(OriginCaller(CallOptions(headers={"other": {"Authorization": "s3cret"}})), operations["form"])
+    result = one(calling(operations["form"], headers={"other": {"Authorization": "s3cret"}}), operations["form"])
+    assert result.ok
     assert "s3cret" not in result.content
 
 
 def test_bodies_of_other_kinds(operations: dict[str, Tool]) -> None:
-    caller = OriginCaller()
+    caller = calling(operations["form"])
     form = json.loads(one(caller, operations["form"], id="a b", count=3).content)
     assert parse_qsl(form["body"]) == [("id", "a b"), ("count", "3")]
     parts = json.loads(one(caller, operations["parts"], id="a b").content)
@@ -238,7 +245,7 @@ def test_bodies_of_other_kinds(operations: dict[str, Tool]) -> None:
 
 
 def test_services_that_fail(operations: dict[str, Tool]) -> None:
-    caller = OriginCaller(CallOptions(timeout=0.2, targets={"gone": "http://127.0.0.1:9", "lost": ""}))
+    caller = calling(operations["missing"], timeout=0.2, targets={"gone": "http://127.0.0.1:9", "lost": ""})
     missing = one(caller, operations["missing"])
     assert (missing.ok, missing.error) == (False, "404 Not Found")
     assert "did not answer within 0.2 s" in one(caller, operations["slow"]).error
@@ -253,37 +260,38 @@ def test_services_that_fail(operations: dict[str, Tool]) -> None:
 def test_a_response_that_is_too_large_says_that_it_was_not_read_whole(
     operations: dict[str, Tool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = one(OriginCaller(), operations["strange"]).content
+    whole = one(calling(operations["strange"]), operations["strange"]).content
     assert json.loads(whole)["path"] == "/strange"  # a charset that nobody knows is read as UTF-8
     monkeypatch.setattr("toolscout._http_calls.MAX_BYTES", 20)
-    assert one(OriginCaller(), operations["strange"]).content == (
+    assert one(calling(operations["strange"]), operations["strange"]).content == (
         f"{whole[:20]}\n(the rest of the response was not read)"
     )
-    assert one(OriginCaller(), operations["picture"]).content.startswith("(20 bytes of image/png)\n(the rest")
+    assert one(calling(operations["picture"]), operations["picture"]).content.startswith("(20 bytes of image/png)\n(the rest")
 
 
 def test_what_is_written_is_not_sent_elsewhere(operations: dict[str, Tool]) -> None:
-    assert "bytes of image/png" in one(OriginCaller(), operations["get_moved"]).content
+    assert "bytes of image/png" in one(calling(operations["get_moved"]), operations["get_moved"]).content
     for name in ("post_moved", "delete_moved"):
-        result = one(OriginCaller(), operations[name])
+        result = one(calling(operations[name]), operations[name])
         assert (result.ok, result.error) == (False, "302 Found (it has moved; give its new address as the target)")
 
 
 def test_a_response_that_ends_early_says_so(operations: dict[str, Tool]) -> None:
-    assert one(OriginCaller(), operations["half"]).content.endswith("}\n(the response ended before it was whole)")
+    assert one(calling(operations["half"]), operations["half"]).content.endswith("}\n(the response ended before it was whole)")
 
 
 @pytest.mark.parametrize("name", ["drip", "drip_head"])
 def test_a_server_that_drips_does_not_answer_in_time(operations: dict[str, Tool], name: str) -> None:
     began = time.monotonic()
-    result = one(OriginCaller(CallOptions(timeout=0.3)), operations[name])
+    result = one(calling(operations[name], timeout=0.3), operations[name])
     assert (result.ok, result.error) == (False, "the server did not answer within 0.3 s")
     assert time.monotonic() - began < 1.5
 
 
-def test_what_a_server_echoes_has_no_secrets(operations: dict[str, Tool]) -> None:
+def test_what_a_server_echoes_has_no_secrets(operations: dict[str, Tool], web: str) -> None:
     headers = {"X-Key": "TOPSECRET", "Authorization": "Bearer abc-def-ghi", "X-Odd": 'quote"d-key', "X-Mode": "post"}
-    caller = OriginCaller(CallOptions(headers={"echo": headers}, env={"echo": {"KEY": "variable"}}))
+    options = CallOptions(headers={"echo": headers}, env={"echo": {"KEY": "variable"}}, targets={"echo": web})
+    caller = OriginCaller(options)
     for told in (one(caller, operations["missing"]), one(caller, operations["form"], id="not abc-def-ghi variable")):
         assert not [word for word in ("TOPSECRET", "abc-def-ghi", "d-key", "variable") if word in told.observation]
         assert "***" in told.observation
@@ -312,8 +320,8 @@ def test_a_malformed_target_is_not_quoted(operations: dict[str, Tool], target: s
 
 
 @pytest.mark.parametrize("value", ["\u20ac-key", "two\nlines"])
-def test_a_malformed_header_is_told_as_such(operations: dict[str, Tool], value: str) -> None:
-    caller = OriginCaller(CallOptions(headers={"echo": {"X-Key": value}}))
+def test_a_malformed_header_is_told_as_such(operations: dict[str, Tool], web: str, value: str) -> None:
+    caller = OriginCaller(CallOptions(headers={"echo": {"X-Key": value}}, targets={"echo": web}))
     assert one(caller, operations["form"]).error.startswith("the address or a header is malformed")
 
 
@@ -347,22 +355,22 @@ def test_an_mcp_server_is_called(tmp_path: Path) -> None:
     path.write_text(SERVER)
     origin = Origin("mcp", f"{sys.executable} {path}", {"tool": "add", "transport": "stdio"})
     schema = {"type": "object", "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}}}
-    caller = OriginCaller(CallOptions(env={"adder": {"LUCK": "today"}}))
-    assert one(caller, Tool("adder", "plus", input_schema=schema, origin=origin), a=2, b=3) == CallResult(True, "5")
+    caller = OriginCaller(CallOptions(env={"adder": {"LUCK": "today"}}, targets={"adder": origin.target}))
+    assert one(caller, Tool("adder", "add", input_schema=schema, origin=origin), a=2, b=3) == CallResult(True, "5")
     failed = one(caller, Tool("adder", "fail", origin=Origin("mcp", origin.target)))
     assert failed == CallResult(False, "", "no luck today")
     assert one(caller, Tool("adder", "shape", origin=Origin("mcp", origin.target))).content == '{"sides": 3}'
 
 
 def test_mcp_servers_that_cannot_be_called() -> None:
-    caller = OriginCaller(CallOptions(timeout=5))
     hidden = Tool("a", "b", origin=Origin("mcp", "server --token ***"))
-    assert "give it again" in one(caller, hidden).error
+    assert "give it again" in one(calling(hidden, timeout=5), hidden).error
     ends = Tool("a", "b", origin=Origin("mcp", f"{sys.executable} -c 'import sys; sys.exit(\"no key\")'"))
-    result = one(caller, ends)
+    result = one(calling(ends, timeout=5), ends)
     assert not result.ok
     assert "no key" in result.error
-    assert "no command" in one(caller, Tool("a", "b", origin=Origin("mcp", "no-such-command-here"))).error
+    missing = Tool("a", "b", origin=Origin("mcp", "no-such-command-here"))
+    assert "no command" in one(calling(missing), missing).error
 
 
 def test_recordings() -> None:

@@ -17,7 +17,7 @@ FLOORS: dict[str, int] = {
     **dict.fromkeys(
         ("_beir_files", "_deadline", "prompts", "splits", "log", "arguments", "conversations", "trajectories"), 0
     ),
-    **dict.fromkeys(("permissions", "tenants"), 0),
+    **dict.fromkeys(("addresses", "permissions", "targets", "tenants"), 0),
     **dict.fromkeys(("catalogue", "stores"), 1),
     **dict.fromkeys(("nn", "training", "llm"), 2),
     "retrievers": 3,
@@ -100,10 +100,8 @@ def test_the_base_install_has_no_torch(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_files_stay_short(path: Path) -> None:
-    text = path.read_text()
-    assert len(text.splitlines()) <= 400
-    for node in ast.walk(ast.parse(text)):
+def test_functions_stay_short(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             assert (node.end_lineno or 0) - node.body[0].lineno < 60, f"{node.name} is too long"
 

@@ -13,14 +13,17 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
-from toolscout._deadline import Deadline, Timed
+from toolscout._deadline import Deadline, opener
+from toolscout.addresses import Addresses
 from toolscout.errors import BadRequest
+from toolscout.targets import climbs
 from toolscout.tool import Origin
 
 MAX_BYTES = 4 * 1024 * 1024
 _JOINED = {"csv": ",", "ssv": " ", "tsv": "\t", "pipes": "|", "spaceDelimited": " ", "pipeDelimited": "|"}
 _BODIED = ("POST", "PUT", "PATCH")
 _LINE_BREAK = re.compile(r"[\r\n\x00]")
+_SENDER_HEADERS = frozenset("host connection content-length transfer-encoding te trailer upgrade expect".split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +65,8 @@ def request(origin: Origin, arguments: Mapping[str, Any], base: str, headers: Ma
         elif place == "query":
             query += _query(name, value, style)
         elif place == "header":
-            if name.lower() not in map(str.lower, headers):  # a key that was given is not the model's to write
+            # A key that was given, and what the sender decides, is not the model's to write.
+            if name.lower() not in {*map(str.lower, headers), *_SENDER_HEADERS}:
                 sent[name] = _header(name, _joined(value))
         elif place == "cookie":
             cookies.append(f"{name}={quote(_joined(value), safe='')}")
@@ -72,15 +76,22 @@ def request(origin: Origin, arguments: Mapping[str, Any], base: str, headers: Ma
     data, kind = _body(body, details) if body else (b"" if method in _BODIED else None, "")
     sent |= {"Content-Type": kind} if kind else {}
     sent |= {"Cookie": "; ".join(cookies)} if cookies else {}
+    # Behind a slash nothing in a path can become part of the host, as in "@elsewhere.example/".
+    path = "/" + path.removeprefix("/") if path else ""
+    if climbs(path):
+        raise BadRequest("the path, with these arguments, leaves the address where this is served; give other values")
     url = base.rstrip("/") + quote(path, safe="/%:@!$&'()*+,;=~-._") + (f"?{urlencode(query)}" if query else "")
     return Request(method, url, sent, data)
 
 
-def send(made: Request, timeout: float) -> Response:
-    """Send it and read the answer, all within `timeout`; what the server refuses is an answer too."""
+def send(made: Request, timeout: float, addresses: Addresses | None = None) -> Response:
+    """Send it and read the answer, all within `timeout`; what the server refuses is an answer too.
+
+    `addresses`: the hosts that may be at any address, also after a redirect; None: the host of the request alone.
+    """
     deadline = Deadline(timeout)
     try:
-        with _opened(made, deadline, timeout) as answer:
+        with _opened(made, deadline, addresses or Addresses.of_url(made.url), timeout) as answer:
             found = Response(answer.status, str(answer.reason), _read(answer))
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
@@ -97,21 +108,13 @@ def send(made: Request, timeout: float) -> Response:
     return found
 
 
-class _Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows where something is read. What is to be written would be sent on without its body, as a mere question."""
-
-    def redirect_request(self, req: urllib.request.Request, *about: Any) -> urllib.request.Request | None:
-        """The request at the new address, None for the answer as it is."""
-        return super().redirect_request(req, *about) if req.get_method() in ("GET", "HEAD") else None
-
-
-def _opened(made: Request, deadline: Deadline, timeout: float) -> Any:
+def _opened(made: Request, deadline: Deadline, addresses: Addresses, timeout: float) -> Any:
     """The server's answer, which is to be read and closed. No header follows a redirect."""
     asked = urllib.request.Request(made.url, data=made.body, method=made.method)
     for name, value in {"Accept": "application/json, */*", "User-Agent": "toolscout", **made.headers}.items():
         asked.add_unredirected_header(name, value)
     try:
-        return urllib.request.build_opener(Timed(deadline), _Redirects).open(asked, timeout=timeout)
+        return opener(deadline, addresses).open(asked, timeout=timeout)
     except urllib.error.HTTPError as error:
         return error
 

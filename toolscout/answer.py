@@ -103,6 +103,10 @@ class Hit:
         return {"tool_id": self.tool_id, "score": self.score, "reasons": reasons}
 
 
+SEARCHED_ALONE = "the request alone was searched"
+"""The note of an answer whose language model failed begins so; why it failed follows behind a colon."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """The tools to use (`hits`, empty unless the verdict is "use") and the best ranked in any case (`considered`).

@@ -1,7 +1,8 @@
 """Runs one tool call by its origin: a Python function, an MCP server, an HTTP service, or a recording.
 
-Arguments are held against the tool's schema first. Whatever goes wrong comes back as a result whose error a model can
-act on; nothing is raised and no header or environment is told.
+Only targets that the process's own configuration allows are called, whatever the catalogue says. Arguments are held
+against the tool's schema first. Whatever goes wrong comes back as a result whose error a model can act on; nothing is
+raised and no header or environment is told.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import json
+import logging
 import re
 import shlex
 import threading
@@ -18,16 +20,19 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from toolscout import _http_calls
+from toolscout.addresses import Addresses
 from toolscout.arguments import problems
 from toolscout.catalogue import functions
 from toolscout.catalogue._mcp_client import Server, call_tool
-from toolscout.errors import ToolscoutError
+from toolscout.errors import BadSource, Forbidden, ToolscoutError
+from toolscout.targets import Targets, calls_itself, is_address
 from toolscout.tool import Origin, Tool, clean_text
 
 Arguments = Mapping[str, Any]
 _HIDDEN = "***"
 _SHORTEST_SECRET = 6  # what is shorter stands in too many words by chance
 _SHOWN_ERROR = 600
+_log = logging.getLogger("toolscout.calling")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +68,24 @@ class Caller(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CallOptions:
-    """How calls are made: seconds to wait, characters of a response that are kept, and what each namespace needs.
+    """How calls are made: seconds to wait, characters of a response that are kept, and what may be called.
 
-    `headers` and `env` are by namespace, so that no server is told what is another's. `targets` replace the address of
-    a namespace's tools: the base URL of a service, or the command line or URL of an MCP server.
+    `allow`: targets that may be called as the catalogue has them (see targets.py); nothing else is. `targets` replace
+    the address of a namespace's tools: the base URL of a service, or the command line or URL of an MCP server. `headers`
+    and `env` are by namespace and go to its entry in `targets` alone, so that no server is told what is another's.
+    `addresses`: hosts that HTTP services may be at though they are not public; None: the host of the target alone.
+    `hide_targets`: errors name no command line, path or address of a target; those go to the log. It is for callers
+    over a network.
     """
 
     timeout: float = 30.0
     max_chars: int = 4_000
+    allow: tuple[str, ...] = ()
     headers: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
     env: Mapping[str, Mapping[str, str]] = field(default_factory=dict, repr=False)
     targets: Mapping[str, str] = field(default_factory=dict, repr=False)
+    addresses: Addresses | None = None
+    hide_targets: bool = False
 
 
 class OriginCaller:
@@ -84,6 +96,7 @@ class OriginCaller:
     ) -> None:
         """Nothing is opened before a call needs it."""
         self.options = options or CallOptions()
+        self._allowed = Targets(self.options.allow)
         self._functions = dict(functions or {})
 
     def call(self, calls: Sequence[tuple[Tool, Arguments]]) -> list[CallResult]:
@@ -99,6 +112,12 @@ class OriginCaller:
             return CallResult(False, "", f"it is not known how {tool.id} is called; add it from its server or document")
         try:
             result = self._made(tool, origin, arguments)
+        except BadSource as error:  # what runs or serves the tool cannot be reached
+            if self.options.hide_targets:
+                _log.warning("%s could not be called: %s", tool.id, error)
+                result = CallResult(False, "", f"what serves {tool.id} cannot be reached now; the log here says why")
+            else:
+                result = CallResult(False, "", clean_text(str(error)))
         except ToolscoutError as error:
             result = CallResult(False, "", clean_text(str(error)))
         except Exception as error:  # whatever a tool's own code or answer does is told, not raised
@@ -122,32 +141,60 @@ class OriginCaller:
         return text
 
     def _made(self, tool: Tool, origin: Origin | None, arguments: Arguments) -> CallResult:
-        if tool.id in self._functions or origin is None or origin.kind == "function":
-            function = self._functions.get(tool.id) or functions.find(origin.target if origin else "")
-            return _run_function(function, arguments, self.options.timeout)
-        target = self.options.targets.get(tool.namespace, origin.target)
+        if tool.id in self._functions:
+            return _run_function(self._functions[tool.id], arguments, self.options.timeout)
+        assert origin is not None
+        target = self._target(tool, origin)
+        if origin.kind == "function":
+            return _run_function(functions.find(origin.target), arguments, self.options.timeout)
         if origin.kind == "http":
             made = _http_calls.request(origin, arguments, target, self.options.headers.get(tool.namespace, {}))
-            answer = _http_calls.send(made, self.options.timeout)
+            answer = _http_calls.send(made, self.options.timeout, self.options.addresses)
             failed = answer.status >= 300
             moved = " (it has moved; give its new address as the target)" if 301 <= answer.status <= 308 else ""
             return CallResult(not failed, answer.text, f"{answer.status} {answer.reason}{moved}" if failed else "")
-        server = self._server(tool, origin, target)
+        if not calls_itself(tool, origin):
+            raise Forbidden(f"{tool.id} would run another tool of its server; add it again from that server")
         name = str(origin.details.get("tool") or tool.name)
-        return _mcp_result(_run(call_tool(server, name, dict(arguments), self.options.timeout)))
+        return _mcp_result(_run(call_tool(self._server(tool, target), name, dict(arguments), self.options.timeout)))
 
-    def _server(self, tool: Tool, origin: Origin, target: str) -> Server:
+    def permits(self, tool: Tool) -> bool:
+        """Whether a tool may be called from here."""
+        replaced = tool.origin is not None and tool.origin.kind != "function" and tool.namespace in self.options.targets
+        return tool.id in self._functions or replaced or self._allowed.permit(tool)
+
+    def _target(self, tool: Tool, origin: Origin) -> str:
+        """Where to call a tool; Forbidden where this process was not told that it may."""
+        namespace = tool.namespace
+        if not self.permits(tool):
+            _log.warning("%s is not called; to allow it: %s", tool.id, allowing(origin))
+            raise Forbidden(f"{tool.id} may not be called from here: its target is not among those that are allowed")
+        if origin.kind == "function":
+            return origin.target
+        if namespace in self.options.targets:
+            return self.options.targets[namespace]
+        if namespace in self.options.headers or namespace in self.options.env:
+            raise Forbidden(
+                f"the headers and variables of {namespace} are sent only to a target that was named for it; "
+                f"name it with --target {namespace}=ADDRESS"
+            )
+        return origin.target
+
+    def _server(self, tool: Tool, target: str) -> Server:
         if _HIDDEN in target:
             raise ToolscoutError(
                 f"the address of {tool.namespace} holds a secret, which is not stored; give it again (--target)"
             )
-        if target.startswith(("http://", "https://")):
+        if is_address(target):
             return Server(url=target, headers=dict(self.options.headers.get(tool.namespace, {})))
-        directory = origin.details.get("cwd")
-        environment = dict(self.options.env.get(tool.namespace, {}))
-        return Server(
-            command=tuple(shlex.split(target)), env=environment, cwd=directory if isinstance(directory, str) else None
-        )
+        return Server(command=tuple(shlex.split(target)), env=dict(self.options.env.get(tool.namespace, {})))
+
+
+def allowing(origin: Origin) -> str:
+    """The option that allows an origin's target, as it is typed in a shell."""
+    if origin.kind == "mcp" and origin.details.get("cwd"):
+        return "name its server in a file for --config, since it is started in a folder of its own"
+    return f"--allow-target {shlex.quote(clean_text(origin.target))}"
 
 
 def cut(text: str, most: int, missing: int = 0) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -50,6 +51,14 @@ def options(
     store: Annotated[
         Path, typer.Option(envvar="TOOLSCOUT_STORE", metavar="PATH", help="The catalogue: one file.")
     ] = Path(DEFAULT_STORE),
+    durable: Annotated[
+        bool,
+        typer.Option(
+            "--durable",
+            envvar="TOOLSCOUT_DURABLE",
+            help="Sync every commit to the disk, so that a loss of power takes nothing that was acknowledged.",
+        ),
+    ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show where an error was raised.")] = False,
     version: Annotated[
         bool,
@@ -60,6 +69,8 @@ def options(
 ) -> None:
     """Find an agent the few tools it needs among ten thousand, and say so honestly when none fits."""
     ctx.obj = Globals(store, debug)
+    if durable:  # here and in processes that a command starts: every store that they open
+        os.environ["TOOLSCOUT_DURABLE"] = "1"
 
 
 def _print_version(asked: bool) -> None:

@@ -6,11 +6,30 @@ from collections.abc import Sequence
 
 
 class ToolscoutError(Exception):
-    """Base of every error this package raises on purpose."""
+    """Base of every error this package raises on purpose.
+
+    `public`: what a caller over a network is told instead, where the message itself names a path or the like.
+    """
+
+    def __init__(self, *args: object, public: str = "") -> None:
+        """Take the message."""
+        super().__init__(*args)
+        self.public = public
 
 
 class BadTool(ToolscoutError, ValueError):
     """A tool record that cannot be used."""
+
+
+class OriginRefused(BadTool):
+    """A tool record from a client or an uploaded file that says how the tool is called."""
+
+    def __init__(self, where: str) -> None:
+        """Say where it stands and what to do instead."""
+        super().__init__(
+            f"{where}: a tool may not bring an origin here, which says what is run when the tool is called; leave it "
+            "out, or add the tool from its server or document on the machine itself"
+        )
 
 
 class BadSource(ToolscoutError, ValueError):

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from toolscout.answer import ExactName, Hit, PastRequest
+from toolscout.answer import Allowed, ExactName, Hit, PastRequest
 from toolscout.errors import BadModel, BadRequest, MissingEncoder
 from toolscout.nn.need import NEED_FILE, NeedHead
+from toolscout.retrievers import _showing
 from toolscout.retrievers._kinds import keeps
-from toolscout.retrievers.base import Embedded, Needing, Retriever, TextEncoder
+from toolscout.retrievers._showing import Caller
+from toolscout.retrievers.base import Embedded, Retriever, TextEncoder
 
 _LOOKED_AT = 5
 
@@ -55,26 +57,32 @@ class Forecaster:
         self._retriever = retriever
         self._opened: tuple[str, NeedHead | None] | None = None
 
-    def need(self, requests: Sequence[str]) -> list[float] | None:
-        """How likely each request is to need a tool; None where nothing can tell."""
-        own = self._retriever.need(requests) if keeps(self._retriever, Needing) else None
+    def need(self, requests: Sequence[str], allowed: Allowed | None = None) -> list[float] | None:
+        """How likely each request is to need a tool; None where nothing can tell.
+
+        `allowed`: what the caller may see, since a request is spelt right by the words of its tools.
+        """
+        caller = Caller(allowed)
+        own = _showing.need(self._retriever, caller, requests)
         if own is not None or not keeps(self._retriever, Embedded):
             return own
         head = self._head(self._retriever)
         if head is None:
             return None
         if len(requests) == 1:
-            vectors = self._retriever.request_vector(requests[0])[None]
+            vectors = _showing.request_vector(self._retriever, caller, requests[0])[None]
         else:
             vectors = self._retriever.open_encoder().encode(requests)
         chances: list[float] = head.probabilities(vectors).tolist()
         return chances
 
-    def need_of(self, request: str, hits: Sequence[Hit], options: NeedOptions) -> float | None:
+    def need_of(
+        self, request: str, hits: Sequence[Hit], options: NeedOptions, allowed: Allowed | None = None
+    ) -> float | None:
         """The need of a request that was searched. One that names a tool, or repeats one that used a tool, needs it."""
         if hits and any(isinstance(reason, ExactName) for reason in hits[0].reasons):
             return 1.0
-        found = self.need([request])
+        found = self.need([request], allowed)
         if found is None:
             return None
         past = [reason.cosine for hit in hits[:_LOOKED_AT] for reason in hit.reasons if isinstance(reason, PastRequest)]

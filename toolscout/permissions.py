@@ -63,8 +63,13 @@ class Key:
 
 def new_key(principal: str) -> tuple[str, Key]:
     """A key for a principal, to be shown once and to nobody else; and how it rests."""
-    key = KEY_PREFIX + secrets.token_urlsafe(32)
+    key = new_secret()
     return key, Key(key_digest(key), principal, datetime.now(UTC))
+
+
+def new_secret() -> str:
+    """A key or a token that nobody can guess: 32 random bytes."""
+    return KEY_PREFIX + secrets.token_urlsafe(32)
 
 
 def key_digest(key: str) -> str:

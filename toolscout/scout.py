@@ -22,7 +22,9 @@ from toolscout.feedback import Feedback
 from toolscout.fit import Count as Count
 from toolscout.fit import FitOptions, fit, ranked
 from toolscout.need import Forecaster, NeedOptions
+from toolscout.retrievers import _showing
 from toolscout.retrievers._kinds import keeps
+from toolscout.retrievers._showing import Caller
 from toolscout.retrievers.base import Embedded, Retriever, TextEncoder, available, load_model, method
 from toolscout.stores.base import AddReport, Store
 from toolscout.stores.sqlite import SqliteStore
@@ -86,12 +88,16 @@ class Scout:
         retriever: str | Path | Retriever = DEFAULT_RETRIEVER,
         fit_options: FitOptions | None = None,
         need_options: NeedOptions | None = None,
+        *,
+        durable: bool | None = None,
     ) -> Self:
         """Open a catalogue, made where it is not there yet. `retriever`: a method's name, a model folder, or an object.
 
-        An object is an empty retriever with options of one's own; its index is not kept beside the store.
+        An object is an empty retriever with options of one's own; its index is not kept beside the store. `durable`:
+        what is committed survives a loss of power, at the price of a sync for each commit; None: as $TOOLSCOUT_DURABLE
+        says, else False.
         """
-        store = SqliteStore(path)
+        store = SqliteStore(path, durable=durable)
         try:
             if not isinstance(retriever, str | Path):
                 scout = cls(store, retriever, fit_options, need_options)
@@ -182,8 +188,8 @@ class Scout:
         self.refresh(wait=False)
         permitted = self._permitted(allowed)
         found, count = ranked(self.retriever, request, k, permitted)
-        judged = tuple(self.retriever.explain(request, found))
-        needed = self._forecaster.need_of(request, judged, self.need_options)
+        judged = tuple(_showing.explain(self.retriever, Caller(permitted), request, found))
+        needed = self._forecaster.need_of(request, judged, self.need_options, permitted)
         likely = fit(judged, self.fit_options, self._level.level(permitted, self.count(permitted)))
         considered = judged[:count]
         asked, notes = self._told(request, permitted) if self._told else ((), ())

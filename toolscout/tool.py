@@ -20,6 +20,8 @@ MAX_SERVICE_CHARS = 300
 MAX_NAME_CHARS = 1_000
 MAX_SCHEMA_DEPTH = 12
 MAX_ENUM_VALUES = 1_000
+# Objects and lists in one another. Deeper than any real schema, and no later walk over one runs out of stack.
+MAX_NESTING = 100
 
 _UPPER, _LOWER = "A-ZÀ-ÖØ-Þ", "a-zß-öø-ÿĀ-ɏḀ-ỿ"
 _WORD = re.compile(
@@ -28,12 +30,17 @@ _WORD = re.compile(
 _UNPRINTABLE = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff\U000e0000-\U000e007f]+"
 )
+_NESTS = (dict, list, tuple)  # what JSON is nested in
+_FLAT = frozenset((str, int, float, bool, type(None)))  # told faster, and most values are one of these
+_BRACKETS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]')
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
 # Where a schema may hold further schemas.
 _INNER_ONE = ("items", "additionalProperties", "then", "else")
 _INNER_LISTS = ("items", "anyOf", "oneOf", "allOf", "prefixItems")
 _INNER_UNNAMED = frozenset([*_INNER_ONE, *_INNER_LISTS])
 _INNER = _INNER_UNNAMED | {"$ref", "properties"}
+
+_NESTED_FIELDS = ("inputSchema", "outputSchema", "annotations", "_meta", "origin")
 
 OriginKind = Literal["mcp", "http", "function"]
 
@@ -116,6 +123,11 @@ class Tool:
             raise BadTool(f"tool {self.id}: inputSchema must be a JSON object, got {type(self.input_schema).__name__}")
         if self.output_schema is not None and not isinstance(self.output_schema, Mapping):
             raise BadTool(f"tool {self.id}: outputSchema must be a JSON object or absent")
+        details = self.origin.details if self.origin else None
+        nested = (self.input_schema, self.output_schema, self.annotations, self.meta, details)
+        for label, field_value in zip(_NESTED_FIELDS, nested, strict=True):
+            if field_value and too_deep(field_value):
+                raise BadTool(f"tool {self.id}: {label} is nested deeper than {MAX_NESTING} levels; flatten it")
 
     def __hash__(self) -> int:
         """Equal tools have equal ids; schemas are dicts and cannot be hashed."""
@@ -190,6 +202,17 @@ class Tool:
             meta=_mapping(record, "_meta"),
         )
 
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read a record that a store kept. What an older version let in nested too deeply accepts anything there."""
+        try:
+            return cls.from_record(json.loads(text))
+        except (BadTool, RecursionError):
+            cut = _cut_deep(text)
+            if cut == text:
+                raise
+            return cls.from_record(json.loads(cut))
+
 
 class Searchable(Protocol):
     """What a retriever needs to know of a tool: a Tool is one, and so is the shorter record a store keeps."""
@@ -235,6 +258,39 @@ class Listing:
     def digest(self) -> str:
         """Identifies the searched text."""
         return self.text_digest
+
+
+def too_deep(value: object, most: int = MAX_NESTING) -> bool:
+    """Whether objects and lists lie in one another more than `most` levels deep. One that holds itself does."""
+    level: list[Any] = [value.values()] if isinstance(value, Mapping) else [value] if isinstance(value, _NESTS) else []
+    for _ in range(most):
+        level = [
+            child
+            for item in level
+            for child in (item.values() if isinstance(item, dict) else item)
+            if type(child) not in _FLAT and isinstance(child, _NESTS)
+        ]
+        if not level:
+            return False
+        if len(level) > 1_000:  # what is shared is read once: shared parts that share parts would never end
+            level = list({id(child): child for child in level}.values())
+    return True
+
+
+def _cut_deep(text: str) -> str:
+    """The JSON text of a record with {} in place of what is nested so deeply that a field of it would be refused."""
+    kept: list[str] = []
+    depth = start = 0
+    for found in _BRACKETS.finditer(text):
+        if found[0] in "[{":
+            depth += 1
+            if depth == MAX_NESTING + 1:
+                kept += text[start : found.start()], "{}"
+        elif found[0] in "]}":
+            if depth == MAX_NESTING + 1:
+                start = found.end()
+            depth -= 1
+    return "".join(kept) + text[start:]
 
 
 def tool_id(namespace: str, name: str) -> str:

@@ -48,7 +48,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
         return CliRunner().invoke(app, [str(word) for word in words])
 
     assert invoke("add", module, "--no-embed").exit_code == 0
-    return lambda *words: invoke("agent", "weather forecast of the city Rome", "--llm", f"scripted:{lines}", *words)
+    asked = ("agent", "weather forecast of the city Rome", "--llm", f"scripted:{lines}")
+    return lambda *words, allow=f"{module}:*": invoke(*asked, "--allow-target", allow, *words)
 
 
 def test_it_calls_and_answers(run: Run) -> None:
@@ -57,6 +58,13 @@ def test_it_calls_and_answers(run: Run) -> None:
     assert done.stdout == "Sun in Rome.\n"
     assert "call: sky/forecast" in done.stderr
     assert "observation: 1 days of sun in Rome" in done.stderr
+
+
+def test_a_target_that_is_not_allowed_is_not_called(run: Run, tmp_path: Path) -> None:
+    done = run("--yes", allow="other:*")
+    assert "looking at the sky" not in done.stderr
+    assert "observation: error: sky/forecast may not be called from here" in done.stderr
+    assert f"--allow-target {tmp_path / 'sky.py'}:forecast" in done.stderr
 
 
 def test_the_trace_as_json(run: Run) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import builtins
 import contextlib
 import http.server
@@ -18,9 +19,12 @@ from typing import Any
 import pytest
 from importer_samples import RAW_SERVER
 
+from tests.security.hostile_backend import ODD, USABLE
 from toolscout import catalogue
-from toolscout.catalogue import ReadOptions
+from toolscout.catalogue import ReadOptions, _mcp_client
+from toolscout.catalogue._mcp_client import Server, call_tool
 from toolscout.errors import BadSource, DuplicateTool, MissingExtra
+from toolscout.wire import to_wire
 
 REAL_SERVER = '''
 from mcp.server import MCPServer
@@ -163,6 +167,58 @@ def test_one_bad_tool_does_not_spoil_the_others() -> None:
     tools = list(catalogue.read(raw("bad_tool"), ReadOptions(keep_going=True)))
     assert tools[1].origin is not None
     assert tools[1].origin.details["tool"] == "\x1b[31mred\n name "  # what the server knows it by
+
+
+def hostile(mode: str, *more: str) -> list[str]:
+    return [sys.executable, str(Path(__file__).parents[1] / "security" / "hostile_backend.py"), mode, *more]
+
+
+def test_an_odd_schema_costs_its_tool_and_no_other(tmp_path: Path) -> None:
+    file = tmp_path / "tools.json"
+    file.write_text(json.dumps(ODD[:13] + ODD[15:18]), encoding="utf-8")
+    problems: list[str] = []
+    tools = list(catalogue.read(hostile("file", str(file)), ReadOptions(timeout=20, problems=problems)))
+    assert [tool.name for tool in tools] == USABLE
+    assert [problem.partition("tool ")[2].partition(";")[0] for problem in problems] == [
+        "14: nothing has an inputSchema that is no JSON object but false",
+        '15: text has an inputSchema of type ["string"], but arguments are an object',
+        '16: words has an inputSchema that is no JSON object but "an object"',
+    ]
+    shown = {tool.name: to_wire(tool, "mcp")["inputSchema"] for tool in tools}
+    assert all(schema["type"] == "object" for schema in shown.values())
+    problems.clear()
+    found = names(hostile("odd"), keep_going=True, problems=problems)
+    assert found == USABLE
+    assert len(problems) == 10
+    assert any("deep: nested deeper than" in problem for problem in problems)
+
+
+@pytest.mark.parametrize("name", ["empty", "untyped", "listed", "anything", "odd_output", "plain"])
+def test_a_tool_of_a_server_with_odd_tools_is_called(name: str) -> None:
+    answer = asyncio.run(call_tool(Server(command=tuple(hostile("odd"))), name, {}, 20))
+    assert answer.content[0].text == name
+
+
+@pytest.mark.parametrize(
+    ("mode", "limit", "said"),
+    [
+        ("pages", ("MAX_PAGES", 30), "never ends its list of tools: it goes on with the cursor '31'"),
+        ("tools", ("MAX_TOOLS", 5_000), "lists more than 5,000 tools"),
+        ("bytes", ("MAX_LIST_CHARS", 10_000_000), "say more than 9 MiB"),
+        ("cursor", ("MAX_CURSOR_CHARS", 10_000), "never ends its list of tools"),
+        ("values", ("MAX_PAGES", 30), "did not list its tools: its answer was refused: it has more than"),
+    ],
+)
+def test_lists_without_end_are_refused(
+    mode: str, limit: tuple[str, int], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_mcp_client, *limit)
+    with pytest.raises(BadSource, match=f"hostile_backend.py {mode} .*{said}"):
+        list(catalogue.read(hostile(mode), ReadOptions(timeout=60)))
+
+
+def test_what_a_server_says_of_itself_is_cut() -> None:
+    assert {len(tool.service) for tool in catalogue.read(hostile("names"), ReadOptions(timeout=30))} == {300}
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.integrations.workshop import FUNCTIONS, LION, NAMES, NOTHING
+from tests.integrations.workshop import CALLER, FUNCTIONS, LION, NAMES, NOTHING
 from toolscout import Scout
 from toolscout.integrations import Choice
 from toolscout.integrations._shared import NOTHING_FITS
@@ -85,7 +85,9 @@ def test_it_says_what_it_cannot_do(scout: Scout) -> None:
 
 @pytest.mark.parametrize("from_catalogue", [False, True])
 def test_an_agent_searches_and_calls(scout: Scout, stocked: Scout, from_catalogue: bool) -> None:
-    toolset = haystack.catalogue_toolset(stocked, k=2) if from_catalogue else haystack.toolset(scout, TOOLS)
+    toolset = (
+        haystack.catalogue_toolset(stocked, k=2, caller=CALLER) if from_catalogue else haystack.toolset(scout, TOOLS)
+    )
     name = "workshop__feed_lion" if from_catalogue else "feed_lion"
     script = [call("search_tools", query=LION), call(name, meat="beef"), ChatMessage.from_assistant("Done.")]
     model = Scripted(script)
@@ -98,6 +100,6 @@ def test_an_agent_searches_and_calls(scout: Scout, stocked: Scout, from_catalogu
 
 
 def test_tools_of_the_catalogue(stocked: Scout) -> None:
-    (lion,) = haystack.tools(stocked, ["workshop/feed_lion"])
+    (lion,) = haystack.tools(stocked, ["workshop/feed_lion"], CALLER)
     assert lion.invoke(meat="beef") == "the lion ate beef"
     assert "lions do not eat salad" in lion.invoke(meat="salad")

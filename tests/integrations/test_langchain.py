@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.integrations.workshop import FUNCTIONS, LION, NAMES, NOTHING
+from tests.integrations.workshop import CALLER, FUNCTIONS, LION, NAMES, NOTHING
 from toolscout import Allowed, Scout
 from toolscout.integrations import Choice
 
@@ -111,7 +111,7 @@ def test_tools_are_embedded_once(scout: Scout) -> None:
 @pytest.mark.parametrize("how", ["invoke", "ainvoke"])
 def test_the_catalogue_joins_an_agent(stocked: Scout, how: str) -> None:
     model = Scripted(script=[call("workshop__feed_lion", meat="beef"), AIMessage("Done.")], sent=[])
-    agent = create_agent(model, [], middleware=[langchain.catalogue_middleware(stocked, k=2)])
+    agent = create_agent(model, [], middleware=[langchain.catalogue_middleware(stocked, k=2, caller=CALLER)])
     result = agent.invoke(asked(LION)) if how == "invoke" else asyncio.run(agent.ainvoke(asked(LION)))
     assert [message.content for message in result["messages"]][2:] == ["the lion ate beef", "Done."]
     assert "workshop__feed_lion" in model.sent[0]
@@ -119,7 +119,7 @@ def test_the_catalogue_joins_an_agent(stocked: Scout, how: str) -> None:
 
 
 def test_a_call_that_fails_is_told_to_the_model(stocked: Scout) -> None:
-    (lion,) = langchain.tools(stocked, ["workshop/feed_lion"])
+    (lion,) = langchain.tools(stocked, ["workshop/feed_lion"], CALLER)
     assert lion.invoke({"meat": "beef"}) == "the lion ate beef"
     assert "lions do not eat salad" in lion.invoke({"meat": "salad"})
     assert "meat" in lion.invoke({})
@@ -127,7 +127,7 @@ def test_a_call_that_fails_is_told_to_the_model(stocked: Scout) -> None:
 
 def test_a_tool_that_was_never_found_is_an_error_that_the_model_is_told(stocked: Scout) -> None:
     model = Scripted(script=[call("workshop__no_such"), AIMessage("Sorry.")], sent=[])
-    agent = create_agent(model, [], middleware=[langchain.catalogue_middleware(stocked)])
+    agent = create_agent(model, [], middleware=[langchain.catalogue_middleware(stocked, caller=CALLER)])
     answered = agent.invoke(asked(LION))["messages"]
     assert answered[-2].status == "error"
     assert answered[-1].content == "Sorry."

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.integrations.workshop import FUNCTIONS, LION, NOTHING
+from tests.integrations.workshop import CALLER, FUNCTIONS, LION, NOTHING
 from toolscout import Scout
 from toolscout.integrations import Choice
 
@@ -46,7 +46,7 @@ def test_postprocessors_see_nodes_with_scores(scout: Scout) -> None:
 
 
 def test_it_finds_tools_of_the_catalogue_which_run(stocked: Scout) -> None:
-    lion, *_ = llamaindex.catalogue_retriever(stocked, k=2).retrieve(LION)
+    lion, *_ = llamaindex.catalogue_retriever(stocked, k=2, caller=CALLER).retrieve(LION)
     assert lion.metadata.to_openai_tool()["function"]["parameters"]["required"] == ["meat"]
     assert lion.metadata.name == "workshop__feed_lion"
     assert lion.call(meat="beef").content == "the lion ate beef"
@@ -71,7 +71,9 @@ def test_an_agent_uses_what_was_found(stocked: Scout) -> None:
 
     async def run() -> Any:
         llm = MockFunctionCallingLLM(response_generator=reply)
-        agent = FunctionAgent(llm=llm, tool_retriever=llamaindex.catalogue_retriever(stocked, k=2), streaming=False)
+        agent = FunctionAgent(
+            llm=llm, tool_retriever=llamaindex.catalogue_retriever(stocked, k=2, caller=CALLER), streaming=False
+        )
         return await agent.run(user_msg=ChatMessage(LION))
 
     result = asyncio.run(run())

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.integrations.workshop import FUNCTIONS, LION, NAMES, NOTHING
+from tests.integrations.workshop import CALLER, FUNCTIONS, LION, NAMES, NOTHING
 from toolscout import Scout
 from toolscout.integrations import Choice
 from toolscout.integrations._shared import NOTHING_FITS
@@ -84,14 +84,14 @@ def test_two_tools_stand_for_the_catalogue(stocked: Scout) -> None:
     search = function_call("search_tools", {"query": LION}, call_id="1")
     use = function_call("call_tool", {"name": "workshop__feed_lion", "arguments": {"meat": "beef"}}, call_id="2")
     model = ScriptedModel([[search], [use], [assistant_message("Done.")]])
-    agent = Agent("keeper", tools=openai_agents.catalogue_tools(stocked, k=2), model=model)
+    agent = Agent("keeper", tools=openai_agents.catalogue_tools(stocked, k=2, caller=CALLER), model=model)
     found, fed = outputs(ran(agent, LION))
     assert json.loads(found)["tools"][0]["name"] == "workshop__feed_lion"
     assert fed == "the lion ate beef"
 
 
 def test_the_two_tools_say_what_is_wrong(stocked: Scout) -> None:
-    search, use = openai_agents.catalogue_tools(stocked)
+    search, use = openai_agents.catalogue_tools(stocked, caller=CALLER)
 
     def invoked(tool: Any, given: str) -> str:
         return str(asyncio.run(tool.on_invoke_tool(None, given)))
@@ -108,6 +108,6 @@ def test_the_two_tools_say_what_is_wrong(stocked: Scout) -> None:
 
 def test_tools_of_the_catalogue(stocked: Scout) -> None:
     model = lion_script("workshop__feed_lion", meat="salad")
-    agent = Agent("keeper", tools=openai_agents.tools(stocked, ["workshop/feed_lion"]), model=model)
+    agent = Agent("keeper", tools=openai_agents.tools(stocked, ["workshop/feed_lion"], CALLER), model=model)
     (said,) = outputs(ran(agent, LION))
     assert "lions do not eat salad" in said

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.integrations.workshop import FUNCTIONS, LION, NAMES, NOTHING
+from tests.integrations.workshop import CALLER, FUNCTIONS, LION, NAMES, NOTHING
 from toolscout import Scout, wire
 from toolscout.integrations import Choice
 
@@ -84,7 +84,7 @@ def test_the_catalogues_tools_are_searched_under_their_own_ids(stocked: Scout) -
     sent: list[list[str]] = []
     agent = Agent(
         scripted(script, sent),
-        toolsets=[pydantic_ai.toolset(stocked, ids)],
+        toolsets=[pydantic_ai.toolset(stocked, ids, CALLER)],
         capabilities=[pydantic_ai.tool_search(stocked, Choice(ids=names))],
     )
     assert returned(asyncio.run(agent.run(LION)))[-1] == "the lion ate beef"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.integrations.workshop import LION, NAMES, NOTHING
+from tests.integrations.workshop import CALLER, LION, NAMES, NOTHING
 from toolscout import Allowed, Scout
 from toolscout.errors import BadRequest, MissingLibrary, ToolscoutError, UnknownTool
 from toolscout.integrations import Choice
@@ -102,7 +102,7 @@ def offered(scout: Scout, **options: Any) -> Offered[Offer]:
 
 
 def test_tools_of_the_catalogue_are_found_and_called(stocked: Scout) -> None:
-    catalogue = offered(stocked, k=2)
+    catalogue = offered(stocked, k=2, caller=CALLER)
     lion = catalogue.found(LION)["workshop__feed_lion"]
     assert catalogue.fetched(LION)["workshop__feed_lion"] is lion is catalogue.named("workshop__feed_lion")
     assert lion.call({"meat": "beef"}).content == "the lion ate beef"
@@ -110,6 +110,13 @@ def test_tools_of_the_catalogue_are_found_and_called(stocked: Scout) -> None:
     assert "lions do not eat salad" in lion.call({"meat": "salad"}).observation
     assert "JSON object" in lion.call(["beef"]).observation
     assert catalogue.named("workshop__play_music") is None
+
+
+def test_what_a_catalogue_names_is_not_run_by_itself(stocked: Scout) -> None:
+    lion = offered(stocked, k=2).found(LION)["workshop__feed_lion"]
+    result = lion.call({"meat": "beef"})
+    assert not result.ok
+    assert "may not be called from here" in result.error
 
 
 def test_nothing_is_offered_where_nothing_fits_or_nothing_is_asked(stocked: Scout) -> None:

@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from toolscout.calling import CallOptions, OriginCaller
+
+CALLER = OriginCaller(CallOptions(allow=(f"{__name__}:*",)))
+"""Runs these functions, and nothing else that a catalogue may name."""
+
 
 def get_weather(city: str) -> str:
     """Tells the weather forecast for a city: temperature, wind and rain."""

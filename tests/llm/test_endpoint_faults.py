@@ -125,13 +125,13 @@ def test_a_certificate_that_nobody_vouches_for_is_a_fault_of_the_endpoint(monkey
 
 def test_a_host_that_is_too_long_is_a_fault_of_the_endpoint() -> None:
     with pytest.raises(EndpointError, match=r"cannot be looked up .*check its host"):
-        Endpoint(f"http://{'a' * 70}.example/v1", "m", replace(QUICK, retries=0)).complete(asked("x"))
+        Endpoint(f"https://{'a' * 70}.example/v1", "m", replace(QUICK, retries=0)).complete(asked("x"))
 
 
 def test_a_conversation_is_made_of_messages() -> None:
     wrong: Any = [[{"role": "user", "content": "x"}]]
     with pytest.raises(BadRequest, match=r"of llm\.Message\(role, content\), got dict"):
-        Endpoint("http://host/v1", "m").complete(wrong)
+        Endpoint("https://host/v1", "m").complete(wrong)
 
 
 def test_gzip_that_nobody_asked_for_is_called_so() -> None:

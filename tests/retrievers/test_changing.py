@@ -187,8 +187,8 @@ def test_a_tool_that_goes_while_its_name_is_looked_up_is_not_remembered(
     retriever.add([tool, other])
     look = Names._find
 
-    def slow(names: Names, request: str) -> dict[str, str]:
-        found = look(names, request)
+    def slow(names: Names, request: str, allowed: Allowed | None) -> dict[str, str]:
+        found = look(names, request, allowed)
         monkeypatch.undo()
         retriever.remove([tool.id])
         return found

@@ -20,6 +20,7 @@ from tests.retrievers.towers import colt, masstool
 from tests.toys import WORDS, HashedWords, catalogue, examples
 from toolscout.answer import Allowed, ExactName, Hit
 from toolscout.errors import BadModel, BadRequest
+from toolscout.retrievers._names import Names
 from toolscout.retrievers.base import Retriever, TrainingSet, available, load_model, method
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.centroid import Centroid
@@ -241,6 +242,30 @@ def test_a_restricted_caller_gets_the_full_ranking_without_the_rest(
     request = " ".join(words)
     full = [hit for hit in retriever.search([request], count)[0] if allowed.permits(hit.tool_id)]
     assert ids(retriever.search([request], k, allowed)[0]) == ids(full)[:k]
+
+
+@pytest.mark.parametrize("name", OPEN)
+def test_a_tool_that_is_not_allowed_has_no_name(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request that names it is ranked, scored and explained as if nothing were called so."""
+    hidden = Tool("vault", "get_weather_8", "mail the report", aliases=("daily standup",))
+    alike, allowed = Tool("space0", "getWeather8", "unrelated"), Allowed.of([f"space{n}" for n in range(4)])
+    requests = [
+        "get_weather_8",
+        "vault/get_weather_8",
+        "call get_weather_8 and mail the note",
+        "a daily standup, mail it",
+    ]
+    found, add = [], Names.add
+    for nameless in (False, True):
+        if nameless:
+            monkeypatch.setattr(Names, "add", lambda self, i, few=(): None if i == hidden.id else add(self, i, few))
+        retriever = make(name)
+        retriever.add([*catalogue(60)[:30], hidden, alike])
+        found.append([retriever.search([request], 20, allowed)[0] for request in requests])
+    assert found[0] == found[1]
+    for hits in (found[0][0], found[0][2]):  # nor does it take the place of one that is called alike
+        assert ids(hits)[0] == alike.id
+        assert any(isinstance(reason, ExactName) for reason in hits[0].reasons)
 
 
 def test_a_caller_allowed_nothing_finds_nothing(any_retriever: Retriever) -> None:

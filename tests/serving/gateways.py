@@ -85,12 +85,13 @@ async def gateway(
     retriever: Any = "bm25",
     quarantine: Path | None = None,
     audit: Path | None = None,
+    allow: tuple[str, ...] = (),
 ) -> AsyncIterator[Gateway]:
     """A gateway whose backends run and were tried once."""
     held = Quarantine(quarantine) if quarantine else None
     config = parse_config(document, "test") if document else None
     with Scout.open(store, retriever) as scout:
-        backends = Backends(scout, config, backend, held)
+        backends = Backends(scout, config, backend, held, allow)
         made = Gateway(Access(scout), backends, options, Audit(audit))
         async with backends.running():
             await backends.ready(30)

@@ -27,6 +27,7 @@ TOOLS = [
     }),
     Tool("vault", "open_vault", "Opens the vault of the lion."),
 ]  # fmt: skip
+TOKEN = "ts_token-of-the-test-server"
 SPEC = """openapi: 3.0.0
 info: {title: Tea house, version: "1"}
 paths:
@@ -56,4 +57,4 @@ class Coded(Bm25):
 
 def app(scout: Scout, others: Mapping[str, Scout] | None = None, results: Path | None = None) -> Starlette:
     """The server with its page."""
-    return make_app(scout, Access(scout), ServeOptions(results=results), others)
+    return make_app(scout, Access(scout, token=TOKEN), ServeOptions(results=results, private=("127.0.0.1",)), others)

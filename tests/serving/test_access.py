@@ -35,25 +35,40 @@ def key(scout: Scout, name: str, *allow: str, deny: tuple[str, ...] = (), admin:
     return made
 
 
-def test_without_keys_this_machine_may_do_everything_and_others_nothing(scout: Scout) -> None:
-    access = Access(scout)
+def test_without_keys_this_machine_sees_everything_and_changes_it_with_the_token(scout: Scout) -> None:
+    access = Access(scout, token="ts_token-of-this-server")
     assert not access.has_keys()
-    for sent in (None, "", "sk-of-somebody-else"):
-        assert access.caller(sent) == Caller("anonymous", None, admin=True)
+    for sent in (None, "", "sk-of-somebody-else", "ts_token-of-this-serve", "ts_token-of-this-server "):
+        assert access.caller(sent) == Caller("anonymous", None, admin=False)
+    with pytest.raises(Forbidden, match="the token that `toolscout serve` printed"):
+        access.require_admin(access.caller(None))
+    assert access.caller("ts_token-of-this-server") == Caller("anonymous", None, admin=True)
+    for sent in (None, ""):
+        assert not Access(scout).caller(sent).admin
     for sent in (None, "ts_guess"):
         with pytest.raises(Unauthorized):
             Access(scout, loopback=False).caller(sent)
 
 
 def test_keys(scout: Scout) -> None:
-    access = Access(scout)
-    assert access.caller(None).admin
+    access = Access(scout, token="ts_token-of-this-server")
+    assert access.caller("ts_token-of-this-server").admin
     ann, root = key(scout, "ann", "mail/*", deny=("*/delete",), tenant="acme"), key(scout, "root", "*", admin=True)
     assert access.has_keys()
     assert access.caller(ann) == Caller("ann", Allowed.of([], ["mail/send", "mail/read"]), tenant="acme")
     assert access.caller(root) == Caller("root", None, admin=True)
     assert access.caller(ann) is access.caller(ann)
-    for wrong in (None, "", ann[:-1], ann + "x", ann.upper(), "x" * 10_000, "\ud800", "ts_\n"):
+    for wrong in (
+        None,
+        "",
+        "ts_token-of-this-server",
+        ann[:-1],
+        ann + "x",
+        ann.upper(),
+        "x" * 10_000,
+        "\ud800",
+        "ts_\n",
+    ):
         with pytest.raises(Unauthorized) as caught:
             access.caller(wrong)
         assert ann not in str(caught.value)
@@ -145,6 +160,18 @@ def test_pages(scout: Scout) -> None:
     for who in (caller, Caller("all")):
         with pytest.raises(BadRequest):
             access.list(who, offset=-1)
+
+
+def test_ids_are_ones_own_without_asking_for_those_of_others(scout: Scout, monkeypatch: pytest.MonkeyPatch) -> None:
+    access = Access(scout)
+    caller = access.caller(key(scout, "ann", "mail/*", "staff/h*", admin=True))
+    assert access.ids(Caller("all"), "staff") == ["staff/fire", "staff/hire"]
+    access.require_everything(Caller("all"))
+    monkeypatch.setattr(scout.store, "ids", lambda *_: pytest.fail("the store was asked"))
+    assert access.ids(caller) == ["mail/delete", "mail/read", "mail/send", "staff/hire"]
+    assert [access.ids(caller, space) for space in ("staff", "vault", "")] == [["staff/hire"], [], []]
+    with pytest.raises(Forbidden, match="sees everything"):
+        access.require_everything(caller)
 
 
 def test_what_waits_for_a_vector_is_counted_among_ones_own(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from page_app import SCRIPT, SPEC, TOOLS, Coded, app, opened
+from page_app import SCRIPT, SPEC, TOKEN, TOOLS, Coded, app, opened
 from starlette.testclient import TestClient
 
 from toolscout import Answer, Scout, Tool, wire
@@ -22,6 +22,7 @@ from toolscout.serving._page_codes import CodeTree, codes_of
 from toolscout.serving.access import Access
 
 SITE = "http://localhost"
+HOLDER = {"Authorization": f"Bearer {TOKEN}"}
 FOLDER = Path(page.__file__).parent / "page"
 
 
@@ -33,7 +34,7 @@ def scout(tmp_path: Path) -> Iterator[Scout]:
 
 @pytest.fixture
 def client(scout: Scout, tmp_path: Path) -> Iterator[TestClient]:
-    with TestClient(app(scout, results=tmp_path / "results"), SITE) as client:
+    with TestClient(app(scout, results=tmp_path / "results"), SITE, headers=HOLDER) as client:
         yield client
 
 

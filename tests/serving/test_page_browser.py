@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from page_app import SPEC, Coded, app, opened
+from page_app import SCRIPT, SPEC, TOKEN, Coded, app, opened
 
 from toolscout import Tool
 from toolscout.permissions import Principal, new_key
@@ -83,6 +83,7 @@ class Server:
             time.sleep(0.01)
         port = self._server.servers[0].sockets[0].getsockname()[1]
         self.url = f"http://127.0.0.1:{port}/"
+        self.opened = f"{self.url}#token={TOKEN}"  # as `toolscout serve` prints it
 
     def close(self) -> None:
         self._server.should_exit = True
@@ -127,7 +128,7 @@ class Tab:
 
 @pytest.fixture
 def tab(chromium: Any, server: Server) -> Iterator[Tab]:
-    tab = Tab(chromium, server.url)
+    tab = Tab(chromium, server.opened)
     yield tab
     tab.context.close()
     assert tab.wrong == []
@@ -245,7 +246,7 @@ def test_a_namespace_is_completed_or_refused_in_words(tab: Tab) -> None:
 
 def test_thousands_of_namespaces_and_many_sources(chromium: Any, server: Server) -> None:
     server.scout.add([Tool(f"space{number}", "ping", "Pings a lion.") for number in range(10_000)])
-    tab = Tab(chromium, server.url)
+    tab = Tab(chromium, server.opened)
     tab.find("lion")
     tab.page.fill("#namespace", "space99")
     sync_api.expect(tab.page.locator("#answers .hit")).to_have_count(1)
@@ -259,6 +260,42 @@ def test_thousands_of_namespaces_and_many_sources(chromium: Any, server: Server)
     assert tab.page.locator("#sources").bounding_box()["height"] < 600  # the tools below stay within reach
     tab.context.close()
     assert tab.wrong == []
+
+
+def test_scripts_in_names_sources_and_errors_are_shown_as_text(tab: Tab, server: Server) -> None:
+    page = tab.page
+    server.scout.add(
+        [
+            Tool(
+                f"space{SCRIPT}",
+                f"name{SCRIPT}",
+                input_schema={"type": "object", "properties": {SCRIPT: {"type": SCRIPT}}},
+            )
+        ],
+        label=f"source{SCRIPT}",
+    )
+    page.reload()
+    tab.find("name space onerror document title")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    assert "<img src=x" in page.text_content(".hit .name")
+    page.click("nav >> text=Catalogue")
+    says(page, "#sources", f"source{SCRIPT}")
+    page.fill("#tools-find", "onerror")
+    says(page, "#tools", "<script>")
+    page.fill("#tools-namespace", SCRIPT)
+    page.keyboard.press("Enter")
+    page.set_input_files("#file", {"name": f"{SCRIPT}.json", "mimeType": "application/json", "buffer": b"{"})
+    page.wait_for_selector("#add-trouble:not([hidden])")
+    page.evaluate(
+        f"location.hash = '#find?' + new URLSearchParams({{q: {json.dumps(SCRIPT)}, request: {json.dumps(SCRIPT)}}})"
+    )
+    page.reload()
+    page.wait_for_selector("#request")
+    assert page.locator("main img[src=x], main script, dialog script").count() == 0
+    assert "owned" not in page.title()
+    assert all("422" in told for told in tab.wrong)  # Chromium notes the answer that is an error
+    tab.wrong.clear()
 
 
 def test_scripts_in_a_catalogue_are_shown_as_text(tab: Tab) -> None:
@@ -329,7 +366,7 @@ def test_a_key_is_asked_for(chromium: Any, server: Server) -> None:
     server.scout.store.put_principal(Principal("ann", allow=("mail/*",)))
     token, key = new_key("ann")
     server.scout.store.add_key(key)
-    tab = Tab(chromium, server.url)
+    tab = Tab(chromium, server.opened)
     tab.page.fill("#key-text", "ts_wrong")
     tab.page.keyboard.press("Enter")
     tab.page.wait_for_selector("#key-trouble:not([hidden])")
@@ -360,7 +397,7 @@ def test_results(tab: Tab) -> None:
 def test_accessible_in_both_themes_and_on_a_phone(
     chromium: Any, server: Server, axe: str, theme: str, width: int
 ) -> None:
-    tab = Tab(chromium, server.url, color_scheme=theme, viewport={"width": width, "height": 740})
+    tab = Tab(chromium, server.opened, color_scheme=theme, viewport={"width": width, "height": 740})
     page = tab.page
 
     def check() -> None:
@@ -386,6 +423,36 @@ def test_accessible_in_both_themes_and_on_a_phone(
         check()
     tab.context.close()
     assert tab.wrong == []
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_accessible_without_the_token(chromium: Any, server: Server, axe: str, theme: str) -> None:
+    tab = Tab(chromium, f"{server.url}#catalogue", color_scheme=theme, viewport={"width": 360, "height": 740})
+    tab.page.wait_for_selector("#add-locked:not([hidden])")
+    tab.page.evaluate(axe)
+    found = tab.page.evaluate("axe.run()")["violations"]
+    assert [one for one in found if one["impact"] in SERIOUS] == [], json.dumps(found)[:2000]
+    tab.context.close()
+
+
+def test_the_catalogue_is_changed_with_the_token_alone(chromium: Any, server: Server) -> None:
+    tab = Tab(chromium, f"{server.url}#catalogue")
+    page = tab.page
+    page.wait_for_selector("#add-locked:not([hidden])")
+    assert not page.is_visible("#add")
+    assert not page.is_visible("nav >> text=Results")
+    page.click("#token-open")
+    page.fill("#key-text", TOKEN)
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#add:not([hidden])")
+    assert not page.is_visible("#add-locked")
+    tab.context.close()
+    opened = Tab(chromium, server.opened)
+    opened.page.wait_for_selector("nav >> text=Results")
+    assert TOKEN not in opened.page.url
+    assert not any(TOKEN in url for url in opened.asked)
+    opened.context.close()
+    assert tab.wrong == opened.wrong == []
 
 
 def test_the_theme_is_chosen_and_kept(tab: Tab) -> None:

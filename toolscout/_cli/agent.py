@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,15 @@ import typer
 
 from toolscout._cli import output
 from toolscout._cli.answering import CLOSEST, RequestArgument
-from toolscout._cli.common import NONE, RetrieverOption, StoreOption, check_model, open_scout, request_text
+from toolscout._cli.common import (
+    NONE,
+    AllowTargetOption,
+    RetrieverOption,
+    StoreOption,
+    check_model,
+    open_scout,
+    request_text,
+)
 from toolscout.conversations import compact
 from toolscout.tool import clean_text
 
@@ -74,6 +83,7 @@ def agent(
         list[str] | None,
         typer.Option(metavar="NS=ADDRESS", help="Another base URL or MCP server for a namespace; may be repeated."),
     ] = None,
+    allow_target: AllowTargetOption = None,
     json: Annotated[bool, typer.Option("--json", help="Print the whole trace as JSON.")] = False,
 ) -> None:
     """Let a language model solve a request with the tools that are found for it.
@@ -89,6 +99,7 @@ def agent(
     text = request_text(request)
     calling = CallOptions(
         timeout=timeout,
+        allow=tuple(allow_target or ()),
         headers=_by_namespace(header, "--header"),
         env=_by_namespace(env, "--env"),
         targets=_pairs(target, "--target"),
@@ -107,7 +118,8 @@ def agent(
         watch = None if json else _show
         picker = _picker(scout, answer, opened, k or _SHOWN, principal)
         made = Agent(opened, picker, OriginCaller(calling), scout.tools, options, approve=approve, watch=watch)
-        with redirect_stdout(sys.stderr):  # what a tool prints is no part of the answer
+        # What a tool prints is no part of the answer.
+        with redirect_stdout(sys.stderr), output.logged(logging.WARNING, "toolscout.calling"):
             episode = made.run([answer.request])[0]
     _print(episode, answer, json, dry_run)
     if not (_ready(episode) if dry_run else episode.finish in ("answered", "step_limit")):

@@ -61,6 +61,14 @@ LlmOption = Annotated[
 ModelOption = Annotated[
     str | None, typer.Option("--model", metavar="NAME", help="The model to ask at the URL of --llm.")
 ]
+AllowTargetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TARGET",
+        help="Call tools of the catalogue at this target: an address, the command line of an MCP server, "
+        "module:function or module:*; may be repeated.",
+    ),
+]
 IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Tools by id: namespace/name.")]
 
 
@@ -93,8 +101,12 @@ class Group(TyperGroup):
 
 
 def store_path(ctx: typer.Context, given: Path | None) -> Path:
-    """The catalogue's path: the command's own option, else the global one."""
-    return given or (ctx.obj.store if isinstance(ctx.obj, Globals) else Path(DEFAULT_STORE))
+    """The catalogue's path: the command's own option, else the global one; a URL is refused."""
+    from toolscout.stores import check_path
+
+    path = given or (ctx.obj.store if isinstance(ctx.obj, Globals) else Path(DEFAULT_STORE))
+    check_path(path)
+    return path
 
 
 def existing_path(ctx: typer.Context, given: Path | None) -> Path:

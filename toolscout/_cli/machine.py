@@ -21,7 +21,7 @@ from toolscout._cli.common import NONE, Listed, StoreOption, plural, store_path
 from toolscout.errors import MissingEncoder, ToolscoutError
 
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)(?:\[([^\]]*)\])?[^;]*(?:;.*extra\s*==\s*[\"']([^\"']+)[\"'])?")
-_MODULES = {"PyYAML": "yaml"}
+_MODULES = {"PyYAML": "yaml", "google-re2": "re2"}
 _STYLES = {"ok": "green", "missing": "yellow", "broken": "bold red"}
 _PROBE = "hello"
 _GET_ENCODER = ("unset TOOLSCOUT_ENCODER", "pip install --force-reinstall toolscout")

@@ -3,24 +3,32 @@
 from __future__ import annotations
 
 import logging
+import sys
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.text import Text
 
 from toolscout._cli import output
-from toolscout._cli.common import NONE, IdsArgument, RetrieverOption, StoreOption, plural, store_path
-from toolscout.errors import BadRequest
+from toolscout._cli.common import (
+    NONE,
+    WRONG,
+    AllowTargetOption,
+    RetrieverOption,
+    StoreOption,
+    plural,
+    store_path,
+)
+from toolscout.errors import BadRequest, UnknownTool
 from toolscout.tool import clean_text
 
+if TYPE_CHECKING:
+    from toolscout.serving.quarantine import Held
+
 DEFAULT_PORT = 8722
-
-
-class _Notes(logging.Handler):
-    """What the gateway has to say goes to stderr; stdout belongs to the protocol."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        output.note(record.getMessage(), label=record.levelname.lower())
 
 
 def mcp(
@@ -47,6 +55,7 @@ def mcp(
         str | None,
         typer.Option(envvar="TOOLSCOUT_KEY", metavar="KEY", help="Who the client is, where the catalogue has keys."),
     ] = None,
+    allow_target: AllowTargetOption = None,
     allow_host: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME", help="A host name under which --http is reached; may be repeated."),
@@ -76,11 +85,12 @@ def mcp(
     for problem in found.problems:
         output.note(problem)
     path = store_path(ctx, store)
-    _listen_to_notes()
-    with Scout.open(path, retriever or DEFAULT_RETRIEVER) as scout:
+    loggers = ("toolscout.gateway", "toolscout.calling", "toolscout.serving")
+    # Standard output belongs to the protocol.
+    with output.logged(logging.INFO, *loggers), Scout.open(path, retriever or DEFAULT_RETRIEVER) as scout:
         access = Access(scout, loopback=served is None or served.loopback)
         held = holding.Quarantine(holding.quarantine_path(path)) if quarantine else None
-        backends = Backends(scout, found, BackendOptions(timeout=timeout), held)
+        backends = Backends(scout, found, BackendOptions(timeout=timeout), held, tuple(allow_target or ()))
         options = GatewayOptions(pins=tuple(pin or ()), key=key)
         gateway = Gateway(access, backends, options, Audit(audit))
         if served is None:
@@ -96,32 +106,70 @@ def mcp(
 
 def approve(
     ctx: typer.Context,
-    ids: IdsArgument = None,
-    every: Annotated[bool, typer.Option("--all", help="Approve every tool that waits.")] = False,
+    ids: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="ID[@DIGEST]", help="Tools by id, with the digest that is listed beside it."),
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Approve every tool that waits, as it is listed.")] = False,
     store: StoreOption = None,
 ) -> None:
-    """Let changed tools through that `toolscout mcp --quarantine` holds back; without an ID, show which wait."""
+    """Let changed tools through that `toolscout mcp --quarantine` holds back; without an ID, show which wait.
+
+    What is approved is what was shown. An ID alone shows the change and asks; with its digest nothing is asked. A tool
+    that has changed again meanwhile stays held.
+    """
     from toolscout.serving.quarantine import Quarantine, quarantine_path
 
     path = quarantine_path(store_path(ctx, store))
-    waiting = []
-    if path.exists():
-        record = Quarantine(path)
-        waiting = record.held()
-        if ids or every:
-            done = record.approve(ids or [one.tool_id for one in waiting])
-            output.note(f"{plural(done, 'tool')} approved", label="toolscout")
-            record.close()
-            return
-        record.close()
-    elif ids:
+    if ids and not path.exists():
         raise BadRequest(f"nothing is held back: there is no {path.name}; it is made by: toolscout mcp --quarantine")
-    if not waiting:
+    if not path.exists():
         output.note("no tool waits for approval")
         raise typer.Exit(NONE)
-    table = output.table("tool", "said", "says now", grow="says now")
+    with closing(Quarantine(path)) as record:
+        waiting = record.held()
+        chosen = dict(_waiting(word, waiting) for word in ids or ())
+        unseen = [one for one, seen in chosen.items() if not seen] if ids else waiting
+        if ids and unseen and not sys.stdin.isatty():
+            known = f"{unseen[0].tool_id}@{unseen[0].digest}"
+            raise BadRequest(f"nobody is there to be asked; look at the change, then: toolscout approve {known}")
+        if not waiting:
+            output.note("no tool waits for approval")
+            raise typer.Exit(NONE)
+        if unseen:
+            _show_waiting(unseen)
+        if not ids and not every:
+            return
+        if unseen and sys.stdin.isatty() and not typer.confirm(f"Approve {plural(len(unseen), 'tool')}?", err=True):
+            raise typer.Exit(NONE)
+        approved = list(chosen) if ids else waiting
+        changed = record.approve(approved)
+    output.note(f"{plural(len(approved) - len(changed), 'tool')} approved", label="toolscout")
+    for tool_id in changed:
+        output.note(f"{tool_id} has changed again since it was shown and is still held; see: toolscout approve")
+    if changed:
+        raise typer.Exit(WRONG)
+
+
+def _waiting(word: str, waiting: Sequence[Held]) -> tuple[Held, bool]:
+    """The tool that an ID or ID@DIGEST names, and whether it came with its digest."""
+    by_id = {one.tool_id: one for one in waiting}
+    tool_id, _, digest = word.rpartition("@")
+    if tool_id in by_id and by_id[tool_id].digest == digest:
+        return by_id[tool_id], True
+    if word in by_id:
+        return by_id[word], False
+    if tool_id in by_id:
+        raise BadRequest(f"{tool_id} does not say, or not any more, what {digest!r:.40} stands for: toolscout approve")
+    raise UnknownTool(f"{word} does not wait for approval; see: toolscout approve")
+
+
+def _show_waiting(waiting: Sequence[Held]) -> None:
+    """All that changed, not cut off: what is approved must have been seen."""
+    table = output.table("tool", "digest", "said", "says now", grow="says now")
+    table.columns[1].no_wrap = True
     for one in waiting:
-        table.add_row(output.shown(one.tool_id), output.shown(one.before), output.shown(one.now))
+        table.add_row(output.shown(one.tool_id), one.digest, Text(one.before), Text(one.now))
     output.stdout().print(table)
 
 
@@ -133,11 +181,3 @@ def _address(text: str) -> tuple[str, int]:
     if not port.isdigit() or not 0 < int(port) < 65536:
         raise typer.BadParameter(f"{text!r:.80} is not HOST:PORT, as 127.0.0.1:{DEFAULT_PORT}", param_hint="--http")
     return host, int(port)
-
-
-def _listen_to_notes() -> None:
-    log = logging.getLogger("toolscout.gateway")
-    log.setLevel(logging.INFO)
-    if not log.handlers:
-        log.addHandler(_Notes())
-        log.propagate = False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 import traceback
@@ -60,6 +61,32 @@ def shown(text: str, style: str = "") -> Text:
 def note(text: str, label: str = "note") -> None:
     """Say something beside the result."""
     stderr().print(shown(f"{label}: {text}"), soft_wrap=True)
+
+
+class _Notes(logging.Handler):
+    """Shows log records on stderr, in one line each."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        told = record.getMessage() + (f" ({record.exc_info[1]!r})" if record.exc_info else "")
+        note(told, label=record.levelname.lower())
+
+
+@contextmanager
+def logged(level: int, *names: str) -> Iterator[None]:
+    """Show what these loggers say on stderr while the block runs."""
+    handler, loggers = _Notes(level), [logging.getLogger(name) for name in names]
+    before = [(log.level, log.propagate) for log in loggers]
+    for log in loggers:
+        log.addHandler(handler)
+        log.setLevel(level)
+        log.propagate = False
+    try:
+        yield
+    finally:
+        for log, (old, propagate) in zip(loggers, before, strict=True):
+            log.removeHandler(handler)
+            log.setLevel(old)
+            log.propagate = propagate
 
 
 def table(*headers: str, grow: str = "") -> Table:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import gc
 import logging
+import os
 import signal
 import sys
 import threading
@@ -24,15 +25,10 @@ from toolscout.errors import BadRequest, MissingEncoder, MissingExtra
 DEFAULT_PORT = 8765
 # A request in a thread must not wait long for the one that listens, nor that one for it.
 _SWITCH_S = 0.001
+_DRAIN_S = 30  # what is being answered has so long at the end
+TOKEN_VARIABLE = "TOOLSCOUT_TOKEN"
+_SHORTEST_TOKEN = 20
 _ARENA_MAX = -8  # M_ARENA_MAX of malloc.h
-
-
-class _Notes(logging.Handler):
-    """What the server has to say goes to stderr, in one line each."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        told = record.getMessage() + (f" ({record.exc_info[1]!r})" if record.exc_info else "")
-        output.note(told, label=record.levelname.lower())
 
 
 def serve(
@@ -70,6 +66,13 @@ def serve(
         list[str] | None,
         typer.Option(metavar="ORIGIN", help="Pages of another site that may ask; may be repeated."),
     ] = None,
+    allow_private: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HOST",
+            help="The page may add from this host though it is not at a public address; may be repeated.",
+        ),
+    ] = None,
     audit: Annotated[Path | None, typer.Option(metavar="FILE", help="Record calls here.")] = None,
     results: Annotated[Path, typer.Option(metavar="DIR", help="The results that the page shows.")] = Path("results"),
     open: Annotated[bool, typer.Option("--open", help="Show the page in a browser.")] = False,
@@ -77,9 +80,7 @@ def serve(
 ) -> None:
     """Serve the catalogue over HTTP, with a page to try it. SIGTERM and Ctrl-C end it once all is answered."""
     try:
-        import uvicorn
-
-        from toolscout.serving.heads import Heads
+        from toolscout.serving.heads import Server
         from toolscout.serving.http import make_app
     except ImportError as error:
         raise MissingExtra("serving", "serve") from error
@@ -103,33 +104,22 @@ def serve(
         pinned=tuple(pin or ()),
         audit=audit,
         results=results,
+        private=tuple(allow_private or ()),
     )
-    path = existing_path(ctx, store)
+    path, token = existing_path(ctx, store), _token()
     _share_heaps()
     with ExitStack() as opened, _heard():
         scout = opened.enter_context(PacedScout.open(path, retriever or DEFAULT_RETRIEVER))
         others = {name: opened.enter_context(Scout.open(path, name)) for name in compare or ()}
-        access = Access(scout, loopback=options.loopback)
+        access = Access(scout, loopback=options.loopback, token=token)
         if not options.loopback and not access.has_keys():
             raise BadRequest(f"anyone could reach {host}: make a key first with: toolscout keys add NAME --admin")
         _warm(scout)
         # The catalogue stays: going through all of it for garbage again and again would halt every answer meanwhile.
         gc.collect()
         gc.freeze()
-        config = uvicorn.Config(
-            make_app(scout, access, options, others),
-            host=host,
-            port=port,
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            timeout_keep_alive=30,
-            timeout_graceful_shutdown=30,
-            http=Heads,
-            ws="none",
-        )
-        _run(uvicorn.Server(config), options, scout.count(), open)
+        server = Server(make_app(scout, access, options, others), _DRAIN_S)
+        _run(server, options, scout.count(), "" if access.has_keys() else token, open)
 
 
 def bench_serve(
@@ -200,7 +190,18 @@ def _authors(retriever: Any) -> Iterator[Any]:
         yield from _authors(part)
 
 
-def _run(server: Any, options: Any, tools: int, show: bool) -> None:
+def _token() -> str:
+    """What lets its holder change the catalogue of a server without keys."""
+    from toolscout.permissions import KEY_PREFIX, new_secret
+
+    token = os.environ.get(TOKEN_VARIABLE, "").strip() or new_secret()
+    if not token.startswith(KEY_PREFIX) or len(token) < _SHORTEST_TOKEN:
+        wanted = f"must begin with {KEY_PREFIX} and have {_SHORTEST_TOKEN} characters or more"
+        raise BadRequest(f"the token in {TOKEN_VARIABLE} {wanted}; leave it unset to have one made")
+    return token
+
+
+def _run(server: Any, options: Any, tools: int, token: str, show: bool) -> None:
     import socket
 
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
@@ -216,6 +217,9 @@ def _run(server: Any, options: Any, tools: int, show: bool) -> None:
         name = f"[{options.host}]" if ":" in options.host else options.host
         url = f"http://{name}:{listening.getsockname()[1]}/"
         output.write(f"{tools:,} tools at {url}")
+        if token:
+            url += f"#token={token}"
+            output.write(f"to change the catalogue, open {url} or send the token as a key")
         if show:
             threading.Timer(1, webbrowser.open, [url]).start()
         server.run(sockets=[listening])
@@ -224,13 +228,11 @@ def _run(server: Any, options: Any, tools: int, show: bool) -> None:
 @contextmanager
 def _heard() -> Iterator[None]:
     """Show what the server logs; and let SIGTERM, which uvicorn raises again once all is answered, end it in peace."""
-    handler, log = _Notes(logging.WARNING), logging.getLogger("toolscout.serving")
-    log.addHandler(handler)
     ended = signal.signal(signal.SIGTERM, _peace) if threading.current_thread() is threading.main_thread() else None
     try:
-        yield
+        with output.logged(logging.WARNING, "toolscout.serving"):
+            yield
     finally:
-        log.removeHandler(handler)
         if ended is not None:
             signal.signal(signal.SIGTERM, ended)
 

@@ -2,27 +2,41 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import os
 import re
 import shlex
 import shutil
-import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from http import HTTPStatus
-from typing import IO, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from urllib.parse import urlsplit
 
+from toolscout.addresses import Addresses
 from toolscout.catalogue.base import first_paragraph, safe_url
 from toolscout.errors import BadSource, MissingExtra, ToolscoutError
-from toolscout.tool import clean_text, split_words
+from toolscout.tool import MAX_SERVICE_CHARS, clean_text, split_words
 
-# A server that lists more pages than this does not know how to end.
-MAX_PAGES = 10_000
-MAX_EVENT_BYTES = 64 * 1024 * 1024
+if TYPE_CHECKING:
+    from toolscout.catalogue._mcp_messages import Guard
+    from toolscout.catalogue._mcp_stdio import Tail
+
+# A server that lists more than this does not know how to end: pages, tools, characters of them as JSON, values in them
+# (numbers, texts, lists, objects), and seconds in multiples of what one page may take.
+MAX_PAGES = 1_000
+MAX_TOOLS = 20_000
+MAX_LIST_CHARS = 64 * 1024 * 1024
+MAX_LIST_VALUES = 1_000_000
+MAX_LIST_TIMEOUTS = 20
+MAX_CURSOR_CHARS = 10_000
+MAX_EVENT_BYTES = 16 * 1024 * 1024
+# Of what a server writes to its standard error the last part is kept.
+MAX_ERROR_BYTES = 64 * 1024
 _QUOTED_LINES = 5
 _SECRET_WORDS = frozenset(
     "key keys apikey token tokens secret secrets password passwd pwd credential credentials auth authorization".split()
@@ -63,6 +77,7 @@ class Server:
     cwd: str | None = None
     env: dict[str, str] = field(default_factory=dict, repr=False)
     headers: dict[str, str] = field(default_factory=dict, repr=False)
+    addresses: Addresses | None = None  # the hosts that may be at a private address; None: that of the URL
 
     @property
     def label(self) -> str:
@@ -121,10 +136,35 @@ async def call_tool(server: Server, name: str, arguments: dict[str, Any], timeou
     async def ask(transport: Any, scope: Any) -> Any:
         from mcp import Client
 
-        async with Client(transport, cache=None) as client:
-            return await client.call_tool(name, arguments)
+        from toolscout.catalogue._mcp_messages import Guard
+
+        async with Client(tapped(transport, Guard()), cache=None) as client:
+            return await send_call(client, name, arguments)
 
     return await _asked(server, timeout, "calling MCP tools", Doing("answer the call", "answered the call"), ask)
+
+
+async def send_call(client: Any, name: str, arguments: dict[str, Any], progress: Any = None) -> Any:
+    """Have a connected client's server run a tool: the SDK's CallToolResult.
+
+    Not by the client's own call_tool: that checks the result against the tool's output schema in the event loop, for as
+    long as it takes, and asks for the list of tools where it does not know that schema. Whoever called may check it.
+    """
+    import mcp_types as types
+
+    request = types.CallToolRequest(params=types.CallToolRequestParams(name=name, arguments=arguments))
+    result = await client.session.send_request(request, _call_results(), progress_callback=progress)
+    if isinstance(result, types.InputRequiredResult):
+        raise BadSource("the tool asks for further input, which cannot be given here")
+    return result
+
+
+@cache
+def _call_results() -> Any:
+    import mcp_types as types
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(types.CallToolResult | types.InputRequiredResult)
 
 
 async def _asked(
@@ -137,67 +177,94 @@ async def _asked(
         raise MissingExtra(feature, "serve") from None
     if server.command and not server.cwd and shutil.which(server.command[0]) is None:
         raise BadSource(f"{server.label}: there is no command {server.command[0]!r}; install it or give its full path")
+    from toolscout.catalogue._mcp_stdio import Tail
+
     refusals: list[int] = []
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
-        try:
-            with anyio.fail_after(timeout) as scope:
-                transport = stdio(server, errors) if server.command else http(server, timeout, refusals)
-                return await ask(transport, scope)
-        except TimeoutError:
+    errors = Tail(MAX_ERROR_BYTES)
+    try:
+        with anyio.fail_after(timeout) as scope:
+            transport = stdio(server, errors) if server.command else http(server, timeout, refusals)
+            return await ask(transport, scope)
+    except Exception as error:
+        cause = cause_of(error)
+        if isinstance(cause, Unlisted):
+            raise BadSource(f"{server.label} {cause}") from None
+        if isinstance(cause, ToolscoutError):
+            raise cause from None
+        problem = explained(cause, server, refusals, doing)
+        if isinstance(cause, TimeoutError):
             problem = f"did not answer within {timeout:g} s; check that it is an MCP server, or allow a longer timeout"
-        except Exception as error:
-            cause = cause_of(error)
-            if isinstance(cause, ToolscoutError):
-                raise cause from None
-            problem = explained(cause, server, refusals, doing)
-        raise BadSource(f"{server.label} {problem}{quoted(errors)}")
+    raise BadSource(f"{server.label} {problem}{quoted(errors)}")
 
 
 async def _list(server: Server, transport: Any, timeout: float, scope: Any) -> Listing:
     import anyio
     from mcp import Client
 
-    pages: list[list[Any]] = []
+    from toolscout.catalogue._mcp_messages import Guard
+
+    guard = Guard()
+    last = anyio.current_time() + MAX_LIST_TIMEOUTS * timeout
 
     def each() -> None:
-        scope.deadline = anyio.current_time() + timeout
+        scope.deadline = min(anyio.current_time() + timeout, last)
 
     # The client is told to wait for ever: the one clock is the scope's, which each page winds up again.
-    async with Client(tapped(transport, _without_tools(pages)), cache=None) as client:
-        listing = await listed(server, client, pages, each)
+    async with Client(tapped(transport, guard), cache=None) as client:
+        listing = await listed(client, guard, each)
         scope.deadline = math.inf
     return listing
 
 
-async def listed(server: Server, client: Any, pages: list[list[Any]], each: Callable[[], None]) -> Listing:
-    """Ask a connected client for all tools. A tap fills `pages` with what arrives; `each` is told before every page."""
-    pages.clear()
+class Unlisted(BadSource):
+    """A list of tools that is too long, said without the server's name."""
+
+
+async def listed(client: Any, guard: Guard, each: Callable[[], None]) -> Listing:
+    """Ask a connected client for all tools, as the server sends them. `each` is told before every page."""
+    import anyio.to_thread
+
     cursors: set[str] = set()
     cursor: str | None = None
+    tools: list[Any] = []
+    chars = values = 0
     while True:
         each()
-        cursor = (await client.list_tools(cursor=cursor)).next_cursor
+        result = await client.list_tools(cursor=cursor)
+        page = guard.claim(result)
+        tools += page
+        more = await anyio.to_thread.run_sync(_size, page)
+        chars, values, cursor = chars + more[0], values + more[1], result.next_cursor
+        if len(tools) > MAX_TOOLS or chars > MAX_LIST_CHARS or values > MAX_LIST_VALUES:
+            raise Unlisted(
+                f"lists more than {MAX_TOOLS:,} tools, or these say more than {MAX_LIST_CHARS // 2**20} MiB or "
+                f"{MAX_LIST_VALUES:,} values; have it offer less"
+            )
         if not cursor:
             break
-        if cursor in cursors or len(cursors) >= MAX_PAGES:
-            raise BadSource(f"{server.label} never ends its list of tools: it repeats the cursor {cursor!r:.80}")
+        if cursor in cursors or len(cursors) >= MAX_PAGES or len(cursor) > MAX_CURSOR_CHARS:
+            told = "it repeats the cursor" if cursor in cursors else "it goes on with the cursor"
+            raise Unlisted(f"never ends its list of tools: {told} {cursor!r:.80}")
         cursors.add(cursor)
-    tools = [tool for page in pages for tool in page]
     about = client.server_info
     if about is None:
         return Listing("", "", tools)
-    return Listing(clean_text(about.name), first_paragraph(about.description or about.title or ""), tools)
+    service = first_paragraph((about.description or about.title or "")[: 10 * MAX_SERVICE_CHARS])
+    return Listing(clean_text(about.name), service[:MAX_SERVICE_CHARS], tools)
 
 
-def stdio(server: Server, errors: IO[str]) -> Any:
-    """The transport to a command; what it writes to its standard error goes to `errors`."""
-    from mcp import StdioServerParameters, stdio_client
+def _size(tools: list[Any]) -> tuple[int, int]:
+    """The characters of tools as JSON and the values in them. Tool by tool: other threads run between them."""
+    from toolscout.catalogue._mcp_messages import count_values
 
-    command, *arguments = server.command
-    parameters = StdioServerParameters(
-        command=command, args=arguments, env=server.env, cwd=server.cwd, encoding_error_handler="replace"
-    )
-    return stdio_client(parameters, errlog=errors)  # type: ignore[arg-type]
+    return sum(len(json.dumps(tool)) for tool in tools), sum(count_values(tool, MAX_LIST_VALUES) for tool in tools)
+
+
+def stdio(server: Server, errors: Tail) -> Any:
+    """The transport to a command; of what it writes to its standard error the last part is kept in `errors`."""
+    from toolscout.catalogue._mcp_stdio import connected
+
+    return connected(server.command, server.env, server.cwd, errors)
 
 
 @asynccontextmanager
@@ -206,24 +273,27 @@ async def http(server: Server, timeout: float, refusals: list[int], patient: boo
     import httpx2
     from mcp.client.streamable_http import streamable_http_client
 
+    from toolscout.catalogue._mcp_http import Bounded
+    from toolscout.catalogue._mcp_network import transport_to
+
     async def note(response: httpx2.Response) -> None:
         refusals[:] = [response.status_code] if response.status_code >= 400 else []
 
     limits = httpx2.Timeout(timeout, read=None if patient else timeout)
+    bounded, hooks = Bounded(transport_to(server.url, server.addresses)), {"response": [note]}
     async with (
-        httpx2.AsyncClient(headers=server.headers, timeout=limits, event_hooks={"response": [note]}) as web,
+        httpx2.AsyncClient(headers=server.headers, timeout=limits, event_hooks=hooks, transport=bounded) as web,
         streamable_http_client(server.url, http_client=web, max_sse_event_size=MAX_EVENT_BYTES) as streams,
     ):
-        yield streams
+        incoming, outgoing = streams
+        yield Tap(incoming, bounded.restore), outgoing
 
 
 @asynccontextmanager
-async def tapped(
-    transport: Any, take: Callable[[Any], Awaitable[Any]], ended: Callable[[], None] | None = None
-) -> AsyncIterator[Any]:
-    """A transport whose incoming messages pass through `take`; `ended` is told when there are no more."""
+async def tapped(transport: Any, guard: Guard, ended: Callable[[], None] | None = None) -> AsyncIterator[Any]:
+    """A transport whose messages pass through a guard; `ended` is told when no more come."""
     async with transport as (incoming, outgoing):
-        yield Tap(incoming, take, ended), outgoing
+        yield Tap(incoming, guard.take, ended), _Sending(outgoing, guard.sent)
 
 
 class Tap:
@@ -273,17 +343,26 @@ class Tap:
         return item
 
 
-def _without_tools(pages: list[list[Any]]) -> Callable[[Any], Awaitable[Any]]:
-    """Takes the tools out of each answer before the SDK checks them: one bad tool would spoil its whole page."""
+class _Sending:
+    """A stream of outgoing messages; `note` is told of each that was taken."""
 
-    async def take(item: Any) -> Any:
-        result = getattr(getattr(item, "message", None), "result", None)
-        if isinstance(result, dict) and isinstance(result.get("tools"), list):
-            pages.append(result["tools"])
-            result["tools"] = []
-        return item
+    def __init__(self, stream: Any, note: Callable[[Any], None]) -> None:
+        self._stream = stream
+        self._note = note
 
-    return take
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    async def send(self, item: Any) -> None:
+        await self._stream.send(item)
+        self._note(item)
+
+    async def __aenter__(self) -> _Sending:
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: Any) -> Any:
+        return await self._stream.__aexit__(*error)
 
 
 def cause_of(error: BaseException) -> BaseException:
@@ -309,9 +388,8 @@ def explained(error: BaseException, server: Server, refusals: list[int], doing: 
     return f"did not {doing.present}: {text}; check that it is an MCP server"
 
 
-def quoted(errors: IO[str]) -> str:
+def quoted(errors: Tail) -> str:
     """The last lines that the server wrote to its standard error."""
-    errors.seek(0)
-    lines = [clean_text(line) for line in errors.read()[-20_000:].splitlines()]
+    lines = [clean_text(line) for line in errors.text()[-20_000:].splitlines()]
     last = [line[:300] for line in lines if line][-_QUOTED_LINES:]
     return ". It wrote: " + " | ".join(last) if last else ""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import http.client
 import re
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -15,7 +14,11 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 import yaml
 
+from toolscout._deadline import Deadline, opener
+from toolscout.addresses import Addresses
 from toolscout.catalogue.base import (
+    MAX_DEPTH,
+    MAX_DOWNLOAD,
     ReadOptions,
     check_depth,
     decode,
@@ -23,15 +26,19 @@ from toolscout.catalogue.base import (
     parse_json,
     read_text,
     safe_url,
+    unpacked,
 )
 from toolscout.errors import BadSource
+from toolscout.tool import MAX_NESTING
 
 try:
     from yaml import CSafeLoader as _BaseLoader
 except ImportError:  # libyaml is optional; the pure loader reads the same, ten times slower
     from yaml import SafeLoader as _BaseLoader  # type: ignore[assignment]
 
-MAX_DOWNLOAD = 64 * 1024 * 1024
+# A short YAML alias (*name) stands for all that its anchor names. Characters by which a document may grow so.
+MAX_EXPANDED = 64 * 1024 * 1024
+_MAX_MERGED = 1_000_000
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufffe\uffff]")
 _TAG = "tag:yaml.org,2002:"
 _HINTS = {
@@ -44,6 +51,29 @@ class _Loader(_BaseLoader):
     """YAML as JSON knows it: keys are text, and only null, true, false and numbers are not (no dates, no "no")."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - the attribute PyYAML looks at
+
+    def __init__(self, stream: str) -> None:
+        """Read a text."""
+        super().__init__(stream)
+        self._room = len(stream) + _MAX_MERGED
+        self._depth = 0
+
+    def descend_resolver(self, current_node: Any, current_index: Any) -> None:
+        """Called before each node is read. Stops while there is stack: libyaml's reader would end the process."""
+        self._depth += 1
+        if self._depth > MAX_DEPTH + 1:  # one for the values in the innermost list
+            raise BadSource(f"nested deeper than {MAX_NESTING} levels; flatten it")
+
+    def ascend_resolver(self) -> None:
+        """Called after each node is read."""
+        self._depth -= 1
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Take in what a mapping is merged with (<<), not without end: that may be merged with others many times."""
+        super().flatten_mapping(node)
+        self._room -= len(node.value)
+        if self._room < 0:
+            raise yaml.constructor.ConstructorError(None, None, "keys are merged (<<) without end", node.start_mark)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Keys such as 200 or true are read as the text they are written as."""
@@ -99,40 +129,60 @@ def _parse_yaml(text: str, where: str) -> Any:
         place = f" line {mark.line + 1} column {mark.column + 1}" if mark is not None else ""
         problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
         raise BadSource(f"{where}{place}: neither JSON nor YAML: {problem}; correct it") from None
+    except BadSource as error:
+        raise BadSource(f"{where}: {error}") from None
     except (ValueError, RecursionError) as error:
         raise BadSource(f"{where}: neither JSON nor YAML: {error}; correct it") from None
     check_depth(value, where)
+    if "*" in text and _length(value) > len(text) + MAX_EXPANDED:
+        raise BadSource(f"{where}: its aliases (*name) expand to more than {MAX_EXPANDED >> 20} MB; use fewer")
     return value
 
 
+def _length(value: Any) -> int:
+    """About the characters that a value takes as JSON. What stands in several places counts in each of them."""
+    lengths: dict[int, int] = {}
+
+    def of(part: Any) -> int:
+        if isinstance(part, str):
+            return len(part) + 1
+        if not isinstance(part, dict | list):
+            return 1
+        if id(part) not in lengths:
+            parts = [*part, *part.values()] if isinstance(part, dict) else part
+            lengths[id(part)] = 1 + sum(map(of, parts))
+        return lengths[id(part)]
+
+    return of(value)
+
+
 def fetch(url: str, options: ReadOptions) -> str:
-    """The text at a URL, within the time and size that are allowed."""
+    """The text at a URL, within the time and size that are allowed; the size is that of the text unpacked."""
     where = safe_url(url)
-    request = _request(url, options)
-    deadline, chunks, size = time.monotonic() + options.timeout, [], 0
+    late = BadSource(f"{where} did not answer within {options.timeout:g} s; allow a longer timeout")
+    addresses = options.addresses or Addresses.of_url(url)
+    deadline = Deadline(options.timeout)
     try:
-        with urllib.request.urlopen(request, timeout=options.timeout) as response:
-            while chunk := response.read1(1 << 16):
-                chunks.append(chunk)
-                size += len(chunk)
-                if size > MAX_DOWNLOAD:
-                    raise BadSource(f"{where} is larger than {MAX_DOWNLOAD >> 20} MB; download it and name the file")
-                if time.monotonic() > deadline:
-                    raise TimeoutError
+        with opener(deadline, addresses).open(_request(url, options), timeout=options.timeout) as response:
+            data = response.read(MAX_DOWNLOAD + 1)
     except urllib.error.HTTPError as error:
         with error:
             hint = _HINTS.get(error.code, "check the address")
             raise BadSource(f"{where} answered {error.code} {error.reason}; {hint}") from None
-    except BadSource:
-        raise
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = getattr(error, "reason", error)
-        if isinstance(reason, TimeoutError):
-            raise BadSource(f"{where} did not answer within {options.timeout:g} s; allow a longer timeout") from None
+        if deadline.passed or isinstance(reason, TimeoutError):
+            raise late from None
         # A malformed header is quoted in its error, and may be a secret.
         told = "the address or a header is malformed" if isinstance(reason, ValueError) else reason
         raise BadSource(f"{where} cannot be fetched: {told}; check the address") from None
-    return decode(b"".join(chunks), where)
+    finally:
+        deadline.close()
+    if deadline.passed:  # also where what came looks whole: a shut connection reads as one that has ended
+        raise late
+    if len(data) > MAX_DOWNLOAD:
+        raise BadSource(f"{where} is larger than {MAX_DOWNLOAD >> 20} MB; download it and name the file")
+    return decode(unpacked(data, where, MAX_DOWNLOAD), where)
 
 
 def _request(url: str, options: ReadOptions) -> urllib.request.Request:

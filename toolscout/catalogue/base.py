@@ -17,11 +17,16 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn, Protocol
 from urllib.parse import urlsplit, urlunsplit
 
+from toolscout.addresses import Addresses
 from toolscout.errors import BadSource, BadTool, DuplicateTool, ToolscoutError
-from toolscout.tool import Tool, clean_text
+from toolscout.tool import MAX_NESTING, Tool, clean_text, too_deep
 
-# Deeper than any real schema, and shallow enough that no later walk runs out of stack.
-MAX_DEPTH = 100
+# Of a document, which may have an answer, its result, a list and a function around a tool.
+MAX_DEPTH = MAX_NESTING + 10
+# Bytes, unpacked. A URL's document is read whole, and so is a file that is no list of lines.
+MAX_DOWNLOAD = 64 * 1024 * 1024
+MAX_FILE = 512 * 1024 * 1024
+MAX_LINE = 64 * 1024 * 1024
 _LINES = (".jsonl", ".ndjson")
 _YAML = (".yaml", ".yml")
 _OPENAPI_HEAD = re.compile(r"""(?m)^\s*[{]?\s*["']?(openapi|swagger)["']?\s*:""")
@@ -33,7 +38,9 @@ class ReadOptions:
     """How to read a source. Environment and headers reach the server that is asked and are stored nowhere.
 
     `namespace` overrides what the source says of itself (a record that names its own keeps it), `kind` forces an
-    importer by its name. With `keep_going` broken entries are skipped and described in `problems`.
+    importer by its name. With `keep_going` broken entries are skipped and described in `problems`. `addresses` are the
+    hosts that may be at any address, a private one too; None: the host of the source itself, since whoever reads it
+    names it. Who reads a URL for somebody else gives them.
     """
 
     namespace: str | None = None
@@ -43,6 +50,7 @@ class ReadOptions:
     env: Mapping[str, str] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    addresses: Addresses | None = None
 
     def problem(self, error: ToolscoutError) -> None:
         """Raise the error, or note it and let the rest be imported."""
@@ -202,27 +210,48 @@ def open_bytes(path: Path) -> Iterator[io.BufferedIOBase]:
 def read_text(path: Path) -> str:
     """A whole file as text."""
     with open_bytes(path) as stream:
-        return decode(stream.read(), str(path))
+        data = stream.read(MAX_FILE + 1)
+    if len(data) > MAX_FILE:
+        raise BadSource(
+            f"{path} is larger than {MAX_FILE >> 20} MB unpacked; split it, or write one tool a line (.jsonl)"
+        )
+    return decode(data, str(path))
+
+
+def unpacked(data: bytes, where: str, most: int) -> bytes:
+    """Bytes unpacked where they are gzip, `most` of them at most."""
+    if not data.startswith(_GZIP_MAGIC):
+        return data
+    try:
+        with gzip.GzipFile(fileobj=io.BytesIO(data)) as stream:
+            found = stream.read(most + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise BadSource(f"{where} cannot be unpacked: {error}; fetch or compress it again") from error
+    if len(found) > most:
+        raise BadSource(f"{where} is larger than {most >> 20} MB unpacked; download it and name the file")
+    return found
 
 
 def decode(data: bytes, where: str) -> str:
-    """UTF-8 bytes as text; gzip is unpacked first."""
+    """UTF-8 bytes as text."""
     try:
-        data = gzip.decompress(data) if data.startswith(_GZIP_MAGIC) else data
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise BadSource(
             f"{where} line {line}: invalid UTF-8 at byte {error.start} of the file; save it as UTF-8"
         ) from None
-    except (OSError, EOFError, zlib.error) as error:
-        raise BadSource(f"{where} cannot be unpacked: {error}; fetch or compress it again") from error
 
 
 def read_lines(path: Path, options: ReadOptions) -> Iterator[tuple[int, str]]:
-    """The lines that are not blank, with their numbers; a line that is not UTF-8 is a problem of its own."""
+    """The lines that are not blank, with their numbers; one that is not UTF-8 or too long is a problem of its own."""
     with open_bytes(path) as stream:
-        for number, raw in enumerate(stream, 1):
+        for number, raw in enumerate(iter(lambda: stream.readline(MAX_LINE + 1), b""), 1):
+            if len(raw) > MAX_LINE:
+                while raw and not raw.endswith(b"\n"):
+                    raw = stream.readline(MAX_LINE)
+                options.problem(BadSource(f"{path} line {number}: longer than {MAX_LINE >> 20} MB; shorten it"))
+                continue
             try:
                 text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
             except UnicodeDecodeError as error:
@@ -259,7 +288,7 @@ def parse_json(text: str, where: str) -> Any:
     except RecursionError:
         raise BadSource(f"{where}: nested too deeply to be read; flatten it") from None
     # Counting brackets costs next to nothing and spares almost every value the walk.
-    if text.count("{") + text.count("[") > MAX_DEPTH:
+    if text.count("{") + text.count("[") > MAX_NESTING:
         check_depth(value, where)
     return value
 
@@ -274,17 +303,9 @@ def as_json(value: object, where: str) -> Any:
 
 
 def check_depth(value: Any, where: str) -> None:
-    """Refuse a value that is nested too deeply, or without end."""
-    level = [value]
-    for _ in range(MAX_DEPTH):
-        nested: dict[int, Any] = {}
-        for item in level:
-            children = item.values() if isinstance(item, Mapping) else item if isinstance(item, list) else ()
-            nested.update((id(child), child) for child in children if isinstance(child, Mapping | list))
-        level = list(nested.values())
-        if not level:
-            return
-    raise BadSource(f"{where}: nested deeper than {MAX_DEPTH} levels; flatten it")
+    """Refuse a value that is nested too deeply, or without end. How deep a tool may be, the tool itself says."""
+    if too_deep(value, MAX_DEPTH):
+        raise BadSource(f"{where}: nested deeper than {MAX_NESTING} levels; flatten it")
 
 
 def shape(source: object) -> Shape | None:

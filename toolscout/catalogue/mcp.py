@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import shutil
@@ -27,12 +28,13 @@ from toolscout.catalogue.base import (
     unique,
 )
 from toolscout.errors import BadSource, ToolscoutError
-from toolscout.tool import Tool, clean_text
+from toolscout.tool import MAX_NAME_CHARS, Tool, clean_text
 
 _PREFIXES = ("mcp:", "stdio:", "mcp+http://", "mcp+https://")
 _WANTED = "an MCP server: a command line, a URL, or a JSON file with mcpServers"
 # What is data by its name is never run, whatever its permissions say; a Python file is read for its functions.
 _NOT_COMMANDS = (".json", ".jsonl", ".ndjson", ".yaml", ".yml", ".py", ".txt", ".md")
+_NO_OBJECTS = frozenset({"array", "boolean", "integer", "null", "number", "string"})
 # A server speaks of its tools only: it does not get to choose another's namespace or how its tools are called.
 _FIELDS = ("name", "title", "description", "inputSchema", "outputSchema", "annotations", "_meta")
 
@@ -107,7 +109,7 @@ def _one_server(source: object, options: ReadOptions) -> Server | None:
         return None
     text = str(_without_prefix(source))
     if is_url(text):
-        return Server(url=text, headers=dict(options.headers))
+        return Server(url=text, headers=dict(options.headers), addresses=options.addresses)
     path = existing_file(text)
     if path is not None and suffix(path) == ".json":
         return None
@@ -167,7 +169,11 @@ def tools_of(server: Server, listing: Listing, options: ReadOptions, alone: bool
         try:
             if not isinstance(raw, Mapping):
                 raise BadSource(f"{where}: a tool must be an object, got {type(raw).__name__}")
-            record = _record(as_json(raw, where), server, listing.service)
+            name = _callable_name(raw, where)
+            if odd := _odd_schema(raw.get("inputSchema")):  # it costs this tool; the others are taken, also when strict
+                options.problems.append(f"{where}: {name} {odd}; report it to the server's makers")
+                continue
+            record = _record(as_json(raw, f"{where}: {name}"), server, listing.service)
             yield where, tool_from(record, namespace, where)
         except BadSource as error:
             options.problem(BadSource(f"{error}; report it to the server's makers, or keep going without it"))
@@ -179,8 +185,37 @@ def _namespace(server: Server, listing: Listing, options: ReadOptions, alone: bo
     return server.name or listing.server_name or server.fallback_name
 
 
+def _callable_name(raw: Mapping[str, Any], where: str) -> str:
+    """A tool's name as it may be shown; BadSource for one that could not be sent back to the server."""
+    name = raw.get("name")
+    text = name if isinstance(name, str) else ""
+    shown = clean_text(text[:MAX_NAME_CHARS])[:80]
+    if len(text) > MAX_NAME_CHARS:
+        raise BadSource(f"{where}: the name {shown!r}… has more than {MAX_NAME_CHARS:,} characters")
+    if text.encode(errors="replace") != text.encode(errors="surrogatepass"):
+        raise BadSource(f"{where}: the name {shown!r} is not valid text")
+    return shown
+
+
+def _odd_schema(schema: Any) -> str:
+    """What is wrong with an inputSchema under which no arguments could be sent; they are always an object."""
+    if schema is None or schema is True:
+        return ""
+    if not isinstance(schema, Mapping):
+        return f"has an inputSchema that is no JSON object but {json.dumps(schema, default=str)[:40]}"
+    kinds = schema.get("type")
+    kinds = kinds if isinstance(kinds, list) else [kinds]
+    if kinds and all(isinstance(kind, str) and kind in _NO_OBJECTS for kind in kinds):
+        return f"has an inputSchema of type {json.dumps(kinds)[:60]}, but arguments are an object"
+    return ""
+
+
 def _record(raw: Mapping[str, Any], server: Server, service: str) -> dict[str, Any]:
     record = {key: raw[key] for key in _FIELDS if raw.get(key) is not None}
+    if record.get("inputSchema") is True:  # anything goes
+        record["inputSchema"] = {"type": "object"}
+    if not isinstance(record.get("outputSchema", {}), Mapping):  # nothing depends on it
+        del record["outputSchema"]
     notes = raw.get("annotations")
     if "title" not in record and isinstance(notes, Mapping) and isinstance(notes.get("title"), str):
         record["title"] = notes["title"]

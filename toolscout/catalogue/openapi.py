@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -27,6 +28,8 @@ from toolscout.catalogue.base import (
 from toolscout.errors import BadSource, BadTool
 from toolscout.tool import Origin, Tool, clean_text
 
+# Characters that the schemas of all operations may take as JSON: each has its own copy of what it refers to.
+MAX_EXPANDED = 512 * 1024 * 1024
 _METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
 _PLACES = ("path", "query", "header", "cookie", "body", "formData")
 # Set by whoever sends the request, never by whoever fills the arguments in.
@@ -94,6 +97,7 @@ def read(source: object, options: ReadOptions) -> Iterator[Tool]:
     """One tool for each operation, in the document's order."""
     api = _open(source, options)
     names: set[str] = set()
+    expanded = 0
     for path, item in api.root["paths"].items():
         if path.startswith("x-"):
             continue
@@ -111,6 +115,11 @@ def read(source: object, options: ReadOptions) -> Iterator[Tool]:
                 options.problem(BadSource(f"{api.where}: {method.upper()} {path}: {error}"))
                 continue
             names.add(tool.name)
+            expanded += len(json.dumps(tool.input_schema))
+            if expanded > MAX_EXPANDED:
+                raise BadSource(
+                    f"{api.where}: its references ($ref) expand to more than {MAX_EXPANDED >> 20} MB; split it"
+                )
             yield tool
 
 

@@ -33,9 +33,10 @@ class Tally:
 class Client:
     """Speaks to one server over as many connections as are needed at once."""
 
-    def __init__(self, host: str, port: int) -> None:
-        """Nothing is opened yet."""
+    def __init__(self, host: str, port: int, key: str = "") -> None:
+        """Nothing is opened yet. `key` is sent with every request."""
         self._host, self._port = host, port
+        self._key = f"Authorization: Bearer {key}\r\n" if key else ""
         self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
         self._room = asyncio.Semaphore(_OPENED_AT_MOST)
 
@@ -43,7 +44,7 @@ class Client:
         """One request; the status and the body of what comes back."""
         data = b"" if body is None else json.dumps(body).encode()
         head = f"{method} {path} HTTP/1.1\r\nHost: {self._host}:{self._port}\r\nContent-Length: {len(data)}\r\n"
-        head += "Content-Type: application/json\r\n\r\n"
+        head += f"{self._key}Content-Type: application/json\r\n\r\n"
         async with self._room:
             reader, writer = self._kept() or await asyncio.open_connection(self._host, self._port)
             try:

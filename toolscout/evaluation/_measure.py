@@ -128,9 +128,9 @@ def watched(scout: Scout) -> Stopwatch:
     watch, parts = Stopwatch(), parts_of(scout)
     watch.watch(scout, "search", "total")
     watch.watch(parts.hybrid, "search", "retriever")
-    watch.watch(parts.hybrid, "explain", "explain")
-    watch.watch(parts.words, "rank", "words")
-    watch.watch(parts.dense, "rank", "dense")
+    watch.watch(parts.hybrid, "explain_for", "explain")
+    watch.watch(parts.words, "rank_for", "words")
+    watch.watch(parts.dense, "rank_for", "dense")
     watch.watch(parts.encoder, "encode_request", "encoder")
     return watch
 

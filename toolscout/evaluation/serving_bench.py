@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 import shlex
 import subprocess
@@ -23,6 +24,7 @@ from toolscout.errors import BadRequest, ToolscoutError
 from toolscout.evaluation._load import Client, Tally, paced
 from toolscout.evaluation.row import provenance
 from toolscout.evaluation.run import find_dataset
+from toolscout.permissions import new_secret
 from toolscout.tool import Tool
 
 LIVE_NAMESPACE = "live"
@@ -80,12 +82,13 @@ class Live:
 def measure(plan: ServePlan, progress: Progress | None = None) -> Iterator[Row]:
     """Start a server, load it, and yield a row for each measurement."""
     about, asked = provenance(plan.command()), Counter[str]()
-    with _server(plan) as port:
+    token = new_secret()
+    with _server(plan, token) as port:
         for kind, data, rate, seconds, writes in _steps(plan):
             if progress:
                 progress(f"{kind} {data} {rate:g}/s", 0, 0)
             with asyncio.Runner(loop_factory=_quick_loop()) as loop:
-                values = loop.run(_loaded(port, data, asked[data], rate, seconds, writes))
+                values = loop.run(_loaded(Client("127.0.0.1", port, token), data, asked[data], rate, seconds, writes))
             asked[data] += int(rate * seconds)
             tools = int(values.pop("tools"))
             values = {"rate": rate, "seconds": seconds, "writes": writes, **values}
@@ -105,10 +108,15 @@ def _steps(plan: ServePlan) -> Iterator[tuple[str, str, float, float, float]]:
 
 
 @contextmanager
-def _server(plan: ServePlan) -> Iterator[int]:
-    """A server of its own process; its port. It must end by itself when it is told to."""
+def _server(plan: ServePlan, token: str) -> Iterator[int]:
+    """A server of its own process, which this token lets us change; its port. It must end when it is told to."""
     command = [sys.executable, "-m", "toolscout", "--store", str(plan.store), "serve", "--port", "0", "--rate", "0"]
-    process = subprocess.Popen([*command, "--retriever", plan.retriever], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [*command, "--retriever", plan.retriever],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TOOLSCOUT_TOKEN": token},
+    )
     assert process.stdout is not None
     try:
         found = re.search(r":(\d+)/", process.stdout.readline())
@@ -146,13 +154,15 @@ def _distinct(requests: Sequence[str], number: int) -> str:
     return f"{requests[place]} {again + 1}" if again else requests[place]
 
 
-async def _loaded(port: int, data: str, before: int, rate: float, seconds: float, writes: float) -> dict[str, float]:
+async def _loaded(
+    client: Client, data: str, before: int, rate: float, seconds: float, writes: float
+) -> dict[str, float]:
     """Load a server that was asked so many requests of this dataset before."""
     dataset = _dataset(data)
     requests = list(dataset.requests.values())
     if not requests:
         raise BadRequest(f"{data} has no requests; name another dataset")
-    client, tally = Client("127.0.0.1", port), Tally()
+    tally = Tally()
     live = Live(dataset.tools[:464])
     memory: list[float] = []
     over = asyncio.Event()
@@ -199,7 +209,8 @@ class _Changer:
         copied = live.copied[number % len(live.copied)]
         name = f"{copied.name}_{self._run}_{number}"
         record = {**copied.to_record(), "namespace": LIVE_NAMESPACE, "name": name}
-        record.pop("aliases", None)
+        for field in ("aliases", "origin"):
+            record.pop(field, None)
         body: dict[str, Any] = {"tools": [record], "source": "bench serve"}
         oldest = live.there.popleft() if len(live.there) >= _LIVE else None
         body |= {"remove": [oldest]} if oldest else {}

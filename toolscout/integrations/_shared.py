@@ -145,7 +145,10 @@ class Offered(Generic[_T]):
         allowed: Allowed | str | None = None,
         caller: Caller | None = None,
     ) -> None:
-        """`allowed`: what may be found. `caller`: what runs the calls; by default each tool where it comes from."""
+        """`allowed`: what may be found. `caller`: what runs the calls; without one every call is refused.
+
+        `OriginCaller(CallOptions(allow=…))` calls tools where they come from, at the targets that are allowed.
+        """
         self._scout, self._make, self._k, self._allowed = scout, make, k, allowed
         self._caller = caller or OriginCaller()
         self._made: dict[str, tuple[Tool, _T]] = {}

@@ -10,6 +10,8 @@ from urllib.parse import urlsplit
 from toolscout.errors import BadRequest
 
 KEY_VARIABLE = "OPENAI_API_KEY"
+# What Request of urllib would decode, or http.client read in another way than urlsplit, is no host.
+_PLACE = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]*)?", re.IGNORECASE)
 MOST = 1e6  # seconds, requests or money: what is beyond is a slip
 
 
@@ -44,12 +46,13 @@ def checked_url(url: str) -> str:
         )
     try:
         parts = urlsplit(url)
-        usable = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        place = _PLACE.fullmatch(parts.netloc.rpartition("@")[2])
+        usable = parts.scheme in ("http", "https") and place is not None and parts.port != 0
     except ValueError:  # an address in brackets, or a port, that is none
         usable = False
     if not usable:
         raise BadRequest("an endpoint is a base URL such as https://host/v1, http://host:8000/v1 or http://[::1]/v1")
-    if parts.username or parts.password or parts.query or parts.fragment:
+    if "@" in parts.netloc or parts.query or parts.fragment:
         raise BadRequest(f"the URL of an endpoint holds no user, key or query; a key belongs into {KEY_VARIABLE}")
     return parts.geturl().rstrip("/").removesuffix("/chat/completions")
 

@@ -19,8 +19,9 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from toolscout.errors import BadCompletion, EndpointError, LanguageModelError, NotCached, NotYet
+from toolscout.errors import BadCompletion, BadRequest, EndpointError, LanguageModelError, NotCached, NotYet
 from toolscout.llm import _replies
+from toolscout.llm._hosts import key_in_the_open
 from toolscout.llm._http import Gate, Reply, post
 from toolscout.llm._options import KEY_VARIABLE as KEY_VARIABLE
 from toolscout.llm._options import MOST, check, checked_url
@@ -64,10 +65,15 @@ class Endpoint:
     """A model behind an OpenAI-compatible endpoint. Safe to use from several threads."""
 
     def __init__(self, url: str, model: str, options: Options | None = None) -> None:
-        """Name the base URL (what stands before /chat/completions) and the model."""
+        """Name the base URL (what stands before /chat/completions) and the model.
+
+        Raises BadRequest where a key would go over plain http to another machine.
+        """
         self.options = options or Options()
         self.url, self.name = checked_url(url), model
         check(self.options, model)
+        if not self.options.offline and (problem := key_in_the_open(self.url, self.options.key_variable)):
+            raise BadRequest(problem)
         self._cache = Cache(self.options.cache, read_only=self.options.offline) if self.options.cache else None
         self._gate = Gate(self.options.requests_per_minute)
         self._left_out: set[str] = set()  # of what may be sent, what this server refused
@@ -250,9 +256,12 @@ class Endpoint:
             raise BadCompletion(f"{self.url} answered with {error}; that is no completion") from None
 
     def _key(self) -> str:
+        """The key as it is now: it may have come into the environment after the endpoint was opened."""
         key = os.environ.get(self.options.key_variable, "").strip()
         if not re.fullmatch(r"[!-~]*", key):
             raise EndpointError(f"the key in {self.options.key_variable} has blanks or odd signs; copy it there anew")
+        if problem := key_in_the_open(self.url, self.options.key_variable):
+            raise EndpointError(problem)
         return key
 
     def _scrubbed(self, text: str, shortest: int = 1) -> str:

@@ -11,8 +11,10 @@ from pathlib import Path
 from time import monotonic as _now
 from typing import NamedTuple, cast
 
-from toolscout.errors import LanguageModelError, NotYet, ToolscoutError
+from toolscout.errors import EndpointError, LanguageModelError, NotYet, ToolscoutError
 from toolscout.llm import LanguageModel, Options, open_llm
+from toolscout.llm._hosts import HOSTS_VARIABLE, host_of, is_named
+from toolscout.llm._options import check, checked_url
 from toolscout.llm.base import Completion, Conversation, Usage, complete_each
 from toolscout.llm.endpoint import Endpoint
 
@@ -47,6 +49,9 @@ class Author:
     An endpoint has `timeout` seconds for all that is written in one search: tries, pauses and turns that are waited for
     included. Where many conversations are written at once nobody sits and waits: it has as many times that as there
     are conversations for each of those that are asked at once.
+
+    An endpoint that a model folder names, and not the user, is asked nothing until its host is in $TOOLSCOUT_LLM_HOSTS:
+    the folder may come from a stranger, who would get the requests and the key.
     """
 
     def __init__(
@@ -60,14 +65,19 @@ class Author:
         requests_per_minute: float | None = None,
         prices: tuple[float, float] | None = None,
         seed: int = 0,
+        from_folder: bool = False,
     ) -> None:
-        """Name the model as `open_llm` takes it. An endpoint is checked here, so that nobody waits for a wrong name."""
+        """Name the model as `open_llm` takes it; `from_folder`: a model folder does, and not the user.
+
+        An endpoint is checked here, so that nobody waits for a wrong name.
+        """
         self._usage, self._failed, self._in_a_row, self._patience = Usage(), 0, 0, 0
         self._spec, self._model, self._seed = spec, model, seed
         self._llm: LanguageModel | None = None
         self._lock = threading.Lock()
         self._rests, self._why, self._quiet = -math.inf, "", False
         self._search, self._timeout, self._concurrency = _Search(), timeout, concurrency
+        self._refusal = ""  # why an endpoint is not asked
         if is_url(spec):
             read, written = prices or (None, None)
             self._asked = Options(
@@ -80,12 +90,19 @@ class Author:
                 input_price=read,
                 output_price=written,
             )
+            check(self._asked, model)
+            if from_folder and not is_named(url := checked_url(spec)):
+                self._refusal = (
+                    f"the model folder has requests sent to {host_of(url)}, which nobody here allowed; if you trust "
+                    f"that host with requests and with your key, put {host_of(url)} into {HOSTS_VARIABLE}"
+                )
+                return
             self._llm = open_llm(spec, model=model, options=self._asked)
 
     def wait_longer(self) -> None:
         """Rather wait for a model than go on without it, unless it is really not there: for evaluations."""
         self._patience = _PATIENCE
-        if is_url(self._spec):
+        if is_url(self._spec) and not self._refusal:
             usual = Options()
             asked = replace(self._asked, retries=usual.retries, longest_wait=usual.longest_wait)
             self._llm = open_llm(self._spec, model=self._model, options=asked)
@@ -219,6 +236,8 @@ class Author:
 
     def _opened(self) -> LanguageModel:
         with self._lock:
+            if self._llm is None and is_url(self._spec):
+                raise EndpointError(self._refusal)
             if self._llm is None:
                 self._llm = open_llm(self._spec, seed=self._seed)
             return self._llm

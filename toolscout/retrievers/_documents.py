@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from toolscout.answer import Allowed, ExactName, Hit, Reason, Similarity
+from toolscout.answer import Allowed, ExactName, Hit, Similarity
 from toolscout.errors import BadModel, MissingEncoder
 from toolscout.nn.encoder import Encoder
 from toolscout.retrievers._names import EXACT_BONUS, Names
 from toolscout.retrievers._rows import Rows
+from toolscout.retrievers._showing import Caller, Reasons
 from toolscout.retrievers._vectors import VectorTable
 from toolscout.retrievers.base import (
     FitProgress,
@@ -201,26 +202,35 @@ class Documents:
 
     def search(self, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[list[Hit]]:
         """Rank every tool that has a vector."""
-        ranked = self.rank(requests, k, allowed)
-        return [hits_of(self, request, pairs) for request, pairs in zip(requests, ranked, strict=True)]
+        caller = Caller(allowed)
+        ranked = zip(requests, self.rank_for(caller, requests, k, allowed), strict=True)
+        return [hits_of(pairs, self.why_for(caller, request, [i for i, _ in pairs])) for request, pairs in ranked]
 
     def rank(self, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[Pairs]:
         """What search ranks, without reasons."""
+        return self.rank_for(Caller(allowed), requests, k, allowed)
+
+    def rank_for(self, caller: Caller, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[Pairs]:
+        """The same for a caller: a request names what it sees, whichever tools are ranked."""
         check_k(k)
         if not len(self) or not requests:
             return [[] for _ in requests]
         self._encode(requests)
-        return [self.nearest(request, self._encoded(request), k, allowed) for request in requests]
+        return [self.nearest(request, self._encoded(request), k, allowed, caller.sees) for request in requests]
 
-    def why(self, request: str, ids: Sequence[str]) -> list[tuple[Reason, ...]]:
+    def why(self, request: str, ids: Sequence[str]) -> Reasons:
         """Names and similarities."""
+        return self.why_for(Caller(), request, ids)
+
+    def why_for(self, caller: Caller, request: str, ids: Sequence[str]) -> Reasons:
+        """The same for a caller for whom they were ranked."""
         vector = self._asking(self._encoded(request)) if any(tool_id in self._rows for tool_id in ids) else None
         with self._lock:
             rows = [None if vector is None else self._rows.row(tool_id) for tool_id in ids]
             known = np.array([row for row in rows if row is not None], dtype=np.int64)
             scores = iter(() if vector is None else self._table.scores(vector, known).tolist())
-            named = self._names.find(request)
-        reasons: list[tuple[Reason, ...]] = []
+            named = self._names.find(request, caller.sees)
+        reasons: Reasons = []
         for tool_id, row in zip(ids, rows, strict=True):
             similarity = () if row is None else (Similarity(round(next(scores), 6)),)
             reasons.append((ExactName(named[tool_id]), *similarity) if tool_id in named else similarity)
@@ -229,6 +239,10 @@ class Documents:
     def is_name(self, request: str) -> bool:
         """Whether the request is nothing but the name of a tool."""
         return self._names.is_name(request)
+
+    def is_name_for(self, caller: Caller, request: str) -> bool:
+        """Whether the request is nothing but the name of a tool that the caller sees."""
+        return self._names.is_name(request, caller.sees)
 
     def explain(self, request: str, hits: Sequence[Hit]) -> list[Hit]:
         """All reasons are known at once: nothing to add."""
@@ -259,10 +273,15 @@ class Documents:
         vector = self._vectors.get(request)
         return self.open_encoder().encode_request(request) if vector is None else vector
 
-    def nearest(self, request: str, vector: Floats, k: int, allowed: Allowed | None = None) -> Pairs:
-        """The best by cosine plus bonus; a bonus is the same whoever asks, so `allowed` only leaves tools out."""
+    def nearest(
+        self, request: str, vector: Floats, k: int, allowed: Allowed | None = None, sees: Allowed | None = None
+    ) -> Pairs:
+        """The best by cosine plus bonus; a bonus is the same whoever asks, so `allowed` only leaves tools out.
+
+        The request names tools that the caller `sees`: those allowed, where nothing else is said.
+        """
         with self._lock:
-            named = [i for i in self._names.find(request) if allowed is None or allowed.permits(i)]
+            named = self._named(request, allowed, sees)
             bonuses = {
                 i: bonus
                 for i, bonus in self._bonuses(vector, k, allowed, named).items()
@@ -288,6 +307,11 @@ class Documents:
             if tool_id in pairs:
                 pairs[tool_id] += EXACT_BONUS
         return sorted(pairs.items(), key=lambda pair: (-pair[1], pair[0]))[:k]
+
+    def _named(self, request: str, allowed: Allowed | None, sees: Allowed | None) -> list[str]:
+        """The tools that a request names for one who sees these, of those allowed."""
+        found = self._names.find(request, allowed if sees is None else sees)
+        return [tool_id for tool_id in found if allowed is None or allowed.permits(tool_id)]
 
     def best_cosines(self, vectors: Floats, allowed: Allowed | None = None) -> Floats:
         """How near each of many requests comes to the nearest tool among those allowed; empty where there is none."""

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolscout import metrics
+from toolscout.answer import Allowed
 from toolscout.errors import BadDataset, BadModel
 from toolscout.nn.encoder import CARD_FILE, Encoder
 from toolscout.retrievers._documents import Documents, document_vectors
@@ -79,17 +80,19 @@ class _Asked:
     is_new: NDArray[np.bool_]
 
 
-def relative_scores(part: Retriever, ranking: Pairs, depth: int) -> tuple[dict[str, float], float] | None:
+def relative_scores(
+    part: Retriever, ranking: Pairs, depth: int, allowed: Allowed | None = None
+) -> tuple[dict[str, float], float] | None:
     """Scores relative to the best one, and that of a tool which is not in the ranking; None where nothing was found.
 
     A tool that is missing because the ranking is cut, or because it still waits for its vector, is credited with the
-    last score: all that is known of its own.
+    last score: all that is known of its own. `allowed`: the ranking has no others.
     """
     own = {tool_id: score % EXACT_BONUS if score > 0 else 0.0 for tool_id, score in ranking}
     best = max(own.values(), default=0.0)
     if best <= 0:
         return None
-    partial = len(ranking) >= depth or (keeps(part, Embedded) and part.waiting() > 0)
+    partial = len(ranking) >= depth or (keeps(part, Embedded) and part.waiting(allowed) > 0)
     last = min(own.values()) if partial else 0.0
     return {tool_id: score / best for tool_id, score in own.items()}, last / best
 

@@ -30,8 +30,9 @@ from toolscout.retrievers._generative_sets import as_many, written
 from toolscout.retrievers._generative_weighed import Weighed, against
 from toolscout.retrievers._names import EXACT_BONUS
 from toolscout.retrievers._nearness import Order, choose, near
-from toolscout.retrievers._reading import Ahead, OneOf, Views, flattened, included
+from toolscout.retrievers._reading import Ahead, OneOf, Views, flattened, included, relative
 from toolscout.retrievers._saved import UNREADABLE
+from toolscout.retrievers._showing import Caller
 from toolscout.retrievers.base import (
     Floats,
     Pairs,
@@ -285,20 +286,33 @@ class Generative(Scarce):
             places = {request: place for place, request in enumerate(distinct)}
             self._ahead = Ahead(places, reading, rankings, k, self._trie.version)
 
-    def rank(self, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[Pairs]:
-        """What search ranks, without reasons. A tool that the request names comes first."""
-        check_k(k)
-        if not len(self) or not requests:
-            return [self._named_first(request, [], k, allowed) for request in requests]
-        known = self._ahead.ranked(requests, k, self._trie.version) if allowed is None else None
-        return self._rank(self.reading(requests), requests, k, allowed) if known is None else known
+    def search(self, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[list[Hit]]:
+        """Rank every tool that has an id; where not all are allowed, scores are relative to the best of those."""
+        found = super().search(requests, k, allowed)
+        return found if allowed is None else list(map(relative, found))
 
-    def _rank(self, reading: Reading, requests: Sequence[str], k: int, allowed: Allowed | None) -> list[Pairs]:
+    def rank_for(self, caller: Caller, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[Pairs]:
+        """What search ranks for a caller, without reasons. A tool that the request names, and it sees, comes first."""
+        check_k(k)
+        sees = caller.sees
+        if not len(self) or not requests:
+            return [self._named_first(request, [], k, allowed, sees) for request in requests]
+        known = self._ahead.ranked(requests, k, self._trie.version) if allowed is None and sees is None else None
+        return self._rank(self.reading(requests), requests, k, allowed, sees) if known is None else known
+
+    def _rank(
+        self,
+        reading: Reading,
+        requests: Sequence[str],
+        k: int,
+        allowed: Allowed | None,
+        sees: Allowed | None = None,
+    ) -> list[Pairs]:
         aware = self._aware(reading, requests)
         with self._lock:
             rankings = self._ranked(aware, requests, k, allowed)
             return [
-                self._named_first(request, ranking, k, allowed)
+                self._named_first(request, ranking, k, allowed, sees)
                 for request, ranking in zip(requests, rankings, strict=True)
             ]
 
@@ -314,8 +328,10 @@ class Generative(Scarce):
             rankings = [included(ranking, few, allowed) for ranking, few in zip(rankings, sets_of, strict=True)]
         return [[(key, flattened(score)) for key, score in ranking[:k]] for ranking in rankings]
 
-    def _named_first(self, request: str, ranking: Pairs, k: int, allowed: Allowed | None) -> Pairs:
-        named = [i for i in self._names.find(request) if allowed is None or allowed.permits(i)]
+    def _named_first(
+        self, request: str, ranking: Pairs, k: int, allowed: Allowed | None, sees: Allowed | None = None
+    ) -> Pairs:
+        named = self._named(request, allowed, sees)
         first = [(tool_id, EXACT_BONUS) for tool_id in sorted(named)]
         return [*first, *(pair for pair in ranking if pair[0] not in named)][:k]
 

@@ -9,6 +9,7 @@ from toolscout.answer import Allowed, Hit
 from toolscout.nn.decoding import Reading, sets
 from toolscout.retrievers._atomic import Aware
 from toolscout.retrievers._reading import flattened, included
+from toolscout.retrievers._showing import Caller
 from toolscout.retrievers.base import hits_of
 
 if TYPE_CHECKING:
@@ -40,5 +41,6 @@ def as_many(retriever: Generative, requests: Sequence[str], allowed: Allowed | N
         chance = dict(included([], few, allowed))
         tools = sorted(chance.keys() & set(few[0][0] if few else ()), key=lambda one: (-chance[one], one))
         pairs = [(tool_id, flattened(chance[tool_id])) for tool_id in tools]
-        hits.append(hits_of(retriever, request, retriever._named_first(request, pairs, most, allowed)))
+        best = retriever._named_first(request, pairs, most, allowed)
+        hits.append(hits_of(best, retriever.why_for(Caller(allowed), request, [i for i, _ in best])))
     return hits

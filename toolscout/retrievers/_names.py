@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
+from toolscout.answer import Allowed
 from toolscout.tool import name_of, namespace_of, split_words
 
 # A name found in the request outranks every score that words or vectors can give.
@@ -36,7 +37,7 @@ class Names:
         self._ends: Counter[str] = Counter()
         # A request is looked at several times on its way; the tools it names are found once, until any comes or goes.
         self._changes = 0
-        self._last: tuple[str, int, dict[str, str]] = ("", -1, {})
+        self._last: tuple[str, Allowed | None, int, dict[str, str]] = ("", None, -1, {})
 
     @property
     def aliases(self) -> Mapping[str, Sequence[str]]:
@@ -65,30 +66,34 @@ class Names:
             _discard(self._aliases, _key(alias), tool_id)
         self._changes += 1
 
-    def find(self, request: str) -> Mapping[str, str]:
-        """The ids of the tools that the request names, each with the words that name it."""
-        last, changes = self._last, self._changes
-        if last[0] != request or last[1] != changes:
-            last = self._last = (request, changes, self._find(request))
-        return last[2]
+    def find(self, request: str, allowed: Allowed | None = None) -> Mapping[str, str]:
+        """The ids of the tools that the request names, of those allowed, each with the words that name it.
 
-    def _find(self, request: str) -> dict[str, str]:
+        A tool that is not allowed has no name here: it does not even hide another tool that is called alike.
+        """
+        last, changes = self._last, self._changes
+        if last[:3] != (request, allowed, changes):
+            last = self._last = (request, allowed, changes, self._find(request, allowed))
+        return last[3]
+
+    def _find(self, request: str, allowed: Allowed | None) -> dict[str, str]:
         found: dict[str, str] = {}
         for text in self._mentions(request):
-            for tool_id in self._named(text):
+            for tool_id in self._named(text, allowed):
                 # English joins two words by a hyphen too: "auto-complete" is a name only where one is spelt so.
                 if not _HYPHENATED.fullmatch(text) or name_of(tool_id).lower() == text.lower():
                     found.setdefault(tool_id, text)
         if self._aliases:
             for text, tool_id in self._aliased(request):
-                found.setdefault(tool_id, text)
+                if allowed is None or allowed.permits(tool_id):
+                    found.setdefault(tool_id, text)
         return found
 
-    def is_name(self, request: str) -> bool:
-        """Whether the request is nothing but the name of a tool."""
-        return bool(self._named(request.strip()))
+    def is_name(self, request: str, allowed: Allowed | None = None) -> bool:
+        """Whether the request is nothing but the name of a tool, of those allowed."""
+        return bool(self._named(request.strip(), allowed))
 
-    def _named(self, text: str) -> Sequence[str]:
+    def _named(self, text: str, allowed: Allowed | None) -> Sequence[str]:
         """Tools called `text`, with or without their namespace in front; those spelt just so where there are any."""
         words = [word.lower() for word in split_words(text)]
         if not words or len(words) > _MAX_NAME_WORDS or words[-1] not in self._ends:
@@ -98,6 +103,8 @@ class Names:
             if start:
                 namespace = "_".join(words[:start])
                 ids = [tool_id for tool_id in ids if _key(namespace_of(tool_id)) == namespace]
+            if allowed is not None:
+                ids = [tool_id for tool_id in ids if allowed.permits(tool_id)]
             if ids:
                 spelt = [tool_id for tool_id in ids if text in (tool_id, name_of(tool_id))]
                 return spelt or ids

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from toolscout.answer import Allowed
+from toolscout.answer import Allowed, Hit
 from toolscout.nn.decoding import Reading
 from toolscout.nn.trie import Pruned, Trie
+from toolscout.retrievers._names import EXACT_BONUS
 from toolscout.retrievers._recent import Recent
 from toolscout.retrievers.base import Floats, Pairs
 
@@ -26,6 +27,15 @@ def flattened(log_chance: float) -> float:
 def chance(score: float) -> float:
     """The probability that a score was made of; that of a tool which the request names is 1."""
     return float(min(1.0, score**_ROOT))
+
+
+def relative(hits: Sequence[Hit]) -> list[Hit]:
+    """The hits of one who may not see all tools, with scores relative to the best of them.
+
+    As probabilities among all tools, low scores would say that there is a better one.
+    """
+    best = max((hit.score for hit in hits if hit.score < EXACT_BONUS), default=0.0)
+    return [replace(hit, score=hit.score / best) if 0 < hit.score < EXACT_BONUS else hit for hit in hits]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from sys import getsizeof
 from typing import Generic, TypeVar
 
@@ -51,6 +51,12 @@ class Recent(Generic[Key, Value]):
             self._kept[key] = (value, size)
             while len(self._kept) > self._most or (self._used > self._room and len(self._kept) > _LEAST_KEPT):
                 self._used -= self._kept.pop(next(iter(self._kept)))[1]
+
+    def drop(self, stale: Callable[[Key], bool]) -> None:
+        """Forget the values of keys that are stale."""
+        with self._lock:
+            for key in [key for key in self._kept if stale(key)]:
+                self._used -= self._kept.pop(key)[1]
 
 
 def bytes_of(allowed: Allowed | None) -> int:

@@ -14,9 +14,12 @@ import numpy as np
 from toolscout import metrics
 from toolscout.answer import Allowed
 from toolscout.errors import BadDataset, BadModel, MissingEncoder, MissingExtra
+from toolscout.llm._hosts import HOSTS_VARIABLE, host_of
+from toolscout.llm._options import checked_url
 from toolscout.llm.base import Conversation
 from toolscout.retrievers import _queries
 from toolscout.retrievers._aligning import Asked, Means, align
+from toolscout.retrievers._author import is_url
 from toolscout.retrievers._requests import Encoding
 from toolscout.retrievers._rewriting import RULES, TASK, Asking, RewriteOptions, describes
 from toolscout.retrievers._router import Router
@@ -71,7 +74,8 @@ def fit(rewrite: Rewrite, data: Sequence[TrainingSet], folder: Path, progress: F
         rewrite.teach(folder / GENERATOR_FOLDER)
     rewrite.options = served
     problem = "" if wanted.llm == RULES else rewrite.rewriter.author.problem()
-    report = FitReport(time.perf_counter() - started, device, parameters, dev, tuple(_notes(problem, dev)))
+    notes = tuple(_notes(problem, dev, wanted.llm))
+    report = FitReport(time.perf_counter() - started, device, parameters, dev, notes)
     if trains or rewrite.router:
         seen = TrainedOn.of(data) | (TrainedOn.load(Path(wanted.begin)) if wanted.begin else TrainedOn())
         if not trains:  # the train splits were not looked at
@@ -97,9 +101,12 @@ def _refuse_silence(costs: Mapping[str, Any], requests: int) -> None:
         )
 
 
-def _notes(problem: str, dev: Mapping[str, float]) -> Iterator[str]:
+def _notes(problem: str, dev: Mapping[str, float], llm: str = "") -> Iterator[str]:
     if problem:
         yield f"requests will be searched alone: {problem}"
+    elif is_url(llm):
+        host = host_of(checked_url(llm))
+        yield f"whoever opens this model has to allow the host that it asks: {HOSTS_VARIABLE}={host}"
     both, alone = dev.get("recall@5", 0.0), dev.get("recall@5, request alone", 0.0)
     if both < alone:
         yield (

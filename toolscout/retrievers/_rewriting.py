@@ -7,6 +7,7 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
+from pathlib import Path
 from typing import NamedTuple, get_args
 
 from toolscout.answer import Allowed, Asked, Reason
@@ -32,14 +33,14 @@ class RewriteOptions(GeneratingOptions, AligningOptions, Options):
     """Who writes queries, of what form, and for which requests; the rest is how a generator is trained.
 
     `llm`: "" is the generator that was trained, else SmolLM2; "rules" splits requests without any model; or a folder;
-    or a URL, with the `model` to ask there, a file for its `cache`, a `timeout` in seconds for all that it does in one
-    search, how many are asked at once (`concurrency`) and in a minute (`requests_per_minute`, 0: any number), and its
-    prices per million tokens. `form`: "describe" the tools needed, "decompose" the request into sub-requests,
-    "iterate": describe, look at what was found, and go on for `rounds` in all. `queries`: at most so many at a time.
-    `examples`: tools of the catalogue that show a model which was not trained how descriptions read. `utterance`: the
-    request is searched too. `share`: of all requests those are rewritten that gain most by it, as forecast.
-    `request_words`: a longer request is cut for the model, not for the search. `depth`: how far down each ranking is
-    fused.
+    or a URL, with the `model` to ask there, a file for its `cache` (a saved model keeps it where it lies in the model's
+    folder), a `timeout` in seconds for all that it does in one search, how many are asked at once (`concurrency`) and
+    in a minute (`requests_per_minute`, 0: any number), and its prices per million tokens. `form`: "describe" the tools
+    needed, "decompose" the request into sub-requests, "iterate": describe, look at what was found, and go on for
+    `rounds` in all. `queries`: at most so many at a time. `examples`: tools of the catalogue that show a model which
+    was not trained how descriptions read. `utterance`: the request is searched too. `share`: of all requests those are
+    rewritten that gain most by it, as forecast. `request_words`: a longer request is cut for the model, not for the
+    search. `depth`: how far down each ranking is fused.
     """
 
     llm: str = ""
@@ -104,19 +105,20 @@ Found = Callable[[Sequence[str], Sequence[Asking], int, Allowed | None], Sequenc
 class Rewriter:
     """Writes queries. It knows a line about each tool of the catalogue, for what it shows a model."""
 
-    def __init__(self, options: RewriteOptions) -> None:
-        """Nothing is opened yet, save an endpoint."""
+    def __init__(self, options: RewriteOptions, home: Path | None = None) -> None:
+        """Nothing is opened yet, save an endpoint. `home`: the model folder that the options come from, if any."""
         self.options, self.taught = options, describes(options.llm)
         prices = (options.input_price, options.output_price)
         self.author = Author(
             options.llm,
             options.model,
-            cache=options.cache,
+            cache=inside(home, options.cache) if home and options.cache else options.cache,
             timeout=options.timeout,
             concurrency=options.concurrency,
             requests_per_minute=options.requests_per_minute or None,
             prices=prices if any(prices) else None,
             seed=options.seed,
+            from_folder=home is not None,
         )
         self.texts: dict[str, str] = {}
         self._examples: Recent[tuple[Allowed | None, int], list[str]] = Recent(_CALLERS_KEPT)
@@ -240,6 +242,21 @@ def placed(found: Mapping[str, str], alone: Pairs) -> list[Placed]:
 
 def _named(ranking: Pairs) -> list[str]:
     return [tool_id for tool_id, score in ranking if score >= EXACT_BONUS]
+
+
+def inside(home: Path, name: str) -> str:
+    """The file in a model folder that its options name; one that is elsewhere, links followed, is refused."""
+    try:
+        root = home.resolve()
+        place = (root / name).resolve()
+    except (OSError, ValueError, RuntimeError):  # a name that cannot be one, or links in a circle
+        place = root = home
+    if Path(name).is_absolute() or place == root or not place.is_relative_to(root):
+        raise BadModel(
+            f"{home} names a file outside of its folder as cache ({name!r:.200}), which a model may not write; "
+            "take cache out of its model.json, or name a file in the folder"
+        )
+    return str(place)
 
 
 def describes(llm: str) -> bool:

@@ -1,6 +1,8 @@
-"""Parts that show tools to a language model: those alone that the caller may see, though all tools are ranked.
+"""For whom tools are ranked: what is read into a request, and shown to a language model, is the caller's alone.
 
-Who fuses rankings asks its parts for those of the full catalogue, whoever asks, so `allowed` does not reach them.
+Who fuses rankings asks its parts for those of the full catalogue, whoever asks, so `allowed` does not reach them. But
+the tools that a request names, the words that it misspells and the tools that a model is shown are those that the
+caller may see: nothing that it gets says how a tool is called that it may not see.
 """
 
 from __future__ import annotations
@@ -8,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from toolscout.answer import Allowed, Reason
+from toolscout.answer import Allowed, Hit, Reason
 from toolscout.retrievers._kinds import keeps
-from toolscout.retrievers.base import Pairs, Ranker, Retriever
+from toolscout.retrievers.base import Embedded, Floats, Needing, Pairs, Ranker, Retriever
 
 Costs = dict[str, int | float | str | None]
 Reasons = list[tuple[Reason, ...]]
@@ -19,7 +21,8 @@ Told = tuple[tuple[str, ...], tuple[str, ...]]
 
 
 class Caller(NamedTuple):
-    """Whom tools are ranked for: no model is shown others than those that this one `sees` (None: all).
+    """Whom tools are ranked for: a request names none but those that this one `sees` (None: all), nor is a model shown
+    others.
 
     `again`: a model that failed for a request is asked once more.
     """
@@ -33,13 +36,37 @@ class Caller(NamedTuple):
 
 
 class Showing(Protocol):
-    """A retriever that shows tools to a language model, or that may have a part which does."""
+    """A retriever that finds names in requests, or shows tools to a language model: those that the caller sees."""
 
     def rank_for(self, caller: Caller, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[Pairs]:
         """The best k tools of all, or of those allowed; a model sees what the caller does, whichever are ranked."""
 
     def why_for(self, caller: Caller, request: str, ids: Sequence[str]) -> Reasons:
         """The reasons for tools that were ranked for this caller just now."""
+
+
+class Naming(Protocol):
+    """A retriever that can tell whether a request is nothing but the name of a tool that the caller sees."""
+
+    def is_name_for(self, caller: Caller, request: str) -> bool:
+        """Whether it is."""
+
+
+class Explaining(Protocol):
+    """A retriever whose explanations depend on words that other tools have: those that the caller sees."""
+
+    def explain_for(self, caller: Caller, request: str, hits: Sequence[Hit]) -> list[Hit]:
+        """As `Retriever.explain`, for this caller."""
+
+
+class Spelling(Protocol):
+    """A retriever that corrects the spelling of requests by the words of tools: those that the caller sees."""
+
+    def need_for(self, caller: Caller, requests: Sequence[str]) -> list[float] | None:
+        """As `Needing.need`, of the requests as they are searched for this caller."""
+
+    def request_vector_for(self, caller: Caller, request: str) -> Floats:
+        """As `Embedded.request_vector`, of the request as it is searched for this caller."""
 
 
 def rank(
@@ -58,6 +85,33 @@ def why(part: Retriever, caller: Caller, request: str, ids: Sequence[str]) -> Re
     if keeps(part, Showing):
         return part.why_for(caller, request, ids)
     return part.why(request, ids) if keeps(part, Ranker) else [() for _ in ids]
+
+
+def is_name(part: Retriever, caller: Caller, request: str) -> bool:
+    """Whether a request is nothing but the name of a tool that the caller sees.
+
+    A part that knows of all tools alone is not asked for one who may not see them all.
+    """
+    if keeps(part, Naming):
+        return part.is_name_for(caller, request)
+    return caller.sees is None and keeps(part, Ranker) and part.is_name(request)
+
+
+def explain(part: Retriever, caller: Caller, request: str, hits: Sequence[Hit]) -> list[Hit]:
+    """The hits with every reason that any part finds for a caller."""
+    return part.explain_for(caller, request, hits) if keeps(part, Explaining) else part.explain(request, hits)
+
+
+def need(part: Retriever, caller: Caller, requests: Sequence[str]) -> list[float] | None:
+    """How likely each request of a caller is to need a tool; None where the part cannot tell."""
+    if keeps(part, Spelling):
+        return part.need_for(caller, requests)
+    return part.need(requests) if keeps(part, Needing) else None
+
+
+def request_vector(part: Embedded, caller: Caller, request: str) -> Floats:
+    """The unit vector of a request as any part with an encoder searches it for a caller."""
+    return part.request_vector_for(caller, request) if keeps(part, Spelling) else part.request_vector(request)
 
 
 def tells(part: Retriever) -> bool:

@@ -10,6 +10,8 @@ import numpy as np
 _CORRECTIONS = 3
 _CORRECTED_FROM = 2  # the letters that a misspelt word is trusted to begin with
 _NEAREST_KEPT = 10_000
+Read = Callable[[str], Sequence[tuple[str, int]]]
+"""The words that begin so, with the number of documents that hold each."""
 
 # Words of grammar and politeness: they tell one request from another, never one tool from another.
 FUNCTION_WORDS = """
@@ -45,24 +47,34 @@ class Vocabulary:
         """Nothing is read yet."""
         self.since = time.monotonic()
         self._known: dict[str, Known] = {}
-        self._nearest: dict[str, list[tuple[str, int]]] = {}
+        self._near: dict[str, list[tuple[int, int, str]]] = {}
 
-    def near(self, term: str, read: Callable[[str], Sequence[tuple[str, int]]]) -> list[tuple[str, int]]:
-        """The words closest to one that is not among them, with their frequencies; `read`: those that begin so."""
-        found = self._nearest.get(term)
+    def near(self, term: str, read: Read, among: Callable[[str], bool]) -> list[tuple[str, int]]:
+        """The words closest to one that is not among them, with their frequencies.
+
+        `read`: those that begin so. `among`: whether a word may be the one that was meant.
+        """
+        found = self._near.get(term)
         if found is None:
-            if len(self._nearest) >= _NEAREST_KEPT:
-                self._nearest = {}
-            found = self._nearest[term] = self._compared(term, read)
-        return found
+            if len(self._near) >= _NEAREST_KEPT:
+                self._near = {}
+            found = self._near[term] = self._compared(term, read)
+        nearest: list[tuple[str, int]] = []
+        least = 0
+        for distance, negative, word in found:
+            if nearest and (distance > least or len(nearest) == _CORRECTIONS):
+                break
+            if among(word):
+                least = distance
+                nearest.append((word, -negative))
+        return nearest
 
-    def _compared(self, term: str, read: Callable[[str], Sequence[tuple[str, int]]]) -> list[tuple[str, int]]:
+    def _compared(self, term: str, read: Read) -> list[tuple[int, int, str]]:
         prefix = term[:_CORRECTED_FROM]
         known = self._known.get(prefix)
         if known is None:
             known = self._known[prefix] = Known(read(prefix))
-        nearest = sorted(known.near(term, 1 if len(term) < 6 else 2))[:_CORRECTIONS]
-        return [(word, -negative) for distance, negative, word in nearest if distance == nearest[0][0]]
+        return sorted(known.near(term, 1 if len(term) < 6 else 2))
 
 
 def correctable(term: str) -> bool:

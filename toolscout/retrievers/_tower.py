@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from toolscout.answer import Allowed, Example, PastRequest, Reason
+from toolscout.answer import Allowed, Example, PastRequest
 from toolscout.errors import BadModel
 from toolscout.nn.encoder import CARD_FILE, Encoder
 from toolscout.nn.need import NEED_FILE, NeedHead
@@ -21,6 +21,7 @@ from toolscout.retrievers._newcomers import Newcomers
 from toolscout.retrievers._past import Entry, Neighbour
 from toolscout.retrievers._requests import vectors_of, with_digests
 from toolscout.retrievers._saved import UNREADABLE
+from toolscout.retrievers._showing import Caller, Reasons
 from toolscout.retrievers._tower_options import ColtOptions, MasstoolOptions
 from toolscout.retrievers._voices import Voices, readable
 from toolscout.retrievers.base import (
@@ -144,7 +145,9 @@ class TowerRetriever(Newcomers):
     def _neighbours_asked(self) -> int:
         return int(getattr(self.options, "neighbours", 0))
 
-    def nearest(self, request: str, vector: Floats, k: int, allowed: Allowed | None = None) -> Pairs:
+    def nearest(
+        self, request: str, vector: Floats, k: int, allowed: Allowed | None = None, sees: Allowed | None = None
+    ) -> Pairs:
         """The best by the product with the search vector, plus votes and bonus; `allowed` only leaves tools out."""
         with self._lock:
             asked, neighbours = self._asked(vector)
@@ -156,7 +159,7 @@ class TowerRetriever(Newcomers):
                     votes[tool_id] = votes.get(tool_id, 0.0) + sign * weight
             weight = float(getattr(self.options, "votes", 0.0))
             self._local.bonuses = ({i: weight * vote / length for i, vote in votes.items() if weight}, length)
-            return super().nearest(request, search, k, allowed)
+            return super().nearest(request, search, k, allowed, sees)
 
     def _bonuses(self, vector: Floats, k: int, allowed: Allowed | None, named: Sequence[str]) -> Mapping[str, float]:
         votes, length = self._local.bonuses
@@ -205,9 +208,9 @@ class TowerRetriever(Newcomers):
         view = unit(own + unit(self._table.rows(rows).sum(0))) if len(rows) else own
         return np.stack([view] * VIEWS)
 
-    def why(self, request: str, ids: Sequence[str]) -> list[tuple[Reason, ...]]:
+    def why_for(self, caller: Caller, request: str, ids: Sequence[str]) -> Reasons:
         """Names and similarities, and the nearest past request that used the tool."""
-        reasons = super().why(request, ids)
+        reasons = super().why_for(caller, request, ids)
         if not len(self._past) or not any(tool_id in self._rows for tool_id in ids):
             return reasons
         best: dict[str, PastRequest] = {}

@@ -175,8 +175,8 @@ class Foresighted(Protocol):
 class Speller(Protocol):
     """A retriever that knows the words of the catalogue and can tell when a request misspells one."""
 
-    def corrected(self, request: str) -> str:
-        """The request with words that no tool has replaced by the one that was surely meant."""
+    def corrected(self, request: str, allowed: Allowed | None = None) -> str:
+        """The request with words that no tool, of those allowed, has replaced by the one that was surely meant."""
 
 
 Pairs = list[tuple[str, float]]
@@ -302,9 +302,8 @@ class Trainable(Protocol):
         """
 
 
-def hits_of(ranker: Ranker, request: str, pairs: Pairs) -> list[Hit]:
+def hits_of(pairs: Pairs, reasons: Sequence[tuple[Reason, ...]]) -> list[Hit]:
     """Ranked tools with their reasons."""
-    reasons = ranker.why(request, [tool_id for tool_id, _ in pairs])
     return [Hit(tool_id, score, why) for (tool_id, score), why in zip(pairs, reasons, strict=True)]
 
 

@@ -14,11 +14,13 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import tantivy
 
-from toolscout.answer import Allowed, ExactName, Example, Hit, MatchedWords, Reason
+from toolscout.answer import Allowed, ExactName, Example, Hit, MatchedWords
 from toolscout.errors import BadModel
 from toolscout.retrievers._names import EXACT_BONUS, Names
+from toolscout.retrievers._recent import Recent
 from toolscout.retrievers._rows import Rows
 from toolscout.retrievers._saved import UNREADABLE
+from toolscout.retrievers._showing import Caller, Reasons
 from toolscout.retrievers._spelling import FUNCTION_WORDS, Vocabulary, correctable, edits
 from toolscout.retrievers._word_files import WordFiles
 from toolscout.retrievers.base import (
@@ -43,6 +45,11 @@ _MENDED_FROM = 5
 # each commit costs as much as a search.
 _LARGE, _KNOWN_S, _DEAD_KEPT = 10_000, 60.0, 64
 _STEMS_KEPT, _WORDS_KEPT = 2_048, 20_000
+# Of so many callers it is remembered whether their tools have a word, of so many words each; of one who sees few tools
+# all of its words. Where many tools come at once, all of that is forgotten.
+_CALLERS_KEPT, _CALLERS_WORDS, _FEW, _MANY = 64, 4_096, 256, 1_024
+# Of the tools that have a word so many are looked at for one that a caller sees, then so many times as many.
+_LOOKED_AT, _WIDER = 64, 8
 _PLAIN_WORD = re.compile(r"(?<![\w.@/:-])[a-z]+(?![\w@/-]|\.\w)")
 
 
@@ -87,6 +94,22 @@ class _Term(NamedTuple):
     weight: float
 
 
+class _Known(NamedTuple):
+    """What was found of one caller's words: whether its tools have a term of a field, and the words near others.
+
+    `terms`: all of a field's, of one who sees few tools.
+    """
+
+    occurring: dict[tuple[str, str], bool]
+    near: dict[str, list[tuple[str, int]]]
+    terms: dict[str, frozenset[str]]
+
+    @property
+    def full(self) -> bool:
+        """Whether there is no room for more."""
+        return max(len(self.occurring), len(self.near)) >= _CALLERS_WORDS
+
+
 def _idf(frequency: int, documents: int) -> float:
     return math.log(1 + (documents - min(frequency, documents) + 0.5) / (frequency + 0.5))
 
@@ -115,6 +138,7 @@ class Bm25:
         self._stemmed: dict[str, list[str]] = {}
         self._stems: dict[int, frozenset[str]] = {}
         self._dead: list[int] = []
+        self._known: Recent[Allowed, _Known] = Recent(_CALLERS_KEPT)
         self._rows = rows
         self._names = names
         self._lock = threading.Lock()
@@ -136,6 +160,7 @@ class Bm25:
                 rows.append(self._rows.add(tool.id))
                 self._names.add(tool.id, tool.aliases)
             self._commit(tools, rows)
+            self._forget_words([tool.id for tool in tools])
 
     def remove(self, ids: Sequence[str]) -> None:
         """Forget tools."""
@@ -144,58 +169,79 @@ class Bm25:
                 self._forget(tool_id)
             if self._dead and (len(self._rows) < _LARGE or len(self._dead) > _DEAD_KEPT):
                 self._commit()
+            self._forget_words(ids)
 
     def learn(self, examples: Sequence[Example]) -> None:
         """Words learn nothing from feedback."""
 
     def search(self, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[list[Hit]]:
         """Rank the tools that share a word with the request, or are named in it."""
-        ranked = self.rank(requests, k, allowed)
-        return [hits_of(self, request, pairs) for request, pairs in zip(requests, ranked, strict=True)]
+        caller = Caller(allowed)
+        ranked = zip(requests, self.rank_for(caller, requests, k, allowed), strict=True)
+        return [hits_of(pairs, self.why_for(caller, request, [i for i, _ in pairs])) for request, pairs in ranked]
 
     def rank(self, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[Pairs]:
         """What search ranks, without reasons."""
-        check_k(k)
-        return [self._rank(request, k, allowed) for request in requests]
+        return self.rank_for(Caller(allowed), requests, k, allowed)
 
-    def why(self, request: str, ids: Sequence[str]) -> list[tuple[Reason, ...]]:
+    def rank_for(self, caller: Caller, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[Pairs]:
+        """The same for a caller: the names and words that it may know, whichever tools are ranked."""
+        check_k(k)
+        return [self._rank(request, k, allowed, caller.sees) for request in requests]
+
+    def why(self, request: str, ids: Sequence[str]) -> Reasons:
         """Names; the words are found by explain."""
-        named = self._names.find(request)
+        return self.why_for(Caller(), request, ids)
+
+    def why_for(self, caller: Caller, request: str, ids: Sequence[str]) -> Reasons:
+        """The same for a caller for whom they were ranked."""
+        named = self._names.find(request, caller.sees)
         return [(ExactName(named[tool_id]),) if tool_id in named else () for tool_id in ids]
 
     def is_name(self, request: str) -> bool:
         """Whether the request is nothing but the name of a tool."""
         return self._names.is_name(request)
 
-    def corrected(self, request: str) -> str:
+    def is_name_for(self, caller: Caller, request: str) -> bool:
+        """Whether the request is nothing but the name of a tool that the caller sees."""
+        return self._names.is_name(request, caller.sees)
+
+    def corrected(self, request: str, allowed: Allowed | None = None) -> str:
         """The request with its slips of the pen mended: plain words that no tool has, one letter off one that tools do.
 
-        An encoder makes little of a misspelt word. Names begin with a capital and are left alone.
+        An encoder makes little of a misspelt word. Names begin with a capital and are left alone. Where not all tools
+        are allowed, words of the others count as words that nobody has.
         """
-        return _PLAIN_WORD.sub(self._mended, request) if self.options.fuzzy else request
+        if not self.options.fuzzy:
+            return request
+        return _PLAIN_WORD.sub(lambda match: self._mended(match.group(), allowed), request)
 
-    def _mended(self, match: re.Match[str]) -> str:
-        word = match.group()
-        if len(word) < _MENDED_FROM or self._searcher.doc_freq("words", word) or self._stem_frequency(word):
+    def _mended(self, word: str, sees: Allowed | None) -> str:
+        if len(word) < _MENDED_FROM or self._is_known(word, sees):
             return word
-        near = self._near(word)
+        near = self._near(word, sees)
         return near[0][0] if near and edits(word, near[0][0], 1) == 1 else word
 
     def explain(self, request: str, hits: Sequence[Hit]) -> list[Hit]:
         """Add the words of the request that stand in each hit's document, the rarest first."""
+        return self.explain_for(Caller(), request, hits)
+
+    def explain_for(self, caller: Caller, request: str, hits: Sequence[Hit]) -> list[Hit]:
+        """The same for a caller: a word that none of its tools has is as rare as one that no tool has."""
         terms: dict[str, _Term] = {}
         for word in split_words(request):
             for stem in self._stems_in(word):
                 if stem not in terms:
-                    terms[stem] = self._term(word, stem)
+                    terms[stem] = self._term(word, stem, caller.sees)
         rarest = sorted(terms.values(), key=lambda term: -term.weight)
         return [self._explained(hit, rarest) for hit in hits]
 
-    def _term(self, word: str, stem: str) -> _Term:
+    def _term(self, word: str, stem: str, sees: Allowed | None) -> _Term:
         """A word of a request; one that no document has stands for the words it was corrected to."""
-        frequency, stems = self._searcher.doc_freq("stems", stem), frozenset([stem])
+        stems = frozenset([stem])
+        frequency = self._searcher.doc_freq("stems", stem) if self._occurs("stems", stem, sees) else 0
         if not frequency and self.options.fuzzy and correctable(stem):
-            near = self._near(word.lower())
+            near = self._near(word.lower(), sees)
             frequency = max((count for _, count in near), default=0)
             stems = frozenset(s for term, _ in near for s in self._stems_in(term)) or stems
         return _Term(word, stems, _idf(frequency, len(self._rows)))
@@ -244,7 +290,7 @@ class Bm25:
         counted = [(term, self._searcher.doc_freq(field, term)) for term in dict.fromkeys(terms)]
         return sorted(counted, key=lambda pair: (pair[1], pair[0]))
 
-    def _query(self, request: str, named: Iterable[str], max_postings: int) -> Any | None:
+    def _query(self, request: str, named: Iterable[str], max_postings: int, sees: Allowed | None) -> Any | None:
         """The rarest words of the request, corrected where no document has them, and the tools it names."""
         text = f"{request} {' '.join(split_words(request))}"
         words = self._frequencies("words", self._analyzers["words"].analyze(text))
@@ -253,9 +299,9 @@ class Bm25:
         parts += self._terms("stems", stems, self.options.stems, max_postings)
         parts += self._terms("names", stems, self.options.names, max_postings)
         if self.options.fuzzy:
-            for term in [term for term, frequency in words if not frequency and correctable(term)]:
-                if not self._stem_frequency(term):
-                    parts += self._terms("words", self._near(term), self.options.words, max_postings)
+            for term, _ in words:
+                if correctable(term) and not self._is_known(term, sees):
+                    parts += self._terms("words", self._near(term, sees), self.options.words, max_postings)
         known = (self._rows.row(tool_id) for tool_id in named)
         for row in (row for row in known if row is not None):  # one that was removed just now has none
             called = tantivy.Query.term_query(self._schema, "row", row)
@@ -278,8 +324,48 @@ class Bm25:
                 parts.append(query if weight == 1.0 else tantivy.Query.boost_query(query, weight))
         return parts
 
-    def _stem_frequency(self, word: str) -> int:
-        return sum(frequency for _, frequency in self._frequencies("stems", self._stems_in(word)))
+    def _is_known(self, word: str, sees: Allowed | None) -> bool:
+        """Whether a tool that a caller sees has the word, or one of the same stem."""
+        if self._occurs("words", word, sees):
+            return True
+        return any(self._occurs("stems", stem, sees) for stem in self._stems_in(word))
+
+    def _occurs(self, field: str, term: str, sees: Allowed | None) -> bool:
+        """Whether a document that a caller sees has the term."""
+        if sees is None or not self._searcher.doc_freq(field, term):
+            return bool(self._searcher.doc_freq(field, term))
+        known = self._known_to(sees)
+        found = known.occurring.get((field, term))
+        if found is None:
+            found = known.occurring[field, term] = self._is_seen(field, term, sees, known)
+        return found
+
+    def _is_seen(self, field: str, term: str, sees: Allowed, known: _Known) -> bool:
+        rows = self._rows.allowed(sees)
+        if len(rows) <= _FEW:
+            if field not in known.terms:
+                analyze = self._analyzers[field].analyze
+                known.terms[field] = frozenset(one for row in rows.tolist() for one in analyze(self._text_of(row)))
+            return term in known.terms[field]
+        query, limit = tantivy.Query.term_query(self._schema, field, term), _LOOKED_AT
+        while True:
+            pairs = self._fetch(query, limit)
+            if any(sees.permits(tool_id) for tool_id, _ in pairs):
+                return True
+            if len(pairs) < limit:
+                return False
+            limit *= _WIDER
+
+    def _forget_words(self, ids: Sequence[str]) -> None:
+        """These tools came or went: forget which words those callers know who see any of them."""
+        self._known.drop(lambda sees: len(ids) > _MANY or any(map(sees.permits, ids)))
+
+    def _known_to(self, sees: Allowed) -> _Known:
+        """What is known of a caller's words; asked for before any is searched, since a change puts another here."""
+        known = self._known.get(sees)
+        if known is None or known.full:
+            self._known.keep(sees, known := _Known({}, {}, {}))
+        return known
 
     def _stems_in(self, word: str) -> list[str]:
         """The stems of one word: one, or none where it tells nothing. Requests are made of the same words mostly."""
@@ -290,21 +376,33 @@ class Bm25:
             stems = self._stemmed[word] = self._analyzers["stems"].analyze(word)
         return stems
 
-    def _near(self, term: str) -> list[tuple[str, int]]:
-        """The indexed words closest to one that no document has, with their frequencies."""
-        return self._vocabulary.near(term, lambda prefix: self._searcher.terms_with_prefix("words", prefix))
+    def _near(self, term: str, sees: Allowed | None) -> list[tuple[str, int]]:
+        """The words closest to one that no document has, with their frequencies; of documents that a caller sees."""
+        known = None if sees is None else self._known_to(sees)
+        found = known.near.get(term) if known else None
+        if found is None:
+            found = self._vocabulary.near(
+                term,
+                lambda prefix: self._searcher.terms_with_prefix("words", prefix),
+                lambda word: sees is None or known is None or self._is_seen("words", word, sees, known),
+            )
+            if known:
+                known.near[term] = found
+        return found
 
-    def _rank(self, request: str, k: int, allowed: Allowed | None) -> Pairs:
-        named = self._names.find(request)
-        if named and self.is_name(request):
-            return self._look_up(request, named, k, allowed)
-        return self._found(self._query(request, named, self.options.max_postings), k, allowed)
+    def _rank(self, request: str, k: int, allowed: Allowed | None, sees: Allowed | None) -> Pairs:
+        named = self._names.find(request, sees)
+        if named and self._names.is_name(request, sees):
+            return self._look_up(request, named, k, allowed, sees)
+        return self._found(self._query(request, named, self.options.max_postings, sees), k, allowed)
 
-    def _look_up(self, request: str, named: Iterable[str], k: int, allowed: Allowed | None) -> Pairs:
+    def _look_up(
+        self, request: str, named: Iterable[str], k: int, allowed: Allowed | None, sees: Allowed | None
+    ) -> Pairs:
         """A bare name: the tools called so, by id, then what shares its rarest words. Quick whatever the size."""
         here = [tool_id for tool_id in named if tool_id in self._rows]  # none that was removed just now
         called = sorted(tool_id for tool_id in here if allowed is None or allowed.permits(tool_id))
-        others = self._found(self._query(request, (), _LOOK_UP_POSTINGS), k + len(called), allowed)
+        others = self._found(self._query(request, (), _LOOK_UP_POSTINGS, sees), k + len(called), allowed)
         exact = set(called)
         return [*((i, EXACT_BONUS) for i in called), *(pair for pair in others if pair[0] not in exact)][:k]
 
@@ -355,12 +453,16 @@ class Bm25:
 
     def _stems_of(self, row: int) -> frozenset[str]:
         """The stems of a row's document, which never changes; those of rows that were shown lately are kept."""
-        searcher = self._searcher
-        found = searcher.search(tantivy.Query.term_query(self._schema, "row", row), 1, count=False).hits
-        if not found:
-            return frozenset()
-        stems = frozenset(self._analyzers["stems"].analyze(searcher.doc(found[0][1])["words"][0]))
+        stems = frozenset(self._analyzers["stems"].analyze(self._text_of(row)))
+        if not stems:
+            return stems
         if len(self._stems) >= _STEMS_KEPT:
             self._stems = {}
         self._stems[row] = stems
         return stems
+
+    def _text_of(self, row: int) -> str:
+        """The document of a row; nothing where it has gone."""
+        searcher = self._searcher
+        found = searcher.search(tantivy.Query.term_query(self._schema, "row", row), 1, count=False).hits
+        return str(searcher.doc(found[0][1])["words"][0]) if found else ""

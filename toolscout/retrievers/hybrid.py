@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -32,10 +33,8 @@ from toolscout.retrievers.base import (
     Floats,
     Foresighted,
     Gauged,
-    Needing,
     Options,
     Pairs,
-    Ranker,
     Retriever,
     Speller,
     TextEncoder,
@@ -44,6 +43,7 @@ from toolscout.retrievers.base import (
     TrainingSet,
     Vectors,
     check_k,
+    hits_of,
     method,
     read_model,
     read_new,
@@ -56,6 +56,7 @@ from toolscout.tool import Searchable
 # What a part counts where nothing was learned: vectors of the default encoder beside words, by runs/weights.py.
 _USUAL = {"dense": 1.56}
 _SPELT_KEPT = 7
+_TRIFLE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +87,9 @@ class HybridOptions(Options):
 class Hybrid:
     """Fusion of full rankings.
 
-    Scores and ranks are those of the full catalogue, whoever asks: fusing the rankings of what one caller may see would
-    change the order of the tools that are left. Below the fused depth, tools follow in the order of the last part (by
-    default the one that ranks everything).
+    Tools are ordered as in the full catalogue, whoever asks: fusing the rankings of what one caller may see would
+    change the order of the tools that are left. The scores that such a caller gets are relative to the best of its own
+    tools. Below the fused depth, tools follow in the order of the last part (by default the one that ranks everything).
     """
 
     name: ClassVar[str] = "hybrid"
@@ -97,7 +98,7 @@ class Hybrid:
         """Fuse these parts; without any, words and vectors."""
         self.options = options or HybridOptions()
         self.parts = list(parts) if parts is not None else [method("bm25")(), method("dense")()]
-        self._spelt: dict[str, str] = {}
+        self._spelt: dict[tuple[str, Allowed | None], str] = {}
         self._seen = TrainedOn()
         self._fit: dict[str, Any] | None = None
         self._new: set[str] = set()
@@ -179,13 +180,16 @@ class Hybrid:
 
     def _told(self, request: str, allowed: Allowed | None = None) -> Told:
         """What the parts asked for a request that was searched just now, and why they did not."""
-        return _showing.all_told(_showing.told(part, self._asked(part, request), allowed) for part in self.parts)
+        return _showing.all_told(
+            _showing.told(part, self._asked(part, request, allowed), allowed) for part in self.parts
+        )
 
     def rank_ahead(self, requests: Sequence[str], k: int) -> None:
         """Have the parts that can rank all requests together."""
         for part in self.parts:
             if isinstance(part, Foresighted):
-                part.rank_ahead([self._asked(part, request) for request in requests], max(k, self.options.depth))
+                asked = [self._asked(part, request, None) for request in requests]
+                part.rank_ahead(asked, max(k, self.options.depth))
 
     def moved(self) -> int:
         """What has moved in any part."""
@@ -193,17 +197,24 @@ class Hybrid:
 
     def request_vector(self, request: str) -> Floats:
         """The unit vector of a request, spelt right, as the part that has an encoder searched it."""
+        return self.request_vector_for(Caller(), request)
+
+    def request_vector_for(self, caller: Caller, request: str) -> Floats:
+        """The same of a request as it was searched for a caller."""
         for part in self.parts:
-            asked = self._asked(part, request)
+            asked = self._asked(part, request, caller.sees)
             if keeps(part, Embedded):
-                return part.request_vector(asked)
+                return _showing.request_vector(part, caller, asked)
         raise MissingEncoder("no part of this hybrid uses vectors")
 
     def need(self, requests: Sequence[str]) -> list[float] | None:
         """What the first part that can tell says; None where no part can."""
+        return self.need_for(Caller(), requests)
+
+    def need_for(self, caller: Caller, requests: Sequence[str]) -> list[float] | None:
+        """The same of requests as they were searched for a caller."""
         for part in self.parts:
-            asked = [self._asked(part, text) for text in requests]
-            found = part.need(asked) if keeps(part, Needing) else None
+            found = _showing.need(part, caller, [self._asked(part, text, caller.sees) for text in requests])
             if found is not None:
                 return found
         return None
@@ -214,8 +225,9 @@ class Hybrid:
     def search(self, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[list[Hit]]:
         """Fuse full rankings, keep what is allowed, and go on below them where that leaves fewer than k."""
         check_k(k)
-        rankings = self.rankings(requests, Caller(allowed))
-        return [self.fuse(request, ranked, k, allowed) for request, ranked in zip(requests, rankings, strict=True)]
+        caller = Caller(allowed)
+        ranked = zip(requests, self.rankings(requests, caller), strict=True)
+        return [self._fuse(caller, request, rankings, k, allowed) for request, rankings in ranked]
 
     def rank(self, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[Pairs]:
         """What search ranks, without reasons."""
@@ -227,23 +239,39 @@ class Hybrid:
         ranked = zip(requests, self.rankings(requests, caller), strict=True)
         return [self._best(caller, request, rankings, k, allowed) for request, rankings in ranked]
 
-    def fuse(self, request: str, rankings: list[Pairs], k: int, allowed: Allowed | None = None) -> list[Hit]:
-        """The answer to one request, given the full ranking of each part."""
-        caller = Caller(allowed)
+    def _fuse(self, caller: Caller, request: str, rankings: list[Pairs], k: int, allowed: Allowed | None) -> list[Hit]:
+        """The answer to one request, given the full ranking of each part that was asked."""
         best = self._best(caller, request, rankings, k, allowed)
-        # Who may not see the tool that a request names is answered as if there were none: by all parts.
-        named = bool(best) and best[0][1] >= EXACT_BONUS
-        parts = self.parts[: len(rankings)] if named else self.parts
-        reasons = self._reasons(caller, request, [i for i, _ in best], parts)
-        return [Hit(tool_id, score, few) for (tool_id, score), few in zip(best, reasons, strict=True)]
+        return hits_of(best, self._reasons(caller, request, [i for i, _ in best], self.parts[: len(rankings)]))
 
     def _best(self, caller: Caller, request: str, rankings: list[Pairs], k: int, allowed: Allowed | None) -> Pairs:
         scores = self._fused(rankings)
         if allowed is not None:
             scores = {tool_id: score for tool_id, score in scores.items() if allowed.permits(tool_id)}
-        if len(scores) < k:
-            self._extend(scores, caller.later(), request, k, allowed)
-        return sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))[:k]
+        below = self._extend(scores, caller.later(), request, k, allowed)
+        best = sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))[:k]
+        return best if allowed is None else self._own_scores(best, rankings, below, allowed)
+
+    def _own_scores(
+        self, best: Pairs, rankings: Sequence[Pairs], below: Mapping[int, Pairs], allowed: Allowed
+    ) -> Pairs:
+        """The same tools in the same order, with scores as if there were no others than those allowed.
+
+        Relative to the best tool of all, low scores would say that a better one exists; places below the fused depth,
+        how many. Where the order is another than these scores would give, a score is a trifle below the one before.
+        """
+        own = []
+        for index in range(len(self.parts)):
+            ranking = rankings[index] if index < len(rankings) else []
+            seen = {i: score for i, score in ranking if allowed.permits(i)} | dict(below.get(index, ()))
+            own.append(sorted(seen.items(), key=lambda pair: (-pair[1], pair[0])))
+        scores, shown = self._fused(own, allowed), Pairs()
+        last, least = "", math.inf
+        for tool_id, _ in best:
+            in_order = (-least, last) < (-scores[tool_id], tool_id)  # ties are in the order of ids
+            last, least = tool_id, scores[tool_id] if in_order else least - _TRIFLE
+            shown.append((tool_id, least))
+        return shown
 
     def why(self, request: str, ids: Sequence[str]) -> Reasons:
         """The reasons of all parts; of the first alone where the request is nothing but a name."""
@@ -251,25 +279,33 @@ class Hybrid:
 
     def why_for(self, caller: Caller, request: str, ids: Sequence[str]) -> Reasons:
         """The same for a caller for whom they were ranked."""
-        return self._reasons(caller, request, ids, self.parts[:1] if self.is_name(request) else self.parts)
+        return self._reasons(caller, request, ids, self.parts[:1] if self.is_name_for(caller, request) else self.parts)
 
     def _reasons(self, caller: Caller, request: str, ids: Sequence[str], parts: Sequence[Retriever]) -> Reasons:
         reasons: list[dict[Reason, None]] = [{} for _ in ids]
         for part in parts:
-            for known, few in zip(reasons, _showing.why(part, caller, self._asked(part, request), ids), strict=True):
+            found = _showing.why(part, caller, self._asked(part, request, caller.sees), ids)
+            for known, few in zip(reasons, found, strict=True):
                 known.update(dict.fromkeys(few))
         return [tuple(few) for few in reasons]
 
     def is_name(self, request: str) -> bool:
         """Whether the request is nothing but the name of a tool."""
-        first = self.parts[0]
-        return keeps(first, Ranker) and first.is_name(request)
+        return self.is_name_for(Caller(), request)
+
+    def is_name_for(self, caller: Caller, request: str) -> bool:
+        """Whether the request is nothing but the name of a tool that the caller sees."""
+        return _showing.is_name(self.parts[0], caller, request)
 
     def explain(self, request: str, hits: Sequence[Hit]) -> list[Hit]:
         """Every part adds its reasons."""
+        return self.explain_for(Caller(), request, hits)
+
+    def explain_for(self, caller: Caller, request: str, hits: Sequence[Hit]) -> list[Hit]:
+        """The same for a caller."""
         explained = list(hits)
         for part in self.parts:
-            explained = part.explain(request, explained)
+            explained = _showing.explain(part, caller, request, explained)
         return explained
 
     def fit(self, data: Sequence[TrainingSet], folder: Path, progress: FitProgress | None = None) -> FitReport:
@@ -332,11 +368,12 @@ class Hybrid:
     def rankings(self, requests: Sequence[str], caller: Caller | None = None) -> list[list[Pairs]]:
         """For each request the full ranking of each part, all parts at work at once.
 
-        A bare name is looked up by the first part alone: no other knows better, and none is as fast.
+        The bare name of a tool that the caller sees is looked up by the first part alone: no other knows better, and
+        none is as fast.
         """
         first, caller = self.parts[0], caller or Caller()
-        others = [i for i, request in enumerate(requests) if not self.is_name(request)]
-        asked = [self._corrected(requests[i]) for i in others]
+        others = [i for i, request in enumerate(requests) if not self.is_name_for(caller, request)]
+        asked = [self._corrected(requests[i], caller.sees) for i in others]
         depth = self.options.depth
         beside = [HELPERS.submit(_showing.rank, part, caller, asked, depth) for part in self.parts[1:-1] if asked]
         lead = HELPERS.submit(_showing.rank, first, caller, requests, depth) if asked and len(self.parts) > 1 else None
@@ -347,22 +384,23 @@ class Hybrid:
                 rankings[i].append(ranking)
         return rankings
 
-    def _asked(self, part: Retriever, request: str) -> str:
-        """The request as a part gets it."""
-        return request if part is self.parts[0] else self._corrected(request)
+    def _asked(self, part: Retriever, request: str, sees: Allowed | None) -> str:
+        """The request as a part gets it from one who sees these tools."""
+        return request if part is self.parts[0] else self._corrected(request, sees)
 
-    def _corrected(self, request: str) -> str:
+    def _corrected(self, request: str, sees: Allowed | None) -> str:
         """The request as the parts behind the first get it: spelt right, where the first part knows how."""
         first = self.parts[0]
         if not keeps(first, Speller):
             return request
-        kept = self._spelt
-        if request not in kept:
+        kept, key = self._spelt, (request, sees)
+        if key not in kept:
             # Another dict, not a changed one: other threads read it meanwhile, and ask for theirs several times too.
-            kept = self._spelt = {**dict(list(kept.items())[-_SPELT_KEPT:]), request: first.corrected(request)}
-        return kept[request]
+            kept = self._spelt = {**dict(list(kept.items())[-_SPELT_KEPT:]), key: first.corrected(request, sees)}
+        return kept[key]
 
-    def _fused(self, rankings: Sequence[Pairs]) -> dict[str, float]:
+    def _fused(self, rankings: Sequence[Pairs], allowed: Allowed | None = None) -> dict[str, float]:
+        """What the rankings of the parts, of all tools or of those allowed, add up to."""
         bonus = self.options.new_bonus
         scores = {i: bonus if bonus and i in self._new else 0.0 for ranking in rankings for i, _ in ranking}
         named: set[str] = set()
@@ -372,14 +410,14 @@ class Hybrid:
                 for rank, (tool_id, _) in enumerate(ranking, 1):
                     scores[tool_id] += 1 / (self.options.constant + rank)
             else:
-                self._add_scores(index, ranking, scores)
+                self._add_scores(index, ranking, scores, allowed)
         for tool_id in named:
             scores[tool_id] += EXACT_BONUS
         return scores
 
-    def _add_scores(self, index: int, ranking: Pairs, scores: dict[str, float]) -> None:
+    def _add_scores(self, index: int, ranking: Pairs, scores: dict[str, float], allowed: Allowed | None) -> None:
         """Scores relative to the best, by what the part counts."""
-        relative = relative_scores(self.parts[index], ranking, self.options.depth)
+        relative = relative_scores(self.parts[index], ranking, self.options.depth, allowed)
         if relative is None:
             return
         own, last = relative
@@ -389,12 +427,17 @@ class Hybrid:
         for tool_id, score in scores.items():
             scores[tool_id] = score + (new_weight if tool_id in new else weight) * relative_to(tool_id, last)
 
-    def _extend(self, scores: dict[str, float], caller: Caller, request: str, k: int, allowed: Allowed | None) -> None:
-        """Give what comes below the fused tools scores below theirs, until there are k."""
-        position = 0
-        for part in reversed(self.parts):
+    def _extend(
+        self, scores: dict[str, float], caller: Caller, request: str, k: int, allowed: Allowed | None
+    ) -> dict[int, Pairs]:
+        """Give what comes below the fused tools scores below theirs, until there are k; the rankings of the parts."""
+        position, found = 0, dict[int, Pairs]()
+        for index, part in reversed(list(enumerate(self.parts))):
             if len(scores) < k:
-                for tool_id, _ in _showing.rank(part, caller, [self._asked(part, request)], k, allowed)[0]:
+                asked = self._asked(part, request, caller.sees)
+                found[index] = _showing.rank(part, caller, [asked], k, allowed)[0]
+                for tool_id, _ in found[index]:
                     if tool_id not in scores:
                         position += 1
                         scores[tool_id] = -float(position)
+        return found

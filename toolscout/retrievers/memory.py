@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from toolscout.answer import Allowed, Example, PastRequest, Reason
+from toolscout.answer import Allowed, Example, PastRequest
 from toolscout.errors import BadModel
 from toolscout.retrievers._documents import Documents, EncoderOptions
 from toolscout.retrievers._past import Entry, Neighbour, votes
@@ -24,6 +24,7 @@ from toolscout.retrievers._requests import (
     vectors_of,
     with_digests,
 )
+from toolscout.retrievers._showing import Caller, Reasons
 from toolscout.retrievers._voices import Voices, readable
 from toolscout.retrievers.base import (
     FitProgress,
@@ -134,9 +135,9 @@ class Memory(Documents):
         said = votes(self._neighbours(vector), self._past.newest, self.options.power, self.options.half_life)
         return {tool_id: self.options.votes * vote for tool_id, vote in said.items()}
 
-    def why(self, request: str, ids: Sequence[str]) -> list[tuple[Reason, ...]]:
+    def why_for(self, caller: Caller, request: str, ids: Sequence[str]) -> Reasons:
         """Names and similarities, and the nearest past request that used the tool."""
-        reasons = super().why(request, ids)
+        reasons = super().why_for(caller, request, ids)
         if not any(tool_id in self._rows for tool_id in ids):
             return reasons
         vector = self._encoded(request)

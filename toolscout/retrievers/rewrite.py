@@ -11,8 +11,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
-from toolscout.answer import Allowed, Example, Hit
-from toolscout.errors import BadModel
+from toolscout.answer import SEARCHED_ALONE, Allowed, Example, Hit
+from toolscout.errors import BadModel, BadRequest
 from toolscout.llm import LanguageModel
 from toolscout.llm.generator import is_generator
 from toolscout.retrievers import _showing
@@ -84,13 +84,19 @@ class Rewrite:
         options: RewriteOptions | None = None,
         parts: Sequence[Retriever] | None = None,
         llm: LanguageModel | None = None,
+        *,
+        home: Path | None = None,
     ) -> None:
-        """Search with this part, hybrid by default; `llm` is for a model that is open already."""
+        """Search with this part, hybrid by default; `llm` is for a model that is open already.
+
+        `home`: the model folder that the options come from, where the user did not give them. Such an endpoint is asked
+        only if its host is in $TOOLSCOUT_LLM_HOSTS, and `cache` is a file in that folder.
+        """
         self._options = options or RewriteOptions()
         self.parts = list(parts) if parts is not None else [method("hybrid")()]
         if len(self.parts) != 1:
             raise BadModel(f"rewrite searches with one part, got {len(self.parts)}; hand it one, such as a hybrid")
-        self.rewriter = Rewriter(self._options)
+        self.rewriter, self._home = Rewriter(self._options, home), home
         if llm is not None:
             self.rewriter.author.use(llm)
         self.router: Router | None = None
@@ -229,7 +235,7 @@ class Rewrite:
         Of what the part made of its queries the notes alone: no hit says that it was found by that.
         """
         asked = self.asked(request, allowed)
-        notes = [f"the request alone was searched: {asked.problem}"] if asked.problem else []
+        notes = [f"{SEARCHED_ALONE}: {asked.problem}"] if asked.problem else []
         notes += [_NO_ROUTER] if 0 < self.options.share < 1 and self.router is None else []
         of_queries = [((), _showing.told(self.part, query, allowed)[1]) for query in asked.queries]
         return _showing.all_told(
@@ -376,15 +382,27 @@ class Rewrite:
         (folder / _TEXTS_FILE).write_text(json.dumps(self.rewriter.texts))
         extra: dict[str, Any] = {"fit": self._fit} if self._fit else {}
         extra |= {"router": asdict(self.router)} if self.router else {}
-        write_model(folder, self, parts={name: self.part.name}, **extra)
+        options = asdict(self.options) | {"cache": self._saved_cache(folder)}
+        write_model(folder, self, parts={name: self.part.name}, options=options, **extra)
+
+    def _saved_cache(self, folder: Path) -> str:
+        """The cache as a saved model names it: from its folder on; "" for a file of the user's that is elsewhere."""
+        cache = self.options.cache
+        if not cache or self._home is not None:
+            return cache
+        file, root = Path(cache).resolve(), folder.resolve()
+        return str(file.relative_to(root)) if file.is_relative_to(root) else ""
 
     @classmethod
     def load(cls, folder: Path) -> Self:
         """Open a saved model; its generator is opened when it is first asked."""
         model = read_model(folder)
-        loaded = cls(
-            read_options(RewriteOptions, model), [load_model(folder / name) for name in model.get("parts", {})]
-        )
+        options = read_options(RewriteOptions, model)
+        parts = [load_model(folder / name) for name in model.get("parts", {})]
+        try:
+            loaded = cls(options, parts, home=folder)
+        except BadRequest as error:
+            raise BadModel(f"{folder} names an endpoint that cannot be used: {error}") from None
         loaded._seen |= TrainedOn.load(folder)
         loaded._fit = model.get("fit")
         loaded.router = Router.read(model["router"]) if model.get("router") else None

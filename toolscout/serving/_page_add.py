@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from toolscout.catalogue import ReadOptions, describe, mcp, openapi
+from toolscout.addresses import Addresses
+from toolscout.catalogue import ReadOptions, describe, mcp, openapi, read
 from toolscout.catalogue.base import is_url
-from toolscout.errors import BadRequest, BadSource, ToolscoutError
+from toolscout.errors import BadRequest, BadSource, OriginRefused, ToolscoutError
 from toolscout.scout import Added, Scout
-from toolscout.tool import clean_text
+from toolscout.tool import Tool, clean_text
 
 # A Python file, or a list of servers to start, would run on this machine: such are for its command line alone.
 SUFFIXES = (".json", ".jsonl", ".ndjson", ".yaml", ".yml")
@@ -42,10 +43,13 @@ class Addition:
             raise BadSource(f"{label or 'a file without a name'} cannot be added here; drop {', '.join(SUFFIXES)}")
         return cls(label, text=text)
 
-    def bring(self, scout: Scout) -> Added:
-        """Add it; its tools are found by their words on return, and embedded meanwhile."""
+    def bring(self, scout: Scout, addresses: Addresses) -> Added:
+        """Add it; its tools are found by their words on return, and embedded meanwhile.
+
+        `addresses`: the hosts that may be asked though they are not at a public address.
+        """
         if self.text is None:
-            return scout.add(self.url, options=ReadOptions(keep_going=True), wait=False)
+            return scout.add(self.url, options=ReadOptions(keep_going=True, addresses=addresses), wait=False)
         with tempfile.TemporaryDirectory(prefix="toolscout-") as folder:
             path = Path(folder) / self.label
             path.write_text(self.text, encoding="utf-8", errors="replace")
@@ -54,7 +58,14 @@ class Addition:
             options = ReadOptions(kind="openapi" if openapi.accepts(path) else "jsonl", keep_going=True)
             # Nobody knows the folder in which it lies for a moment.
             try:
-                added = scout.add(path, options=options, wait=False, label=self.label)
+                tools = [self._without_origin(tool, options) for tool in read(path, options)]
             except ToolscoutError as error:
                 raise BadSource(str(error).replace(f"{folder}/", "")) from None
-            return replace(added, problems=tuple(text.replace(f"{folder}/", "") for text in added.problems))
+        added = scout.add(tools, wait=False, label=self.label)
+        return replace(added, problems=tuple(text.replace(f"{folder}/", "") for text in options.problems))
+
+    def _without_origin(self, tool: Tool, options: ReadOptions) -> Tool:
+        """A tool of a dropped file, which is found and not called: nobody knows who wrote the file."""
+        if tool.origin is not None and options.kind == "jsonl":
+            raise OriginRefused(f"{self.label}: {tool.id}")
+        return replace(tool, origin=None)

@@ -6,6 +6,7 @@ Whatever a caller may not see it cannot tell from what is not there: the same er
 from __future__ import annotations
 
 import hmac
+import logging
 import threading
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -13,7 +14,7 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 from toolscout import tenants
-from toolscout.answer import Allowed, Answer, Example
+from toolscout.answer import SEARCHED_ALONE, Allowed, Answer, Example
 from toolscout.errors import BadRequest, Forbidden, Unauthorized, UnknownTool
 from toolscout.permissions import Key, Rules, key_digest
 from toolscout.scout import Count, Scout, checked_request
@@ -23,7 +24,10 @@ from toolscout.tool import Tool, clean_text, namespace_of
 ANONYMOUS = "anonymous"
 _WIDEST = 1 << 53  # beyond this, numbers in JSON lose digits in JavaScript
 _LONGEST_KEY = 512
+MAX_FEEDBACK_TOOLS = 100
+"""How many tools one example of feedback may name."""
 _TRIES = 5
+_log = logging.getLogger("toolscout.serving")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +46,15 @@ class Caller:
 class Access:
     """The door between a Scout and its callers. One Access serves many threads."""
 
-    def __init__(self, scout: Scout, *, loopback: bool = True) -> None:
-        """`loopback`: only this machine can connect. Where the store has no keys, everyone may do everything there.
+    def __init__(self, scout: Scout, *, loopback: bool = True, token: str = "") -> None:
+        """`loopback`: only this machine can connect. Where the store has no keys, everyone there sees everything.
 
-        Once there were keys they are asked for as long as this object lives, also when the last one is revoked.
+        `token`: who sends it as its key may also change the catalogue there; without one nobody may. Once there were
+        keys they are asked for as long as this object lives, also when the last one is revoked, and the token is void.
         """
         self.scout = scout
         self._store = scout.store
-        self._loopback = loopback
+        self._loopback, self._token = loopback, token
         self._keyed = False
         self._lock = threading.RLock()
         self._stamp: int | None = None
@@ -70,7 +75,7 @@ class Access:
         with self._lock:
             self._follow()
             if not self._keyed and self._loopback:
-                return Caller(ANONYMOUS, admin=True)
+                return Caller(ANONYMOUS, admin=bool(self._token and key) and _equal(key or "", self._token))
             if not key:
                 raise Unauthorized("this server wants a key; send it as: Authorization: Bearer KEY")
             digest = key_digest(key[:_LONGEST_KEY])
@@ -105,7 +110,17 @@ class Access:
     def require_admin(self, caller: Caller) -> None:
         """Forbidden where the caller may not change the catalogue."""
         if not caller.admin:
-            raise Forbidden("only an admin's key may do this; make one with: toolscout keys add NAME --admin")
+            how = (
+                "send the token that `toolscout serve` printed when it started"
+                if caller.name == ANONYMOUS and not self._keyed
+                else "make one with: toolscout keys add NAME --admin"
+            )
+            raise Forbidden(f"only an admin's key may do this; {how}")
+
+    def require_everything(self, caller: Caller) -> None:
+        """Forbidden where there are tools that the caller may not see: what counts all of them is not for it."""
+        if caller.allowed is not None:
+            raise Forbidden("this is about all tools and all callers; use an admin's key that sees everything")
 
     def require_own(self, caller: Caller, put: Iterable[str], removed: Sequence[str], sync: bool = False) -> None:
         """Refuse an admin to change what it may not see: Forbidden, UnknownTool for what it would remove."""
@@ -120,7 +135,8 @@ class Access:
         """Scout.search over the caller's tools, with its tenant's feedback; counts, version and notes are its own."""
         with tenants.asking(caller.tenant):
             answer = self.scout.search(text, k, caller.allowed)
-        return answer if caller.allowed is None else replace(answer, version=self.version(caller))
+        version = answer.version if caller.allowed is None else self.version(caller)
+        return replace(answer, version=version, notes=tuple(map(_public_note, answer.notes)))
 
     def describe(self, caller: Caller, tool_id: str) -> Tool:
         """One tool; UnknownTool, in the same words and time, where there is none and where it is not the caller's."""
@@ -143,17 +159,24 @@ class Access:
         if offset < 0 or limit < 0:
             raise BadRequest(f"offset and limit must be 0 or more, got {offset} and {limit}")
         for _ in range(_TRIES):
-            with self._lock:
-                self._index.follow()
-                ids = self._index.visible(caller.allowed)
-                if namespace is not None:
-                    ids = [tool_id for tool_id in ids if namespace_of(tool_id) == namespace]
-                ids = ids[offset : offset + limit]
             try:
-                return self._store.get(ids)
+                return self._store.get(self.ids(caller, namespace)[offset : offset + limit])
             except UnknownTool:  # one has gone since: list again
                 continue
         return []
+
+    def ids(self, caller: Caller, namespace: str | None = None) -> Sequence[str]:
+        """The ids of the caller's tools, or of those in one namespace, sorted.
+
+        The time it takes depends on the caller's own tools: a namespace that it may not see is like one that is not
+        there.
+        """
+        if caller.allowed is None:
+            return self._store.ids(namespace)
+        with self._lock:
+            self._index.follow()
+            ids = self._index.visible(caller.allowed)
+        return ids if namespace is None else [tool_id for tool_id in ids if namespace_of(tool_id) == namespace]
 
     def count(self, caller: Caller, namespace: str | None = None) -> int:
         """How many tools the caller may see, in all or in one namespace."""
@@ -190,6 +213,8 @@ class Access:
         took, left = tuple(used), tuple(rejected)
         if not took and not left:
             raise BadRequest("name at least one tool that the request used, or that was turned down")
+        if len(took) + len(left) > MAX_FEEDBACK_TOOLS:
+            raise BadRequest(f"an example of feedback names {MAX_FEEDBACK_TOOLS} tools at most; name those that matter")
         text = checked_request(request)
         self.tools(caller, [*took, *left])
         self.scout.feedback(Example(text, took, left, caller.tenant, source))
@@ -295,6 +320,19 @@ class _Index:
     def _number(self, tool_id: str, version: int) -> int:
         text = f"{version} {tool_id}".encode(errors="replace")
         return int.from_bytes(blake2b(text, digest_size=8, key=self._key).digest(), "big")
+
+
+def _public_note(note: str) -> str:
+    """A note without why a language model failed, which may name an address or a path here: that is for the log."""
+    if not note.startswith(f"{SEARCHED_ALONE}:"):
+        return note
+    _log.warning("%s", note)
+    return f"{SEARCHED_ALONE}: the language model did not answer; the log of the server says why"
+
+
+def _equal(given: str, secret: str) -> bool:
+    """Whether a key is this one; takes the same time wherever they differ."""
+    return hmac.compare_digest(key_digest(given[:_LONGEST_KEY]), key_digest(secret))
 
 
 def _unknown(tool_id: str) -> UnknownTool:

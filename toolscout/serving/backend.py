@@ -7,36 +7,43 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import shutil
-import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import Any
 
 from toolscout.catalogue import mcp as importer
 from toolscout.catalogue._mcp_client import (
+    MAX_ERROR_BYTES,
+    MAX_LIST_TIMEOUTS,
     Doing,
+    Listing,
     Server,
+    Unlisted,
     cause_of,
     explained,
     http,
     listed,
     quoted,
+    send_call,
     stdio,
     tapped,
 )
 from toolscout.catalogue.base import ReadOptions, unique
-from toolscout.errors import BadSource, MissingExtra, ToolscoutError
+from toolscout.errors import BadSource, MissingExtra, ToolscoutError, UnknownTool
 from toolscout.tool import Tool, clean_text
 
 try:
     import anyio
+    import anyio.to_thread
     import mcp_types as types
     from mcp import Client, MCPError
     from mcp.client.subscriptions import SubscriptionLost
     from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+
+    from toolscout.catalogue._mcp_messages import REFUSED, Guard
+    from toolscout.catalogue._mcp_stdio import Tail
 except ImportError:
     raise MissingExtra("serving", "serve") from None
 
@@ -44,7 +51,13 @@ Progress = Callable[[float, float | None, str | None], Awaitable[None]]
 _log = logging.getLogger("toolscout.gateway")
 _BURST = 0.05
 _SETTLED = 10.0
-_MAX_ERRORS = 1_000_000
+# Signs of progress of one call that wait for the client to read them, and characters of what each says.
+_MAX_REPORTS = 100
+_MAX_REPORT_CHARS = 1_000
+# Problems with single tools that are logged of one list.
+_SHOWN_PROBLEMS = 20
+# A server is listed again no sooner than after this many times what the last list took.
+_LIST_REST = 4
 _ALIVE = Doing("answer", "answered")
 
 
@@ -52,14 +65,16 @@ _ALIVE = Doing("answer", "answered")
 class BackendOptions:
     """Seconds: `timeout` for a call without a sign of progress, `connect` to start or to list.
 
-    `heartbeat` between looks at a server that cannot say that it ends, `relist` between looks at every list, `pause`
-    before the first restart, `grace` that a call waits for a server that just ended.
+    `heartbeat` between looks at a server that cannot say that it ends, `relist` between looks at every list,
+    `relist_pause` at least between two lists however often a server says that its list changed, `pause` before the
+    first restart and `longest_pause` before any, `grace` that a call waits for a server that just ended.
     """
 
     timeout: float = 60.0
     connect: float = 30.0
     heartbeat: float = 1.0
     relist: float = 60.0
+    relist_pause: float = 0.5
     pause: float = 0.25
     grace: float = 5.0
     longest_pause: float = 30.0
@@ -67,7 +82,11 @@ class BackendOptions:
 
 
 class BackendDown(ToolscoutError):
-    """A server that does not answer now; it is being started again."""
+    """A server that does not answer now; it is being started again. Callers are told the message as it is."""
+
+    def __init__(self, message: str) -> None:
+        """Take a message that names neither a path nor a command line."""
+        super().__init__(message, public=message)
 
 
 class Backend:
@@ -84,25 +103,39 @@ class Backend:
         self._options = options
         self._publish = publish
         self._client: Client | None = None
+        self._listing: Client | None = None  # connected, and not yet known to have tools
+        self._names: dict[str, str] = {}
+        self._said: frozenset[str] = frozenset()
         self._up = anyio.Event()
+        self._up_at = math.inf
         self._lost_at = -math.inf
 
     async def run(self) -> None:
         """Connect, follow, and begin again, until cancelled."""
         pause = self._options.pause
         while True:
-            began = anyio.current_time()
-            problem, wrote = await self._problem()
+            problem, details = await self._problem()
+            if anyio.current_time() - self._up_at > _SETTLED:  # it worked for a while, not just took long to fail
+                pause = self._options.pause
             self._lost(problem)
             self.tried.set()
-            if anyio.current_time() - began > _SETTLED:
-                pause = self._options.pause
-            _log.warning("%s %s; next try in %.3g s%s", self.name, problem, pause, wrote)
+            _log.warning("%s %s; next try in %.3g s", self.name, details, pause)
             await anyio.sleep(pause)
             pause = min(2 * pause, self._options.longest_pause)
 
-    async def call(self, name: str, arguments: dict[str, Any], report: Progress) -> types.CallToolResult:
-        """Have the server run a tool. Cancelling this cancels it there; each sign of progress winds the clock up."""
+    def admit(self, tools: Iterable[Tool]) -> None:
+        """Let these of its listed tools be called, and no others. Whoever holds tools back leaves them out."""
+        self._names = {tool.id: str(tool.origin.details["tool"]) for tool in tools if tool.origin is not None}
+        if self._client is None and self._listing is not None:
+            self._client, self._up_at, self.problem = self._listing, anyio.current_time(), ""
+            self._up.set()
+
+    async def call(self, tool_id: str, arguments: dict[str, Any], report: Progress) -> types.CallToolResult:
+        """Have the server run a tool that it lists now, whatever a catalogue says of it.
+
+        Cancelling this cancels it there; each sign of progress winds the clock up. UnknownTool where the server does
+        not list the tool, or it is held back; BackendDown where the server does not answer.
+        """
         timeout = self._options.timeout
         with anyio.move_on_after(self._options.connect) as scope:
             if self.tried.is_set():  # a server that just ended may be back in a moment
@@ -111,15 +144,29 @@ class Backend:
         client = self._client
         if client is None:
             raise BackendDown(f"the server {self.name} does not answer: it {self.problem}. It is tried again by itself")
+        name = self._names.get(tool_id)
+        if name is None:
+            raise UnknownTool(f"{tool_id} is not, or not any more, a tool of its server; search again")
+        reporting = 0
         with anyio.move_on_after(timeout) as scope:
 
             async def told(progress: float, total: float | None, message: str | None) -> None:
+                nonlocal reporting
                 scope.deadline = anyio.current_time() + timeout
-                await report(progress, total, message)
+                if reporting < _MAX_REPORTS:
+                    reporting += 1
+                    try:
+                        await report(progress, total, message and message[:_MAX_REPORT_CHARS])
+                    finally:
+                        reporting -= 1
 
             try:
-                return await client.call_tool(name, arguments, progress_callback=told)
+                result: types.CallToolResult = await send_call(client, name, arguments, told)
+                return result
             except MCPError as error:
+                if error.code == REFUSED:
+                    told_as = f"the server {self.name} was called, but {clean_text(str(error))[:300]}; ask it for less"
+                    raise ToolscoutError(told_as, public=told_as) from None
                 if error.code != types.CONNECTION_CLOSED:
                     raise
                 raise BackendDown(f"the server {self.name} ended during the call; it is started again") from None
@@ -127,30 +174,43 @@ class Backend:
 
     def _lost(self, problem: str) -> None:
         self.problem = problem
+        self._listing = None
         if self._client is not None:
             self._client, self._up, self._lost_at = None, anyio.Event(), anyio.current_time()
 
     async def _problem(self) -> tuple[str, str]:
-        """Live through one connection; why it ended, and what the server wrote, which is for the log alone."""
-        server = self.server
-        refusals: list[int] = []
-        with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
-            try:
-                path = server.env.get("PATH")
-                if server.command and not server.cwd and shutil.which(server.command[0], path=path) is None:
-                    missing = f"there is no command {server.command[0]!r}"
-                    raise BadSource(f"cannot be started: {missing}; install it, or give its full path in the config")
-                await self._connection(errors, refusals)
-                return "ended", quoted(errors)
-            except TimeoutError:
-                return f"did not answer within {self._options.connect:g} s", quoted(errors)
-            except Exception as error:
-                cause = cause_of(error)
-                told = str(cause) if isinstance(cause, ToolscoutError) else explained(cause, server, refusals, _ALIVE)
-                return told, quoted(errors)
+        """Live through one connection; why it ended, as callers are told it, and in full for the log.
 
-    async def _connection(self, errors: IO[str], refusals: list[int]) -> None:
-        pages: list[list[Any]] = []
+        Callers may be anywhere: they are told neither the command line nor what the server or the system said.
+        """
+        server = self.server
+        self._up_at = math.inf
+        refusals: list[int] = []
+        errors = Tail(MAX_ERROR_BYTES)
+        try:
+            path = server.env.get("PATH")
+            if server.command and not server.cwd and shutil.which(server.command[0], path=path) is None:
+                missing = f"there is no command {server.command[0]!r}"
+                raise BadSource(
+                    f"cannot be started: {missing}; install it, or give its full path in the config",
+                    public="cannot be started",
+                )
+            await self._connection(errors, refusals)
+            return "ended", f"ended{quoted(errors)}"
+        except Exception as error:
+            cause = cause_of(error)
+            if isinstance(cause, TimeoutError):
+                problem = f"did not answer within {self._options.connect:g} s"
+                return problem, f"{problem}{quoted(errors)}"
+            if isinstance(cause, Unlisted):
+                return str(cause), f"{cause}{quoted(errors)}"
+            if isinstance(cause, ToolscoutError):
+                return cause.public or "cannot be used", f"{cause}{quoted(errors)}"
+            details = explained(cause, server, refusals, _ALIVE)
+            return details.partition(":")[0].partition(";")[0], f"{details}{quoted(errors)}"
+
+    async def _connection(self, errors: Tail, refusals: list[int]) -> None:
+        guard = Guard()
         gone, changed = anyio.Event(), Bell()
         limit = self._options.connect
         transport = stdio(self.server, errors) if self.server.command else http(self.server, limit, refusals, True)
@@ -160,42 +220,49 @@ class Backend:
                 changed.ring()
 
         with anyio.fail_after(limit) as scope:
-            link = tapped(transport, _checked_tools(pages), gone.set)
+            link = tapped(transport, guard, gone.set)
             async with Client(link, cache=None, message_handler=noted) as client:
                 scope.deadline = math.inf
-                await self._list(client, pages)
-                self._client, self.problem = client, ""
-                self._up.set()
+                self._listing = client
+                await self._list(client, guard)
                 self.tried.set()
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(self._listen, client, changed, gone)
-                    tasks.start_soon(self._follow, client, pages, changed, errors)
+                    tasks.start_soon(self._follow, client, guard, changed)
                     await gone.wait()
                     self._lost("ended and is being started again")
                     tasks.cancel_scope.cancel()
 
-    async def _list(self, client: Client, pages: list[list[Any]]) -> None:
+    async def _list(self, client: Client, guard: Guard) -> None:
+        last = anyio.current_time() + MAX_LIST_TIMEOUTS * self._options.connect
         with anyio.fail_after(self._options.connect) as scope:
 
             def each() -> None:
-                scope.deadline = anyio.current_time() + self._options.connect
+                scope.deadline = min(anyio.current_time() + self._options.connect, last)
 
-            listing = await listed(self.server, client, pages, each)
-        options = ReadOptions(namespace=self.name, keep_going=True)
-        tools = list(unique(importer.tools_of(self.server, listing, options), options))
-        for problem in options.problems:
+            listing = await listed(client, guard, each)
+        tools, problems = await anyio.to_thread.run_sync(self._tools, listing)
+        new = [problem for problem in problems if problem not in self._said]
+        self._said = frozenset(problems)
+        for problem in new[:_SHOWN_PROBLEMS]:
             _log.warning("%s: %s", self.name, problem)
+        if len(new) > _SHOWN_PROBLEMS:
+            _log.warning("%s: and %s more problems with single tools", self.name, f"{len(new) - _SHOWN_PROBLEMS:,}")
         await self._publish(self, tools)
 
-    async def _follow(self, client: Client, pages: list[list[Any]], changed: Bell, errors: IO[str]) -> None:
+    def _tools(self, listing: Listing) -> tuple[list[Tool], list[str]]:
+        options = ReadOptions(namespace=self.name, keep_going=True)
+        return list(unique(importer.tools_of(self.server, listing, options), options)), options.problems
+
+    async def _follow(self, client: Client, guard: Guard, changed: Bell) -> None:
         """List again whenever the server says so, and now and then for servers that never say it."""
         while True:
             await changed.heard(self._options.relist)
             await anyio.sleep(_BURST)  # many changes at once are one
-            await self._list(client, pages)
-            if os.fstat(errors.fileno()).st_size > _MAX_ERRORS:  # the server writes on at the place that both share
-                errors.seek(0)
-                errors.truncate()
+            began = anyio.current_time()
+            await self._list(client, guard)
+            took = anyio.current_time() - began
+            await anyio.sleep(min(max(self._options.relist_pause, _LIST_REST * took), self._options.relist))
 
     async def _listen(self, client: Client, changed: Bell, gone: anyio.Event) -> None:
         """Notice that the server ends where the connection itself does not show it."""
@@ -258,30 +325,3 @@ class Bell:
         with anyio.move_on_after(longest):
             await self._rung.wait()
         self._rung = anyio.Event()
-
-
-def _checked_tools(pages: list[list[Any]]) -> Callable[[Any], Awaitable[Any]]:
-    """Keeps each page of tools as the server sent it; the SDK gets those that it can read.
-
-    It does not get output schemas: results are for the client to check, and it would ask for the list at every call.
-    """
-
-    def readable(tool: Any) -> bool:
-        try:
-            types.Tool.model_validate(tool)
-        except ValueError:
-            return False
-        return True
-
-    async def take(item: Any) -> Any:
-        result = getattr(getattr(item, "message", None), "result", None)
-        if isinstance(result, dict) and isinstance(result.get("tools"), list):
-            pages.append(result["tools"])
-            result["tools"] = [
-                {key: value for key, value in tool.items() if key != "outputSchema"}
-                for tool in result["tools"]
-                if readable(tool)
-            ]
-        return item
-
-    return take

@@ -11,19 +11,22 @@ import logging
 import math
 import sqlite3
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
 from toolscout import catalogue
-from toolscout.calling import CallOptions, OriginCaller
-from toolscout.catalogue.base import ReadOptions
+from toolscout.addresses import Addresses
+from toolscout.calling import CallOptions, OriginCaller, allowing
+from toolscout.catalogue.base import ReadOptions, is_url, safe_url
 from toolscout.errors import MissingExtra, ToolscoutError
 from toolscout.scout import Scout
 from toolscout.serving.backend import Backend, BackendDown, BackendOptions, Bell, Progress
 from toolscout.serving.gateway_config import GatewayConfig, Source
 from toolscout.serving.quarantine import Quarantine
+from toolscout.targets import Place, place_of
 from toolscout.tool import Tool, clean_text
 
 try:
@@ -38,6 +41,7 @@ __all__ = ["BackendDown", "BackendOptions", "Backends"]
 _log = logging.getLogger("toolscout.gateway")
 _T = TypeVar("_T")
 _CALLS = 32
+_SHOWN_TARGETS = 5
 _MARK = "gateway"  # in an origin's details: the config that brought the tool
 
 
@@ -50,8 +54,9 @@ class Backends:
         config: GatewayConfig | None = None,
         options: BackendOptions | None = None,
         quarantine: Quarantine | None = None,
+        allow: Sequence[str] = (),
     ) -> None:
-        """Nothing is started before running()."""
+        """Nothing is started before running(). `allow`: targets that tools from elsewhere may be called at."""
         self.scout = scout
         self.config = config or GatewayConfig()
         self.options = options or BackendOptions()
@@ -62,17 +67,14 @@ class Backends:
             for backend in (Backend(server, self.options, self._publish) for server in self.config.servers)
         }
         self._latest: dict[str, list[Tool]] = {}
+        self._sources = {clean_text(source.name): source for source in self.config.sources}
+        # What this process itself read from the configured sources: only that is called with their headers.
+        self._read_tools: dict[str, dict[str, Tool]] = {}
         self._writing = anyio.Lock()
         self._unembedded = Bell()
         self._ready = anyio.Event()
-        named = {clean_text(source.name): source for source in self.config.sources}
-        calls = CallOptions(
-            timeout=self.options.timeout,
-            max_chars=self.options.max_chars,
-            headers={name: source.headers for name, source in named.items()},
-            targets={name: source.base_url for name, source in named.items() if source.base_url},
-        )
-        self._elsewhere = OriginCaller(calls)
+        self._calls = CallOptions(self.options.timeout, self.options.max_chars, hide_targets=True)
+        self._elsewhere = OriginCaller(replace(self._calls, allow=tuple(allow)))
         self._calling = anyio.CapacityLimiter(_CALLS)
 
     @asynccontextmanager
@@ -104,26 +106,57 @@ class Backends:
     async def call(self, tool: Tool, arguments: Mapping[str, Any], progress: Progress) -> types.CallToolResult:
         """Run a tool where it comes from. BackendDown where that does not answer, MCPError as the server raised it."""
         backend = self._servers.get(tool.namespace)
-        if backend is not None and tool.origin is not None and tool.origin.kind == "mcp":
-            name = str(tool.origin.details.get("tool") or tool.name)
-            return await backend.call(name, dict(arguments), progress)
+        if backend is not None:  # whatever the catalogue says of a tool in the namespace of a configured server
+            return await backend.call(tool.id, dict(arguments), progress)
+
+        own = self._read_tools.get(tool.namespace, {}).get(tool.id)
+        called, caller = (tool, self._elsewhere) if own is None else (own, self._source_caller(own))
 
         def run() -> Any:
-            return self._elsewhere.call([(tool, arguments)])[0]
+            return caller.call([(called, arguments)])[0]
 
         result = await _aside(run, self._calling)
         text = result.content if result.ok else "\n".join(filter(None, [result.error, result.content]))
         return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=not result.ok)
 
+    def _source_caller(self, tool: Tool) -> OriginCaller:
+        """What calls a tool of a configured source, with the source's headers where they belong."""
+        assert tool.origin is not None
+        if tool.origin.kind == "function":
+            return OriginCaller(replace(self._calls, allow=(tool.origin.target,)))
+        source, namespace = self._sources[tool.namespace], tool.namespace
+        target = source.base_url or tool.origin.target
+        calls = replace(self._calls, targets={namespace: target})
+        if place_of(target) in self._places(source):
+            return OriginCaller(replace(calls, headers={namespace: source.headers}))
+        # Named by a document from elsewhere: no headers, and no address inside the network here unless it is allowed.
+        named = None if self._elsewhere.permits(tool) else Addresses()
+        return OriginCaller(replace(calls, addresses=named))
+
+    def _places(self, source: Source) -> set[Place | None]:
+        """The servers that a source's headers are sent to: those that the configuration names.
+
+        A document fetched from an address may name servers elsewhere; one that lies on this machine is trusted.
+        """
+        if named := source.base_url or (source.source if is_url(source.source) else ""):
+            return {place_of(safe_url(named))}
+        tools = self._read_tools.get(clean_text(source.name), {}).values()
+        return {place_of(tool.origin.target) for tool in tools if tool.origin is not None}
+
     async def _begin(self) -> None:
+        failed = list(self.config.sources)
         try:
-            for source in self.config.sources:
-                await self._read(source)
+            failed = [source for source in failed if not await self._read(source)]
             await self._write(self._forget)
         finally:
             self._ready.set()
+        await anyio.to_thread.run_sync(self._warn_of_targets)
+        while failed:
+            await anyio.sleep(self.options.relist)
+            failed = [source for source in failed if not await self._read(source)]
 
-    async def _read(self, source: Source) -> None:
+    async def _read(self, source: Source) -> bool:
+        """Read a configured source into the catalogue; whether it had any tools."""
         options = ReadOptions(namespace=source.name, kind=source.kind, headers=source.headers, keep_going=True)
         try:
             tools = await anyio.to_thread.run_sync(lambda: list(catalogue.read(source.source, options)))
@@ -134,6 +167,28 @@ class Backends:
             _log.warning("%s: %s", source.name, problem)
         if tools:
             await self._put(clean_text(source.name), tools)
+            self._warn_of_other_places(source, tools)
+        return bool(tools)
+
+    def _warn_of_other_places(self, source: Source, tools: list[Tool]) -> None:
+        known = self._places(source)
+        places = {place_of(source.base_url or tool.origin.target) for tool in tools if tool.origin is not None}
+        for place in sorted(place for place in places - known if place is not None):
+            if source.headers:
+                where = f"{place.scheme}://{place.host}:{place.port}"
+                _log.warning("%s: its headers are not sent to %s; to send them, give baseUrl", source.name, where)
+
+    def _warn_of_targets(self) -> None:
+        """Say at the start which tools of the catalogue can be found but not called, and what would allow it."""
+        counts: Counter[str] = Counter()
+        configured = {*self._servers, *self._sources}
+        for tool in self.scout.store.tools():
+            if tool.origin is not None and tool.namespace not in configured and not self._elsewhere.permits(tool):
+                counts[allowing(tool.origin)] += 1
+        for option, count in counts.most_common(_SHOWN_TARGETS):
+            _log.warning("%s tools of the catalogue are found but not called; to allow it: %s", f"{count:,}", option)
+        if len(counts) > _SHOWN_TARGETS:
+            _log.warning("%s more targets are not allowed", f"{len(counts) - _SHOWN_TARGETS:,}")
 
     async def _publish(self, backend: Backend, tools: list[Tool]) -> None:
         await self._put(backend.name, tools)
@@ -143,6 +198,10 @@ class Backends:
         kept = tools
         if self._quarantine is not None:
             kept = await anyio.to_thread.run_sync(self._quarantine.admitted, tools)
+        if name in self._servers:
+            self._servers[name].admit(kept)
+        if name in self._sources:
+            self._read_tools[name] = {tool.id: tool for tool in kept}
         marked = [_marked(tool, self.config.origin) for tool in kept]
         source = f"gateway {self.config.origin} {name}"
         await self._write(lambda: self.scout.store.add(marked, source, replace=True, sync=True))

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, cast
 
 from toolscout import wire
-from toolscout.errors import BadRequest, BadTool
+from toolscout.errors import BadRequest, BadTool, OriginRefused
 from toolscout.scout import Count
-from toolscout.tool import Tool, clean_text
+from toolscout.tool import MAX_NESTING, Tool, clean_text
 
 MAX_K = 100
 MAX_BATCH = 32
@@ -58,7 +58,9 @@ def record(body: bytes) -> dict[str, Any]:
     """The JSON object that a body is."""
     try:
         found = json.loads(body, parse_constant=_no_number, parse_float=_finite)
-    except (ValueError, RecursionError):
+    except RecursionError:
+        raise BadRequest(f"the body is nested too deeply; {MAX_NESTING} levels are read") from None
+    except ValueError:
         raise BadRequest("the body is not JSON; send one JSON object in UTF-8") from None
     if not isinstance(found, dict):
         raise BadRequest(f"the body must be a JSON object, got {type(found).__name__}")
@@ -185,13 +187,12 @@ def _tool(given: Any, number: int, namespace: str | None) -> Tool:
     for key in ("namespace", "name", "description", "title"):
         if isinstance(given, Mapping) and given.get(key) is not None and not isinstance(given[key], str):
             raise BadTool(f"tools[{number}]: {key} must be text")
+    if isinstance(given, Mapping) and given.get("origin") is not None:
+        raise OriginRefused(f"tools[{number}]")
     try:
         tool = Tool.from_record(given, namespace)
     except BadTool as error:
         raise BadTool(f"tools[{number}]: {error}") from None
-    if tool.origin is not None and tool.origin.kind == "function":
-        # What a function's origin names is imported and run where it is called.
-        raise BadTool(f"tools[{number}]: functions are added on the server's own command line only")
     return tool
 
 

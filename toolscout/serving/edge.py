@@ -4,25 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from toolscout.errors import Unauthorized
+from toolscout.permissions import KEY_PREFIX
 from toolscout.serving import problems
 from toolscout.serving.access import Access, Caller
 from toolscout.serving.audit import Audit
-from toolscout.serving.limits import PATHS, Origins, Rates, ServeOptions
+from toolscout.serving.limits import PATHS, HeldBytes, InFlight, Origins, Rates, ServeOptions, share_for, sharer
 from toolscout.serving.metrics import Metrics
 from toolscout.serving.problems import Problem
 
-CALLER, LABEL, _SECONDS = "toolscout.caller", "toolscout.route", "toolscout.seconds"
+CALLER, LABEL, SHARER, _SECONDS = "toolscout.caller", "toolscout.route", "toolscout.sharer", "toolscout.seconds"
 KEY_HEADER = "x-toolscout-key"
 # Asked by probes, which have no key; they say nothing of the catalogue.
 _OPEN = frozenset(["/health", "/ready", "/openapi.json"])
+# Where admins add tools.
+ADDS = ("/tools", "/page/add")
+_KEY = re.compile(rf"(?<![\w-]){KEY_PREFIX}[\w-]{{43}}(?![\w-])")
 _log = logging.getLogger("toolscout.serving")
 
 
@@ -33,9 +38,9 @@ class Edge:
         """In front of an app."""
         self._app, self._access, self._metrics, self._audit = app, access, metrics, audit
         self._rates, self._origins = Rates(options.rate, options.burst), Origins(options)
+        self._in_flight, self._held = InFlight(options.in_flight), HeldBytes()
         self._seconds, self._usual = options.seconds, options.body_bytes
-        self._most = dict.fromkeys(("/tools", "/page/add"), options.add_bytes)
-        self._most |= dict.fromkeys(PATHS, options.forward_bytes)
+        self._most = dict.fromkeys(PATHS, options.forward_bytes) | dict.fromkeys(ADDS, options.add_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -52,12 +57,9 @@ class Edge:
 
         try:
             try:
-                headers = self._admit(scope)
-                most = self._most.get(scope["path"], self._usual)
-                length = headers.get("content-length", "")
-                if length.isdecimal() and (len(length) > 15 or int(length) > most):
-                    raise _too_large(most)  # at once: nobody need send it, nor wait for it
-                await self._app(scope, _measured(receive, most), noted)
+                most, who = self._admit(scope), scope[SHARER]
+                with self._held.counted(who) as hold, self._in_flight.counted(who) as begin:
+                    await self._app(scope, measured(receive, most, hold, begin), noted)
             except Problem as problem:
                 await problems.response(problem)(scope, receive, noted)
             except ClientDisconnect:
@@ -70,29 +72,43 @@ class Edge:
         finally:
             self._note(scope, status, time.perf_counter() - began)
 
-    def _admit(self, scope: Scope) -> Headers:
+    def _admit(self, scope: Scope) -> int:
+        """Let a request in, or raise why not; how many bytes its body may have."""
         headers = Headers(scope=scope)
+        scope[SHARER] = sharer(None, scope.get("client"))
         self._origins.check(headers)
         scope[_SECONDS] = self._seconds
         if scope["path"] in _OPEN:
-            return headers
+            return self._usual
         try:
             caller: Caller | Exception = self._access.caller(key_of(headers))
         except Unauthorized as error:
             caller = error
         scope[CALLER] = caller
-        client = scope.get("client") or ("",)
-        self._rates.take(caller.name if isinstance(caller, Caller) else f"?{client[0]}")
-        return headers
+        if isinstance(caller, Caller):
+            scope[SHARER] = sharer(caller, scope.get("client"))
+        share_for(scope[SHARER])
+        self._rates.take(scope[SHARER])
+        most = self._most.get(scope["path"], self._usual)
+        if scope["path"] in ADDS and not (isinstance(caller, Caller) and caller.admin):
+            most = self._usual  # the rest would be held in memory only to be refused
+        elif announced(headers) > most:
+            raise too_large(most)  # at once: nobody need send it, nor wait for it
+        return most
 
     def _note(self, scope: Scope, status: int, seconds: float) -> None:
         label = scope.get(LABEL) or ("page" if scope["path"].startswith("/page") or scope["path"] == "/" else "other")
         self._metrics.observe(label, status, seconds)
         caller = scope.get(CALLER)
         if caller is not None and label != "other":
-            tool = str(scope.get("path_params", {}).get("id", ""))
+            tool = without_keys(str(scope.get("path_params", {}).get("id", "")))
             who = caller if isinstance(caller, Caller) else "?"
             self._audit.record(who, label, tool, ok=0 < status < 400, ms=1000 * seconds)
+
+
+def without_keys(text: str) -> str:
+    """The text with a mark in the place of what looks like a key of a server: for what is written down."""
+    return _KEY.sub(f"{KEY_PREFIX}…", text)
 
 
 def key_of(headers: Headers) -> str | None:
@@ -117,20 +133,35 @@ async def body_of(request: Request, types: Sequence[str]) -> bytes:
         raise Problem(408, f"the body did not arrive within {seconds:g} s", {"Connection": "close"}) from None
 
 
-def _too_large(most: int) -> Problem:
+def announced(headers: Headers) -> int:
+    """The length that a body is said to have; 0 where it is not said."""
+    length = headers.get("content-length", "")
+    return int(length[:16]) if length.isascii() and length.isdecimal() else 0
+
+
+def too_large(most: int) -> Problem:
+    """What a body of more bytes than these is answered."""
     return Problem(413, f"a body may have {most:,} bytes here; send less at once", {"Connection": "close"})
 
 
-def _measured(receive: Receive, most: int) -> Receive:
-    """Refuses a body of unknown length as soon as it is too large."""
+def measured(receive: Receive, most: int, hold: Callable[[int], None], begin: Callable[[], None]) -> Receive:
+    """Refuses a body of unknown length as soon as it is too large.
+
+    `hold` is told how many bytes are taken in, `begin` is called when the body is complete.
+    """
     size = 0
 
-    async def measured() -> Message:
+    async def counted() -> Message:
         nonlocal size
         message = await receive()
-        size += len(message.get("body", b""))
-        if size > most:
-            raise _too_large(most)
+        if message["type"] == "http.request":
+            taken = len(message.get("body", b""))
+            size += taken
+            if size > most:
+                raise too_large(most)
+            hold(taken)
+            if not message.get("more_body", False):
+                begin()
         return message
 
-    return measured
+    return counted

@@ -7,6 +7,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from toolscout import wire
@@ -29,7 +30,7 @@ try:
     from toolscout.serving import metrics, openapi, page, problems
     from toolscout.serving._page_shapes import narrowed
     from toolscout.serving.edge import CALLER, LABEL, Edge, body_of
-    from toolscout.serving.limits import PATHS, Gate, ServeOptions
+    from toolscout.serving.limits import PATHS, FeedbackQuota, Gate, Probe, ServeOptions
     from toolscout.serving.proxy import Proxy
     from toolscout.serving.writes import Writes
 except ImportError as error:
@@ -48,7 +49,8 @@ def make_app(
     """The whole server: JSON routes, the page, and the proxy where there is an upstream."""
     options = options or ServeOptions()
     face = _Face(scout, access, options)
-    routes = [*face.routes(), *page.routes(scout, access, others, options.results, face.searches, face.changes)]
+    shared = (face.searches, face.changes, face.quota)
+    routes = [*face.routes(), *page.routes(scout, access, options, others, *shared)]
     handlers = {ToolscoutError: _problem, problems.Problem: _problem, HTTPException: _http_problem}
     edge = Middleware(Edge, access=access, options=options, metrics=face.metrics, audit=face.audit)
     return Starlette(routes=routes, middleware=[edge], exception_handlers=handlers, lifespan=face.lifespan)
@@ -74,7 +76,9 @@ class _Face:
     def __init__(self, scout: Scout, access: Access, options: ServeOptions) -> None:
         self._scout, self._access = scout, access
         self.searches = Gate(options.workers, options.queue, options.seconds)
-        self.changes = Gate(_WRITERS, _WRITES_WAITING, _LONGEST_WRITE_S)
+        self.changes = Gate(_WRITERS, _WRITES_WAITING, _LONGEST_WRITE_S, _WRITERS // 2)
+        self.quota = FeedbackQuota(scout.store, options)
+        self._probe = Probe(scout.store.version)
         self._writes = Writes(scout)
         self._proxy = Proxy(scout, access, options) if options.upstream else None
         self._document = json.dumps(openapi.document(bool(options.upstream)))
@@ -104,7 +108,8 @@ class _Face:
     async def lifespan(self, _: Starlette) -> AsyncIterator[None]:
         """Drain at the end: what was begun is answered, what comes is refused."""
         yield
-        self.searches.draining = self.changes.draining = True
+        self.searches.draining = self.changes.draining = self._probe.draining = True
+        self._probe.close()
         await asyncio.to_thread(self.searches.close)
         self._writes.close()
         await asyncio.to_thread(self.changes.close)
@@ -115,13 +120,16 @@ class _Face:
     async def search(self, request: Request) -> Response:
         """Tools for a request, or for each of several."""
         caller, asked = _caller(request), bodies.asked(await _record(request))
-        return _sent(await self.searches.run(self._answers, caller, asked))
-
-    def _answers(self, caller: Caller, asked: bodies.Asked) -> str:
         if asked.namespace is not None:
-            caller = replace(caller, allowed=narrowed(caller.allowed, asked.namespace))
-        found = [self._answer(caller, asked, text) for text in asked.requests]
-        return json.dumps({"answers": found} if asked.batch else found[0])
+            # In a thread: one who sees single tools may see tens of thousands of them.
+            caller = replace(caller, allowed=await self.searches.run(narrowed, caller.allowed, asked.namespace))
+        return await self._each(asked, partial(self._answer, caller, asked))
+
+    async def _each(self, asked: bodies.Asked, act: Callable[[str], dict[str, Any]]) -> Response:
+        """What comes of each request text; each is a piece of work of its own, so that others get their turn."""
+        works = [partial(lambda text: json.dumps(act(text)), text) for text in asked.requests]
+        found = await self.searches.run_each(works)
+        return _sent('{"answers": [' + ", ".join(found) + "]}" if asked.batch else found[0])
 
     def _answer(self, caller: Caller, asked: bodies.Asked, text: str) -> dict[str, Any]:
         answer = self._access.search(caller, text, asked.k)
@@ -149,13 +157,11 @@ class _Face:
     async def need(self, request: Request) -> Response:
         """How likely each request is to need a tool at all."""
         caller, asked = _caller(request), bodies.needed(await _record(request))
-        return _sent(await self.searches.run(self._needs, caller, asked))
+        return await self._each(asked, partial(self._need, caller))
 
-    def _needs(self, caller: Caller, asked: bodies.Asked) -> str:
-        needs = [self._access.search(caller, text, 1).need for text in asked.requests]
-        threshold = self._scout.need_options.threshold
-        found = [{"need": need, "needed": None if need is None else need >= threshold} for need in needs]
-        return json.dumps({"answers": found} if asked.batch else found[0])
+    def _need(self, caller: Caller, text: str) -> dict[str, Any]:
+        need = self._access.search(caller, text, 1).need
+        return {"need": need, "needed": None if need is None else need >= self._scout.need_options.threshold}
 
     async def feedback(self, request: Request) -> Response:
         """Record what requests really used."""
@@ -164,6 +170,7 @@ class _Face:
         return _sent(json.dumps({"recorded": len(examples)}))
 
     def _learn(self, caller: Caller, examples: list[bodies.Used]) -> None:
+        self.quota.take(caller.tenant, len(examples))
         for example in examples:
             self._access.feedback(caller, example.request, example.used, example.rejected, source="http")
 
@@ -188,7 +195,7 @@ class _Face:
         self._access.require_admin(_caller(request))
         changes = bodies.Changes(remove=(request.path_params["id"],))
         await self.changes.run(self._check, _caller(request), changes)
-        return _sent(json.dumps(await self.changes.run(self._writes.apply, changes)))
+        return _sent(json.dumps(await self.changes.run(self._changed, _caller(request), changes)))
 
     def _check(self, caller: Caller, changes: bodies.Changes) -> None:
         self._access.require_own(caller, [tool.id for tool in changes.tools], changes.remove, changes.sync)
@@ -201,17 +208,25 @@ class _Face:
         changes = await self.changes.run(bodies.lines if by_line else bodies.changed, body)
         await self.changes.run(self._check, _caller(request), changes)
         if LINES in request.headers.get("accept", "").lower():
-            return StreamingResponse(self._told(changes), headers=_HEADERS, media_type=LINES)
-        return _sent(json.dumps(await self.changes.run(self._writes.apply, changes)))
+            return StreamingResponse(self._told(_caller(request), changes), headers=_HEADERS, media_type=LINES)
+        return _sent(json.dumps(await self.changes.run(self._changed, _caller(request), changes)))
 
-    async def _told(self, changes: bodies.Changes) -> AsyncIterator[str]:
+    def _changed(
+        self, caller: Caller, changes: bodies.Changes, progress: Callable[[str, int, int], None] | None = None
+    ) -> dict[str, int]:
+        """Change the catalogue; what came of it, of the tools that the caller sees from then on."""
+        counts = self._writes.apply(changes, progress)
+        now = caller if caller.allowed is None else self._access.named(caller.name)
+        return counts | {"version": self._access.version(now), "words_only": self._scout.words_only(now.allowed)}
+
+    async def _told(self, caller: Caller, changes: bodies.Changes) -> AsyncIterator[str]:
         """A line for each step and one for the outcome. Who stops reading stops nothing that was begun."""
         loop, told = asyncio.get_running_loop(), asyncio.Queue[dict[str, Any] | None]()
 
         def progress(stage: str, done: int, total: int) -> None:
             loop.call_soon_threadsafe(told.put_nowait, {"stage": stage, "done": done, "of": total})
 
-        work = asyncio.ensure_future(self.changes.run(self._writes.apply, changes, progress))
+        work = asyncio.ensure_future(self.changes.run(self._changed, caller, changes, progress))
         work.add_done_callback(lambda _: told.put_nowait(None))
         yield json.dumps({"stage": "begun", "done": 0, "of": len(changes.tools)}) + "\n"
         while (step := await told.get()) is not None:
@@ -234,12 +249,13 @@ class _Face:
 
     async def ready(self, _: Request) -> Response:
         """That the server can answer: the catalogue can be read, and nothing is being shut down."""
-        await self.searches.run(self._scout.store.version)
+        await self._probe.check()
         return _sent('{"status": "ready"}')
 
     async def measured(self, request: Request) -> Response:
-        """For Prometheus. An admin's: it counts all tools and all callers."""
+        """For Prometheus. An admin's who sees everything: it counts all tools and all callers."""
         self._access.require_admin(_caller(request))
+        self._access.require_everything(_caller(request))
         gauges = {
             "toolscout_tools": ("Tools in the catalogue.", float(self._scout.count())),
             "toolscout_words_only": ("Tools that are not embedded yet.", float(self._scout.words_only())),

@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 from toolscout import wire
 from toolscout.answer import Answer
-from toolscout.arguments import problems, repaired
 from toolscout.errors import BadRequest, MissingExtra, ToolscoutError, Unauthorized, UnknownTool
 from toolscout.serving.access import Access, Caller
 from toolscout.serving.audit import Audit
@@ -32,14 +31,17 @@ try:
     from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
     from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
 
+    from toolscout.serving.argument_checks import ArgumentChecks
     from toolscout.serving.edge import key_of
+    from toolscout.serving.limits import Gate
+    from toolscout.serving.problems import Problem, public_message
 except ImportError:
     raise MissingExtra("serving", "serve") from None
 
 PASS_THROUGH = 10
 """Below so many tools all of them are listed."""
 MAX_K = 50
-_QUEUED = 64
+_QUEUED, _LONGEST_S = 64, 60.0  # how much waits for a thread, and how long it may take in all
 _CLOSEST = 3
 _CALLERS_KEPT = 1024
 _log = logging.getLogger("toolscout.gateway")
@@ -137,7 +139,8 @@ class Gateway:
         self._audit = audit or Audit(None)
         # For each caller by name: nobody is told that a list changed which only others are shown.
         self._buses: dict[str, tuple[InMemorySubscriptionBus, ListenHandler]] = {}
-        self._searching = anyio.CapacityLimiter(2)
+        self.checks = ArgumentChecks()
+        self._searching = Gate(2, _QUEUED, _LONGEST_S)
         # For each caller: the key it came with and what it was shown, in order.
         self._shown: dict[str, tuple[str | None, dict[str, types.Tool]]] = {}
         self._showing = threading.Lock()
@@ -162,7 +165,7 @@ class Gateway:
                 self._remember(ctx.session, (await self._in_thread(lambda: self.access.caller(key))).name)
             return types.ListToolsResult(tools=list((await self._in_thread(lambda: self._show(key))).values()))
         except ToolscoutError as error:
-            raise MCPError(types.INVALID_REQUEST, str(error)) from None
+            raise MCPError(types.INVALID_REQUEST, public_message(error)) from None
 
     async def _listen(
         self, ctx: Any, params: types.SubscriptionsListenRequestParams
@@ -171,7 +174,7 @@ class Gateway:
         try:
             caller = await self._in_thread(lambda: self.access.caller(key))
         except ToolscoutError as error:
-            raise MCPError(types.INVALID_REQUEST, str(error)) from None
+            raise MCPError(types.INVALID_REQUEST, public_message(error)) from None
         if caller.name not in self._buses:
             bus = InMemorySubscriptionBus()
             self._buses[caller.name] = (bus, ListenHandler(bus))
@@ -187,8 +190,7 @@ class Gateway:
             name, arguments = params.name, params.arguments or {}
             if name in _META:
                 action = name.partition("_")[0]
-                arguments, _ = repaired(arguments, _META[name].input_schema)
-                wrong = problems(arguments, _META[name].input_schema)
+                arguments, wrong = await self.checks.repaired(who.name, arguments, _META[name].input_schema)
                 if wrong:
                     raise BadRequest(f"the arguments of {name} do not fit: {'; '.join(wrong)}")
             elif who.name not in self._shown:  # named by a list that another process gave
@@ -202,11 +204,11 @@ class Gateway:
                     result = _told(wire.to_wire(tool, "mcp", "full", tool.id) | self._unavailable(tool.namespace))
                 else:
                     given = arguments.get("arguments", {}) if name in _META else arguments
-                    result = await self._called(ctx, tool, given)
+                    result = await self._called(ctx, who, tool, given)
             ok = not result.is_error
             return result
         except ToolscoutError as error:
-            return _failed(str(error))
+            return _failed(public_message(error))
         finally:
             self._audit.record(who, action, tool_id, ok=ok, ms=1000 * (time.perf_counter() - began))
 
@@ -229,8 +231,8 @@ class Gateway:
 
         return await self._in_thread(find)
 
-    async def _called(self, ctx: Any, tool: Tool, arguments: Mapping[str, Any]) -> types.CallToolResult:
-        wrong = problems(arguments, tool.input_schema)
+    async def _called(self, ctx: Any, caller: Caller, tool: Tool, arguments: Mapping[str, Any]) -> types.CallToolResult:
+        wrong = await self.checks.problems(caller.name, arguments, tool.input_schema)
         if wrong:
             return _failed(
                 f"the arguments do not fit {tool.id}: {'; '.join(wrong)}. Correct them and call it again; "
@@ -240,8 +242,9 @@ class Gateway:
             return await self.backends.call(tool, arguments, ctx.session.report_progress)
         except (MCPError, ToolscoutError):
             raise
-        except Exception as error:  # whatever a server answers, the client gets an answer
-            return _failed(f"{tool.id} could not be called: {clean_text(str(error))[:500] or type(error).__name__}")
+        except Exception:  # whatever a server answers, the client gets an answer
+            _log.exception("%s could not be called", tool.id)
+            return _failed(f"{tool.id} could not be called; the log of the gateway says why")
 
     def _answer(self, caller: Caller, answer: Answer) -> dict[str, Any]:
         """What a model is told. Scores are left out: they say nothing to it."""
@@ -270,8 +273,9 @@ class Gateway:
             return None
 
     def _unavailable(self, namespace: str) -> dict[str, Any]:
-        problem = self.backends.problems().get(namespace)
-        return {"unavailable": f"the server {namespace} does not answer now: it {problem}"} if problem else {}
+        if namespace not in self.backends.problems():
+            return {}
+        return {"unavailable": f"the server {namespace} does not answer now; it is tried again by itself"}
 
     def _show(self, key: str | None) -> dict[str, types.Tool]:
         """What a caller is listed: what it was shown and still is there, then what is new, each in its place."""
@@ -315,10 +319,11 @@ class Gateway:
         return f"{namespace}/{rest}"
 
     async def _in_thread(self, work: Callable[[], _T]) -> _T:
-        """Beside the event loop, a few at a time; refused at once where too many wait."""
-        if self._searching.statistics().tasks_waiting >= _QUEUED:
-            raise BadRequest("too many requests at once; wait a second and ask again")
-        return await anyio.to_thread.run_sync(work, limiter=self._searching)
+        """Beside the event loop, a few at a time, each caller in its turn; refused at once where too many wait."""
+        try:
+            return await self._searching.run(work)
+        except Problem:
+            raise BadRequest("too many requests at once; wait a second and ask again") from None
 
     def _key(self, ctx: Any) -> str | None:
         return key_of(ctx.request.headers) if ctx.request is not None else self.options.key

@@ -18,6 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from toolscout import wire
+from toolscout.addresses import Addresses
 from toolscout.errors import BadRequest, ToolscoutError, UnknownTool
 from toolscout.scout import Scout
 from toolscout.serving import _page_results, bodies
@@ -26,8 +27,8 @@ from toolscout.serving._page_codes import CodeTree, codes_of
 from toolscout.serving._page_shapes import narrowed, tool_shape
 from toolscout.serving.access import Access, Caller
 from toolscout.serving.edge import body_of, key_of
-from toolscout.serving.limits import Gate
-from toolscout.serving.problems import Problem
+from toolscout.serving.limits import FeedbackQuota, Gate, ServeOptions
+from toolscout.serving.problems import Problem, public_message
 from toolscout.tool import Tool
 
 FILES = {
@@ -55,8 +56,6 @@ MAX_LISTED = 200
 MAX_SUGGESTED = 50
 # Up to so many tools what all of them would cost is counted, beyond it is reckoned from as many.
 COUNTED_TOOLS = 1_000
-_SEARCHING = (2, 24, 30.0)  # threads, how many may wait for them, seconds
-_CHANGING = (2, 24, 600.0)
 _KEPT = 64
 _FAILURES_KEPT = 50
 _Values = Mapping[str, Any]
@@ -66,18 +65,18 @@ _Act = Callable[[Caller, _Values], dict[str, Any] | Response]
 def routes(
     scout: Scout,
     access: Access,
-    others: Mapping[str, Scout] | None = None,
-    results: Path | None = None,
-    searches: Gate | None = None,
-    changes: Gate | None = None,
+    options: ServeOptions,
+    others: Mapping[str, Scout] | None,
+    searching: Gate,
+    changing: Gate,
+    quota: FeedbackQuota,
 ) -> list[Route]:
     """The page at "/" and what it needs under "/page/".
 
-    `others`: Scouts on the same catalogue to compare with. `results`: the folder whose rows and plots are shown.
-    `searches`, `changes`: where they wait with those of the other routes. A slow change never stops a search.
+    `others`: Scouts on the same catalogue to compare with. `searching`, `changing`: where requests wait with those of
+    the other routes. A slow change never stops a search. `quota`: how much feedback is taken, there and here.
     """
-    page = _Page(scout, access, others or {}, results or Path("results"))
-    searching, changing = searches or Gate(*_SEARCHING), changes or Gate(*_CHANGING)
+    page = _Page(scout, access, others or {}, options)
     asked: dict[str, _Act] = {
         "state": page.state,
         "tokens": page.tokens,
@@ -92,7 +91,7 @@ def routes(
         *[Route(f"/page/{name}", _file(name, kind)) for name, kind in FILES.items()],
         *[Route(f"/page/{name}", _endpoint(access, act, searching)) for name, act in asked.items()],
         Route("/page/search", _endpoint(access, page.search, searching), methods=["POST"]),
-        Route("/page/feedback", _endpoint(access, page.feedback, changing), methods=["POST"]),
+        Route("/page/feedback", _endpoint(access, _within(quota, page.feedback), changing), methods=["POST"]),
         Route("/page/add", _endpoint(access, page.add, changing), methods=["POST"]),
     ]
 
@@ -100,8 +99,9 @@ def routes(
 class _Page:
     """What the page asks for; each method answers one route with JSON."""
 
-    def __init__(self, scout: Scout, access: Access, others: Mapping[str, Scout], results: Path) -> None:
-        self._scout, self._access, self._results = scout, access, results
+    def __init__(self, scout: Scout, access: Access, others: Mapping[str, Scout], options: ServeOptions) -> None:
+        self._scout, self._access = scout, access
+        self._results, self._addresses = options.results or Path("results"), Addresses.of(options.private)
         first = scout.retriever.name
         self._doors = {first: (scout, access)}
         for name, other in others.items():
@@ -112,11 +112,12 @@ class _Page:
 
     def state(self, caller: Caller, _: _Values) -> dict[str, Any]:
         return {
-            "caller": {"name": caller.name, "admin": caller.admin},
+            # What the page has for admins is for those who see everything.
+            "caller": {"name": caller.name, "admin": caller.admin and caller.allowed is None},
             "tools": self._access.count(caller),
             "version": self._access.version(caller),
             "namespaces": len(self._access.namespaces(caller)),
-            "words_only": self._scout.words_only() if caller.allowed is None else 0,
+            "words_only": self._scout.words_only(caller.allowed),
             "retrievers": list(self._doors),
             "formats": list(wire.FORMATS),
         }
@@ -179,7 +180,7 @@ class _Page:
         return self._all_tokens(caller, self._access.version(caller))
 
     def _count_tokens(self, caller: Caller, version: int) -> dict[str, Any]:
-        ids = self._ids(caller)
+        ids = self._access.ids(caller)
         step = max(1, len(ids) / COUNTED_TOOLS)
         sample = [ids[int(at * step)] for at in range(min(len(ids), COUNTED_TOOLS))]
         tools = _present(self._access, caller, sample)
@@ -189,14 +190,10 @@ class _Page:
             for f in wire.FORMATS
         }
 
-    def _ids(self, caller: Caller, namespace: str | None = None) -> list[str]:
-        ids = self._scout.store.ids(namespace)
-        return ids if caller.allowed is None else [i for i in ids if caller.allowed.permits(i)]
-
     def tools(self, caller: Caller, given: _Values) -> dict[str, Any]:
         find, namespace = given.get("find", "").lower(), given.get("namespace") or None
         offset, limit = _whole(given, "offset", 0), _whole(given, "limit", 50)
-        ids = [i for i in self._ids(caller, namespace) if find in i.lower()]
+        ids = [i for i in self._access.ids(caller, namespace) if find in i.lower()]
         listed = _present(self._access, caller, ids[offset : offset + min(limit, MAX_LISTED)])
         return {"total": len(ids), "tools": [tool_shape(tool) for tool in listed]}
 
@@ -219,6 +216,7 @@ class _Page:
 
     def sources(self, caller: Caller, _: _Values) -> dict[str, Any]:
         self._access.require_admin(caller)
+        self._access.require_everything(caller)
         states = self._scout.store.sources()
         known = {state.source for state in states}
         listed: list[dict[str, Any]] = [
@@ -240,9 +238,9 @@ class _Page:
         addition = Addition.of(given)
         label = addition.label
         try:
-            added = addition.bring(self._scout)
+            added = addition.bring(self._scout, self._addresses)
         except ToolscoutError as error:
-            self._failures = dict([*self._failures.items(), (label, str(error))][-_FAILURES_KEPT:])
+            self._failures = dict([*self._failures.items(), (label, public_message(error))][-_FAILURES_KEPT:])
             raise
         self._failures.pop(label, None)
         report = added.report
@@ -276,6 +274,17 @@ def _one(access: Access, caller: Caller, tool_id: str) -> list[Tool]:
         return [access.describe(caller, tool_id)]
     except UnknownTool:
         return []
+
+
+def _within(quota: FeedbackQuota | None, act: _Act) -> _Act:
+    """The act, for those who have not given more feedback than they may."""
+
+    def admitted(caller: Caller, given: _Values) -> dict[str, Any] | Response:
+        if quota is not None:
+            quota.take(caller.tenant, 1)
+        return act(caller, given)
+
+    return admitted
 
 
 def _endpoint(access: Access, act: _Act, gate: Gate) -> Callable[[Request], Any]:

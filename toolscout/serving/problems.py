@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Mapping
 from http import HTTPStatus
@@ -27,6 +28,25 @@ _STATUS: tuple[tuple[type[ToolscoutError], int], ...] = (
     (errors.MissingExtra, 501),
     (errors.MissingEncoder, 501),
 )
+# Errors that speak of what the caller sent. All others may name a path, a command or an address of this machine: they
+# are logged, and the caller is told what these say.
+_SPOKEN = (
+    errors.BadRequest,
+    errors.BadTool,
+    errors.BadSource,
+    errors.UnknownTool,
+    errors.DuplicateTool,
+    errors.Forbidden,
+    errors.Unauthorized,
+)
+_UNSPOKEN = {
+    409: "the retriever of this server cannot search some of its tools before it is trained",
+    501: "this server lacks a part that this needs",
+    502: "the language model of this server did not answer; ask again later",
+    503: "the catalogue cannot be read or written now; ask again later",
+    507: "there is no room left to write; nothing that was saved before is lost",
+}
+_log = logging.getLogger("toolscout.serving")
 
 
 class Problem(Exception):
@@ -44,7 +64,18 @@ def of(error: Exception) -> Problem:
         return error
     status = next((status for kind, status in _STATUS if isinstance(error, kind)), 422)
     headers = {"WWW-Authenticate": "Bearer"} if status == 401 else {}
-    return Problem(status, str(error), headers, _CAPITAL.sub("_", type(error).__name__).lower())
+    return Problem(status, public_message(error), headers, _CAPITAL.sub("_", type(error).__name__).lower())
+
+
+def public_message(error: Exception) -> str:
+    """What a caller over a network is told of an error: no path, command line or store, which go to the log."""
+    if isinstance(error, ToolscoutError) and error.public:
+        return error.public
+    if isinstance(error, (Problem, *_SPOKEN)):
+        return str(error)
+    _log.warning("a caller was refused: %s", error)
+    status = next((status for kind, status in _STATUS if isinstance(error, kind)), 422)
+    return f"{_UNSPOKEN.get(status, 'this cannot be done here')}; the log of the server says why"
 
 
 def response(problem: Problem) -> Response:

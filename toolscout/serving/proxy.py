@@ -5,25 +5,29 @@ For agents that never call a search tool. Nothing else in the request changes, a
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
+import re
 import threading
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
+from urllib.parse import unquote
 
 import httpx2
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from toolscout.errors import BadRequest, BadTool, MissingEncoder
 from toolscout.permissions import KEY_PREFIX
 from toolscout.retrievers.base import Embedded, Floats, Retriever, TextEncoder, method
 from toolscout.scout import Scout, checked_request
 from toolscout.serving import bodies
-from toolscout.serving.access import Access
-from toolscout.serving.edge import KEY_HEADER, body_of
-from toolscout.serving.limits import Gate, ServeOptions
+from toolscout.serving.access import ANONYMOUS, Access, Caller
+from toolscout.serving.edge import CALLER, KEY_HEADER, body_of, key_of
+from toolscout.serving.limits import Gate, ServeOptions, descriptor_limit
 from toolscout.serving.problems import Problem
 from toolscout.tool import Tool
 
@@ -38,6 +42,12 @@ _HOP = frozenset(
     "content-length accept-encoding date".split()
 ) | {KEY_HEADER}
 _KEYS = frozenset(["authorization", "x-api-key"])
+# What looks like a key or token of a server of this package, and what may be one in base64.
+_OURS = re.compile(rf"(?<![A-Za-z0-9_-]){KEY_PREFIX}[\w-]{{16,}}")
+_BASE64 = re.compile(r"[A-Za-z0-9+/_-]{16,}")
+_ENCODED = 5  # how often a text may be percent-encoded
+FORWARDS = 512
+"""How many requests are at the model's server at a time; `in_flight` of ServeOptions says how many of one caller."""
 
 
 class Proxy:
@@ -48,15 +58,19 @@ class Proxy:
         self._access = access
         self._chooser = Chooser(scout, options.keep, options.pinned)
         self._upstream, self._key = options.upstream.rstrip("/"), options.upstream_key
-        self._client = httpx2.AsyncClient(timeout=httpx2.Timeout(options.upstream_seconds, connect=10))
+        # A caller that does not get a connection is told so, instead of waiting for the streams of others to end.
+        wait = httpx2.Timeout(options.upstream_seconds, connect=10, pool=10)
+        most = min(FORWARDS, descriptor_limit() // 4)
+        self._client = httpx2.AsyncClient(timeout=wait, limits=httpx2.Limits(max_connections=most))
 
     async def forward(self, request: Request, gate: Gate) -> Response:
         """Send a request on with fewer tools, and the answer back as it comes."""
         body = await body_of(request, ("application/json",))
         sent = await gate.run(self._chooser.cut, body)
-        query = f"?{request.url.query}" if request.url.query else ""
-        url = self._upstream.removesuffix("/v1") + request.url.path + query
-        outgoing = self._client.build_request("POST", url, headers=self._headers(request), content=sent)
+        own = _own_key(request)
+        query = "&".join(part for part in request.url.query.split("&") if not holds_key(part, own))
+        url = self._upstream.removesuffix("/v1") + request.url.path + (f"?{query}" if query else "")
+        outgoing = self._client.build_request("POST", url, headers=self._headers(request, own), content=sent)
         try:
             answer = await self._client.send(outgoing, stream=True)
         except httpx2.TimeoutException:
@@ -64,16 +78,20 @@ class Proxy:
         except httpx2.HTTPError as error:
             why = type(error).__name__
             raise Problem(502, f"the model's server cannot be reached ({why}); check --upstream") from None
-        kept = {name: value for name, value in answer.headers.items() if name.lower() not in _HOP}
-        return StreamingResponse(_passed(answer), answer.status_code, kept)
+        return _Passed(answer)
 
-    def _headers(self, request: Request) -> list[tuple[str, str]]:
+    def _headers(self, request: Request, own: str) -> list[tuple[str, str]]:
         """The caller's headers. A key of ours goes nowhere; the upstream's takes its place where we have one."""
         theirs = KEY_HEADER in request.headers or not (self._key or self._access.has_keys())
         dropped = _HOP if theirs else _HOP | _KEYS
-        kept = [(name, value) for name, value in request.headers.items() if name.lower() not in dropped]
-        if self._access.has_keys():
-            kept = [(name, value) for name, value in kept if name.lower() not in _KEYS or not _ours(value)]
+        kept = []
+        for name, value in request.headers.items():
+            if name.lower() == "cookie" and holds_key(value, own):
+                value = ";".join(one for one in value.split(";") if not holds_key(one, own)).strip()
+                if not value:
+                    continue
+            if name.lower() not in dropped and not holds_key(name, own) and not holds_key(value, own):
+                kept.append((name, value))
         if self._key and not theirs:
             kept += [("authorization", f"Bearer {self._key}"), ("x-api-key", self._key)]
         return [*kept, ("accept-encoding", request.headers.get("accept-encoding", "identity"))]
@@ -83,17 +101,37 @@ class Proxy:
         await self._client.aclose()
 
 
-def _ours(value: str) -> bool:
-    """Whether a header holds a key of this server."""
-    return value.rpartition(" ")[2].startswith(KEY_PREFIX)
+def _own_key(request: Request) -> str:
+    """The key or token of ours that a request came with; empty where it came with none."""
+    caller = request.scope.get(CALLER)
+    known = isinstance(caller, Caller) and (caller.name != ANONYMOUS or caller.admin)
+    return (key_of(request.headers) or "") if known else ""
 
 
-async def _passed(answer: httpx2.Response) -> AsyncIterator[bytes]:
-    try:
-        async for part in answer.aiter_raw():
-            yield part
-    finally:
-        await answer.aclose()
+def holds_key(text: str, own: str = "") -> bool:
+    """Whether a key of ours is in a text: `own` or any other, as it is, percent-encoded, or in base64 as in Basic."""
+    forms = [text]
+    while len(forms) < _ENCODED and (plain := unquote(forms[-1])) != forms[-1]:
+        forms.append(plain)
+    for found in _BASE64.findall(forms[-1]):
+        whole = found[: len(found) - (len(found) % 4 == 1)].replace("-", "+").replace("_", "/")
+        forms.append(base64.b64decode(whole + "=" * (-len(whole) % 4)).decode("latin-1"))
+    return any(_OURS.search(form) or (own and own in form) for form in forms)
+
+
+class _Passed(StreamingResponse):
+    """The answer of a model's server as it comes, which is hung up on whenever the client is gone."""
+
+    def __init__(self, answer: httpx2.Response) -> None:
+        kept = {name: value for name, value in answer.headers.items() if name.lower() not in _HOP}
+        super().__init__(answer.aiter_raw(), answer.status_code, kept)
+        self._answer = answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._answer.aclose()
 
 
 class Chooser:

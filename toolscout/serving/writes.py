@@ -6,7 +6,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
 
 from toolscout.scout import Scout
 from toolscout.serving.bodies import Changes
@@ -51,10 +50,11 @@ class Writes:
         if scout.not_embedded():  # of another encoder, say: nobody else would embed them
             self._wanted.set()
 
-    def apply(self, changes: Changes, progress: Progress | None = None) -> dict[str, Any]:
-        """Add, change and remove; what came of it. Where one of the ids to remove is not there nothing is done."""
+    def apply(self, changes: Changes, progress: Progress | None = None) -> dict[str, int]:
+        """Add, change and remove; how many of each. Where one of the ids to remove is not there nothing is done."""
         scout = self._scout
         with self._one:
+            before = scout.store.version()
             scout.store.get(changes.remove)
             counts = {"added": 0, "changed": 0, "unchanged": 0, "removed": 0}
             if changes.tools or changes.sync:
@@ -64,8 +64,8 @@ class Writes:
             version = scout.store.version()
         self._follow(version)
         if changes.tools and progress:
-            scout.embed(progress)
-        return {**counts, "version": scout.store.version(), "words_only": scout.words_only()}
+            scout.embed(progress, before)  # how many others wait is not for whoever added these
+        return counts
 
     def _follow(self, version: int) -> None:
         """Wait until the index has taken this version in; whoever comes first takes in for all who wait meanwhile."""

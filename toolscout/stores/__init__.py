@@ -5,10 +5,11 @@ from __future__ import annotations
 import pkgutil
 from pathlib import Path
 
+from toolscout.stores._sqlite_files import check_path
 from toolscout.stores.base import AddReport, Change, Store, VectorBatch
 from toolscout.stores.sqlite import SqliteStore
 
-__all__ = ["AddReport", "Change", "Store", "VectorBatch", "kinds", "open_store"]
+__all__ = ["AddReport", "Change", "Store", "VectorBatch", "check_path", "kinds", "open_store"]
 
 
 def kinds() -> list[str]:
@@ -17,6 +18,6 @@ def kinds() -> list[str]:
     return sorted(name for name in names if name != "base" and not name.startswith("_"))
 
 
-def open_store(path: str | Path) -> Store:
-    """Open the store at a path; a file that is not there yet is made."""
-    return SqliteStore(path)
+def open_store(path: str | Path, *, durable: bool | None = None) -> Store:
+    """Open the store at a path; a file that is not there yet is made. `durable`: as SqliteStore takes it."""
+    return SqliteStore(path, durable=durable)

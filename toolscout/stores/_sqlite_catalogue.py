@@ -178,7 +178,7 @@ class Catalogue:
 
     def _tool(self, record: str, given: str) -> Tool:
         try:
-            tool = Tool.from_record(json.loads(record))
+            tool = Tool.from_json(record)
         except (ValueError, AttributeError) as error:
             raise CorruptStore(f"{self._files.path} holds a tool that cannot be read: {error}") from error
         return tool if given == "[]" else with_fields(tool, aliases=_merged(tool.aliases, given))
@@ -227,9 +227,10 @@ def _add_chunk(db: sqlite3.Connection, chunk: list[Tool], source: str, replace: 
             continue
         if owner != source and not replace:
             other = clean_text(owner) or "a source without a name"
+            way_out = "give this source a namespace of its own, or add it with replace to take the other's place"
             raise DuplicateTool(
-                f"{tool_id} is already here from {other}, with different content; "
-                "give this source a namespace of its own, or add it with replace to take the other's place"
+                f"{tool_id} is already here from {other}, with different content; {way_out}",
+                public=f"{tool_id} is already here from another source, with different content; {way_out}",
             )
         done["changed" if known else "added"] += 1
         text, names = tool.document(), (tool_id, tool.namespace, tool.name, source)
@@ -261,7 +262,10 @@ def _not_given_before(db: sqlite3.Connection, chunk: list[Tool]) -> dict[str, tu
 def _same_but_for_order(db: sqlite3.Connection, tool_id: str, record: str) -> bool:
     """Some servers list the properties of a schema in another order each time they start: that is no change."""
     known = db.execute("SELECT record FROM tools WHERE id = ?", (tool_id,)).fetchone()[0]
-    return len(known) == len(record) and bool(json.loads(known) == json.loads(record))
+    try:
+        return len(known) == len(record) and bool(json.loads(known) == json.loads(record))
+    except RecursionError:  # of an older version, which took schemas that are nested deeper
+        return False
 
 
 def _record(tool: Tool) -> str:

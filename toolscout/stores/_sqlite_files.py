@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -17,6 +18,33 @@ from toolscout.tool import clean_text
 IDLE_READERS = 8
 _SMALLEST = 512  # bytes in the smallest SQLite file that holds anything
 _NO_ROOM = {sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE}
+DURABLE_VARIABLE = "TOOLSCOUT_DURABLE"
+# As the command line reads them.
+_ON, _OFF = ("1", "true", "t", "yes", "y", "on"), ("", "0", "false", "f", "no", "n", "off")
+# A Path has one slash where its URL had two. One letter is no scheme but a drive of Windows.
+_URL = re.compile(r"([a-z][a-z0-9+.:-]+):[/\\]|(file|sqlite3?):", re.IGNORECASE)
+
+
+def check_path(path: str | Path) -> None:
+    """Refuse a URL: it would be taken for a path, and its scheme for the name of a folder to make."""
+    url = _URL.match(str(path))
+    if url is None:
+        return
+    scheme = (url[1] or url[2]).lower()  # alone: what follows may hold a password
+    if scheme == "file" or scheme.startswith("sqlite"):
+        raise StoreError(f"name a store by the path of its file alone, such as tools.db, without {scheme}:")
+    raise StoreError(
+        f"there is no kind of store for {scheme}: URLs; the only kind is an SQLite file, named by its path, such as "
+        "tools.db"
+    )
+
+
+def durable_by_default() -> bool:
+    """Whether $TOOLSCOUT_DURABLE asks for stores whose commits survive a loss of power."""
+    value = os.environ.get(DURABLE_VARIABLE, "").strip().lower()
+    if value not in _ON + _OFF:
+        raise StoreError(f"{DURABLE_VARIABLE} is 1 or 0, got {value!r:.40}; set it to one of them")
+    return value in _ON
 
 
 def in_our_words(error: sqlite3.Error, path: Path) -> StoreError:
@@ -87,9 +115,10 @@ class Connections:
     Readers have connections of their own, so none waits while another thread is in the middle of a long write.
     """
 
-    def __init__(self, path: Path, timeout: float) -> None:
+    def __init__(self, path: Path, timeout: float, durable: bool = False) -> None:
         """Open the file, making it and its folder where they are missing."""
         self.path = path
+        self._durable = durable
         self._timeout = timeout
         self._lock = threading.Lock()
         self._write_lock = threading.RLock()
@@ -201,7 +230,10 @@ class Connections:
     def _open_writer(self) -> sqlite3.Connection:
         db = self._connect("mode=rwc")
         try:
-            db.execute("PRAGMA synchronous = NORMAL")  # with a log: a crash of the machine loses no consistency
+            # With a log, NORMAL syncs the file at checkpoints alone: after a loss of power the last commits may be
+            # missing, but the file is whole. FULL syncs the log at every commit; macOS needs to be told twice.
+            db.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'NORMAL'}")
+            db.execute(f"PRAGMA fullfsync = {int(self._durable)}")
             db.execute("PRAGMA cache_size = -32768")
             db.execute("PRAGMA journal_size_limit = 67108864")
             schema.migrate(db, self.path, self._timeout)

@@ -16,7 +16,7 @@ import numpy as np
 from toolscout.answer import Example
 from toolscout.errors import CorruptStore, DiskFull, StoreError
 from toolscout.stores._sqlite_catalogue import Catalogue, storable
-from toolscout.stores._sqlite_files import Connections
+from toolscout.stores._sqlite_files import Connections, check_path, durable_by_default
 from toolscout.stores._sqlite_people import People
 from toolscout.stores.base import REQUEST_PREFIX, Floats, VectorBatch
 
@@ -29,10 +29,16 @@ class SqliteStore(Catalogue, People):
     A process that forks opens its store after the fork: SQLite connections do not survive one.
     """
 
-    def __init__(self, path: str | Path, *, timeout: float = 30.0) -> None:
-        """Open the file at `path`, or make it; a write waits `timeout` seconds for another process that writes."""
+    def __init__(self, path: str | Path, *, timeout: float = 30.0, durable: bool | None = None) -> None:
+        """Open the file at `path`, or make it; a write waits `timeout` seconds for another process that writes.
+
+        `durable`: what this object commits survives a loss of power, at the price of a sync for each commit. Without
+        it the last commits may then be missing, and the file is whole; a process that is killed loses nothing either
+        way. None: as $TOOLSCOUT_DURABLE says, else False.
+        """
+        check_path(path)
         self.path = Path(os.path.realpath(path))  # the log lies beside the file, not beside a link to it
-        self._files = Connections(self.path, timeout)
+        self._files = Connections(self.path, timeout, durable_by_default() if durable is None else durable)
         try:
             with suppress(DiskFull):  # the older texts still answer
                 self._renew_documents()

@@ -10,6 +10,8 @@ export async function draw(state) {
   el("catalogue-about").textContent = `${plural(state.tools, "tool")} · version ${number(state.version)}`
     + (state.words_only ? ` · ${plural(state.words_only, "tool")} being embedded, found by words until then` : "");
   el("add").hidden = !state.caller.admin;
+  el("add-locked").hidden = state.caller.admin || state.caller.name !== "anonymous";
+  el("sources").hidden = el("sources").hidden || !state.caller.admin;
   if (state.caller.admin) await sources();
   if (version !== state.version) {
     version = state.version;

@@ -106,10 +106,14 @@ document.addEventListener("keydown", event => {
   if (act() !== false) event.preventDefault();
 });
 
-document.addEventListener("key-wanted", event => {
-  show(el("key-trouble"), event.detail);
+function askForKey(why, trouble) {
+  el("key-why").textContent = why;
+  show(el("key-trouble"), trouble);
   if (!el("key").open) el("key").showModal();
-});
+}
+
+document.addEventListener("key-wanted", event => askForKey("This server answers only to those who have a key.", event.detail));
+el("token-open").addEventListener("click", () => askForKey("The server printed a token when it started: whoever has it may change the catalogue.", ""));
 el("key-form").addEventListener("submit", event => {
   event.preventDefault();
   sessionStorage.setItem("toolscout-key", el("key-text").value.trim());
@@ -122,6 +126,12 @@ el("theme").addEventListener("click", nextTheme);
 addEventListener("hashchange", () => turn(true));
 document.addEventListener("visibilitychange", () => { if (!document.hidden) refresh(); });
 
+// The token that a server without keys prints comes behind the "#", which no browser sends; it does not stay in the address.
+const token = /^#token=([\w-]+)$/.exec(location.hash);
+if (token) {
+  sessionStorage.setItem("toolscout-key", token[1]);
+  history.replaceState(null, "", location.pathname);
+}
 theme(THEMES.includes(themed()) ? themed() : "auto");
 find.listen();
 catalogue.listen(refresh);

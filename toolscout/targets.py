@@ -1,0 +1,101 @@
+"""Which targets a process may call. Its own configuration says so; a catalogue never does.
+
+A catalogue may hold a tool whose origin names any command line, function or address. Calling it would run that, so a
+process calls only what whoever started it has allowed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from toolscout.errors import BadRequest
+from toolscout.tool import Origin, Tool, clean_text, tool_id
+
+_PORTS = {"http": 80, "https": 443}
+
+
+class Place(NamedTuple):
+    """Where an address leads: scheme, host and port. Two addresses with the same place reach the same server."""
+
+    scheme: str
+    host: str
+    port: int
+
+
+class Targets:
+    """The targets that may be called.
+
+    - An address (`https://shop.example/v2`) allows every MCP server and HTTP service of the same scheme, host and port
+      whose path lies under it.
+    - The command line of an MCP server and `module:function` allow just that, written as the catalogue has it.
+    - `module:*` allows the functions of a module or file, each under its own name.
+    """
+
+    def __init__(self, allowed: Iterable[str] = ()) -> None:
+        """Read what was allowed; BadRequest for what allows nothing."""
+        given = [text.strip() for text in allowed]
+        for text in given:
+            if not text or text == "*" or (is_address(text) and place_of(text) is None):
+                raise BadRequest(
+                    f"{text!r:.80} names no target; give an address (https://host/path), the command line of an MCP "
+                    "server, module:function or module:*"
+                )
+        self._addresses = [text for text in given if is_address(text)]
+        self._exact = frozenset(text for text in given if not is_address(text))
+
+    def permit(self, tool: Tool) -> bool:
+        """Whether a tool may be called where its origin says."""
+        origin = tool.origin
+        if origin is None:
+            return False
+        if origin.kind != "function" and is_address(origin.target):
+            return any(_lies_under(origin.target, address) for address in self._addresses)
+        if origin.kind == "mcp":
+            # What a relative path runs depends on the folder it is started in, which only a configuration may choose.
+            return origin.target in self._exact and not origin.details.get("cwd")
+        if origin.kind == "function":
+            module, _, name = origin.target.rpartition(":")
+            own_name = name.rpartition(".")[2] == tool.name
+            return origin.target in self._exact or (own_name and f"{module}:*" in self._exact)
+        return False
+
+
+def is_address(target: str) -> bool:
+    """Whether a target is an address on a network, not a command line or a function."""
+    return target.lower().startswith(("http://", "https://"))
+
+
+def place_of(address: str) -> Place | None:
+    """Where an address leads; None for one that is malformed or names a user, whose host is easily misread."""
+    try:
+        parts = urlsplit(address)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return None
+    if parts.scheme not in _PORTS or not host or parts.username is not None or "\\" in address:
+        return None
+    return Place(parts.scheme, host.rstrip(".").lower(), port or _PORTS[parts.scheme])
+
+
+def climbs(path: str) -> bool:
+    """Whether a path has a segment "." or "..", however encoded: a server may read it as another path."""
+    plain = path
+    for _ in range(3):  # some servers decode twice
+        plain = unquote(plain)
+    return not {".", ".."}.isdisjoint(plain.replace("\\", "/").split("/"))
+
+
+def calls_itself(tool: Tool, origin: Origin) -> bool:
+    """Whether the tool that an MCP server would run is the one of this id: permissions were checked for the id."""
+    name = origin.details.get("tool") or tool.name
+    return isinstance(name, str) and tool.id in {tool_id(tool.namespace, one) for one in (name, clean_text(name))}
+
+
+def _lies_under(target: str, allowed: str) -> bool:
+    place = place_of(target)
+    if place is None or place != place_of(allowed):
+        return False
+    path, base = urlsplit(target).path.rstrip("/"), urlsplit(allowed).path.rstrip("/")
+    return (path == base or path.startswith(f"{base}/")) and not climbs(path)
