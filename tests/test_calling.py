@@ -266,7 +266,9 @@ def test_a_response_that_is_too_large_says_that_it_was_not_read_whole(
     assert one(calling(operations["strange"]), operations["strange"]).content == (
         f"{whole[:20]}\n(the rest of the response was not read)"
     )
-    assert one(calling(operations["picture"]), operations["picture"]).content.startswith("(20 bytes of image/png)\n(the rest")
+    assert one(calling(operations["picture"]), operations["picture"]).content.startswith(
+        "(20 bytes of image/png)\n(the rest"
+    )
 
 
 def test_what_is_written_is_not_sent_elsewhere(operations: dict[str, Tool]) -> None:
@@ -277,7 +279,9 @@ def test_what_is_written_is_not_sent_elsewhere(operations: dict[str, Tool]) -> N
 
 
 def test_a_response_that_ends_early_says_so(operations: dict[str, Tool]) -> None:
-    assert one(calling(operations["half"]), operations["half"]).content.endswith("}\n(the response ended before it was whole)")
+    assert one(calling(operations["half"]), operations["half"]).content.endswith(
+        "}\n(the response ended before it was whole)"
+    )
 
 
 @pytest.mark.parametrize("name", ["drip", "drip_head"])

@@ -71,8 +71,9 @@ class CallOptions:
     """How calls are made: seconds to wait, characters of a response that are kept, and what may be called.
 
     `allow`: targets that may be called as the catalogue has them (see targets.py); nothing else is. `targets` replace
-    the address of a namespace's tools: the base URL of a service, or the command line or URL of an MCP server. `headers`
-    and `env` are by namespace and go to its entry in `targets` alone, so that no server is told what is another's.
+    the address of a namespace's tools: the base URL of a service, or the command line or URL of an MCP server.
+    `headers` and `env` are by namespace and go to its entry in `targets` alone, so that no server is told what is
+    another's.
     `addresses`: hosts that HTTP services may be at though they are not public; None: the host of the target alone.
     `hide_targets`: errors name no command line, path or address of a target; those go to the log. It is for callers
     over a network.

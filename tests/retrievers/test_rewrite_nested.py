@@ -139,6 +139,13 @@ def test_a_bare_name_is_not_rewritten(way: str) -> None:
 
 
 @pytest.mark.parametrize("way", WAYS)
+def test_the_bare_name_of_a_hidden_tool_is_rewritten_like_any_request(way: str) -> None:
+    llm = always(ANSWER)
+    nested(way, llm).search(["trains/timetable"], 3, ALLOWED)
+    assert llm.asked
+
+
+@pytest.mark.parametrize("way", WAYS)
 def test_what_was_asked_is_said(way: str, tmp_path: Path) -> None:
     for allowed in (None, ALLOWED):
         answer = answered(nested(way, always(ANSWER)), tmp_path, allowed=allowed)

@@ -12,6 +12,7 @@ from typing import Any
 import anyio
 import mcp_types as types
 import pytest
+from mcp.shared.inbound import find_invalid_x_mcp_header, x_mcp_header_map
 from mcp.shared.message import SessionMessage
 
 from toolscout.catalogue import _mcp_messages as messages
@@ -152,6 +153,15 @@ def test_the_sdk_gets_no_tool_that_it_could_stumble_over() -> None:
     page = types.ListToolsResult.model_validate(answer.result)
     assert guard.claim(page) == odd
     assert guard.claim(page) == []  # once
+
+
+def test_parameters_that_are_sent_as_headers_stay_known() -> None:
+    region = {"type": "string", "x-mcp-header": "Region", "description": "where"}
+    inner = {"type": "object", "properties": {"n": {"type": "integer", "x-mcp-header": "N"}, "m": {"type": "number"}}}
+    schema = {"type": "object", "properties": {"region": region, "inner": inner, "other": {"type": "array"}}}
+    (sent,) = messages._with_headers([{"name": "a", "inputSchema": schema}, {"name": "b", "inputSchema": {}}])
+    assert find_invalid_x_mcp_header(sent["inputSchema"]) is None
+    assert x_mcp_header_map(sent["inputSchema"]) == x_mcp_header_map(schema) != {}
 
 
 def test_pages_that_nobody_claims_are_forgotten() -> None:

@@ -111,7 +111,9 @@ async def _read(stdout: ByteReceiveStream, arriving: MemoryObjectSendStream[Sess
         async with arriving, aclosing(_lines(stdout, throttle)) as lines:
             async for line in lines:
                 message = await _message(line, throttle)
-                if message is not None:
+                if message is None:
+                    await anyio.lowlevel.checkpoint()  # whatever comes next, others have their turn
+                else:
                     await arriving.send(SessionMessage(message))
     with suppress(*_GONE):  # a server that cannot write does not read either, nor end
         while True:

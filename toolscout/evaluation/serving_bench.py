@@ -209,8 +209,8 @@ class _Changer:
         copied = live.copied[number % len(live.copied)]
         name = f"{copied.name}_{self._run}_{number}"
         record = {**copied.to_record(), "namespace": LIVE_NAMESPACE, "name": name}
-        for field in ("aliases", "origin"):
-            record.pop(field, None)
+        for key in ("aliases", "origin"):
+            record.pop(key, None)
         body: dict[str, Any] = {"tools": [record], "source": "bench serve"}
         oldest = live.there.popleft() if len(live.there) >= _LIVE else None
         body |= {"remove": [oldest]} if oldest else {}

@@ -25,7 +25,6 @@ from toolscout.retrievers.base import (
     FitReport,
     Foresighted,
     Pairs,
-    Ranker,
     Retriever,
     TrainedOn,
     TrainingSet,
@@ -56,7 +55,9 @@ _LENT = (
     "arrived",
     "build_graph",
     "request_vector",
+    "request_vector_for",
     "need",
+    "need_for",
     "best_cosines",
     "moved",
 )
@@ -204,7 +205,7 @@ class Rewrite:
             if kept is not None and (kept.queries or not kept.problem or request in ahead or not caller.again):
                 known[request] = kept
         new = [request for request in dict.fromkeys(requests) if request not in known]
-        due = self._worth([one for one in new if one.strip() and not self.is_name(one)], alone)
+        due = self._worth([one for one in new if one.strip() and not self.is_name_for(caller, one)], alone, caller)
         with self.rewriter.author.one_search():
             found = dict(zip(due, self.rewriter.asked(due, allowed, self.fused), strict=True))
         with self._lock:
@@ -217,16 +218,22 @@ class Rewrite:
 
     def is_name(self, request: str) -> bool:
         """Whether the request is nothing but the name of a tool."""
-        return isinstance(self.part, Ranker) and self.part.is_name(request)
+        return self.is_name_for(Caller(), request)
 
-    def _worth(self, requests: Sequence[str], alone: dict[str, Pairs]) -> list[str]:
+    def is_name_for(self, caller: Caller, request: str) -> bool:
+        """Whether the request is nothing but the name of a tool that the caller sees."""
+        return _showing.is_name(self.part, caller, request)
+
+    def _worth(self, requests: Sequence[str], alone: dict[str, Pairs], caller: Caller) -> list[str]:
         """The requests that are to be rewritten."""
         share = self.options.share
         if share == 0 or not requests:
             return []
         if share == 1 or self.router is None:
             return list(requests)
-        worth = self.router.worth([self.features(request, alone[request]) for request in requests], share)
+        sees = caller.sees
+        seen = {text: [one for one in alone[text] if sees is None or sees.permits(one[0])] for text in requests}
+        worth = self.router.worth([self.features(request, seen[request]) for request in requests], share)
         return [request for request, chosen in zip(requests, worth, strict=True) if chosen]
 
     def told(self, request: str, allowed: Allowed | None = None) -> Told:
@@ -352,7 +359,11 @@ class Rewrite:
 
     def explain(self, request: str, hits: Sequence[Hit]) -> list[Hit]:
         """What the part knows besides."""
-        return self.part.explain(request, hits)
+        return self.explain_for(Caller(), request, hits)
+
+    def explain_for(self, caller: Caller, request: str, hits: Sequence[Hit]) -> list[Hit]:
+        """The same for a caller."""
+        return _showing.explain(self.part, caller, request, hits)
 
     def fit(self, data: Sequence[TrainingSet], folder: Path, progress: FitProgress | None = None) -> FitReport:
         """Train a generator to describe gold tools, align it with the part, and learn which requests gain by it."""

@@ -103,8 +103,10 @@ class Backend:
         self._options = options
         self._publish = publish
         self._client: Client | None = None
-        self._listing: Client | None = None  # connected, and not yet known to have tools
-        self._names: dict[str, str] = {}
+        self._connected: Client | None = None  # it is the client as soon as it is known which tools may be called
+        self._listed: list[Tool] | None = None
+        self._names: dict[str, str] = {}  # by id: what the server itself calls the tools that may be called
+        self._changed = Bell()
         self._said: frozenset[str] = frozenset()
         self._up = anyio.Event()
         self._up_at = math.inf
@@ -123,11 +125,13 @@ class Backend:
             await anyio.sleep(pause)
             pause = min(2 * pause, self._options.longest_pause)
 
-    def admit(self, tools: Iterable[Tool]) -> None:
-        """Let these of its listed tools be called, and no others. Whoever holds tools back leaves them out."""
-        self._names = {tool.id: str(tool.origin.details["tool"]) for tool in tools if tool.origin is not None}
-        if self._client is None and self._listing is not None:
-            self._client, self._up_at, self.problem = self._listing, anyio.current_time(), ""
+    def admit(self, listed: list[Tool], kept: Iterable[Tool]) -> None:
+        """Let these be called of the tools that it listed, and no others; a list that is not its latest is left aside."""
+        if listed is not self._listed or self._connected is None:
+            return
+        self._names = {tool.id: str(tool.origin.details["tool"]) for tool in kept if tool.origin is not None}
+        if self._client is None:
+            self._client, self._up_at, self.problem = self._connected, anyio.current_time(), ""
             self._up.set()
 
     async def call(self, tool_id: str, arguments: dict[str, Any], report: Progress) -> types.CallToolResult:
@@ -165,8 +169,10 @@ class Backend:
                 return result
             except MCPError as error:
                 if error.code == REFUSED:
-                    told_as = f"the server {self.name} was called, but {clean_text(str(error))[:300]}; ask it for less"
-                    raise ToolscoutError(told_as, public=told_as) from None
+                    problem = f"the server {self.name} was called, but {clean_text(str(error))[:300]}; ask it for less"
+                    raise ToolscoutError(problem, public=problem) from None
+                if error.code == types.HEADER_MISMATCH:  # its list changed without a word; the next call will fit
+                    self._changed.ring()
                 if error.code != types.CONNECTION_CLOSED:
                     raise
                 raise BackendDown(f"the server {self.name} ended during the call; it is started again") from None
@@ -174,7 +180,7 @@ class Backend:
 
     def _lost(self, problem: str) -> None:
         self.problem = problem
-        self._listing = None
+        self._connected = self._listed = None
         if self._client is not None:
             self._client, self._up, self._lost_at = None, anyio.Event(), anyio.current_time()
 
@@ -211,7 +217,7 @@ class Backend:
 
     async def _connection(self, errors: Tail, refusals: list[int]) -> None:
         guard = Guard()
-        gone, changed = anyio.Event(), Bell()
+        gone, changed = anyio.Event(), self._changed
         limit = self._options.connect
         transport = stdio(self.server, errors) if self.server.command else http(self.server, limit, refusals, True)
 
@@ -223,7 +229,7 @@ class Backend:
             link = tapped(transport, guard, gone.set)
             async with Client(link, cache=None, message_handler=noted) as client:
                 scope.deadline = math.inf
-                self._listing = client
+                self._connected = client
                 await self._list(client, guard)
                 self.tried.set()
                 async with anyio.create_task_group() as tasks:
@@ -248,6 +254,7 @@ class Backend:
             _log.warning("%s: %s", self.name, problem)
         if len(new) > _SHOWN_PROBLEMS:
             _log.warning("%s: and %s more problems with single tools", self.name, f"{len(new) - _SHOWN_PROBLEMS:,}")
+        self._listed = tools
         await self._publish(self, tools)
 
     def _tools(self, listing: Listing) -> tuple[list[Tool], list[str]]:

@@ -11,7 +11,7 @@ import logging
 import math
 import sqlite3
 import threading
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -67,6 +67,7 @@ class Backends:
             for backend in (Backend(server, self.options, self._publish) for server in self.config.servers)
         }
         self._latest: dict[str, list[Tool]] = {}
+        self._admitting: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)
         self._sources = {clean_text(source.name): source for source in self.config.sources}
         # What this process itself read from the configured sources: only that is called with their headers.
         self._read_tools: dict[str, dict[str, Tool]] = {}
@@ -193,13 +194,14 @@ class Backends:
     async def _publish(self, backend: Backend, tools: list[Tool]) -> None:
         await self._put(backend.name, tools)
 
-    async def _put(self, name: str, tools: list[Tool]) -> None:
-        self._latest[name] = tools
-        kept = tools
-        if self._quarantine is not None:
-            kept = await anyio.to_thread.run_sync(self._quarantine.admitted, tools)
-        if name in self._servers:
-            self._servers[name].admit(kept)
+    async def _put(self, name: str, tools: list[Tool] | None = None) -> None:
+        """Take what a server or source lists now into the catalogue; without `tools` what it listed last."""
+        async with self._admitting[name]:  # else an older list could be taken after a newer one
+            kept = listed = self._latest[name] = self._latest[name] if tools is None else tools
+            if self._quarantine is not None:
+                kept = await anyio.to_thread.run_sync(self._quarantine.admitted, listed)
+            if name in self._servers:
+                self._servers[name].admit(listed, kept)
         if name in self._sources:
             self._read_tools[name] = {tool.id: tool for tool in kept}
         marked = [_marked(tool, self.config.origin) for tool in kept]
@@ -245,8 +247,8 @@ class Backends:
             try:
                 stamp = quarantine.stamp()
                 if stamp != seen:
-                    for name, tools in list(self._latest.items()):
-                        await self._put(name, tools)
+                    for name in list(self._latest):
+                        await self._put(name)
                     seen = stamp
             except sqlite3.Error as error:  # locked by another process, say; what was held back stays so
                 _log.error("the record of approved tools cannot be read: %s; it is tried again", error)
