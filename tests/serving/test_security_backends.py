@@ -23,6 +23,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tests.security.hostile_backend import MIB, USABLE
 from toolscout.catalogue import _mcp_client, _mcp_messages, _mcp_stdio
+from toolscout.catalogue._mcp_client import Server
 from toolscout.serving import backend as backends
 from toolscout.serving.backend import Backend, BackendDown
 from toolscout.serving.mcp import Gateway, GatewayOptions
@@ -107,6 +108,22 @@ def test_the_tool_that_is_called_is_the_one_that_was_permitted(tmp_path: Path) -
             assert text(await called(client, "mail/echo")) == "echo"
         assert calls.read_text().split() == ["echo", "echo"]
         assert not (tmp_path / "ran").exists()
+
+    anyio.run(main)
+
+
+def test_a_list_of_an_earlier_connection_lets_nothing_be_called() -> None:
+    async def main() -> None:
+        async def publish(*_: Any) -> None: ...
+
+        made = Backend(Server(command=("x",), name="mail"), BRISK, publish)
+        old = [Tool("mail", "send", origin=Origin("mcp", "x", {"tool": "send"}))]
+        made._connected, made._listed = object(), list(old)  # type: ignore[assignment]
+        made.admit(old, old)
+        assert made._client is None
+        assert made._names == {}
+        made.admit(made._listed, old)  # type: ignore[arg-type]
+        assert made._names == {"mail/send": "send"}
 
     anyio.run(main)
 

@@ -126,7 +126,7 @@ class Backend:
             pause = min(2 * pause, self._options.longest_pause)
 
     def admit(self, listed: list[Tool], kept: Iterable[Tool]) -> None:
-        """Let these be called of the tools that it listed, and no others; a list that is not its latest is left aside."""
+        """Let these of the tools that it listed be called, and no others. Another list than its latest is left aside."""
         if listed is not self._listed or self._connected is None:
             return
         self._names = {tool.id: str(tool.origin.details["tool"]) for tool in kept if tool.origin is not None}

@@ -1,0 +1,66 @@
+"""The limits in docs/security.md are those of the code."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from toolscout import _http_calls, arguments
+from toolscout.catalogue import _mcp_client, _mcp_messages, base
+from toolscout.serving import argument_checks, bodies, heads, limits, mcp_transports
+from toolscout.serving.access import MAX_FEEDBACK_TOOLS
+from toolscout.serving.backend import BackendOptions
+from toolscout.serving.limits import ServeOptions
+from toolscout.tool import MAX_NESTING
+
+PAGE = Path(__file__).parents[2] / "docs" / "security.md"
+SERVE, BACKEND = ServeOptions(), BackendOptions()
+LIMITS = {
+    "headers of a request": f"{heads.HEAD_BYTES >> 10} KiB, within {heads.HEAD_S:g} s",
+    "body of a request": f"{SERVE.body_bytes >> 20} MiB, {SERVE.add_bytes >> 20} MiB for an admin who adds tools, "
+    f"{SERVE.forward_bytes >> 20} MiB for a forwarded one; within {heads.BODY_S:g} s",
+    "a connection without a request": f"closed after {heads.KEEP_ALIVE_S:g} s",
+    "connections": f"{limits.CONNECTIONS:,}, fewer where",
+    "an answer that is not read": f"less than {heads.WRITE_BYTES >> 10} KiB are taken in {heads.WRITE_S:g} s; "
+    f"{heads.UNREAD_BYTES >> 20} MiB",
+    "requests of one caller at once": f"{SERVE.in_flight}",
+    "requests of one caller a second": f"{SERVE.rate:g} (`--rate`)",
+    "searches": f"{SERVE.workers} run (`--workers`), {SERVE.queue} wait (`--queue`)",
+    "a search": f"{SERVE.seconds:g} s",
+    "texts of a batch, tools of an answer": f"{bodies.MAX_BATCH}, {bodies.MAX_K}",
+    "feedback of one caller": f"{SERVE.feedback_minute} examples a minute, {SERVE.feedback_day:,} a day, "
+    f"{MAX_FEEDBACK_TOOLS} tools each; {SERVE.feedback_kept:,} kept",
+    "MCP sessions": f"{SERVE.sessions} of one caller, {mcp_transports.SESSIONS:,} in all; one ends after "
+    f"{SERVE.session_seconds:,.0f} s",
+    "arguments of a call": f"{argument_checks.MAX_BYTES >> 20} MiB; checked within {argument_checks.DEADLINE:g} s; "
+    f"{arguments.MAX_PROBLEMS} problems are told, in {arguments.MAX_TOLD:,} characters",
+    "a schema that arguments are checked against": f"{argument_checks.MAX_SCHEMA_BYTES >> 20} MiB; patterns of "
+    f"{arguments.MAX_PATTERN:,} characters",
+    "nesting of a tool's schemas, annotations, `_meta`": f"{MAX_NESTING} levels",
+    "a document from an address": f"{base.MAX_DOWNLOAD >> 20} MiB",
+    "a file that is read whole": f"{base.MAX_FILE >> 20} MiB, unpacked; a line of JSON lines {base.MAX_LINE >> 20} MiB",
+    "an MCP server's list": f"{_mcp_client.MAX_PAGES:,} pages, {_mcp_client.MAX_TOOLS:,} tools, "
+    f"{_mcp_client.MAX_LIST_CHARS >> 20} MiB",
+    "one message of an MCP server": f"{_mcp_messages.MAX_MESSAGE_BYTES >> 20} MiB, "
+    f"{_mcp_messages.MAX_VALUES:,} values; {_mcp_messages.MESSAGES_PER_SECOND:,} messages a second",
+    "what an MCP server writes to its standard error": f"the last {_mcp_client.MAX_ERROR_BYTES >> 10} KiB",
+    "a call": f"{BACKEND.timeout:g} s without a sign",
+    "a server that ended": f"after {BACKEND.pause:g} s, then later and later, up to {BACKEND.longest_pause:g} s",
+    "the answer of an HTTP service": f"{_http_calls.MAX_BYTES >> 20} MiB",
+}
+
+
+def documented() -> dict[str, str]:
+    table = PAGE.read_text().partition("## Limits")[2].partition("\n## ")[0]
+    rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")]
+    return {row[0]: row[1] for row in rows[1:]}
+
+
+def test_every_limit_is_held_to_the_code() -> None:
+    assert documented().keys() == LIMITS.keys()
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_a_limit_is_as_documented(name: str) -> None:
+    assert LIMITS[name] in documented()[name]
