@@ -21,7 +21,9 @@ from toolscout.tool import Origin
 
 MAX_BYTES = 4 * 1024 * 1024
 _JOINED = {"csv": ",", "ssv": " ", "tsv": "\t", "pipes": "|", "spaceDelimited": " ", "pipeDelimited": "|"}
+_METHODS = ("GET", "PUT", "POST", "DELETE", "OPTIONS", "HEAD", "PATCH", "TRACE")
 _BODIED = ("POST", "PUT", "PATCH")
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _LINE_BREAK = re.compile(r"[\r\n\x00]")
 _SENDER_HEADERS = frozenset("host connection content-length transfer-encoding te trailer upgrade expect".split())
 
@@ -66,13 +68,16 @@ def request(origin: Origin, arguments: Mapping[str, Any], base: str, headers: Ma
             query += _query(name, value, style)
         elif place == "header":
             # A key that was given, and what the sender decides, is not the model's to write.
-            if name.lower() not in {*map(str.lower, headers), *_SENDER_HEADERS}:
+            if _plain(name) not in {*map(_plain, headers), *_SENDER_HEADERS}:
                 sent[name] = _header(name, _joined(value))
         elif place == "cookie":
-            cookies.append(f"{name}={quote(_joined(value), safe='')}")
+            if "cookie" not in map(_plain, headers):
+                cookies.append(f"{quote(name, safe='')}={quote(_joined(value), safe='')}")
         else:
             body[key if key == details.get("whole_body") else name] = value
     method = str(details.get("method", "GET")).upper()
+    if method not in _METHODS:
+        raise BadRequest("this operation has no HTTP method that is known; add its document again")
     data, kind = _body(body, details) if body else (b"" if method in _BODIED else None, "")
     sent |= {"Content-Type": kind} if kind else {}
     sent |= {"Cookie": "; ".join(cookies)} if cookies else {}
@@ -166,7 +171,14 @@ def _segment(name: str, value: Any) -> str:
     return quote(text, safe=",")
 
 
+def _plain(name: str) -> str:
+    """A header's name as servers compare it; some take an underscore for a hyphen."""
+    return name.strip().lower().replace("_", "-")
+
+
 def _header(name: str, text: str) -> str:
+    if not _TOKEN.fullmatch(name):
+        raise BadRequest(f"{name!r:.80} is no name of a header; its document is malformed")
     if _LINE_BREAK.search(text) or not text.isascii():
         raise BadRequest(f"{name} is sent as a header and may hold plain characters of one line only")
     return text

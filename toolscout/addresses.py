@@ -65,7 +65,8 @@ class Addresses:
         if not is_public(address) and not self.names(host, port):
             # Not which address: whoever asked would learn the names and addresses of the network here.
             raise PrivateAddress(
-                f"{host} is not at a public address; whoever runs toolscout can allow it (--allow-private {host})"
+                f"{host} is not at a public address, and whoever runs toolscout has not named it (serve "
+                f"--allow-private {host}, or an address in the configuration)"
             )
 
     def checked(self, host: str, port: int | None, found: Iterable[_Found]) -> list[_Found]:

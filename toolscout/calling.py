@@ -147,7 +147,8 @@ class OriginCaller:
         assert origin is not None
         target = self._target(tool, origin)
         if origin.kind == "function":
-            return _run_function(functions.find(origin.target), arguments, self.options.timeout)
+            function = functions.find(origin.target, own=not self._allowed.names(tool))
+            return _run_function(function, arguments, self.options.timeout)
         if origin.kind == "http":
             made = _http_calls.request(origin, arguments, target, self.options.headers.get(tool.namespace, {}))
             answer = _http_calls.send(made, self.options.timeout, self.options.addresses)
@@ -168,7 +169,7 @@ class OriginCaller:
         """Where to call a tool; Forbidden where this process was not told that it may."""
         namespace = tool.namespace
         if not self.permits(tool):
-            _log.warning("%s is not called; to allow it: %s", tool.id, allowing(origin))
+            _log.warning("%s is not called; to allow it: %s", tool.id, allowing(tool))
             raise Forbidden(f"{tool.id} may not be called from here: its target is not among those that are allowed")
         if origin.kind == "function":
             return origin.target
@@ -191,11 +192,12 @@ class OriginCaller:
         return Server(command=tuple(shlex.split(target)), env=dict(self.options.env.get(tool.namespace, {})))
 
 
-def allowing(origin: Origin) -> str:
-    """The option that allows an origin's target, as it is typed in a shell."""
-    if origin.kind == "mcp" and origin.details.get("cwd"):
+def allowing(tool: Tool) -> str:
+    """The option that allows the target of a tool for its namespace, as it is typed in a shell."""
+    assert tool.origin is not None
+    if tool.origin.kind == "mcp" and tool.origin.details.get("cwd"):
         return "name its server in a file for --config, since it is started in a folder of its own"
-    return f"--allow-target {shlex.quote(clean_text(origin.target))}"
+    return f"--allow-target {shlex.quote(f'{tool.namespace}={clean_text(tool.origin.target)}')}"
 
 
 def cut(text: str, most: int, missing: int = 0) -> str:

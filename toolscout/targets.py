@@ -6,6 +6,7 @@ process calls only what whoever started it has allowed.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -14,6 +15,8 @@ from toolscout.errors import BadRequest
 from toolscout.tool import Origin, Tool, clean_text, tool_id
 
 _PORTS = {"http": 80, "https": 443}
+# What stands before a target of one namespace. A command line may begin with an assignment, but hardly with such a one.
+_NAMESPACE = re.compile(r"[^\s=:/]+(/[^\s=:/]+)*=(?=.)")
 
 
 class Place(NamedTuple):
@@ -30,36 +33,43 @@ class Targets:
     - An address (`https://shop.example/v2`) allows every MCP server and HTTP service of the same scheme, host and port
       whose path lies under it.
     - The command line of an MCP server and `module:function` allow just that, written as the catalogue has it.
-    - `module:*` allows the functions of a module or file, each under its own name.
+    - `module:*` allows the functions that are defined in a module or file; not what it imports.
+    - `NAMESPACE=` before any of these allows it for the tools of that namespace alone, and without it for all.
+
+    A function is called by a tool of its own name only.
     """
 
     def __init__(self, allowed: Iterable[str] = ()) -> None:
         """Read what was allowed; BadRequest for what allows nothing."""
-        given = [text.strip() for text in allowed]
-        for text in given:
-            if not text or text == "*" or (is_address(text) and place_of(text) is None):
+        self._allowed = [text.strip() for text in allowed]
+        for text in self._allowed:
+            target = text.partition("=")[2] if _NAMESPACE.match(text) else text
+            if not target or target == "*" or (is_address(target) and place_of(target) is None):
                 raise BadRequest(
                     f"{text!r:.80} names no target; give an address (https://host/path), the command line of an MCP "
-                    "server, module:function or module:*"
+                    "server, module:function or module:*, each with NAMESPACE= before it if you like"
                 )
-        self._addresses = [text for text in given if is_address(text)]
-        self._exact = frozenset(text for text in given if not is_address(text))
 
     def permit(self, tool: Tool) -> bool:
         """Whether a tool may be called where its origin says."""
-        origin = tool.origin
+        origin, own = tool.origin, f"{tool.namespace}="
         if origin is None:
             return False
+        exact = {text.removeprefix(own) for text in self._allowed}
         if origin.kind != "function" and is_address(origin.target):
-            return any(_lies_under(origin.target, address) for address in self._addresses)
+            return any(_lies_under(origin.target, address) for address in exact)
         if origin.kind == "mcp":
             # What a relative path runs depends on the folder it is started in, which only a configuration may choose.
-            return origin.target in self._exact and not origin.details.get("cwd")
-        if origin.kind == "function":
-            module, _, name = origin.target.rpartition(":")
-            own_name = name.rpartition(".")[2] == tool.name
-            return origin.target in self._exact or (own_name and f"{module}:*" in self._exact)
-        return False
+            return origin.target in exact and not origin.details.get("cwd")
+        module, _, name = origin.target.rpartition(":")
+        if origin.kind != "function" or name.rpartition(".")[2] != tool.name:
+            return False
+        return origin.target in exact or (name == tool.name and f"{module}:*" in exact)
+
+    def names(self, tool: Tool) -> bool:
+        """Whether the very target of a tool was allowed, not just the module that it is in."""
+        target = tool.origin.target if tool.origin else ""
+        return target in {text.removeprefix(f"{tool.namespace}=") for text in self._allowed}
 
 
 def is_address(target: str) -> bool:
@@ -84,7 +94,9 @@ def climbs(path: str) -> bool:
     plain = path
     for _ in range(3):  # some servers decode twice
         plain = unquote(plain)
-    return not {".", ".."}.isdisjoint(plain.replace("\\", "/").split("/"))
+    # Some servers leave out what stands behind a semicolon: "..;x" is ".." to them.
+    segments = (segment.partition(";")[0] for segment in plain.replace("\\", "/").split("/"))
+    return not {".", ".."}.isdisjoint(segments)
 
 
 def calls_itself(tool: Tool, origin: Origin) -> bool:

@@ -64,7 +64,7 @@ def test_a_target_that_is_not_allowed_is_not_called(run: Run, tmp_path: Path) ->
     done = run("--yes", allow="other:*")
     assert "looking at the sky" not in done.stderr
     assert "observation: error: sky/forecast may not be called from here" in done.stderr
-    assert f"--allow-target {tmp_path / 'sky.py'}:forecast" in done.stderr
+    assert f"--allow-target sky={tmp_path / 'sky.py'}:forecast" in done.stderr
 
 
 def test_the_trace_as_json(run: Run) -> None:

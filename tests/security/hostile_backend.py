@@ -143,6 +143,9 @@ def flood() -> Iterator[Any]:
     if MODE == "large_messages":
         large = {"level": "info", "data": [[]] * 500_000}
         yield from itertools.repeat({"jsonrpc": "2.0", "method": "notifications/message", "params": large})
+    if MODE == "heavy_messages":
+        heavy = {"level": "info", "data": [[]] * 15_000}
+        yield from itertools.repeat({"jsonrpc": "2.0", "method": "notifications/message", "params": heavy})
     if MODE == "changing":
         yield from itertools.repeat({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
     if MODE == "junk":

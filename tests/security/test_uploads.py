@@ -11,7 +11,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from tests.serving.http_app import Served, served
-from toolscout import Scout, Tool
+from toolscout import Origin, Scout, Tool
 from toolscout.permissions import Principal, new_key
 from toolscout.serving.access import Access
 from toolscout.serving.http import make_app
@@ -70,7 +70,7 @@ def test_no_dropped_file_says_how_a_tool_is_called(server: Served, origin: Any) 
         ("t.json", json.dumps(record)),
     ):
         answer = server.post("/page/add", {"name": name, "text": text})
-        assert answer.status_code == 422
+        assert (answer.status_code, answer.json()["code"]) == (422, "origin_refused")
         assert "a tool may not bring an origin here" in answer.json()["detail"]
     assert "mail/forward" not in server.scout.store.ids()
 
@@ -86,6 +86,14 @@ def test_a_dropped_document_is_found_and_not_called(server: Served) -> None:
     [tool] = server.scout.store.get(["tea/brew"])
     assert tool.description == "Brews tea"
     assert tool.origin is None
+
+
+def test_how_a_tool_is_called_is_for_those_who_see_everything(server: Served, limited: dict[str, str]) -> None:
+    origin = Origin("mcp", "npx server --config /home/me/servers.json")
+    server.scout.add([Tool("mail", "forward", "Forwards.", origin=origin)])
+    for path in ("/tools/mail/forward", "/tools"):
+        assert "servers.json" in server.client.get(path, headers=server.headers("admin")).text
+        assert "servers.json" not in server.client.get(path, headers=limited).text
 
 
 WRITES: list[tuple[str, str, Any]] = [

@@ -195,7 +195,9 @@ def test_answers_that_are_large_or_hard_to_send_are_passed_on(tmp_path: Path) ->
     anyio.run(main)
 
 
-@pytest.mark.parametrize("mode", ["notifications", "errors", "junk", "asks", "newlines", "changing", "large_messages"])
+@pytest.mark.parametrize(
+    "mode", ["notifications", "errors", "junk", "asks", "newlines", "changing", "large_messages", "heavy_messages"]
+)
 def test_floods_slow_the_server_that_sends_them(tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     lists: list[float] = []
     original = Backend._list
@@ -211,7 +213,7 @@ def test_floods_slow_the_server_that_sends_them(tmp_path: Path, mode: str, monke
         async with beside(tmp_path, hostile(mode), replace(BRISK, connect=2.0)) as (_, client, watch):
             await anyio.sleep(2)
             assert watch.calls > 10
-            if mode in ("notifications", "errors", "junk"):
+            if mode in ("notifications", "errors"):
                 assert text(await called(client, "bad/echo")) == "echo"
             await found(client, "does it")
         took = time.monotonic() - began
@@ -271,6 +273,19 @@ def test_a_large_list_is_taken(tmp_path: Path) -> None:
             assert text(await called(client, "bad/t2999")) == "t2999"
 
     anyio.run(main)
+
+
+def test_a_tool_that_is_too_long_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "tools.json"
+    tools = [{"name": name, "description": text * 300_000} for name, text in (("short", ""), ("long", "x"))]
+    file.write_text(json.dumps(tools))
+
+    async def main() -> None:
+        async with gateway(tmp_path / "t.db", {"mcpServers": {"bad": hostile("file", str(file))}}) as made:
+            assert made.backends.scout.store.ids() == ["bad/short"]
+
+    anyio.run(main)
+    assert "long has more than 256,000 characters" in caplog.text
 
 
 def test_a_server_that_dies_all_the_time_is_started_less_and_less_often(

@@ -61,8 +61,8 @@ def test_what_lies_in_a_store_is_not_run(tmp_path: Path, caplog: pytest.LogCaptu
     assert all("may not be called from here" in answer for answer in told)
     assert not any("sh -c" in answer or "os:system" in answer or "127.0.0.1" in answer for answer in told)
     # Whoever runs the gateway is told what would allow it.
-    assert f"--allow-target {shlex.quote(command)}" in caplog.text
-    assert "--allow-target os:system" in caplog.text
+    assert f"--allow-target {shlex.quote(f'mail={command}')}" in caplog.text
+    assert "--allow-target mail=os:system" in caplog.text
 
 
 def test_a_target_that_is_allowed_is_called(tmp_path: Path) -> None:
@@ -107,10 +107,81 @@ def test_which_targets_are_allowed(allowed: str, target: str, may: bool) -> None
     assert Targets([allowed]).permit(folder) is (may and target.startswith("http"))
 
 
-@pytest.mark.parametrize("nothing", ["", " ", "*", "https://", "http://user@host"])
+@pytest.mark.parametrize("nothing", ["", " ", "*", "https://", "http://user@host", "mail=*", "mail=https://"])
 def test_what_allows_nothing_is_refused(nothing: str) -> None:
     with pytest.raises(BadRequest, match="names no target"):
         Targets([nothing])
+
+
+MODULE = """
+import os
+import subprocess
+from os import system
+from subprocess import getoutput as listing
+
+def double(n: int = 2) -> int:
+    return 2 * n
+
+def danger() -> str:
+    return "danger was run"
+"""
+
+
+@pytest.mark.parametrize(
+    "attribute",
+    ["os.system", "subprocess.getoutput", "system", "listing", "__builtins__.eval", "double.__call__", "danger"],
+)
+def test_a_module_that_is_allowed_offers_its_own_functions_alone(tmp_path: Path, attribute: str) -> None:
+    """Nothing that it imports, and each by a tool of its own name."""
+    (tmp_path / "offering.py").write_text(MODULE)
+    file, name = tmp_path / "offering.py", attribute.rpartition(".")[2]
+    tools = [
+        Tool("mail", name, "Runs.", origin=Origin("function", f"{file}:{attribute}")),
+        Tool("mail", "harmless", "Runs.", origin=Origin("function", f"{file}:{attribute}")),
+    ]
+    store = stored(tmp_path / "t.db", *tools)
+    own, alias = answers(store, [f"mail/{name}", "mail/harmless"], allow=(f"{file}:*",))
+    assert (own == "danger was run") is (attribute == "danger")
+    assert "may not be called" in alias
+    [exact] = answers(store, ["mail/harmless"], allow=(f"{file}:{attribute}",))
+    assert "may not be called" in exact
+
+
+def test_a_target_is_allowed_for_one_namespace(tmp_path: Path) -> None:
+    (tmp_path / "offering.py").write_text(MODULE)
+    target = f"{tmp_path / 'offering.py'}:double"
+    tools = [Tool(space, "double", "Doubles.", origin=Origin("function", target)) for space in ("mine", "mail")]
+    store = stored(tmp_path / "t.db", *tools)
+    mine, mail = answers(store, ["mine/double", "mail/double"], allow=(f"mine={target}",))
+    assert mine == "4"
+    assert "may not be called" in mail
+    for allowed in ("shop=https://shop.example", "shop=server --read"):
+        kept = Origin("mcp", allowed.partition("=")[2])
+        assert Targets([allowed]).permit(Tool("shop", "x", origin=kept))
+        assert not Targets([allowed]).permit(Tool("mail", "x", origin=kept))
+
+
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        ("header", "X-Key "),
+        ("header", "x_key"),
+        ("header", "Host "),
+        ("header", "Transfer_Encoding"),
+        ("cookie", "a; b"),
+    ],
+)
+def test_arguments_do_not_take_the_place_of_given_headers(place: str, name: str) -> None:
+    origin = Origin("http", "http://shop.example", {"method": "GET", "path": "/x", "in": {name: place}})
+    made = request(origin, {name: "evil"}, origin.target, {"X-Key": "given", "Cookie": "session=given"})
+    assert made.headers == {"X-Key": "given", "Cookie": "session=given"}
+
+
+@pytest.mark.parametrize("details", [{"method": "GET /x HTTP/1.1"}, {"method": ""}, {"path": "/..;/admin"}])
+def test_an_operation_that_no_document_has_is_not_sent(details: dict[str, str]) -> None:
+    origin = Origin("http", "http://shop.example/v2", {"method": "GET", "path": "/x", **details})
+    with pytest.raises(BadRequest):
+        request(origin, {}, origin.target, SECRET)
 
 
 def test_an_alias_does_not_run_another_tool(tmp_path: Path) -> None:

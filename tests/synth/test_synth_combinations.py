@@ -52,7 +52,8 @@ def test_answers_of_published_apis_chain_too_and_flags_do_not() -> None:
 
 def test_twins_and_entangled_schemas_do_no_harm() -> None:
     deep: dict[str, object] = {"type": "object", "properties": {}}
-    deep["properties"] = {"again": deep, "odd": 3, "list": {"type": "array", "items": deep}}
+    for _ in range(20):  # each level holds the one below it twice: a million leaves
+        deep = {"type": "object", "properties": {"again": deep, "odd": 3, "list": {"type": "array", "items": deep}}}
     twins = [Tool("a b", "c", "same", input_schema=deep), Tool("a", "b c", "same", input_schema=deep)]
     partners = Partners(twins, HashedWords().encode(["x", "x"]))
     assert [partners.of(twins[0].id, kind) for kind in KINDS] == [[], [], [], []]

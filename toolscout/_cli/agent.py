@@ -179,7 +179,10 @@ def _without_tools(answer: Answer, llm: LanguageModel, as_json: bool) -> None:
 
 
 def is_read_only(tool: Tool) -> bool:
-    """Whether a tool says that it changes nothing."""
+    """Whether a tool says that it changes nothing, and is not called by an HTTP method that changes things."""
+    origin = tool.origin
+    if origin is not None and origin.kind == "http" and origin.details.get("method") not in ("GET", "HEAD"):
+        return False
     return tool.annotations.get("readOnlyHint") is True and tool.annotations.get("destructiveHint") is not True
 
 

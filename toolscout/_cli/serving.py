@@ -8,10 +8,11 @@ import logging
 import os
 import signal
 import sys
+import tempfile
 import threading
 import webbrowser
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Annotated, Any
@@ -220,9 +221,24 @@ def _run(server: Any, options: Any, tools: int, token: str, show: bool) -> None:
         if token:
             url += f"#token={token}"
             output.write(f"to change the catalogue, open {url} or send the token as a key")
-        if show:
-            threading.Timer(1, webbrowser.open, [url]).start()
-        server.run(sockets=[listening])
+        with _page_opener(url) if show else nullcontext():
+            server.run(sockets=[listening])
+
+
+@contextmanager
+def _page_opener(url: str) -> Iterator[None]:
+    """Show a page in a browser once the server runs.
+
+    By a file that leads there, which only this user may read: others see the words that a browser is started with, and
+    the address may hold a token.
+    """
+    with tempfile.TemporaryDirectory(prefix="toolscout-") as folder:
+        file = Path(folder) / "open.html"
+        file.write_text(f'<meta http-equiv="refresh" content="0;url={url}">', encoding="utf-8")
+        timer = threading.Timer(1, webbrowser.open, [file.as_uri()])
+        timer.daemon = True
+        timer.start()
+        yield
 
 
 @contextmanager

@@ -89,10 +89,10 @@ class Bounded(httpx2.AsyncBaseTransport):
     async def _events(self, response: httpx2.Response) -> AsyncGenerator[bytes, None]:
         try:
             async for event in httpx2.EventSource(response, max_event_size=MAX_MESSAGE_BYTES):
-                await self._throttle.spend(messages=1)
-                data: bytes | None = event.data.encode()
-                if len(event.data) > LARGE:
-                    data = await self._small(event.data, response)
+                large = len(event.data) > LARGE
+                # The others are parsed by the SDK, the longer the more time it takes.
+                await self._throttle.spend(messages=1 if large else 1 + len(event.data) // 1024)
+                data = await self._small(event.data, response) if large else event.data.encode()
                 if data is not None:
                     yield _event(event, data)
         except httpx2.SSEError:

@@ -36,6 +36,7 @@ MAX_ASKED = 100
 
 LARGE = 64 * 1024
 _PIECES = (256, 16 * 1024)  # characters: most lists and objects are short, and a long one is tried in vain
+_SLOW = 0.002  # seconds
 _MAX_TRIES = 10_000
 _ALONE = 16  # members that are read one by one after several at once failed
 _PAGES_KEPT = 4
@@ -72,14 +73,15 @@ def loads(data: bytes | str) -> Any:
 
 
 async def loads_aside(data: bytes | str, throttle: Throttle) -> Any:
-    """As loads, in a thread where it is large; a server that sends such messages all the time has to wait between."""
-    if len(data) <= LARGE:
-        return loads(data)
+    """As loads, in a thread where it is large. A server whose messages take long is read the slower for it."""
+    aside = len(data) > LARGE
     began = anyio.current_time()
     try:
-        return await anyio.to_thread.run_sync(loads, data)
+        return await anyio.to_thread.run_sync(loads, data) if aside else loads(data)
     finally:
-        throttle.owe(2 * (anyio.current_time() - began))
+        took = anyio.current_time() - began
+        if took > _SLOW:  # in the loop everyone waits meanwhile, and the SDK takes as long again
+            throttle.owe((3 if aside else 10) * took)
 
 
 class _Pieces:

@@ -239,12 +239,14 @@ class Document:
     def _open(self, address: str, base: str, reference: str) -> str:
         if self._folder is None or "://" in address:
             raise BadSource(f"$ref {reference!r:.200} names another document; only files beside a local one are read")
-        path = existing_file(Path(base).parent / unquote(address))
-        if path is None:
-            raise BadSource(f"$ref {reference!r:.200} points nowhere: there is no such file")
-        path = path.resolve()
-        if not path.is_relative_to(self._folder):
+        try:
+            path: Path | None = (Path(base).parent / unquote(address)).resolve()
+        except (OSError, ValueError, RuntimeError):  # a name that cannot be one, or links in a circle
+            path = None
+        if path is not None and not path.is_relative_to(self._folder):
             raise BadSource(f"$ref {reference!r:.200} leaves the folder of the specification; such files are not read")
+        if path is None or existing_file(path) is None:
+            raise BadSource(f"$ref {reference!r:.200} points nowhere: there is no such file")
         if str(path) not in self._files:
             self._files[str(path)] = parse(read_text(path), str(path))
         return str(path)

@@ -56,10 +56,20 @@ def read(source: object, options: ReadOptions) -> Iterator[Tool]:
     return unique(_tools(source, options), options)
 
 
-def find(target: str) -> Callable[..., Any]:
-    """The function behind an origin's target, "module:qualified.name" or "file.py:name"."""
-    found: Callable[..., Any] = next(_named(target, ReadOptions())).function
-    return found
+def find(target: str, own: bool = False) -> Callable[..., Any]:
+    """The function behind an origin's target, "module:qualified.name" or "file.py:name".
+
+    `own`: only one that the module itself offers, as `read` would list it; BadSource for what it merely imports.
+    """
+    if own:
+        options = ReadOptions(keep_going=True)
+        offered = {found.target: found.function for found in _named(_split(target)[0], options)}
+        if target not in offered:
+            raise BadSource(f"{target} is not a public function of its module; name one that is defined there")
+        function: Callable[..., Any] = offered[target]
+        return function
+    named: Callable[..., Any] = next(_named(target, ReadOptions())).function
+    return named
 
 
 def _tools(source: object, options: ReadOptions) -> Iterator[tuple[str, Tool]]:

@@ -34,6 +34,8 @@ _PREFIXES = ("mcp:", "stdio:", "mcp+http://", "mcp+https://")
 _WANTED = "an MCP server: a command line, a URL, or a JSON file with mcpServers"
 # What is data by its name is never run, whatever its permissions say; a Python file is read for its functions.
 _NOT_COMMANDS = (".json", ".jsonl", ".ndjson", ".yaml", ".yml", ".py", ".txt", ".md")
+# Characters of a tool as JSON. What is longer no model could read.
+MAX_TOOL_CHARS = 4_000_000
 _NO_OBJECTS = frozenset({"array", "boolean", "integer", "null", "number", "string"})
 # A server speaks of its tools only: it does not get to choose another's namespace or how its tools are called.
 _FIELDS = ("name", "title", "description", "inputSchema", "outputSchema", "annotations", "_meta")
@@ -161,8 +163,10 @@ def _run(server: Server, options: ReadOptions) -> Listing:
         return pool.submit(asyncio.run, list_tools(server, options.timeout)).result()
 
 
-def tools_of(server: Server, listing: Listing, options: ReadOptions, alone: bool = True) -> Iterator[tuple[str, Tool]]:
-    """The tools that a server listed, each with its place for messages."""
+def tools_of(
+    server: Server, listing: Listing, options: ReadOptions, alone: bool = True, most: int = MAX_TOOL_CHARS
+) -> Iterator[tuple[str, Tool]]:
+    """The tools that a server listed, each with its place for messages; `most`: the characters of one as JSON."""
     namespace = clean_text(_namespace(server, listing, options, alone))
     for number, raw in enumerate(listing.tools, 1):
         where = f"{server.label}, tool {number}"
@@ -170,7 +174,10 @@ def tools_of(server: Server, listing: Listing, options: ReadOptions, alone: bool
             if not isinstance(raw, Mapping):
                 raise BadSource(f"{where}: a tool must be an object, got {type(raw).__name__}")
             name = _callable_name(raw, where)
-            if odd := _odd_schema(raw.get("inputSchema")):  # it costs this tool; the others are taken, also when strict
+            odd = _odd_schema(raw.get("inputSchema"))
+            if len(json.dumps(raw)) > most:
+                odd = f"has more than {most:,} characters"
+            if odd:  # it costs this tool; the others are taken, also when strict
                 options.problems.append(f"{where}: {name} {odd}; report it to the server's makers")
                 continue
             record = _record(as_json(raw, f"{where}: {name}"), server, listing.service)

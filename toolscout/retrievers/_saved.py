@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields
+from pathlib import Path
 from tokenize import TokenError
 from typing import Any
 from zipfile import BadZipFile
@@ -39,6 +40,9 @@ def malformed(record: Any) -> str:
     for name in ("options", "parts"):
         if not isinstance(record.get(name, {}), dict):
             return f"has no readable {name}"
+    for part in record.get("parts", {}):
+        if Path(part).name != part or part in ("", ".."):
+            return f"names a part outside of its folder ({part!r:.80})"
     return "" if isinstance(record.get("encoder"), str | None) else "does not say which encoder it was made with"
 
 

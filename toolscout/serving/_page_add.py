@@ -59,6 +59,8 @@ class Addition:
             # Nobody knows the folder in which it lies for a moment.
             try:
                 tools = [self._without_origin(tool, options) for tool in read(path, options)]
+            except OriginRefused:
+                raise
             except ToolscoutError as error:
                 raise BadSource(str(error).replace(f"{folder}/", "")) from None
         added = scout.add(tools, wait=False, label=self.label)

@@ -68,6 +68,9 @@ class BackendOptions:
     `heartbeat` between looks at a server that cannot say that it ends, `relist` between looks at every list,
     `relist_pause` at least between two lists however often a server says that its list changed, `pause` before the
     first restart and `longest_pause` before any, `grace` that a call waits for a server that just ended.
+
+    Characters: `max_chars` of what an HTTP service or a function answers, `max_tool_chars` of one tool as JSON; a
+    longer one is left out, since every search that finds it has to measure it.
     """
 
     timeout: float = 60.0
@@ -79,6 +82,7 @@ class BackendOptions:
     grace: float = 5.0
     longest_pause: float = 30.0
     max_chars: int = 1_000_000
+    max_tool_chars: int = 256_000
 
 
 class BackendDown(ToolscoutError):
@@ -126,7 +130,7 @@ class Backend:
             pause = min(2 * pause, self._options.longest_pause)
 
     def admit(self, listed: list[Tool], kept: Iterable[Tool]) -> None:
-        """Let these of the tools that it listed be called, and no others. Another list than its latest is left aside."""
+        """Let these of the tools that it listed be called, and no others. Only its latest list counts."""
         if listed is not self._listed or self._connected is None:
             return
         self._names = {tool.id: str(tool.origin.details["tool"]) for tool in kept if tool.origin is not None}
@@ -259,7 +263,8 @@ class Backend:
 
     def _tools(self, listing: Listing) -> tuple[list[Tool], list[str]]:
         options = ReadOptions(namespace=self.name, keep_going=True)
-        return list(unique(importer.tools_of(self.server, listing, options), options)), options.problems
+        found = importer.tools_of(self.server, listing, options, most=self._options.max_tool_chars)
+        return list(unique(found, options)), options.problems
 
     async def _follow(self, client: Client, guard: Guard, changed: Bell) -> None:
         """List again whenever the server says so, and now and then for servers that never say it."""

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 from toolscout import catalogue
 from toolscout.addresses import Addresses
 from toolscout.calling import CallOptions, OriginCaller, allowing
+from toolscout.catalogue import functions
 from toolscout.catalogue.base import ReadOptions, is_url, safe_url
 from toolscout.errors import MissingExtra, ToolscoutError
 from toolscout.scout import Scout
@@ -111,10 +112,10 @@ class Backends:
             return await backend.call(tool.id, dict(arguments), progress)
 
         own = self._read_tools.get(tool.namespace, {}).get(tool.id)
-        called, caller = (tool, self._elsewhere) if own is None else (own, self._source_caller(own))
 
         def run() -> Any:
-            return caller.call([(called, arguments)])[0]
+            caller = self._elsewhere if own is None else self._source_caller(own)
+            return caller.call([(own or tool, arguments)])[0]
 
         result = await _aside(run, self._calling)
         text = result.content if result.ok else "\n".join(filter(None, [result.error, result.content]))
@@ -124,7 +125,7 @@ class Backends:
         """What calls a tool of a configured source, with the source's headers where they belong."""
         assert tool.origin is not None
         if tool.origin.kind == "function":
-            return OriginCaller(replace(self._calls, allow=(tool.origin.target,)))
+            return OriginCaller(self._calls, {tool.id: functions.find(tool.origin.target)})
         source, namespace = self._sources[tool.namespace], tool.namespace
         target = source.base_url or tool.origin.target
         calls = replace(self._calls, targets={namespace: target})
@@ -185,7 +186,7 @@ class Backends:
         configured = {*self._servers, *self._sources}
         for tool in self.scout.store.tools():
             if tool.origin is not None and tool.namespace not in configured and not self._elsewhere.permits(tool):
-                counts[allowing(tool.origin)] += 1
+                counts[allowing(tool)] += 1
         for option, count in counts.most_common(_SHOWN_TARGETS):
             _log.warning("%s tools of the catalogue are found but not called; to allow it: %s", f"{count:,}", option)
         if len(counts) > _SHOWN_TARGETS:

@@ -296,9 +296,11 @@ def _sent(text: str) -> Response:
 
 
 def _shown(tool: Tool, caller: Caller) -> dict[str, Any]:
-    """A tool as a caller sees it; where and how it is run is for admins."""
+    """A tool as a caller sees it; where and how it is run is for admins that see everything."""
     shown = {"id": tool.id, **tool.to_record()}
-    return shown if caller.admin else {key: value for key, value in shown.items() if key != "origin"}
+    if not caller.admin or caller.allowed is not None:
+        shown.pop("origin", None)
+    return shown
 
 
 def _named(tool: dict[str, Any]) -> dict[str, Any]:

@@ -209,22 +209,25 @@ class _Sessions:
         headers = Headers(scope=scope)
         given, version = headers.get(_SESSION), headers.get(_VERSION)
         opens = given is None and (version is None or version in HANDSHAKE_PROTOCOL_VERSIONS)
+        known = self._kept.get(given or "")
+        known = known if known is not None and known.who == who else None
 
         async def noted(message: Message) -> None:
             if message["type"] == "http.response.start":
                 status, made = message["status"], Headers(raw=message["headers"]).get(_SESSION)
                 if opens and made and status < 400:
                     self._kept[made] = _Session(who, scope["user"])
-                elif given and (status == 404 or (scope["method"] == "DELETE" and status < 400)):
+                # Ended by the client, or not there any more. A 404 of another address says nothing of the session.
+                gone = status == 404 or (scope["method"] == "DELETE" and status < 400)
+                if gone and known is not None and given and scope["path"] == PATH:
                     self._kept.pop(given, None)
             await send(message)
 
         if opens:
             await self._make_room(who)
             self._opening[who] += 1
-        known = self._kept.get(given or "")
         try:
-            with known.use() if known is not None and known.who == who else nullcontext():
+            with known.use() if known is not None else nullcontext():
                 await self._app(scope, receive, noted)
         finally:
             if opens:

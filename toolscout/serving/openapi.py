@@ -55,7 +55,9 @@ def _paths() -> Json:
         },
         "/health": {"get": _open("health", "That the server lives.")},
         "/ready": {"get": _open("ready", "That the server can answer.")},
-        "/metrics": {"get": _plain("metrics", "For Prometheus. Needs the key of an admin that sees everything.", "text/plain")},
+        "/metrics": {
+            "get": _plain("metrics", "For Prometheus. Needs the key of an admin that sees everything.", "text/plain")
+        },
         "/openapi.json": {"get": _open("openapi", "This document.", {"type": "object"})},
     }
 

@@ -104,8 +104,10 @@ class _Page:
         self._results, self._addresses = options.results or Path("results"), Addresses.of(options.private)
         first = scout.retriever.name
         self._doors = {first: (scout, access)}
-        for name, other in others.items():
-            self._doors[name if name != first else f"{name} (2)"] = (other, Access(other))
+        for given, other in others.items():
+            name = Path(given).name or other.retriever.name  # of a model's folder nobody is told where it lies
+            name = name if name not in self._doors else f"{name} ({len(self._doors) + 1})"
+            self._doors[name] = (other, Access(other))
         self._failures: dict[str, str] = {}
         self._tree = lru_cache(_KEPT)(self._code_tree)
         self._all_tokens = lru_cache(_KEPT)(self._count_tokens)
