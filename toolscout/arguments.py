@@ -31,7 +31,7 @@ from toolscout.schemas import (
     sound,
 )
 
-MAX_STEPS = 100_000  # of one check; a step is one value held against one part of a schema, some microseconds
+MAX_STEPS = 250_000  # of one check; a step is one value held against one part of a schema, some microseconds
 MAX_REPAIRS = 2000
 MAX_PROBLEMS = 20  # that are told of one check,
 MAX_TOLD = 4000  # in so many characters,

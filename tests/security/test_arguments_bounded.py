@@ -72,7 +72,7 @@ ATTACKS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "one text, many patterns": ({"v": "x" * MB}, having({"anyOf": [{"pattern": f"^b{n}"} for n in range(10_000)]})),
     "one list, many choices": ({"v": [1] * 300_000}, having({"anyOf": [{"enum": [n]} for n in range(10_000)]})),
     "one list, many values": ({"v": [1] * 1000}, having({"anyOf": [{"const": [1] * n} for n in range(1000)]})),
-    "items that differ": ({"v": list(range(150_000))}, having({"uniqueItems": True})),
+    "items that differ": ({"v": list(range(400_000))}, having({"uniqueItems": True})),
     "unknown names": ({f"k{n}": 1 for n in range(90_000)}, {"properties": {"a": {}}, "additionalProperties": False}),
     "missing names": ({}, {"required": [f"r{number}" for number in range(100_000)]}),
     "many visits of many names": (

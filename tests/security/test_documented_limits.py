@@ -19,7 +19,7 @@ SERVE, BACKEND = ServeOptions(), BackendOptions()
 LIMITS = {
     "headers of a request": f"{heads.HEAD_BYTES >> 10} KiB, within {heads.HEAD_S:g} s",
     "body of a request": f"{SERVE.body_bytes >> 20} MiB, {SERVE.add_bytes >> 20} MiB for an admin who adds tools, "
-    f"{SERVE.forward_bytes >> 20} MiB for a forwarded one; within {heads.BODY_S:g} s",
+    f"{SERVE.forward_bytes >> 20} MiB for a forwarded one; within {SERVE.seconds:g} s",
     "a connection without a request": f"closed after {heads.KEEP_ALIVE_S:g} s",
     "connections": f"{limits.CONNECTIONS:,}, fewer where",
     "an answer that is not read": f"less than {heads.WRITE_BYTES >> 10} KiB are taken in {heads.WRITE_S:g} s; "
@@ -37,6 +37,8 @@ LIMITS = {
     f"{arguments.MAX_PROBLEMS} problems are told, in {arguments.MAX_TOLD:,} characters",
     "a schema that arguments are checked against": f"{argument_checks.MAX_SCHEMA_BYTES >> 20} MiB; patterns of "
     f"{arguments.MAX_PATTERN:,} characters",
+    "a tool that is added over HTTP or listed by a server behind the gateway": f"{bodies.MAX_TOOL_CHARS:,} characters",
+    "values in one message to `mcp --http`": f"{mcp_transports.MAX_VALUES:,}",
     "nesting of a tool's schemas, annotations, `_meta`": f"{MAX_NESTING} levels",
     "a document from an address": f"{base.MAX_DOWNLOAD >> 20} MiB",
     "a file that is read whole": f"{base.MAX_FILE >> 20} MiB, unpacked; a line of JSON lines {base.MAX_LINE >> 20} MiB",
@@ -55,6 +57,10 @@ def documented() -> dict[str, str]:
     table = PAGE.read_text().partition("## Limits")[2].partition("\n## ")[0]
     rows = [line.strip("| ").split(" | ") for line in table.splitlines() if line.startswith("| ")]
     return {row[0]: row[1] for row in rows[1:]}
+
+
+def test_a_tool_is_as_large_over_http_as_behind_the_gateway() -> None:
+    assert BACKEND.max_tool_chars == bodies.MAX_TOOL_CHARS
 
 
 def test_every_limit_is_held_to_the_code() -> None:

@@ -49,7 +49,7 @@ def mcp(
         list[str] | None, typer.Option(metavar="ID", help="A tool that is always listed; may be repeated.")
     ] = None,
     quarantine: Annotated[
-        bool, typer.Option("--quarantine", help="Hold back a tool whose description changes, until: toolscout approve.")
+        bool, typer.Option("--quarantine", help="Hold back a tool that changes in any way, until: toolscout approve.")
     ] = False,
     key: Annotated[
         str | None,

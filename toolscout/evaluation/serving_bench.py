@@ -82,6 +82,8 @@ class Live:
 def measure(plan: ServePlan, progress: Progress | None = None) -> Iterator[Row]:
     """Start a server, load it, and yield a row for each measurement."""
     about, asked = provenance(plan.command()), Counter[str]()
+    for _, data, *_ in _steps(plan):  # before a server is started for nothing
+        _dataset(data)
     token = new_secret()
     with _server(plan, token) as port:
         for kind, data, rate, seconds, writes in _steps(plan):

@@ -13,6 +13,7 @@ from toolscout.catalogue import ReadOptions, describe, mcp, openapi, read
 from toolscout.catalogue.base import is_url
 from toolscout.errors import BadRequest, BadSource, OriginRefused, ToolscoutError
 from toolscout.scout import Added, Scout
+from toolscout.serving.bodies import check_size
 from toolscout.tool import Tool, clean_text
 
 # A Python file, or a list of servers to start, would run on this machine: such are for its command line alone.
@@ -70,4 +71,5 @@ class Addition:
         """A tool of a dropped file, which is found and not called: nobody knows who wrote the file."""
         if tool.origin is not None and options.kind == "jsonl":
             raise OriginRefused(f"{self.label}: {tool.id}")
+        check_size(tool.to_record(), f"{self.label}: {tool.id}")
         return replace(tool, origin=None)

@@ -92,7 +92,7 @@ class ArgumentChecks:
         self, arguments: Mapping[str, Any], schema: Mapping[str, Any], repair: bool
     ) -> tuple[dict[str, Any], list[str]]:
         try:
-            given, against = _line(arguments), _line(schema)
+            given, against = await anyio.to_thread.run_sync(_lines, arguments, schema, limiter=self._threads)
         except (ValueError, RecursionError):
             return {}, ["the arguments hold a number of too many digits, or lists within lists too deep to be read"]
         if len(given) > MAX_BYTES:
@@ -154,6 +154,10 @@ def _command(seconds: float) -> list[str]:
 
 def _line(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
+
+
+def _lines(*values: Any) -> tuple[bytes, ...]:
+    return tuple(map(_line, values))
 
 
 def _start(command: list[str], running: list[_Process]) -> None:

@@ -18,6 +18,7 @@ MAX_BATCH = 32
 MAX_LISTED = 1_000
 MAX_BUDGET = 10_000_000
 DEFAULT_SOURCE = "http"
+MAX_TOOL_CHARS = 256_000
 _MAX_LABEL = 200
 _Record = Mapping[str, Any]
 
@@ -189,11 +190,18 @@ def _tool(given: Any, number: int, namespace: str | None) -> Tool:
             raise BadTool(f"tools[{number}]: {key} must be text")
     if isinstance(given, Mapping) and given.get("origin") is not None:
         raise OriginRefused(f"tools[{number}]")
+    check_size(given, f"tools[{number}]")
     try:
         tool = Tool.from_record(given, namespace)
     except BadTool as error:
         raise BadTool(f"tools[{number}]: {error}") from None
     return tool
+
+
+def check_size(record: Any, where: str) -> None:
+    """Refuse a tool so large that showing it would keep others waiting."""
+    if len(json.dumps(record)) > MAX_TOOL_CHARS:
+        raise BadTool(f"{where}: a tool may have {MAX_TOOL_CHARS:,} characters as JSON here; shorten its schema")
 
 
 def _texts(given: _Record, name: str) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect, Request
@@ -14,15 +15,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from toolscout.errors import Unauthorized
 from toolscout.permissions import KEY_PREFIX
-from toolscout.serving import problems
+from toolscout.serving import bodies, problems
 from toolscout.serving.access import Access, Caller
 from toolscout.serving.audit import Audit
-from toolscout.serving.limits import PATHS, HeldBytes, InFlight, Origins, Rates, ServeOptions, share_for, sharer
+from toolscout.serving.limits import PATHS, Gate, HeldBytes, InFlight, Origins, Rates, ServeOptions, share_for, sharer
 from toolscout.serving.metrics import Metrics
 from toolscout.serving.problems import Problem
 
 CALLER, LABEL, SHARER, _SECONDS = "toolscout.caller", "toolscout.route", "toolscout.sharer", "toolscout.seconds"
 KEY_HEADER = "x-toolscout-key"
+SMALL_BODY = 1 << 14  # bytes of JSON that take less than a millisecond or two to read
 # Asked by probes, which have no key; they say nothing of the catalogue.
 _OPEN = frozenset(["/health", "/ready", "/openapi.json"])
 # Where admins add tools.
@@ -118,6 +120,12 @@ def key_of(headers: Headers) -> str | None:
         return own
     kind, _, token = headers.get("authorization", "").partition(" ")
     return token.strip() if kind.lower() == "bearer" else headers.get("x-api-key")
+
+
+async def record_of(request: Request, gate: Gate) -> dict[str, Any]:
+    """The JSON object that a body is. A large one is read in its caller's turn, not while everybody waits."""
+    body = await body_of(request, ("application/json",))
+    return bodies.record(body) if len(body) <= SMALL_BODY else await gate.run(bodies.record, body)
 
 
 async def body_of(request: Request, types: Sequence[str]) -> bytes:

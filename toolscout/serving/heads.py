@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import uvicorn
@@ -71,6 +72,7 @@ class Heads(HttpToolsProtocol):
         self._head, self._body, self._reader = _Timer(self.loop), _Timer(self.loop), _Timer(self.loop)
         self._inside, self._bytes, self._turns = True, 0, 0
         self._since, self._unread, self._crowded = 0.0, 0, False
+        self._untaken = 0  # of an answer, when it was last looked at whether the client reads
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for a head from now on; close another connection where there are too many."""
@@ -132,7 +134,7 @@ class Heads(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """The client is behind with reading: see to it that it goes on, and that not too much waits for it."""
         super().pause_writing()
-        self._unread = self.transport.get_write_buffer_size()
+        self._unread, self._untaken = self.transport.get_write_buffer_size(), self._not_taken()
         self._reader.start(WRITE_S, self._reads_on)
         self._bound_unread()
 
@@ -168,12 +170,26 @@ class Heads(HttpToolsProtocol):
 
     def _reads_on(self) -> None:
         """Close a client that has hardly read since the last time."""
-        left = self.transport.get_write_buffer_size()
-        if self._unread - left < WRITE_BYTES:
+        left = self._not_taken()
+        if self._untaken - left < WRITE_BYTES:
             self.transport.abort()
         else:
-            self._unread = left
+            self._unread, self._untaken = self.transport.get_write_buffer_size(), left
             self._reader.start(WRITE_S, self._reads_on)
+
+    def _not_taken(self) -> int:
+        """The bytes that the client has not taken yet: those that wait here, and in the system where it says how many.
+
+        The system takes more only once a large part of its buffer is free, long after a slow client has read some.
+        """
+        waiting = self.transport.get_write_buffer_size()
+        with suppress(ImportError, OSError, AttributeError):
+            import fcntl
+            import termios
+
+            found = fcntl.ioctl(self.transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
+            waiting += int.from_bytes(found, sys.byteorder)
+        return waiting
 
     @property
     def _address(self) -> str:

@@ -29,7 +29,7 @@ try:
 
     from toolscout.serving import metrics, openapi, page, problems
     from toolscout.serving._page_shapes import narrowed
-    from toolscout.serving.edge import CALLER, LABEL, Edge, body_of
+    from toolscout.serving.edge import CALLER, LABEL, Edge, body_of, record_of
     from toolscout.serving.limits import PATHS, FeedbackQuota, Gate, Probe, ServeOptions
     from toolscout.serving.proxy import Proxy
     from toolscout.serving.writes import Writes
@@ -119,7 +119,7 @@ class _Face:
 
     async def search(self, request: Request) -> Response:
         """Tools for a request, or for each of several."""
-        caller, asked = _caller(request), bodies.asked(await _record(request))
+        caller, asked = _caller(request), bodies.asked(await record_of(request, self.searches))
         if asked.namespace is not None:
             # In a thread: one who sees single tools may see tens of thousands of them.
             caller = replace(caller, allowed=await self.searches.run(narrowed, caller.allowed, asked.namespace))
@@ -156,7 +156,7 @@ class _Face:
 
     async def need(self, request: Request) -> Response:
         """How likely each request is to need a tool at all."""
-        caller, asked = _caller(request), bodies.needed(await _record(request))
+        caller, asked = _caller(request), bodies.needed(await record_of(request, self.searches))
         return await self._each(asked, partial(self._need, caller))
 
     def _need(self, caller: Caller, text: str) -> dict[str, Any]:
@@ -165,7 +165,7 @@ class _Face:
 
     async def feedback(self, request: Request) -> Response:
         """Record what requests really used."""
-        caller, examples = _caller(request), bodies.used(await _record(request))
+        caller, examples = _caller(request), bodies.used(await record_of(request, self.changes))
         await self.changes.run(self._learn, caller, examples)
         return _sent(json.dumps({"recorded": len(examples)}))
 
@@ -187,8 +187,10 @@ class _Face:
     async def describe(self, request: Request) -> Response:
         """One tool in full."""
         caller = _caller(request)
-        tool = await self.searches.run(self._access.describe, caller, request.path_params["id"])
-        return _sent(json.dumps(_shown(tool, caller)))
+        return _sent(await self.searches.run(self._described, caller, request.path_params["id"]))
+
+    def _described(self, caller: Caller, tool_id: str) -> str:
+        return json.dumps(_shown(self._access.describe(caller, tool_id), caller))
 
     async def remove(self, request: Request) -> Response:
         """Remove one tool."""
@@ -285,10 +287,6 @@ def _caller(request: Request) -> Caller:
         raise found
     assert isinstance(found, Caller)
     return found
-
-
-async def _record(request: Request) -> dict[str, Any]:
-    return bodies.record(await body_of(request, ("application/json",)))
 
 
 def _sent(text: str) -> Response:

@@ -201,7 +201,9 @@ class Gateway:
                 tool = await self._tool(who, arguments["name"] if name in _META else name, listed=name not in _META)
                 tool_id = tool.id
                 if action == "describe":
-                    result = _told(wire.to_wire(tool, "mcp", "full", tool.id) | self._unavailable(tool.namespace))
+                    result = await self._in_thread(
+                        lambda: _told(wire.to_wire(tool, "mcp", "full", tool.id) | self._unavailable(tool.namespace))
+                    )
                 else:
                     given = arguments.get("arguments", {}) if name in _META else arguments
                     result = await self._called(ctx, who, tool, given)
@@ -213,10 +215,10 @@ class Gateway:
             self._audit.record(who, action, tool_id, ok=ok, ms=1000 * (time.perf_counter() - began))
 
     async def _searched(self, caller: Caller, query: str, k: int) -> types.CallToolResult:
-        def search() -> dict[str, Any]:
-            return self._answer(caller, self.access.search(caller, query, int(k)))
+        def search() -> types.CallToolResult:
+            return _told(self._answer(caller, self.access.search(caller, query, int(k))))
 
-        return _told(await self._in_thread(search))
+        return await self._in_thread(search)
 
     async def _tool(self, caller: Caller, name: str, listed: bool) -> Tool:
         def find() -> Tool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import time
 from collections import Counter
@@ -29,7 +30,7 @@ try:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from toolscout.serving import heads, problems
-    from toolscout.serving.edge import SHARER, announced, key_of, measured, too_large
+    from toolscout.serving.edge import SHARER, SMALL_BODY, announced, key_of, measured, too_large
     from toolscout.serving.limits import HeldBytes, InFlight, Origins, Rates, ServeOptions, share_for, sharer
     from toolscout.serving.mcp import Gateway
     from toolscout.serving.problems import Problem
@@ -37,6 +38,10 @@ except ImportError:
     raise MissingExtra("serving", "serve") from None
 
 PATH = "/mcp"
+# In one message; read as a whole beside everybody's, where each of them takes some microseconds and a hundred bytes.
+MAX_VALUES = 50_000
+# One that does not end goes on to the end, so that no text is looked at twice.
+_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|$)', re.DOTALL)
 SESSIONS = 1_000
 """How many sessions there may be in all; ServeOptions says how many of one caller."""
 _SESSION, _VERSION = "mcp-session-id", "mcp-protocol-version"
@@ -160,6 +165,8 @@ class _Guard:
         owner = AuthenticatedUser(AccessToken(token="", client_id=caller.name, scopes=[]))
         with self._held.counted(who) as hold, self._in_flight.counted(who) as begin:
             body = await self._whole(Request(scope, measured(receive, self._most, hold, begin)))
+            if len(body) > SMALL_BODY and values_in(body) > MAX_VALUES:
+                raise Problem(413, f"a message may hold {MAX_VALUES:,} values; send fewer lists, objects and numbers")
             await self._sessions(who, {**scope, "user": owner}, _replayed(body, receive), send)
 
     async def _whole(self, request: Request) -> bytes:
@@ -194,6 +201,12 @@ class _Session:
         finally:
             self.busy -= 1
             self.used = time.monotonic()
+
+
+def values_in(body: bytes) -> int:
+    """About how many values a JSON text holds: each takes memory and time, however few bytes it has."""
+    bare = _TEXT.sub(b"", body)
+    return bare.count(b",") + bare.count(b"[") + bare.count(b"{")
 
 
 class _Sessions:

@@ -21,12 +21,12 @@ from toolscout import wire
 from toolscout.addresses import Addresses
 from toolscout.errors import BadRequest, ToolscoutError, UnknownTool
 from toolscout.scout import Scout
-from toolscout.serving import _page_results, bodies
+from toolscout.serving import _page_results
 from toolscout.serving._page_add import Addition
 from toolscout.serving._page_codes import CodeTree, codes_of
 from toolscout.serving._page_shapes import narrowed, tool_shape
 from toolscout.serving.access import Access, Caller
-from toolscout.serving.edge import body_of, key_of
+from toolscout.serving.edge import key_of, record_of
 from toolscout.serving.limits import FeedbackQuota, Gate, ServeOptions
 from toolscout.serving.problems import Problem, public_message
 from toolscout.tool import Tool
@@ -294,7 +294,7 @@ def _endpoint(access: Access, act: _Act, gate: Gate) -> Callable[[Request], Any]
         caller = access.caller(key_of(request.headers))
         given: _Values = dict(request.query_params) | request.path_params
         if request.method == "POST":
-            given = bodies.record(await body_of(request, ("application/json",)))
+            given = await record_of(request, gate)
         answer = await gate.run(act, caller, given)
         if isinstance(answer, Response):
             return answer
