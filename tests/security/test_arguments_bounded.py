@@ -354,7 +354,7 @@ def test_the_loop_goes_on_and_others_have_their_turn() -> None:
 
     async def main() -> None:
         checks = ArgumentChecks(
-            0.5, command=python("'slow' in line and time.sleep(60); print('{\"problems\": []}', flush=True)")
+            3, command=python("'slow' in line and time.sleep(60); print('{\"problems\": []}', flush=True)")
         )
         ended: list[str] = []
         lags: list[float] = []
@@ -380,7 +380,7 @@ def test_the_loop_goes_on_and_others_have_their_turn() -> None:
                     await anyio.sleep(0.01)
             tasks.cancel_scope.cancel()
         assert len(ended) <= 3
-        assert max(lags) < 0.25
+        assert max(lags) < 1  # a loop that waits for the process would stand still for three seconds
         checks.close()
 
     anyio.run(main)

@@ -92,8 +92,8 @@ def test_others_are_served_while_arguments_are_checked(tmp_path: Path, name: str
     anyio.run(main)
     assert all(len(answer) < 5000 and "do not fit" in answer for answer in answers)
     # The clients, and the reading of a megabyte of JSON, share this loop with the gateway.
-    assert max(lags) < 0.5
-    assert max(waits) < 2
+    assert max(lags) < 1.5
+    assert max(waits) < 5
 
 
 def test_a_check_that_hangs_is_ended_and_others_are_served(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_a_check_that_hangs_is_ended_and_others_are_served(tmp_path: Path) -> No
 
     async def main() -> None:
         async with two_clients(tmp_path / "t.db") as (made, one, other):
-            made.checks = ArgumentChecks(1.0, command=[sys.executable, "-c", HANGS.format(str(note))])
+            made.checks = ArgumentChecks(5, command=[sys.executable, "-c", HANGS.format(str(note))])
             results: list[Any] = []
 
             async def call() -> None:
@@ -113,8 +113,8 @@ def test_a_check_that_hangs_is_ended_and_others_are_served(tmp_path: Path) -> No
                 began = time.monotonic()
                 assert names(await found(other, "the plain thing 3"))[0] == "plain/tool_3"
                 assert not results
-                assert time.monotonic() - began < 1
-            assert "could not be checked within 1 s" in text(results[0])
+                assert time.monotonic() - began < 4
+            assert "could not be checked within 5 s" in text(results[0])
             await soon(lambda: not Path(f"/proc/{note.read_text()}").exists(), 5)
             made.checks = ArgumentChecks()
             assert "must be an integer" in text(await called(one, "odd/items", {"v": ["x"]}))
