@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import httpx2
 import pytest
 from gateways import called, found, gateway, names, serving, soon, text
 from mcp import Client
@@ -36,7 +37,7 @@ TOOLS = [
 ]
 ATTACKS: dict[str, dict[str, Any]] = {
     "odd/going_back": {"v": "a" * 28 + "!"},
-    "odd/items": {"v": ["wrong"] * 100_000},
+    "odd/items": {"v": ["wrong by a text"] * 45_000},
     "odd/patterns": {f"x{number}{'y' * 30}!": 1 for number in range(2000)},
 }
 HANGS = "import os, time; print('ready', flush=True); open({!r}, 'w').write(str(os.getpid())); time.sleep(60)"
@@ -119,6 +120,18 @@ def test_a_check_that_hangs_is_ended_and_others_are_served(tmp_path: Path) -> No
             made.checks = ArgumentChecks()
             assert "must be an integer" in text(await called(one, "odd/items", {"v": ["x"]}))
             made.checks.close()
+
+    anyio.run(main)
+
+
+def test_a_message_with_too_many_values_is_refused_at_the_door(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with gateway(tmp_path / "t.db") as made, serving(make_app(made, ServeOptions())) as url:
+            body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"x": [[]] * 100_000}})
+            async with httpx2.AsyncClient() as web:
+                answer = await web.post(url, content=body, headers={"Content-Type": "application/json"})
+        assert answer.status_code == 413
+        assert "50,000 values" in answer.json()["detail"]
 
     anyio.run(main)
 

@@ -212,7 +212,7 @@ def test_floods_slow_the_server_that_sends_them(tmp_path: Path, mode: str, monke
         began = time.monotonic()
         async with beside(tmp_path, hostile(mode), replace(BRISK, connect=2.0)) as (_, client, watch):
             await anyio.sleep(2)
-            assert watch.calls > 10
+            assert watch.calls > 3
             if mode in ("notifications", "errors"):
                 assert text(await called(client, "bad/echo")) == "echo"
             await found(client, "does it")
