@@ -194,7 +194,7 @@ def test_a_server_that_sends_too_fast_is_slowed() -> None:
         began = anyio.current_time()
         for _ in range(100):
             await throttle.spend(messages=1)
-        assert anyio.current_time() - began < 2  # a second's worth is free
+        assert anyio.current_time() - began < 0.5  # a second's worth is free
         for _ in range(50):
             await throttle.spend(messages=1)
         assert anyio.current_time() - began > 0.4

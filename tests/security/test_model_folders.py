@@ -15,9 +15,9 @@ from tests.llm.fake_endpoint import KEY, FakeEndpoint, asked, chat, echo, in_tur
 from toolscout import snapshot
 from toolscout.errors import BadModel, BadRequest, EndpointError
 from toolscout.evaluation.run import evaluate
-from toolscout.llm._hosts import HOSTS_VARIABLE, host_of, is_loopback, is_named
 from toolscout.llm._options import checked_url
 from toolscout.llm.endpoint import Endpoint, Options
+from toolscout.llm.hosts import HOSTS_VARIABLE, host_of, is_loopback, is_named
 from toolscout.retrievers.base import Retriever, TrainingSet, load_model
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.hybrid import Hybrid

@@ -32,7 +32,7 @@ from toolscout.tool import Origin, Tool
 HOSTILE = Path(__file__).parents[1] / "security" / "hostile_backend.py"
 BRISK = replace(QUICK, timeout=1.0, grace=0.5, connect=5.0)
 # Seconds. A quarter is meant; the rest is for a machine on which other tests run.
-LONGEST_STALL = 1.5
+LONGEST_STALL = 1.0
 
 
 def hostile(mode: str, *arguments: str, **env: str) -> dict[str, Any]:
@@ -77,7 +77,7 @@ async def beside(
             yield made, client, watch
             await soon(lambda: watch.calls >= 5, 10)
             tasks.cancel_scope.cancel()
-        assert watch.slowest < 4
+        assert watch.slowest < 1.5
         assert watch.stall < LONGEST_STALL
 
 
@@ -212,7 +212,7 @@ def test_floods_slow_the_server_that_sends_them(tmp_path: Path, mode: str, monke
         began = time.monotonic()
         async with beside(tmp_path, hostile(mode), replace(BRISK, connect=2.0)) as (_, client, watch):
             await anyio.sleep(2)
-            assert watch.calls > 3
+            assert watch.calls > 5
             if mode in ("notifications", "errors"):
                 assert text(await called(client, "bad/echo")) == "echo"
             await found(client, "does it")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from toolscout._deadline import Deadline, Timed
-from toolscout.llm._hosts import is_loopback
+from toolscout.llm.hosts import is_loopback
 
 MAX_BYTES = 8_000_000  # of an answer
 _CHUNK = 65_536

@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 
 from toolscout.errors import BadCompletion, BadRequest, EndpointError, LanguageModelError, NotCached, NotYet
 from toolscout.llm import _replies
-from toolscout.llm._hosts import key_in_the_open
 from toolscout.llm._http import Gate, Reply, post
 from toolscout.llm._options import KEY_VARIABLE as KEY_VARIABLE
 from toolscout.llm._options import MOST, check, checked_url
@@ -41,6 +40,7 @@ from toolscout.llm.base import (
     settled,
 )
 from toolscout.llm.cache import Cache, digest
+from toolscout.llm.hosts import key_in_the_open
 
 _AGAIN = frozenset([408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529])
 _GRACE = 0.2  # seconds after the end in which a reason may still come

@@ -13,10 +13,10 @@ from typing import NamedTuple, cast
 
 from toolscout.errors import EndpointError, LanguageModelError, NotYet, ToolscoutError
 from toolscout.llm import LanguageModel, Options, open_llm
-from toolscout.llm._hosts import HOSTS_VARIABLE, host_of, is_named
 from toolscout.llm._options import check, checked_url
 from toolscout.llm.base import Completion, Conversation, Usage, complete_each
 from toolscout.llm.endpoint import Endpoint
+from toolscout.llm.hosts import HOSTS_VARIABLE, host_of, is_named
 
 # A model that is not there is left alone for a while: no search is to wait for it each time.
 _REST = 30.0

@@ -14,9 +14,9 @@ import numpy as np
 from toolscout import metrics
 from toolscout.answer import Allowed
 from toolscout.errors import BadDataset, BadModel, MissingEncoder, MissingExtra
-from toolscout.llm._hosts import HOSTS_VARIABLE, host_of
 from toolscout.llm._options import checked_url
 from toolscout.llm.base import Conversation
+from toolscout.llm.hosts import HOSTS_VARIABLE, host_of
 from toolscout.retrievers import _queries
 from toolscout.retrievers._aligning import Asked, Means, align
 from toolscout.retrievers._author import is_url
