@@ -18,9 +18,10 @@ import httpx2
 import office
 from anthropic import Anthropic
 
-from toolscout import Scout, wire
-from toolscout.calling import CallOptions, OriginCaller
-from toolscout.serving import vendors
+from toolscout import Scout
+from toolscout.calling.dispatch import CallOptions, OriginCaller
+from toolscout.core import vendor_formats
+from toolscout.serving import vendor_tool_search
 
 MODEL = "claude-sonnet-4-6"
 REQUEST = "Where is parcel 4711?"
@@ -28,8 +29,10 @@ REQUEST = "Where is parcel 4711?"
 
 def answer(client: Anthropic, scout: Scout, request: str) -> str:
     """Let the model search and call until it has an answer."""
-    known = {wire.wire_name(tool.id): tool for tool in scout.store.tools()}
-    tools: Any = vendors.anthropic_tools(known.values())  # deferred: they cost no tokens until they are found
+    known = {vendor_formats.wire_name(tool.id): tool for tool in scout.store.tools()}
+    tools: Any = vendor_tool_search.anthropic_tools(
+        known.values()
+    )  # deferred: they cost no tokens until they are found
     messages: list[Any] = [{"role": "user", "content": request}]
     caller = OriginCaller(CallOptions(allow=("office:*",)))  # a catalogue does not say what may be run
     while True:
@@ -41,11 +44,11 @@ def answer(client: Anthropic, scout: Scout, request: str) -> str:
         for block in said.content:
             if block.type != "tool_use":
                 continue
-            if block.name == vendors.SEARCH_TOOL:
-                result = vendors.anthropic_result(scout, block.model_dump())
+            if block.name == vendor_tool_search.SEARCH_TOOL:
+                result = vendor_tool_search.anthropic_result(scout, block.model_dump())
             else:
                 tool = known[block.name]
-                done = caller.call([(tool, wire.call_arguments(tool, block.input))])[0]
+                done = caller.call([(tool, vendor_formats.call_arguments(tool, block.input))])[0]
                 result = {"type": "tool_result", "tool_use_id": block.id, "content": done.observation}
                 result["is_error"] = not done.ok
             print(block.name, json.dumps(block.input), "->", json.dumps(result["content"]))
@@ -60,7 +63,7 @@ def stand_in(request: httpx2.Request) -> httpx2.Response:
     given = json.loads(request.content)
     last = given["messages"][-1]["content"]
     if isinstance(last, str):
-        block = {"type": "tool_use", "id": "toolu_1", "name": vendors.SEARCH_TOOL, "input": {"query": last}}
+        block = {"type": "tool_use", "id": "toolu_1", "name": vendor_tool_search.SEARCH_TOOL, "input": {"query": last}}
     elif isinstance(last[0]["content"], list):
         name = last[0]["content"][0]["tool_name"]
         assert any(tool["name"] == name and tool["defer_loading"] for tool in given["tools"][1:])

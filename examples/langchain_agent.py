@@ -20,7 +20,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.tools import tool
 
 from toolscout import Scout
-from toolscout.calling import CallOptions, OriginCaller
+from toolscout.calling.dispatch import CallOptions, OriginCaller
 from toolscout.integrations import langchain
 
 REQUEST = "Has Miller & Sons paid their invoice? If not, send them a firm payment reminder."

@@ -18,9 +18,10 @@ import httpx2
 import office
 from openai import OpenAI
 
-from toolscout import Scout, wire
-from toolscout.calling import CallOptions, OriginCaller
-from toolscout.serving import vendors
+from toolscout import Scout
+from toolscout.calling.dispatch import CallOptions, OriginCaller
+from toolscout.core import vendor_formats
+from toolscout.serving import vendor_tool_search
 
 MODEL = "gpt-5.5"
 REQUEST = "I have a cold and stay at home for two days, please report me sick."
@@ -28,8 +29,8 @@ REQUEST = "I have a cold and stay at home for two days, please report me sick."
 
 def answer(client: OpenAI, scout: Scout, request: str) -> str:
     """Let the model search and call until it has an answer."""
-    known = {wire.wire_name(tool.id): tool for tool in scout.store.tools()}
-    tools: Any = [vendors.openai_tool()]  # nothing else is sent: what is found is loaded from then on
+    known = {vendor_formats.wire_name(tool.id): tool for tool in scout.store.tools()}
+    tools: Any = [vendor_tool_search.openai_tool()]  # nothing else is sent: what is found is loaded from then on
     items: list[Any] = [{"role": "user", "content": request}]
     caller = OriginCaller(CallOptions(allow=("office:*",)))  # a catalogue does not say what may be run
     while True:
@@ -38,7 +39,7 @@ def answer(client: OpenAI, scout: Scout, request: str) -> str:
         for item in said.output:
             items.append(item.model_dump(exclude_none=True))
             if item.type == "tool_search_call":
-                found = vendors.openai_output(scout, item.model_dump())
+                found = vendor_tool_search.openai_output(scout, item.model_dump())
                 print("search", json.dumps(item.arguments), "->", [tool["name"] for tool in found["tools"]])
                 results.append(found)
             elif item.type == "function_call":

@@ -39,7 +39,7 @@ def shared_data() -> Path:
 def encoder_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The int8 encoder, exported once for all tests; they skip where the package with its weights is absent."""
     from toolscout.errors import MissingEncoder
-    from toolscout.nn.export import export
+    from toolscout.models.encoders.export import export
 
     try:
         return export(out=tmp_path_factory.mktemp("encoders") / "int8")

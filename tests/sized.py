@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from toolscout.answer import Allowed, Hit
+from toolscout.core.answer import Allowed, Hit
 from toolscout.retrievers.bm25 import Bm25, Bm25Options
 
 

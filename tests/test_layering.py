@@ -10,37 +10,27 @@ from pathlib import Path
 import pytest
 
 import toolscout
+from toolscout.retrievers.registry import BUILT_IN
 
 PACKAGE = Path(toolscout.__file__).parent
 FLOORS: dict[str, int] = {
-    **dict.fromkeys(("tool", "schemas", "wire", "answer", "dataset", "metrics", "errors"), 0),
-    **dict.fromkeys(
-        ("_beir_files", "_deadline", "prompts", "splits", "log", "arguments", "conversations", "trajectories"), 0
-    ),
-    **dict.fromkeys(("addresses", "permissions", "targets", "tenants"), 0),
+    **dict.fromkeys(("core", "data", "errors"), 0),
     **dict.fromkeys(("catalogue", "stores"), 1),
-    **dict.fromkeys(("nn", "training", "llm"), 2),
+    **dict.fromkeys(("models", "training", "llm", "index"), 2),
     "retrievers": 3,
-    **dict.fromkeys(("scout", "_progress", "snapshot", "feedback", "background", "fit", "need", "evaluation"), 4),
-    **dict.fromkeys(("calling", "_http_calls", "agent", "synth"), 4),
-    **dict.fromkeys(("cli", "cli_evaluate", "_cli", "serving", "integrations", "__init__", "__main__"), 5),
+    **dict.fromkeys(("scout", "search", "calling", "agent", "synth", "evaluation", "papers"), 4),
+    **dict.fromkeys(("serving", "integrations", "cli", "__init__", "__main__"), 5),
 }
 FILES = sorted(PACKAGE.rglob("*.py"))
+# What belongs to the extra "train": such files may import torch.
 LEARNING = {
-    "loop",
-    "losses",
-    "batches",
-    "bi_encoder",
-    "checkpoint",
-    "published",
-    "detection",
-    "tower",
-    "tower_task",
-    "quantizing",
-    "generative",
-    "branches",
-    "generating",
-    "sequences",
+    *(f"toolscout.training.{name}" for name in ("loop", "losses", "batches", "bi_encoder", "checkpoint", "need_head")),
+    *(f"toolscout.training.{name}" for name in ("tower", "tower_task", "code_learning", "id_generation", "sequences")),
+    *(f"toolscout.training.{name}" for name in ("preference_pairs", "text_generation")),
+    *(f"toolscout.models.language.{name}" for name in ("torch_network", "torch_engine", "sampling")),
+    "toolscout.models.encoders.trainable",
+    "toolscout.models.light_gcn",
+    "toolscout.papers.masstool.published_training",
 }
 HEAVY = {"torch", "transformers", "sentence_transformers"}
 
@@ -56,6 +46,9 @@ def module_name(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" and len(parts) > 2 else parts)
 
 
+MODULES = {module_name(path).removesuffix(".__init__"): path for path in FILES}
+
+
 def imports(path: Path) -> set[str]:
     found: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
@@ -68,6 +61,20 @@ def imports(path: Path) -> set[str]:
     return found
 
 
+def imported_modules(path: Path) -> set[str]:
+    """The modules of the package that a file names in imports, those for type checkers included."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= names & MODULES.keys()
+            if names - MODULES.keys():
+                found.add(node.module or "")
+    return found & MODULES.keys()
+
+
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_no_file_imports_from_a_higher_floor(path: Path) -> None:
     own = floor(module_name(path))
@@ -76,27 +83,67 @@ def test_no_file_imports_from_a_higher_floor(path: Path) -> None:
             assert floor(name) <= own, f"{path.relative_to(PACKAGE)} (floor {own}) imports {name} (floor {floor(name)})"
 
 
-@pytest.mark.parametrize("path", sorted((PACKAGE / "retrievers").glob("[a-z]*.py")), ids=lambda path: path.stem)
+def test_there_are_no_import_cycles() -> None:
+    """Imports in functions and for type checkers count: files that need each other are one file, or cut wrongly."""
+    graph = {name: imported_modules(path) for name, path in MODULES.items()}
+    done: set[str] = set()
+
+    def visit(name: str, trail: tuple[str, ...]) -> None:
+        assert name not in trail, " -> ".join([*trail[trail.index(name) :], name])
+        if name not in done:
+            for other in sorted(graph[name]):
+                visit(other, (*trail, name))
+            done.add(name)
+
+    for name in sorted(graph):
+        visit(name, ())
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_private_files_are_imported_in_their_own_folder_alone(path: Path) -> None:
+    for name in imported_modules(path):
+        *folder, last = name.split(".")
+        if last.startswith("_") and not last.startswith("__"):
+            assert module_name(path).split(".")[: len(folder)] == folder, f"{path.relative_to(PACKAGE)} imports {name}"
+
+
+def test_the_package_imports_neither_studies_nor_recipes() -> None:
+    for path in FILES:
+        assert not {name.split(".")[0] for name in imports(path)} & {"studies", "recipes", "tests"}, path
+
+
+def home(module: str) -> str:
+    """The file or folder that holds a method: toolscout.retrievers.hybrid for a file in that folder."""
+    return ".".join(module.split(".")[:3])
+
+
+METHODS = {home(place.partition(":")[0]) for place in BUILT_IN.values()}
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "retrievers").rglob("*.py")), ids=lambda path: path.stem)
 def test_no_retriever_imports_another(path: Path) -> None:
-    methods = {p.stem for p in (PACKAGE / "retrievers").glob("[a-z]*.py")} - {"base", path.stem}
-    assert not {name for name in imports(path) if name.rpartition(".")[2] in methods and ".retrievers." in name}
+    own = home(module_name(path))
+    assert not {name for name in imported_modules(path) if home(name) in METHODS - {own}}
 
 
-def learns(path: Path) -> bool:
-    """Whether a file belongs to the extra "train": such files may import torch."""
-    if path.parent.name == "training":
-        return path.stem in LEARNING
-    return path.parent.name == "nn" and path.stem in {"trainable", "graph", "causal", "causal_engine", "causal_choice"}
+def test_a_search_imports_nothing_of_the_evaluation() -> None:
+    code = (
+        "import sys; from toolscout.retrievers.opening import open_retriever; open_retriever('bm25', ['fuzzy=false']); "
+        "import toolscout.scout, toolscout.cli.main; print(*sys.modules)"
+    )
+    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    assert not [name for name in loaded if name.startswith("toolscout.evaluation.")]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
 def test_the_base_install_has_no_torch(path: Path) -> None:
-    if not learns(path):
+    assert MODULES.keys() >= LEARNING, sorted(LEARNING - MODULES.keys())
+    if module_name(path) not in LEARNING:
         assert not {name.split(".")[0] for name in imports(path)} & HEAVY
         for node in ast.parse(path.read_text()).body:  # what learns is reached inside functions alone
             if isinstance(node, ast.ImportFrom):
                 names = {f"{node.module}", *(f"{node.module}.{alias.name}" for alias in node.names)}
-                assert not names & {module_name(file) for file in FILES if learns(file)}
+                assert not names & LEARNING
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
@@ -107,6 +154,6 @@ def test_functions_stay_short(path: Path) -> None:
 
 
 def test_importing_the_package_loads_neither_engine_nor_torch() -> None:
-    code = "import sys, toolscout, toolscout.cli; print(*sorted({m.split('.')[0] for m in sys.modules}))"
+    code = "import sys, toolscout, toolscout.cli.main; print(*sorted({m.split('.')[0] for m in sys.modules}))"
     loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
     assert not {"torch", "onnxruntime", "tantivy", "usearch", "mcp"} & set(loaded)

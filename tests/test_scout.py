@@ -16,11 +16,11 @@ import pytest
 
 from tests.toys import HashedWords, catalogue
 from toolscout import Allowed, Example, Scout, Tool
-from toolscout.answer import ExactName, MatchedWords, PastRequest, Similarity
+from toolscout.core.answer import ExactName, MatchedWords, PastRequest, Similarity
 from toolscout.errors import BadRequest, MissingEncoder, UnknownTool
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.dense import Dense
-from toolscout.retrievers.hybrid import Hybrid
+from toolscout.retrievers.hybrid.retriever import Hybrid
 
 LION = Tool("zoo", "feed_lion", "Gives the lion its dinner of fresh meat")
 FORECAST = Tool("weather", "get_forecast", "Tells how warm and how wet the coming days will be")
@@ -228,8 +228,8 @@ def test_another_process_sees_new_tools_without_reopening(tmp_path: Path, encode
         assert reader.search("lion dinner").searched == 0
         code = """
             import sys
-            from toolscout.stores.sqlite import SqliteStore
-            from toolscout.tool import Tool
+            from toolscout.stores.sqlite.store import SqliteStore
+            from toolscout.core.tool import Tool
             with SqliteStore(sys.argv[1]) as store:
                 store.add([Tool("zoo", "feed_lion", "Gives the lion its dinner of fresh meat")])
         """
@@ -244,7 +244,7 @@ def test_another_process_sees_new_tools_without_reopening(tmp_path: Path, encode
 def test_a_kept_index_opens_and_follows_what_came_later(
     tmp_path: Path, encoder: HashedWords, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toolscout.snapshot.WORTH_KEEPING", 10)
+    monkeypatch.setattr("toolscout.search.index_snapshot.WORTH_KEEPING", 10)
     path = tmp_path / "tools.db"
     with Scout.open(path) as scout:
         scout.add([*catalogue(60), LION])
@@ -273,7 +273,7 @@ def _few(tools: Sequence[Any]) -> Sequence[Any]:
 def test_a_kept_index_that_does_not_fit_is_built_again(
     tmp_path: Path, encoder: HashedWords, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
-    monkeypatch.setattr("toolscout.snapshot.WORTH_KEEPING", 10)
+    monkeypatch.setattr("toolscout.search.index_snapshot.WORTH_KEEPING", 10)
     path = tmp_path / "tools.db"
     with Scout.open(path) as scout:
         scout.add([*catalogue(60), LION])

@@ -12,8 +12,8 @@ from toolscout import Allowed, Scout
 from toolscout.errors import BadModel, BadRequest
 from toolscout.retrievers.base import sizing
 from toolscout.retrievers.bm25 import Bm25
-from toolscout.retrievers.hybrid import Hybrid
-from toolscout.stores.sqlite import SqliteStore
+from toolscout.retrievers.hybrid.retriever import Hybrid
+from toolscout.stores.sqlite.store import SqliteStore
 
 FEW, MANY = "create order weather", "create order weather list map price search note report"
 

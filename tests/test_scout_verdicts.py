@@ -12,12 +12,12 @@ import pytest
 from tests.toys import HashedWords, catalogue
 from toolscout import Allowed, Example, Scout, Tool
 from toolscout.errors import BadRequest, MissingEncoder
-from toolscout.fit import FitOptions
-from toolscout.need import NeedOptions
-from toolscout.nn.need import NeedHead
+from toolscout.models.need_head import NeedHead
 from toolscout.retrievers.base import Pairs
 from toolscout.retrievers.bm25 import Bm25
-from toolscout.stores.sqlite import SqliteStore
+from toolscout.search.catalogue_fit import FitOptions
+from toolscout.search.tool_need import NeedOptions
+from toolscout.stores.sqlite.store import SqliteStore
 
 LION = Tool("zoo", "feed_lion", "Gives the lion its dinner of fresh meat")
 

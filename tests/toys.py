@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from toolscout.answer import Example
-from toolscout.tool import Tool
+from toolscout.core.answer import Example
+from toolscout.core.tool import Tool
 
 WORDS = "create list search get delete issue event mail file user order weather map price note report".split()
 

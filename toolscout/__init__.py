@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
-from toolscout.answer import Allowed, Answer, Example, Hit
-from toolscout.tool import Origin, Tool
+from toolscout.core.answer import Allowed, Answer, Example, Hit
+from toolscout.core.tool import Origin, Tool
 
 if TYPE_CHECKING:
     from toolscout.scout import Scout

@@ -1,5 +1,5 @@
 """python -m toolscout: the same as the toolscout command."""
 
-from toolscout.cli import main
+from toolscout.cli.main import main
 
 main()

@@ -11,24 +11,27 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from toolscout import catalogue, snapshot, wire
-from toolscout._progress import Progress as Progress
-from toolscout._progress import batches, collector_paused, counted, reported
-from toolscout.answer import Allowed, Answer, Example, Verdict
-from toolscout.background import Background
+from toolscout import catalogue
 from toolscout.catalogue.base import ReadOptions
+from toolscout.core import vendor_formats
+from toolscout.core.answer import Allowed, Answer, Example, Verdict
+from toolscout.core.tool import Listing, Tool, clean_text, namespace_of
 from toolscout.errors import BadRequest, MissingEncoder
-from toolscout.feedback import Feedback
-from toolscout.fit import Count as Count
-from toolscout.fit import FitOptions, fit, ranked
-from toolscout.need import Forecaster, NeedOptions
-from toolscout.retrievers import _showing
-from toolscout.retrievers._kinds import keeps
-from toolscout.retrievers._showing import Caller
-from toolscout.retrievers.base import Embedded, Retriever, TextEncoder, available, load_model, method
+from toolscout.retrievers import showing
+from toolscout.retrievers.base import Embedded, Retriever, TextEncoder
+from toolscout.retrievers.kinds import keeps
+from toolscout.retrievers.registry import available, load_model, method
+from toolscout.retrievers.showing import Caller
+from toolscout.search import index_snapshot
+from toolscout.search.catalogue_fit import Count as Count
+from toolscout.search.catalogue_fit import FitOptions, fit, ranked
+from toolscout.search.feedback_sync import Feedback
+from toolscout.search.progress import Progress as Progress
+from toolscout.search.progress import batches, collector_paused, counted, reported
+from toolscout.search.similarity_baseline import Background
+from toolscout.search.tool_need import Forecaster, NeedOptions
 from toolscout.stores.base import AddReport, Store
-from toolscout.stores.sqlite import SqliteStore
-from toolscout.tool import Listing, Tool, clean_text, namespace_of
+from toolscout.stores.sqlite.store import SqliteStore
 
 DEFAULT_RETRIEVER = "hybrid"
 MAX_REQUEST_CHARS = 20_000
@@ -76,7 +79,7 @@ class Scout:
         self._counts: dict[Allowed, int] = {}
         self._principals: dict[str, Allowed] = {}
         self._snapshots: Path | None = None
-        self._given: snapshot.Given | None = None
+        self._given: index_snapshot.Given | None = None
         self._background: threading.Thread | None = None
         self._failure: BaseException | None = None
         self._closing = threading.Event()
@@ -104,10 +107,10 @@ class Scout:
             elif str(retriever) not in available() and Path(retriever).is_dir():
                 scout = cls(store, load_model(Path(retriever)), fit_options, need_options)
                 scout.retriever.remove(scout.retriever.ids())  # a model may have been saved with another catalogue
-                scout._given = snapshot.Given(store, Path(path), Path(retriever), scout.retriever)
+                scout._given = index_snapshot.Given(store, Path(path), Path(retriever), scout.retriever)
             else:
-                folder = snapshot.folder(Path(path), str(retriever))
-                kept = snapshot.read(folder, store)
+                folder = index_snapshot.folder(Path(path), str(retriever))
+                kept = index_snapshot.read(folder, store)
                 scout = cls(store, kept[0] if kept else method(str(retriever))(), fit_options, need_options)
                 scout._snapshots = folder
                 if kept:
@@ -188,7 +191,7 @@ class Scout:
         self.refresh(wait=False)
         permitted = self._permitted(allowed)
         found, count = ranked(self.retriever, request, k, permitted)
-        judged = tuple(_showing.explain(self.retriever, Caller(permitted), request, found))
+        judged = tuple(showing.explain(self.retriever, Caller(permitted), request, found))
         needed = self._forecaster.need_of(request, judged, self.need_options, permitted)
         likely = fit(judged, self.fit_options, self._level.level(permitted, self.count(permitted)))
         considered = judged[:count]
@@ -220,9 +223,11 @@ class Scout:
         """The tools with these ids, or those of an answer, in order."""
         return self.store.get([hit.tool_id for hit in ids.hits] if isinstance(ids, Answer) else list(ids))
 
-    def render(self, answer: Answer, format: wire.Format = "openai", budget: int | None = None) -> wire.Rendered:
+    def render(
+        self, answer: Answer, format: vendor_formats.Format = "openai", budget: int | None = None
+    ) -> vendor_formats.Rendered:
         """The tools of an answer as a vendor's API takes them, as full as the token budget allows."""
-        return wire.render(self.tools(answer), format, budget)
+        return vendor_formats.render(self.tools(answer), format, budget)
 
     def remove(self, ids: str | Sequence[str]) -> int:
         """Remove tools; UnknownTool, and nothing removed, when one is not there."""
@@ -300,7 +305,7 @@ class Scout:
         """Close it."""
         self.close()
 
-    def _take_up(self, state: snapshot.State) -> None:
+    def _take_up(self, state: index_snapshot.State) -> None:
         self._version, self._cursor, self._feedback.cursor = state.version, state.cursor, state.feedback
         self._ids = set(self.retriever.ids())
         self._namespaces = Counter(map(namespace_of, self._ids))
@@ -372,11 +377,11 @@ class Scout:
         with self._lock:
             if isinstance(self.retriever, Embedded):
                 self.retriever.build_graph()
-            if self._snapshots is None or self.words_only() or not snapshot.worth(len(self._ids), self._unkept):
+            if self._snapshots is None or self.words_only() or not index_snapshot.worth(len(self._ids), self._unkept):
                 return
-            state = snapshot.State(self.store.identity(), self._version, self._cursor, self._feedback.cursor)
+            state = index_snapshot.State(self.store.identity(), self._version, self._cursor, self._feedback.cursor)
             with suppress(OSError):  # an index is derived: where it cannot be kept it is built again
-                snapshot.write(self._snapshots, self.retriever, state)
+                index_snapshot.write(self._snapshots, self.retriever, state)
                 self._unkept = 0
 
     def _notes(self, allowed: Allowed | None) -> Iterator[str]:

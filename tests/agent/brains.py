@@ -6,10 +6,10 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from toolscout.conversations import INPUT
+from toolscout.core.tool import Tool
+from toolscout.data.conversations import INPUT
 from toolscout.llm.base import Completion, Message
 from toolscout.llm.scripted import Line, Scripted
-from toolscout.tool import Tool
 
 Conversation = Sequence[Message]
 Decide = Callable[[Conversation], Any]

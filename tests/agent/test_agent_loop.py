@@ -11,12 +11,12 @@ from brains import FORECAST, MAIL, TOOLS, Brain, called, lookup
 
 from toolscout.agent.loop import USED_UP, Agent, AgentOptions, trace
 from toolscout.agent.pickers import Permitted, ShortlistPicker, picks_itself, request_of
-from toolscout.answer import Allowed
-from toolscout.calling import OriginCaller
-from toolscout.conversations import ACTION, FINISH, Spent, Talks, Turn
+from toolscout.calling.dispatch import OriginCaller
+from toolscout.core.answer import Allowed
+from toolscout.core.tool import Tool
+from toolscout.data.conversations import ACTION, FINISH, Spent, Talks, Turn
 from toolscout.errors import BadCompletion, BadRequest, UnknownTool
 from toolscout.llm.base import Message
-from toolscout.tool import Tool
 
 
 def both(requests: Sequence[str], k: int) -> list[list[Tool]]:

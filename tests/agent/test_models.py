@@ -11,16 +11,15 @@ import pytest
 from tests.retrievers import generators
 from tests.retrievers.scenes import scenes
 from toolscout.agent import replay
-from toolscout.agent.asking import Metered, ask
+from toolscout.agent.llm_batch import Metered, ask
 from toolscout.agent.loop import AgentOptions
-from toolscout.agent.models import Models, is_own
-from toolscout.conversations import FINISH, Turn
+from toolscout.agent.model_loading import Models, is_own
+from toolscout.data.conversations import FINISH, Turn
 from toolscout.errors import BadRequest, EndpointError
 from toolscout.llm.base import Completion, Conversation, Message
 from toolscout.llm.scripted import Scripted
-from toolscout.retrievers._generative import STOP, Generative
-from toolscout.retrievers._generative_talk import prompt
 from toolscout.retrievers.bm25 import Bm25
+from toolscout.retrievers.generative.base import STOP, Generative, prompt
 
 NAME = "toolgen-agent"
 

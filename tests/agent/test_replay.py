@@ -11,22 +11,22 @@ from types import SimpleNamespace
 import pytest
 from brains import CITY, Brain, called
 
-from runs import agent as script
+from studies import agent as script
 from toolscout.agent import judge, replay
-from toolscout.agent.asking import Metered
 from toolscout.agent.episode import Episode, Step
-from toolscout.agent.kept import Kept
+from toolscout.agent.llm_batch import Metered
 from toolscout.agent.loop import AgentOptions
-from toolscout.agent.models import Models
-from toolscout.dataset import Dataset
+from toolscout.agent.model_loading import Models
+from toolscout.agent.replay_checkpoint import Kept
+from toolscout.core.tool import Tool
+from toolscout.data.dataset import Dataset
 from toolscout.errors import BadDataset, BadRequest
 from toolscout.evaluation.row import read_rows
 from toolscout.llm.base import Message, Usage
 from toolscout.llm.scripted import Scripted
-from toolscout.nn.encoder import Encoder
+from toolscout.models.encoders.onnx_encoder import Encoder
 from toolscout.retrievers.base import TrainedOn, TrainingSet
 from toolscout.retrievers.bm25 import Bm25, Bm25Options
-from toolscout.tool import Tool
 
 
 @pytest.fixture
@@ -117,7 +117,7 @@ def test_several_fronts_of_the_same_agent(
     assert len((tmp_path / "traces" / "bm25.scripted.jsonl").read_text().splitlines()) == 2
     asked = ["--judge", "host:80/x", "--llm", "https://x/y", "--retrievers", "a/b,c,shortlist:a/b,shortlist:c"]
     assert script.command_line(asked) == (
-        "python -m runs.agent --judge URL --llm URL --retrievers b,c,shortlist:b,shortlist:c"
+        "python -m studies.agent --judge URL --llm URL --retrievers b,c,shortlist:b,shortlist:c"
     )
     script.main([*words, "--retrievers", "gold,bm25"])  # nothing to do
     assert read_rows(out) == rows

@@ -10,7 +10,7 @@ from importer_samples import mcp_tool, write_lines
 
 from toolscout import catalogue
 from toolscout.catalogue import ReadOptions
-from toolscout.dataset import Dataset
+from toolscout.data.dataset import Dataset
 from toolscout.errors import BadSource
 
 

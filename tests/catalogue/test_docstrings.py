@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolscout.catalogue._docstrings import parse_docstring
+from toolscout.catalogue.docstrings import parse_docstring
 
 GOOGLE = """Find things.
 

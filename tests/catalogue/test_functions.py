@@ -23,8 +23,8 @@ from jsonschema import Draft202012Validator
 
 from toolscout import catalogue
 from toolscout.catalogue import ReadOptions
+from toolscout.core.tool import Origin, Tool
 from toolscout.errors import BadSource, DuplicateTool
-from toolscout.tool import Origin, Tool
 
 
 class Colour(enum.Enum):

@@ -17,14 +17,15 @@ from importer_samples import PETSTORE, SAMPLES, WEATHER, json_values, mcp_tool, 
 from jsonschema import Draft202012Validator
 
 from toolscout import catalogue
-from toolscout.catalogue import ReadOptions, mcp
-from toolscout.catalogue._mcp_client import Listing, Server
-from toolscout.catalogue._mcp_config import config_servers
+from toolscout.catalogue import ReadOptions, importers
 from toolscout.catalogue.base import unique
+from toolscout.catalogue.importers import mcp
+from toolscout.catalogue.mcp.client import Listing, Server
+from toolscout.catalogue.mcp.config import config_servers
+from toolscout.core.tool import Tool
 from toolscout.errors import BadSource, DuplicateTool, ToolscoutError
-from toolscout.tool import Tool
 
-NAMES = sorted(catalogue.importers())
+NAMES = sorted(importers.importers())
 
 
 def check_tools(tools: list[Tool]) -> None:
@@ -62,7 +63,7 @@ def test_every_importer_has_a_sample() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_reading_twice_gives_the_same_sound_tools(name: str, tmp_path: Path) -> None:
     source = SAMPLES[name](tmp_path)
-    assert [other for other in NAMES if catalogue.importers()[other].accepts(source)] == [name]
+    assert [other for other in NAMES if importers.importers()[other].accepts(source)] == [name]
     tools = list(catalogue.read(source))
     assert tools
     assert list(catalogue.read(source)) == tools
@@ -98,7 +99,7 @@ def test_a_file_that_cannot_be_read(name: str, tmp_path: Path) -> None:
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(value=json_values)
 def test_any_value_gives_tools_or_a_toolscout_error(name: str, value: Any) -> None:
-    importer = catalogue.importers()[name]
+    importer = importers.importers()[name]
     importer.accepts(value)
     catalogue.describe(value)
     for keep_going in (False, True):
@@ -271,7 +272,7 @@ def test_labels_are_stable_and_hold_no_secrets(tmp_path: Path, monkeypatch: pyte
 
 
 def test_importers_are_the_modules_of_the_folder() -> None:
-    assert all(isinstance(module, types.ModuleType) for module in catalogue.importers().values())
+    assert all(isinstance(module, types.ModuleType) for module in importers.importers().values())
 
 
 def test_reading_inside_a_running_loop() -> None:

@@ -12,8 +12,8 @@ from importer_samples import mcp_tool, write_lines
 
 from toolscout import catalogue
 from toolscout.catalogue import ReadOptions
+from toolscout.core.tool import Tool
 from toolscout.errors import BadSource, DuplicateTool
-from toolscout.tool import Tool
 
 SCHEMA = {"type": "object", "properties": {"q": {"type": "string"}}, "required": ["q"]}
 

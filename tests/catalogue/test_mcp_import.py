@@ -21,10 +21,11 @@ from importer_samples import RAW_SERVER
 
 from tests.security.hostile_backend import ODD, USABLE
 from toolscout import catalogue
-from toolscout.catalogue import ReadOptions, _mcp_client
-from toolscout.catalogue._mcp_client import Server, call_tool
+from toolscout.catalogue import ReadOptions, importers
+from toolscout.catalogue.mcp import client
+from toolscout.catalogue.mcp.client import Server, call_tool
+from toolscout.core.vendor_formats import to_wire
 from toolscout.errors import BadSource, DuplicateTool, MissingExtra
-from toolscout.wire import to_wire
 
 REAL_SERVER = '''
 from mcp.server import MCPServer
@@ -212,7 +213,7 @@ def test_a_tool_of_a_server_with_odd_tools_is_called(name: str) -> None:
 def test_lists_without_end_are_refused(
     mode: str, limit: tuple[str, int], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_mcp_client, *limit)
+    monkeypatch.setattr(client, *limit)
     with pytest.raises(BadSource, match=f"hostile_backend.py {mode} .*{said}"):
         list(catalogue.read(hostile(mode), ReadOptions(timeout=60)))
 
@@ -283,7 +284,7 @@ def test_parameters_of_the_sdk() -> None:
 
 def test_what_is_a_command_and_what_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    accepts = catalogue.importers()["mcp"].accepts
+    accepts = importers.importers()["mcp"].accepts
     script = tmp_path / "server.sh"
     script.write_text(f"#!/bin/sh\nexec {shlex.join(raw('one'))}\n", encoding="utf-8")
     assert not accepts(script)
@@ -409,7 +410,7 @@ def test_a_file_of_vs_code(tmp_path: Path) -> None:
     assert names(config(tmp_path, {"servers": {"x": entry("one")}}, "mcp")) == ["alpha"]
     with pytest.raises(BadSource, match=r"server x: \$\{input:token\} has no value; set token in the environment"):
         names(config(tmp_path, servers, "servers"))
-    assert not catalogue.importers()["mcp"].accepts({"asyncapi": "2", "servers": {"x": {"url": "y", "protocol": "ws"}}})
+    assert not importers.importers()["mcp"].accepts({"asyncapi": "2", "servers": {"x": {"url": "y", "protocol": "ws"}}})
 
 
 @pytest.mark.parametrize(

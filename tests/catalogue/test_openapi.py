@@ -14,8 +14,8 @@ from jsonschema import Draft202012Validator
 
 from toolscout import catalogue
 from toolscout.catalogue import ReadOptions
+from toolscout.core.tool import Tool
 from toolscout.errors import BadSource
-from toolscout.tool import Tool
 
 
 def spec(paths: Any, **more: Any) -> dict[str, Any]:

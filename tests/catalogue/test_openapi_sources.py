@@ -19,7 +19,7 @@ from importer_samples import PETSTORE
 
 from toolscout import catalogue
 from toolscout.catalogue import ReadOptions
-from toolscout.catalogue._openapi_document import parse
+from toolscout.catalogue.openapi.document import parse
 from toolscout.errors import BadSource
 
 
@@ -226,7 +226,7 @@ def test_what_the_web_answers_instead(web: str, path: str, said: str) -> None:
 
 
 def test_downloads_have_a_limit(web: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolscout.catalogue._openapi_document.MAX_DOWNLOAD", 100)
+    monkeypatch.setattr("toolscout.catalogue.openapi.document.MAX_DOWNLOAD", 100)
     with pytest.raises(BadSource, match="is larger than 0 MB; download it"):
         list(catalogue.read(f"{web}/api.json"))
 

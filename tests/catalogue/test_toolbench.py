@@ -10,8 +10,8 @@ from importer_samples import SAMPLES, WEATHER
 
 from toolscout import catalogue
 from toolscout.catalogue import ReadOptions
+from toolscout.core.tool import Origin
 from toolscout.errors import BadSource
-from toolscout.tool import Origin
 
 
 def test_each_api_becomes_a_tool(tmp_path: Path) -> None:

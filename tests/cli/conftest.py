@@ -9,7 +9,7 @@ import pytest
 from cli_samples import TOOLS, Run, record
 from typer.testing import CliRunner, Result
 
-from toolscout.cli import app
+from toolscout.cli.main import app
 
 
 @pytest.fixture

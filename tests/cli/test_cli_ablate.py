@@ -9,8 +9,8 @@ import pytest
 from cli_samples import Run
 
 from tests.training.learnable import learnable, tiny_source
-from toolscout.evaluation import ablation
-from toolscout.nn.export import export
+from toolscout.models.encoders.export import export
+from toolscout.papers.masstool import ablations
 
 SMALL = ("epochs=1", "batch=32", "device=cpu", "hidden=8", "neighbours=5")
 
@@ -59,14 +59,14 @@ def test_variants_are_trained_shown_and_not_made_again(run: Run, home: Path, tmp
 def test_a_variant_that_fails_leaves_the_others(
     run: Run, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = ablation.work
+    whole = ablations.work
 
-    def failing(plan: ablation.Plan, variant: ablation.Variant, seed: int) -> list[ablation.Studied]:
+    def failing(plan: ablations.Plan, variant: ablations.Variant, seed: int) -> list[ablations.Studied]:
         if variant.name == "without-suim":
             raise ValueError("no luck")
         return whole(plan, variant, seed)
 
-    monkeypatch.setattr(ablation, "work", failing)
+    monkeypatch.setattr(ablations, "work", failing)
     done = run(*words(home, "--only", "su"))
     assert "failed: without-suim s0: ValueError: no luck" in done.stderr
     assert (tmp_path / "rows.jsonl").read_text().count("\n") == 2

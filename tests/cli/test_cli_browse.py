@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from cli_samples import TOOLS, Run, record
 
-from toolscout import Tool, wire
+from toolscout import Tool
+from toolscout.core import vendor_formats
 
 
 def test_list_namespaces_and_tools(filled: Run) -> None:
@@ -48,9 +49,9 @@ def test_show_in_every_format(filled: Run) -> None:
         assert text in shown.stdout
     tool = Tool.from_record(record(*TOOLS[4]))
     assert json.loads(filled("show", tool.id, "--format", "json").stdout) == {"id": tool.id, **tool.to_record()}
-    for format in wire.FORMATS:
+    for format in vendor_formats.FORMATS:
         printed = filled("show", tool.id, "--format", format)
-        assert json.loads(printed.stdout) == wire.to_wire(tool, format)
+        assert json.loads(printed.stdout) == vendor_formats.to_wire(tool, format)
 
 
 def test_unknown_ids_are_bad_input(filled: Run) -> None:

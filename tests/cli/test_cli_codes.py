@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from cli_samples import Run
 
-from toolscout.retrievers import base
+from toolscout.retrievers import registry
 from toolscout.retrievers.bm25 import Bm25
 
 
@@ -28,7 +28,7 @@ class Weaver(Bm25):
 
 @pytest.fixture
 def weaver(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(base, "load_model", lambda folder: Weaver())
+    monkeypatch.setattr(registry, "load_model", lambda folder: Weaver())
 
 
 @pytest.mark.usefixtures("weaver")

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from cli_samples import TOOLS, Run
 
-from toolscout.answer import Example
-from toolscout.dataset import Dataset
-from toolscout.splits import cut
+from toolscout.core.answer import Example
+from toolscout.core.tool import Tool
+from toolscout.data.dataset import Dataset
+from toolscout.data.splits import cut
 from toolscout.stores import open_store
-from toolscout.tool import Tool
 
 IDS = [f"{namespace}/{name}" for namespace, name, *_ in TOOLS]
 

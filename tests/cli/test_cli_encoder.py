@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from toolscout._cli.demo import REQUESTS
-from toolscout.cli import app
-from toolscout.nn.encoder import Encoder
+from toolscout.cli.demo import REQUESTS
+from toolscout.cli.main import app
+from toolscout.models.encoders.onnx_encoder import Encoder
 
 RECORDS = (
     {"namespace": "mail", "name": "send_email", "description": "Sends an email message."},

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from cli_samples import FITTING, Run
 
-from tests.nn.tiny_llama import tiny_llama
+from tests.models.tiny_llama import tiny_llama
 from tests.retrievers.scenes import scenes
 from tests.toys import HashedWords
-from toolscout.dataset import Dataset
+from toolscout.data.dataset import Dataset
 from toolscout.errors import BadModel
-from toolscout.retrievers.base import Trainable, TrainingSet, available, method
+from toolscout.retrievers.base import Trainable, TrainingSet
+from toolscout.retrievers.registry import available, method
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +41,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def asked(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """As run, with the model's encoder, over the tools of the dataset."""
-    monkeypatch.setattr("toolscout.retrievers._documents.Encoder", HashedWords)
+    monkeypatch.setattr("toolscout.retrievers.document_index.Encoder", HashedWords)
     assert run("add", folder / "scenes", "--no-embed").exit_code == 0
     assert run("embed", "--retriever", folder / "woven").exit_code == 0
     return run

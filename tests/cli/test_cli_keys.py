@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from cli_samples import Run
 
-from toolscout.permissions import key_digest
+from toolscout.core.permissions import key_digest
 from toolscout.stores import open_store
 
 

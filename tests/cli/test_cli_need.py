@@ -10,8 +10,8 @@ import pytest
 from cli_samples import FITTING, Run
 
 from tests.toys import HashedWords
-from toolscout.need import NeedOptions
-from toolscout.nn.need import NeedHead
+from toolscout.models.need_head import NeedHead
+from toolscout.search.tool_need import NeedOptions
 
 POEM = "write a poem about the weather forecast for the city of Paris"
 
@@ -90,7 +90,7 @@ def test_a_missing_encoder_says_what_to_do(run: Run) -> None:
 
 
 def test_need_of_a_model_folder(telling: Run, tmp_path: Path) -> None:
-    from toolscout.retrievers.base import method
+    from toolscout.retrievers.registry import method
 
     method("hybrid")().save(tmp_path / "model")
     assert telling("need", FITTING, "--retriever", tmp_path / "model").exit_code == 0

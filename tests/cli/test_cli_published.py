@@ -9,7 +9,7 @@ import pytest
 from cli_samples import Run
 
 from tests.training.learnable import learnable, tiny_source
-from toolscout.nn.export import export
+from toolscout.models.encoders.export import export
 
 
 def test_it_is_trained_and_evaluated_on_its_own_catalogue(

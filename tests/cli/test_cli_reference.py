@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 import typer
 
-from toolscout.cli import app
-from toolscout.fit import FitOptions
-from toolscout.need import NeedOptions
+from toolscout.cli.main import app
+from toolscout.search.catalogue_fit import FitOptions
+from toolscout.search.tool_need import NeedOptions
 
 ROOT = Path(__file__).parent.parent.parent
 
 
 def _script() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("cli_reference", ROOT / "runs" / "cli_reference.py")
+    spec = importlib.util.spec_from_file_location("cli_reference", ROOT / "docs" / "make_cli_reference.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -30,7 +30,7 @@ def test_the_reference_is_not_stale() -> None:
     script = _script()
     if not script.TARGET.exists():
         pytest.skip("the documentation is not here")
-    assert script.TARGET.read_text() == script.reference(), "run: python runs/cli_reference.py"
+    assert script.TARGET.read_text() == script.reference(), "run: python docs/make_cli_reference.py"
 
 
 def test_the_reference_names_every_command() -> None:

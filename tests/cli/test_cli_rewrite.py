@@ -9,7 +9,7 @@ import pytest
 from cli_samples import Run
 
 from tests.retrievers.scenes import scenes
-from toolscout import wire
+from toolscout.core import vendor_formats
 
 REQUEST = "weather forecast for the city of Paris, and then create an issue in the repository"
 WORDS = ("--part", "bm25", "--fit-threshold", "0")
@@ -55,7 +55,7 @@ def test_each_sub_request_has_a_group(filled: Run) -> None:
     assert (refused.exit_code, "--retriever rewrite" in refused.stderr) == (2, True)
 
 
-@pytest.mark.parametrize("format", wire.FORMATS)
+@pytest.mark.parametrize("format", vendor_formats.FORMATS)
 @pytest.mark.parametrize("budget", [(), ("--budget", "500")])
 def test_groups_are_refused_where_nothing_can_hold_them(run: Run, format: str, budget: tuple[str, ...]) -> None:
     asked = ("search", REQUEST, "--llm", "rules", *WORDS, "--format", format, *budget)

@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from toolscout._cli import output
-from toolscout.cli import app
+from toolscout.cli import output
+from toolscout.cli.main import app
 
 ESCAPES = "\x1b[31mred\x1b]0;title\x07\x1b[2J\x9b1m\x7f\u202ebidi\u2066 [bold red]markup[/] [/] :smile: \r overwritten"
 RAW = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
@@ -207,7 +207,7 @@ def test_a_closed_pipe_is_silent(hostile: dict[str, str], args: Sequence[str]) -
 WATCHED = """
 import signal
 import sys
-from toolscout.cli import main
+from toolscout.cli.main import main
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -244,7 +244,7 @@ def test_ctrl_c_of_the_real_program(hostile: dict[str, str]) -> None:
 
 LOADED = """
 import sys
-from toolscout.cli import app
+from toolscout.cli.main import app
 try:
     app(sys.argv[1:])
 except SystemExit as ended:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from cli_samples import FITTING, TOOLS, UNFITTING, Run, record
 
-from toolscout import Tool, wire
+from toolscout import Tool
+from toolscout.core import vendor_formats
 
 
 def test_search_as_a_table(filled: Run) -> None:
@@ -28,7 +29,7 @@ def test_search_says_that_nothing_fits(filled: Run) -> None:
     assert result.exit_code == 1
     assert result.stdout.startswith("nothing fits · fit ")
     assert json.loads(filled("search", UNFITTING, "--format", "json").stdout)["verdict"] == "nothing_fits"
-    for format in wire.FORMATS:
+    for format in vendor_formats.FORMATS:
         empty = filled("search", UNFITTING, "--format", format)
         assert (empty.exit_code, json.loads(empty.stdout)) == (1, [])
 
@@ -43,11 +44,11 @@ def test_search_as_json_carries_the_whole_answer_and_the_tools(filled: Run) -> N
     assert answer["tools"][0]["inputSchema"]["required"] == ["city"]
 
 
-@pytest.mark.parametrize("format", wire.FORMATS)
-def test_search_in_a_vendors_shape(filled: Run, format: wire.Format) -> None:
+@pytest.mark.parametrize("format", vendor_formats.FORMATS)
+def test_search_in_a_vendors_shape(filled: Run, format: vendor_formats.Format) -> None:
     result = filled("search", FITTING, "-k", "1", "--format", format)
     assert result.exit_code == 0
-    assert json.loads(result.stdout) == [wire.to_wire(Tool.from_record(record(*TOOLS[2])), format)]
+    assert json.loads(result.stdout) == [vendor_formats.to_wire(Tool.from_record(record(*TOOLS[2])), format)]
 
 
 def test_a_budget_slims_the_schemas(filled: Run) -> None:
@@ -98,7 +99,7 @@ def test_k(filled: Run) -> None:
 
 
 def test_retrievers_by_name_and_by_folder(filled: Run, tmp_path: Path) -> None:
-    from toolscout.retrievers.base import method
+    from toolscout.retrievers.registry import method
 
     method("bm25")().save(tmp_path / "model")
     answers = [

@@ -11,7 +11,7 @@ import pytest
 from cli_samples import Run
 
 from tests.training.learnable import learnable, tiny_source
-from toolscout.nn.export import export
+from toolscout.models.encoders.export import export
 from toolscout.retrievers.base import FitReport, read_model, trained_on
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.dense import Dense
@@ -138,7 +138,7 @@ def test_half_a_dataset_and_unknown_gold_are_told(run: Run, home: Path, tmp_path
 
 
 def test_without_torch_the_pip_line_is_named(home: Path, tmp_path: Path) -> None:
-    code = "import sys; sys.modules['torch'] = None; from toolscout.cli import main; main()"
+    code = "import sys; sys.modules['torch'] = None; from toolscout.cli.main import main; main()"
     words = ["train", str(home / "data"), "--retriever", "dense", "--out", str(tmp_path / "model")]
     done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
     assert done.returncode == 2

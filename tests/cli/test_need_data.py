@@ -11,11 +11,11 @@ from cli_samples import Run
 
 from tests.evaluation.made_up import dataset
 from tests.toys import HashedWords
-from toolscout.dataset import request_digest
-from toolscout.evaluation.need_data import Band, by_band, by_domain, candidates, catalogue_of, kept
-from toolscout.nn.need import NeedHead
-from toolscout.prompts import read_prompts
-from toolscout.tool import Tool
+from toolscout.core.tool import Tool
+from toolscout.data.dataset import request_digest
+from toolscout.data.no_tool_prompts import read_prompts
+from toolscout.evaluation.hard_negatives import Band, by_band, by_domain, candidates, catalogue_of, kept
+from toolscout.models.need_head import NeedHead
 
 NEAR, FAR = "weather forecast rain wind sun", "quixotic zephyr marmalade"
 
@@ -23,7 +23,7 @@ NEAR, FAR = "weather forecast rain wind sun", "quixotic zephyr marmalade"
 @pytest.fixture
 def ready(filled: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
     """As filled, with an encoder that runs anywhere."""
-    monkeypatch.setattr("toolscout.nn.encoder.Encoder.load", HashedWords.load)
+    monkeypatch.setattr("toolscout.models.encoders.onnx_encoder.Encoder.load", HashedWords.load)
     return filled
 
 

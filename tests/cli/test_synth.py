@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from cli_samples import Run
 
-from tests.nn.tiny_llama import tiny_llama
+from tests.models.tiny_llama import tiny_llama
 from tests.synth.shop import IDS, WORDS, asked
 from tests.toys import HashedWords
 from tests.training.learnable import tiny_source
-from toolscout._cli.output import Report
-from toolscout.dataset import Dataset
-from toolscout.evaluation.fitting import training_sets
+from toolscout.cli.output import Report
+from toolscout.data.dataset import Dataset
 from toolscout.retrievers.base import TrainedOn, trained_on
+from toolscout.retrievers.training_setup import training_sets
 
 SCRIPT = [{"when": f'1. "{name}" of', "text": f"{words}, my friend"} for name, words in WORDS.items()]
 
@@ -25,7 +25,7 @@ SCRIPT = [{"when": f'1. "{name}" of', "text": f"{words}, my friend"} for name, w
 @pytest.fixture
 def ready(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """As run, with an encoder that runs anywhere, a dataset `shop` and a script that writes."""
-    monkeypatch.setattr("toolscout.nn.encoder.Encoder.load", HashedWords.load)
+    monkeypatch.setattr("toolscout.models.encoders.onnx_encoder.Encoder.load", HashedWords.load)
     asked().save(tmp_path / "shop")
     (tmp_path / "script.jsonl").write_text("".join(json.dumps(line) + "\n" for line in SCRIPT))
     return run
@@ -66,7 +66,7 @@ def test_how_far_it_is_is_shown(ready: Run, monkeypatch: pytest.MonkeyPatch) -> 
     def progress() -> Iterator[Report]:
         yield lambda stage, done, total: told.update({stage: (done, total)})
 
-    monkeypatch.setattr("toolscout._cli.output.progress", progress)
+    monkeypatch.setattr("toolscout.cli.output.progress", progress)
     written(ready, "shop", "--per-tool", "2", "--tries", "1", "--round-trip", "6", "--retriever", "bm25")
     assert list(told) == [
         "encoding documents",

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from tests.toys import WORDS, HashedWords, catalogue
-from toolscout.dataset import Dataset
+from toolscout.data.dataset import Dataset
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.dense import Dense
-from toolscout.retrievers.hybrid import Hybrid
+from toolscout.retrievers.hybrid.retriever import Hybrid
 
 
 def dataset(requests: int = 40, tools: int = 60) -> Dataset:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.evaluation.report_samples import scored, write_rows
-from toolscout.evaluation import report
+from toolscout.evaluation.report import page as report
 
 WAY = {"steps": 6, "thoughts": True, "constrain": False}
 

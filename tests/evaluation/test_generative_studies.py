@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.evaluation.report_samples import scored, timed, write_rows
-from toolscout.evaluation import plots, report
+from toolscout.evaluation.report import page as report
+from toolscout.evaluation.report import plots
 
 
 def grown(retriever: str, tools: int, value: float, vocabulary: int, **costs: float) -> dict[str, Any]:

@@ -8,11 +8,12 @@ import pytest
 
 from tests.evaluation.made_up import dataset
 from toolscout.errors import BadModel
+from toolscout.evaluation.evaluate import evaluate
 from toolscout.evaluation.history import Fitted, fitted
-from toolscout.evaluation.run import evaluate, open_retriever
 from toolscout.retrievers.base import write_model
 from toolscout.retrievers.bm25 import Bm25
-from toolscout.retrievers.hybrid import Hybrid
+from toolscout.retrievers.hybrid.retriever import Hybrid
+from toolscout.retrievers.opening import open_retriever
 
 
 def test_the_fits_of_a_model_and_its_parts_are_added_up(tmp_path: Path) -> None:

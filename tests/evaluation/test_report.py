@@ -13,9 +13,10 @@ import pytest
 
 from tests.evaluation.report_samples import MEASURES, asked, scored, timed, write_rows
 from toolscout.errors import BadDataset, MissingExtra, ToolscoutError
-from toolscout.evaluation import plots, report
-from toolscout.evaluation._by_gold import NAME as BY_GOLD
-from toolscout.evaluation._figures import Figure
+from toolscout.evaluation.report import page as report
+from toolscout.evaluation.report import plots
+from toolscout.evaluation.report.by_gold_count import NAME as BY_GOLD
+from toolscout.evaluation.report.figures import Figure
 from toolscout.evaluation.row import scores_path, write_scores
 
 

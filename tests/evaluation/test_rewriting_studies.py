@@ -9,7 +9,8 @@ import pytest
 
 from tests.evaluation.report_samples import scored, write_rows
 from tests.evaluation.test_generative_studies import lines, page
-from toolscout.evaluation import plots, report
+from toolscout.evaluation.report import page as report
+from toolscout.evaluation.report import plots
 
 
 def rewritten(over: str, form: str, value: float, seed: int | None = None, **told: Any) -> dict[str, Any]:

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from tests.evaluation.made_up import dataset
-from toolscout import metrics
+from toolscout.data import metrics
 from toolscout.errors import BadDataset, ToolscoutError
 from toolscout.evaluation import row
-from toolscout.evaluation.run import MEASURES, evaluate
+from toolscout.evaluation.evaluate import MEASURES, evaluate
+from toolscout.retrievers import opening
 from toolscout.retrievers.base import Options
 from toolscout.retrievers.bm25 import Bm25
 
@@ -27,9 +28,9 @@ class Example(Options):
 
 
 def test_a_variant_names_what_differs_from_the_defaults() -> None:
-    assert row.variant_of(Example()) == "default"
-    assert row.variant_of(Example(depth=7, fuzzy=False)) == "depth-7_fuzzy-false"
-    assert row.variant_of(Example(encoder="/home/someone/my encoder/")) == "encoder-my-encoder"
+    assert opening.variant_of(Example()) == "default"
+    assert opening.variant_of(Example(depth=7, fuzzy=False)) == "depth-7_fuzzy-false"
+    assert opening.variant_of(Example(encoder="/home/someone/my encoder/")) == "encoder-my-encoder"
 
 
 def test_rows_are_appended_and_read_back(tmp_path: Path) -> None:

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.evaluation.made_up import dataset
-from toolscout import metrics
+from toolscout.data import metrics
 from toolscout.errors import BadDataset, BadRequest
 from toolscout.evaluation import row as rows
-from toolscout.evaluation.asked import Asked, ranked
-from toolscout.evaluation.measured import MEASURES, NEW_TOOL_MEASURES, VERDICTS
-from toolscout.evaluation.run import Evaluation, evaluate
+from toolscout.evaluation.evaluate import Evaluation, evaluate
+from toolscout.evaluation.measures import MEASURES, NEW_TOOL_MEASURES, VERDICTS
+from toolscout.evaluation.request_result import Asked, ranked
 from toolscout.evaluation.scores import Narrow, Scores, by_gold, compare, find, worst
 from toolscout.retrievers.base import TrainedOn
 from toolscout.retrievers.bm25 import Bm25, Bm25Options

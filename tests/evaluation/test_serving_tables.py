@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.evaluation.report_samples import scored, write_rows
-from toolscout.evaluation import report
+from toolscout.evaluation.report import page
 
 
 def loaded(kind: str, rate: float, p95: float, **values: float) -> dict[str, Any]:
@@ -25,20 +25,20 @@ def loaded(kind: str, rate: float, p95: float, **values: float) -> dict[str, Any
 
 def test_the_newest_row_of_each_kind_stands_beside_its_aim(tmp_path: Path) -> None:
     rows = [loaded("serve", 80, 50.0, errors=0), loaded("serve", 80, 70.0, errors=0, answered=48_000)]
-    made = report.make(write_rows(tmp_path, scored(), *rows, loaded("storm", 1000, 400.0, refused_p95_ms=9.5)))
-    text = made.texts[report.PAGE].partition("## A server under load")[2].partition("\n## ")[0]
+    made = page.make(write_rows(tmp_path, scored(), *rows, loaded("storm", 1000, 400.0, refused_p95_ms=9.5)))
+    text = made.texts[page.PAGE].partition("## A server under load")[2].partition("\n## ")[0]
     lines = [line for line in text.splitlines() if line.startswith("| ")]
     assert len(lines) == 4
     assert lines[2].startswith("| serve | toollens | 46,587 | 80 | 10 | 600 | 35 | 70 (≤ 60: **missed**) |")
     assert "| 48,000 |" in lines[2]
     assert lines[3].startswith("| storm | toollens | 46,587 | 1000 |")
-    assert "Cost against catalogue size" not in made.texts[report.PAGE]
+    assert "Cost against catalogue size" not in made.texts[page.PAGE]
     assert "serving.svg" not in text
 
 
 def test_paces_make_a_plot(tmp_path: Path) -> None:
     rows = [loaded(f"saturation {rate}/s", rate, p95) for rate, p95 in ((40, 60.0), (20, 30.0))]
-    made = report.make(write_rows(tmp_path, scored(), *rows))
+    made = page.make(write_rows(tmp_path, scored(), *rows))
     (figure,) = [one for one in made.figures if one.file == "serving.svg"]
     (panel,) = figure.panels
     assert [(one.label, one.x, one.y, one.dashed) for one in panel.series] == [

@@ -13,14 +13,14 @@ from tests.sized import Sized, SizedOptions
 from tests.toys import HashedWords
 from toolscout import Scout
 from toolscout.errors import BadRequest
-from toolscout.evaluation import report
-from toolscout.evaluation.gate import gates
-from toolscout.evaluation.measured import SETS, checked
-from toolscout.evaluation.run import Evaluation, evaluate
+from toolscout.evaluation.evaluate import Evaluation, evaluate
+from toolscout.evaluation.measures import SETS, checked
+from toolscout.evaluation.minimums import gates
+from toolscout.evaluation.report import page as report
 from toolscout.evaluation.scores import Scores
 from toolscout.retrievers.dense import Dense
-from toolscout.retrievers.hybrid import Hybrid
-from toolscout.stores.sqlite import SqliteStore
+from toolscout.retrievers.hybrid.retriever import Hybrid
+from toolscout.stores.sqlite.store import SqliteStore
 
 
 @pytest.fixture

@@ -11,15 +11,15 @@ import pytest
 
 from tests.evaluation.made_up import dataset, hybrid
 from tests.toys import HashedWords, catalogue
+from toolscout.core.tool import Tool
 from toolscout.errors import BadModel, BadRequest, ToolscoutError
-from toolscout.evaluation import _child, _measure, _perturbed, speed
-from toolscout.evaluation._child import Task
+from toolscout.evaluation.bench import measurements, speed, synthetic_catalogue, worker
+from toolscout.evaluation.bench.worker import Task
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.dense import Dense, DenseOptions
-from toolscout.retrievers.hybrid import Hybrid
+from toolscout.retrievers.hybrid.retriever import Hybrid
 from toolscout.scout import Scout
-from toolscout.stores.sqlite import SqliteStore
-from toolscout.tool import Tool
+from toolscout.stores.sqlite.store import SqliteStore
 
 REQUESTS = ["search the issue", "delete a mail event", "weather report for a user", "price map"]
 PARTS = ("encoder_ms", "words_ms", "vectors_ms", "fusion_ms", "explain_ms", "other_ms")
@@ -50,13 +50,13 @@ def in_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Task]:
     """Children run here, with an encoder that needs no weights; the tasks they were given."""
     given: list[Task] = []
 
-    def run(task: Task, *_: object) -> _child.Measured:
+    def run(task: Task, *_: object) -> worker.Measured:
         given.append(task)
-        return _child.run(Task(**json.loads(task.to_json())))
+        return worker.run(Task(**json.loads(task.to_json())))
 
     monkeypatch.setenv("TOOLSCOUT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(_child, "_open", opened)
-    monkeypatch.setattr(_child, "_report", lambda *_: None)
+    monkeypatch.setattr(worker, "_open", opened)
+    monkeypatch.setattr(worker, "_report", lambda *_: None)
     monkeypatch.setattr(speed, "_child", run)
     return given
 
@@ -69,33 +69,35 @@ def test_sizes_are_read() -> None:
 
 
 def test_indexing_is_timed_and_nothing_is_embedded_again(tmp_path: Path, source: Path) -> None:
-    values = _measure.index(lambda: opened(tmp_path / "store.db"), str(source), REQUESTS[0])
+    values = measurements.index(lambda: opened(tmp_path / "store.db"), str(source), REQUESTS[0])
     assert 0 < values["first_answer_s"] <= values["index_s"]
     assert (values["again_embedded"], values["again_s"] > 0) == (0, True)
-    assert _measure.file_sizes_mb(tmp_path / "store.db")["store_mb"] > 0
+    assert measurements.file_sizes_mb(tmp_path / "store.db")["store_mb"] > 0
     with pytest.raises(BadModel, match="found nothing"):
-        _measure.index(lambda: opened(tmp_path / "other.db"), str(source), "qqqq")
+        measurements.index(lambda: opened(tmp_path / "other.db"), str(source), "qqqq")
 
 
 def test_the_parts_of_a_request_add_up(scout: Scout) -> None:
-    watch = _measure.watched(scout)
-    one = _measure.queries(scout, watch, REQUESTS[:2], repeats=1)  # the median of two is their mean, and means add up
+    watch = measurements.watched(scout)
+    one = measurements.queries(
+        scout, watch, REQUESTS[:2], repeats=1
+    )  # the median of two is their mean, and means add up
     assert all(one[part] >= 0 for part in PARTS)
     whole = one["encoder_ms"] + one["searches_ms"] + one["explain_ms"] + one["other_ms"]
     assert whole == pytest.approx(one["p50_ms"])
     assert one["searches_ms"] >= one["vectors_ms"] + one["fusion_ms"] - 1e-6
     assert one["encoder_ms"] > 0
-    many = _measure.queries(scout, watch, REQUESTS, repeats=3)
+    many = measurements.queries(scout, watch, REQUESTS, repeats=3)
     assert many["p95_ms"] >= many["p50_ms"] > 0
 
 
 def test_only_the_default_retriever_can_be_timed_in_parts(tmp_path: Path) -> None:
     with pytest.raises(BadModel, match="hybrid over bm25 and dense"):
-        _measure.parts_of(Scout(SqliteStore(tmp_path / "store.db"), Bm25()))
+        measurements.parts_of(Scout(SqliteStore(tmp_path / "store.db"), Bm25()))
 
 
 def test_names_and_ids_find_their_tools(scout: Scout) -> None:
-    values = _measure.lookups(scout, repeats=1)
+    values = measurements.lookups(scout, repeats=1)
     assert (values["name_first"], values["id_first"]) == (1, 1)
     assert values["name_p50_ms"] > 0
 
@@ -104,57 +106,59 @@ def test_restricted_callers_may_see_a_twentieth(tmp_path: Path) -> None:
     tools = [Tool(f"space{number % 60}", f"tool_{number}", "search issue") for number in range(600)]
     with SqliteStore(tmp_path / "store.db") as store:
         store.add(tools)
-        found = _measure.restricted(store)
+        found = measurements.restricted(store)
     assert len(found["ids"].ids) == 30
     assert 30 <= sum(found["namespaces"].permits(tool.id) for tool in tools) <= 36
 
 
 def test_callers_are_compared_on_the_same_requests(scout: Scout) -> None:
-    values = _measure.callers(scout, REQUESTS, repeats=1)
+    values = measurements.callers(scout, REQUESTS, repeats=1)
     expected = {f"{who}_p50_ms" for who in ("all", "namespaces", "ids")}
     assert expected | {"share", "namespaces_first_ms", "ids_first_ms"} == values.keys()
 
 
 def test_exact_search_has_a_recall_of_one_and_a_blind_one_less(tmp_path: Path, scout: Scout) -> None:
-    exact = _measure.recall(scout, REQUESTS)
+    exact = measurements.recall(scout, REQUESTS)
     assert exact == {"recall@10": 1.0, "requests": len(REQUESTS)}
     encoder = HashedWords()
     linked = opened(tmp_path / "store.db", Hybrid(parts=[Bm25(), Dense(DenseOptions(graph_above=50), encoder)]))
     linked.embed()
-    assert _measure.recall(linked, REQUESTS)["recall@10"] > 0.9
+    assert measurements.recall(linked, REQUESTS)["recall@10"] > 0.9
     scout.retriever.remove(scout.store.ids()[::2])  # the index loses half of what the store has
-    assert _measure.recall(scout, REQUESTS)["recall@10"] < 0.9
+    assert measurements.recall(scout, REQUESTS)["recall@10"] < 0.9
 
 
 def test_memory_is_that_of_this_process() -> None:
-    found = _measure.memory_mb()
+    found = measurements.memory_mb()
     if found:
         assert found["peak_mb"] >= found["rss_mb"] >= found["anon_mb"] > 10
 
 
 def test_perturbed_tools_begin_with_the_real_ones_and_are_all_different() -> None:
     base = catalogue(50)
-    made = list(_perturbed.tools(base, 170))
+    made = list(synthetic_catalogue.tools(base, 170))
     assert made[:50] == base
     assert len({tool.id for tool in made}) == len({tool.digest() for tool in made}) == 170
-    assert made == list(_perturbed.tools(base, 170))
+    assert made == list(synthetic_catalogue.tools(base, 170))
     record, copy = base[3], made[53]
     word = copy.namespace.removeprefix(f"{record.namespace}-")
     assert copy.name == f"{record.name}_{word}"
     pairs = list(zip(record.description.split(), copy.description.split(), strict=True))
-    assert sum(one != other for one, other in pairs) <= _perturbed.SWAPPED_WORDS
-    assert len(list(_perturbed.tools(base[:1], 100))) == len({tool.id for tool in _perturbed.tools(base[:1], 100)})
+    assert sum(one != other for one, other in pairs) <= synthetic_catalogue.SWAPPED_WORDS
+    assert len(list(synthetic_catalogue.tools(base[:1], 100))) == len(
+        {tool.id for tool in synthetic_catalogue.tools(base[:1], 100)}
+    )
 
 
 def test_perturbed_vectors_lie_as_far_off_as_stated() -> None:
     rows = np.random.default_rng(0).standard_normal((500, 384)).astype(np.float32)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    made = np.concatenate(list(_perturbed.vectors(rows, 1200, at_once=300)))
+    made = np.concatenate(list(synthetic_catalogue.vectors(rows, 1200, at_once=300)))
     assert made.shape == (1200, 384)
     assert np.array_equal(made[:500], rows)
     assert np.allclose(np.linalg.norm(made, axis=1), 1, atol=1e-5)
     cosines = (made[500:1000] * rows).sum(axis=1)
-    assert cosines.mean() == pytest.approx(1 / np.sqrt(1 + _perturbed.SIGMA**2), abs=0.01)
+    assert cosines.mean() == pytest.approx(1 / np.sqrt(1 + synthetic_catalogue.SIGMA**2), abs=0.01)
     assert (made[1000:] * made[500:700]).sum(axis=1).max() < 0.95  # another copy, other noise
 
 
@@ -164,7 +168,7 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     home = tmp_path / "data"
     for name in ("toollens", "toolbench"):
         dataset().save(home / name)
-    for name in _perturbed.SOURCES[1:]:
+    for name in synthetic_catalogue.SOURCES[1:]:
         (home / name).parent.mkdir()
         tools = [Tool(Path(name).parts[0], f"tool_{number}", "order price") for number in range(20)]
         (home / name).write_text("".join(json.dumps(tool.to_record()) + "\n" for tool in tools))
@@ -212,7 +216,7 @@ def test_a_made_up_catalogue_is_prepared_once(
     assert [task.phase for task in in_process[3:]] == ["serve", "recall"]
     assert again[0]["values"] == rows[0]["values"]
     assert (rows[0]["values"]["embedded"], rows[-1]["values"]["recall@10"]) == (0, 1.0)
-    assert f"noise of length {_perturbed.SIGMA}" in rows[0]["how"]
+    assert f"noise of length {synthetic_catalogue.SIGMA}" in rows[0]["how"]
     assert rows[0]["tools"] == 250
 
 
@@ -220,7 +224,7 @@ def test_a_catalogue_of_another_encoder_is_not_measured(tmp_path: Path, in_proce
     with SqliteStore(tmp_path / "store.db") as store:
         store.add(catalogue(20))
     with pytest.raises(BadModel, match="20 tools have no vector of this encoder"):
-        _child.run(Task("serve", str(tmp_path / "store.db"), requests={"mine": REQUESTS}))
+        worker.run(Task("serve", str(tmp_path / "store.db"), requests={"mine": REQUESTS}))
 
 
 def test_without_datasets_the_bundled_catalogue_serves_the_small_size(

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from tests.evaluation.report_samples import scored, write_rows
-from toolscout.evaluation import plots, report
-from toolscout.evaluation._study_tables import said
+from toolscout.evaluation.report import page as report
+from toolscout.evaluation.report import plots
+from toolscout.evaluation.report.study_tables import said
 
 
 def ablated(variant: str, part: str, value: float, weights: str = "chosen", **more: Any) -> dict[str, Any]:

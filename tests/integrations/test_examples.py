@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from toolscout import Scout
-from toolscout.serving import vendors
+from toolscout.serving import vendor_tool_search
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 RUNS = [
@@ -50,10 +50,10 @@ def test_anthropics_sdk_knows_these_shapes(stocked: Scout) -> None:
     wanted("anthropic")
     from anthropic import types
 
-    for tool in vendors.anthropic_tools(stocked.store.tools()):
+    for tool in vendor_tool_search.anthropic_tools(stocked.store.tools()):
         assert valid(types.ToolParam, tool) == tool
     use = {"type": "tool_use", "id": "toolu_1", "input": {"query": "feed the lion fresh meat"}}
-    result = vendors.anthropic_result(stocked, use, 2)
+    result = vendor_tool_search.anthropic_result(stocked, use, 2)
     for block in result["content"]:
         assert valid(types.ToolReferenceBlockParam, block) == block
     assert valid(types.ToolResultBlockParam, result)["tool_use_id"] == "toolu_1"
@@ -66,10 +66,10 @@ def test_openais_sdk_knows_these_shapes(stocked: Scout) -> None:
         ResponseToolSearchOutputItemParamParam,
     )
 
-    search = vendors.openai_tool()
+    search = vendor_tool_search.openai_tool()
     assert valid(responses.ToolSearchToolParam, search) == search
     call = {"type": "tool_search_call", "call_id": "call_1", "arguments": {"query": "feed the lion fresh meat"}}
-    output = vendors.openai_output(stocked, call, 2)
+    output = vendor_tool_search.openai_output(stocked, call, 2)
     assert valid(ResponseToolSearchOutputItemParamParam, output)["call_id"] == "call_1"
     for tool in output["tools"]:
         assert valid(responses.FunctionToolParam, tool) == tool

@@ -10,7 +10,7 @@ import pytest
 from tests.integrations.workshop import FUNCTIONS, LION, NOTHING
 from toolscout import Scout
 from toolscout.integrations import Choice
-from toolscout.integrations._shared import NOTHING_FITS
+from toolscout.integrations.toolbox import NOTHING_FITS
 
 pytest.importorskip("fastmcp", reason="fastmcp is not installed; run: make test-integrations")
 

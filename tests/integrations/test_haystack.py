@@ -9,7 +9,7 @@ import pytest
 from tests.integrations.workshop import CALLER, FUNCTIONS, LION, NAMES, NOTHING
 from toolscout import Scout
 from toolscout.integrations import Choice
-from toolscout.integrations._shared import NOTHING_FITS
+from toolscout.integrations.toolbox import NOTHING_FITS
 
 pytest.importorskip("haystack", reason="haystack-ai is not installed; run: make test-integrations")
 

@@ -11,7 +11,7 @@ import pytest
 from tests.integrations.workshop import CALLER, FUNCTIONS, LION, NAMES, NOTHING
 from toolscout import Scout
 from toolscout.integrations import Choice
-from toolscout.integrations._shared import NOTHING_FITS
+from toolscout.integrations.toolbox import NOTHING_FITS
 
 pytest.importorskip("agents.testing", reason="openai-agents is not installed; run: make test-integrations")
 

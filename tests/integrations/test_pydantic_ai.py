@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.integrations.workshop import CALLER, FUNCTIONS, LION, NAMES, NOTHING
-from toolscout import Scout, wire
+from toolscout import Scout
+from toolscout.core import vendor_formats
 from toolscout.integrations import Choice
 
 pytest.importorskip("pydantic_ai", reason="pydantic-ai-slim is not installed; run: make test-integrations")
@@ -74,7 +75,7 @@ def test_the_best_of_each_query_come_first(scout: Scout) -> None:
 def test_the_catalogues_tools_are_searched_under_their_own_ids(stocked: Scout) -> None:
     before = stocked.count()
     ids = [f"workshop/{name}" for name in NAMES]
-    names = {wire.wire_name(one): one for one in ids}
+    names = {vendor_formats.wire_name(one): one for one in ids}
     script = [
         ToolCallPart("search_tools", {"queries": ["feed a lion with meat"]}),
         ToolCallPart("workshop__feed_lion", {"meat": "salad"}),

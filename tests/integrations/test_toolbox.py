@@ -15,7 +15,7 @@ from tests.integrations.workshop import CALLER, LION, NAMES, NOTHING
 from toolscout import Allowed, Scout
 from toolscout.errors import BadRequest, MissingLibrary, ToolscoutError, UnknownTool
 from toolscout.integrations import Choice
-from toolscout.integrations._shared import REQUIREMENTS, Offer, Offered, Toolbox, chosen_names, text_of
+from toolscout.integrations.toolbox import REQUIREMENTS, Offer, Offered, Toolbox, chosen_names, text_of
 
 IDS = {name: f"workshop/{name}" for name in NAMES}
 

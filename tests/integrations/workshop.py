@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from toolscout.calling import CallOptions, OriginCaller
+from toolscout.calling.dispatch import CallOptions, OriginCaller
 
 CALLER = OriginCaller(CallOptions(allow=(f"{__name__}:*",)))
 """Runs these functions, and nothing else that a catalogue may name."""

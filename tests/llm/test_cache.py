@@ -12,7 +12,7 @@ import pytest
 from toolscout.errors import CorruptStore, NewerStore, ReadOnlyStore, StoreError
 from toolscout.llm.base import Completion
 from toolscout.llm.cache import Cache, digest
-from toolscout.stores.sqlite import SqliteStore
+from toolscout.stores.sqlite.store import SqliteStore
 
 ONE = Completion("né\ud800", 3, 2, "length", 0.25, repairs=("n: read as 5",), refused="no JSON")
 

@@ -15,7 +15,7 @@ from tests.llm.fake_endpoint import KEY, Answer, FakeEndpoint, asked, chat, echo
 from toolscout.errors import BadCompletion, BadRequest, EndpointError, NotCached
 from toolscout.llm import Completion, Message, Usage, open_llm
 from toolscout.llm.endpoint import Endpoint, Options
-from toolscout.retrievers._author import Author, Written
+from toolscout.retrievers.rewrite.llm_writer import Author, Written
 
 QUICK = Options(retries=2, backoff=0.005, timeout=5.0)
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}

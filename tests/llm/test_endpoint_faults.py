@@ -141,7 +141,7 @@ def test_gzip_that_nobody_asked_for_is_called_so() -> None:
 
 
 def test_an_endless_answer_is_not_read_to_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolscout.llm._http.MAX_BYTES", 1_000_000)
+    monkeypatch.setattr("toolscout.llm.http.MAX_BYTES", 1_000_000)
     large = 200, {}, b"x" * 3_000_000
     with FakeEndpoint(in_turn(large)) as server, pytest.raises(BadCompletion, match="more than 1 MB"):
         Endpoint(server.url, "m", QUICK).complete(asked("x"))

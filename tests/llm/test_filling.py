@@ -15,8 +15,8 @@ from jsonschema import Draft202012Validator
 
 from tests.llm.language_toys import END, Follower, RandomWriter, toy_tokenizer
 from toolscout.errors import BadCompletion
-from toolscout.llm._numbers import Numbers
-from toolscout.llm.filling import Filling, Vocabulary
+from toolscout.llm.constrained_json.filling import Filling, Vocabulary
+from toolscout.llm.constrained_json.numbers import Numbers
 
 TOKENIZER = toy_tokenizer()
 VOCABULARY = Vocabulary(TOKENIZER)

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from tests.llm.test_filling import ENDS, VOCABULARY, followed, written
-from toolscout.arguments import Checker
+from toolscout.core.argument_checks import Checker
 from toolscout.errors import BadCompletion
-from toolscout.llm import _grammar
-from toolscout.llm._grammar import Grammar
-from toolscout.llm.filling import Filling
+from toolscout.llm.constrained_json import grammar as grammar_module
+from toolscout.llm.constrained_json.filling import Filling
+from toolscout.llm.constrained_json.grammar import Grammar
 
 VALUES = [f"v{number}" for number in range(400)]
 HUGE, UNWRITABLE = 10**400, 10**5000
@@ -44,7 +44,7 @@ def test_each_value_of_an_enum_is_checked_once(node: Any, enums: int, monkeypatc
             checked.append(value)
             return super().problems(value, node, path)
 
-    monkeypatch.setattr(_grammar, "Checker", Counting)
+    monkeypatch.setattr(grammar_module, "Checker", Counting)
     written(with_one(node), seed=1)
     assert 1 <= len(made) <= enums  # one that was not come to is not read
     assert not any("enum" in schema for schema in made)

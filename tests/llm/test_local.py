@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.llm.language_toys import Follower, RandomWriter, ToySpeaker
-from tests.nn.tiny_llama import tiny_llama
+from tests.models.tiny_llama import tiny_llama
 from toolscout.errors import BadCompletion, BadRequest
 from toolscout.llm import open_llm
 from toolscout.llm.base import Message, complete_each

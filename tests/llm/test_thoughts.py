@@ -11,9 +11,9 @@ import pytest
 from tests.llm.fake_endpoint import KEY, FakeEndpoint, asked, chat, in_turn, message, refused
 from toolscout.errors import BadCompletion, EndpointError, LanguageModelError
 from toolscout.llm import complete_each
-from toolscout.llm._http import Gate
 from toolscout.llm.base import spoken
 from toolscout.llm.endpoint import Endpoint, Options
+from toolscout.llm.http import Gate
 from toolscout.llm.scripted import Line, Scripted
 
 pytestmark = pytest.mark.usefixtures("planted")
@@ -143,8 +143,8 @@ def test_a_fault_holds_what_the_others_got() -> None:
 
 def test_who_would_wait_too_long_at_the_gate_leaves_the_turn_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     now, slept = 100.0, list[float]()
-    monkeypatch.setattr("toolscout.llm._http.time.monotonic", lambda: now)
-    monkeypatch.setattr("toolscout.llm._http.time.sleep", slept.append)
+    monkeypatch.setattr("toolscout.llm.http.time.monotonic", lambda: now)
+    monkeypatch.setattr("toolscout.llm.http.time.sleep", slept.append)
     gate = Gate(6)
     assert [gate.wait(until) for until in (102.0, 102.0, 102.0, 111.0)] == [True, False, False, True]
     assert slept == [0.0, 10.0]

@@ -20,28 +20,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from toolscout import wire
-from toolscout.answer import Allowed, Answer, Example, Hit
-from toolscout.dataset import Dataset
-from toolscout.evaluation.run import find_dataset
+from toolscout.core import vendor_formats
+from toolscout.core.answer import Allowed, Answer, Example, Hit
+from toolscout.core.tenants import asking
+from toolscout.core.tool import Tool
+from toolscout.data.dataset import Dataset
+from toolscout.data.locate import find_dataset
 from toolscout.llm.scripted import Line, Scripted
-from toolscout.retrievers import _showing
-from toolscout.retrievers.base import Retriever, load_model, sizing
+from toolscout.papers.masstool.published import MasstoolPublished
+from toolscout.retrievers import showing
+from toolscout.retrievers.base import Retriever, sizing
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.centroid import Centroid
 from toolscout.retrievers.colt import Colt
 from toolscout.retrievers.dense import Dense
-from toolscout.retrievers.hybrid import Hybrid, HybridOptions
+from toolscout.retrievers.hybrid.retriever import Hybrid, HybridOptions
 from toolscout.retrievers.masstool import Masstool
-from toolscout.retrievers.masstool_published import MasstoolPublished
 from toolscout.retrievers.memory import Memory
-from toolscout.retrievers.rewrite import Rewrite, RewriteOptions
+from toolscout.retrievers.registry import load_model
+from toolscout.retrievers.rewrite.retriever import Rewrite, RewriteOptions
 from toolscout.retrievers.toolgen import Toolgen
 from toolscout.retrievers.toolweaver import Toolweaver
 from toolscout.scout import Scout
-from toolscout.stores.sqlite import SqliteStore
-from toolscout.tenants import asking
-from toolscout.tool import Tool
+from toolscout.stores.sqlite.store import SqliteStore
 
 HOME = Path(__file__).parent
 MODELS = HOME / "models"
@@ -230,9 +231,9 @@ def of_answer(answer: Answer) -> dict[str, Any]:
 def _rendered(scout: Scout, answer: Answer) -> list[Any]:
     tools = scout.tools([hit.tool_id for hit in answer.considered[:3]])
     found = []
-    for form in wire.FORMATS:
+    for form in vendor_formats.FORMATS:
         for budget in (None, 200):
-            rendered = wire.render(tools, form, budget)
+            rendered = vendor_formats.render(tools, form, budget)
             found.append([rendered.level, rendered.tokens, rendered.payload])
     return found
 
@@ -302,14 +303,14 @@ def read(name: str) -> tuple[str, Any]:
 def search(retriever: Retriever, text: str, k: int, allowed: Allowed | None, tenant: str) -> list[Hit]:
     with asking(tenant):
         hits = retriever.search([text], k, allowed)[0]
-        return _showing.explain(retriever, _showing.Caller(allowed), text, hits)
+        return showing.explain(retriever, showing.Caller(allowed), text, hits)
 
 
 def said(retriever: Retriever, text: str, allowed: Allowed | None, tenant: str) -> dict[str, Any]:
     """How likely a tool is needed, how many are, and what was searched besides: where the method can tell."""
     with asking(tenant):
-        need = _showing.need(retriever, _showing.Caller(allowed), [text])
-        queries, notes = _showing.told(retriever, text, allowed)
+        need = showing.need(retriever, showing.Caller(allowed), [text])
+        queries, notes = showing.told(retriever, text, allowed)
         sized = sizing(retriever)
         sets = [hit.tool_id for hit in sized.as_many([text], allowed)[0]] if sized else []
     return {"need": number(need[0]) if need else None, "queries": list(queries), "notes": list(notes), "set": sets}

@@ -19,24 +19,24 @@ from typing import Any
 import torch
 from tokenizers import pre_tokenizers, trainers
 
-from tests.nn import tiny_bert, tiny_llama
+from tests.models import tiny_bert, tiny_llama
 from tests.regression import answers
 from tests.regression.answers import HOME, METHODS, MODELS, Hashed, bundled, words_and_vectors
 from tests.retrievers import towers
-from toolscout.dataset import Dataset
-from toolscout.retrievers._tower_options import ColtOptions, MasstoolOptions
+from toolscout.data.dataset import Dataset
+from toolscout.papers.masstool.published import MasstoolPublished, MasstoolPublishedOptions
 from toolscout.retrievers.base import TrainingSet
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.centroid import Centroid
 from toolscout.retrievers.colt import Colt
 from toolscout.retrievers.dense import Dense, DenseOptions
-from toolscout.retrievers.hybrid import Hybrid
+from toolscout.retrievers.hybrid.retriever import Hybrid
 from toolscout.retrievers.masstool import Masstool
-from toolscout.retrievers.masstool_published import MasstoolPublished, MasstoolPublishedOptions
 from toolscout.retrievers.memory import Memory
-from toolscout.retrievers.rewrite import Rewrite, RewriteOptions
+from toolscout.retrievers.rewrite.retriever import Rewrite, RewriteOptions
 from toolscout.retrievers.toolgen import Toolgen, ToolgenOptions
 from toolscout.retrievers.toolweaver import Toolweaver, ToolweaverOptions
+from toolscout.retrievers.tower.options import ColtOptions, MasstoolOptions
 
 ROOT = HOME.parent.parent
 PLACE = MODELS.relative_to(ROOT)

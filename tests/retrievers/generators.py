@@ -13,17 +13,17 @@ from typing import Any
 import pytest
 from tokenizers import pre_tokenizers, trainers
 
-from tests.nn import tiny_llama
+from tests.models import tiny_llama
 from tests.retrievers.scenes import scenes
 from tests.retrievers.towers import write_prompts
 from tests.toys import HashedWords
-from toolscout.conversations import conversation
-from toolscout.retrievers._generative import Generative
+from toolscout.core.tool import Tool
+from toolscout.data.conversations import conversation
+from toolscout.data.trajectories import Call, Said, Trajectory
 from toolscout.retrievers.base import TrainingSet
+from toolscout.retrievers.generative.base import Generative
 from toolscout.retrievers.toolgen import Toolgen, ToolgenOptions
 from toolscout.retrievers.toolweaver import Toolweaver, ToolweaverOptions
-from toolscout.tool import Tool
-from toolscout.trajectories import Call, Said, Trajectory
 
 QUICK: dict[str, Any] = {"rank": 4, "epochs": 4, "memorise": 0, "batch": 10, "rate": 1e-2, "mix": 0.0, "device": "cpu"}
 # By name: what differs from QUICK. Those that no test asks how much they learned are trained for one epoch.

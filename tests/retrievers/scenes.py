@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from tests.toys import WORDS, HashedWords, catalogue
-from toolscout import metrics
-from toolscout.dataset import Dataset
+from toolscout.data import metrics
+from toolscout.data.dataset import Dataset
 from toolscout.retrievers.base import Retriever
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from tests.toys import WORDS, catalogue
-from toolscout.answer import MatchedWords
-from toolscout.retrievers._spelling import edits
+from toolscout.core.answer import MatchedWords
+from toolscout.core.tool import Tool
+from toolscout.index.spelling import edits
 from toolscout.retrievers.bm25 import Bm25, Bm25Options
-from toolscout.tool import Tool
 
 K1, B = 1.2, 0.75
 

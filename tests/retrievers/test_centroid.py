@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 
 from tests.retrievers.scenes import recall, scenes
 from tests.toys import WORDS, HashedWords, catalogue, examples
-from toolscout.answer import Example, Hit
-from toolscout.dataset import request_digest
+from toolscout.core.answer import Example, Hit
+from toolscout.core.tool import Tool
+from toolscout.data.dataset import request_digest
 from toolscout.errors import BadModel
-from toolscout.retrievers.base import Learner, Trainable, TrainedOn, TrainingSet, load_model, read_model, trained_on
+from toolscout.retrievers.base import Learner, Trainable, TrainedOn, TrainingSet, read_model, trained_on
 from toolscout.retrievers.centroid import Centroid, CentroidOptions
 from toolscout.retrievers.dense import Dense
-from toolscout.tool import Tool
+from toolscout.retrievers.registry import load_model
 
 LION = Tool("zoo", "feed_lion", "gives a lion its dinner")
 PLAIN = Tool("farm", "milk_cow", "gets milk from a cow")
@@ -212,7 +213,7 @@ def test_options_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None
 
 
 def test_fit_learns_the_train_split_and_leaves_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolscout.nn.encoder.Encoder.load", HashedWords.load)
+    monkeypatch.setattr("toolscout.models.encoders.onnx_encoder.Encoder.load", HashedWords.load)
     data = scenes()
     made = Centroid(encoder=HashedWords())
     report = made.fit([TrainingSet(data)], tmp_path / "model")

@@ -14,18 +14,18 @@ from numpy.typing import NDArray
 
 from tests.retrievers.scenes import scenes
 from tests.toys import HashedWords
-from toolscout import metrics
-from toolscout.answer import Allowed
-from toolscout.dataset import Split
-from toolscout.retrievers import _fusion
-from toolscout.retrievers._requests import DevRequests, dev_recall, dev_requests, dev_sample, encode_dev
-from toolscout.retrievers._voices import Voices
+from toolscout.core.answer import Allowed
+from toolscout.core.tool import Tool
+from toolscout.data import metrics
+from toolscout.data.dataset import Split
+from toolscout.index.tenant_pools import Voices
 from toolscout.retrievers.base import Pairs, TrainingSet
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.centroid import _TRIED_ALPHA, _TRIED_TAU, Centroid
-from toolscout.retrievers.hybrid import Hybrid
+from toolscout.retrievers.encoded_requests import DevRequests, dev_recall, dev_requests, dev_sample, encode_dev
+from toolscout.retrievers.hybrid import fusion
+from toolscout.retrievers.hybrid.retriever import Hybrid
 from toolscout.retrievers.memory import _TRIED_VOTES, Memory
-from toolscout.tool import Tool
 
 SETS = [TrainingSet(scenes("one")), TrainingSet(scenes("two", seed=5))]
 DEV = [text for one in SETS for _, text in one.dataset.split("dev").requests]
@@ -57,7 +57,7 @@ class Counting(HashedWords):
 def test_dev_requests_of_several_sets_are_encoded_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Callable[..., Memory | Centroid], chunk: int
 ) -> None:
-    monkeypatch.setattr("toolscout.retrievers._requests._CHUNK", chunk)
+    monkeypatch.setattr("toolscout.retrievers.encoded_requests._CHUNK", chunk)
     encoder = Counting()
     kind(encoder=encoder).fit(SETS, tmp_path)
     assert {encoder.requests[text] for text in DEV} == {1}
@@ -145,13 +145,13 @@ def test_hybrid_encodes_a_document_once_for_all_sets_and_parts(tmp_path: Path) -
     made = Hybrid(parts=[Memory(encoder=encoder), Centroid(encoder=encoder)])
     encoder.documents.clear()
     sets = [SETS[0], TrainingSet(more)]
-    _fusion.learn_weights(made.parts, made.rankings, sets, frozenset(), 100, None)
+    fusion.learn_weights(made.parts, made.rankings, sets, frozenset(), 100, None)
     assert set(encoder.documents) == {tool.document() for tool in more.tools}
     assert set(encoder.documents.values()) == {1}
 
 
 def test_hybrid_weighs_by_a_sample_of_a_large_split(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolscout.retrievers._requests._DEV_MOST", 10)
+    monkeypatch.setattr("toolscout.retrievers.encoded_requests._DEV_MOST", 10)
     said: list[tuple[str, int, int]] = []
     Hybrid(parts=[Bm25(), Memory(encoder=HashedWords())]).fit(SETS[:1], tmp_path, lambda *now: said.append(now))
     assert said[-1] == ("weighing the parts", 8, 8)  # each third of 24
@@ -166,11 +166,11 @@ def test_the_recalls_of_many_bonuses_are_those_of_metrics() -> None:
         gold = tuple(f"n/{n}" for n in random.choice(14, 3)) if number % 7 else ("n/1", "n/2")
         scores, new = random.integers(0, 4, (len(ids), 2)) / 3, {"n/1", "n/2", "n/3"}
         is_gold, is_new = (np.array([i in few for i in ids], dtype=bool) for few in (gold, new))
-        asked.append(_fusion._apart(_fusion._Asked(ids, scores, gold, frozenset(new & {*gold}), is_gold, is_new)))
-    thetas = [np.array([1.0, 0.5, 0.7, 1.1, bonus]) for bonus in (-1e6, *_fusion._BONUSES.tolist())]
+        asked.append(fusion._apart(fusion._Asked(ids, scores, gold, frozenset(new & {*gold}), is_gold, is_new)))
+    thetas = [np.array([1.0, 0.5, 0.7, 1.1, bonus]) for bonus in (-1e6, *fusion._BONUSES.tolist())]
     names = ["recall@5", "known_recall@5"]
-    for theta, found in zip(thetas, _fusion._recalls(asked, thetas), strict=True):
-        expected = metrics.evaluate(*_fusion._ranked(asked, theta), names, frozenset({"n/1", "n/2", "n/3"}))
+    for theta, found in zip(thetas, fusion._recalls(asked, thetas), strict=True):
+        expected = metrics.evaluate(*fusion._ranked(asked, theta), names, frozenset({"n/1", "n/2", "n/3"}))
         assert found == tuple(expected[name] for name in names)
     only_new = [one for one in asked if set(one.gold) <= {"n/1", "n/2", "n/3"}]
-    assert {known for _, known in _fusion._recalls(only_new, thetas)} == {0.0}
+    assert {known for _, known in fusion._recalls(only_new, thetas)} == {0.0}

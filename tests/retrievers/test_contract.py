@@ -18,20 +18,21 @@ from tests.retrievers import generators
 from tests.retrievers.scenes import scenes
 from tests.retrievers.towers import colt, masstool
 from tests.toys import WORDS, HashedWords, catalogue, examples
-from toolscout.answer import Allowed, ExactName, Hit
+from toolscout.core.answer import Allowed, ExactName, Hit
+from toolscout.core.tool import Tool
 from toolscout.errors import BadModel, BadRequest
-from toolscout.retrievers._names import Names
-from toolscout.retrievers.base import Retriever, TrainingSet, available, load_model, method
+from toolscout.index.exact_names import Names
+from toolscout.papers.masstool.published import MasstoolPublished, MasstoolPublishedOptions
+from toolscout.retrievers.base import Retriever, TrainingSet
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.centroid import Centroid
 from toolscout.retrievers.colt import Colt
 from toolscout.retrievers.dense import Dense
-from toolscout.retrievers.hybrid import Hybrid, HybridOptions
+from toolscout.retrievers.hybrid.retriever import Hybrid, HybridOptions
 from toolscout.retrievers.masstool import Masstool
-from toolscout.retrievers.masstool_published import MasstoolPublished, MasstoolPublishedOptions
 from toolscout.retrievers.memory import Memory
-from toolscout.retrievers.rewrite import Rewrite, RewriteOptions
-from toolscout.tool import Tool
+from toolscout.retrievers.registry import available, load_model, method
+from toolscout.retrievers.rewrite.retriever import Rewrite, RewriteOptions
 
 # Those that rank the tools they were trained on alone: here catalogue(60).
 CLOSED = ("masstool_published",)
@@ -276,7 +277,7 @@ def test_a_caller_allowed_nothing_finds_nothing(any_retriever: Retriever) -> Non
 def test_a_saved_index_answers_the_same_and_lives_on(
     retriever: Retriever, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toolscout.nn.encoder.Encoder.load", HashedWords.load)
+    monkeypatch.setattr("toolscout.models.encoders.onnx_encoder.Encoder.load", HashedWords.load)
     retriever.add([*catalogue(50), Tool("zoo", "obscure", "nothing", aliases=("daily standup",))])
     retriever.remove(["space3/create_issue_10"])
     retriever.save(tmp_path / "model")

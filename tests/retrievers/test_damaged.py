@@ -15,9 +15,10 @@ from tests.retrievers import generators
 from tests.retrievers.test_contract import fitted, make
 from tests.toys import HashedWords, catalogue
 from toolscout.errors import BadModel
-from toolscout.retrievers.base import load_model, trained_on
+from toolscout.retrievers.base import trained_on
 from toolscout.retrievers.dense import Dense
 from toolscout.retrievers.masstool import Masstool
+from toolscout.retrievers.registry import load_model
 
 NAMES = (
     "bm25",
@@ -74,7 +75,7 @@ def damaged(path: Path) -> Iterator[tuple[str, bytes]]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_damage_is_told(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolscout.nn.encoder.Encoder.load", HashedWords.load)
+    monkeypatch.setattr("toolscout.models.encoders.onnx_encoder.Encoder.load", HashedWords.load)
     folder = tmp_path / "model"
     save(name, folder)
     load_model(folder)

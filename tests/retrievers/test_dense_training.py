@@ -14,17 +14,19 @@ import pytest
 from tests.toys import HashedWords
 from tests.training import killed
 from tests.training.learnable import TOOLS, learnable, options, recall, tiny_source
-from toolscout.dataset import Dataset
+from toolscout.core.tool import Tool
+from toolscout.data.dataset import Dataset
 from toolscout.errors import BadModel, Leak, MissingEncoder, MissingExtra, TrainingStopped
+from toolscout.evaluation.evaluate import evaluate, seen_by
 from toolscout.evaluation.history import fitted
-from toolscout.evaluation.run import evaluate, open_retriever, seen_by
-from toolscout.nn.encoder import Encoder
-from toolscout.nn.export import default_source, export
-from toolscout.retrievers.base import FitReport, TrainedOn, TrainingSet, load_model, read_model, trained_on
+from toolscout.models.encoders.export import default_source, export
+from toolscout.models.encoders.onnx_encoder import Encoder
+from toolscout.retrievers.base import FitReport, TrainedOn, TrainingSet, read_model, trained_on
 from toolscout.retrievers.dense import Dense, DenseOptions
 from toolscout.retrievers.memory import Memory, MemoryOptions
+from toolscout.retrievers.opening import open_retriever
+from toolscout.retrievers.registry import load_model
 from toolscout.scout import Scout
-from toolscout.tool import Tool
 
 DATA = learnable()
 
@@ -270,7 +272,8 @@ def test_without_torch_the_pip_line_is_named(tmp_path: Path, monkeypatch: pytest
 
 
 def test_int8_loses_next_to_nothing_against_the_trained_weights(shared_data: Path, tmp_path: Path) -> None:
-    """In full precision the served encoder gives the vectors of torch (tests/nn/test_trainable.py), and is quicker."""
+    """In full precision the served encoder gives the vectors of torch (tests/models/test_trainable.py), and is
+    quicker."""
     try:
         default_source()
     except MissingEncoder as error:

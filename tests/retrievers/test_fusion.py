@@ -12,14 +12,14 @@ import pytest
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from toolscout import metrics
-from toolscout.answer import Allowed, Example, Hit
-from toolscout.dataset import Dataset
+from toolscout.core.answer import Allowed, Example, Hit
+from toolscout.core.tool import Searchable, Tool
+from toolscout.data import metrics
+from toolscout.data.dataset import Dataset
 from toolscout.errors import BadDataset
-from toolscout.retrievers import _fusion
 from toolscout.retrievers.base import Options, TrainingSet, Vectors, read_model, write_model
-from toolscout.retrievers.hybrid import Hybrid, HybridOptions
-from toolscout.tool import Searchable, Tool
+from toolscout.retrievers.hybrid import fusion
+from toolscout.retrievers.hybrid.retriever import Hybrid, HybridOptions
 
 TOOLS = [Tool("n", f"tool{number}", f"what number {number} does") for number in range(30)]
 Table = dict[str, NDArray[np.float64]]
@@ -121,7 +121,7 @@ def optimum(parts: Sequence[Scripted], data: Dataset, new: Callable[[str], bool]
             logits = table @ theta
             wrong = np.exp(logits[~np.array(gold)]).sum()
             each.append(np.mean([np.log(wrong + np.exp(one)) - one for one in logits[gold]]))
-        return float(np.mean(each) + _fusion._RIDGE / 2 * theta @ theta)
+        return float(np.mean(each) + fusion._RIDGE / 2 * theta @ theta)
 
     return np.asarray(minimize(loss, np.ones(tables[0].shape[1]), method="BFGS", options={"gtol": 1e-7}).x)
 
@@ -200,7 +200,7 @@ def test_known_gold_that_no_part_finds_is_not_taken_for_new() -> None:
     data = dataset(known=20)
     made = Hybrid(HybridOptions(depth=3), [Scripted(scores(data, 0.3, 0))])
     known = frozenset(tool.digest() for tool in TOOLS[:20])
-    asked = _fusion._asked(made.parts, made.rankings, TrainingSet(data), known, 3, {}, None)
+    asked = fusion._asked(made.parts, made.rankings, TrainingSet(data), known, 3, {}, None)
     assert not all(set(request.gold) <= set(request.ids) for request in asked)
     assert [request.new_gold for request in asked] == [
         {tool.id for tool in TOOLS[20:]}.intersection(gold) for gold in data.split("dev").gold
@@ -255,10 +255,10 @@ def test_it_is_not_behind_its_best_part() -> None:
         is_gold = np.arange(30) < 2
         ids = [tool.id for tool in TOOLS]
         no_tool = np.zeros(30, bool)
-        asked.append(_fusion._Asked(ids, np.stack([wide, sure], 1), (ids[0], ids[1]), frozenset(), is_gold, no_tool))
+        asked.append(fusion._Asked(ids, np.stack([wide, sure], 1), (ids[0], ids[1]), frozenset(), is_gold, no_tool))
     solved, alone = np.array([0.5, 4.0]), np.array([1.0, 0.0])
-    refined = _fusion._refined(asked, solved, 2)
+    refined = fusion._refined(asked, solved, 2)
     found = [
-        metrics.evaluate(*_fusion._ranked(asked, theta), ["recall@5"])["recall@5"] for theta in (solved, alone, refined)
+        metrics.evaluate(*fusion._ranked(asked, theta), ["recall@5"])["recall@5"] for theta in (solved, alone, refined)
     ]
     assert found[0] < found[1] <= found[2]

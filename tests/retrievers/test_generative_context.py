@@ -10,8 +10,9 @@ import pytest
 
 from tests.retrievers.generators import base, made, opened
 from tests.retrievers.scenes import scenes
-from toolscout.retrievers._generative_fit import Lessons, Material, Plan
 from toolscout.retrievers.base import TrainingSet
+from toolscout.retrievers.generative.base import Plan
+from toolscout.retrievers.generative.fit import Lessons, Material
 
 pytest.importorskip("torch", reason="training needs the extra 'train'")
 pytest.importorskip("onnx", reason="serving a language model needs the extra 'encoder'")

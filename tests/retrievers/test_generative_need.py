@@ -11,17 +11,17 @@ import pytest
 from tests.retrievers.generators import empty, fitted, home, made, opened
 from tests.retrievers.scenes import scenes
 from tests.toys import HashedWords, catalogue
-from toolscout.answer import Allowed
-from toolscout.nn.decoding import odds_against
-from toolscout.nn.trie import Trie
-from toolscout.retrievers import _documents
-from toolscout.retrievers._generative import NO_TOOL
-from toolscout.retrievers._generative_fit import _calibrated
-from toolscout.retrievers._negatives import read_negatives
+from toolscout.core.answer import Allowed
+from toolscout.core.tool import Tool
+from toolscout.models.decoding.constrained import odds_against
+from toolscout.models.decoding.trie import Trie
+from toolscout.retrievers import document_index
 from toolscout.retrievers.base import TrainingSet
+from toolscout.retrievers.generative.base import NO_TOOL
+from toolscout.retrievers.generative.fit import _calibrated
 from toolscout.retrievers.toolgen import Toolgen
+from toolscout.retrievers.tower.no_tool_prompts import read_negatives
 from toolscout.scout import Scout
-from toolscout.tool import Tool
 
 pytest.importorskip("torch", reason="training needs the extra 'train'")
 pytest.importorskip("onnx", reason="serving a language model needs the extra 'encoder'")
@@ -104,7 +104,7 @@ def test_ids_of_several_tokens_are_weighed_as_they_were_trained(ids: str) -> Non
 
 @pytest.mark.parametrize("name", KINDS)
 def test_an_emptied_catalogue_says_that_it_is_empty(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_documents, "Encoder", HashedWords)
+    monkeypatch.setattr(document_index, "Encoder", HashedWords)
     with Scout.open(tmp_path / "s.db", fitted(name)) as scout:
         scout.add(catalogue(60))
         needs = [scout.search(request, 3, Allowed.of(ids=[catalogue(1)[0].id])).need for request in REQUESTS]

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
+from toolscout.core.tool import Tool
 from toolscout.llm.base import Conversation
 from toolscout.llm.scripted import Line, Scripted
 from toolscout.retrievers.bm25 import Bm25
-from toolscout.retrievers.rewrite import Rewrite, RewriteOptions
-from toolscout.tool import Tool
+from toolscout.retrievers.rewrite.retriever import Rewrite, RewriteOptions
 
 REQUEST = "plan my week in Lisbon"
 TARGET = "secret/launch_missile"

@@ -10,18 +10,19 @@ from tests.retrievers.scenes import scenes
 from tests.retrievers.towers import colt, masstool, write_prompts
 from tests.toys import HashedWords
 from tests.training.learnable import TOOLS, learnable, options, recall, tiny_source
-from toolscout.answer import Example
+from toolscout.core.answer import Example
 from toolscout.errors import BadModel
-from toolscout.feedback import learners
-from toolscout.nn.encoder import Encoder
-from toolscout.retrievers._tower_options import MasstoolOptions
-from toolscout.retrievers.base import Needing, TrainingSet, load_model, trained_on
+from toolscout.models.encoders.onnx_encoder import Encoder
+from toolscout.retrievers.base import Needing, TrainingSet, trained_on
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.dense import Dense
-from toolscout.retrievers.hybrid import Hybrid
+from toolscout.retrievers.hybrid.retriever import Hybrid
 from toolscout.retrievers.masstool import Masstool
 from toolscout.retrievers.memory import Memory
+from toolscout.retrievers.registry import load_model
+from toolscout.retrievers.tower.options import MasstoolOptions
 from toolscout.scout import Scout
+from toolscout.search.feedback_sync import learners
 
 DATA = scenes()
 TEST = [text for _, text in DATA.split("test").requests]
@@ -39,7 +40,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def opened(model: Path, monkeypatch: pytest.MonkeyPatch) -> Hybrid:
-    monkeypatch.setattr("toolscout.nn.encoder.Encoder.load", HashedWords.load)
+    monkeypatch.setattr("toolscout.models.encoders.onnx_encoder.Encoder.load", HashedWords.load)
     loaded = load_model(model)
     assert isinstance(loaded, Hybrid)
     loaded.add(DATA.tools)
@@ -72,7 +73,7 @@ def test_feedback_reaches_it_with_vectors_or_without(opened: Hybrid) -> None:
 
 
 def test_scout_uses_both_towers(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolscout.nn.encoder.Encoder.load", HashedWords.load)
+    monkeypatch.setattr("toolscout.models.encoders.onnx_encoder.Encoder.load", HashedWords.load)
     with Scout.open(tmp_path / "tools.db", model) as scout:
         scout.add(DATA.tools)
         found, chat = scout.search(TEST[0], 5), scout.search("tell me a song", 5)

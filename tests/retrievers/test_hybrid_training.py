@@ -12,16 +12,18 @@ import pytest
 from tests.toys import HashedWords
 from tests.training.learnable import TOOLS, learnable, options, recall, tiny_source
 from toolscout.errors import BadModel, Leak
+from toolscout.evaluation.evaluate import evaluate, seen_by
 from toolscout.evaluation.history import fitted
-from toolscout.evaluation.run import evaluate, open_retriever, seen_by
-from toolscout.nn.encoder import Encoder
-from toolscout.nn.export import export
-from toolscout.retrievers.base import FitReport, Retriever, TrainedOn, TrainingSet, load_model, read_model, trained_on
+from toolscout.models.encoders.export import export
+from toolscout.models.encoders.onnx_encoder import Encoder
+from toolscout.retrievers.base import FitReport, Retriever, TrainedOn, TrainingSet, read_model, trained_on
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.centroid import Centroid
 from toolscout.retrievers.dense import Dense, DenseOptions
-from toolscout.retrievers.hybrid import Hybrid
+from toolscout.retrievers.hybrid.retriever import Hybrid
 from toolscout.retrievers.memory import Memory, MemoryOptions
+from toolscout.retrievers.opening import open_retriever
+from toolscout.retrievers.registry import load_model
 from toolscout.scout import Scout
 
 DATA = learnable()

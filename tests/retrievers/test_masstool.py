@@ -15,16 +15,16 @@ from hypothesis import strategies as st
 from tests.retrievers.scenes import recall, scenes
 from tests.retrievers.towers import colt, masstool, reopened, with_new_tools, write_prompts
 from tests.toys import WORDS, HashedWords, catalogue, examples
-from toolscout import tenants
-from toolscout.answer import Allowed, ExactName, Example, PastRequest, Similarity
-from toolscout.dataset import Dataset
+from toolscout.core import tenants
+from toolscout.core.answer import Allowed, ExactName, Example, PastRequest, Similarity
+from toolscout.core.tool import Tool
+from toolscout.data.dataset import Dataset
 from toolscout.errors import BadModel
-from toolscout.retrievers._tower import TowerRetriever
 from toolscout.retrievers.base import Pairs, TrainingSet
 from toolscout.retrievers.colt import Colt
 from toolscout.retrievers.dense import Dense
 from toolscout.retrievers.masstool import Masstool
-from toolscout.tool import Tool
+from toolscout.retrievers.tower.retriever import TowerRetriever
 
 DATA = scenes()
 TEST = [text for _, text in DATA.split("test").requests]

@@ -16,11 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.toys import WORDS, HashedWords, catalogue, examples
-from toolscout.answer import Allowed, ExactName, Example, Hit, PastRequest, Similarity
+from toolscout.core.answer import Allowed, ExactName, Example, Hit, PastRequest, Similarity
+from toolscout.core.tool import Tool
 from toolscout.errors import BadModel
 from toolscout.retrievers.base import Learner, Trainable
 from toolscout.retrievers.memory import Memory, MemoryOptions
-from toolscout.tool import Tool
 
 LION = Tool("zoo", "feed_lion", "gives a lion its dinner")
 TIGER = Tool("zoo", "feed_tiger", "gives a tiger its dinner")

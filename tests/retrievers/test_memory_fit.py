@@ -8,15 +8,16 @@ import pytest
 
 from tests.retrievers.scenes import Killed, recall, scenes
 from tests.toys import HashedWords
-from toolscout.answer import Example
-from toolscout.dataset import request_digest
+from toolscout.core.answer import Example
+from toolscout.data.dataset import request_digest
 from toolscout.errors import BadModel
-from toolscout.retrievers.base import TrainedOn, TrainingSet, load_model, read_model, trained_on
+from toolscout.retrievers.base import TrainedOn, TrainingSet, read_model, trained_on
 from toolscout.retrievers.memory import Memory, MemoryOptions
+from toolscout.retrievers.registry import load_model
 
 
 def test_fit_remembers_the_train_split_and_leaves_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolscout.nn.encoder.Encoder.load", HashedWords.load)
+    monkeypatch.setattr("toolscout.models.encoders.onnx_encoder.Encoder.load", HashedWords.load)
     data = scenes()
     made, untaught = Memory(encoder=HashedWords()), Memory(encoder=HashedWords())
     untaught.add(data.tools)
@@ -71,7 +72,7 @@ def test_several_datasets_do_not_crowd_each_other_out(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_fit_goes_on_where_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolscout.retrievers._requests._CHUNK", 16)
+    monkeypatch.setattr("toolscout.retrievers.encoded_requests._CHUNK", 16)
     data = scenes()
     with pytest.raises(KeyboardInterrupt):
         Memory(encoder=Killed(50)).fit([TrainingSet(data)], tmp_path)

@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.nn.toy_language import Ids, ToyReading, ToyTable, catalogues, log_chances, trie_of
+from tests.models.toy_language import Ids, ToyReading, ToyTable, catalogues, log_chances, trie_of
 from tests.retrievers.generators import opened
 from tests.retrievers.scenes import scenes
-from toolscout.answer import Allowed
-from toolscout.nn.decoding import best
-from toolscout.retrievers._nearness import Order, Remembered, choose
+from toolscout.core.answer import Allowed
+from toolscout.models.decoding.constrained import best
 from toolscout.retrievers.base import TrainingSet
+from toolscout.retrievers.generative.base import choose
+from toolscout.retrievers.generative.nearness import Order, Remembered
 
 DATA = scenes()
 SEEDS = st.integers(0, 10**6)

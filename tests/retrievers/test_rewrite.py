@@ -15,21 +15,23 @@ import pytest
 from tests.evaluation.made_up import dataset
 from tests.llm.fake_endpoint import FakeEndpoint, Script, chat, refused
 from tests.toys import HashedWords, catalogue
-from toolscout.answer import Allowed, Asked, ExactName, Similarity
+from toolscout.core.answer import Allowed, Asked, ExactName, Similarity
+from toolscout.core.tool import Tool
 from toolscout.errors import BadModel, BadRequest, MissingLanguageModel
-from toolscout.evaluation.run import evaluate, open_retriever
+from toolscout.evaluation.evaluate import evaluate
+from toolscout.index.exact_names import EXACT_BONUS
 from toolscout.llm.base import Conversation
 from toolscout.llm.scripted import Line, Scripted
-from toolscout.retrievers import _author
-from toolscout.retrievers._names import EXACT_BONUS
-from toolscout.retrievers.base import Embedded, Foresighted, Gauged, Needing, Retriever, load_model
+from toolscout.retrievers.base import Embedded, Foresighted, Gauged, Needing, Retriever
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.dense import Dense
-from toolscout.retrievers.hybrid import Hybrid
-from toolscout.retrievers.rewrite import Asking, Rewrite, RewriteOptions
+from toolscout.retrievers.hybrid.retriever import Hybrid
+from toolscout.retrievers.opening import open_retriever
+from toolscout.retrievers.registry import load_model
+from toolscout.retrievers.rewrite import llm_writer
+from toolscout.retrievers.rewrite.retriever import Asking, Rewrite, RewriteOptions
 from toolscout.scout import Scout
-from toolscout.stores.sqlite import SqliteStore
-from toolscout.tool import Tool
+from toolscout.stores.sqlite.store import SqliteStore
 
 TOOLS = (
     Tool("weather", "get_forecast", "Gets the weather forecast for a city."),
@@ -252,7 +254,7 @@ def test_an_endpoint_that_is_down_or_slow_is_left_alone_for_a_while(monkeypatch:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setattr("toolscout.llm.endpoint.time.sleep", lambda _: None)
     now = 1000.0
-    monkeypatch.setattr(_author, "_now", lambda: now)
+    monkeypatch.setattr(llm_writer, "_now", lambda: now)
     with FakeEndpoint(lambda *_: (200, {}, b"")) as fake:
         url = fake.url
     rewrite = at(url)
@@ -315,7 +317,7 @@ def test_no_model_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(*_: Any, **__: Any) -> Any:
         raise MissingLanguageModel("SmolLM2 is not installed; run: pip install it")
 
-    monkeypatch.setattr(_author, "open_llm", missing)
+    monkeypatch.setattr(llm_writer, "open_llm", missing)
     rewrite = made()
     assert ids(rewrite) == alone()
     assert "pip install it" in rewrite.asked(REQUEST).problem
@@ -346,7 +348,7 @@ def test_a_saved_model_lives_on(tmp_path: Path) -> None:
 
 
 def test_a_share_of_requests_is_rewritten() -> None:
-    from toolscout.retrievers._router import FEATURES, Router
+    from toolscout.retrievers.rewrite.router import FEATURES, Router
 
     rewrite = made(always(ANSWER), share=0.5)
     assert ids(rewrite) == FOUND

@@ -11,14 +11,14 @@ import pytest
 
 from tests.retrievers import generators
 from tests.retrievers.scenes import recall, scenes
-from toolscout.dataset import Dataset
+from toolscout.data.dataset import Dataset
 from toolscout.errors import BadDataset, BadModel, Leak
-from toolscout.evaluation.run import evaluate, seen_by
+from toolscout.evaluation.evaluate import evaluate, seen_by
 from toolscout.llm.scripted import Line, Scripted
-from toolscout.retrievers._rewrite_fit import _notes, _Sets
-from toolscout.retrievers.base import TrainedOn, TrainingSet, load_model, trained_on
+from toolscout.retrievers.base import TrainedOn, TrainingSet, trained_on
 from toolscout.retrievers.bm25 import Bm25
-from toolscout.retrievers.rewrite import Rewrite, RewriteOptions
+from toolscout.retrievers.registry import load_model
+from toolscout.retrievers.rewrite.retriever import Rewrite, RewriteOptions, _notes, _Sets
 
 
 def few(count: int = 3) -> Dataset:

@@ -13,17 +13,17 @@ from tests.evaluation.made_up import dataset
 from tests.llm.fake_endpoint import FakeEndpoint, chat, refused
 from tests.retrievers.test_rewrite import ANSWER, REQUEST, TOOLS, always
 from tests.toys import HashedWords
-from toolscout.answer import Allowed, Answer, Asked, ExactName, Similarity
-from toolscout.evaluation.run import evaluate
+from toolscout.core.answer import Allowed, Answer, Asked, ExactName, Similarity
+from toolscout.evaluation.evaluate import evaluate
 from toolscout.llm.scripted import Line, Scripted
-from toolscout.retrievers._showing import Caller, added
 from toolscout.retrievers.base import Ranker, Retriever
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.dense import Dense
-from toolscout.retrievers.hybrid import Hybrid, HybridOptions
-from toolscout.retrievers.rewrite import Rewrite, RewriteOptions
+from toolscout.retrievers.hybrid.retriever import Hybrid, HybridOptions
+from toolscout.retrievers.rewrite.retriever import Rewrite, RewriteOptions
+from toolscout.retrievers.showing import Caller, added
 from toolscout.scout import Scout
-from toolscout.stores.sqlite import SqliteStore
+from toolscout.stores.sqlite.store import SqliteStore
 
 ALLOWED = Allowed.of(["weather", "mail"])
 HIDDEN = re.compile("hotel|railway|things to pack|plan of the week", re.I)  # of tools, not of the request

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from toolscout.errors import BadModel
-from toolscout.retrievers._names import EXACT_BONUS
-from toolscout.retrievers._router import FEATURES, Router, features
+from toolscout.index.exact_names import EXACT_BONUS
+from toolscout.retrievers.rewrite.router import FEATURES, Router, features
 
 RANKING = [("a", 4.0), ("b", 3.0), ("c", 2.0), ("d", 1.0), ("e", 1.0)]
 

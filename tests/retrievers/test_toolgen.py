@@ -17,12 +17,12 @@ from tests.retrievers.generators import STRANGE, VARIANTS, fitted, made, opened
 from tests.retrievers.scenes import recall, scenes
 from tests.retrievers.towers import CHAT, write_prompts
 from tests.toys import HashedWords, catalogue
-from toolscout.answer import Allowed, ExactName, Hit
-from toolscout.conversations import Script
+from toolscout.core.answer import Allowed, ExactName, Hit
+from toolscout.core.tool import Tool
+from toolscout.data.conversations import Script
 from toolscout.errors import BadDataset, BadModel, NeedsTraining
 from toolscout.retrievers.base import Embedded, Needing, Sizing, Trainable, TrainingSet, sizing, trained_on
 from toolscout.retrievers.toolgen import Toolgen, ToolgenOptions
-from toolscout.tool import Tool
 
 pytest.importorskip("torch", reason="training needs the extra 'train'")
 pytest.importorskip("onnx", reason="serving a language model needs the extra 'encoder'")
@@ -170,7 +170,7 @@ def test_ids_of_tokens_are_unique_and_end_where_no_other_goes_on(name: str) -> N
 
 
 def test_ids_of_one_request_are_branches_of_one_lesson() -> None:
-    from toolscout.retrievers._generative_fit import _branched
+    from toolscout.retrievers.generative.fit import _branched
 
     lesson = _branched([1, 2], [(10, 20, 30), (10, 21), (11, 22, 31)])
     assert lesson.tokens == [1, 2, 10, 20, 10, 11, 22]

@@ -14,23 +14,23 @@ from tests.retrievers import generators
 from tests.retrievers.generators import STRANGE, made, opened
 from tests.retrievers.scenes import scenes
 from tests.toys import HashedWords
-from toolscout.answer import Allowed
-from toolscout.conversations import FINISH, Script, conversation
-from toolscout.dataset import request_digest
-from toolscout.retrievers import _generative_talk
-from toolscout.retrievers._generative_fit import Lessons, Plan, _hold, _material
-from toolscout.retrievers._generative_talk import (
+from toolscout.core.answer import Allowed
+from toolscout.data.conversations import FINISH, Script, conversation
+from toolscout.data.dataset import request_digest
+from toolscout.retrievers.base import TrainedOn, TrainingSet
+from toolscout.retrievers.encoded_requests import Encoding
+from toolscout.retrievers.generative import base
+from toolscout.retrievers.generative.base import Plan, prompt
+from toolscout.retrievers.generative.fit import Lessons, _hold, _material
+from toolscout.retrievers.generative.lessons import (
     called_tools,
     chance_to_carry_on,
     lessons,
-    prompt,
     read_conversations,
     seen_in,
 )
-from toolscout.retrievers._negatives import read_negatives
-from toolscout.retrievers._reading import chance
-from toolscout.retrievers._requests import Encoding
-from toolscout.retrievers.base import TrainedOn, TrainingSet
+from toolscout.retrievers.generative.reading import chance
+from toolscout.retrievers.tower.no_tool_prompts import read_negatives
 
 pytest.importorskip("torch", reason="training needs the extra 'train'")
 pytest.importorskip("onnx", reason="serving a language model needs the extra 'encoder'")
@@ -97,7 +97,7 @@ def test_an_agent_carries_on_while_a_tool_that_it_has_not_called_is_likely(monke
     script.act(first)
     script.observe("done")
     turns = script.before_action()
-    monkeypatch.setattr(_generative_talk, "_actions", lambda _, prompts, *more: [FINISH] * len(prompts))
+    monkeypatch.setattr(base, "_actions", lambda _, prompts, *more: [FINISH] * len(prompts))
 
     def picked(least: float, *talks: Any, **more: Any) -> list[str | None]:
         retriever.options = replace(retriever.options, carry_on=least)

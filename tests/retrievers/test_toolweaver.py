@@ -13,10 +13,10 @@ from tests.retrievers import generators
 from tests.retrievers.generators import made, opened
 from tests.retrievers.scenes import scenes
 from tests.toys import HashedWords
+from toolscout.core.tool import Tool
 from toolscout.errors import BadModel, NeedsTraining
 from toolscout.retrievers.base import TrainingSet
 from toolscout.retrievers.toolweaver import Toolweaver, ToolweaverOptions
-from toolscout.tool import Tool
 
 pytest.importorskip("torch", reason="training needs the extra 'train'")
 pytest.importorskip("onnx", reason="serving a language model needs the extra 'encoder'")
@@ -74,7 +74,7 @@ def test_rows_begin_near_the_names_of_their_tools() -> None:
     plans = {start: one.plan(vectors, [[tools[0].id, tools[1].id]]) for start, one in fitting.items()}
     assert plans["codebooks"].paths == plans["random"].paths
     assert plans["codebooks"].start.shape == plans["random"].start.shape
-    from toolscout.retrievers._atomic import name_rows
+    from toolscout.retrievers.generative.token_rows import name_rows
 
     base = fitting["codebooks"].base()
     names = name_rows(base, base.table(), [tool.id for tool in tools])

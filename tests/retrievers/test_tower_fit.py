@@ -13,15 +13,16 @@ from tests.retrievers.scenes import Killed, recall, scenes
 from tests.retrievers.towers import CHAT, colt, masstool, with_new_tools, write_prompts
 from tests.toys import HashedWords, catalogue
 from tests.training.learnable import learnable, tiny_source
-from toolscout.dataset import Dataset, request_digest
+from toolscout.data.dataset import Dataset, request_digest
 from toolscout.errors import BadDataset, BadModel
-from toolscout.evaluation.run import seen_by
-from toolscout.nn.tower import Tower
-from toolscout.retrievers import _tower_fit
-from toolscout.retrievers._tower_choice import Choice, DevScores, Weights, choose, standard_error
-from toolscout.retrievers._tower_options import MasstoolOptions
-from toolscout.retrievers.base import TrainedOn, TrainingSet, load_model, read_model, trained_on
+from toolscout.evaluation.evaluate import seen_by
+from toolscout.models.tower import Tower
+from toolscout.retrievers.base import TrainedOn, TrainingSet, read_model, trained_on
 from toolscout.retrievers.masstool import Masstool
+from toolscout.retrievers.registry import load_model
+from toolscout.retrievers.tower import fit as tower_fit
+from toolscout.retrievers.tower.dev_weights import Choice, DevScores, Weights, choose, standard_error
+from toolscout.retrievers.tower.options import MasstoolOptions
 
 DATA = scenes()
 TEST = [text for _, text in DATA.split("test").requests]
@@ -43,12 +44,12 @@ def test_what_was_chosen_on_dev_is_what_is_served(tmp_path: Path, monkeypatch: p
         caught.append((dev, replace(found, weights=weights)))
         return caught[-1][1]
 
-    monkeypatch.setattr(_tower_fit, "choose", chosen)
+    monkeypatch.setattr(tower_fit, "choose", chosen)
     made = masstool(epsilon=0.2)
     training = [TrainingSet(one) for one in sets]
     made.fit(training, tmp_path)
     dev, choice = caught[0]
-    scores, rows = dev.scores(choice.weights), _tower_fit.material(training).rows
+    scores, rows = dev.scores(choice.weights), tower_fit.material(training).rows
     requests = [text for one in sets for _, text in one.split("dev").requests]
     assert len(scores) == len(requests)
     assert np.abs(dev.around).sum() > 0 < dev.votes.sum()
@@ -155,7 +156,7 @@ def test_the_graph_is_described_and_a_sparse_one_is_warned_of(tmp_path: Path) ->
 def test_scenes_are_sets_of_tools_whatever_their_numbers() -> None:
     about = {key: {"scene": str(number)} for number, key in enumerate(DATA.requests)}
     numbered = Dataset("scenes", DATA.tools, DATA.requests, DATA.qrels, about)
-    assert _tower_fit.material([TrainingSet(numbered)]).scenes.max() + 1 == 12
+    assert tower_fit.material([TrainingSet(numbered)]).scenes.max() + 1 == 12
 
 
 def test_a_seed_gives_one_model(tmp_path: Path) -> None:
@@ -177,7 +178,7 @@ def test_the_saved_model_ranks_as_the_fitted_one(tmp_path: Path) -> None:
 
 
 def test_an_interrupted_fit_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolscout.retrievers._requests._CHUNK", 16)
+    monkeypatch.setattr("toolscout.retrievers.encoded_requests._CHUNK", 16)
     chat = write_prompts(tmp_path / "chat")
     sets, folder = [TrainingSet(DATA)], tmp_path / "killed"
     with pytest.raises(KeyboardInterrupt):
@@ -354,7 +355,7 @@ def _elsewhere() -> Dataset:
 def test_catalogues_join_with_equal_documents_in_one_row() -> None:
     twin = replace(catalogue(60)[3], namespace="twin")
     other = Dataset("other", [twin], {"q": "ask"}, {"train": {"q": (twin.id,)}})
-    both = _tower_fit.material([TrainingSet(DATA), TrainingSet(other, dev="")])
+    both = tower_fit.material([TrainingSet(DATA), TrainingSet(other, dev="")])
     assert len(both.gold) == 61
     assert both.rows[twin.id] == both.rows[catalogue(60)[3].id] or twin.digest() != catalogue(60)[3].digest()
     assert both.requests[-1] == "ask"

@@ -10,11 +10,11 @@ import torch
 
 from tests.retrievers.scenes import scenes
 from tests.toys import HashedWords
-from toolscout.dataset import Dataset
-from toolscout.retrievers._tower import TowerRetriever
-from toolscout.retrievers._tower_options import ColtOptions, MasstoolOptions
+from toolscout.data.dataset import Dataset
 from toolscout.retrievers.colt import Colt
 from toolscout.retrievers.masstool import Masstool
+from toolscout.retrievers.tower.options import ColtOptions, MasstoolOptions
+from toolscout.retrievers.tower.retriever import TowerRetriever
 
 torch.set_num_threads(1)
 CHAT = ["tell me a joke", "write a poem", "who are you", "a song of joy", "how do you feel", "cheer me up"]

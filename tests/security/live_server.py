@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from toolscout.serving.heads import Server, listen
+from toolscout.serving.http_protocol import Server, listen
 
 LOOPS = ["asyncio"]
 try:

@@ -13,9 +13,10 @@ from typing import Any
 
 import pytest
 
-from toolscout import _http_calls, catalogue
-from toolscout.addresses import Addresses, PrivateAddress, is_public
+from toolscout import catalogue
+from toolscout.calling import http_request
 from toolscout.catalogue import ReadOptions
+from toolscout.core.addresses import Addresses, PrivateAddress, is_public
 from toolscout.errors import BadRequest, BadSource
 
 PRIVATE = [
@@ -188,12 +189,12 @@ def test_other_spellings_of_an_address(monkeypatch: pytest.MonkeyPatch, host: st
 
 def test_calls_are_checked_too(network: Network) -> None:
     network.answers["shop.example"] = [["10.0.0.1"]]
-    made = _http_calls.Request("GET", "http://shop.example/orders")
+    made = http_request.Request("GET", "http://shop.example/orders")
     with pytest.raises(BadRequest, match=r"cannot be reached: shop\.example is not at a public address"):
-        _http_calls.send(made, 5, Addresses.of(["other.example"]))
+        http_request.send(made, 5, Addresses.of(["other.example"]))
     assert network.tried == []
     with pytest.raises(BadRequest, match="nothing is connected here"):
-        _http_calls.send(made, 5)
+        http_request.send(made, 5)
     assert network.tried == [("10.0.0.1", 80)]
 
 
@@ -271,7 +272,7 @@ def test_redirects_are_checked(monkeypatch: pytest.MonkeyPatch, to: str) -> None
         with pytest.raises(BadSource):
             list(catalogue.read(f"{url}/a.json", ReadOptions(timeout=10, headers={"X-Secret": "s"})))
         with contextlib.suppress(BadRequest):  # a scheme that is not followed is an answer
-            answer = _http_calls.send(_http_calls.Request("GET", f"{url}/a", {"X-Secret": "s"}), 10)
+            answer = http_request.send(http_request.Request("GET", f"{url}/a", {"X-Secret": "s"}), 10)
             assert answer.status == 302
     assert [headers.get("x-secret") for _, headers in asked] == ["s", "s"]
     assert set(tried) == {place}
@@ -346,7 +347,7 @@ def test_names_stay_with_tls(monkeypatch: pytest.MonkeyPatch) -> None:
         port = server.getsockname()[1]
         answer = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.0.1", port))]
         monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answer)
-        monkeypatch.setattr("toolscout.addresses.is_public", lambda _: True)
+        monkeypatch.setattr("toolscout.core.addresses.is_public", lambda _: True)
         for path in ("openapi.json", "mcp"):
             url = f"https://shop.example:{port}/{path}"
             with pytest.raises(BadSource):
@@ -366,7 +367,7 @@ def test_proxies_are_for_named_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(list(catalogue.read("http://shop.example/a.json", ReadOptions(timeout=10)))) == 1
         assert asked[0][0] == "http://shop.example/a.json"
         assert asked[0][1]["proxy-authorization"]
-        assert _http_calls.send(_http_calls.Request("GET", "http://shop.example/b"), 10).status == 200
+        assert http_request.send(http_request.Request("GET", "http://shop.example/b"), 10).status == 200
         with pytest.raises(BadSource):  # it is no MCP server
             list(catalogue.read("http://shop.example/mcp", ReadOptions(timeout=10)))
         assert asked[-1][0] == "http://shop.example/mcp"

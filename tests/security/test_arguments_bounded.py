@@ -15,11 +15,19 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from toolscout import arguments as module
-from toolscout.arguments import MAX_LINE, MAX_PROBLEMS, MAX_TOLD, TOO_MUCH, problems, repaired, value_problems
+from toolscout.core import argument_checks as module
+from toolscout.core.argument_checks import (
+    MAX_LINE,
+    MAX_PROBLEMS,
+    MAX_TOLD,
+    TOO_MUCH,
+    problems,
+    repaired,
+    value_problems,
+)
 from toolscout.errors import BadRequest
-from toolscout.serving.argument_checks import MAX_BYTES, ArgumentChecks
-from toolscout.serving.argument_worker import checked
+from toolscout.serving.gateway.argument_process import MAX_BYTES, ArgumentChecks
+from toolscout.serving.gateway.argument_worker import checked
 
 MB = 1 << 20
 LONG_NAME = "K" * 500_000
@@ -418,7 +426,8 @@ def test_the_process_ends_with_the_object_and_with_its_program(tmp_path: Path) -
 
     assert gone(anyio.run(main))
     code = (
-        "import anyio, os, sys; from toolscout.serving.argument_checks import ArgumentChecks; c = ArgumentChecks()\n"
+        "import anyio, os, sys; from toolscout.serving.gateway.argument_process import ArgumentChecks; "
+        "c = ArgumentChecks()\n"
         "async def main():\n    await c.problems('me', {}, {}); print(c._running[0].pid, flush=True); {}\n"
         "anyio.run(main)"
     )
@@ -429,7 +438,9 @@ def test_the_process_ends_with_the_object_and_with_its_program(tmp_path: Path) -
 
 def test_a_check_ends_with_a_gateway_that_was_killed(tmp_path: Path) -> None:
     """In the middle of a check nobody reads the end of the input; the process has an alarm of its own."""
-    slow = "import toolscout.serving.argument_worker as w, time; w.checked = lambda line: time.sleep(60); w.main()"
+    slow = (
+        "import toolscout.serving.gateway.argument_worker as w, time; w.checked = lambda line: time.sleep(60); w.main()"
+    )
     worker = [sys.executable, "-c", slow, "0.2"]
     with subprocess.Popen(worker, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin and process.stdout  # noqa: PT018 - for the types alone
@@ -444,7 +455,7 @@ def test_memory_that_runs_out_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> N
     def greedy(*_: object) -> list[str]:
         raise MemoryError
 
-    monkeypatch.setattr("toolscout.serving.argument_worker.problems", greedy)
+    monkeypatch.setattr("toolscout.serving.gateway.argument_worker.problems", greedy)
     assert checked(b'{"repair": false, "arguments": {}, "schema": {}}')["problems"] == [TOO_MUCH]
     nested = b'{"repair": false, "schema": {}, "arguments": {"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}}"
     assert checked(nested)["problems"] == [TOO_MUCH]
@@ -452,6 +463,6 @@ def test_memory_that_runs_out_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not keep this limit")
 def test_the_process_has_a_limit_of_memory() -> None:
-    code = "import toolscout.serving.argument_worker as w; w._limit_memory(); x = bytearray(2 << 30)"
+    code = "import toolscout.serving.gateway.argument_worker as w; w._limit_memory(); x = bytearray(2 << 30)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={**os.environ})
     assert "MemoryError" in done.stderr

@@ -15,8 +15,8 @@ import pytest
 from mcp.shared.inbound import find_invalid_x_mcp_header, x_mcp_header_map
 from mcp.shared.message import SessionMessage
 
-from toolscout.catalogue import _mcp_messages as messages
-from toolscout.catalogue._mcp_messages import Guard, Throttle, count_values, loads, message_of, reduced
+from toolscout.catalogue.mcp import messages as messages
+from toolscout.catalogue.mcp.messages import Guard, Throttle, count_values, loads, message_of, reduced
 
 
 @pytest.fixture

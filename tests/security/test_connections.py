@@ -24,13 +24,13 @@ from starlette.routing import Route
 from tests.security.live_server import LOOPS, asked, connected, is_closed, listening, message, read_head
 from tests.serving.http_app import TOOLS, served
 from toolscout import Scout
-from toolscout.permissions import Principal, new_key
-from toolscout.serving import heads, limits
+from toolscout.core.permissions import Principal, new_key
+from toolscout.serving import http_protocol, limits
 from toolscout.serving.access import Access
-from toolscout.serving.backends import Backends
+from toolscout.serving.gateway.server import Gateway, GatewayOptions
+from toolscout.serving.gateway.sources import Backends
+from toolscout.serving.gateway.transports import make_app
 from toolscout.serving.limits import ServeOptions
-from toolscout.serving.mcp import Gateway, GatewayOptions
-from toolscout.serving.mcp_transports import make_app
 
 LARGE = 8 << 20
 HALVES = [
@@ -195,7 +195,7 @@ def test_where_all_are_being_answered_probes_are_still(plain: int, monkeypatch: 
 
 
 def test_a_client_that_does_not_read_is_closed(plain: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heads, "WRITE_S", 0.5)
+    monkeypatch.setattr(http_protocol, "WRITE_S", 0.5)
     with connected(plain, receive=4096) as kept, connected(plain, receive=4096) as closing:
         kept.sendall(message("GET", "/large"))
         closing.sendall(message("GET", "/large", Connection="close"))
@@ -204,7 +204,7 @@ def test_a_client_that_does_not_read_is_closed(plain: int, monkeypatch: pytest.M
 
 
 def test_a_client_that_reads_slowly_gets_all_of_it(plain: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heads, "WRITE_S", 0.5)
+    monkeypatch.setattr(http_protocol, "WRITE_S", 0.5)
     with connected(plain) as one:
         one.sendall(message("GET", "/large", Connection="close"))
         found, began = 0, time.perf_counter()
@@ -217,7 +217,7 @@ def test_a_client_that_reads_slowly_gets_all_of_it(plain: int, monkeypatch: pyte
 
 def test_what_waits_to_be_read_is_bounded(plain: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that read nothing are closed before one that reads."""
-    monkeypatch.setattr(heads, "UNREAD_BYTES", 5 * LARGE)
+    monkeypatch.setattr(http_protocol, "UNREAD_BYTES", 5 * LARGE)
     with ExitStack() as opened:
         reads = opened.enter_context(connected(plain))
         reads.sendall(message("GET", "/large", Connection="close"))
@@ -239,7 +239,7 @@ def test_what_waits_to_be_read_is_bounded(plain: int, monkeypatch: pytest.Monkey
 
 def test_a_body_that_comes_after_its_answer_is_not_waited_for(plain: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither where it trickles in, nor where the connection is idle once it is complete."""
-    monkeypatch.setattr(heads, "BODY_S", 0.5)
+    monkeypatch.setattr(http_protocol, "BODY_S", 0.5)
     head = b"GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9000\r\n\r\n"
     with connected(plain) as one:
         one.sendall(head)
@@ -248,7 +248,7 @@ def test_a_body_that_comes_after_its_answer_is_not_waited_for(plain: int, monkey
 
 
 def test_idle_connections_end_whatever_was_sent_last(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heads, "KEEP_ALIVE_S", 1)
+    monkeypatch.setattr(http_protocol, "KEEP_ALIVE_S", 1)
     with listening(PLAIN) as port, connected(port) as one:
         one.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\n")
         assert read_head(one)[0] == 200
@@ -261,7 +261,7 @@ def test_the_gateway_has_the_same_limits(tmp_path: Path, monkeypatch: pytest.Mon
     with gateway(tmp_path, ServeOptions(rate=0)) as (port, _), ExitStack() as held:
         crowd(held, port, 200)
         assert all(opened(port) for _ in range(10))
-        monkeypatch.setattr(heads, "HEAD_S", 0.3)
+        monkeypatch.setattr(http_protocol, "HEAD_S", 0.3)
         with connected(port) as half, connected(port) as silent:
             half.sendall(b"POST /mcp HTTP/1.1\r\n")
             assert read_head(half)[0] == 408
@@ -284,8 +284,8 @@ def test_the_gateway_does_not_wait_for_bodies(tmp_path: Path) -> None:
 
 def test_a_stream_lives_as_long_as_its_client_wants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HEAD_S", "BODY_S", "WRITE_S"):
-        monkeypatch.setattr(heads, name, 0.2)
-    monkeypatch.setattr(heads, "KEEP_ALIVE_S", 1)
+        monkeypatch.setattr(http_protocol, name, 0.2)
+    monkeypatch.setattr(http_protocol, "KEEP_ALIVE_S", 1)
     monkeypatch.setattr(limits, "CONNECTIONS", 20)
     with gateway(tmp_path, ServeOptions(rate=0, session_seconds=0.3)) as (port, _), ExitStack() as held:
         session = opened(port)
@@ -353,13 +353,13 @@ def test_a_client_that_goes_is_no_traceback(tmp_path: Path, caplog: pytest.LogCa
 
 
 def test_what_libraries_log_is_one_line_of_each_kind(caplog: pytest.LogCaptureFixture, monkeypatch: Any) -> None:
-    with heads.short_logs():
+    with http_protocol.short_logs():
         for number in range(100):
             try:
                 raise OSError(24, "Too many open files")
             except OSError:
                 logging.getLogger("asyncio").exception("socket.accept() out of system resource\nsocket: %d", number)
-        monkeypatch.setattr(heads, "LOG_S", 0.0)
+        monkeypatch.setattr(http_protocol, "LOG_S", 0.0)
         for number in range(2):
             logging.getLogger("mcp.server.streamable_http").warning(f"session {number} is not there")
     told = [record.getMessage() for record in caplog.records]

@@ -11,14 +11,14 @@ import pytest
 from typer.testing import CliRunner
 
 from toolscout import stores
-from toolscout.cli import app
+from toolscout.cli.main import app
+from toolscout.core.tool import Tool
 from toolscout.errors import StoreError
 from toolscout.scout import Scout
-from toolscout.serving.writes import PacedScout
-from toolscout.stores._sqlite_files import DURABLE_VARIABLE, Connections
+from toolscout.serving.catalogue_writes import PacedScout
 from toolscout.stores.base import Store
-from toolscout.stores.sqlite import SqliteStore
-from toolscout.tool import Tool
+from toolscout.stores.sqlite.connections import DURABLE_VARIABLE, Connections
+from toolscout.stores.sqlite.store import SqliteStore
 
 NORMAL, FULL = 1, 2
 TOOL = {"namespace": "mail", "name": "send", "description": "Sends an email", "inputSchema": {"type": "object"}}

@@ -17,7 +17,7 @@ import pytest
 from tests.security.live_server import asked, connected, listening, message, read_head
 from tests.serving.http_app import Served, served
 from toolscout import Scout
-from toolscout.answer import Example
+from toolscout.core.answer import Example
 from toolscout.errors import StoreError
 from toolscout.serving import limits
 from toolscout.serving.access import ANONYMOUS, MAX_FEEDBACK_TOOLS, Caller

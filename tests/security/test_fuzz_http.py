@@ -19,8 +19,8 @@ import pytest
 from tests.security.http_fuzz import requests
 from tests.serving.http_app import TOOLS
 from toolscout import Scout
-from toolscout.permissions import Principal, new_key
-from toolscout.stores.sqlite import SqliteStore
+from toolscout.core.permissions import Principal, new_key
+from toolscout.stores.sqlite.store import SqliteStore
 
 REFUSED = {400, 401, 403, 404, 405, 408, 409, 413, 415, 421, 422, 429, 431, 501, 503}
 _HEADER = re.compile(rb"^([\w-]+):\s*(.*?)\r?$", re.MULTILINE)

@@ -19,15 +19,15 @@ from tests.serving.http_app import TOOLS as SERVED
 from tests.serving.http_app import Served, served
 from tests.toys import HashedWords
 from toolscout import Scout, Tool
-from toolscout.answer import Allowed, Answer, Example, MatchedWords, Similarity
-from toolscout.permissions import Principal, new_key
-from toolscout.retrievers._names import Names
+from toolscout.core.answer import Allowed, Answer, Example, MatchedWords, Similarity
+from toolscout.core.permissions import Principal, new_key
+from toolscout.core.vendor_formats import wire_name
+from toolscout.index.exact_names import Names
 from toolscout.retrievers.base import Retriever
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.dense import Dense
-from toolscout.retrievers.hybrid import Hybrid, HybridOptions
+from toolscout.retrievers.hybrid.retriever import Hybrid, HybridOptions
 from toolscout.retrievers.memory import Memory
-from toolscout.wire import wire_name
 
 VERBS = "create list search fetch delete update send archive approve rotate merge split publish cancel".split()
 KINDS = "daily internal public monthly draft remote shared open legal old urgent final".split()

@@ -14,22 +14,22 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from tests.serving.http_app import served
-from toolscout.serving import bodies
+from toolscout.serving import request_bodies
+from toolscout.serving.gateway.transports import MAX_VALUES, PATH, _Sessions, values_in
 from toolscout.serving.limits import ServeOptions
-from toolscout.serving.mcp_transports import MAX_VALUES, PATH, _Sessions, values_in
 
 
 @pytest.mark.parametrize(("size", "aside"), [(10, False), (100_000, True)])
 def test_a_large_body_is_read_beside_the_event_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, aside: bool
 ) -> None:
-    read, threads = bodies.record, []
+    read, threads = request_bodies.record, []
 
     def noted(body: bytes) -> dict[str, Any]:
         threads.append(threading.current_thread().name)
         return read(body)
 
-    monkeypatch.setattr(bodies, "record", noted)
+    monkeypatch.setattr(request_bodies, "record", noted)
     with served(tmp_path) as server:
         for path in ("/search", "/page/search"):
             assert server.post(path, {"request": "email " * size}).status_code == 200
@@ -47,7 +47,7 @@ def test_a_tool_may_not_be_larger_than_others_wait_for(tmp_path: Path) -> None:
         assert "mail/large" not in server.scout.store.ids()
     for answer in answers:
         assert answer.status_code == 422
-        assert f"{bodies.MAX_TOOL_CHARS:,} characters" in answer.json()["detail"]
+        assert f"{request_bodies.MAX_TOOL_CHARS:,} characters" in answer.json()["detail"]
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_session_is_forgotten_when_it_ends_and_not_before() -> None:
             await sessions(who, scope, nothing, nothing)  # type: ignore[arg-type]
             kept.append("mine" in sessions._kept)
 
-        from toolscout.serving.mcp_transports import _Session
+        from toolscout.serving.gateway.transports import _Session
 
         sessions._kept["mine"] = _Session("ann", None)
         await ask("ann", "GET", "/nope")

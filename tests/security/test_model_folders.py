@@ -12,19 +12,20 @@ import pytest
 
 from tests.evaluation.made_up import dataset
 from tests.llm.fake_endpoint import KEY, FakeEndpoint, asked, chat, echo, in_turn
-from toolscout import snapshot
+from toolscout.core.tool import Tool
 from toolscout.errors import BadModel, BadRequest, EndpointError
-from toolscout.evaluation.run import evaluate
-from toolscout.llm._options import checked_url
+from toolscout.evaluation.evaluate import evaluate
 from toolscout.llm.endpoint import Endpoint, Options
 from toolscout.llm.hosts import HOSTS_VARIABLE, host_of, is_loopback, is_named
-from toolscout.retrievers.base import Retriever, TrainingSet, load_model
+from toolscout.llm.options import checked_url
+from toolscout.retrievers.base import Retriever, TrainingSet
 from toolscout.retrievers.bm25 import Bm25
-from toolscout.retrievers.hybrid import Hybrid
-from toolscout.retrievers.rewrite import Rewrite, RewriteOptions
+from toolscout.retrievers.hybrid.retriever import Hybrid
+from toolscout.retrievers.registry import load_model
+from toolscout.retrievers.rewrite.retriever import Rewrite, RewriteOptions
 from toolscout.scout import Scout
-from toolscout.stores.sqlite import SqliteStore
-from toolscout.tool import Tool
+from toolscout.search import index_snapshot
+from toolscout.stores.sqlite.store import SqliteStore
 
 TOOLS = [Tool("weather", "forecast", "Weather forecast of a city"), Tool("mail", "send", "Sends an email")]
 REQUEST = "shall I take an umbrella to Rome"
@@ -103,10 +104,10 @@ def test_an_index_beside_a_store_is_a_folder_too(tmp_path: Path, server: FakeEnd
     path = tmp_path / "s.db"
     with SqliteStore(path) as store:
         store.add(TOOLS, "tests")
-        state = snapshot.State(store.identity(), store.version(), 0)
+        state = index_snapshot.State(store.identity(), store.version(), 0)
     planted = rewrite(server.url)
     planted.add(TOOLS)
-    snapshot.write(snapshot.folder(path, "bm25"), planted, state)
+    index_snapshot.write(index_snapshot.folder(path, "bm25"), planted, state)
     with Scout.open(path, "bm25") as scout:
         assert isinstance(scout.retriever, Rewrite)
         assert scout.search("Weather forecast of Rome").considered

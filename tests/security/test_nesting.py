@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 
 from tests.serving.http_app import Served, served
-from toolscout import Tool, catalogue, wire
+from toolscout import Tool, catalogue
 from toolscout.catalogue import ReadOptions
-from toolscout.catalogue._openapi_document import parse
+from toolscout.catalogue.openapi.document import parse
+from toolscout.core import vendor_formats
+from toolscout.core.tool import MAX_NESTING, Origin, too_deep
 from toolscout.errors import BadSource, BadTool
-from toolscout.tool import MAX_NESTING, Origin, too_deep
 
 FINE, DEEP = (99, 100), (101, 491, 982, 5_000, 100_000)
 SAID = r"nested deeper than 100 levels|nested too deeply"
@@ -197,7 +198,7 @@ def test_documents_of_services(tmp_path: Path, levels: int) -> None:
 )
 def test_yaml_is_refused_before_the_stack_ends(tmp_path: Path, text: str) -> None:
     """The C parser of YAML has no limit of its own: it would end the whole process, without an error to catch."""
-    code = "import sys; from toolscout.catalogue._openapi_document import parse; parse(open(sys.argv[1]).read(), 't')"
+    code = "import sys; from toolscout.catalogue.openapi.document import parse; parse(open(sys.argv[1]).read(), 't')"
     done = subprocess.run(
         [sys.executable, "-c", code, str(write(tmp_path / "t.yaml", text))], capture_output=True, text=True, timeout=60
     )
@@ -244,8 +245,8 @@ def test_what_an_older_version_stored_breaks_nothing(server: Served, tmp_path: P
     assert not too_deep(tool.output_schema)
     assert tool.description == "sends a deep thing"
     assert any(found.id == tool.id for found in server.scout.store.tools())
-    for format in wire.FORMATS:
-        assert wire.render([tool], format).payload
+    for format in vendor_formats.FORMATS:
+        assert vendor_formats.render([tool], format).payload
 
 
 def test_older_rows_are_cut_where_they_are_too_deep_and_nowhere_else() -> None:
@@ -264,7 +265,10 @@ def test_older_rows_are_cut_where_they_are_too_deep_and_nowhere_else() -> None:
 
 def assert_all_faces_answer(server: Served) -> None:
     """Searching in every format, listing, the page and each tool by itself."""
-    searches = [{"request": "sends a deep thing"}, *({"request": "email", "format": one} for one in wire.FORMATS)]
+    searches = [
+        {"request": "sends a deep thing"},
+        *({"request": "email", "format": one} for one in vendor_formats.FORMATS),
+    ]
     searches += [{"request": "email", "format": "anthropic", "budget": 300}]
     answers = [server.post("/search", body) for body in searches]
     answers += [server.get(path) for path in ("/tools", "/tools/mail/search_email", "/page/tools", "/page/tokens")]

@@ -16,7 +16,7 @@ import pytest
 
 from toolscout import catalogue
 from toolscout.catalogue import ReadOptions
-from toolscout.catalogue._openapi_document import parse
+from toolscout.catalogue.openapi.document import parse
 from toolscout.errors import BadSource
 
 MB = 1 << 20
@@ -63,7 +63,7 @@ def served(data: bytes, **headers: str) -> Iterator[str]:
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Limits of a megabyte or two, so that the tests are quick."""
-    monkeypatch.setattr("toolscout.catalogue._openapi_document.MAX_DOWNLOAD", MB)
+    monkeypatch.setattr("toolscout.catalogue.openapi.document.MAX_DOWNLOAD", MB)
     monkeypatch.setattr("toolscout.catalogue.base.MAX_FILE", 2 * MB)
     monkeypatch.setattr("toolscout.catalogue.base.MAX_LINE", MB)
 
@@ -148,7 +148,7 @@ def test_aliases_in_a_default(tmp_path: Path) -> None:
 
 
 def test_keys_that_are_merged_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolscout.catalogue._openapi_document._MAX_MERGED", 50_000)
+    monkeypatch.setattr("toolscout.catalogue.openapi.document._MAX_MERGED", 50_000)
     lines = [f"m0: &m0 {{{', '.join(f'k{number}: 1' for number in range(100))}}}"]
     lines += [f"m{level}: &m{level} {{<<: [{', '.join([f'*m{level - 1}'] * 100)}]}}" for level in range(1, 6)]
     with memory(50 * MB), pytest.raises(BadSource, match="keys are merged"):
@@ -157,7 +157,7 @@ def test_keys_that_are_merged_without_end(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_references_that_expand_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolscout.catalogue.openapi.MAX_EXPANDED", 10 * MB)
+    monkeypatch.setattr("toolscout.catalogue.importers.openapi.MAX_EXPANDED", 10 * MB)
     text = {"type": "string", "description": "x" * 100_000}
     body = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/A"}}}}
     document: dict[str, Any] = {

@@ -12,9 +12,9 @@ from starlette.testclient import TestClient
 
 from tests.serving.http_app import Served, served
 from toolscout import Origin, Scout, Tool
-from toolscout.permissions import Principal, new_key
+from toolscout.core.permissions import Principal, new_key
 from toolscout.serving.access import Access
-from toolscout.serving.http import make_app
+from toolscout.serving.app import make_app
 from toolscout.serving.limits import ServeOptions
 
 TOKEN = "ts_printed-by-this-server"

@@ -18,12 +18,12 @@ from starlette.testclient import TestClient
 from tests.security.live_server import connected, listening, message
 from tests.serving.http_app import TOOLS, Served, served
 from toolscout import Scout
-from toolscout.permissions import new_secret
-from toolscout.serving import heads
+from toolscout.core.permissions import new_secret
+from toolscout.serving import http_protocol
 from toolscout.serving.access import Access
-from toolscout.serving.http import make_app
+from toolscout.serving.app import make_app
 from toolscout.serving.limits import ServeOptions
-from toolscout.serving.proxy import holds_key
+from toolscout.serving.llm_proxy import holds_key
 
 PLACES = (
     "Authorization Proxy-Authorization X-Forwarded-Authorization X-API-Key Api-Key X-Goog-Api-Key X-Auth-Token "
@@ -200,8 +200,8 @@ def test_a_slow_model_is_no_client_that_does_not_read(
     upstream: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("WRITE_S", "BODY_S", "HEAD_S"):
-        monkeypatch.setattr(heads, name, 0.2)
-    monkeypatch.setattr(heads, "KEEP_ALIVE_S", 1)
+        monkeypatch.setattr(http_protocol, name, 0.2)
+    monkeypatch.setattr(http_protocol, "KEEP_ALIVE_S", 1)
     with (
         served(tmp_path, ServeOptions(rate=0, upstream=upstream), keyed=False) as server,
         listening(server.client.app, lifespan=False) as port,

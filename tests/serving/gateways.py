@@ -21,10 +21,10 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from toolscout.scout import Scout
 from toolscout.serving.access import Access
 from toolscout.serving.audit import Audit
-from toolscout.serving.backends import BackendOptions, Backends
-from toolscout.serving.gateway_config import parse_config
-from toolscout.serving.mcp import Gateway, GatewayOptions
-from toolscout.serving.quarantine import Quarantine
+from toolscout.serving.gateway.config import parse_config
+from toolscout.serving.gateway.quarantine import Quarantine
+from toolscout.serving.gateway.server import Gateway, GatewayOptions
+from toolscout.serving.gateway.sources import BackendOptions, Backends
 
 SMALL = Path(__file__).with_name("small_server.py")
 RAW = Path(__file__).parents[1] / "catalogue" / "raw_server.py"

@@ -13,9 +13,9 @@ from starlette.testclient import TestClient
 
 from tests.toys import HashedWords
 from toolscout import Scout, Tool
-from toolscout.permissions import Principal, new_key
+from toolscout.core.permissions import Principal, new_key
 from toolscout.serving.access import Access
-from toolscout.serving.http import make_app
+from toolscout.serving.app import make_app
 from toolscout.serving.limits import ServeOptions
 
 TOOLS = [
@@ -51,7 +51,7 @@ class Served:
 def served(folder: Path, options: ServeOptions | None = None, *, keyed: bool = True) -> Iterator[Served]:
     """A server over words and hashed words; `keyed` makes an admin, a restricted caller and one who may see all."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("toolscout.retrievers._documents.Encoder", HashedWords)
+        patched.setattr("toolscout.retrievers.document_index.Encoder", HashedWords)
         with Scout.open(folder / "tools.db") as scout:
             scout.add(TOOLS)
             keys = {}

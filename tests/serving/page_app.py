@@ -11,7 +11,7 @@ from toolscout import Scout, Tool
 from toolscout.retrievers.base import Retriever
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.serving.access import Access
-from toolscout.serving.http import make_app
+from toolscout.serving.app import make_app
 from toolscout.serving.limits import ServeOptions
 
 SCRIPT = "<img src=x onerror=\"document.title='owned'\"><script>document.title='owned'</script>"

@@ -10,9 +10,9 @@ import pytest
 
 from tests.toys import HashedWords
 from toolscout import Scout, Tool
-from toolscout.answer import Allowed
+from toolscout.core.answer import Allowed
+from toolscout.core.permissions import Principal, new_key
 from toolscout.errors import BadRequest, Forbidden, Unauthorized, UnknownTool
-from toolscout.permissions import Principal, new_key
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.memory import Memory
 from toolscout.serving.access import Access, Caller

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from tests.toys import WORDS, HashedWords, catalogue
 from toolscout import Scout, Tool
-from toolscout.permissions import Principal
+from toolscout.core.permissions import Principal
 from toolscout.retrievers.base import Retriever
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.dense import Dense
-from toolscout.retrievers.hybrid import Hybrid
+from toolscout.retrievers.hybrid.retriever import Hybrid
 from toolscout.serving.access import Access, Caller
 
 TOOLS = catalogue(60)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from http_app import TOOLS, Served, served
 
-from toolscout.permissions import Principal, new_key
+from toolscout.core.permissions import Principal, new_key
 from toolscout.serving.limits import ServeOptions
 from toolscout.serving.problems import MEDIA_TYPE
 

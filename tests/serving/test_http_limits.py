@@ -20,7 +20,7 @@ from http_app import TOOLS, Served, served
 from typer.testing import CliRunner
 
 from toolscout import Scout
-from toolscout.cli import app
+from toolscout.cli.main import app
 from toolscout.errors import BadRequest
 from toolscout.serving.limits import Gate, Origins, Rates, ServeOptions
 from toolscout.serving.problems import Problem

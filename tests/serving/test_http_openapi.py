@@ -18,10 +18,10 @@ from http_app import Served, served
 from jsonschema import Draft202012Validator
 from starlette.routing import Route
 
-from toolscout.serving import openapi
+from toolscout.serving import openapi_document
 from toolscout.serving.limits import ServeOptions
 
-DOCUMENT = openapi.document(with_proxy=True)
+DOCUMENT = openapi_document.document(with_proxy=True)
 
 
 @pytest.fixture(scope="module")

@@ -13,11 +13,12 @@ import pytest
 from http_app import TOOLS, Served, served
 
 from tests.toys import HashedWords
-from toolscout import Scout, Tool, wire
+from toolscout import Scout, Tool
+from toolscout.core import vendor_formats
 from toolscout.errors import BadRequest
-from toolscout.serving import vendors
+from toolscout.serving import vendor_tool_search
 from toolscout.serving.limits import ServeOptions
-from toolscout.serving.proxy import last_words, named, read_tool
+from toolscout.serving.llm_proxy import last_words, named, read_tool
 
 STREAM = [b'data: {"choices":\xc3', b"\xa9}\r\n\r\n", b"data: [DONE]\n\n"]
 
@@ -170,28 +171,28 @@ def test_reading_a_request() -> None:
 
 
 def test_client_executed_search_of_both_vendors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolscout.retrievers._documents.Encoder", HashedWords)
+    monkeypatch.setattr("toolscout.retrievers.document_index.Encoder", HashedWords)
     with Scout.open(tmp_path / "tools.db") as scout:
         scout.add(TOOLS)
-        offered = vendors.anthropic_tools(scout.store.tools())
+        offered = vendor_tool_search.anthropic_tools(scout.store.tools())
         assert (offered[0]["name"], "defer_loading" in offered[0]) == ("search_tools", False)
         assert all(tool["defer_loading"] for tool in offered[1:])
         use = {"type": "tool_use", "id": "toolu_1", "name": "search_tools", "input": {"query": "feed the lion dinner"}}
-        result = vendors.anthropic_result(scout, use, 1)
-        reference = {"type": "tool_reference", "tool_name": wire.wire_name("zoo/feed_lion")}
+        result = vendor_tool_search.anthropic_result(scout, use, 1)
+        reference = {"type": "tool_reference", "tool_name": vendor_formats.wire_name("zoo/feed_lion")}
         assert result == {"type": "tool_result", "tool_use_id": "toolu_1", "content": [reference]}
         assert reference["tool_name"] in {tool["name"] for tool in offered}
         call = {"type": "tool_search_call", "call_id": "call_1", "arguments": {"query": "feed the lion dinner"}}
-        output = vendors.openai_output(scout, call, 1)
+        output = vendor_tool_search.openai_output(scout, call, 1)
         assert (output["type"], output["call_id"], output["execution"]) == ("tool_search_output", "call_1", "client")
         assert [tool["name"] for tool in output["tools"]] == [reference["tool_name"]]
-        assert vendors.openai_tool()["execution"] == "client"
+        assert vendor_tool_search.openai_tool()["execution"] == "client"
         scout.remove([tool.id for tool in TOOLS])
-        nothing = vendors.anthropic_result(scout, use)
+        nothing = vendor_tool_search.anthropic_result(scout, use)
         assert nothing["content"][0]["type"] == "text"
         for wrong in ({}, {"input": {"query": 1}}, {"input": []}):
             with pytest.raises(BadRequest):
-                vendors.anthropic_result(scout, wrong)
+                vendor_tool_search.anthropic_result(scout, wrong)
 
 
 def test_tools_of_a_request_are_read() -> None:

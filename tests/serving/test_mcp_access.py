@@ -21,14 +21,14 @@ from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 from typer.testing import CliRunner
 
-from toolscout.cli import app
+from toolscout.cli.main import app
+from toolscout.core.permissions import Principal, new_key
+from toolscout.core.tool import Tool
 from toolscout.errors import Unauthorized
-from toolscout.permissions import Principal, new_key
+from toolscout.serving.gateway.quarantine import Quarantine, quarantine_path
+from toolscout.serving.gateway.transports import check_binding, make_app
 from toolscout.serving.limits import ServeOptions
-from toolscout.serving.mcp_transports import check_binding, make_app
-from toolscout.serving.quarantine import Quarantine, quarantine_path
-from toolscout.stores.sqlite import SqliteStore
-from toolscout.tool import Tool
+from toolscout.stores.sqlite.store import SqliteStore
 
 
 def key_for(store: Path, name: str, *allow: str, deny: tuple[str, ...] = ()) -> str:

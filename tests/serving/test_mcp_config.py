@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from toolscout.errors import BadSource
-from toolscout.serving.gateway_config import parse_config, read_config
+from toolscout.serving.gateway.config import parse_config, read_config
 
 
 def test_a_config_names_servers_services_and_functions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,10 +19,10 @@ from mcp import Client, MCPError, StdioServerParameters
 
 from tests.toys import HashedWords
 from toolscout.retrievers.dense import Dense
-from toolscout.serving.backends import BackendOptions, _aside
+from toolscout.serving.gateway.server import GatewayOptions
+from toolscout.serving.gateway.sources import BackendOptions, _aside
+from toolscout.serving.gateway.transports import make_app
 from toolscout.serving.limits import ServeOptions
-from toolscout.serving.mcp import GatewayOptions
-from toolscout.serving.mcp_transports import make_app
 
 META = ["search_tools", "describe_tool", "call_tool"]
 

@@ -19,7 +19,7 @@ from gateways import gateway
 from mcp.server.stdio import stdio_server
 from mcp_fuzz import lines, opening
 
-from toolscout.serving.mcp_transports import serve_streams
+from toolscout.serving.gateway.transports import serve_streams
 
 SOURCE = 'def double(n: int) -> int:\n    """Double a number."""\n    return 2 * n\n'
 CLOSING = {"jsonrpc": "2.0", "id": "last", "method": "tools/list", "params": {}}

@@ -15,15 +15,16 @@ import pytest
 from page_app import SCRIPT, SPEC, TOKEN, TOOLS, Coded, app, opened
 from starlette.testclient import TestClient
 
-from toolscout import Answer, Scout, Tool, wire
-from toolscout.permissions import Principal, new_key
-from toolscout.serving import page
-from toolscout.serving._page_codes import CodeTree, codes_of
+from toolscout import Answer, Scout, Tool
+from toolscout.core import vendor_formats
+from toolscout.core.permissions import Principal, new_key
 from toolscout.serving.access import Access
+from toolscout.serving.page import routes
+from toolscout.serving.page.codes import CodeTree, codes_of
 
 SITE = "http://localhost"
 HOLDER = {"Authorization": f"Bearer {TOKEN}"}
-FOLDER = Path(page.__file__).parent / "page"
+FOLDER = Path(routes.__file__).parent / "static"
 
 
 @pytest.fixture
@@ -45,19 +46,19 @@ def search(client: TestClient, request: str, **more: Any) -> dict[str, Any]:
 
 
 def test_every_file_is_served_and_known(client: TestClient) -> None:
-    assert {path.name for path in FOLDER.iterdir()} == {"index.html", *page.FILES}
-    for path in ["", *(f"page/{name}" for name in page.FILES)]:
+    assert {path.name for path in FOLDER.iterdir()} == {"index.html", *routes.FILES}
+    for path in ["", *(f"page/{name}" for name in routes.FILES)]:
         answer = client.get(f"/{path}")
         assert answer.status_code == 200
-        assert answer.headers["content-security-policy"] == page.CONTENT_SECURITY_POLICY
+        assert answer.headers["content-security-policy"] == routes.CONTENT_SECURITY_POLICY
         assert answer.headers["x-content-type-options"] == "nosniff"
         again = client.get(f"/{path}", headers={"If-None-Match": answer.headers["etag"]})
         assert (again.status_code, again.content) == (304, b"")
 
 
 def test_the_policy_allows_nothing_inline_and_nothing_from_elsewhere() -> None:
-    assert "unsafe" not in page.CONTENT_SECURITY_POLICY
-    assert "default-src 'none'" in page.CONTENT_SECURITY_POLICY
+    assert "unsafe" not in routes.CONTENT_SECURITY_POLICY
+    assert "default-src 'none'" in routes.CONTENT_SECURITY_POLICY
     html = (FOLDER / "index.html").read_text()
     assert not re.search(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son\w+=", html)
     for path in FOLDER.iterdir():
@@ -82,11 +83,14 @@ def test_search_gives_scores_reasons_and_the_exact_json(client: TestClient, scou
     assert first["reasons"][0]["kind"] == "matched_words"
     assert first["parameters"][0] == {"name": "to", "type": "string", "required": True, "description": "Who gets it"}
     tools = scout.tools([tool["id"] for tool in answer["tools"]])
-    for format in wire.FORMATS:
-        rendered = wire.render(tools, format)
+    for format in vendor_formats.FORMATS:
+        rendered = vendor_formats.render(tools, format)
         assert json.loads(answer["wire"][format]["json"]) == rendered.payload
         assert answer["wire"][format]["tokens"] == rendered.tokens
-        assert client.get("/page/tokens").json()[format] == {"tokens": wire.render(TOOLS, format).tokens, "exact": True}
+        assert client.get("/page/tokens").json()[format] == {
+            "tokens": vendor_formats.render(TOOLS, format).tokens,
+            "exact": True,
+        }
 
 
 def test_a_tool_that_is_removed_while_it_is_found(
@@ -110,10 +114,10 @@ def test_where_nothing_fits_the_agent_gets_nothing(client: TestClient) -> None:
 
 
 def test_many_tools_are_reckoned_from_some(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page, "COUNTED_TOOLS", 2)
+    monkeypatch.setattr(routes, "COUNTED_TOOLS", 2)
     reckoned = client.get("/page/tokens").json()["openai"]
     assert not reckoned["exact"]
-    assert reckoned["tokens"] == pytest.approx(wire.render(TOOLS, "openai").tokens, rel=0.6)
+    assert reckoned["tokens"] == pytest.approx(vendor_formats.render(TOOLS, "openai").tokens, rel=0.6)
 
 
 def test_only_one_namespace(client: TestClient) -> None:
@@ -122,12 +126,12 @@ def test_only_one_namespace(client: TestClient) -> None:
 
 
 def test_namespaces_are_suggested_and_never_sent_all_at_once(client: TestClient, scout: Scout) -> None:
-    scout.add([Tool(f"a{number:03}-mail", "ping", "Pings.") for number in range(page.MAX_SUGGESTED)])
-    assert client.get("/page/state").json()["namespaces"] == page.MAX_SUGGESTED + 4
+    scout.add([Tool(f"a{number:03}-mail", "ping", "Pings.") for number in range(routes.MAX_SUGGESTED)])
+    assert client.get("/page/state").json()["namespaces"] == routes.MAX_SUGGESTED + 4
     found = client.get("/page/namespaces", params={"find": "MAIL"}).json()
-    assert found["total"] == page.MAX_SUGGESTED + 1
+    assert found["total"] == routes.MAX_SUGGESTED + 1
     assert list(found["namespaces"].items())[:2] == [("mail", 2), ("a000-mail", 1)]
-    assert len(found["namespaces"]) == page.MAX_SUGGESTED
+    assert len(found["namespaces"]) == routes.MAX_SUGGESTED
     assert client.get("/page/namespaces", params={"find": "nowhere"}).json() == {"total": 0, "namespaces": {}}
 
 
@@ -277,7 +281,7 @@ def test_a_caller_meets_its_own_tools_alone(scout: Scout) -> None:
         assert refused[0].json() == refused[1].json()
         assert client.get("/page/tools", params={"find": "vault"}).json()["total"] == 0
         allowed = [tool for tool in TOOLS if tool.namespace != "vault"]
-        assert client.get("/page/tokens").json()["mcp"]["tokens"] == wire.render(allowed, "mcp").tokens
+        assert client.get("/page/tokens").json()["mcp"]["tokens"] == vendor_formats.render(allowed, "mcp").tokens
         for route in ("sources", "results", "results/a.svg"):
             assert client.get(f"/page/{route}").status_code == 403
         assert client.post("/page/add", json={"name": "tea.yaml", "text": SPEC}).status_code == 403

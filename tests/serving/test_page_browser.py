@@ -20,7 +20,7 @@ import pytest
 from page_app import SCRIPT, SPEC, TOKEN, Coded, app, opened
 
 from toolscout import Tool
-from toolscout.permissions import Principal, new_key
+from toolscout.core.permissions import Principal, new_key
 
 pytestmark = pytest.mark.slow
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed; run: pip install playwright")

@@ -20,9 +20,9 @@ from gateways import called, found, gateway, names, serving, soon, text
 from mcp import Client
 
 from toolscout import Scout, Tool
-from toolscout.serving.argument_checks import ArgumentChecks
+from toolscout.serving.gateway.argument_process import ArgumentChecks
+from toolscout.serving.gateway.transports import make_app
 from toolscout.serving.limits import ServeOptions
-from toolscout.serving.mcp_transports import make_app
 
 ITEMS = {"type": "array", "items": {"type": "integer"}}
 NAMES = {f"^x{number}.*y{{1,20}}$": {"type": "string"} for number in range(600)}
@@ -158,9 +158,9 @@ def started(folder: Path, *words: str) -> Iterator[tuple[subprocess.Popen[bytes]
     note = folder / "pid"
     hanging = [sys.executable, "-c", HANGS.format(str(note))]
     code = (
-        "import sys; from toolscout.serving import argument_checks; "
+        "import sys; from toolscout.serving.gateway import argument_process as argument_checks; "
         f"argument_checks._command = lambda seconds: {hanging!r}; argument_checks.ArgumentChecks.__init__.__defaults__"
-        " = (60.0, 60.0, None); from toolscout.cli import main; sys.exit(main())"
+        " = (60.0, 60.0, None); from toolscout.cli.main import main; sys.exit(main())"
     )
     pipe = subprocess.PIPE
     command = [sys.executable, "-c", code, "--store", str(folder / "t.db"), "mcp", "--retriever", "bm25", *words]

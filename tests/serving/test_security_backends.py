@@ -22,12 +22,13 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tests.security.hostile_backend import MIB, USABLE
-from toolscout.catalogue import _mcp_client, _mcp_messages, _mcp_stdio
-from toolscout.catalogue._mcp_client import Server
-from toolscout.serving import backend as backends
-from toolscout.serving.backend import Backend, BackendDown
-from toolscout.serving.mcp import Gateway, GatewayOptions
-from toolscout.tool import Origin, Tool
+from toolscout.catalogue.mcp import client as mcp_client
+from toolscout.catalogue.mcp import messages, stdio
+from toolscout.catalogue.mcp.client import Server
+from toolscout.core.tool import Origin, Tool
+from toolscout.serving.gateway import server_connection as backends
+from toolscout.serving.gateway.server import Gateway, GatewayOptions
+from toolscout.serving.gateway.server_connection import Backend, BackendDown
 
 HOSTILE = Path(__file__).parents[1] / "security" / "hostile_backend.py"
 BRISK = replace(QUICK, timeout=1.0, grace=0.5, connect=5.0)
@@ -256,7 +257,7 @@ def test_lists_without_end(
     tmp_path: Path, mode: str, limit: tuple[str, int] | None, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if limit:
-        monkeypatch.setattr(_mcp_client, *limit)
+        monkeypatch.setattr(mcp_client, *limit)
 
     async def main() -> None:
         async with beside(tmp_path, hostile(mode), replace(BRISK, connect=20.0)) as (made, _, _watch):
@@ -434,22 +435,22 @@ class Chunks:
 
 
 def test_a_long_line_takes_time_linear_in_its_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_mcp_stdio, "MAX_MESSAGE_BYTES", 100_000_000)
+    monkeypatch.setattr(stdio, "MAX_MESSAGE_BYTES", 100_000_000)
 
     async def read(size: int) -> float:
-        throttle = _mcp_messages.Throttle(math.inf, math.inf)
+        throttle = messages.Throttle(math.inf, math.inf)
         began = time.perf_counter()
         stream: Any = Chunks(b"x" * size + b"\n" + b"y\n")
-        lines = [line async for line in _mcp_stdio._lines(stream, throttle)]
+        lines = [line async for line in stdio._lines(stream, throttle)]
         assert [len(line) for line in lines if isinstance(line, bytes)] == [size, 1]
         return time.perf_counter() - began
 
     async def main() -> None:
         assert await read(50_000_000) < 2.0  # the SDK's own reader takes 800 times the copying of one of 64 KB
-        monkeypatch.setattr(_mcp_stdio, "MAX_MESSAGE_BYTES", 1_000_000)
+        monkeypatch.setattr(stdio, "MAX_MESSAGE_BYTES", 1_000_000)
         stream: Any = Chunks(b'{"jsonrpc":"2.0","id":7,"result":"' + b"x" * 50_000_000 + b'"}\n{}\n')
-        cut, rest = [line async for line in _mcp_stdio._lines(stream, _mcp_messages.Throttle(math.inf, math.inf))]
-        assert isinstance(cut, _mcp_stdio.Cut)
+        cut, rest = [line async for line in stdio._lines(stream, messages.Throttle(math.inf, math.inf))]
+        assert isinstance(cut, stdio.Cut)
         assert cut.refused("too long").id == 7  # type: ignore[union-attr]
         assert rest == b"{}"
 
@@ -457,7 +458,7 @@ def test_a_long_line_takes_time_linear_in_its_length(monkeypatch: pytest.MonkeyP
 
 
 def test_what_a_server_writes_to_standard_error_takes_no_room() -> None:
-    tail = _mcp_stdio.Tail(1_000)
+    tail = stdio.Tail(1_000)
     for number in range(10_000):
         tail.add(b"%d said again\n" % number)
         assert len(tail._kept) <= 2_100

@@ -19,10 +19,10 @@ from gateways import called, gateway, small_http, text
 from mcp import Client
 
 from toolscout import Origin, Scout, Tool
-from toolscout._http_calls import request
+from toolscout.calling.http_request import request
+from toolscout.core.targets import Targets, place_of
 from toolscout.errors import BadRequest
-from toolscout.serving.backends import BackendOptions
-from toolscout.targets import Targets, place_of
+from toolscout.serving.gateway.sources import BackendOptions
 
 
 def stored(path: Path, *tools: Tool) -> Path:

@@ -22,10 +22,10 @@ from gateways import QUICK, called, gateway, soon, text
 from mcp import Client
 from typer.testing import CliRunner
 
-from toolscout.cli import app
-from toolscout.serving import quarantine as holding
-from toolscout.serving.quarantine import Quarantine, quarantine_path
-from toolscout.tool import Origin, Tool
+from toolscout.cli.main import app
+from toolscout.core.tool import Origin, Tool
+from toolscout.serving.gateway import quarantine as holding
+from toolscout.serving.gateway.quarantine import Quarantine, quarantine_path
 
 HOSTILE = Path(__file__).parents[1] / "security" / "hostile_backend.py"
 SEND = Tool(

@@ -10,7 +10,7 @@ import pytest
 from gateways import gateway
 
 from toolscout import Scout, Tool
-from toolscout.serving.writes import Writes
+from toolscout.serving.catalogue_writes import Writes
 
 TOOLS = [Tool("mail", "send_email", "Sends an email."), Tool("weather", "forecast", "How warm it will be.")]
 

@@ -11,9 +11,9 @@ import warnings
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from toolscout.core.tool import Tool
 from toolscout.stores import Change, Store
-from toolscout.stores.sqlite import SqliteStore
-from toolscout.tool import Tool
+from toolscout.stores.sqlite.store import SqliteStore
 
 # How a test makes a fresh store of each kind; a kind that is missing here fails the contract test.
 MAKERS: dict[str, Callable[[Path], Store]] = {"sqlite": lambda folder: SqliteStore(folder / "store.db")}

@@ -13,11 +13,13 @@ import numpy as np
 import pytest
 from store_helpers import made, tool, tools
 
-from toolscout import tool as words
+from toolscout.core import tool as words
+from toolscout.core.tool import Tool
 from toolscout.errors import CorruptStore, NewerStore, StoreError
-from toolscout.stores import _sqlite_catalogue, _sqlite_schema, open_store
-from toolscout.stores.sqlite import SqliteStore
-from toolscout.tool import Tool
+from toolscout.stores import open_store
+from toolscout.stores.sqlite import schema
+from toolscout.stores.sqlite import tools as sqlite_catalogue
+from toolscout.stores.sqlite.store import SqliteStore
 
 NOBODY = 65534
 
@@ -39,8 +41,8 @@ def test_one_file_with_a_log(path: Path) -> None:
     assert [each.name for each in path.parent.iterdir()] == ["store.db"]
     db = sqlite3.connect(path)
     assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-    assert db.execute("PRAGMA application_id").fetchone() == (_sqlite_schema.APPLICATION_ID,)
-    assert db.execute("PRAGMA user_version").fetchone() == (len(_sqlite_schema.MIGRATIONS),)
+    assert db.execute("PRAGMA application_id").fetchone() == (schema.APPLICATION_ID,)
+    assert db.execute("PRAGMA user_version").fetchone() == (len(schema.MIGRATIONS),)
     db.close()
 
 
@@ -142,10 +144,10 @@ def test_format_1_opens(path: Path) -> None:
 def test_a_migration_is_applied_once_and_whole(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made(path)
     good = ("ALTER TABLE catalogue ADD COLUMN extra TEXT", "UPDATE catalogue SET extra = 'new'")
-    monkeypatch.setattr(_sqlite_schema, "MIGRATIONS", (*_sqlite_schema.MIGRATIONS, (*good, "SELECT no such thing")))
+    monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, (*good, "SELECT no such thing")))
     with pytest.raises(StoreError):
         SqliteStore(path)
-    monkeypatch.setattr(_sqlite_schema, "MIGRATIONS", (*_sqlite_schema.MIGRATIONS[:-1], good))
+    monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS[:-1], good))
     for _ in range(2):  # would fail on the second time, or if half of the bad one had stayed
         with SqliteStore(path) as store:
             assert store.count() == 5
@@ -154,8 +156,8 @@ def test_a_migration_is_applied_once_and_whole(path: Path, monkeypatch: pytest.M
 def test_texts_are_made_again_under_newer_rules(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made(path, 7)
     monkeypatch.setattr(words, "DOCUMENT_VERSION", 1000)
-    monkeypatch.setattr(_sqlite_catalogue, "DOCUMENT_VERSION", 1000)
-    monkeypatch.setattr(_sqlite_catalogue, "CHUNK", 3)
+    monkeypatch.setattr(sqlite_catalogue, "DOCUMENT_VERSION", 1000)
+    monkeypatch.setattr(sqlite_catalogue, "CHUNK", 3)
     monkeypatch.setattr(Tool, "document", lambda self: f"new text of {self.name}")
     with SqliteStore(path) as store:
         assert store.version() == 2

@@ -16,8 +16,9 @@ import pytest
 from store_helpers import fork, hear, made, tools, wait
 
 from toolscout.errors import DiskFull, ReadOnlyStore, StoreError
-from toolscout.stores import _sqlite_catalogue, _sqlite_schema
-from toolscout.stores.sqlite import SqliteStore
+from toolscout.stores.sqlite import schema
+from toolscout.stores.sqlite import tools as sqlite_catalogue
+from toolscout.stores.sqlite.store import SqliteStore
 
 NOBODY = 65534
 
@@ -108,7 +109,7 @@ def test_a_file_that_may_not_be_read(open_folder: Path) -> None:
 def test_a_read_only_store_of_older_texts_still_answers(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = made(open_folder / "store.db")
     close_door(open_folder)
-    monkeypatch.setattr(_sqlite_catalogue, "DOCUMENT_VERSION", 1000)
+    monkeypatch.setattr(sqlite_catalogue, "DOCUMENT_VERSION", 1000)
     with without_privileges(), SqliteStore(path) as store:
         assert len(list(store.documents(0))) == 5
 
@@ -116,7 +117,7 @@ def test_a_read_only_store_of_older_texts_still_answers(open_folder: Path, monke
 def test_a_read_only_store_of_an_older_format(open_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = made(open_folder / "store.db")
     close_door(open_folder)
-    monkeypatch.setattr(_sqlite_schema, "MIGRATIONS", (*_sqlite_schema.MIGRATIONS, ("SELECT 1",)))
+    monkeypatch.setattr(schema, "MIGRATIONS", (*schema.MIGRATIONS, ("SELECT 1",)))
     with without_privileges(), pytest.raises(ReadOnlyStore, match="older format"):
         SqliteStore(path)
 
@@ -241,6 +242,6 @@ def test_a_full_disk_does_not_keep_older_texts_from_answering(
 ) -> None:
     path = made(small_disk / "store.db", 300)
     (small_disk / "ballast").write_bytes(b"x" * (shutil.disk_usage(small_disk).free - 100_000))
-    monkeypatch.setattr(_sqlite_catalogue, "DOCUMENT_VERSION", 1000)
+    monkeypatch.setattr(sqlite_catalogue, "DOCUMENT_VERSION", 1000)
     with SqliteStore(path) as store:
         assert len(list(store.documents(0))) == 300

@@ -13,8 +13,8 @@ import pytest
 from store_helpers import follow, fork, hear, tools, wait
 
 from toolscout.errors import StoreError
-from toolscout.stores import _sqlite_catalogue
-from toolscout.stores.sqlite import SqliteStore
+from toolscout.stores.sqlite import tools as sqlite_catalogue
+from toolscout.stores.sqlite.store import SqliteStore
 
 KILLS = 40
 BATCH = 150
@@ -22,7 +22,7 @@ BATCH = 150
 
 def add_until_killed(path: Path, acknowledge: int) -> None:
     """Each commit changes every tool, removes one and adds one; its number is told once it is safe."""
-    _sqlite_catalogue.CHUNK = 20  # in this process alone
+    sqlite_catalogue.CHUNK = 20  # in this process alone
     with SqliteStore(path) as store:
         store._files._writer.execute("PRAGMA cache_size = 8")  # half-done changes reach the log on disk
         store._files._writer.execute("PRAGMA wal_autocheckpoint = 20")

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from store_helpers import tool, tools
 
+from toolscout.core.tool import Listing, Origin, Tool, text_digest
 from toolscout.errors import BadRequest, BadTool, DuplicateTool, StoreError, UnknownTool
 from toolscout.stores import AddReport, Change, Store
-from toolscout.tool import Listing, Origin, Tool, text_digest
 
 FULL = Tool(
     namespace="code/hosting",
@@ -174,7 +174,7 @@ def test_replace_takes_over_equal_tools_too(store: Store) -> None:
 
 def test_twice_in_one_add(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     for chunk in (2000, 3):  # in one chunk, and in different ones
-        monkeypatch.setattr("toolscout.stores._sqlite_catalogue.CHUNK", chunk)
+        monkeypatch.setattr("toolscout.stores.sqlite.tools.CHUNK", chunk)
         with pytest.raises(DuplicateTool, match="mail/tool_0001 is given twice"):
             store.add([*tools(7), tool("tool_0001", "other")], replace=True)
         assert store.count() == 0
@@ -201,7 +201,7 @@ def test_sync(store: Store) -> None:
 def test_a_source_that_breaks_leaves_nothing(
     store: Store, monkeypatch: pytest.MonkeyPatch, error: Exception, at: int
 ) -> None:
-    monkeypatch.setattr("toolscout.stores._sqlite_catalogue.CHUNK", 10)
+    monkeypatch.setattr("toolscout.stores.sqlite.tools.CHUNK", 10)
     store.add([tool("before")], "a")
 
     def breaking() -> Iterator[Tool]:
@@ -260,7 +260,7 @@ def test_aliases_outlive_imports(store: Store) -> None:
 
 
 def test_a_source_that_adds_while_it_is_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolscout.stores._sqlite_catalogue.CHUNK", 2)
+    monkeypatch.setattr("toolscout.stores.sqlite.tools.CHUNK", 2)
 
     def greedy() -> Iterator[Tool]:
         yield from tools(5)

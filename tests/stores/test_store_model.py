@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from store_helpers import MAKERS, follow
 
+from toolscout.core.tool import Tool
 from toolscout.errors import DuplicateTool, UnknownTool
 from toolscout.stores import kinds
-from toolscout.tool import Tool
 
 NAMES = st.sampled_from(["a", "b", "c/d", "e%2Ff", "g h", "é"])
 TOOLS = st.builds(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from store_helpers import tool, tools
 
-from toolscout.answer import Allowed
+from toolscout.core.answer import Allowed
+from toolscout.core.permissions import Key, Principal, new_key
 from toolscout.errors import UnknownPrincipal
-from toolscout.permissions import Key, Principal, new_key
 from toolscout.stores import Store
 
 

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from store_helpers import follow, tool, tools
 
-from toolscout.answer import Allowed, Example
+from toolscout.core.answer import Allowed, Example
+from toolscout.core.tool import Tool
 from toolscout.errors import StoreError
 from toolscout.stores import Store
-from toolscout.tool import Tool
 
 
 def unit(count: int, width: int = 8) -> np.ndarray:
@@ -134,7 +134,7 @@ def test_stamp_moves_with_every_commit(store: Store) -> None:
 
 
 def test_reading_while_another_thread_is_in_the_middle_of_an_add(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolscout.stores._sqlite_catalogue.CHUNK", 10)
+    monkeypatch.setattr("toolscout.stores.sqlite.tools.CHUNK", 10)
     store.add([tool("before")])
     inside, go_on = threading.Event(), threading.Event()
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from toolscout.cli import app
+from toolscout.cli.main import app
 from toolscout.errors import StoreError
 from toolscout.scout import Scout
 from toolscout.stores import open_store
-from toolscout.stores.sqlite import SqliteStore
+from toolscout.stores.sqlite.store import SqliteStore
 
 PASSWORD = "hunter2"
 URLS = (

@@ -6,11 +6,11 @@ import itertools
 import re
 from collections.abc import Callable
 
-from toolscout._beir_files import Qrels
-from toolscout.dataset import Dataset
+from toolscout.core.tool import Tool
+from toolscout.data.beir_files import Qrels
+from toolscout.data.dataset import Dataset
 from toolscout.llm.base import Conversation
 from toolscout.llm.scripted import Line, Scripted
-from toolscout.tool import Tool
 
 
 def tool(namespace: str, name: str, about: str, takes: str = "", gives: str = "") -> Tool:

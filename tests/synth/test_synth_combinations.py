@@ -8,12 +8,12 @@ import pytest
 
 from tests.synth.shop import IDS, TOOLS
 from tests.toys import HashedWords, catalogue
+from toolscout.core.tool import Tool
 from toolscout.synth.combinations import Partners, combined, kind_shares
-from toolscout.synth.drawing import chance, drawn, favoured
+from toolscout.synth.hash_draw import chance, drawn, favoured
+from toolscout.synth.inputs import size_shares
 from toolscout.synth.options import KINDS
-from toolscout.synth.source import size_shares
 from toolscout.synth.styles import STYLES, style_of, style_shares
-from toolscout.tool import Tool
 
 
 def test_partners_of_each_kind() -> None:

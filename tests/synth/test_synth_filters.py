@@ -6,12 +6,12 @@ import pytest
 
 from tests.synth.shop import IDS, TOOLS
 from tests.toys import HashedWords
+from toolscout.core.tool import Tool
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.dense import Dense
 from toolscout.synth.filters import Filter, cleaned, found_again
 from toolscout.synth.prompts import asked, conversation, plain
 from toolscout.synth.styles import STYLES
-from toolscout.tool import Tool
 
 FORECAST = (IDS["get_forecast"],)
 

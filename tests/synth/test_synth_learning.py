@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from tests.nn.tiny_llama import tiny_llama
+from tests.models.tiny_llama import tiny_llama
 from tests.synth.shop import IDS, TOOLS, asked, writer
 from tests.toys import HashedWords
-from toolscout.dataset import Dataset
+from toolscout.data.dataset import Dataset
 from toolscout.errors import BadDataset, BadModel, BadRequest, Leak
-from toolscout.evaluation import overlap
-from toolscout.evaluation.fitting import training_sets
+from toolscout.evaluation import leakage
 from toolscout.llm.endpoint import Options
 from toolscout.retrievers.base import TrainedOn, TrainingSet
 from toolscout.retrievers.memory import Memory
+from toolscout.retrievers.training_setup import training_sets
 from toolscout.synth import Source, SynthOptions, SynthTraining, Writer, synthesise, train_synth
-from toolscout.synth.learning import Lessons
+from toolscout.synth.writer_training import Lessons
 
 KNOWN = TrainingSet(asked(), "unseen_tool.train", "unseen_tool.dev")
 ALONE = SynthOptions(round_trip=0, combinations=0, per_tool=3)
@@ -103,12 +103,12 @@ def test_tools_that_only_written_requests_need_stay_new(tmp_path: Path) -> None:
     assert seen.tools == set(digests.values())
     assert seen.written == {digests[IDS[name]] for name in ("list_regions", "cancel_stay", "headlines")}
     data = asked()
-    assert overlap.new_tools(data, "unseen_tool.test", seen) == frozenset([IDS["cancel_stay"]])
+    assert leakage.new_tools(data, "unseen_tool.test", seen) == frozenset([IDS["cancel_stay"]])
     asked_too = TrainedOn.of([replace(KNOWN, train="unseen_tool.dev")])
-    assert overlap.new_tools(data, "unseen_tool.test", seen | asked_too) is None
-    overlap.refuse_seen(data, "unseen_tool.test", seen)
+    assert leakage.new_tools(data, "unseen_tool.test", seen | asked_too) is None
+    leakage.refuse_seen(data, "unseen_tool.test", seen)
     with pytest.raises(Leak):
-        overlap.refuse_seen(data, "unseen_tool.train", TrainedOn.of(sets[1:]))
+        leakage.refuse_seen(data, "unseen_tool.train", TrainedOn.of(sets[1:]))
     Memory(encoder=HashedWords()).fit(sets, tmp_path / "model")
     assert TrainedOn.load(tmp_path / "model") == seen
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from toolscout.retrievers.base import Floats
+from toolscout.core.arrays import Floats
+from toolscout.core.tool import Tool
 from toolscout.synth import combinations
 from toolscout.synth.combinations import PARTNERS, Partners, kind_shares
-from toolscout.tool import Tool
 
 COUNT = 1_100
 SOME = range(0, COUNT, 37)

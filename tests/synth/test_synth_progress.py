@@ -6,11 +6,12 @@ import pytest
 
 from tests.synth.shop import TOOLS, asked, writer
 from tests.toys import HashedWords, catalogue
-from toolscout.retrievers.base import Floats, TrainingSet
+from toolscout.core.arrays import Floats
+from toolscout.core.tool import Tool
+from toolscout.retrievers.base import TrainingSet
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.synth import Source, SynthOptions, Writer, synthesise
-from toolscout.synth.stages import each, named
-from toolscout.tool import Tool
+from toolscout.synth.progress import each, named
 
 WRITING = ["planning", "preparing prompts", "writing", "checking"]
 

@@ -10,13 +10,13 @@ import pytest
 
 from tests.synth.shop import IDS, TOOLS, asked, wordings, writer
 from tests.toys import catalogue
-from toolscout.dataset import Dataset
+from toolscout.core.tool import Tool
+from toolscout.data.dataset import Dataset
 from toolscout.errors import BadCompletion, BadDataset, BadModel, BadRequest, BadSource, EndpointError
 from toolscout.llm.base import Conversation
 from toolscout.retrievers.base import TrainedOn, TrainingSet
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.synth import Source, Synthetic, SynthOptions, Writer, fewer, synthesise
-from toolscout.tool import Tool
 
 NEW = {IDS[name] for name in ("list_regions", "cancel_stay", "headlines")}
 KNOWN = TrainingSet(asked(), "unseen_tool.train", "")

@@ -16,7 +16,7 @@ from typing import Any
 from transformers import BertModel  # noqa: F401 - imported once for all
 
 from tests.training.learnable import learnable, options
-from toolscout.nn import export
+from toolscout.models.encoders import export
 from toolscout.retrievers import dense
 from toolscout.retrievers.base import TrainingSet
 from toolscout.retrievers.dense import Dense

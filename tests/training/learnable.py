@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from tests.nn import tiny_bert
-from toolscout import metrics
-from toolscout.dataset import Dataset
+from tests.models import tiny_bert
+from toolscout.core.tool import Tool
+from toolscout.data import metrics
+from toolscout.data.dataset import Dataset
 from toolscout.retrievers.base import Retriever
 from toolscout.retrievers.dense import DenseOptions
-from toolscout.tool import Tool
 
 torch.set_num_threads(1)  # matrices so small are not worth waiting for a second thread
 TOOLS = [Tool("n", f"t{number}", f"w{number} " * 4) for number in range(20)]

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from tests.training.learnable import TOOLS, learnable, tiny_source
-from toolscout.dataset import Dataset
+from toolscout.core.tool import Tool
+from toolscout.data.dataset import Dataset
 from toolscout.errors import BadDataset
-from toolscout.nn.trainable import TrainableEncoder
-from toolscout.tool import Tool
+from toolscout.models.encoders.trainable import TrainableEncoder
 from toolscout.training.batches import Material, asked_for, candidates, joined, shuffled
 
 

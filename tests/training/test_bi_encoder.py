@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from tests.training.learnable import learnable, options, tiny_source
-from toolscout.dataset import Dataset
+from toolscout.data.dataset import Dataset
 from toolscout.errors import BadModel
-from toolscout.nn.trainable import TrainableEncoder
+from toolscout.models.encoders.trainable import TrainableEncoder
 from toolscout.training import losses
 from toolscout.training.batches import Ints, Material
 from toolscout.training.bi_encoder import BONUS_MAY_COST, EncoderTask, learn
-from toolscout.training.options import LearningOptions
+from toolscout.training.encoder_options import LearningOptions
 
 CPU = torch.device("cpu")
 

@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from toolscout.errors import BadModel
-from toolscout.nn.tower import unit
-from toolscout.retrievers._tower_options import ColtOptions, MasstoolOptions
+from toolscout.models.tower import unit
+from toolscout.retrievers.tower.options import ColtOptions, MasstoolOptions
 from toolscout.training import losses
-from toolscout.training.options import GraphOptions, NeighbourOptions
+from toolscout.training.encoder_options import GraphOptions, NeighbourOptions
 from toolscout.training.tower import Batch, Known, Net, Objective, Surroundings, TowerOptions, nearest, voted, whole
 
 torch.set_num_threads(1)

@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from tests.training.learnable import learnable, tiny_source
-from toolscout import metrics
-from toolscout.dataset import Dataset
+from toolscout.data import metrics
+from toolscout.data.dataset import Dataset
 from toolscout.errors import BadModel
-from toolscout.nn.tower import unit
-from toolscout.retrievers._tower_options import MasstoolOptions
+from toolscout.models.tower import unit
+from toolscout.retrievers.tower.options import MasstoolOptions
 from toolscout.training import loop, tower_task
 from toolscout.training.loop import Schedule
 from toolscout.training.tower import Known, TowerOptions

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from toolscout.agent.asking import json_object
 from toolscout.agent.episode import Episode
+from toolscout.agent.llm_batch import json_object
 from toolscout.agent.loop import trace
 from toolscout.errors import BadCompletion, BadRequest
 from toolscout.llm.base import LanguageModel, Message, Outcome, Schema, complete_each

@@ -7,16 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from toolscout.agent.asking import Reply, ask, json_object
 from toolscout.agent.episode import Episode, Finished, Step
+from toolscout.agent.llm_batch import Reply, ask, json_object
 from toolscout.agent.pickers import Introducing, Picker, Unpicked
-from toolscout.arguments import problems, repaired
-from toolscout.calling import Arguments, Caller
-from toolscout.conversations import FINISH, FINISH_SCHEMA, GIVE_UP, Script, Turn, documentation
+from toolscout.calling.dispatch import Arguments, Caller
+from toolscout.core.argument_checks import problems, repaired
+from toolscout.core.json_schema import object_schema
+from toolscout.core.tool import Tool, clean_text
+from toolscout.data.conversations import FINISH, FINISH_SCHEMA, GIVE_UP, Script, Turn, documentation
 from toolscout.errors import BadRequest, UnknownTool
 from toolscout.llm.base import LanguageModel
-from toolscout.schemas import object_schema
-from toolscout.tool import Tool, clean_text
 
 Lookup = Callable[[Sequence[str]], list[Tool]]
 """The tools with these ids, in order."""

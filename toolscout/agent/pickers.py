@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from toolscout.agent.asking import ask, json_object
-from toolscout.answer import Allowed
-from toolscout.conversations import FINISH, Spent, Talks, Turn, request_of
+from toolscout.agent.llm_batch import ask, json_object
+from toolscout.core.answer import Allowed
+from toolscout.core.tool import Tool
+from toolscout.core.vendor_formats import first_sentence, wire_name
+from toolscout.data.conversations import FINISH, Spent, Talks, Turn, request_of
 from toolscout.llm.base import LanguageModel
-from toolscout.tool import Tool
-from toolscout.wire import first_sentence, wire_name
 
 Search = Callable[[Sequence[str], int], list[list[Tool]]]
 """For each request its k best tools."""

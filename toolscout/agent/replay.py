@@ -13,24 +13,24 @@ from typing import Any
 
 import numpy as np
 
-from toolscout import _beir_files as files
-from toolscout.agent.asking import Metered
 from toolscout.agent.episode import Episode
-from toolscout.agent.kept import Kept
+from toolscout.agent.llm_batch import Metered
 from toolscout.agent.loop import USED_UP, Agent, AgentOptions
-from toolscout.agent.models import Models, is_own
+from toolscout.agent.model_loading import Models, is_own
 from toolscout.agent.pickers import Picker, Search, ShortlistPicker, picks_itself
-from toolscout.calling import Recorded, Recording
-from toolscout.dataset import Dataset
+from toolscout.agent.replay_checkpoint import Kept
+from toolscout.calling.dispatch import Recorded, Recording
+from toolscout.core.tool import Tool
+from toolscout.data import beir_files as files
+from toolscout.data.dataset import Dataset
 from toolscout.errors import BadDataset, BadRequest
-from toolscout.evaluation import overlap, run, significance
-from toolscout.evaluation._vectors import cached_vectors, encoder_of
+from toolscout.evaluation import evaluate, leakage, significance
 from toolscout.evaluation.row import Row, provenance
+from toolscout.evaluation.vector_cache import cached_vectors, encoder_of
 from toolscout.llm.base import LanguageModel
 from toolscout.retrievers.base import Retriever
 from toolscout.scout import Progress, Scout
-from toolscout.stores.sqlite import SqliteStore
-from toolscout.tool import Tool
+from toolscout.stores.sqlite.store import SqliteStore
 
 CACHE = "cache.jsonl"
 GOLD = "gold"
@@ -82,7 +82,7 @@ def read_recordings(folder: Path, tool_ids: Mapping[str, str]) -> list[Recording
 
 def read_trial(folder: Path, split: str = "test") -> Trial:
     """Open a folder with recorded calls."""
-    dataset = run.load_split(folder, split)
+    dataset = evaluate.load_split(folder, split)
     known = {corpus_id: tool_id for tool_id, corpus_id in dataset.corpus_ids().items()}
     caller = Recorded(read_recordings(folder, known))
     part, recorded = dataset.split(split), caller.tool_ids()
@@ -169,7 +169,7 @@ def language_model(trial: Trial, spec: str, model: str, models: Models) -> Langu
     opened = models.language_model(spec, model)
     if is_own(spec):
         retriever, _ = models.retriever(spec)
-        overlap.refuse_seen(trial.dataset, trial.split, run.seen_by(spec, retriever))
+        leakage.refuse_seen(trial.dataset, trial.split, evaluate.seen_by(spec, retriever))
         indexed(trial.dataset, retriever)
     return opened
 
@@ -192,7 +192,7 @@ def front(
         return Front(GOLD, ShortlistPicker(gold_search(trial), llm, k))
     place = name.removeprefix(SHORTLIST)
     opened, variant = (models or Models()).retriever(place)
-    overlap.refuse_seen(trial.dataset, trial.split, run.seen_by(place, opened))
+    leakage.refuse_seen(trial.dataset, trial.split, evaluate.seen_by(place, opened))
     encoder = encoder_of(opened)
     about = (asdict(opened.options), encoder.fingerprint if encoder else None, getattr(encoder, "parameters", 0))
     if place == name and isinstance(opened, Picker) and picks_itself(opened):

@@ -1,21 +1,19 @@
-"""Sources of tools: `read` picks the importer for what it is given. Each module here is one importer."""
+"""Sources of tools: `read` picks the importer for what it is given. Each module in importers/ is one importer."""
 
 from __future__ import annotations
 
-import importlib
 import os
-import pkgutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import cast
 
-from toolscout.catalogue import functions, mcp
 from toolscout.catalogue.base import Importer, ReadOptions, as_path, is_url, safe_url, unique
+from toolscout.catalogue.importers import functions, mcp
+from toolscout.catalogue.importers import importers as all_importers
+from toolscout.core.tool import Tool
 from toolscout.errors import BadSource
-from toolscout.tool import Tool
 
-__all__ = ["Importer", "ReadOptions", "describe", "importers", "read"]
+__all__ = ["Importer", "ReadOptions", "describe", "read"]
 
 _KINDS = (
     "a .jsonl or .json file of tools; an OpenAPI document (file or URL); an MCP server (command line, URL ending in "
@@ -24,17 +22,10 @@ _KINDS = (
 )
 
 
-def importers() -> dict[str, Importer]:
-    """Every importer by its name, which is its module's."""
-    names = sorted(module.name for module in pkgutil.iter_modules(__path__))
-    modules = [name for name in names if name != "base" and not name.startswith("_")]
-    return {name: cast(Importer, importlib.import_module(f"{__name__}.{name}")) for name in modules}
-
-
 def read(source: object, options: ReadOptions | None = None) -> Iterator[Tool]:
     """The tools of any source, each id once. A source that no importer takes is refused at once."""
     options = options or ReadOptions()
-    known = importers()
+    known = all_importers()
     if options.kind is not None:
         if options.kind not in known:
             raise BadSource(f"there is no importer {options.kind!r}; the importers are: {', '.join(known)}")

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn, Protocol
 from urllib.parse import urlsplit, urlunsplit
 
-from toolscout.addresses import Addresses
+from toolscout.core.addresses import Addresses
+from toolscout.core.tool import MAX_NESTING, Tool, clean_text, too_deep
 from toolscout.errors import BadSource, BadTool, DuplicateTool, ToolscoutError
-from toolscout.tool import MAX_NESTING, Tool, clean_text, too_deep
 
 # Of a document, which may have an answer, its result, a list and a function around a tool.
 MAX_DEPTH = MAX_NESTING + 10

@@ -17,18 +17,16 @@ import gzip
 import json
 import os
 import platform
-import re
 import subprocess
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from toolscout.errors import BadDataset, ToolscoutError
-from toolscout.retrievers.base import Options
 
 COMMIT = "TOOLSCOUT_COMMIT"
 _PACKAGE = Path(__file__).resolve().parent.parent
@@ -67,23 +65,6 @@ class Row:
     def to_dict(self) -> dict[str, Any]:
         """JSON form."""
         return asdict(self)
-
-
-def variant_of(options: Options) -> str:
-    """A slug of the options that differ from the defaults; "default" where none does."""
-    default = type(options)()
-    changed = [
-        f"{field.name}-{_slug(getattr(options, field.name))}"
-        for field in fields(options)
-        if getattr(options, field.name) != getattr(default, field.name)
-    ]
-    return "_".join(changed) or "default"
-
-
-def _slug(value: object) -> str:
-    # Of a path the last part says enough, and the rest is nobody's business.
-    text = str(value).lower() if isinstance(value, bool) else str(value).rstrip("/").rpartition("/")[2]
-    return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-") or "none"
 
 
 def provenance(command: str) -> dict[str, Any]:

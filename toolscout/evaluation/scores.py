@@ -11,12 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from toolscout import metrics
+from toolscout.data import metrics
 from toolscout.errors import BadDataset, BadRequest
 from toolscout.evaluation import row as rows
 from toolscout.evaluation import significance
-from toolscout.evaluation.asked import DEPTH, placeholders, ranked, returned
-from toolscout.evaluation.measured import (
+from toolscout.evaluation.measures import (
     RIGHT,
     RIGHT_AT,
     SETS,
@@ -28,6 +27,7 @@ from toolscout.evaluation.measured import (
     set_score,
     verdict_score,
 )
+from toolscout.evaluation.request_result import DEPTH, placeholders, ranked, returned
 
 Line = Mapping[str, Any]
 _HOW = "write scores with: toolscout evaluate DATA --json OUT.jsonl"

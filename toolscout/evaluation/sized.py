@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from toolscout._progress import Progress
-from toolscout.evaluation.asked import Asked
+from toolscout.evaluation.request_result import Asked
 from toolscout.retrievers.base import Retriever, Sizing, sizing
 from toolscout.scout import checked_request
+from toolscout.search.progress import Progress
 
 _AT_ONCE = 64
 

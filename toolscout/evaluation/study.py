@@ -9,13 +9,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from toolscout.dataset import Dataset
-from toolscout.evaluation import overlap
-from toolscout.evaluation._vectors import encoder_of
-from toolscout.evaluation.asked import DEPTH, Asked
+from toolscout.data.dataset import Dataset
+from toolscout.evaluation import leakage
 from toolscout.evaluation.history import Fitted
-from toolscout.evaluation.measured import RIGHT, VERDICTS, measured
+from toolscout.evaluation.measures import RIGHT, VERDICTS, measured
+from toolscout.evaluation.request_result import DEPTH, Asked
 from toolscout.evaluation.row import Row, provenance
+from toolscout.evaluation.vector_cache import encoder_of
 from toolscout.retrievers.base import Ranker, Retriever, TrainedOn
 
 STUDY = "study"
@@ -97,6 +97,6 @@ def studied(
 
 def refuse_seen(dataset: Dataset, split: str, retriever: Retriever, seen: TrainedOn) -> TrainedOn:
     """All that a model has seen, its encoder's part too; refuses a split that shares requests with it."""
-    whole = seen | overlap.encoder_history(encoder_of(retriever))
-    overlap.refuse_seen(dataset, split, whole)
+    whole = seen | leakage.encoder_history(encoder_of(retriever))
+    leakage.refuse_seen(dataset, split, whole)
     return whole

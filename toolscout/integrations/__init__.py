@@ -1,5 +1,5 @@
 """toolscout inside agent frameworks: one file for each, which imports its library only when it is used."""
 
-from toolscout.integrations._shared import Choice
+from toolscout.integrations.toolbox import Choice
 
 __all__ = ["Choice"]

@@ -5,7 +5,7 @@ import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-from toolscout.integrations._shared import NOTHING_FITS, Choice, Toolbox, library
+from toolscout.integrations.toolbox import NOTHING_FITS, Choice, Toolbox, library
 from toolscout.scout import Scout
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ import copy
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from toolscout.answer import Allowed
-from toolscout.calling import Caller
+from toolscout.calling.dispatch import Caller
+from toolscout.core.answer import Allowed
 from toolscout.errors import BadRequest
-from toolscout.integrations._shared import NOTHING_FITS, Choice, Offer, Offered, Toolbox, library
+from toolscout.integrations.toolbox import NOTHING_FITS, Choice, Offer, Offered, Toolbox, library
 from toolscout.scout import Scout
 
 if TYPE_CHECKING:

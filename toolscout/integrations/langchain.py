@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from toolscout.answer import Allowed
-from toolscout.calling import Caller
-from toolscout.integrations._shared import Choice, Offer, Offered, Toolbox, chosen_names, library
+from toolscout.calling.dispatch import Caller
+from toolscout.core.answer import Allowed
+from toolscout.integrations.toolbox import Choice, Offer, Offered, Toolbox, chosen_names, library
 from toolscout.scout import Scout
 
 if TYPE_CHECKING:

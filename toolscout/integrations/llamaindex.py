@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from toolscout.answer import Allowed
-from toolscout.calling import Caller
-from toolscout.integrations._shared import Choice, Offer, Offered, Toolbox, library
+from toolscout.calling.dispatch import Caller
+from toolscout.core.answer import Allowed
+from toolscout.integrations.toolbox import Choice, Offer, Offered, Toolbox, library
 from toolscout.scout import Scout
 
 if TYPE_CHECKING:

@@ -7,19 +7,10 @@ import json
 from collections.abc import AsyncIterator, Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from toolscout.answer import Allowed
-from toolscout.calling import Caller
+from toolscout.calling.dispatch import Caller
+from toolscout.core.answer import Allowed
 from toolscout.errors import ToolscoutError
-from toolscout.integrations._shared import (
-    NOTHING_FITS,
-    Choice,
-    Offer,
-    Offered,
-    Toolbox,
-    chosen_names,
-    library,
-    text_of,
-)
+from toolscout.integrations.toolbox import NOTHING_FITS, Choice, Offer, Offered, Toolbox, chosen_names, library, text_of
 from toolscout.scout import Scout
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any
 
-from toolscout.calling import Caller
-from toolscout.integrations._shared import Choice, Offer, Offered, Toolbox, library
+from toolscout.calling.dispatch import Caller
+from toolscout.integrations.toolbox import Choice, Offer, Offered, Toolbox, library
 from toolscout.scout import Scout
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ def open_llm(
     "" or "smollm2" is SmolLM2 on this machine, a Hugging Face folder, a GGUF file or the folder of a trained generator
     another one: `batch` rows at once (by default as many as suit the machine), `seed` for what is drawn, and in torch
     where $TOOLSCOUT_DEVICE names a device. A URL is an OpenAI-compatible endpoint, which needs `model` and takes
-    `options`; "scripted:FILE" reads its lines. A model folder of toolscout's own is opened by agent.models.
+    `options`; "scripted:FILE" reads its lines. A model folder of toolscout's own is opened by agent.model_loading.
     """
     if spec.lower().startswith(("http://", "https://")):
         from toolscout.llm.endpoint import Endpoint
@@ -37,7 +37,7 @@ def open_llm(
         raise BadRequest(
             f"{spec} is no language model; name a folder or .gguf file, an endpoint's URL, scripted:FILE, or smollm2"
         )
-    from toolscout.llm.generator import is_generator, open_generator
+    from toolscout.llm.finetuned import is_generator, open_generator
     from toolscout.llm.local import Local
 
     if is_generator(spec):

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, cast, get_args
 
-from toolscout.arguments import repaired, value_problems
+from toolscout.core.argument_checks import repaired, value_problems
 from toolscout.errors import BadCompletion, BadRequest, LanguageModelError
 
 Role = Literal["system", "user", "assistant", "tool"]

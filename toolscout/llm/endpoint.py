@@ -20,11 +20,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from toolscout.errors import BadCompletion, BadRequest, EndpointError, LanguageModelError, NotCached, NotYet
-from toolscout.llm import _replies
-from toolscout.llm._http import Gate, Reply, post
-from toolscout.llm._options import KEY_VARIABLE as KEY_VARIABLE
-from toolscout.llm._options import MOST, check, checked_url
-from toolscout.llm._options import Options as Options
+from toolscout.llm import replies
 from toolscout.llm.base import (
     Completion,
     Conversation,
@@ -41,6 +37,10 @@ from toolscout.llm.base import (
 )
 from toolscout.llm.cache import Cache, digest
 from toolscout.llm.hosts import key_in_the_open
+from toolscout.llm.http import Gate, Reply, post
+from toolscout.llm.options import KEY_VARIABLE as KEY_VARIABLE
+from toolscout.llm.options import MOST, check, checked_url
+from toolscout.llm.options import Options as Options
 
 _AGAIN = frozenset([408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529])
 _GRACE = 0.2  # seconds after the end in which a reason may still come
@@ -175,13 +175,13 @@ class Endpoint:
         """The completions of one request: one or more, at most as many as asked for."""
         try:
             reply = self._reply(conversation, call)
-            choices = _replies.choices(reply, self._scrubbed)[: call.n]
+            choices = replies.choices(reply, self._scrubbed)[: call.n]
         except BadCompletion as error:
             raise BadCompletion(self._scrubbed(str(error))) from None
         if call.schema is None and all(choice.length and not choice.text for choice in choices):
             raise no_answer(choices[0].cut_off)
         texts = [cut(self._scrubbed(choice.text, _KEY_CHARS), call.stop) for choice in choices]
-        read, written = _replies.tokens(reply, [message.content for message in conversation], choices)
+        read, written = replies.tokens(reply, [message.content for message in conversation], choices)
         return [
             Completion(
                 text,
@@ -277,10 +277,10 @@ class Endpoint:
 
     def _read(self, reply: Reply) -> dict[str, Any] | str:
         """The reply's JSON, or in words why to try again."""
-        said = _replies.message(reply.body, self._scrubbed)
+        said = replies.message(reply.body, self._scrubbed)
         variable, status = self.options.key_variable, reply.status
         if 200 <= status < 300:
-            found = _replies.parsed(reply.body)
+            found = replies.parsed(reply.body)
             return found if found is not None else f"answered with something that is no completion ({said})"
         if status in _AGAIN and "insufficient_quota" not in said:
             return f"answered {status} ({said})"
@@ -296,7 +296,7 @@ class Endpoint:
                 status,
             )
         if 300 <= status < 400:
-            where = _replies.shortened(reply.location, self._scrubbed)
+            where = replies.shortened(reply.location, self._scrubbed)
             raise EndpointError(f"{self.url} sends on to {where}; name that one", status)
         raise EndpointError(f"{self.url} answered {status} ({said}); {_advice(status)}", status)
 
@@ -304,7 +304,7 @@ class Endpoint:
         """Whether the server refused something that it can be asked without; from now on it is."""
         if reply.status not in (400, 422):
             return False
-        said, parameter = _replies.message(reply.body), _replies.parameter(reply.body)
+        said, parameter = replies.message(reply.body), replies.parameter(reply.body)
         if "max_tokens" in payload and "max_completion_tokens" in said:
             self._left_out.add("max_tokens")
             return True

@@ -14,13 +14,13 @@ from tokenizers import Tokenizer
 
 from toolscout.errors import BadCompletion
 from toolscout.llm.base import Completion, Conversation, Outcome, Schemas, check_call, cut, each_schema, settled
-from toolscout.llm.filling import Filling, Tokens, Vocabulary
-from toolscout.nn.decoding import Writer
-from toolscout.nn.engine import device_name
+from toolscout.llm.constrained_json.filling import Filling, Tokens, Vocabulary
+from toolscout.models.decoding.constrained import Writer
+from toolscout.models.language.open import device_name
 
 if TYPE_CHECKING:
-    from toolscout.nn.adapters import Adapter
-    from toolscout.nn.language import Base
+    from toolscout.models.language.base import Base
+    from toolscout.models.language.lora import Adapter
 
 _MAX_FILLINGS = 1024
 _ON_CPU, _ON_DEVICE = 16, 1024  # rows that are written at once; a device cuts what does not fit into its memory
@@ -35,7 +35,7 @@ class _Window(Protocol):
 
 
 class Speaker(Protocol):
-    """What is needed of a base language model beside its weights; nn.language.Base is one."""
+    """What is needed of a base language model beside its weights; models.language.base.Base is one."""
 
     @property
     def name(self) -> str:
@@ -95,15 +95,15 @@ class Local:
 
         It runs on ONNX Runtime, or in torch on the device that $TOOLSCOUT_DEVICE names.
         """
-        from toolscout.nn.language import open_base
+        from toolscout.models.language.base import open_base
 
         return cls.of(open_base(reference), batch=batch, seed=seed)
 
     @classmethod
     def of(cls, base: Base, adapter: Adapter | None = None, *, batch: int | None = None, seed: int = 0) -> Local:
         """Serve a base language model, with what a training learned where there is an `adapter`."""
-        from toolscout.nn.engine import open_engine
-        from toolscout.nn.language import TokenTable
+        from toolscout.models.language.base import TokenTable
+        from toolscout.models.language.open import open_engine
 
         weights = base.weights()
         if adapter is not None:

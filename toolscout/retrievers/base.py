@@ -1,32 +1,29 @@
-"""The contract every retriever keeps, and the registry that finds them."""
+"""The contract every retriever keeps."""
 
 from __future__ import annotations
 
 import json
-import pkgutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from importlib import import_module, metadata
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar, cast, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
-from toolscout.answer import Allowed, Example, Hit, Reason
-from toolscout.dataset import Dataset
+from toolscout.core.answer import Allowed, Example, Hit, Reason
+from toolscout.core.arrays import Floats
+from toolscout.core.model_files import malformed, of_another_kind
+from toolscout.core.tool import Searchable
+from toolscout.data.dataset import Dataset
 from toolscout.errors import BadModel, BadRequest
-from toolscout.retrievers._saved import malformed, of_another_kind
-from toolscout.tool import Searchable
 
-ENTRY_POINTS = "toolscout.retrievers"
 MODEL_FILE = "model.json"
 TRAINED_ON_FILE = "trained_on.json"
 _NEW_FILE = "new.json"
 FORMAT = 1
 
 Role = Literal["train", "dev"]
-Floats = NDArray[np.float32]
 Vectors = Mapping[str, Floats]
 """Unit vectors of documents by text digest. A tool whose digest is not among them waits for its vector."""
 
@@ -318,26 +315,6 @@ def check_k(k: int) -> None:
         raise BadRequest(f"k must be at least 1, got {k}")
 
 
-def available() -> dict[str, metadata.EntryPoint | None]:
-    """Every retriever that can be opened by name: files of this folder, entry points of other packages."""
-    here = Path(__file__).parent
-    builtin = [info.name for info in pkgutil.iter_modules([str(here)]) if info.name != "base" and info.name[0] != "_"]
-    plugins = {point.name: point for point in metadata.entry_points(group=ENTRY_POINTS)}
-    return {**plugins, **dict.fromkeys(builtin)}
-
-
-def method(name: str) -> type[Retriever]:
-    """The class behind a method's name."""
-    found = available()
-    if name not in found:
-        raise BadModel(f"there is no retriever called {name!r}; choose one of {', '.join(sorted(found))}, or a folder")
-    plugin = found[name]
-    if plugin is not None:
-        return cast(type[Retriever], plugin.load())
-    module = import_module(f"toolscout.retrievers.{name}")
-    return cast(type[Retriever], getattr(module, name.title().replace("_", "")))
-
-
 def write_new(folder: Path, ids: Iterable[str]) -> None:
     """Keep which tools of an index are new to its model."""
     (folder / _NEW_FILE).write_text(json.dumps(sorted(ids)))
@@ -384,11 +361,6 @@ def read_options(kind: type[OptionsT], record: Mapping[str, Any]) -> OptionsT:
     if wrong := of_another_kind(kind, saved):
         raise BadModel(f"the model has an option of the wrong kind ({', '.join(wrong)}); write the model again")
     return kind(**saved)
-
-
-def load_model(folder: Path) -> Retriever:
-    """Open any model folder."""
-    return method(read_model(folder)["method"]).load(folder)
 
 
 def trained_on(folder: Path) -> TrainedOn:

@@ -14,15 +14,15 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import tantivy
 
-from toolscout.answer import Allowed, ExactName, Example, Hit, MatchedWords
+from toolscout.core.answer import Allowed, ExactName, Example, Hit, MatchedWords
+from toolscout.core.model_files import UNREADABLE
+from toolscout.core.tool import Searchable, split_words
 from toolscout.errors import BadModel
-from toolscout.retrievers._names import EXACT_BONUS, Names
-from toolscout.retrievers._recent import Recent
-from toolscout.retrievers._rows import Rows
-from toolscout.retrievers._saved import UNREADABLE
-from toolscout.retrievers._showing import Caller, Reasons
-from toolscout.retrievers._spelling import FUNCTION_WORDS, Vocabulary, correctable, edits
-from toolscout.retrievers._word_files import WordFiles
+from toolscout.index.exact_names import EXACT_BONUS, Names
+from toolscout.index.recent import Recent
+from toolscout.index.row_ids import Rows
+from toolscout.index.spelling import FUNCTION_WORDS, Vocabulary, correctable, edits
+from toolscout.index.word_files import WordFiles
 from toolscout.retrievers.base import (
     Options,
     Pairs,
@@ -33,7 +33,7 @@ from toolscout.retrievers.base import (
     read_options,
     write_model,
 )
-from toolscout.tool import Searchable, split_words
+from toolscout.retrievers.showing import Caller, Reasons
 
 _LONGEST_WORD = 40
 # Beyond this many hits, asking the engine to filter is cheaper than filtering what it returns.

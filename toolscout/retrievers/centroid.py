@@ -13,11 +13,23 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from toolscout.answer import Example
-from toolscout.dataset import request_digest
+from toolscout.core.answer import Example
+from toolscout.core.arrays import Floats
+from toolscout.core.model_files import UNREADABLE
+from toolscout.data.dataset import request_digest
 from toolscout.errors import BadModel
-from toolscout.retrievers._documents import Documents, EncoderOptions
-from toolscout.retrievers._requests import (
+from toolscout.retrievers.base import (
+    FitProgress,
+    FitReport,
+    TextEncoder,
+    TrainedOn,
+    TrainingSet,
+    read_model,
+    read_options,
+    write_model,
+)
+from toolscout.retrievers.document_index import Documents, EncoderOptions
+from toolscout.retrievers.encoded_requests import (
     DevRequests,
     Encoding,
     dev_recall,
@@ -26,18 +38,6 @@ from toolscout.retrievers._requests import (
     train_examples,
     vectors_of,
     with_digests,
-)
-from toolscout.retrievers._saved import UNREADABLE
-from toolscout.retrievers.base import (
-    FitProgress,
-    FitReport,
-    Floats,
-    TextEncoder,
-    TrainedOn,
-    TrainingSet,
-    read_model,
-    read_options,
-    write_model,
 )
 
 _SUMS = "sums.json"

@@ -10,11 +10,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from toolscout.answer import Example
+from toolscout.core.answer import Example
 from toolscout.errors import BadModel, MissingExtra
-from toolscout.nn.encoder import CARD_FILE, Encoder
-from toolscout.retrievers._documents import EncoderOptions
-from toolscout.retrievers._newcomers import Newcomers
+from toolscout.models.encoders.onnx_encoder import CARD_FILE, Encoder
 from toolscout.retrievers.base import (
     MODEL_FILE,
     FitProgress,
@@ -28,7 +26,9 @@ from toolscout.retrievers.base import (
     write_model,
     write_new,
 )
-from toolscout.training.options import LearningOptions
+from toolscout.retrievers.document_index import EncoderOptions
+from toolscout.retrievers.new_tool_bonus import Newcomers
+from toolscout.training.encoder_options import LearningOptions
 
 ENCODER_FOLDER = "encoder"
 WEIGHTS_FOLDER = "weights"
@@ -109,7 +109,7 @@ class Dense(Newcomers):
             from toolscout.training.bi_encoder import learn
         except ImportError as error:
             raise MissingExtra("training", "train") from error
-        from toolscout.nn.export import export
+        from toolscout.models.encoders.export import export
 
         sets = [(one.dataset, one.train, one.dev) for one in data]
         start = Path(self.options.start) if self.options.start else None

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from toolscout.retrievers._tower import TowerRetriever
-from toolscout.retrievers._tower_fit import fit
-from toolscout.retrievers._tower_options import ColtOptions, MasstoolOptions
 from toolscout.retrievers.base import FitProgress, FitReport, TextEncoder, TrainingSet
+from toolscout.retrievers.tower.fit import fit
+from toolscout.retrievers.tower.options import ColtOptions, MasstoolOptions
+from toolscout.retrievers.tower.retriever import TowerRetriever
 
 
 class Masstool(TowerRetriever):

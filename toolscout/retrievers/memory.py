@@ -10,11 +10,25 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 
-from toolscout.answer import Allowed, Example, PastRequest
+from toolscout.core.answer import Allowed, Example, PastRequest
+from toolscout.core.arrays import Floats
+from toolscout.core.tenants import asker
 from toolscout.errors import BadModel
-from toolscout.retrievers._documents import Documents, EncoderOptions
-from toolscout.retrievers._past import Entry, Neighbour, votes
-from toolscout.retrievers._requests import (
+from toolscout.index.feedback_pool import Entry, Neighbour, votes
+from toolscout.index.tenant_pools import Voices, readable
+from toolscout.retrievers.base import (
+    FitProgress,
+    FitReport,
+    Pairs,
+    TextEncoder,
+    TrainedOn,
+    TrainingSet,
+    read_model,
+    read_options,
+    write_model,
+)
+from toolscout.retrievers.document_index import Documents, EncoderOptions
+from toolscout.retrievers.encoded_requests import (
     DEV_K,
     DevRequests,
     Encoding,
@@ -24,21 +38,7 @@ from toolscout.retrievers._requests import (
     vectors_of,
     with_digests,
 )
-from toolscout.retrievers._showing import Caller, Reasons
-from toolscout.retrievers._voices import Voices, readable
-from toolscout.retrievers.base import (
-    FitProgress,
-    FitReport,
-    Floats,
-    Pairs,
-    TextEncoder,
-    TrainedOn,
-    TrainingSet,
-    read_model,
-    read_options,
-    write_model,
-)
-from toolscout.tenants import asker
+from toolscout.retrievers.showing import Caller, Reasons
 
 # A neighbour that would weigh less than this says nothing.
 _LEAST_WEIGHT = 0.01

@@ -11,23 +11,25 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
+from toolscout.core.arrays import Floats
 from toolscout.errors import BadModel
-from toolscout.nn.decoding import Nearer, Reading, Table
-from toolscout.nn.ids import KINDS, MOST_NAME_TOKENS, IdMaker, maker
-from toolscout.retrievers._atomic import Aware, Taught, WideRows, called, name_rows
-from toolscout.retrievers._atomic_choice import chosen, trial
-from toolscout.retrievers._documents import EncoderOptions
-from toolscout.retrievers._generative import SPECIALS, Generative
-from toolscout.retrievers._generative_fit import Plan, fit
-from toolscout.retrievers._generative_weighed import Documented, Weighed
-from toolscout.retrievers.base import FitProgress, FitReport, Floats, TextEncoder, TrainingSet
-from toolscout.training.options import GenerativeOptions
+from toolscout.models.decoding.constrained import Nearer, Reading, Table
+from toolscout.models.tool_ids.token_ids import KINDS, MOST_NAME_TOKENS, IdMaker, maker
+from toolscout.retrievers.base import FitProgress, FitReport, TextEncoder, TrainingSet
+from toolscout.retrievers.document_index import EncoderOptions
+from toolscout.retrievers.generative.base import SPECIALS, Generative, Plan
+from toolscout.retrievers.generative.dev_weights import Trial, chosen
+from toolscout.retrievers.generative.fit import fit
+from toolscout.retrievers.generative.token_rows import Aware, Taught, WideRows, called, name_rows
+from toolscout.retrievers.generative.weighing import Documented, Weighed
+from toolscout.training.encoder_options import GenerativeOptions
 
 if TYPE_CHECKING:
-    from toolscout.training.generative import State
+    from toolscout.training.id_generation import State
 
 Ids = Literal["atomic", "semantic", "numeric", "hierarchical"]
 _IDS_FOLDER, _TRAINED_FILE = "ids", "trained.json"
+_MOST_NUMBERS = 20_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,3 +232,18 @@ class Toolgen(Generative):
             free, bias = self.base().rows(file["free"], len(ids)), self.base().rows(file["bias"][None], 1)[0]
             self._taught = Taught(self.base().rows(mapped, len(mapped)), bias, dict(zip(ids, free, strict=True)))
         self._documented = Documented.load(folder, len(mapped))
+
+
+def trial(retriever: Toolgen, rows: WideRows, one: TrainingSet) -> Trial:
+    """Read a dev split."""
+    split = one.dataset.split(one.dev)
+    ids = [tool.id for tool in one.dataset.tools]
+    step = max(1, len(split.requests) * len(ids) // _MOST_NUMBERS)
+    texts = [text for _, text in split.requests[::step]]
+    states = retriever.reading(texts).ends()
+    wide = rows.of(np.array([retriever.path(tool_id)[0] for tool_id in ids]))
+    size = states.shape[1]
+    vectors = retriever.open_encoder().encode(texts)
+    said = np.asarray(states @ wide[:, :size].T, dtype=np.float32)
+    cosines = np.asarray(vectors @ wide[:, size:-1].T, dtype=np.float32)
+    return Trial(said, cosines, wide[:, -1] > 0, ids, split.gold[::step])

@@ -12,18 +12,19 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
+from toolscout.core.arrays import Floats
 from toolscout.errors import BadModel, MissingExtra
-from toolscout.nn.quantizer import Code, CodeOptions, Ints, Quantizer
-from toolscout.retrievers._atomic import name_rows
-from toolscout.retrievers._documents import EncoderOptions
-from toolscout.retrievers._generative import SPECIALS, Generative
-from toolscout.retrievers._generative_fit import Plan, fit
-from toolscout.retrievers._generative_weighed import Weighed
-from toolscout.retrievers.base import FitProgress, FitReport, Floats, TextEncoder, TrainingSet
-from toolscout.training.options import GenerativeOptions
+from toolscout.models.tool_ids.quantizer import Code, CodeOptions, Ints, Quantizer
+from toolscout.retrievers.base import FitProgress, FitReport, TextEncoder, TrainingSet
+from toolscout.retrievers.document_index import EncoderOptions
+from toolscout.retrievers.generative.base import SPECIALS, Generative, Plan
+from toolscout.retrievers.generative.fit import fit
+from toolscout.retrievers.generative.token_rows import name_rows
+from toolscout.retrievers.generative.weighing import Weighed
+from toolscout.training.encoder_options import GenerativeOptions
 
 if TYPE_CHECKING:
-    from toolscout.training.generative import State
+    from toolscout.training.id_generation import State
 
 _CODES_FILE, _ROWS_FILE = "codes.json", "rows.npy"
 _RIDGE = 1.0
@@ -86,7 +87,7 @@ class Toolweaver(Generative):
     def plan(self, tools: Mapping[str, Floats], gold: Sequence[Sequence[str]]) -> Plan:
         """Learn codes from documents and from what requests use together."""
         try:
-            from toolscout.training.quantizing import learn
+            from toolscout.training.code_learning import learn
         except ImportError as error:
             raise MissingExtra("training", "train") from error
         ids = list(tools)

@@ -13,13 +13,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
-from toolscout import tenants
-from toolscout.answer import SEARCHED_ALONE, Allowed, Answer, Example
+from toolscout.core import tenants
+from toolscout.core.answer import SEARCHED_ALONE, Allowed, Answer, Example
+from toolscout.core.permissions import Key, Rules, key_digest
+from toolscout.core.tool import Tool, clean_text, namespace_of
 from toolscout.errors import BadRequest, Forbidden, Unauthorized, UnknownTool
-from toolscout.permissions import Key, Rules, key_digest
 from toolscout.scout import Count, Scout, checked_request
 from toolscout.stores.base import Store
-from toolscout.tool import Tool, clean_text, namespace_of
 
 ANONYMOUS = "anonymous"
 _WIDEST = 1 << 53  # beyond this, numbers in JSON lose digits in JavaScript

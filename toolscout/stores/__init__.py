@@ -1,13 +1,13 @@
-"""Stores: where the catalogue rests. One file here is one kind of store, and its name is the kind's name."""
+"""Stores: where the catalogue rests. One folder here is one kind of store, and its name is the kind's name."""
 
 from __future__ import annotations
 
 import pkgutil
 from pathlib import Path
 
-from toolscout.stores._sqlite_files import check_path
 from toolscout.stores.base import AddReport, Change, Store, VectorBatch
-from toolscout.stores.sqlite import SqliteStore
+from toolscout.stores.sqlite.connections import check_path
+from toolscout.stores.sqlite.store import SqliteStore
 
 __all__ = ["AddReport", "Change", "Store", "VectorBatch", "check_path", "kinds", "open_store"]
 

@@ -11,9 +11,9 @@ from typing import Literal, Protocol, Self, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from toolscout.answer import Allowed, Example
-from toolscout.permissions import Key, Principal, Rules
-from toolscout.tool import Listing, Tool
+from toolscout.core.answer import Allowed, Example
+from toolscout.core.permissions import Key, Principal, Rules
+from toolscout.core.tool import Listing, Tool
 
 Floats = NDArray[np.float32]
 ChangeKind = Literal["added", "changed", "removed"]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from toolscout.synth.learning import SynthTraining, train_synth
+from toolscout.synth.dataset_output import Synthetic, fewer
+from toolscout.synth.inputs import Source
 from toolscout.synth.options import SynthOptions
-from toolscout.synth.source import Source
+from toolscout.synth.writer_training import SynthTraining, train_synth
 from toolscout.synth.writing import Writer, synthesise
-from toolscout.synth.written import Synthetic, fewer
 
 __all__ = ["Source", "SynthOptions", "SynthTraining", "Synthetic", "Writer", "fewer", "synthesise", "train_synth"]

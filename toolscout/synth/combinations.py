@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from toolscout._progress import Progress
-from toolscout.retrievers.base import Floats
-from toolscout.synth.drawing import chance, drawn, favoured
+from toolscout.core.arrays import Floats
+from toolscout.core.tool import Tool, split_words
+from toolscout.search.progress import Progress
+from toolscout.synth.hash_draw import chance, drawn, favoured
 from toolscout.synth.options import KINDS
-from toolscout.synth.stages import each, named
-from toolscout.tool import Tool, split_words
+from toolscout.synth.progress import each, named
 
 PARTNERS = 12
 """So many of each kind are known of a tool."""

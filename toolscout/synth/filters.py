@@ -7,11 +7,11 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from toolscout._progress import Progress
-from toolscout.dataset import request_digest
+from toolscout.core.tool import Tool, clean_text, split_words
+from toolscout.data.dataset import request_digest
 from toolscout.retrievers.base import Ranker, Retriever
+from toolscout.search.progress import Progress
 from toolscout.synth.prompts import facts
-from toolscout.tool import Tool, clean_text, split_words
 
 SHORT, LONG = 3, 80
 NEAR = 0.8

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from toolscout.core.tool import Tool, clean_text, split_words
 from toolscout.llm.base import Message
-from toolscout.synth.drawing import chance
+from toolscout.synth.hash_draw import chance
 from toolscout.synth.styles import Style, style_of
-from toolscout.tool import Tool, clean_text, split_words
 
 DESCRIPTION_WORDS, PARAMETERS, NAME_WORDS = 32, 8, 12
 _PLAIN = re.compile(r"[^\w\s.,;:%&/+'-]|_{2,}")

@@ -9,25 +9,26 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from toolscout._progress import Progress
+from toolscout.core.arrays import Floats
+from toolscout.core.tool import Tool
 from toolscout.errors import BadDataset, BadModel, BadRequest, LanguageModelError
 from toolscout.llm import open_llm
 from toolscout.llm.base import Completion, LanguageModel, Message, Usage, complete_each
 from toolscout.llm.endpoint import Endpoint, Options
-from toolscout.llm.generator import GENERATOR_FILE, is_generator, read_generator
-from toolscout.nn.adapters import ADAPTER_FILE
-from toolscout.nn.engine import device_name
-from toolscout.retrievers.base import Floats, Retriever, TrainedOn
+from toolscout.llm.finetuned import GENERATOR_FILE, is_generator, read_generator
+from toolscout.models.language.lora import ADAPTER_FILE
+from toolscout.models.language.open import device_name
+from toolscout.retrievers.base import Retriever, TrainedOn
+from toolscout.search.progress import Progress
 from toolscout.synth import prompts
 from toolscout.synth.combinations import Combination, Partners, combined, kind_shares
-from toolscout.synth.drawing import drawn
+from toolscout.synth.dataset_output import NO_ANSWER, Request, Synthetic
 from toolscout.synth.filters import Filter, cleaned, counted, found_again
+from toolscout.synth.hash_draw import drawn
+from toolscout.synth.inputs import Source, Wanted, size_shares
 from toolscout.synth.options import KINDS, TASK, SynthOptions
-from toolscout.synth.source import Source, Wanted, size_shares
-from toolscout.synth.stages import each, named
+from toolscout.synth.progress import each, named
 from toolscout.synth.styles import STYLES, style_shares
-from toolscout.synth.written import NO_ANSWER, Request, Synthetic
-from toolscout.tool import Tool
 
 _FORMAT = 2
 _SIZES = {"1": 0.5, "2": 0.3, "3": 0.2}

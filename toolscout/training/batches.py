@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from toolscout.dataset import Dataset
+from toolscout.data.dataset import Dataset
 from toolscout.errors import BadDataset
-from toolscout.nn.trainable import TrainableEncoder
+from toolscout.models.encoders.trainable import TrainableEncoder
 
 Ints = NDArray[np.int64]
 

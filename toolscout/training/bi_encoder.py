@@ -10,14 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toolscout import metrics
-from toolscout.dataset import Dataset
-from toolscout.nn.trainable import TrainableEncoder
+from toolscout.data import metrics
+from toolscout.data.dataset import Dataset
+from toolscout.models.encoders.trainable import TrainableEncoder
 from toolscout.training import losses
 from toolscout.training.batches import Ints, Material, asked_for, candidates, joined, shuffled
 from toolscout.training.checkpoint import Checkpoints
+from toolscout.training.encoder_options import LearningOptions
 from toolscout.training.loop import Report, Schedule, Trained, pick_device, run
-from toolscout.training.options import LearningOptions
 
 SELECTED_ON = "ndcg@5"
 _MEASURES = (SELECTED_ON, "recall@3", "recall@5", "comp@3", "comp@5")

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toolscout.nn.causal import Network
+from toolscout.models.language.torch_network import Network
 
 _BUCKETS = 20  # batches whose sequences are put in order of length together
 _CHUNK = {"cuda": 16_384, "cpu": 4_096}  # tokens that are in memory with all that their gradients need

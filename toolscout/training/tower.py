@@ -1,4 +1,5 @@
-"""The retrieval and detection towers in a form that learns: what nn/tower.py and nn/need.py serve, and their loss."""
+"""The retrieval and detection towers in a form that learns: what models/tower.py and models/need_head.py serve, and
+their loss."""
 
 from __future__ import annotations
 
@@ -11,10 +12,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import Parameter, functional
 
-from toolscout.nn.graph import Edges, propagate
-from toolscout.nn.tower import VIEWS, Transfer
+from toolscout.models.light_gcn import Edges, propagate
+from toolscout.models.tower import VIEWS, Transfer
 from toolscout.training import losses
-from toolscout.training.options import GraphOptions, LearningOptions, NeighbourOptions
+from toolscout.training.encoder_options import GraphOptions, LearningOptions, NeighbourOptions
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]

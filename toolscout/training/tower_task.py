@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import Parameter, functional
 
-from toolscout.dataset import Dataset
-from toolscout.nn.tower import Tower
-from toolscout.nn.trainable import TrainableEncoder
+from toolscout.data.dataset import Dataset
+from toolscout.models.encoders.trainable import TrainableEncoder
+from toolscout.models.tower import Tower
 from toolscout.training.batches import Material, Requests, candidates
 from toolscout.training.bi_encoder import AVERAGE, EncoderTask
 from toolscout.training.checkpoint import Checkpoints

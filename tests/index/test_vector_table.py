@@ -1,0 +1,93 @@
+"""The vector table against a plain scan, and its graph against the table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from toolscout.index import vector_table
+from toolscout.index.vector_table import VectorTable
+
+
+def unit(count: int, width: int = 48, seed: int = 0) -> NDArray[np.float32]:
+    rows = np.random.default_rng(seed).standard_normal((count, width))
+    return (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+
+
+def scan(rows: NDArray[np.float32], query: NDArray[np.float32], k: int, skipped: set[int]) -> set[int]:
+    """The k best rows and all that tie with the last, in double precision."""
+    scores = rows.astype(np.float16).astype(np.float64) @ query.astype(np.float64)
+    alive = [row for row in np.argsort(-scores).tolist() if row not in skipped]
+    last = scores[alive[min(k, len(alive)) - 1]]
+    return {row for row in alive if scores[row] >= last - 1e-9}
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 900), st.integers(1, 60), st.integers(0, 9), st.integers(0, 40), st.booleans())
+def test_a_search_misses_nothing(count: int, k: int, seed: int, dead: int, repeated: bool) -> None:
+    rows = unit(count, seed=seed)
+    if repeated:  # equal rows tie
+        rows = rows[np.random.default_rng(seed).integers(0, max(1, count // 3), count)]
+    table = VectorTable()
+    table.append(rows)
+    skipped = set(range(min(dead, count - 1)))
+    for row in skipped:
+        table.kill(row)
+    query = unit(1, seed=seed + 100)[0]
+    found, scores = table.search(query, k)
+    assert scan(rows, query, k, skipped) <= set(found.tolist())
+    assert not skipped & set(found.tolist())
+    assert scores == pytest.approx(rows[found].astype(np.float16).astype(np.float64) @ query, abs=1e-6)
+
+
+def test_a_shared_scan_gives_what_one_thread_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    table, query = VectorTable(), unit(1, seed=5)[0]
+    table.append(unit(3000))
+    alone = table.search(query, 10)
+    monkeypatch.setattr(vector_table, "_SHARED_FROM", 100)
+    shared = table.search(query, 10)
+    assert np.array_equal(alone[0], shared[0])
+    assert np.array_equal(alone[1], shared[1])
+
+
+def test_a_subset_is_searched_exactly_and_anew_when_it_changes() -> None:
+    rows, query = unit(500), unit(1, seed=3)[0]
+    table = VectorTable()
+    table.append(rows)
+    for start in (0, 7):
+        among = np.arange(start, 500, 9, dtype=np.int64)
+        found, _ = table.search(query, 5, among)
+        others = set(range(500)) - set(among.tolist())
+        assert scan(rows, query, 5, others) <= set(found.tolist()) <= set(among.tolist())
+
+
+def test_a_graph_finds_nearly_all_and_what_comes_later_exactly(tmp_path: Path) -> None:
+    rows = unit(4000)
+    table = VectorTable()
+    table.append(rows[:3500])
+    table = table.linked()
+    table.save(tmp_path)
+    loaded = VectorTable.load(tmp_path)
+    assert loaded.has_graph
+    assert loaded.search(rows[7], 3)[0][0] >= 0  # nothing has come later yet
+    table.append(rows[3500:3600])
+    table.save(tmp_path / "later")
+    later = VectorTable.load(tmp_path / "later")
+    loaded.append(rows[3500:3600])
+    for each in (table, loaded, later):
+        each.append(rows[3600:])
+        each.kill(3)
+        right = wanted = 0
+        for query in unit(40, seed=9):
+            best = scan(rows, query, 10, {3})
+            found, scores = each.search(query, 10)
+            top = set(found[np.argsort(-scores)[:10]].tolist())
+            right += len(best & top)
+            wanted += len(best)
+            assert {row for row in best if row >= 3500} <= set(found.tolist())
+        assert right / wanted >= 0.98

@@ -1,0 +1,122 @@
+"""Opens models for an agent, each folder once: the model that picks tools may also be the one that thinks."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from toolscout.errors import BadModel, BadRequest
+from toolscout.llm import LanguageModel, open_llm
+from toolscout.llm.base import Conversation
+from toolscout.retrievers.base import MODEL_FILE, Retriever
+from toolscout.retrievers.opening import open_retriever
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+    from toolscout.models.language.base import Architecture
+    from toolscout.retrievers.generative.base import Generative
+
+
+def is_own(spec: str) -> bool:
+    """Whether it names a model folder of toolscout's own."""
+    return (Path(spec) / MODEL_FILE).is_file()
+
+
+def _digest(place: Path) -> str:
+    """Of all files of a model, wherever they lie; what begins with a dot is not the model's."""
+    made = hashlib.blake2b(digest_size=12)
+    files = [(path.relative_to(place), path) for path in [place, *place.rglob("*")] if path.is_file()]
+    try:
+        for name, path in sorted(files):
+            if not any(part.startswith(".") for part in name.parts):
+                with path.open("rb") as file:
+                    made.update(f"{name.as_posix()}\0{hashlib.file_digest(file, 'blake2b').hexdigest()}\n".encode())
+    except OSError as error:
+        raise BadModel(f"{place} cannot be read ({error}); make its files readable") from None
+    return made.hexdigest()
+
+
+class Models:
+    """Retrievers and language models by name; what was opened from a folder is not opened again."""
+
+    def __init__(self) -> None:
+        """Nothing is open yet."""
+        self._opened: dict[Path, Retriever] = {}
+        self._digests: dict[Path, str] = {}
+
+    def keep(self, name: str, retriever: Retriever) -> None:
+        """Take a retriever that was opened elsewhere; one that comes from no folder is not kept."""
+        if is_own(name):
+            self._opened[Path(name).resolve()] = retriever
+
+    def fingerprint(self, name: str) -> str:
+        """Tells models of one name apart: a digest of what is in a folder or file; "" where the name is of neither."""
+        place = Path(name).resolve()
+        if not name or not place.exists():
+            return ""
+        if place not in self._digests:
+            self._digests[place] = _digest(place)
+        return self._digests[place]
+
+    def retriever(self, name: str) -> tuple[Retriever, str]:
+        """A retriever by a method's name or out of a folder, and its variant."""
+        known = self._opened.get(Path(name).resolve()) if is_own(name) else None
+        if known is not None:
+            return known, Path(name).resolve().name
+        opened, variant = open_retriever(name)
+        self.keep(name, opened)
+        return opened, variant
+
+    def language_model(self, spec: str, model: str = "") -> LanguageModel:
+        """As open_llm; and a folder of a model that writes tools: it thinks and fills in arguments too."""
+        if not is_own(spec):
+            return open_llm(spec, model=model)
+        from toolscout.retrievers.generative.base import Generative
+
+        opened, variant = self.retriever(spec)
+        if not isinstance(opened, Generative):
+            raise BadRequest(
+                f"{spec} is a {opened.name} model, which finds tools and writes nothing; name a toolgen or toolweaver "
+                "model, or another language model"
+            )
+        return _writer(opened, f"{opened.name}-{variant}")
+
+
+def _writer(retriever: Generative, name: str) -> LanguageModel:
+    from toolscout.llm.local import Local
+    from toolscout.retrievers.generative.base import prompt
+
+    def tokens(messages: Conversation) -> list[int]:
+        return prompt(retriever, messages)
+
+    return Local(retriever.engine(), _Voice(retriever, name), prompt=tokens)
+
+
+class _Voice:
+    """The words of a model that also writes ids of tools: one of those ends what is to be text."""
+
+    def __init__(self, retriever: Generative, name: str) -> None:
+        self.name = name
+        self._retriever = retriever
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._retriever.base().tokenizer
+
+    @property
+    def ends(self) -> frozenset[int]:
+        base = self._retriever.base()
+        return base.ends.union(range(base.architecture.vocabulary, len(self._retriever.words())))
+
+    @property
+    def architecture(self) -> Architecture:
+        return self._retriever.base().architecture
+
+    def chat(self, messages: Sequence[tuple[str, str]], open_turn: bool = True) -> list[int]:
+        return self._retriever.base().chat(messages, open_turn)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self._retriever.base().decode(ids)

@@ -1,0 +1,1 @@
+"""Calls a tool by where it came from."""

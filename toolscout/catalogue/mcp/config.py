@@ -1,0 +1,96 @@
+"""The files in which other MCP clients keep their servers: Claude Desktop, Cursor, VS Code."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from typing import Any, cast
+
+from toolscout.catalogue.base import ReadOptions
+from toolscout.catalogue.mcp.client import Server
+from toolscout.errors import BadSource
+
+CONFIG_KEYS = frozenset({"mcpServers", "servers", "mcp"})
+_VARIABLE = re.compile(r"\$\{(?:(?:env|input):)?([^}:]+)(?::-([^}]*))?\}")
+
+
+def has_servers(document: Any) -> bool:
+    """Whether a document names MCP servers."""
+    return _server_map(document) is not None
+
+
+def config_servers(document: Any, where: str, options: ReadOptions) -> list[Server]:
+    """The servers of a document that are not switched off; one that is half described is a problem."""
+    entries = _server_map(document)
+    if entries is None:
+        raise BadSource(f"{where} names no MCP servers; an object 'mcpServers' is needed")
+    servers = []
+    for name, entry in entries.items():
+        try:
+            if not isinstance(entry, Mapping):
+                raise BadSource(f"it must be an object, got {type(entry).__name__}")
+            if entry.get("disabled") is not True:
+                servers.append(_server(name, entry, options))
+        except BadSource as error:
+            options.problem(BadSource(f"{where}: server {name}: {error}"))
+    return servers
+
+
+def _server_map(document: Any) -> Mapping[str, Any] | None:
+    if not isinstance(document, Mapping):
+        return None
+    nested = document.get("mcp")
+    for owner in (document, nested if isinstance(nested, Mapping) else {}):
+        if isinstance(owner.get("mcpServers"), Mapping):
+            return cast(Mapping[str, Any], owner["mcpServers"])
+        if isinstance(owner.get("servers"), Mapping) and any(map(_is_server, owner["servers"].values())):
+            return cast(Mapping[str, Any], owner["servers"])
+    return None
+
+
+def _is_server(entry: Any) -> bool:
+    """Documents of other kinds have `servers` too; theirs run no command and name a protocol."""
+    return isinstance(entry, Mapping) and ("command" in entry or ("url" in entry and "protocol" not in entry))
+
+
+def _server(name: str, entry: Mapping[str, Any], options: ReadOptions) -> Server:
+    """`type` is often left out: a URL says HTTP, a command says stdio."""
+    if entry.get("type") == "sse":
+        raise BadSource("it speaks the old SSE transport, which is not read; use its streamable HTTP address")
+    url, command, directory = entry.get("url"), entry.get("command"), entry.get("cwd")
+    if isinstance(url, str) and url:
+        headers = {**entry_texts(entry, "headers", options), **options.headers}
+        return Server(name=name, url=expanded(url, options), headers=headers)
+    if not isinstance(command, str) or not command:
+        raise BadSource("it has neither 'command' nor 'url'; give it one")
+    arguments = entry.get("args") or []
+    if not isinstance(arguments, list) or not all(isinstance(item, str) for item in arguments):
+        raise BadSource("'args' must be a list of texts")
+    return Server(
+        name=name,
+        command=tuple(expanded(item, options) for item in (command, *arguments)),
+        env={**entry_texts(entry, "env", options), **options.env},
+        cwd=expanded(directory, options) if isinstance(directory, str) and directory else None,
+    )
+
+
+def entry_texts(entry: Mapping[str, Any], key: str, options: ReadOptions) -> dict[str, str]:
+    """The texts of an object inside an entry, variables filled in."""
+    values = entry.get(key) or {}
+    if not isinstance(values, Mapping) or not all(isinstance(value, str | int | float) for value in values.values()):
+        raise BadSource(f"'{key}' must be an object of texts")
+    return {name: expanded(str(value), options) for name, value in values.items()}
+
+
+def expanded(text: str, options: ReadOptions) -> str:
+    """Fill in ${NAME}, ${env:NAME}, ${input:NAME} and ${NAME:-default} from the options or the environment."""
+
+    def value(match: re.Match[str]) -> str:
+        name, default = match[1], match[2]
+        found = options.env.get(name, os.environ.get(name, default))
+        if found is None:
+            raise BadSource(f"{match[0]} has no value; set {name} in the environment")
+        return found
+
+    return _VARIABLE.sub(value, text)

@@ -1,0 +1,180 @@
+"""add and embed: tools in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand
+
+from toolscout.cli import output
+from toolscout.cli.common import NONE, WRONG, RetrieverOption, StoreOption, open_scout, plural, store_path
+from toolscout.errors import ToolscoutError
+
+if TYPE_CHECKING:
+    from toolscout.catalogue.base import ReadOptions
+    from toolscout.scout import Added
+
+SHOWN_PROBLEMS = 20
+_COMMAND = "toolscout.command"
+
+SourcesArgument = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="SOURCE",
+        help="A .jsonl or .json file of tools, an OpenAPI document (file or URL), a BEIR or ToolBench folder, a "
+        "Python module, file or module:function, an MCP server (URL, quoted command line, or JSON file with "
+        "mcpServers). The words behind -- are the command line of one MCP server.",
+    ),
+]
+NamespaceOption = Annotated[
+    str | None,
+    typer.Option(metavar="NS", help="The namespace of tools that name none themselves.", show_default="the source's"),
+]
+KindOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="KIND",
+        help="Read the source as this: beir, functions, jsonl, mcp, openapi or toolbench.",
+        show_default="by its look",
+    ),
+]
+
+
+class AddCommand(TyperCommand):
+    """Keeps the words behind "--" together: they are one command line, those before it are sources each."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Split the words at the dashes."""
+        before, after = (args[: args.index("--")], args[args.index("--") + 1 :]) if "--" in args else (args, [])
+        ctx.meta[_COMMAND] = after
+        return super().parse_args(ctx, before)
+
+
+def add(
+    ctx: typer.Context,
+    sources: SourcesArgument = None,
+    store: StoreOption = None,
+    namespace: NamespaceOption = None,
+    kind: KindOption = None,
+    keep_going: Annotated[
+        bool, typer.Option("--keep-going", help="Skip broken entries, import the rest, and report what was skipped.")
+    ] = False,
+    replace: Annotated[
+        bool, typer.Option("--replace", help="Take over tools that another source brought under the same id.")
+    ] = False,
+    sync: Annotated[bool, typer.Option("--sync", help="Remove the tools that the source no longer has.")] = False,
+    embed: Annotated[
+        bool, typer.Option("--embed/--no-embed", help="Embed the new tools now, or leave that to: toolscout embed.")
+    ] = True,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, metavar="SECONDS", help="How long a server may take to answer.")
+    ] = 30,
+    header: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Sent to the server that is asked; stored nowhere.")
+    ] = None,
+    env: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Set for a server's command; stored nowhere.")
+    ] = None,
+) -> None:
+    """Add the tools of any source, or bring them up to date.
+
+    The tools are stored in one step and found by their words at once; then those that are new are embedded.
+    """
+    from toolscout.catalogue.base import ReadOptions
+
+    given = _sources(sources or [], ctx.meta[_COMMAND])
+    headers = {key: value.strip() for key, value in _pairs("--header", header or [], "=:").items()}
+    variables = _pairs("--env", env or [], "=")
+    path = store_path(ctx, store)
+    failed = found = 0
+    for source in given:
+        options = ReadOptions(namespace, kind, keep_going, timeout, variables, headers)
+        try:
+            added = _add(path, source, options, replace, sync, embed)
+        except ToolscoutError as error:
+            if not keep_going or len(given) == 1:
+                raise
+            output.print_error(error, debug=False)
+            failed += 1
+            continue
+        _summarise(source, added, alone=len(given) == 1)
+        found += added.report.added + added.report.changed + added.report.unchanged
+    if failed:
+        output.note(f"{failed} of {len(given)} sources could not be read")
+        raise typer.Exit(WRONG)
+    if not found:
+        output.note("no tools were found there")
+        raise typer.Exit(NONE)
+
+
+def embed(ctx: typer.Context, store: StoreOption = None, retriever: RetrieverOption = None) -> None:
+    """Embed the tools that have no vector yet: what an interrupted add, or one with --no-embed, left."""
+    with open_scout(ctx, store, retriever) as scout:
+        with output.progress() as report:
+            embedded = scout.embed(report)
+        waiting, total, late = scout.words_only(), scout.count(), scout.not_embedded()
+        notes = scout.retriever.told("", None)[1] if hasattr(scout.retriever, "told") and waiting > late else ()
+    output.write(f"{plural(embedded, 'text')} embedded; {waiting:,} of {plural(total, 'tool')} found by words only")
+    for note in notes:
+        output.note(note)
+    if late:
+        output.note("no encoder is installed; run: toolscout doctor")
+    if waiting:
+        raise typer.Exit(NONE)
+
+
+def _add(path: Path, source: Any, options: ReadOptions, replace: bool, sync: bool, embed: bool) -> Added:
+    from toolscout import catalogue
+    from toolscout.scout import Added, Scout
+    from toolscout.stores import open_store
+
+    with output.progress() as report:
+        if report:
+            report("reading", 0, 0)
+        if not embed:
+            with open_store(path) as store:
+                tools = catalogue.read(source, options)
+                done = store.add(tools, catalogue.describe(source), replace=replace, sync=sync)
+            return Added(done, 0, tuple(options.problems))
+        with Scout.open(path) as scout:
+            added = scout.add(source, options=options, replace=replace, sync=sync, progress=report)
+            waiting = scout.words_only()
+    if waiting:
+        output.note("no encoder is installed, so tools are found by their words only; run: toolscout doctor")
+    return added
+
+
+def _summarise(source: object, added: Added, alone: bool) -> None:
+    from toolscout import catalogue
+
+    done = added.report
+    counts = f"{done.added:,} added, {done.changed:,} changed, {done.unchanged:,} unchanged, {done.removed:,} removed"
+    problems = f", {plural(len(added.problems), 'problem')}" if added.problems else ""
+    label = "" if alone else f"{catalogue.describe(source)}: "
+    line = f"{label}{counts}, {added.embedded:,} embedded{problems}; catalogue version {done.version}"
+    output.stdout().print(output.shown(line), soft_wrap=True)
+    for problem in added.problems[:SHOWN_PROBLEMS]:
+        output.note(problem, label="skipped")
+    if len(added.problems) > SHOWN_PROBLEMS:
+        output.note(f"{len(added.problems) - SHOWN_PROBLEMS:,} more", label="skipped")
+
+
+def _sources(words: list[str], command: list[str]) -> list[Any]:
+    """Each word is a source, and what came behind the dashes is one more: a command line, or a single name."""
+    given: list[Any] = [*words, *([command] if len(command) > 1 else command)]
+    if not given:
+        raise typer.BadParameter("name at least one source of tools", param_hint="SOURCE")
+    return given
+
+
+def _pairs(option: str, given: Sequence[str], signs: str) -> dict[str, str]:
+    pairs = {}
+    for text in given:
+        at = min((text.find(sign) for sign in signs if sign in text), default=0)
+        if at < 1:
+            raise typer.BadParameter("give it as KEY=VALUE", param_hint=option)
+        pairs[text[:at].strip()] = text[at + 1 :]
+    return pairs

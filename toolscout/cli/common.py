@@ -1,0 +1,179 @@
+"""What the commands share: the global options, opening a catalogue that is there, reading a request."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from typer.core import TyperGroup
+
+from toolscout.cli import output
+from toolscout.core.tool import clean_text
+from toolscout.errors import BadRequest, StoreError, ToolscoutError
+
+if TYPE_CHECKING:
+    from toolscout.scout import Scout
+    from toolscout.stores.base import Store
+
+NONE, WRONG, BROKEN, INTERRUPTED = 1, 2, 70, 130
+DEFAULT_STORE = "toolscout.db"
+MAX_INPUT_CHARS = 100_000
+
+Listed = Literal["table", "json"]
+StoreOption = Annotated[
+    Path | None, typer.Option("--store", metavar="PATH", help="The catalogue file, as the global option.")
+]
+RetrieverOption = Annotated[
+    str | None,
+    typer.Option(
+        "--retriever", metavar="NAME|FOLDER", help="A method by name, or a model folder.", show_default="hybrid"
+    ),
+]
+PartsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--part",
+        metavar="NAME|FOLDER",
+        help="What hybrid fuses, or the one retriever that rewrite searches with; may be repeated.",
+        show_default="hybrid: bm25, dense; rewrite: hybrid",
+    ),
+]
+SettingsOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option",
+        metavar="KEY=VALUE",
+        help="Set an option of the method, PART.KEY=VALUE one of a part; may be repeated.",
+    ),
+]
+LlmOption = Annotated[
+    str | None,
+    typer.Option(
+        "--llm",
+        metavar="URL|FOLDER|smollm2|rules",
+        help="Have this language model rewrite requests: --retriever rewrite --option llm=…",
+    ),
+]
+ModelOption = Annotated[
+    str | None, typer.Option("--model", metavar="NAME", help="The model to ask at the URL of --llm.")
+]
+AllowTargetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TARGET",
+        help="Call tools of the catalogue at this target: an address, the command line of an MCP server, "
+        "module:function or module:*; may be repeated.",
+    ),
+]
+IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Tools by id: namespace/name.")]
+
+
+@dataclass(frozen=True, slots=True)
+class Globals:
+    """The options that stand before the command."""
+
+    store: Path = Path(DEFAULT_STORE)
+    debug: bool = False
+
+
+class Group(TyperGroup):
+    """Turns every error into one line and an exit code."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command."""
+        try:
+            return super().invoke(ctx)
+        except (typer.Exit, typer.Abort, typer.TyperException):
+            raise
+        except KeyboardInterrupt:
+            output.note("nothing is lost: what was committed stays", label="interrupted")
+            raise typer.Exit(INTERRUPTED) from None
+        except Exception as error:
+            output.print_error(error, isinstance(ctx.obj, Globals) and ctx.obj.debug)
+            if isinstance(error, ToolscoutError | OSError):
+                raise typer.Exit(WRONG) from None
+            output.note("this should not happen; please report it with what --debug shows")
+            raise typer.Exit(BROKEN) from None
+
+
+def store_path(ctx: typer.Context, given: Path | None) -> Path:
+    """The catalogue's path: the command's own option, else the global one; a URL is refused."""
+    from toolscout.stores import check_path
+
+    path = given or (ctx.obj.store if isinstance(ctx.obj, Globals) else Path(DEFAULT_STORE))
+    check_path(path)
+    return path
+
+
+def existing_path(ctx: typer.Context, given: Path | None) -> Path:
+    """As store_path, refused where nothing is there: only `add` makes a catalogue."""
+    path = store_path(ctx, given)
+    if not path.exists():
+        raise StoreError(
+            f"there is no catalogue at {path}; make one with: toolscout add SOURCE, or name it with --store"
+        )
+    return path
+
+
+def open_store(ctx: typer.Context, given: Path | None) -> Store:
+    """The catalogue without any index over it."""
+    path = existing_path(ctx, given)
+    from toolscout import stores
+
+    return stores.open_store(path)
+
+
+def open_scout(
+    ctx: typer.Context,
+    given: Path | None,
+    retriever: str | None = None,
+    settings: Sequence[str] = (),
+    parts: Sequence[str] = (),
+) -> Scout:
+    """The catalogue with the index that answers."""
+    path = existing_path(ctx, given)
+    from toolscout.scout import DEFAULT_RETRIEVER, Scout
+
+    if not settings and not parts:
+        return Scout.open(path, retriever or DEFAULT_RETRIEVER)
+    from toolscout.retrievers.opening import open_retriever
+
+    opened, _ = open_retriever(retriever or DEFAULT_RETRIEVER, settings, parts)
+    opened.remove(opened.ids())  # a part may have been saved with another catalogue
+    return Scout.open(path, opened)
+
+
+def rewriting(
+    retriever: str | None, settings: Sequence[str] | None, llm: str | None, model: str | None
+) -> tuple[str | None, list[str]]:
+    """The retriever and its settings, with what --llm and --model say."""
+    told = {"llm": llm, "model": model}
+    given = [f"{key}={value}" for key, value in told.items() if value is not None]
+    if not given:
+        return retriever, list(settings or ())
+    if retriever not in (None, "rewrite"):
+        raise typer.BadParameter("they are for --retriever rewrite", param_hint="--llm, --model")
+    return "rewrite", [*(settings or ()), *given]
+
+
+def check_model(llm: str, model: str) -> None:
+    """Refuse --model where --llm is no endpoint: any other language model is one model."""
+    if model and not llm.lower().startswith(("http://", "https://")):
+        raise typer.BadParameter("it is for an endpoint; give its URL with --llm", param_hint="--model")
+
+
+def request_text(given: str) -> str:
+    """The request; "-" reads it from stdin."""
+    text = sys.stdin.buffer.read(MAX_INPUT_CHARS).decode(errors="replace") if given == "-" else given
+    if not clean_text(text):
+        raise BadRequest("the request is empty; say in words what should be done")
+    return text
+
+
+def plural(count: int, noun: str) -> str:
+    """A count and its noun: "1 tool", "2,000 tools"."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

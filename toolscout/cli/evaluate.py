@@ -1,0 +1,286 @@
+"""evaluate and bench: how good the answers are, and what they cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from toolscout.cli import compare, evaluate_output, output, serve
+from toolscout.cli.common import NONE, LlmOption, ModelOption, PartsOption, SettingsOption, plural, rewriting
+from toolscout.errors import BadDataset
+
+if TYPE_CHECKING:
+    from toolscout.data.dataset import Dataset
+    from toolscout.evaluation.evaluate import Evaluation
+    from toolscout.evaluation.minimums import Gate
+    from toolscout.evaluation.no_tool_mix import Mixture
+
+# What no run has to be asked for.
+DEFAULT_SPLIT, DEFAULT_RETRIEVER = "test", "hybrid"
+
+
+benches = typer.Typer(invoke_without_command=True)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to an app."""
+    app.command()(evaluate)
+    app.command()(compare.compare)
+    app.command()(compare.inspect)
+    benches.callback()(bench)
+    benches.command("serve")(serve.bench_serve)
+    app.add_typer(benches, name="bench")
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One combination of a dataset, a split and a retriever; `split` has prompts mixed in where there are any."""
+
+    name: str
+    dataset: Dataset
+    split: str
+    retriever: str
+    no_tool: str = ""
+
+
+def evaluate(
+    data: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="DATA[:SPLIT]",
+            help='BEIR folders, names of such in $TOOLSCOUT_DATA, or "bundled".',
+            show_default="",
+        ),
+    ],
+    split: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SPLIT",
+            help="The qrels file to use, by its stem; may be repeated. For DATA without a :SPLIT of its own.",
+            show_default=DEFAULT_SPLIT,
+        ),
+    ] = None,
+    retriever: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME|FOLDER",
+            help="A method by name, or a model folder; may be repeated.",
+            show_default=DEFAULT_RETRIEVER,
+        ),
+    ] = None,
+    part: PartsOption = None,
+    option: SettingsOption = None,
+    llm: LlmOption = None,
+    model: ModelOption = None,
+    measure: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME@K", help="A measure beside the usual ones, as recall@7; may be repeated."),
+    ] = None,
+    minimum: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--min",
+            metavar="NAME@K=VALUE",
+            help="The least that every run must reach, as recall@5=0.8; may be repeated.",
+        ),
+    ] = None,
+    no_tool: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER[:SPLIT[:SOURCE]]",
+            help='Mix in prompts that need no tool: a folder with prompts.jsonl, or the name of one; split "test".',
+        ),
+    ] = None,
+    drop_seen: Annotated[
+        bool, typer.Option("--drop-seen", help="Leave out requests that a model has seen, instead of refusing.")
+    ] = False,
+    json: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="OUT", help="Append one row a run to this .jsonl file, and put every request's scores beside it."
+        ),
+    ] = None,
+    rankings: Annotated[
+        bool, typer.Option("--rankings", help="With --json: write the returned tools too, for toolscout inspect.")
+    ] = False,
+) -> None:
+    """Ask every labelled request of one or more datasets and print Recall, NDCG and COMP with 95 % intervals.
+
+    Every retriever is run on every split of every dataset. A split that shares requests with what a model was trained
+    or selected on is refused. With --no-tool it also shows who can tell requests that need no tool, and right@5: the
+    share of all requests answered right. Exit code 1 where a run stays below a --min.
+    """
+    from toolscout.evaluation import measures as measured
+    from toolscout.evaluation import minimums as gate
+    from toolscout.evaluation import no_tool_mix, row
+
+    if rankings and json is None:
+        raise typer.BadParameter("needs --json OUT, the file beside which they are written", param_hint="--rankings")
+    retrievers, settings = _retrievers(retriever or [], option, part, llm, model)
+    least = gate.gates(minimum or [])
+    asked_for = measured.checked([*(measure or []), *(one.measure for one in least)])
+    names = [name for name in asked_for if name not in measured.MEASURES]
+    if json is not None:
+        row.check_writable(json)
+    runs = _planned(data, split or [], retrievers, no_tool_mix.read_mixture(no_tool) if no_tool else None)
+    _check(runs, settings, part or [], drop_seen)
+    done: list[Evaluation] = []
+    try:
+        for one in runs:
+            done.append(_evaluated(one, settings, part or [], names, drop_seen))
+            if len(runs) > 1:
+                output.note(evaluate_output.headline(done[-1]), label=f"{len(done)} of {len(runs)}")
+            if json is not None:
+                row.write_scores(row.scores_path(json, done[-1].row), done[-1].lines(rankings))
+                row.append(json, done[-1].row.to_dict())
+    finally:  # an error or an interruption in the middle takes nothing of what is done
+        evaluate_output.show(done, names, several=len(runs) > 1)
+        if json is not None and done:
+            output.note(f"{plural(len(done), 'row')} added to {json}", label="written")
+    _judge(done, least)
+
+
+def _retrievers(
+    names: Sequence[str], option: list[str] | None, part: list[str] | None, llm: str | None, model: str | None
+) -> tuple[list[str], list[str]]:
+    """The retrievers, and the settings of the one that has some."""
+    distinct = list(dict.fromkeys(names))
+    if len(distinct) > 1 and (option or part or llm is not None or model is not None):
+        raise typer.BadParameter("options are those of one method; name one --retriever", param_hint="--option")
+    one, settings = rewriting(distinct[0] if distinct else None, option, llm, model)
+    return (distinct if len(distinct) > 1 else [one or DEFAULT_RETRIEVER]), settings
+
+
+def _planned(
+    data: Sequence[str], splits: Sequence[str], retrievers: Sequence[str], mixture: Mixture | None
+) -> list[_Run]:
+    """Every combination, with each dataset read once and checked for its splits before anything runs."""
+    from toolscout.evaluation import evaluate as run
+
+    found = [_found(text) for text in data]
+    if splits and all(own for _, _, own in found):
+        raise typer.BadParameter("every DATA names its own :SPLIT; leave one of them out", param_hint="--split")
+    wanted: dict[Path, tuple[str, dict[str, None]]] = {}
+    for name, folder, own in found:
+        chosen = [own] if own else splits or [DEFAULT_SPLIT]
+        wanted.setdefault(folder.resolve(), (name, {}))[1].update(dict.fromkeys(chosen))
+    words = mixture.words if mixture else ""
+    return [
+        _Run(name, asked, called, retriever, words)
+        for folder, (name, chosen) in wanted.items()
+        for dataset in [run.load_splits(folder, list(chosen))]
+        for split in chosen
+        for asked, called in [mixture.into(dataset, split) if mixture else (dataset, split)]
+        for retriever in retrievers
+    ]
+
+
+def _found(text: str) -> tuple[str, Path, str]:
+    """The name, the folder and the split, if any, of DATA or DATA:SPLIT."""
+    from toolscout.data.locate import find_dataset
+
+    try:
+        return text, find_dataset(text), ""
+    except BadDataset:
+        name, _, split = text.rpartition(":")
+        if not name or not split:
+            raise
+        return name, find_dataset(name), split
+
+
+def _check(runs: Sequence[_Run], settings: Sequence[str], parts: Sequence[str], drop_seen: bool) -> None:
+    """Open every retriever once, and refuse what its model has seen, before hours are spent on the others."""
+    from toolscout.evaluation import evaluate as run
+    from toolscout.evaluation import leakage
+    from toolscout.retrievers import opening
+
+    for name in dict.fromkeys(one.retriever for one in runs):
+        seen = run.seen_by(name, opening.open_retriever(name, settings, parts)[0])
+        for one in runs:
+            if one.retriever == name and drop_seen:
+                leakage.without(one.dataset, one.split, leakage.seen_ids(one.dataset, one.split, seen))
+            elif one.retriever == name:
+                leakage.refuse_seen(one.dataset, one.split, seen, droppable=True)
+
+
+def _evaluated(
+    one: _Run, settings: Sequence[str], parts: Sequence[str], names: Sequence[str], drop_seen: bool
+) -> Evaluation:
+    from toolscout.evaluation import evaluate as run
+    from toolscout.evaluation import history, leakage
+    from toolscout.retrievers import opening
+
+    opened, variant = opening.open_retriever(one.retriever, settings, parts)
+    with output.progress() as report:
+        return run.evaluate(
+            one.dataset,
+            one.split,
+            opened,
+            variant=variant,
+            command=run.command_line(
+                one.name, leakage.base(one.split), one.retriever, settings, names, drop_seen, one.no_tool, parts
+            ),
+            measures=names,
+            seen=run.seen_by(one.retriever, opened),
+            drop_seen=drop_seen,
+            fitted=history.fitted(one.retriever),
+            progress=report,
+        )
+
+
+def _judge(done: Sequence[Evaluation], least: Sequence[Gate]) -> None:
+    """Say which minimums were missed; exit code 1 where any was."""
+    if not least:
+        return
+    failures = [(one, what) for one in done for gate in least if (what := gate.failure(one.row.metrics))]
+    for one, what in failures:
+        output.note(f"{evaluate_output.title(one)}: {what}", label="below the minimum")
+    if failures:
+        raise typer.Exit(NONE)
+    output.note(f"{plural(len(least), 'minimum')} met by {plural(len(done), 'run')}", label="passed")
+
+
+def bench(
+    ctx: typer.Context,
+    sizes: Annotated[
+        str, typer.Option(metavar="N,N,…", help="Numbers of tools: 464 is ToolLens, 46587 ToolBench, more is made up.")
+    ] = "464,46587,1000000",
+    repeats: Annotated[int, typer.Option(min=1, help="How often each measurement is made; the median counts.")] = 3,
+    work: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Keep made-up catalogues here, so that they are prepared once.",
+            show_default="toolscout-bench in the folder for temporary files",
+        ),
+    ] = None,
+    embed_timing: Annotated[
+        bool,
+        typer.Option(
+            "--embed-timing/--no-embed-timing",
+            help="Embed everything afresh and time it, or take the vectors that the cache has.",
+        ),
+    ] = True,
+    json: Annotated[Path | None, typer.Option(metavar="OUT", help="Append the rows to this .jsonl file.")] = None,
+) -> None:
+    """Measure index time, query time, memory and file sizes at several catalogue sizes."""
+    if ctx.invoked_subcommand:
+        return
+    from toolscout.evaluation import row
+    from toolscout.evaluation.bench import speed
+
+    if json is not None:
+        row.check_writable(json)
+    plan = speed.Plan(speed.parse_sizes(sizes), repeats, work or speed.default_work(), embed_timing)
+    table = output.table("tools", "measurement", "value", "target", grow="measurement")
+    with output.progress() as report:
+        for measured in speed.bench(plan, output.note, report):
+            if json is not None:
+                row.append(json, measured)
+            for line in speed.lines(measured):
+                table.add_row(f"{measured['tools']:,}", line.name, line.value, line.target)
+    output.stdout().print(table)

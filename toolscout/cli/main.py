@@ -1,0 +1,124 @@
+"""The toolscout command."""
+
+from __future__ import annotations
+
+import io
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from toolscout import __version__
+from toolscout.cli import (
+    ablate,
+    add,
+    agent,
+    codes,
+    demo,
+    doctor,
+    evaluate,
+    keys,
+    mcp,
+    need,
+    need_data,
+    output,
+    results,
+    search,
+    serve,
+    sharegpt,
+    split,
+    synth,
+    tools,
+    train,
+)
+from toolscout.cli.common import DEFAULT_STORE, Globals, Group
+
+app = typer.Typer(
+    cls=Group,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="Exit codes: 0 there are tools to use, 1 there are none, 2 wrong use or bad input.",
+)
+encoder = typer.Typer(no_args_is_help=True, help="The sentence encoder that vectors come from.")
+log = typer.Typer(no_args_is_help=True, help="What was recorded of requests and the tools they used.")
+
+
+@app.callback()
+def options(
+    ctx: typer.Context,
+    store: Annotated[
+        Path, typer.Option(envvar="TOOLSCOUT_STORE", metavar="PATH", help="The catalogue: one file.")
+    ] = Path(DEFAULT_STORE),
+    durable: Annotated[
+        bool,
+        typer.Option(
+            "--durable",
+            envvar="TOOLSCOUT_DURABLE",
+            help="Sync every commit to the disk, so that a loss of power takes nothing that was acknowledged.",
+        ),
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show where an error was raised.")] = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", is_eager=True, callback=lambda asked: _print_version(asked), help="Show the version."
+        ),
+    ] = False,
+) -> None:
+    """Find an agent the few tools it needs among ten thousand, and say so honestly when none fits."""
+    ctx.obj = Globals(store, debug)
+    if durable:  # here and in processes that a command starts: every store that they open
+        os.environ["TOOLSCOUT_DURABLE"] = "1"
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        output.write(f"toolscout {__version__}")
+        raise typer.Exit
+
+
+app.command(cls=add.AddCommand)(add.add)
+app.command("list")(tools.list_tools)
+app.command()(tools.show)
+app.command()(tools.remove)
+app.command()(search.search)
+app.command()(need.need)
+app.command()(agent.agent)
+app.command()(serve.serve)
+app.command()(mcp.mcp)
+app.command()(mcp.approve)
+app.command()(add.embed)
+app.command()(tools.alias)
+app.command()(search.grant)
+app.command()(search.revoke)
+app.command()(search.feedback)
+app.add_typer(keys.app, name="keys")
+evaluate.register(app)
+app.command()(train.train)
+app.command()(ablate.ablate)
+app.command()(results.results)
+app.command()(codes.codes)
+app.command()(split.split)
+app.command()(sharegpt.export)
+app.command("import")(sharegpt.import_)
+app.command("need-data")(need_data.need_data)
+app.command()(synth.synth)
+app.command("synth-train")(synth.synth_train)
+log.command()(split.export)
+app.add_typer(log, name="log")
+app.command()(doctor.retrievers)
+encoder.command()(doctor.export)
+app.add_typer(encoder, name="encoder")
+app.command()(doctor.doctor)
+app.command()(demo.demo)
+
+
+def main() -> None:
+    """Run the command line."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that lacks a sign shows a question mark
+    app()

@@ -1,0 +1,176 @@
+"""mcp and approve: the gateway that stands before many MCP servers."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from toolscout.cli import output
+from toolscout.cli.common import NONE, WRONG, AllowTargetOption, RetrieverOption, StoreOption, plural, store_path
+from toolscout.core.tool import clean_text
+from toolscout.errors import BadRequest, UnknownTool
+
+if TYPE_CHECKING:
+    from toolscout.serving.gateway.quarantine import Held
+
+DEFAULT_PORT = 8722
+
+
+def mcp(
+    ctx: typer.Context,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="The JSON file with mcpServers of Claude Desktop, Cursor or VS Code, as it is."
+        ),
+    ] = None,
+    http: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT", help="Serve streamable HTTP at http://HOST:PORT/mcp.", show_default="stdin and stdout"
+        ),
+    ] = None,
+    pin: Annotated[
+        list[str] | None, typer.Option(metavar="ID", help="A tool that is always listed; may be repeated.")
+    ] = None,
+    quarantine: Annotated[
+        bool, typer.Option("--quarantine", help="Hold back a tool that changes in any way, until: toolscout approve.")
+    ] = False,
+    key: Annotated[
+        str | None,
+        typer.Option(envvar="TOOLSCOUT_KEY", metavar="KEY", help="Who the client is, where the catalogue has keys."),
+    ] = None,
+    allow_target: AllowTargetOption = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A host name under which --http is reached; may be repeated."),
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(min=0.1, metavar="SECONDS", help="How long a call may go on without a sign of progress.")
+    ] = 60,
+    audit: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write who called what to this file, one JSON object a line.")
+    ] = None,
+    store: StoreOption = None,
+    retriever: RetrieverOption = None,
+) -> None:
+    """Serve one MCP server that finds and calls the tools of many, instead of listing all of them."""
+    from toolscout.scout import DEFAULT_RETRIEVER, Scout
+    from toolscout.serving.access import Access
+    from toolscout.serving.audit import Audit
+    from toolscout.serving.gateway import config as gateway_config
+    from toolscout.serving.gateway import quarantine as holding
+    from toolscout.serving.gateway import transports
+    from toolscout.serving.gateway.server import Gateway, GatewayOptions, check_key, run
+    from toolscout.serving.gateway.sources import BackendOptions, Backends
+    from toolscout.serving.limits import ServeOptions
+
+    host, port = _address(http) if http else ("", 0)
+    served = ServeOptions(host=host, port=port, hosts=tuple(allow_host or ())) if http else None
+    found = gateway_config.read_config(config) if config else gateway_config.GatewayConfig()
+    for problem in found.problems:
+        output.note(problem)
+    path = store_path(ctx, store)
+    loggers = ("toolscout.gateway", "toolscout.calling.dispatch", "toolscout.serving")
+    # Standard output belongs to the protocol.
+    with output.logged(logging.INFO, *loggers), Scout.open(path, retriever or DEFAULT_RETRIEVER) as scout:
+        access = Access(scout, loopback=served is None or served.loopback)
+        held = holding.Quarantine(holding.quarantine_path(path)) if quarantine else None
+        backends = Backends(scout, found, BackendOptions(timeout=timeout), held, tuple(allow_target or ()))
+        options = GatewayOptions(pins=tuple(pin or ()), key=key)
+        gateway = Gateway(access, backends, options, Audit(audit))
+        if served is None:
+            check_key(access, key)
+            run(transports.run_stdio, gateway)
+        else:
+            transports.check_binding(gateway, served)
+            transports.check_free(served)
+            shown = f"[{host}]" if ":" in host else host
+            output.note(f"MCP at http://{shown}:{port}{transports.PATH}; stop with Ctrl-C", label="serving")
+            run(transports.run_http, gateway, served)
+
+
+def approve(
+    ctx: typer.Context,
+    ids: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="ID[@DIGEST]", help="Tools by id, with the digest that is listed beside it."),
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Approve every tool that waits, as it is listed.")] = False,
+    store: StoreOption = None,
+) -> None:
+    """Let changed tools through that `toolscout mcp --quarantine` holds back; without an ID, show which wait.
+
+    What is approved is what was shown. An ID alone shows the change and asks; with its digest nothing is asked. A tool
+    that has changed again meanwhile stays held.
+    """
+    from toolscout.serving.gateway.quarantine import Quarantine, quarantine_path
+
+    path = quarantine_path(store_path(ctx, store))
+    if ids and not path.exists():
+        raise BadRequest(f"nothing is held back: there is no {path.name}; it is made by: toolscout mcp --quarantine")
+    if not path.exists():
+        output.note("no tool waits for approval")
+        raise typer.Exit(NONE)
+    with closing(Quarantine(path)) as record:
+        waiting = record.held()
+        chosen = dict(_waiting(word, waiting) for word in ids or ())
+        unseen = [one for one, seen in chosen.items() if not seen] if ids else waiting
+        if ids and unseen and not sys.stdin.isatty():
+            known = f"{unseen[0].tool_id}@{unseen[0].digest}"
+            raise BadRequest(f"nobody is there to be asked; look at the change, then: toolscout approve {known}")
+        if not waiting:
+            output.note("no tool waits for approval")
+            raise typer.Exit(NONE)
+        if unseen:
+            _show_waiting(unseen)
+        if not ids and not every:
+            return
+        if unseen and sys.stdin.isatty() and not typer.confirm(f"Approve {plural(len(unseen), 'tool')}?", err=True):
+            raise typer.Exit(NONE)
+        approved = list(chosen) if ids else waiting
+        changed = record.approve(approved)
+    output.note(f"{plural(len(approved) - len(changed), 'tool')} approved", label="toolscout")
+    for tool_id in changed:
+        output.note(f"{tool_id} has changed again since it was shown and is still held; see: toolscout approve")
+    if changed:
+        raise typer.Exit(WRONG)
+
+
+def _waiting(word: str, waiting: Sequence[Held]) -> tuple[Held, bool]:
+    """The tool that an ID or ID@DIGEST names, and whether it came with its digest."""
+    by_id = {one.tool_id: one for one in waiting}
+    tool_id, _, digest = word.rpartition("@")
+    if tool_id in by_id and by_id[tool_id].digest == digest:
+        return by_id[tool_id], True
+    if word in by_id:
+        return by_id[word], False
+    if tool_id in by_id:
+        raise BadRequest(f"{tool_id} does not say, or not any more, what {digest!r:.40} stands for: toolscout approve")
+    raise UnknownTool(f"{word} does not wait for approval; see: toolscout approve")
+
+
+def _show_waiting(waiting: Sequence[Held]) -> None:
+    """All that changed, not cut off: what is approved must have been seen."""
+    table = output.table("tool", "digest", "said", "says now", grow="says now")
+    table.columns[1].no_wrap = True
+    for one in waiting:
+        table.add_row(output.shown(one.tool_id), one.digest, Text(one.before), Text(one.now))
+    output.stdout().print(table)
+
+
+def _address(text: str) -> tuple[str, int]:
+    """HOST:PORT, :PORT or PORT; this machine alone where no host is said."""
+    host, _, port = text.rpartition(":")
+    host = clean_text(host).strip("[]") or "127.0.0.1"
+    port = port or str(DEFAULT_PORT)
+    if not port.isdigit() or not 0 < int(port) < 65536:
+        raise typer.BadParameter(f"{text!r:.80} is not HOST:PORT, as 127.0.0.1:{DEFAULT_PORT}", param_hint="--http")
+    return host, int(port)

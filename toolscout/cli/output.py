@@ -1,0 +1,164 @@
+"""What reaches the terminal: results on stdout, everything else on stderr, nothing that a tool wrote unfiltered."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import IO, Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from toolscout.core.tool import clean_text
+
+# Where there is no terminal to ask: the same for every pipe and file, so that output can be compared.
+WIDTH = 100
+MAX_SHOWN_CHARS = 4_000
+
+Report = Callable[[str, int, int], None]
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """The reader of a pipe may stop whenever it likes."""
+        self.quiet = True
+        _discard(self.file)
+
+
+def _discard(stream: IO[str]) -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
+
+
+def _console(stream: IO[str]) -> Console:
+    width = None if stream.isatty() else WIDTH
+    return _Console(file=stream, width=width, markup=False, emoji=False, highlight=False)
+
+
+def stdout() -> Console:
+    """Where results go."""
+    return _console(sys.stdout)
+
+
+def stderr() -> Console:
+    """Where notes, errors and progress go."""
+    return _console(sys.stderr)
+
+
+def shown(text: str, style: str = "") -> Text:
+    """Text from a tool, file or error as one printable line, taken literally."""
+    return Text(clean_text(text[:MAX_SHOWN_CHARS]), style)
+
+
+def note(text: str, label: str = "note") -> None:
+    """Say something beside the result."""
+    stderr().print(shown(f"{label}: {text}"), soft_wrap=True)
+
+
+class _Notes(logging.Handler):
+    """Shows log records on stderr, in one line each."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        told = record.getMessage() + (f" ({record.exc_info[1]!r})" if record.exc_info else "")
+        note(told, label=record.levelname.lower())
+
+
+@contextmanager
+def logged(level: int, *names: str) -> Iterator[None]:
+    """Show what these loggers say on stderr while the block runs."""
+    handler, loggers = _Notes(level), [logging.getLogger(name) for name in names]
+    before = [(log.level, log.propagate) for log in loggers]
+    for log in loggers:
+        log.addHandler(handler)
+        log.setLevel(level)
+        log.propagate = False
+    try:
+        yield
+    finally:
+        for log, (old, propagate) in zip(loggers, before, strict=True):
+            log.removeHandler(handler)
+            log.setLevel(old)
+            log.propagate = propagate
+
+
+def table(*headers: str, grow: str = "") -> Table:
+    """An empty table; nothing in it is cut off, and the column `grow` takes the room that is left."""
+    made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
+    for header in headers:
+        right = header in ("#", "score", "tools")
+        made.add_column(
+            header, justify="right" if right else "left", overflow="fold", ratio=1 if header == grow else None
+        )
+    return made
+
+
+def print_json(value: Any) -> None:
+    """Write JSON whose control characters and other scripts are escaped; also where a value is not JSON by itself."""
+    try:
+        text = json.dumps(value, indent=2, allow_nan=False)
+    except (ValueError, TypeError):
+        plain = json.loads(json.dumps(value, default=str), parse_constant=lambda _: None)
+        text = json.dumps(plain, indent=2)
+    write(text.replace("\x7f", "\\u007f"))
+
+
+def write(text: str) -> None:
+    """Write lines as they are; they must be safe already."""
+    try:
+        sys.stdout.write(text + "\n")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _discard(sys.stdout)
+
+
+def print_error(error: BaseException, debug: bool) -> None:
+    """One line that says what went wrong; before it, with `debug`, where."""
+    if debug:
+        for line in "".join(traceback.format_exception(error)).splitlines():
+            indent = " " * (len(line) - len(line.lstrip(" ")))
+            stderr().print(Text(indent + clean_text(line)), soft_wrap=True)
+    note(str(error) or type(error).__name__, label="error")
+
+
+@contextmanager
+def progress() -> Iterator[Report | None]:
+    """Bars with count, rate and time left for stages that report how far they are; none without a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
+    from rich import progress as bars
+
+    class Rate(bars.ProgressColumn):
+        def render(self, task: bars.Task) -> Text:
+            speed = task.finished_speed or task.speed
+            return Text(f"{speed:,.0f}/s" if speed else "", style="progress.data.speed")
+
+    columns = (
+        bars.SpinnerColumn(),
+        bars.TextColumn("{task.description}", markup=False),
+        bars.BarColumn(),
+        bars.TextColumn("{task.fields[count]}", markup=False),
+        Rate(),
+        bars.TimeRemainingColumn(elapsed_when_finished=True),
+    )
+    with bars.Progress(*columns, console=stderr(), transient=True) as live:
+        tasks: dict[str, bars.TaskID] = {}
+
+        def report(stage: str, done: int, total: int) -> None:
+            name = stage.partition(",")[0]  # what follows changes while the stage goes on
+            if name not in tasks:
+                for task in tasks.values():
+                    live.update(task, visible=False)
+                tasks[name] = live.add_task(stage, total=total or None, count="")
+            count = f"{done:,} of {total:,}" if total else f"{done:,}" if done else ""
+            live.update(tasks[name], description=stage, completed=done, total=total or None, count=count)
+
+        yield report

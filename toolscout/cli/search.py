@@ -1,0 +1,310 @@
+"""search, feedback, grant, revoke: the right tools out, to those who may see them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from toolscout.cli import output
+from toolscout.cli.common import (
+    NONE,
+    LlmOption,
+    ModelOption,
+    PartsOption,
+    RetrieverOption,
+    SettingsOption,
+    StoreOption,
+    open_scout,
+    open_store,
+    plural,
+    request_text,
+    rewriting,
+)
+from toolscout.cli.tools import Shape
+from toolscout.core import tenants
+from toolscout.core.answer import Allowed, Answer, Example, Hit
+from toolscout.core.tool import Tool, namespace_of
+from toolscout.errors import BadRequest
+
+if TYPE_CHECKING:
+    from toolscout.scout import Count, Scout
+    from toolscout.stores.base import Store
+
+CLOSEST = 3
+RequestArgument = Annotated[
+    str, typer.Argument(metavar="REQUEST", help='What should be done, in words; "-" reads stdin.')
+]
+PrincipalArgument = Annotated[str, typer.Argument(metavar="PRINCIPAL", help="Who: a user, team or agent, by any name.")]
+NamespacesOption = Annotated[
+    list[str] | None, typer.Option("--namespace", metavar="NS", help="A whole namespace; may be given again.")
+]
+ToolsOption = Annotated[
+    list[str] | None, typer.Option("--tool", metavar="ID", help="A single tool; may be given again.")
+]
+
+
+def search(
+    ctx: typer.Context,
+    request: RequestArgument,
+    k: Annotated[
+        str,
+        typer.Option(
+            "-k",
+            metavar="N|auto",
+            help="At most so many tools; auto: as many as a model trained with sets=true says are needed.",
+        ),
+    ] = "5",
+    store: StoreOption = None,
+    retriever: RetrieverOption = None,
+    part: PartsOption = None,
+    option: SettingsOption = None,
+    llm: LlmOption = None,
+    model: ModelOption = None,
+    grouped: Annotated[
+        bool,
+        typer.Option(
+            "--grouped",
+            help="Show the tools by what rewrite asked for: one group a sub-request; in a table or as json.",
+        ),
+    ] = False,
+    namespace: Annotated[
+        list[str] | None, typer.Option(metavar="NS", help="Search this namespace only; may be given again.")
+    ] = None,
+    principal: Annotated[
+        str | None, typer.Option("--as", metavar="PRINCIPAL", help="Search only what was granted to this principal.")
+    ] = None,
+    budget: Annotated[
+        int | None,
+        typer.Option(
+            metavar="TOKENS", min=1, help="Make the schemas fit: full, slim, signatures or names. Vendor formats only."
+        ),
+    ] = None,
+    # Each default is that of its options, which a test compares: to import those here would slow every command.
+    need_threshold: Annotated[
+        float | None,
+        typer.Option(metavar="P", min=0, max=1, help="Below this need no tool is needed.", show_default="0.2"),
+    ] = None,
+    fit_threshold: Annotated[
+        float | None,
+        typer.Option(metavar="P", min=0, max=1, help="Below this fit nothing fits.", show_default="0.14"),
+    ] = None,
+    format: Annotated[
+        Shape, typer.Option(help="table for people, json for the whole answer, else the tools as a vendor takes them.")
+    ] = "table",
+) -> None:
+    """Find the tools for a request.
+
+    Exit code 0: there are tools to use; 1: no tool is needed, or nothing fits; 2: wrong use or bad input.
+    """
+    vendor = format not in ("table", "json")
+    if budget is not None and not vendor:
+        raise typer.BadParameter("it needs a vendor's --format", param_hint="--budget")
+    if grouped and vendor:
+        raise typer.BadParameter(
+            f"a list of tools for {format} holds no groups; use --format table or json", param_hint="--grouped"
+        )
+    count, text = _count(k), request_text(request)
+    retriever, settings = rewriting(retriever, option, llm, model)
+    with open_scout(ctx, store, retriever, settings, part or ()) as scout:
+        _check_grouped(scout, grouped)
+        if need_threshold is not None:
+            scout.need_options = replace(scout.need_options, threshold=need_threshold)
+        if fit_threshold is not None:
+            scout.fit_options = replace(scout.fit_options, threshold=fit_threshold)
+        with tenants.asking(_tenant(scout.store, principal or "")):
+            answer = scout.search(text, count, _allowed(scout, namespace, principal))
+        _tell_need(answer, need_threshold)
+        _print(scout, answer, format, budget, grouped)
+    if not answer.hits:
+        raise typer.Exit(NONE)
+
+
+def _check_grouped(scout: Scout, grouped: bool) -> None:
+    if grouped and not _rewords(scout.retriever):
+        raise typer.BadParameter(
+            "it is for --retriever rewrite, or a model of it; or name --llm", param_hint="--grouped"
+        )
+
+
+def _rewords(retriever: object) -> bool:
+    return hasattr(retriever, "rewriter") or any(map(_rewords, getattr(retriever, "parts", ())))
+
+
+def _tell_need(answer: Answer, threshold: float | None) -> None:
+    if threshold and answer.need is None:
+        output.note(
+            "nothing can tell here whether a tool is needed, so --need-threshold had no effect: that takes an encoder "
+            "(run: toolscout doctor) and a retriever with vectors"
+        )
+
+
+def _count(text: str) -> Count:
+    if text.strip().lower() == "auto":
+        return "auto"
+    try:
+        return int(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r:.80} is neither a number nor auto", param_hint="-k") from None
+
+
+def feedback(
+    ctx: typer.Context,
+    request: RequestArgument,
+    used: Annotated[list[str] | None, typer.Option(metavar="ID", help="A tool it used; may be given again.")] = None,
+    rejected: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ID", help="A tool that was offered and turned down; may be given again."),
+    ] = None,
+    principal: Annotated[
+        str, typer.Option("--as", metavar="PRINCIPAL", help="Who made the request.", show_default=False)
+    ] = "",
+    store: StoreOption = None,
+) -> None:
+    """Record which tools a request really used, for retrievers that learn from use."""
+    if not used and not rejected:
+        raise typer.BadParameter("name at least one tool", param_hint="--used or --rejected")
+    text = request_text(request)
+    with open_store(ctx, store) as opened:
+        opened.get([*(used or ()), *(rejected or ())])  # refuses ids that are not there
+        tenant = _tenant(opened, principal)
+        opened.add_feedback([Example(text, tuple(used or ()), tuple(rejected or ()), tenant=tenant, source="cli")])
+    output.write(f"recorded: {plural(len(used or ()), 'tool')} used, {len(rejected or ()):,} rejected")
+
+
+def grant(
+    ctx: typer.Context,
+    principal: PrincipalArgument,
+    namespace: NamespacesOption = None,
+    tool: ToolsOption = None,
+    store: StoreOption = None,
+) -> None:
+    """Let a principal see namespaces and tools, besides what it may see already."""
+    allowed = _named(namespace, tool)
+    with open_store(ctx, store) as opened:
+        known, ids = opened.namespaces(), set(opened.ids()) if allowed.ids else set()
+        opened.grant(principal, allowed)
+        now = opened.permissions(principal)
+    for absent in sorted({*(allowed.namespaces - known.keys()), *(allowed.ids - ids)}):
+        output.note(f"granted, but not in the catalogue yet: {absent}")
+    _print_permissions(principal, now)
+
+
+def revoke(
+    ctx: typer.Context,
+    principal: PrincipalArgument,
+    namespace: NamespacesOption = None,
+    tool: ToolsOption = None,
+    store: StoreOption = None,
+) -> None:
+    """Take back what was granted to a principal."""
+    allowed = _named(namespace, tool)
+    with open_store(ctx, store) as opened:
+        opened.revoke(principal, allowed)
+        now = opened.permissions(principal)
+    _print_permissions(principal, now)
+
+
+def answer_lines(answer: Answer, tools: Mapping[str, Tool], grouped: bool = False) -> Iterator[RenderableType]:
+    """An answer for people: what it says first, then a table of the tools to use, or one for each query."""
+    forecasts = [
+        f"{name} {chance:.2f}" for name, chance in (("need", answer.need), ("fit", answer.fit)) if chance is not None
+    ]
+    about = [*forecasts, f"{plural(answer.searched, 'tool')} searched", f"version {answer.version}"]
+    verdict = (answer.verdict.replace("_", " "), "bold green" if answer.hits else "bold yellow")
+    yield Text(" · ").join([Text(*verdict), *map(Text, about)])
+    for line in answer.notes:
+        yield output.shown(f"note: {line}", "yellow")
+    if answer.asked and not (grouped and answer.hits):
+        yield output.shown("asked: " + " · ".join(f"“{query}”" for query in answer.asked), "dim")
+    if answer.hits and grouped:
+        for query, hits in _groups(answer).items():
+            yield output.shown(query or answer.request, "bold")
+            if hits:
+                yield _table(hits, tools, [answer.hits.index(hit) + 1 for hit in hits])
+            else:
+                yield output.shown(f"nothing among the first {len(answer.hits)}; a higher -k shows more", "dim")
+    elif answer.hits:
+        yield _table(answer.hits, tools, range(1, len(answer.hits) + 1))
+    elif answer.considered:
+        yield output.shown("closest: " + ", ".join(hit.tool_id for hit in answer.considered[:CLOSEST]), "dim")
+
+
+def _groups(answer: Answer) -> dict[str, tuple[Hit, ...]]:
+    """As answer.groups(), with those that were asked for and have none of the tools to use."""
+    found = dict(answer.groups())
+    return {
+        query: found.get(query, ()) for query in dict.fromkeys(["", *answer.asked, *found]) if query or query in found
+    }
+
+
+def print_answer(console: Console, answer: Answer, tools: Sequence[Tool], grouped: bool = False) -> None:
+    """Print answer_lines."""
+    for line in answer_lines(answer, {tool.id: tool for tool in tools}, grouped):
+        console.print(line)
+
+
+def _table(hits: Sequence[Hit], tools: Mapping[str, Tool], ranks: Sequence[int]) -> Table:
+    from toolscout.core.vendor_formats import first_sentence
+
+    made = output.table("#", "tool", "score", "why", grow="tool")
+    made.columns[3].max_width = 30
+    for rank, hit in zip(ranks, hits, strict=True):
+        description = first_sentence(tools[hit.tool_id].description[: output.MAX_SHOWN_CHARS])
+        cell = Text.assemble((output.shown(hit.tool_id).plain, "bold"), "\n", (output.shown(description).plain, "dim"))
+        why = "; ".join(map(str, hit.reasons))
+        made.add_row(str(rank), cell, f"{hit.score:.3f}", output.shown(why))
+    return made
+
+
+def _print(scout: Scout, answer: Answer, format: Shape, budget: int | None, grouped: bool) -> None:
+    if format == "table":
+        print_answer(output.stdout(), answer, scout.tools(answer), grouped)
+    elif format == "json":
+        tools = [{"id": tool.id, **tool.to_record()} for tool in scout.tools(answer)]
+        groups = [{"asked": query, "hits": [hit.tool_id for hit in hits]} for query, hits in _groups(answer).items()]
+        output.print_json({**answer.to_dict(), **({"groups": groups} if grouped else {}), "tools": tools})
+    else:
+        rendered = scout.render(answer, format, budget)
+        for line in answer.notes:
+            output.note(line)
+        if budget is not None:
+            output.note(f"rendered as {rendered.level}, about {rendered.tokens:,} of {budget:,} tokens")
+        output.print_json(rendered.payload)
+
+
+def _allowed(scout: Scout, namespaces: list[str] | None, principal: str | None) -> Allowed | None:
+    """What may be searched: what the principal was granted, of that what lies in the namespaces."""
+    granted = None if principal is None else scout.store.permissions(principal)
+    if not namespaces:
+        return granted
+    known = scout.store.namespaces()
+    for namespace in namespaces:
+        if namespace not in known:
+            raise BadRequest(f"there is no namespace {namespace!r:.80}; run: toolscout list")
+    if granted is None:
+        return Allowed.of(namespaces)
+    within = frozenset(namespaces)
+    return Allowed.of(granted.namespaces & within, (i for i in granted.ids if namespace_of(i) in within))
+
+
+def _tenant(store: Store, principal: str) -> str:
+    """Whose feedback a principal gives and hears: its own, unless it was said otherwise when its key was made."""
+    known = store.principal(principal)
+    return known.tenant if known else principal
+
+
+def _named(namespaces: list[str] | None, tools: list[str] | None) -> Allowed:
+    if not namespaces and not tools:
+        raise typer.BadParameter("name at least one", param_hint="--namespace or --tool")
+    return Allowed.of(namespaces or (), tools or ())
+
+
+def _print_permissions(principal: str, allowed: Allowed) -> None:
+    seen = [f"namespace {name}" for name in sorted(allowed.namespaces)] + [f"tool {i}" for i in sorted(allowed.ids)]
+    output.stdout().print(output.shown(f"{principal} may see: {', '.join(seen) or 'nothing'}"), soft_wrap=True)

@@ -1,0 +1,258 @@
+"""serve, bench serve: the HTTP server and its page, and how much it bears."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import logging
+import os
+import signal
+import sys
+import tempfile
+import threading
+import webbrowser
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+
+from toolscout.cli import output
+from toolscout.cli.common import RetrieverOption, StoreOption, existing_path
+from toolscout.errors import BadRequest, MissingEncoder, MissingExtra
+
+DEFAULT_PORT = 8765
+# A request in a thread must not wait long for the one that listens, nor that one for it.
+_SWITCH_S = 0.001
+_DRAIN_S = 30  # what is being answered has so long at the end
+TOKEN_VARIABLE = "TOOLSCOUT_TOKEN"
+_SHORTEST_TOKEN = 20
+_ARENA_MAX = -8  # M_ARENA_MAX of malloc.h
+
+
+def serve(
+    ctx: typer.Context,
+    host: Annotated[
+        str, typer.Option(metavar="ADDRESS", help="Where to listen. Beyond this machine keys are required.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any that is free.")] = DEFAULT_PORT,
+    retriever: RetrieverOption = None,
+    compare: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME|FOLDER", help="Another retriever to compare with on the page; may be repeated."),
+    ] = None,
+    upstream: Annotated[
+        str,
+        typer.Option(metavar="URL", help="Forward /v1/chat/completions and /v1/messages there, with the right tools."),
+    ] = "",
+    upstream_key: Annotated[
+        str,
+        typer.Option(envvar="TOOLSCOUT_UPSTREAM_KEY", metavar="KEY", help="The key to use there.", show_default=False),
+    ] = "",
+    keep: Annotated[int, typer.Option(min=1, help="How many tools a forwarded request keeps.")] = 10,
+    pin: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A tool that forwarded requests always keep; may be repeated."),
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Searches at once.")] = 2,
+    queue: Annotated[int, typer.Option(min=0, help="Searches that may wait; more are refused with 503.")] = 24,
+    rate: Annotated[float, typer.Option(min=0, help="Requests a second from one caller, 0 for any number.")] = 200,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Another host name of this server, * for any; may be repeated."),
+    ] = None,
+    allow_origin: Annotated[
+        list[str] | None,
+        typer.Option(metavar="ORIGIN", help="Pages of another site that may ask; may be repeated."),
+    ] = None,
+    allow_private: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="HOST",
+            help="The page may add from this host though it is not at a public address; may be repeated.",
+        ),
+    ] = None,
+    audit: Annotated[Path | None, typer.Option(metavar="FILE", help="Record calls here.")] = None,
+    results: Annotated[Path, typer.Option(metavar="DIR", help="The results that the page shows.")] = Path("results"),
+    open: Annotated[bool, typer.Option("--open", help="Show the page in a browser.")] = False,
+    store: StoreOption = None,
+) -> None:
+    """Serve the catalogue over HTTP, with a page to try it. SIGTERM and Ctrl-C end it once all is answered."""
+    try:
+        from toolscout.serving.app import make_app
+        from toolscout.serving.http_protocol import Server
+    except ImportError as error:
+        raise MissingExtra("serving", "serve") from error
+    from toolscout.scout import DEFAULT_RETRIEVER, Scout
+    from toolscout.serving.access import Access
+    from toolscout.serving.catalogue_writes import PacedScout
+    from toolscout.serving.limits import ServeOptions
+
+    options = ServeOptions(
+        host=host,
+        port=port,
+        workers=workers,
+        queue=queue,
+        rate=rate,
+        burst=max(1, int(rate)),
+        hosts=tuple(allow_host or ()),
+        origins=tuple(allow_origin or ()),
+        upstream=upstream,
+        upstream_key=upstream_key,
+        keep=keep,
+        pinned=tuple(pin or ()),
+        audit=audit,
+        results=results,
+        private=tuple(allow_private or ()),
+    )
+    path, token = existing_path(ctx, store), _token()
+    _share_heaps()
+    with ExitStack() as opened, _heard():
+        scout = opened.enter_context(PacedScout.open(path, retriever or DEFAULT_RETRIEVER))
+        others = {name: opened.enter_context(Scout.open(path, name)) for name in compare or ()}
+        access = Access(scout, loopback=options.loopback, token=token)
+        if not options.loopback and not access.has_keys():
+            raise BadRequest(f"anyone could reach {host}: make a key first with: toolscout keys add NAME --admin")
+        _warm(scout)
+        # The catalogue stays: going through all of it for garbage again and again would halt every answer meanwhile.
+        gc.collect()
+        gc.freeze()
+        server = Server(make_app(scout, access, options, others), _DRAIN_S)
+        _run(server, options, scout.count(), "" if access.has_keys() else token, open)
+
+
+def bench_serve(
+    ctx: typer.Context,
+    rate: Annotated[float, typer.Option(min=1, help="Requests a second.")] = 80,
+    seconds: Annotated[float, typer.Option(min=0, help="For how long; 0 leaves this out.")] = 600,
+    writes: Annotated[float, typer.Option(min=0, help="Tools added, and tools removed, a second.")] = 10,
+    data: Annotated[str, typer.Option(metavar="DATA", help="Whose requests are asked.")] = "toollens",
+    curve: Annotated[
+        str, typer.Option(metavar="N,N,…", help="More rates, of ToolLens and of ToolBench requests, 15 s each.")
+    ] = "",
+    storm: Annotated[float, typer.Option(min=0, help="At last so many requests a second, far beyond capacity.")] = 0,
+    retriever: RetrieverOption = None,
+    json: Annotated[Path | None, typer.Option(metavar="OUT", help="Append the rows to this .jsonl file.")] = None,
+    store: StoreOption = None,
+) -> None:
+    """Load a server over the catalogue of --store with paced requests while tools are added and removed."""
+    from toolscout.evaluation import row
+    from toolscout.evaluation.bench import serving_load, speed
+    from toolscout.scout import DEFAULT_RETRIEVER
+
+    if json is not None:
+        row.check_writable(json)
+    try:
+        rates = tuple(float(part) for part in curve.split(",") if part)
+    except ValueError:
+        raise typer.BadParameter("give numbers with commas between them", param_hint="--curve") from None
+    path, method = existing_path(ctx, store), retriever or DEFAULT_RETRIEVER
+    plan = serving_load.ServePlan(path, method, data, rate, seconds, writes, rates, storm=storm)
+    table = output.table("tools", "measurement", "value", "target", grow="measurement")
+    with output.progress() as report:
+        for measured in serving_load.measure(plan, report):
+            if json is not None:
+                row.append(json, measured)
+            for line in speed.lines(measured):
+                table.add_row(f"{measured['tools']:,}", line.name, line.value, line.target)
+    output.stdout().print(table)
+
+
+def _share_heaps() -> None:
+    """Let threads share two heaps: glibc gives each one of its own, which keeps the most that it ever held."""
+    with suppress(OSError, AttributeError, TypeError):  # another C library
+        ctypes.CDLL(None).mallopt(_ARENA_MAX, 2)
+
+
+def _warm(scout: Any) -> None:
+    """Open what the first request would wait for, and keep each request to one core: more of them come at once."""
+    from toolscout.index.worker_threads import HELPERS
+    from toolscout.retrievers.base import Embedded
+
+    sys.setswitchinterval(_SWITCH_S)
+    HELPERS.rest()
+    if isinstance(scout.retriever, Embedded):
+        with suppress(MissingEncoder):
+            if tell := getattr(scout.retriever.open_encoder(), "use_threads", None):
+                tell(1)
+    if scout.count():
+        with ExitStack() as quiet:
+            for author in _authors(scout.retriever):
+                quiet.enter_context(author.quiet())
+            scout.search("hello")
+
+
+def _authors(retriever: Any) -> Iterator[Any]:
+    """Those that write for a search, of any part: an endpoint may be slow or down, and costs."""
+    if rewriter := getattr(retriever, "rewriter", None):
+        yield rewriter.author
+    for part in getattr(retriever, "parts", ()):
+        yield from _authors(part)
+
+
+def _token() -> str:
+    """What lets its holder change the catalogue of a server without keys."""
+    from toolscout.core.permissions import KEY_PREFIX, new_secret
+
+    token = os.environ.get(TOKEN_VARIABLE, "").strip() or new_secret()
+    if not token.startswith(KEY_PREFIX) or len(token) < _SHORTEST_TOKEN:
+        wanted = f"must begin with {KEY_PREFIX} and have {_SHORTEST_TOKEN} characters or more"
+        raise BadRequest(f"the token in {TOKEN_VARIABLE} {wanted}; leave it unset to have one made")
+    return token
+
+
+def _run(server: Any, options: Any, tools: int, token: str, show: bool) -> None:
+    import socket
+
+    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
+    # The protocol is named because asyncio sends small packets at once only where it is: else each answer takes 40 ms.
+    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listening:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind((options.host, options.port))
+        except OSError as error:
+            why = f"cannot listen on {options.host} port {options.port}: {error.strerror}"
+            raise BadRequest(f"{why}; choose another with --port") from None
+        listening.listen(2048)  # who reads the address may connect at once
+        name = f"[{options.host}]" if ":" in options.host else options.host
+        url = f"http://{name}:{listening.getsockname()[1]}/"
+        output.write(f"{tools:,} tools at {url}")
+        if token:
+            url += f"#token={token}"
+            output.write(f"to change the catalogue, open {url} or send the token as a key")
+        with _page_opener(url) if show else nullcontext():
+            server.run(sockets=[listening])
+
+
+@contextmanager
+def _page_opener(url: str) -> Iterator[None]:
+    """Show a page in a browser once the server runs.
+
+    By a file that leads there, which only this user may read: others see the words that a browser is started with, and
+    the address may hold a token.
+    """
+    with tempfile.TemporaryDirectory(prefix="toolscout-") as folder:
+        file = Path(folder) / "open.html"
+        file.write_text(f'<meta http-equiv="refresh" content="0;url={url}">', encoding="utf-8")
+        timer = threading.Timer(1, webbrowser.open, [file.as_uri()])
+        timer.daemon = True
+        timer.start()
+        yield
+
+
+@contextmanager
+def _heard() -> Iterator[None]:
+    """Show what the server logs; and let SIGTERM, which uvicorn raises again once all is answered, end it in peace."""
+    ended = signal.signal(signal.SIGTERM, _peace) if threading.current_thread() is threading.main_thread() else None
+    try:
+        with output.logged(logging.WARNING, "toolscout.serving"):
+            yield
+    finally:
+        if ended is not None:
+            signal.signal(signal.SIGTERM, ended)
+
+
+def _peace(_: int, frame: FrameType | None) -> None:
+    raise typer.Exit

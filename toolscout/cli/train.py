@@ -1,0 +1,105 @@
+"""train: a model of one's own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from toolscout.cli import output
+from toolscout.cli.common import plural
+
+if TYPE_CHECKING:
+    from toolscout.retrievers.base import FitReport, TrainingSet
+
+
+def train(
+    data: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="DATA[:TRAIN[:DEV]]…",
+            help="BEIR folders, or names of some in $TOOLSCOUT_DATA, with the splits to train and to select on: "
+            '"train" and "dev" unless told. NAME:unseen_tool takes unseen_tool.train and unseen_tool.dev.',
+        ),
+    ],
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where the model goes.")],
+    retriever: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="hybrid, dense, memory, centroid, masstool, colt, masstool_published, toolgen, toolweaver, rewrite.",
+        ),
+    ] = "hybrid",
+    part: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME|FOLDER",
+            help="What hybrid fuses: methods, which are trained too, or models that are taken as they are. What "
+            "rewrite searches with: one, as it is.",
+            show_default="hybrid: bm25, memory, dense; rewrite: hybrid",
+        ),
+    ] = None,
+    option: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="Set an option of the method (for hybrid and rewrite PART.KEY=VALUE sets one of a part).",
+        ),
+    ] = None,
+    no_tool: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FOLDER|NAME|none",
+            help="Prompts that need no tool, from which masstool, toolgen and toolweaver learn whether one is needed: "
+            'a folder with prompts.jsonl, or the name of one in $TOOLSCOUT_DATA; "none" trains without.',
+            show_default="no_tool, where $TOOLSCOUT_DATA has it",
+        ),
+    ] = None,
+    instruct_mix: Annotated[
+        float | None,
+        typer.Option(
+            metavar="SHARE",
+            help="toolgen, toolweaver: how many general texts are gone through for each lesson, on which the language "
+            "model has to go on as before; they are the prompts of --no-tool. As --option instruct_mix=SHARE.",
+        ),
+    ] = None,
+) -> None:
+    """Train a retriever on labelled requests; search, evaluate and Scout open the folder.
+
+    An interrupted training goes on when the same command is given again. No other split of the data is read.
+    """
+    from toolscout.retrievers import training_setup
+
+    training_setup.check_out(out)
+    sets = training_setup.training_sets(data)
+    mixed = [] if instruct_mix is None else [f"instruct_mix={instruct_mix}"]
+    settings, note = training_setup.with_prompts(retriever, part or [], [*(option or []), *mixed], no_tool)
+    made = training_setup.made(retriever, part or [], settings)
+    for one in sets:
+        _say(one)
+    if note:
+        output.note(note)
+    with output.progress() as report:
+        fitted = made.fit(sets, out, report)
+    _print(fitted, out)
+
+
+def _say(one: TrainingSet) -> None:
+    dataset = one.dataset
+    text = f"{dataset.name}: {plural(len(dataset.split(one.train)), 'request')} of {one.train} to train on"
+    dev = f", {len(dataset.split(one.dev)):,} of {one.dev} to select on" if one.dev else ", none to select on"
+    output.note(f"{text}{dev}; {plural(len(dataset.tools), 'tool')}", label="data")
+
+
+def _print(fitted: FitReport, out: Path) -> None:
+    table = output.table("on dev", "")
+    for name, value in fitted.dev.items():
+        table.add_row(name, f"{value:.4f}")
+    console = output.stdout()
+    if fitted.dev:
+        console.print(table)
+    console.print(f"{fitted.parameters:,} numbers learned in {fitted.seconds:.1f} s on {fitted.device}")
+    for note in fitted.notes:
+        output.note(note)
+    output.note(f"{out}; try it: toolscout evaluate DATA --retriever {out}", label="written")

@@ -1,0 +1,1 @@
+"""The nouns: tools, answers, schemas, permissions. Standard library, numpy and re2."""

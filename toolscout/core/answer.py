@@ -1,0 +1,182 @@
+"""What a search gives back: hits with typed reasons, and one answer that says honestly when there is none to use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from toolscout.core.tool import namespace_of
+
+Verdict = Literal["use", "no_tool_needed", "nothing_fits"]
+_SHOWN_CHARS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class ExactName:
+    """The request names the tool, or an alias of it, exactly."""
+
+    name: str
+    kind: Literal["exact_name"] = "exact_name"
+
+    def __str__(self) -> str:
+        """As shown to a person."""
+        return f"names {self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class MatchedWords:
+    """Words of the request that stand in the tool's document, the most telling first.
+
+    `share` is how much of the request they are, each word counted by how rare it is in the catalogue.
+    """
+
+    words: tuple[str, ...]
+    share: float
+    kind: Literal["matched_words"] = "matched_words"
+
+    def __str__(self) -> str:
+        """As shown to a person."""
+        return "words: " + ", ".join(self.words)
+
+
+@dataclass(frozen=True, slots=True)
+class Similarity:
+    """Cosine between the request's vector and the tool's."""
+
+    cosine: float
+    kind: Literal["similarity"] = "similarity"
+
+    def __str__(self) -> str:
+        """As shown to a person."""
+        return f"meaning {self.cosine:.2f}"
+
+
+@dataclass(frozen=True, slots=True)
+class PastRequest:
+    """A past request like this one used the tool: the nearest one that did, and the cosine to it.
+
+    `request` is empty where it was a tenant's, which others may not read.
+    """
+
+    request: str
+    cosine: float
+    kind: Literal["past_request"] = "past_request"
+
+    def __str__(self) -> str:
+        """As shown to a person."""
+        shown = _shown(self.request)
+        return f"used for “{shown}” {self.cosine:.2f}" if shown else f"used for a request like it {self.cosine:.2f}"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The tool was found by a query that a language model, or a rule, made of the request."""
+
+    query: str
+    kind: Literal["asked"] = "asked"
+
+    def __str__(self) -> str:
+        """As shown to a person."""
+        return f"asked “{_shown(self.query)}”"
+
+
+Reason = ExactName | MatchedWords | Similarity | PastRequest | Asked
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 1] + "…"
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One ranked tool. Scores compare within one search only."""
+
+    tool_id: str
+    score: float
+    reasons: tuple[Reason, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON form."""
+        reasons = [{slot: getattr(reason, slot) for slot in reason.__slots__} for reason in self.reasons]
+        return {"tool_id": self.tool_id, "score": self.score, "reasons": reasons}
+
+
+SEARCHED_ALONE = "the request alone was searched"
+"""The note of an answer whose language model failed begins so; why it failed follows behind a colon."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The tools to use (`hits`, empty unless the verdict is "use") and the best ranked in any case (`considered`).
+
+    `need`: how likely the request is to need a tool at all. `fit`: how likely the best of these tools serves it. Below
+    the threshold of the first the verdict is "no_tool_needed", else below that of the second "nothing_fits". None: not
+    forecast. `asked`: the queries that were searched beside the request; the tools that one of them found say so.
+    """
+
+    request: str
+    verdict: Verdict
+    hits: tuple[Hit, ...]
+    considered: tuple[Hit, ...]
+    searched: int
+    version: int
+    need: float | None = None
+    fit: float | None = None
+    words_only: int = 0
+    notes: tuple[str, ...] = ()
+    asked: tuple[str, ...] = ()
+
+    def groups(self) -> list[tuple[str, tuple[Hit, ...]]]:
+        """The tools to use by the query that found them, in order; those that the request found first, under ""."""
+        found: dict[str, list[Hit]] = {"": [], **{query: [] for query in self.asked}}
+        for hit in self.hits:
+            query = next((reason.query for reason in hit.reasons if isinstance(reason, Asked)), "")
+            found.setdefault(query, []).append(hit)
+        return [(query, tuple(hits)) for query, hits in found.items() if hits]
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON form."""
+        return {
+            "request": self.request,
+            "asked": list(self.asked),
+            "verdict": self.verdict,
+            "need": self.need,
+            "fit": self.fit,
+            "hits": [hit.to_dict() for hit in self.hits],
+            "considered": [hit.to_dict() for hit in self.considered],
+            "searched": self.searched,
+            "words_only": self.words_only,
+            "version": self.version,
+            "notes": list(self.notes),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """Feedback: the tools a request really used, and those that were offered and turned down."""
+
+    request: str
+    used: tuple[str, ...] = ()
+    rejected: tuple[str, ...] = ()
+    tenant: str = ""
+    source: str = ""
+    time: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """What one caller may see: whole namespaces, and single tools by id."""
+
+    namespaces: frozenset[str] = frozenset()
+    ids: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, namespaces: Iterable[str] = (), ids: Iterable[str] = ()) -> Allowed:
+        """Build one from any iterables."""
+        return cls(frozenset(namespaces), frozenset(ids))
+
+    def permits(self, tool_id: str) -> bool:
+        """Whether the caller may see this tool."""
+        return tool_id in self.ids or namespace_of(tool_id) in self.namespaces

@@ -1,0 +1,157 @@
+"""HTTP with the standard library: one time for a whole exchange, and only to addresses that are allowed."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import threading
+import time
+import urllib.request
+from contextlib import suppress
+from functools import partial
+from typing import Any
+from urllib.parse import urlsplit
+
+from toolscout.core.addresses import Addresses
+
+
+class Deadline:
+    """Shuts a connection when its time is over: the timeout of a socket begins anew with every byte."""
+
+    def __init__(self, seconds: float) -> None:
+        """Time runs from now on, until `close`."""
+        self.passed = False
+        self._until = time.monotonic() + seconds
+        self._socket: socket.socket | None = None
+        self._lock = threading.Lock()
+        self._timer = threading.Timer(min(seconds, threading.TIMEOUT_MAX), self._end)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def watch(self, connected: socket.socket) -> None:
+        """Shut this one then, in place of any before it: a redirect opens another."""
+        with self._lock:
+            if self.passed:
+                raise TimeoutError
+            if self._socket is not None:
+                self._socket.close()
+            self._socket = connected.dup()  # a handle of our own: TLS takes over the other one
+
+    def left(self) -> float:
+        """The seconds that are left; TimeoutError where there are none."""
+        seconds = self._until - time.monotonic()
+        if seconds <= 0:
+            raise TimeoutError
+        return min(seconds, threading.TIMEOUT_MAX)
+
+    def close(self) -> None:
+        """All is there."""
+        self._timer.cancel()
+        with self._lock:
+            if self._socket is not None:
+                self._socket.close()
+                self._socket = None
+
+    def _end(self) -> None:
+        with self._lock:
+            self.passed = True
+            if self._socket is not None:
+                with suppress(OSError):  # the server was faster
+                    self._socket.shutdown(socket.SHUT_RDWR)
+
+
+class Timed(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
+    """Opens connections that a deadline ends, to addresses that are allowed."""
+
+    def __init__(self, deadline: Deadline, addresses: Addresses | None = None) -> None:
+        """One deadline for all that is opened. None: any address will do."""
+        super().__init__()
+        self._deadline = deadline
+        self._addresses = addresses
+
+    def http_open(self, req: urllib.request.Request) -> Any:
+        """Without TLS."""
+        return self.do_open(partial(self._connection, http.client.HTTPConnection, req), req)
+
+    def https_open(self, req: urllib.request.Request) -> Any:
+        """With TLS."""
+        return self.do_open(partial(self._connection, http.client.HTTPSConnection, req), req)
+
+    def _connection(
+        self, kind: type[http.client.HTTPConnection], req: urllib.request.Request, host: str, **settings: Any
+    ) -> http.client.HTTPConnection:
+        # Through a proxy the connection is to the proxy, which the environment of this process names.
+        proxied = req.has_proxy() or getattr(req, "_tunnel_host", None) is not None
+        made: Any = kind(host, **settings)
+        made._create_connection = partial(self._connected, None if proxied else self._addresses)
+        return made  # type: ignore[no-any-return]
+
+    def _connected(self, addresses: Addresses | None, place: tuple[str, int], *settings: Any) -> socket.socket:
+        """A socket that is connected to one of the addresses that were checked. TLS and Host keep to the name."""
+        found = addresses.resolve(*place) if addresses else socket.getaddrinfo(*place, type=socket.SOCK_STREAM)
+        error = OSError(f"{place[0]} has no address")
+        for number, (family, kind, protocol, _, address) in enumerate(found):
+            made = socket.socket(family, kind, protocol)
+            try:
+                made.settimeout(
+                    self._deadline.left() / (len(found) - number)
+                )  # one that is silent leaves time to others
+                made.connect(address)
+                made.settimeout(self._deadline.left())
+                self._deadline.watch(made)
+                return made
+            except OSError as problem:
+                made.close()
+                error = problem
+        raise error
+
+
+class Redirects(urllib.request.HTTPRedirectHandler):
+    """Follows where something is read. What is to be written would be sent on without its body, as a mere question."""
+
+    def redirect_request(self, req: urllib.request.Request, fp: Any, *about: Any) -> urllib.request.Request | None:
+        """The request at the new address, None for the answer as it is."""
+        if req.get_method() not in ("GET", "HEAD"):
+            return None
+        following = super().redirect_request(req, fp, *about)
+        if following is not None:
+            fp.close()  # urllib would read the body of the redirect to its end, however long it is
+            following.remove_header("Proxy-authorization")  # the next host may be connected to without the proxy
+        return following
+
+
+class _Proxies(urllib.request.ProxyHandler):
+    """Uses the proxies that the environment names, for hosts that the operator named.
+
+    Any other host is connected to directly: a proxy would look its name up itself, and nobody here could check where
+    that leads.
+    """
+
+    def __init__(self, addresses: Addresses | None) -> None:
+        super().__init__()
+        self._addresses = addresses
+
+    def proxy_open(self, req: urllib.request.Request, proxy: str, type: str) -> Any:
+        parts = urlsplit(req.full_url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        if self._addresses is not None and not self._addresses.names(parts.hostname or "", port):
+            return None
+        return super().proxy_open(req, proxy, type)
+
+
+def opener(deadline: Deadline, addresses: Addresses | None) -> urllib.request.OpenerDirector:
+    """Opens http and https URLs and follows their redirects, all of it until a deadline and to allowed addresses.
+
+    Unlike urllib's own it knows no other scheme: a redirect to ftp: would connect to any address.
+    """
+    made = urllib.request.OpenerDirector()
+    for handler in (
+        _Proxies(addresses),
+        Timed(deadline, addresses),
+        Redirects(),
+        urllib.request.UnknownHandler(),
+        urllib.request.HTTPDefaultErrorHandler(),
+        urllib.request.HTTPErrorProcessor(),
+    ):
+        made.add_handler(handler)
+    return made

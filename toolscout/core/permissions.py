@@ -1,0 +1,147 @@
+"""Who may see what: allow and deny patterns over tool ids, and what they let through in one catalogue."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import secrets
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from fnmatch import translate
+from typing import NamedTuple
+
+from toolscout.core.answer import Allowed
+from toolscout.core.tool import clean_text, namespace_of
+from toolscout.errors import BadRequest
+
+EVERYTHING = ("*", "*/*")
+KEY_PREFIX = "ts_"  # so that scanners for leaked secrets can tell it
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Someone who may ask: the patterns of what it may see, whether it may change things, and whose feedback it hears.
+
+    A pattern is a glob on the id: `mail/*` is a whole namespace, `mail/read*` some of its tools, `*/delete*` such tools
+    of any, `*` everything. What stands before the last slash is matched with the namespace, what follows with the name.
+    Deny wins over allow, and over what was granted.
+    """
+
+    name: str
+    allow: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    admin: bool = False
+    tenant: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse a pattern that could never match, or that says something else than it seems to."""
+        if not clean_text(self.name):
+            raise BadRequest("a principal needs a name; give it one that its keys can be told by")
+        for pattern in (*self.allow, *self.deny):
+            namespace, slash, name = pattern.rpartition("/")
+            if pattern not in EVERYTHING and not (slash and namespace and name):
+                raise BadRequest(
+                    f"{pattern!r:.80} is no pattern of tool ids; write NAMESPACE/* for a whole namespace, "
+                    "NAMESPACE/NAME* for some of its tools, or * for everything"
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key of a principal as it rests: the digest, never the key itself. `id` tells it from others."""
+
+    digest: str
+    principal: str
+    created: datetime
+
+    @property
+    def id(self) -> str:
+        """Enough of the digest to name the key by."""
+        return self.digest[:8]
+
+
+def new_key(principal: str) -> tuple[str, Key]:
+    """A key for a principal, to be shown once and to nobody else; and how it rests."""
+    key = new_secret()
+    return key, Key(key_digest(key), principal, datetime.now(UTC))
+
+
+def new_secret() -> str:
+    """A key or a token that nobody can guess: 32 random bytes."""
+    return KEY_PREFIX + secrets.token_urlsafe(32)
+
+
+def key_digest(key: str) -> str:
+    """What rests of a key. It is 32 random bytes, which nobody guesses, so a fast digest without salt is enough."""
+    return hashlib.sha256(key.encode(errors="replace")).hexdigest()
+
+
+class _Names(NamedTuple):
+    """Which names of one namespace: all, or those that match; less those that are denied."""
+
+    everything: bool
+    allow: re.Pattern[str] | None
+    deny: re.Pattern[str] | None
+    nothing: bool
+
+    @property
+    def whole(self) -> bool:
+        """No tool that may ever come into the namespace is denied."""
+        return self.everything and self.deny is None and not self.nothing
+
+
+class Rules:
+    """What one principal may see, whatever the catalogue holds: what it was granted, its patterns, and deny wins."""
+
+    def __init__(self, granted: Allowed, allow: Sequence[str] = (), deny: Sequence[str] = ()) -> None:
+        """Read the patterns."""
+        self._granted = granted
+        self._allow = [_parts(pattern) for pattern in allow]
+        self._deny = [_parts(pattern) for pattern in deny]
+        self.everything = not self._deny and any(pattern in EVERYTHING for pattern in allow)
+        self._known: dict[str, _Names] = {}
+
+    def permits(self, tool_id: str) -> bool:
+        """Whether the principal may see a tool of this id."""
+        return _permits(self._names(namespace_of(tool_id)), tool_id, self._granted)
+
+    def compiled(self, namespaces: Iterable[str], ids_of: Callable[[str], Iterable[str]]) -> Allowed:
+        """What the rules let through in one catalogue: its namespaces, and the ids that each of them has.
+
+        A namespace of which a tool might be denied, there or not, is listed by ids: none that comes later slips in.
+        """
+        granted, whole, ids = self._granted, set[str](), set[str]()
+        for namespace in {*(namespaces if self._allow else ()), *granted.namespaces}:
+            names = self._known.get(namespace)
+            if names is None:
+                names = self._known[namespace] = self._names(namespace)
+            if names.whole:
+                whole.add(namespace)
+            elif not names.nothing and (names.everything or names.allow):
+                ids.update(tool_id for tool_id in ids_of(namespace) if _permits(names, tool_id, granted))
+        ids.update(tool_id for tool_id in granted.ids if self.permits(tool_id))
+        return Allowed.of(whole, ids)
+
+    def _names(self, namespace: str) -> _Names:
+        allow = [name for matches, name in self._allow if matches(namespace)]
+        deny = [name for matches, name in self._deny if matches(namespace)]
+        everything = namespace in self._granted.namespaces or "*" in allow
+        return _Names(everything, _any(allow), _any(deny), "*" in deny)
+
+
+def _parts(pattern: str) -> tuple[Callable[[str], object], str]:
+    """What matches the namespace, and the glob of the name."""
+    namespace, _, name = ("*/*" if pattern in EVERYTHING else pattern).rpartition("/")
+    return re.compile(translate(namespace)).match, name
+
+
+def _any(globs: list[str]) -> re.Pattern[str] | None:
+    return re.compile("|".join(map(translate, globs))) if globs else None
+
+
+def _permits(names: _Names, tool_id: str, granted: Allowed) -> bool:
+    name = tool_id.rpartition("/")[2]
+    if names.nothing or (names.deny and names.deny.match(name)):
+        return False
+    return names.everything or tool_id in granted.ids or bool(names.allow and names.allow.match(name))

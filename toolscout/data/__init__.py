@@ -1,0 +1,1 @@
+"""Labelled requests: datasets, splits, metrics, conversations, trajectories."""

@@ -1,0 +1,23 @@
+"""Finds a dataset by its name."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from toolscout.errors import BadDataset
+
+DATA_FOLDER = "TOOLSCOUT_DATA"
+_BUNDLED = Path(__file__).resolve().parent.parent / "bundled"
+
+
+def find_dataset(name: str) -> Path:
+    """The folder of a dataset: "bundled", a path, or the name of a folder in $TOOLSCOUT_DATA."""
+    if name == "bundled":
+        return _BUNDLED
+    home = os.environ.get(DATA_FOLDER, "")
+    for folder in (Path(name), *([Path(home) / name] if home else [])):
+        if folder.is_dir():
+            return folder
+    where = f"neither here nor in {home}" if home else f"here, and {DATA_FOLDER} names no folder of datasets"
+    raise BadDataset(f'there is no dataset {name!r} {where}; give a BEIR folder, or "bundled"')

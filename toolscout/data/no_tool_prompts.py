@@ -1,0 +1,40 @@
+"""Prompts that need no tool: what "is a tool needed?" is measured on. A folder of them has prompts.jsonl."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from toolscout.data import beir_files as files
+from toolscout.errors import BadDataset
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Something that was asked without any tool in mind, and the collection it comes from."""
+
+    id: str
+    text: str
+    split: str
+    source: str
+
+
+def read_prompts(folder: str | Path, split: str | None = None) -> list[Prompt]:
+    """Read a folder's prompts.jsonl (or .gz): `_id`, `text`, `split`, `source`; all of them, or one split's."""
+    path = files.find(Path(folder), files.PROMPTS)
+    if path is None:
+        raise BadDataset(f"{folder} holds no {files.PROMPTS} (or .gz); name a folder of prompts that need no tool")
+    prompts = []
+    for number, prompt_id, row in files.rows(path):
+        text, own, source = row.get("text"), row.get("split"), row.get("source", "")
+        if not isinstance(text, str) or not text.strip():
+            raise BadDataset(f"{path} line {number}: prompt {prompt_id} needs a text that is not empty")
+        if not isinstance(own, str) or not own or not isinstance(source, str):
+            raise BadDataset(f"{path} line {number}: prompt {prompt_id} needs a split and a source, both text")
+        prompts.append(Prompt(prompt_id, text, own, source))
+    splits = {prompt.split for prompt in prompts}
+    if not prompts:
+        raise BadDataset(f"{path} holds no prompts")
+    if split is not None and split not in splits:
+        raise BadDataset(f"{path} has no split {split!r}; it has: {', '.join(sorted(splits))}")
+    return [prompt for prompt in prompts if split in (None, prompt.split)]

@@ -1,0 +1,1 @@
+"""How fast: latency, throughput and memory."""

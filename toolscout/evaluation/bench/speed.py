@@ -1,0 +1,272 @@
+"""The benchmark: what indexing and answering cost at several catalogue sizes. Each phase is a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+from toolscout.core.tool import DOCUMENT_VERSION
+from toolscout.data.dataset import Dataset
+from toolscout.data.locate import DATA_FOLDER, find_dataset
+from toolscout.errors import BadDataset, BadRequest, ToolscoutError
+from toolscout.evaluation.bench import synthetic_catalogue
+from toolscout.evaluation.bench.worker import Measured, Task
+from toolscout.evaluation.row import provenance
+from toolscout.retrievers.dense import DenseOptions
+from toolscout.scout import Progress
+
+PUBLISHED = {464: "toollens", 46_587: "toolbench"}
+REQUEST_SETS = ("toollens", "toolbench")
+ASKED = 300
+_INDEXED_ONCE = 10_000  # from this size on, embedding takes minutes and is not repeated
+Row = dict[str, Any]
+
+
+class Target(NamedTuple):
+    """What a value should be on two cores: below or at least `limit`."""
+
+    limit: float
+    at_least: bool = False
+
+    def met(self, value: float) -> bool:
+        """Whether a value is as it should be."""
+        return value >= self.limit if self.at_least else value <= self.limit
+
+    def __str__(self) -> str:
+        """As shown in tables."""
+        return f"{'≥' if self.at_least else '≤'} {self.limit:g}"
+
+
+TARGETS: Mapping[tuple[int, str, str], Mapping[str, Target]] = {
+    (46_587, "index", ""): {
+        "first_answer_s": Target(5),
+        "index_s": Target(360),
+        "again_s": Target(15),
+        "again_embedded": Target(0),
+        "peak_mb": Target(600),
+    },
+    (46_587, "memory", ""): {"peak_mb": Target(600)},
+    (46_587, "query", "toollens"): {"p50_ms": Target(11), "searches_ms": Target(4)},
+    (46_587, "query", "toolbench"): {"p50_ms": Target(16), "searches_ms": Target(4)},
+    (46_587, "serve", "toollens"): {"p95_ms": Target(60), **dict.fromkeys(("errors", "missing", "stale"), Target(0))},
+    (1_000_000, "query", "toollens"): {"p50_ms": Target(30)},
+    (1_000_000, "query", "toolbench"): {"p50_ms": Target(30)},
+    (1_000_000, "lookup", ""): {"name_p50_ms": Target(2), "id_p50_ms": Target(2)},
+    (1_000_000, "recall", "toollens"): {"recall@10": Target(0.98, at_least=True)},
+}
+
+
+class Line(NamedTuple):
+    """One value as shown in a table; `target` is empty where none was set."""
+
+    name: str
+    value: str
+    target: str
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to measure. `work` keeps what was prepared; `embed_timing`: embed everything afresh and time it."""
+
+    sizes: tuple[int, ...]
+    repeats: int
+    work: Path
+    embed_timing: bool = True
+    asked: int = ASKED
+
+    def command(self) -> str:
+        """The command that measures this again."""
+        words = ["toolscout", "bench", "--sizes", ",".join(map(str, self.sizes)), "--repeats", str(self.repeats)]
+        return shlex.join(words if self.embed_timing else [*words, "--no-embed-timing"])
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A catalogue to measure: a published one, or one made up over the folder of datasets."""
+
+    name: str
+    tools: int
+    source: str
+    made_up: bool
+    how: str
+
+
+def parse_sizes(text: str) -> tuple[int, ...]:
+    """Read "464,46587,1000000"."""
+    try:
+        sizes = tuple(int(part.replace("_", "")) for part in text.split(","))
+    except ValueError:
+        sizes = ()
+    if not sizes or min(sizes) < 1:
+        raise BadRequest(f"sizes must be numbers of tools with commas between them, got {text!r:.80}")
+    return sizes
+
+
+def default_work() -> Path:
+    """Where catalogues are prepared unless told otherwise."""
+    return Path(tempfile.gettempdir()) / "toolscout-bench"
+
+
+def bench(plan: Plan, note: Callable[[str], None], progress: Progress | None = None) -> Iterator[Row]:
+    """Measure every size and yield a row for each measurement, as soon as it is made."""
+    about = provenance(plan.command())
+    requests = _requests(plan.asked, note)
+    for size in plan.sizes:
+        subject = _subject(size)
+        if subject is None:
+            note(f"{size:,} tools are left out: they need the datasets that {DATA_FOLDER} names")
+            continue
+        for name, values in _measured(plan, subject, requests, progress):
+            kind, _, asked = name.partition(" ")
+            yield {
+                "bench": kind,
+                "tools": subject.tools,
+                "catalogue": subject.name,
+                "requests": asked,
+                "values": {key: float(f"{value:.5g}") for key, value in values.items()},
+                "repeats": plan.repeats,
+                "how": subject.how,
+                **about,
+            }
+
+
+def lines(row: Row) -> list[Line]:
+    """The values of a row for a table, with what was aimed at."""
+    name = " ".join(filter(None, [row["bench"], row["requests"]]))
+    targets = target_of(row)
+    shown = []
+    for key, value in row["values"].items():
+        aim = targets.get(key)
+        mark = "" if aim is None else f"{aim} {'met' if aim.met(value) else 'missed'}"
+        shown.append(Line(f"{name}: {key}", f"{value:,.6g}", mark))
+    return shown
+
+
+def target_of(row: Row) -> Mapping[str, Target]:
+    """What was aimed at for the values of a row. A restricted caller is compared with one allowed all."""
+    if row["bench"] == "caller":
+        everyone = Target(row["values"]["all_p50_ms"])
+        return {"namespaces_p50_ms": everyone, "ids_p50_ms": everyone}
+    return TARGETS.get((row["tools"], row["bench"], row["requests"]), {})
+
+
+def _measured(
+    plan: Plan, subject: Subject, requests: dict[str, list[str]], progress: Progress | None
+) -> Iterator[tuple[str, dict[str, float]]]:
+    plan.work.mkdir(parents=True, exist_ok=True)
+    if subject.made_up:
+        path, prepared = _prepared(plan, subject, requests, progress)
+        yield from prepared.items()
+    else:
+        path = plan.work / subject.name / "store.db"
+        rounds = []
+        for _ in range(plan.repeats if subject.tools < _INDEXED_ONCE else 1):
+            shutil.rmtree(path.parent, ignore_errors=True)
+            path.parent.mkdir(parents=True)
+            task = Task("index", str(path), subject.source, cached=not plan.embed_timing, requests=requests)
+            rounds.append(_child(task, subject, progress)["index"])
+        values = {key: median(one[key] for one in rounds) for key in rounds[0]}
+        if not plan.embed_timing:  # what was not done cannot have been timed
+            del values["index_s"]
+        yield "index", values
+    task = Task("serve", str(path), repeats=plan.repeats, requests=requests)
+    yield from _child(task, subject, progress).items()
+    if subject.tools > DenseOptions().graph_above:
+        name = next(iter(requests))
+        task = Task("recall", str(path), requests={name: requests[name]})
+        yield f"recall {name}", _child(task, subject, progress)["recall"]
+
+
+def _prepared(
+    plan: Plan, subject: Subject, requests: dict[str, list[str]], progress: Progress | None
+) -> tuple[Path, Measured]:
+    """A made-up catalogue and what making it took, from the last time if it is still there."""
+    folder = plan.work / f"{subject.name}-{subject.tools}-{synthetic_catalogue.RECIPE}.{DOCUMENT_VERSION}"
+    path, record = folder / "store.db", folder / "prepared.json"
+    if record.is_file():
+        measured: Measured = json.loads(record.read_text())
+        return path, measured
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    task = Task("prepare", str(path), subject.source, tools=subject.tools, requests=requests)
+    measured = _child(task, subject, progress)
+    record.write_text(json.dumps(measured))
+    return path, measured
+
+
+def _child(task: Task, subject: Subject, progress: Progress | None) -> Measured:
+    """Run one task in a fresh process and pass its progress on."""
+    command = [sys.executable, "-m", "toolscout.evaluation.bench.worker"]
+    found: Measured | None = None
+    with tempfile.TemporaryFile("w+") as given, tempfile.TemporaryFile() as errors:
+        given.write(task.to_json())
+        given.seek(0)
+        with subprocess.Popen(command, stdin=given, stdout=subprocess.PIPE, stderr=errors, text=True) as child:
+            try:
+                for text in child.stdout or ():
+                    line = json.loads(text)
+                    if "values" in line:
+                        found = line["values"]
+                    elif progress:
+                        stage, done, total = line["progress"]
+                        progress(f"{subject.tools:,} tools: {stage}", done, total)
+            except BaseException:
+                child.kill()
+                raise
+        if child.returncode or found is None:
+            errors.seek(0)
+            said = errors.read().decode(errors="replace").strip().splitlines()
+            raise ToolscoutError(f"measuring {subject.tools:,} tools failed: {said[-1] if said else 'no reason given'}")
+    return found
+
+
+def _subject(size: int) -> Subject | None:
+    """The catalogue of a size; None where the datasets for it are absent."""
+    home = os.environ.get(DATA_FOLDER, "")
+    if not home or not Path(home).is_dir():
+        if size > min(PUBLISHED):
+            return None
+        tools = len(Dataset.load(find_dataset("bundled")).tools)
+        return Subject("bundled", tools, str(find_dataset("bundled")), False, "the bundled catalogue")
+    if size in PUBLISHED:
+        name = PUBLISHED[size]
+        return Subject(name, size, str(find_dataset(name)), False, f"the published documents of {name}")
+    missing = [source for source in synthetic_catalogue.SOURCES if not (Path(home) / source).exists()]
+    if missing:
+        raise BadDataset(f"{home} has no {', '.join(missing)}; without them only {list(PUBLISHED)} can be measured")
+    how = (
+        f"records of {', '.join(synthetic_catalogue.SOURCES)}, then copies: one word behind namespace and name, "
+        f"{synthetic_catalogue.SWAPPED_WORDS} words of the description swapped, vector + Gaussian noise of length "
+        f"{synthetic_catalogue.SIGMA}, renormalised; vectors were in the store before the tools, none was embedded"
+    )
+    return Subject("perturbed", size, home, True, how)
+
+
+def _requests(count: int, note: Callable[[str], None]) -> dict[str, list[str]]:
+    """Evenly spaced test requests of each set; those of the bundled benchmark where the datasets are absent."""
+    sets: dict[str, list[str]] = {}
+    for name in REQUEST_SETS if os.environ.get(DATA_FOLDER) else ():
+        try:
+            sets[name] = _spread(Dataset.load(find_dataset(name), ["test"]), count)
+        except BadDataset as error:
+            note(str(error))
+    if not sets:
+        note(f"{DATA_FOLDER} names no datasets: the bundled catalogue and its requests are used")
+        sets["bundled"] = _spread(Dataset.load(find_dataset("bundled"), ["test"]), count)
+    return sets
+
+
+def _spread(dataset: Dataset, count: int) -> list[str]:
+    texts: Sequence[str] = [text for _, text in dataset.split("test").requests]
+    step = max(1, len(texts) // count)
+    return list(texts[::step][:count])

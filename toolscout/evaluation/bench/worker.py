@@ -1,0 +1,167 @@
+"""A child process of the benchmark: one phase at one size, so that its memory is its own.
+
+python -m toolscout.evaluation.bench.worker reads a Task as JSON from stdin. Each line it writes is a JSON object:
+{"progress": [stage, done, total]} on the way, {"values": {measurement: {…}}} at the end.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from toolscout import catalogue
+from toolscout.core.tool import Tool
+from toolscout.errors import BadModel
+from toolscout.evaluation.bench import measurements, synthetic_catalogue
+from toolscout.evaluation.vector_cache import cache_path, copy_vectors
+from toolscout.retrievers.base import TextEncoder
+from toolscout.scout import Scout
+from toolscout.stores.sqlite.store import SqliteStore
+
+Measured = dict[str, measurements.Values]
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a child does. `source`: what is added, or the folder of datasets for a made-up catalogue.
+
+    `requests` are texts by the name of the set they come from. `cached`: take vectors from the cache.
+    """
+
+    phase: Literal["index", "prepare", "serve", "recall"]
+    store: str
+    source: str = ""
+    tools: int = 0
+    repeats: int = 1
+    cached: bool = False
+    requests: dict[str, list[str]] = field(default_factory=dict)
+
+    def to_json(self) -> str:
+        """The text that the child reads."""
+        return json.dumps(asdict(self))
+
+
+def run(task: Task) -> Measured:
+    """Do one task."""
+    path = Path(task.store)
+    asked = next(iter(task.requests.values()), [])
+    if task.phase == "index":
+        return {"index": _index(task, path, asked[0])}
+    if task.phase == "prepare":
+        return {"index": _prepare(task, path, asked[0])}
+    started = time.perf_counter()
+    with _open(path) as scout:
+        opened = time.perf_counter() - started
+        if task.phase == "recall":
+            return {"recall": measurements.recall(scout, asked)}
+        return _serve(task, scout, opened)
+
+
+def _open(path: Path) -> Scout:
+    scout = Scout.open(path)
+    measurements.parts_of(scout)  # MissingEncoder where there is none: half a benchmark would pass for a whole one
+    return scout
+
+
+def _index(task: Task, path: Path, request: str) -> measurements.Values:
+    with _open(path) as scout:
+        fingerprint = measurements.parts_of(scout).encoder.fingerprint
+    if task.cached:
+        with SqliteStore(cache_path()) as known, SqliteStore(path) as store:
+            copy_vectors(known, store, fingerprint, (tool.digest() for tool in catalogue.read(task.source)))
+    values = measurements.index(lambda: _open(path), task.source, request, _report)
+    with SqliteStore(cache_path()) as known, SqliteStore(path) as store:
+        copy_vectors(store, known, fingerprint, (change.digest for change in store.changes(0)))
+    return values | measurements.file_sizes_mb(path)
+
+
+def _serve(task: Task, scout: Scout, open_s: float) -> Measured:
+    if scout.words_only():
+        raise BadModel(
+            f"{scout.words_only():,} tools have no vector of this encoder; remove {task.store}, measure again"
+        )
+    measured: Measured = {}
+    _report("asking", 0, 0)
+    watch = measurements.watched(scout)
+    for name, requests in task.requests.items():
+        measured[f"query {name}"] = measurements.queries(scout, watch, requests, task.repeats)
+    measured["memory"] = {"open_s": open_s, **measurements.memory_mb(), **measurements.file_sizes_mb(Path(task.store))}
+    measured["lookup"] = measurements.lookups(scout, task.repeats)
+    measured["caller"] = measurements.callers(scout, next(iter(task.requests.values())), task.repeats)
+    return measured
+
+
+def _prepare(task: Task, path: Path, request: str) -> measurements.Values:
+    """Make a catalogue of real and perturbed tools. Its vectors go in first, so that nothing is embedded for it."""
+    base = synthetic_catalogue.base_tools(Path(task.source))[: task.tools]
+    with _open(path) as scout:
+        encoder = measurements.parts_of(scout).encoder
+        vectors = _base_vectors(base, encoder)
+        _put_vectors(scout, encoder.fingerprint, base, vectors, task.tools)
+        started = time.perf_counter()
+        scout.store.add(_counted(synthetic_catalogue.tools(base, task.tools), task.tools), "perturbed")
+        stored = time.perf_counter()
+        scout.refresh()
+        scout.search(request, measurements.K)
+        answered = time.perf_counter()
+        _report("linking", 0, 0)
+        embedded = scout.embed()
+        linked = time.perf_counter()
+    values = {"store_s": stored - started, "first_answer_s": answered - started, "link_s": linked - answered}
+    return values | {"embedded": embedded} | measurements.file_sizes_mb(path)
+
+
+def _base_vectors(base: Sequence[Tool], encoder: TextEncoder) -> synthetic_catalogue.Floats:
+    """The vectors of the real records: from the cache, and embedded into it where it has none."""
+    texts = {tool.digest(): tool.document() for tool in base}
+    cache_path().parent.mkdir(parents=True, exist_ok=True)
+    with SqliteStore(cache_path()) as known:
+        there = known.vectors(encoder.fingerprint, list(texts))
+        missing = [digest for digest in texts if digest not in there]
+        done = 0
+        for positions, rows in encoder.encode_documents([texts[digest] for digest in missing]):
+            digests = [missing[position] for position in positions.tolist()]
+            known.put_vectors(encoder.fingerprint, digests, rows)
+            there |= dict(zip(digests, rows, strict=True))
+            done += len(digests)
+            _report("embedding", done, len(missing))
+    return np.stack([there[tool.digest()] for tool in base])
+
+
+def _put_vectors(
+    scout: Scout, fingerprint: str, base: Sequence[Tool], vectors: synthetic_catalogue.Floats, count: int
+) -> None:
+    tools, done = synthetic_catalogue.tools(base, count), 0
+    for batch in synthetic_catalogue.vectors(vectors, count):
+        digests = [tool.digest() for tool in islice(tools, len(batch))]
+        scout.store.put_vectors(fingerprint, digests, batch)
+        done += len(batch)
+        _report("perturbing", done, count)
+
+
+def _counted(tools: Iterator[Tool], total: int) -> Iterator[Tool]:
+    for number, tool in enumerate(tools, 1):
+        if number % 10_000 == 0:
+            _report("storing", number, total)
+        yield tool
+
+
+def _report(stage: str, done: int, total: int) -> None:
+    _write({"progress": [stage, done, total]})
+
+
+def _write(line: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    _write({"values": run(Task(**json.load(sys.stdin)))})

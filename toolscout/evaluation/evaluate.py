@@ -1,0 +1,223 @@
+"""Evaluates a retriever on one split of a dataset, through Scout: what is measured is what is served."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from toolscout.data.dataset import Dataset
+from toolscout.evaluation import leakage
+from toolscout.evaluation.history import Fitted
+from toolscout.evaluation.measures import CUTOFFS, MEASURES, checked, depth_of, measured
+from toolscout.evaluation.request_result import DEPTH, Asked
+from toolscout.evaluation.row import Row, provenance
+from toolscout.evaluation.sized import with_sets
+from toolscout.evaluation.vector_cache import cached_vectors, encoder_of
+from toolscout.models.language.base import DEVICE_VARIABLE
+from toolscout.retrievers.base import Foresighted, Retriever, TrainedOn, trained_on
+from toolscout.retrievers.opening import variant_of
+from toolscout.scout import Progress, Scout
+from toolscout.stores.sqlite.store import SqliteStore
+
+__all__ = [
+    "CUTOFFS",
+    "MEASURES",
+    "Asked",
+    "Evaluation",
+    "command_line",
+    "evaluate",
+    "load_split",
+    "load_splits",
+    "seen_by",
+]
+
+_DROPPED = "drop-seen"
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The row, every request that it sums up, the gold tools that are new, and how many tools were ranked."""
+
+    row: Row
+    asked: tuple[Asked, ...]
+    new_tools: frozenset[str] | None = None
+    depth: int = DEPTH
+
+    def lines(self, rankings: bool = False) -> Iterator[dict[str, Any]]:
+        """What is written of each request beside the row; with `rankings` also which tools were returned."""
+        return (one.to_dict(self.new_tools, self.depth, rankings) for one in self.asked)
+
+
+def load_splits(folder: Path, splits: Sequence[str]) -> Dataset:
+    """A dataset with some splits; for those of unseen tools also the ones that tell which tools were seen."""
+    siblings = [train for split in splits if (train := leakage.sibling(split)) is not None]
+    there = [name for name in siblings if any((folder / "qrels" / f"{name}.tsv{end}").is_file() for end in ("", ".gz"))]
+    return Dataset.load(folder, list(dict.fromkeys([*splits, *there])))
+
+
+def load_split(folder: Path, split: str) -> Dataset:
+    """As load_splits, of one."""
+    return load_splits(folder, [split])
+
+
+def seen_by(name: str, retriever: Retriever) -> TrainedOn:
+    """All that what open_retriever opened has seen: as its folder says, and that of its parts and its encoder."""
+    seen = trained_on(Path(name)) if Path(name).is_dir() else _seen(retriever)
+    return seen | leakage.encoder_history(encoder_of(retriever))
+
+
+def _seen(retriever: Any) -> TrainedOn:
+    seen: TrainedOn = getattr(retriever, "_seen", TrainedOn())
+    for part in getattr(retriever, "parts", ()):
+        seen |= _seen(part)
+    return seen
+
+
+def evaluate(
+    dataset: Dataset,
+    split: str,
+    retriever: Retriever,
+    *,
+    variant: str = "",
+    command: str = "",
+    measures: Sequence[str] = (),
+    seen: TrainedOn | None = None,
+    drop_seen: bool = False,
+    fitted: Fitted | None = None,
+    cache: Path | None = None,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Index the tools, ask every request of the split, and sum up. Vectors come from the cache where it has them.
+
+    `measures` come beside the default ones. `seen` is what the retriever was trained and selected on: a split that
+    shares requests with it is refused (Leak), unless `drop_seen` leaves those requests out.
+    """
+    names, encoder, fitted = checked(measures), encoder_of(retriever), fitted or Fitted()
+    seen = (seen or TrainedOn()) | leakage.encoder_history(encoder)
+    digest, dropped = dataset.digest(split), leakage.seen_ids(dataset, split, seen)
+    if not drop_seen:
+        leakage.refuse_seen(dataset, split, seen, droppable=True)
+    dataset = leakage.without(dataset, split, dropped)
+    new_tools, depth = leakage.new_tools(dataset, split, seen), depth_of(names)
+    costs = getattr(retriever, "take_costs", dict)
+    costs()  # what it did before is not what this costs
+    getattr(retriever, "wait_longer", lambda: None)()
+    asked, index_s, cached = _asked(dataset, split, retriever, depth, cache, progress)
+    found, seed = measured(asked, names, new_tools), getattr(retriever.options, "seed", None)
+    named = variant or variant_of(retriever.options)
+    row = Row(
+        dataset=dataset.name,
+        digest=digest,
+        split=split,
+        retriever=retriever.name,
+        variant="_".join([*([] if named == "default" else [named]), _DROPPED]) if dropped else named,
+        options=asdict(retriever.options),
+        seed=fitted.seed if seed is None else seed,
+        metrics=found.metrics,
+        intervals=found.intervals,
+        timing=_timing(asked, index_s, cached, fitted, not _at_once(retriever)) | costs(),
+        params=getattr(encoder, "parameters", 0) + getattr(retriever, "language_parameters", 0),
+        encoder=encoder.fingerprint if encoder else None,
+        requests=len(asked),
+        failed=sum(bool(one.error) for one in asked),
+        dropped=len(dropped),
+        new_tools=None if new_tools is None else len(new_tools),
+        **provenance(command),
+    )
+    return Evaluation(row, tuple(asked), new_tools, depth)
+
+
+def _asked(
+    dataset: Dataset, split: str, retriever: Retriever, depth: int, cache: Path | None, progress: Progress | None
+) -> tuple[list[Asked], float, bool]:
+    """Every request asked, the seconds that indexing took, and whether vectors were known before."""
+    goldless = [pair for pair in dataset.goldless(split) if dataset.kind(pair[0]) != "use"]
+    requests = dataset.split(split).requests + goldless
+    encoder = encoder_of(retriever)
+    digests = [tool.digest() for tool in dataset.tools] if encoder else []
+    # A model may have been saved with another catalogue; what it knows of tools that are here too it keeps.
+    retriever.remove(sorted(set(retriever.ids()) - {tool.id for tool in dataset.tools}))
+    with (
+        tempfile.TemporaryDirectory(prefix="toolscout-evaluate-") as folder,
+        SqliteStore(Path(folder) / "store.db") as store,
+        Scout(store, retriever) as scout,
+    ):
+        with cached_vectors(store, encoder.fingerprint if encoder else "", digests, cache) as cached:
+            started = time.perf_counter()
+            store.add(dataset.tools, dataset.name)
+            scout.refresh()
+            scout.embed(progress)
+            index_s = time.perf_counter() - started
+        if isinstance(retriever, Foresighted) and _at_once(retriever):
+            if progress:
+                progress("ranking all at once", 0, len(requests))
+            retriever.rank_ahead([text for _, text in requests], depth)
+        asked = []
+        for number, (request_id, text) in enumerate(requests, 1):
+            asked.append(_ask(scout, dataset, split, request_id, text, depth))
+            if progress:
+                progress("asking", number, len(requests))
+        asked = with_sets(asked, [text for _, text in requests], retriever, progress)
+    return asked, index_s, bool(cached)
+
+
+def command_line(
+    dataset: str,
+    split: str,
+    retriever: str,
+    settings: Sequence[str] = (),
+    measures: Sequence[str] = (),
+    drop_seen: bool = False,
+    no_tool: str = "",
+    parts: Sequence[str] = (),
+) -> str:
+    """The command that makes the row again, without the paths of one machine."""
+    words = ["toolscout", "evaluate", Path(dataset).name, "--split", split, "--retriever", Path(retriever).name]
+    words += [word for part in parts for word in ("--part", Path(part).name)]
+    words += [word for setting in settings for word in ("--option", setting)]
+    words += [word for name in measures for word in ("--measure", name)]
+    words += ["--no-tool", no_tool] if no_tool else []
+    return shlex.join([*words, *(["--drop-seen"] if drop_seen else [])])
+
+
+def _ask(scout: Scout, dataset: Dataset, split: str, request_id: str, text: str, depth: int) -> Asked:
+    gold = dataset.qrels[split].get(request_id, ())
+    about = (request_id, dataset.scene(request_id), dataset.kind(request_id), gold)
+    started = time.perf_counter()
+    try:
+        answer = scout.search(text, depth)
+    except Exception as error:  # whatever a method does on one request, the others are still asked
+        wrong = 0.0 if gold else 1.0
+        return Asked(*about, None, wrong, None, time.perf_counter() - started, f"{type(error).__name__}: {error}")
+    seconds = time.perf_counter() - started
+    ranking = tuple(hit.tool_id for hit in answer.considered)
+    return Asked(*about, ranking, answer.fit or 0.0, answer.verdict, seconds, need=answer.need)
+
+
+def _at_once(retriever: Retriever) -> bool:
+    """Whether a GPU ranks all requests together before they are asked."""
+    return bool(os.environ.get(DEVICE_VARIABLE)) and isinstance(retriever, Foresighted)
+
+
+def _timing(
+    asked: Sequence[Asked], index_s: float, cached: bool, fitted: Fitted, alone: bool
+) -> dict[str, float | bool | str | None]:
+    """The times of a fit and of requests; of those that were ranked all at once nothing can be said."""
+    p50, p95 = np.percentile([one.seconds * 1000 for one in asked], [50, 95])
+    return {
+        "fit_s": fitted.seconds,
+        "fit_device": fitted.device,
+        "fit_params": fitted.parameters,
+        "index_s": round(index_s, 3),
+        "index_cached": cached,
+        "query_p50_ms": round(float(p50), 3) if alone else None,
+        "query_p95_ms": round(float(p95), 3) if alone else None,
+    }

@@ -1,0 +1,44 @@
+"""Minimums that a run must reach: evaluation as a gate for a user's own checks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from toolscout.errors import BadRequest
+from toolscout.evaluation.measures import FORECASTS, SMALLER_IS_BETTER, checked
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """A measure and the least that it may be."""
+
+    measure: str
+    least: float
+
+    def failure(self, metrics: Mapping[str, float]) -> str:
+        """What is wrong with the numbers of a run; "" where they pass. What was not measured does not pass."""
+        found = metrics.get(self.measure)
+        if found is None:
+            return f"{self.measure} was not measured: this split has nothing to measure it on"
+        return "" if found >= self.least else f"{self.measure} is {found:g}, below {self.least:g}"
+
+
+def gates(texts: Sequence[str]) -> list[Gate]:
+    """Read minimums such as "recall@5=0.8"."""
+    return [_gate(text) for text in texts]
+
+
+def _gate(text: str) -> Gate:
+    name, equals, number = (part.strip() for part in text.partition("="))
+    try:
+        least = float(number)
+    except ValueError:
+        least = -1.0
+    if not equals or not name or not 0 <= least <= 1:
+        raise BadRequest(f"{text!r:.80} is no minimum; give a measure and a number from 0 to 1, as recall@5=0.8")
+    if name in SMALLER_IS_BETTER:
+        raise BadRequest(f"of {name} less is better, so a minimum says nothing; set one for another measure")
+    if name not in FORECASTS:
+        checked([name])
+    return Gate(name, least)

@@ -1,0 +1,205 @@
+"""What the plots show, as plain data: it can be compared and digested where nothing can be drawn."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from statistics import fmean, stdev
+from typing import Literal
+
+from toolscout.evaluation.report.by_gold_count import Groups, key
+from toolscout.evaluation.report.rows import Line, Row, by_split
+
+# A change in how figures are drawn makes those that were drawn before stale.
+_DRAWN = 1
+# Fewer requests than this say nothing about a number of gold tools.
+_ENOUGH = 10
+_SEEN = {"test": "test", "unseen_scene.test": "unseen scenes", "unseen_tool.test": "unseen tools"}
+# Panel, then for each curve its label and where its values stand.
+_BENCH = {
+    "a request, ms (p50)": {
+        "ToolBench requests": ("query", "toolbench", "p50_ms"),
+        "ToolLens requests": ("query", "toollens", "p50_ms"),
+        "searches and fusion": ("query", "toollens", "searches_ms"),
+        "exact name": ("lookup", "", "name_p50_ms"),
+        "allowed 5 %": ("caller", "", "namespaces_p50_ms"),
+    },
+    "indexing, s": {
+        "all embedded": ("index", "", "index_s"),
+        "first answer from words": ("index", "", "first_answer_s"),
+        "added again": ("index", "", "again_s"),
+    },
+    "memory and disk, MB": {
+        "resident memory, serving": ("memory", "", "peak_mb"),
+        "store": ("memory", "", "store_mb"),
+        "index beside it": ("memory", "", "index_mb"),
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Points of one label: where, how high, how uncertain. A dashed one shares the colour of its solid twin."""
+
+    label: str
+    x: tuple[float | str, ...]
+    y: tuple[float, ...]
+    error: tuple[float, ...] = ()
+    dashed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One pair of axes."""
+
+    title: str
+    series: tuple[Series, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A plot: its file, what is said beside it, and the panels. Curves of shares show all from 0 to 1, lines do not."""
+
+    file: str
+    heading: str
+    caption: str
+    kind: Literal["points", "curves", "lines", "bars"]
+    x_label: str
+    y_label: str
+    panels: tuple[Panel, ...]
+    log: tuple[Literal["x", "y"], ...] = ()
+    shared_legend: bool = True
+
+    def digest(self) -> str:
+        """A digest of everything that is drawn."""
+        drawn = json.dumps([_DRAWN, asdict(self) | {"caption": ""}], sort_keys=True)
+        return hashlib.sha256(drawn.encode()).hexdigest()[:32]
+
+
+def figures(lines: Sequence[Line], bench: Sequence[Row], by_gold: Mapping[str, Groups]) -> list[Figure]:
+    """Those plots that there is something for."""
+    made = [_latency(lines), _unseen(lines), _golds(lines, by_gold), _cost(bench)]
+    return [figure for figure in made if figure.panels]
+
+
+def lines_of_tests(lines: Sequence[Line]) -> list[list[Line]]:
+    """The lines of each dataset's test split: "test", else those that begin with it, else all that it has."""
+    found = []
+    for splits in by_split(lines).values():
+        names = {split for _, split, _ in splits}
+        likely = {"test"} & names or {name for name in names if name.startswith("test")} or names
+        found += [chosen for (_, split, _), chosen in splits.items() if split in likely]
+    return found
+
+
+def _latency(lines: Sequence[Line]) -> Figure:
+    panels = []
+    for chosen in lines_of_tests(lines):
+        series = []
+        for line in chosen:
+            quality, p50 = line.values("recall@5"), line.mean("query_p50_ms", "timing")
+            if quality and p50:
+                series.append(Series(line.method, (_rounded(p50),), (_percent(quality),), _spread(quality)))
+        panels += _panel(_title(chosen[0]), series)
+    caption = (
+        "Recall@5 on test against the time of a request; up and left is better. Bars: standard deviation of seeds."
+    )
+    heading, about = "Quality against latency", ("a request, ms (p50)", "R@5, %")
+    return Figure("quality_latency.svg", heading, caption, "points", *about, tuple(panels), log=("x",))
+
+
+def _unseen(lines: Sequence[Line]) -> Figure:
+    panels = []
+    for dataset, splits in by_split(lines).items():
+        found = {(split, _across(line)): line for (_, split, _), chosen in splits.items() for line in chosen}
+        if {split for split, _ in found}.isdisjoint(_SEEN.keys() - {"test"}):
+            continue
+        bars = [(split, "recall@5", name) for split, name in _SEEN.items()]
+        bars.append(("unseen_tool.test", "new_recall@5", "unseen tools, those alone"))
+        series = []
+        for split, measure, label in bars:
+            values = {method: line.values(measure) for (name, method), line in found.items() if name == split}
+            shown = {method: numbers for method, numbers in values.items() if numbers}
+            if shown:
+                heights, errors = zip(*((_percent(one), _spread(one) or (0.0,)) for one in shown.values()), strict=True)
+                series.append(Series(label, tuple(shown), heights, tuple(error for (error,) in errors)))
+        panels += _panel(dataset, series)
+    caption = (
+        "Recall@5 on test, on tool combinations that training never had, on requests for tools that training never had,"
+        " and there counting only those tools. Thin bars: standard deviation of seeds."
+    )
+    return Figure("seen_unseen.svg", "Seen against unseen", caption, "bars", "", "R@5, %", tuple(panels))
+
+
+def _across(line: Line) -> str:
+    """The method without its split: a model for unseen tools is trained apart, and its folder may be named so."""
+    family, dot, _ = line.split[1].partition(".")
+    if not dot:
+        return line.method
+    own = re.escape(family).replace("_", "[-_]")
+    return re.sub(rf"[-_.]?{own}(?![A-Za-z0-9])", "", line.method).replace("(-", "(").replace(" ()", "")
+
+
+def _golds(lines: Sequence[Line], by_gold: Mapping[str, Groups]) -> Figure:
+    panels = []
+    for chosen in lines_of_tests(lines):
+        series: list[Series] = []
+        for line in chosen:
+            known = [by_gold[key(row)] for row in line.rows if key(row) in by_gold]
+            golds = _common(known)
+            for place, dashed in ((1, False), (2, True)) if len(golds) > 1 else ():
+                heights = tuple(_percent([groups[gold][place] for groups in known]) for gold in golds)
+                series.append(Series(line.method, tuple(golds), heights, dashed=dashed))
+        panels += _panel(_title(chosen[0]), series)
+    caption = (
+        "Recall@5 (solid) and COMP@5 (dashed: all of them found) on test by how many tools a request needs. A number"
+        f" that fewer than {_ENOUGH} requests need is left out."
+    )
+    heading, about = "Quality by number of gold tools", ("gold tools", "%")
+    return Figure("by_gold.svg", heading, caption, "curves", *about, tuple(panels))
+
+
+def _common(known: Sequence[Groups]) -> list[int]:
+    """Numbers of gold tools that enough requests need, in every seed."""
+    enough = [{gold for gold, (requests, _, _) in groups.items() if requests >= _ENOUGH} for groups in known]
+    return sorted(set.intersection(*enough)) if enough else []
+
+
+def _cost(rows: Sequence[Row]) -> Figure:
+    panels = []
+    for title, curves in _BENCH.items():
+        series = []
+        for label, (bench, requests, name) in curves.items():
+            chosen = [row for row in rows if (row["bench"], row["requests"]) == (bench, requests)]
+            points = sorted((row["tools"], row["values"][name]) for row in chosen if row["values"].get(name))
+            if points:
+                sizes, values = zip(*points, strict=True)
+                series.append(Series(label, sizes, values))
+        panels += _panel(title, series)
+    heading, panels_found = "Cost against size", tuple(panels)
+    return Figure("bench.svg", heading, "", "curves", "tools", "", panels_found, log=("x", "y"), shared_legend=False)
+
+
+def _panel(title: str, series: Iterable[Series]) -> list[Panel]:
+    found = tuple(series)
+    return [Panel(title, found)] if found else []
+
+
+def _title(line: Line) -> str:
+    dataset, split, _ = line.split
+    return f"{dataset} {split}"
+
+
+def _percent(values: Sequence[float]) -> float:
+    return round(100 * fmean(values), 2)
+
+
+def _spread(values: Sequence[float]) -> tuple[float, ...]:
+    return (round(100 * stdev(values), 2),) if len(values) > 1 else ()
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.3g}")

@@ -1,0 +1,127 @@
+"""Draws figures as SVG with matplotlib: the same data gives the same file, and the file says which data it shows."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from toolscout.errors import MissingExtra
+from toolscout.evaluation.report.figures import Figure, Panel
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+_STYLE: dict[str, Any] = {
+    "svg.fonttype": "none",  # text stays text: small, searchable, in the reader's font
+    "svg.hashsalt": "toolscout",
+    "font.sans-serif": ["DejaVu Sans"],
+    "font.size": 8,
+    "legend.frameon": False,
+    "axes.grid": True,
+    "grid.alpha": 0.3,
+    "lines.linewidth": 1,
+    "lines.markersize": 4,
+}
+_MARKERS = "osD^vPX<>*"
+_COLUMNS = 4
+_LEGEND_COLUMNS = 3
+# Inches of a panel.
+_SIZES = {"points": (2.7, 2.3), "curves": (2.7, 2.3), "lines": (2.7, 2.3), "bars": (5.0, 2.8)}
+_DIGEST = re.compile(r"toolscout-data:([0-9a-f]{32})")
+
+
+def drawn(path: Path) -> str:
+    """The digest of the data that a file shows; nothing where there is no such file."""
+    try:
+        found = _DIGEST.search(path.read_text(encoding="utf-8", errors="replace"))
+    except OSError:
+        return ""
+    return found.group(1) if found else ""
+
+
+def check_library() -> None:
+    """Refuse early where matplotlib is absent."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise MissingExtra("drawing plots (--no-plots leaves them out)", "report") from None
+
+
+def draw(figure: Figure, path: Path) -> None:
+    """Write one figure."""
+    check_library()
+    import matplotlib.style
+    from matplotlib.figure import Figure as Canvas
+
+    columns = min(len(figure.panels), 2 if figure.kind == "bars" else _COLUMNS)
+    rows = -(-len(figure.panels) // columns)
+    width, height = _SIZES[figure.kind]
+    labels = list(dict.fromkeys(one.label for panel in figure.panels for one in panel.series))
+    handles: dict[str, Any] = {}
+    with matplotlib.style.context(["default", _STYLE]):
+        legend = 0.3 + 0.17 * -(-len(labels) // _LEGEND_COLUMNS) if figure.shared_legend else 0
+        canvas = Canvas(figsize=(max(width * columns, 5), height * rows + legend), layout="constrained")
+        grid = list(canvas.subplots(rows, columns, squeeze=False).flat)
+        for axes, panel in zip(grid, figure.panels, strict=False):
+            if not figure.shared_legend:
+                labels = [one.label for one in panel.series]
+            handles |= _bars(axes, panel, labels) if figure.kind == "bars" else _points(axes, figure, panel, labels)
+            axes.set(title=_plain(panel.title), xlabel=figure.x_label, ylabel=figure.y_label)
+            if not figure.shared_legend:
+                axes.legend(fontsize=7)
+        for axes in grid[len(figure.panels) :]:
+            axes.set_axis_off()
+        if figure.shared_legend:
+            names = [_plain(label) for label in handles]
+            canvas.legend(list(handles.values()), names, loc="outside lower center", ncols=_LEGEND_COLUMNS, fontsize=7)
+        about = {"Date": None, "Creator": None, "Identifier": f"toolscout-data:{figure.digest()}"}
+        canvas.savefig(path, format="svg", metadata=about)
+
+
+def _points(axes: Axes, figure: Figure, panel: Panel, labels: Sequence[str]) -> dict[str, Any]:
+    """Curves, or points with bars of uncertainty; one colour and marker for each label in every panel."""
+    from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
+
+    axes.set(**{f"{name}scale": "log" for name in figure.log})
+    if figure.kind == "points":
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axes.margins(0.15)
+    elif figure.kind == "curves" and not figure.log:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.set_ylim(-3, 103)
+    for name in figure.log:
+        getattr(axes, f"{name}axis").set_minor_locator(NullLocator())
+    handles: dict[str, Any] = {}
+    for one in panel.series:
+        number = labels.index(one.label)
+        style: dict[str, Any] = {"color": f"C{number % 10}", "marker": _MARKERS[number % len(_MARKERS)]}
+        line = "--" if one.dashed else "-" if figure.kind in ("curves", "lines") else "none"
+        error = list(one.error) or None
+        made = axes.errorbar(one.x, one.y, yerr=error, linestyle=line, label=_plain(one.label), **style)
+        handles.setdefault(one.label, made)
+    return handles
+
+
+def _bars(axes: Axes, panel: Panel, labels: Sequence[str]) -> dict[str, Any]:
+    """Groups of bars, one group for each place on x, one bar in it for each series."""
+    places = list(dict.fromkeys(place for one in panel.series for place in one.x))
+    width = 0.8 / len(panel.series)
+    handles = {}
+    for number, one in enumerate(panel.series):
+        at = [places.index(place) + (number - (len(panel.series) - 1) / 2) * width for place in one.x]
+        colour = f"C{labels.index(one.label) % 10}"
+        error = {"elinewidth": 0.8}
+        handles[one.label] = axes.bar(at, one.y, width, yerr=list(one.error), color=colour, error_kw=error)
+    names = [_plain(str(place)) for place in places]
+    axes.set_xticks(range(len(places)), names, rotation=30, ha="right", rotation_mode="anchor")
+    axes.grid(visible=False, axis="x")
+    axes.set_ylim(0, 100)
+    return handles
+
+
+def _plain(text: str) -> str:
+    """A label taken literally: a dollar sign begins no formula."""
+    return text.replace("$", r"\$")

@@ -1,0 +1,174 @@
+"""Rows of a folder, read and checked, and merged into lines: one for each method on a split, over all its seeds."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any, TypeGuard
+
+from toolscout.core.tool import clean_text
+from toolscout.errors import BadDataset
+from toolscout.evaluation.row import read_rows
+
+Row = dict[str, Any]
+# Without these a row says nothing. What else is missing was not known to an earlier version.
+_QUALITY: dict[str, type] = {
+    **dict.fromkeys(("dataset", "digest", "split", "retriever", "variant"), str),
+    "metrics": dict,
+    "requests": int,
+}
+_BENCH: dict[str, type] = {"bench": str, "tools": int, "requests": str, "values": dict}
+_NAMED_SEED = re.compile(r"[-_](?:seed|s)(\d+)$")
+# Under this key a row keeps the file that it was read from.
+FILE = "file"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A method on a split: the newest row of each seed."""
+
+    rows: tuple[Row, ...]
+
+    @property
+    def newest(self) -> Row:
+        """The row written last."""
+        return self.rows[-1]
+
+    @property
+    def split(self) -> tuple[str, str, str]:
+        """Dataset, name and digest of the split: only lines that agree in all three can be compared."""
+        return self.newest["dataset"], self.newest["split"], self.newest["digest"]
+
+    @property
+    def method(self) -> str:
+        """The retriever and what differs from its defaults."""
+        variant = _without_seed(self.newest["variant"], _seed(self.newest)) or "default"
+        name = self.newest["retriever"] + ("" if variant == "default" else f" ({variant})")
+        return clean_text(name)
+
+    @property
+    def label(self) -> str:
+        """The method and all that a reader must know before comparing it."""
+        notes = [f"{len(self.rows)} seeds"] if len(self.rows) > 1 else []
+        for key, about in (("failed", "failed"), ("dropped", "left out as seen in training")):
+            count = max(row.get(key) or 0 for row in self.rows)
+            notes += [f"{count:,} {about}"] if count else []
+        return ", ".join([self.method, *notes])
+
+    def values(self, name: str, part: str = "metrics") -> list[float]:
+        """A number of every row; none unless every row has it: a mean over some seeds would be something else."""
+        found = [(row.get(part) or {}).get(name) for row in self.rows]
+        numbers = [float(value) for value in found if _is_number(value)]
+        return numbers if len(numbers) == len(self.rows) else []
+
+    def mean(self, name: str, part: str = "metrics") -> float | None:
+        """The mean over the seeds."""
+        found = self.values(name, part)
+        return fmean(found) if found else None
+
+    def interval(self, name: str) -> tuple[float, float] | None:
+        """The 95 % interval of a measure; of several seeds the means of its ends."""
+        found = [(row.get("intervals") or {}).get(name) for row in self.rows]
+        ends = [pair for pair in found if isinstance(pair, list) and len(pair) == 2 and all(map(_is_number, pair))]
+        return (fmean(low for low, _ in ends), fmean(high for _, high in ends)) if len(ends) == len(found) else None
+
+
+def read_folder(folder: Path) -> tuple[list[Line], list[Row]]:
+    """The lines of what `evaluate` wrote, and the rows of what `bench` wrote, out of every .jsonl file of a folder."""
+    if not folder.is_dir():
+        raise BadDataset(f"there is no folder {folder}; {_REMEDY.format(folder=folder)}")
+    quality: list[Row] = []
+    bench: list[Row] = []
+    for path in sorted(folder.glob("*.jsonl")):
+        for number, row in enumerate(read_rows(path), 1):
+            is_bench = "bench" in row
+            wanted = _BENCH if is_bench else _QUALITY
+            wrong = next((key for key, kind in wanted.items() if not isinstance(row.get(key), kind)), None)
+            if wrong:
+                raise BadDataset(
+                    f"{path} line {number} is no row of toolscout evaluate or bench: {wrong!r} is missing or of a "
+                    "wrong type; remove that line, or move the file elsewhere"
+                )
+            (bench if is_bench else quality).append(row | {FILE: path})
+    if not quality and not bench:
+        raise BadDataset(f"{folder} has no rows in any .jsonl file; {_REMEDY.format(folder=folder)}")
+    return merged(quality), newest(bench, "bench", "tools", "requests")
+
+
+_REMEDY = "write some with: toolscout evaluate DATA --json {folder}/rows.jsonl, or name the folder that has them"
+
+
+def newest(rows: Iterable[Row], *keys: str) -> list[Row]:
+    """One row for each combination of keys: the last written, where the first stood."""
+    return list({tuple(str(row[key]) for key in keys): row for row in rows}.values())
+
+
+def merged(rows: Iterable[Row]) -> list[Line]:
+    """Lines out of rows. Seeds join that agree with the newest in every option; older rows with other options go.
+
+    Models whose names differ in the seed alone are of one recipe: what they chose for themselves on dev may differ.
+    """
+    groups: dict[tuple[str, ...], dict[object, Row]] = {}
+    for row in rows:
+        seed = _seed(row)
+        variant = _without_seed(row["variant"], seed) or "default"
+        seeds = groups.setdefault((row["dataset"], row["split"], row["digest"], row["retriever"], variant), {})
+        seeds.pop(seed, None)  # so that the newest stands last
+        seeds[seed] = row
+    lines = []
+    for seeds in groups.values():
+        last = list(seeds.values())[-1]
+        named = _NAMED_SEED.search(last["variant"]) is not None
+        lines.append(Line(tuple(row for row in seeds.values() if named or _options(row) == _options(last))))
+    return lines
+
+
+def percent(values: Sequence[float]) -> str:
+    """The mean of fractions in percent, and behind ± their standard deviation; nothing for none."""
+    if not values:
+        return ""
+    spread = f" ± {100 * stdev(values):.2f}" if len(values) > 1 else ""
+    return f"{100 * fmean(values):.2f}{spread}"
+
+
+def by_split(lines: Sequence[Line]) -> dict[str, dict[tuple[str, str, str], list[Line]]]:
+    """Lines by dataset, then by split."""
+    found: dict[str, dict[tuple[str, str, str], list[Line]]] = {}
+    for line in lines:
+        found.setdefault(line.split[0], {}).setdefault(line.split, []).append(line)
+    return found
+
+
+def _seed(row: Row) -> object:
+    """The seed of a row, or that in its model's name: a method that has none of its own may stand on one that has."""
+    named = _NAMED_SEED.search(row["variant"])
+    return int(named[1]) if named else row.get("seed")
+
+
+def _options(row: Row) -> str:
+    return json.dumps(_comparable(row.get("options") or {}, _seed(row)), sort_keys=True)
+
+
+def _comparable(value: Any, seed: object) -> Any:
+    """Options without the seed, also where a path names it."""
+    if isinstance(value, Mapping):
+        return {key: _comparable(inner, seed) for key, inner in value.items() if key != "seed"}
+    if isinstance(value, list):
+        return [_comparable(inner, seed) for inner in value]
+    return _without_seed(value, seed) if isinstance(value, str) else value
+
+
+def _without_seed(text: str, seed: object) -> str:
+    """A variant or a path without the mention of its own seed: "toollens-seed1" and "toollens-seed2" are one method."""
+    if not isinstance(seed, int):
+        return text
+    return re.sub(rf"(^|[-_./])(?:seed|s)[-_.]?{seed}(?=$|[-_./])", "", text).lstrip("-_.")
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

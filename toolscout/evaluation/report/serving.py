@@ -1,0 +1,90 @@
+"""Markdown and plot of a server under load, out of the rows of `toolscout bench serve`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from toolscout.evaluation.bench.speed import target_of
+from toolscout.evaluation.report.figures import Figure, Panel, Series
+from toolscout.evaluation.report.rewriting_tables import Table, commit
+from toolscout.evaluation.report.rows import Row
+
+SERVING = "serving"
+_KINDS = ("serve", "saturation", "storm")
+_HEAD = """
+## A server under load
+
+`toolscout bench serve`: requests arrive at a steady pace over HTTP, each asked once, on the two cores that the load is
+made on too. Times are from when a request was due. Beside the first, tools are added and removed; *missing* counts
+those that were not found right after they were added, *stale* answers with a tool that was gone. What the server
+cannot take it refuses (429 or 503) rather than keep waiting: *told so* is how quickly. *Grown* leaves out the first
+quarter.
+"""
+_COLUMNS: Mapping[str, str] = {
+    "p50, ms": "p50_ms",
+    "p95, ms": "p95_ms",
+    "p99, ms": "p99_ms",
+    "answered": "answered",
+    "refused": "refused",
+    "… told so, p95, ms": "refused_p95_ms",
+    "errors": "errors",
+    "missing": "missing",
+    "stale": "stale",
+    "add, p95, ms": "write_p95_ms",
+    "memory, MB": "memory_mb",
+    "… grown": "memory_grown_mb",
+    "cores": "cores",
+}
+_CURVE = "saturation"
+
+
+def is_serving(row: Row) -> bool:
+    """Whether a row is of a server under load."""
+    return str(row["bench"]).split(" ")[0] in _KINDS and row.get("how") == "over HTTP"
+
+
+def section(rows: Sequence[Row], pictures: Mapping[str, str], table: Table) -> Iterator[str]:
+    """All rows: the newest of each kind."""
+    if not rows:
+        return
+    yield _HEAD
+    yield from filter(None, [pictures.get(SERVING)])
+    newest = {(row["bench"], row["requests"], row["tools"], row["retriever"]): row for row in rows}
+    columns = ["what", "requests", "tools", "a second", "writes", "for, s", *_COLUMNS, "commit"]
+    yield table(columns, map(_cells, newest.values()))
+
+
+def _cells(row: Row) -> dict[str, str]:
+    values, aims = row["values"], target_of(row)
+    cells = {
+        "what": str(row["bench"]).split(" ")[0],
+        "requests": str(row["requests"]),
+        "tools": f"{row['tools']:,}",
+        "a second": f"{values['rate']:g}",
+        "writes": f"{values['writes']:g}",
+        "for, s": f"{values['seconds']:g}",
+    }
+    for head, name in _COLUMNS.items():
+        if values.get(name) is not None:
+            aim = aims.get(name)
+            met = "" if aim is None else f" ({aim}: {'met' if aim.met(values[name]) else '**missed**'})"
+            cells[head] = f"{values[name]:,.4g}{met}" if values[name] < 1000 else f"{values[name]:,.0f}{met}"
+    return cells | commit([row])
+
+
+def serving_figures(rows: Sequence[Row]) -> dict[str, Figure]:
+    """Latency against the pace of requests, for each set of requests."""
+    panels = []
+    curves = [row for row in rows if str(row["bench"]).startswith(_CURVE)]
+    for data in dict.fromkeys(str(row["requests"]) for row in curves):
+        points = {row["values"]["rate"]: row["values"] for row in curves if row["requests"] == data}
+        rates = tuple(sorted(points))
+        series = [
+            Series(name, rates, tuple(points[rate][key] for rate in rates), dashed=dashed)
+            for name, key, dashed in (("p50", "p50_ms", True), ("p95", "p95_ms", False))
+        ]
+        panels.append(Panel(f"{data} requests", tuple(series)))
+    if not panels:
+        return {}
+    about = ("requests a second", "ms")
+    return {SERVING: Figure("serving.svg", "A server under load", "", "curves", *about, tuple(panels))}

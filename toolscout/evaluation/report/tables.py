@@ -1,0 +1,162 @@
+"""Markdown tables of results: quality by dataset and split, verdicts, cost against catalogue size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from toolscout.evaluation.bench.speed import target_of
+from toolscout.evaluation.leakage import base
+from toolscout.evaluation.report.rows import Line, Row, by_split, percent
+from toolscout.papers import published_numbers
+
+_MEASURES = {
+    **{f"R@{k}": f"recall@{k}" for k in (1, 3, 5)},
+    **{f"N@{k}": f"ndcg@{k}" for k in (1, 3, 5)},
+    **{f"C@{k}": f"comp@{k}" for k in (3, 5)},
+    "new R@5": "new_recall@5",
+    "known R@5": "known_recall@5",
+    "exact set": "exact_set",
+    "set R": "set_recall",
+    "set P": "set_precision",
+}
+_COLUMNS = ("retriever", *_MEASURES, "returned", "R@5, 95 %", "p50 ms", "fit time", "params", "commit", "paper")
+_FIT = {
+    "right@5": "right@5",
+    "… for tools": "right_use@5",
+    "… others": "right_abstain",
+    "tools for those that need some": "fit_use",
+    "none where nothing fits": "fit_nothing.nothing_fits",
+    "… and said so": "verdict.nothing_fits",
+    "none where none is needed": "fit_nothing.no_tool",
+    "… said so": "verdict.no_tool",
+    "AUROC": "fit_auroc",
+    "… nothing fits": "fit_auroc.nothing_fits",
+    "… none needed": "fit_auroc.no_tool",
+    **{name: f"fit_{name.lower()}" for name in ("F1", "Brier", "ECE")},
+    **{f"need {name}": f"need_{name.lower()}" for name in ("AUROC", "F1", "accuracy", "Brier", "ECE")},
+}
+_SETS_HEAD = """
+Where a method can say how many tools a request needs (`k="auto"`): *exact set* is the share of requests for which it
+returned the gold tools and no other, *set R* and *set P* are recall and precision of what it returned, and *returned*
+is how many tools that were, on average.
+"""
+_FIT_HEAD = """
+### Does it say "nothing fits" when nothing does?
+
+Shares of right verdicts, and how well `fit` (and `need`, where it is forecast) tells requests that tools serve from the
+others. Of Brier and ECE, less is better. right@5 is the share of all requests answered right: with tools, all gold ones
+among the first five, or with none where none was due. A split with a plus has prompts mixed in that need no tool.
+"""
+_BENCH_HEAD = """
+## Cost against catalogue size
+
+Medians of repeats; times of a request are end to end through `Scout.search(k=5)`, then in parts (`searches` is both
+searches and fusion, without the encoder). Each size is measured in fresh processes. Targets are for two cores.
+"""
+
+
+def table(columns: Sequence[str], lines: Iterable[Mapping[str, str]]) -> str:
+    """A table of the columns that any line has something for. The first is text, the others are numbers."""
+    filled = list(lines)
+    heads = [name for name in columns if any(line.get(name) for line in filled)]
+    rows = [heads, ["---"] + ["---:"] * (len(heads) - 1)]
+    rows += [[line.get(name, "").replace("|", "\\|") for name in heads] for line in filled]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
+
+
+def quality(lines: Sequence[Line]) -> Iterator[str]:
+    """A section for each dataset, a table for each split, with the papers' numbers where there are any."""
+    machines = list(dict.fromkeys(machine(row) for line in lines for row in line.rows))
+    if any(line.values("exact_set") for line in lines):
+        yield _SETS_HEAD
+    for dataset, splits in by_split(lines).items():
+        yield f"\n## {dataset}\n"
+        theirs = published_numbers.published().get(dataset)
+        for (_, split, digest), chosen in splits.items():
+            if split != base(split):
+                continue  # ranked as without the prompts
+            requests = max(row["requests"] for line in chosen for row in line.rows)
+            beside = theirs if theirs and (theirs.split, theirs.requests) == (split, requests) else None
+            yield f"\n**{split}**, {requests:,} requests, digest `{digest[:12]}`\n"
+            yield table(_COLUMNS, [_cells(line, machines) for line in chosen] + (beside.cells() if beside else []))
+            if beside:
+                yield beside.notes()
+        own = [line for chosen in splits.values() for line in chosen]
+        if theirs and not theirs.split:
+            yield f"\n### {theirs.heading}\n"
+            yield table(
+                ["retriever", *theirs.columns, "commit", "paper"], [*published_numbers.by_part(own), *theirs.cells()]
+            )
+            yield theirs.notes()
+        yield from _fit([line for line in own if line.values("fit_auroc") or line.values("need_auroc")])
+    if lines:
+        yield "\nTimes were measured on:\n"
+        yield "\n".join(f"- {name} {_mark(machines, name)}".rstrip() for name in machines) + "\n"
+
+
+def machine(row: Row) -> str:
+    """The machine of a row in words."""
+    about: Mapping[str, Any] = row.get("hardware") or {}
+    cores, memory = about.get("cores"), about.get("memory_gb")
+    parts = [about.get("machine"), about.get("cpu"), cores and f"{cores} cores", memory and f"{memory} GB"]
+    return ", ".join(str(part) for part in parts if part) or "not said"
+
+
+def _cells(line: Line, machines: Sequence[str]) -> dict[str, str]:
+    cells = {head: percent(line.values(name)) for head, name in _MEASURES.items()}
+    if (returned := line.mean("returned")) is not None:
+        cells["returned"] = f"{returned:.2f}"
+    if between := line.interval("recall@5"):
+        cells["R@5, 95 %"] = "–".join(f"{100 * end:.2f}" for end in between)
+    if (p50 := line.mean("query_p50_ms", "timing")) is not None:
+        cells["p50 ms"] = f"{p50:.1f} {_mark(machines, machine(line.newest))}".rstrip()
+    if (fit_s := line.mean("fit_s", "timing")) is not None:
+        cells["fit time"] = f"{fit_s:,.0f} s {line.newest['timing'].get('fit_device') or ''}".rstrip()
+    if params := line.newest.get("params"):
+        cells["params"] = f"{params / 1e6:.1f} M"
+    commits = dict.fromkeys(str(row.get("commit") or "") for row in line.rows)
+    return cells | {"retriever": line.label, "commit": ", ".join(filter(None, commits))}
+
+
+def _mark(machines: Sequence[str], name: str) -> str:
+    """What marks a time's machine, where there are several."""
+    return f"[{machines.index(name) + 1}]" if len(machines) > 1 else ""
+
+
+def _fit(lines: Sequence[Line]) -> Iterator[str]:
+    if lines:
+        yield _FIT_HEAD
+        yield table(
+            ["split", "retriever", *_FIT],
+            (
+                {"split": line.split[1], "retriever": line.label}
+                | {head: percent(line.values(name)) for head, name in _FIT.items()}
+                for line in lines
+            ),
+        )
+
+
+def bench(rows: Sequence[Row], picture: str) -> Iterator[str]:
+    """What `bench` measured: a line for each value, a column for each size."""
+    yield _BENCH_HEAD
+    if picture:
+        yield picture
+    yield f"{machine(rows[-1])}.\n"
+    lines: dict[tuple[str, str], dict[str, str]] = {}
+    for row in rows:
+        name, targets = " ".join(filter(None, [row["bench"], row["requests"]])), target_of(row)
+        for key, value in row["values"].items():
+            aim = targets.get(key)
+            mark = "" if aim is None else f" ({aim}: {'met' if aim.met(value) else '**missed**'})"
+            line = lines.setdefault((name, key), {"measurement": name, "value": key})
+            line[_size(row["tools"])] = f"{value:,.5g}{mark}"
+    sizes = [_size(tools) for tools in sorted({row["tools"] for row in rows})]
+    yield table(["measurement", "value", *sizes], lines.values())
+    keys = ("tools", "how", "repeats", "commit")
+    for tools, how, repeats, commit in dict.fromkeys(tuple(row.get(key) for key in keys) for row in rows):
+        yield f"- {tools:,} tools: {how}; {repeats} repeats; commit {commit}."
+
+
+def _size(tools: int) -> str:
+    return f"{tools:,} tools"

@@ -1,0 +1,102 @@
+"""One request that was asked, what came of it, and the line that is written of it beside the row."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from toolscout.core.answer import Verdict
+from toolscout.data.dataset import Kind
+
+DEPTH = 10
+"""How many tools are ranked, unless a measure looks further down."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """One request and what came of it. One that failed has no ranking, and its error.
+
+    `returned`: the tools that came where it was left to the method how many; None where that was not asked.
+    """
+
+    request_id: str
+    scene: str
+    kind: Kind
+    gold: tuple[str, ...]
+    ranking: tuple[str, ...] | None
+    fit: float
+    verdict: Verdict | None
+    seconds: float
+    error: str = ""
+    need: float | None = None
+    returned: tuple[str, ...] | None = None
+
+    def to_dict(
+        self, new_tools: Collection[str] | None = None, depth: int = DEPTH, rankings: bool = False
+    ) -> dict[str, Any]:
+        """The line that is written beside the row; see row.py."""
+        line: dict[str, Any] = {
+            "id": self.request_id,
+            "scene": hashlib.blake2b(self.scene.encode(errors="replace"), digest_size=6).hexdigest(),
+            "kind": self.kind,
+            "gold": len(self.gold),
+            "ranks": self._ranks(self.gold),
+            "fit": round(self.fit, 4),
+            "verdict": self.verdict,
+        }
+        if self.need is not None:
+            line["need"] = round(self.need, 4)
+        if depth != DEPTH:
+            line["depth"] = depth
+        if new_tools is not None:
+            new = [tool_id for tool_id in self.gold if tool_id in new_tools]
+            line |= {"new": len(new), "new_ranks": self._ranks(new)}
+        if self.returned is not None:
+            distinct = set(self.returned)
+            line |= {"returned": len(distinct), "returned_gold": len(distinct.intersection(self.gold))}
+        if rankings:
+            line |= {"golds": list(self.gold), "ranking": None if self.ranking is None else list(self.ranking[:DEPTH])}
+            line |= {} if self.returned is None else {"set": list(self.returned)}
+            line |= {"error": self.error} if self.error else {}
+        return line
+
+    def _ranks(self, tools: Collection[str]) -> list[int] | None:
+        """Where these tools stand, from 1; None where the request failed."""
+        if self.ranking is None:
+            return None
+        places = {tool_id: rank for rank, tool_id in reversed(list(enumerate(self.ranking, 1)))}
+        return sorted(places[tool_id] for tool_id in tools if tool_id in places)
+
+
+def ranked(line: Mapping[str, Any]) -> tuple[list[str] | None, list[str]]:
+    """A ranking and gold that score as the request of a line did. New tools are called "new 0", "new 1" …"""
+    ranks, new_ranks = line["ranks"], line.get("new_ranks") or []
+    new = int(line.get("new", 0))
+    known_ranks = list(ranks or ())
+    for rank in new_ranks:
+        known_ranks.remove(rank)
+    golds = [f"new {number}" for number in range(new)] + [f"known {number}" for number in range(line["gold"] - new)]
+    if ranks is None:
+        return None, golds
+    ranking = [f"other {rank}" for rank in range(1, line.get("depth", DEPTH) + 1)]
+    for number, rank in enumerate(new_ranks):
+        ranking[rank - 1] = f"new {number}"
+    for number, rank in enumerate(known_ranks):
+        ranking[rank - 1] = f"known {number}"
+    return ranking, golds
+
+
+def returned(line: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+    """Tools returned and gold that score as the set of a line did."""
+    golds = [f"gold {number}" for number in range(line["gold"])]
+    right = line["returned_gold"]
+    return [*golds[:right], *(f"other {number}" for number in range(line["returned"] - right))], golds
+
+
+def placeholders(lines: Collection[Mapping[str, Any]]) -> frozenset[str] | None:
+    """The new tools as `ranked` calls them; None where some line does not tell new tools apart."""
+    if not all("new" in line for line in lines):
+        return None
+    return frozenset(f"new {number}" for number in range(max((line["new"] for line in lines), default=0)))

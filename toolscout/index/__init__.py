@@ -1,0 +1,1 @@
+"""Search structures that change live: words, vectors, exact names, spelling, past requests."""

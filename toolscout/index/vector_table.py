@@ -1,0 +1,299 @@
+"""Rows of unit vectors: exact nearest rows, and beyond some size a graph of them with exact rescoring."""
+
+from __future__ import annotations
+
+import math
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import numkong
+import numpy as np
+from numpy.typing import NDArray
+
+from toolscout.core.model_files import UNREADABLE
+from toolscout.errors import BadModel
+from toolscout.index.worker_threads import HELPERS
+
+Floats = NDArray[np.float32]
+Bytes = NDArray[np.int8]
+Ints = NDArray[np.int64]
+
+# More than what rounding adds to all these numbers of single precision.
+_ROUNDING = 1e-5
+# Numbers of a unit vector of some hundred dimensions hardly exceed 127 / 400; those that do are cut, and count as lost.
+_SCALE = 400.0
+# A graph of one-byte vectors finds the neighbourhood; the true order inside it comes from the vectors themselves.
+_GRAPH_LINKS, _GRAPH_EFFORT_ADD, _GRAPH_EFFORT_SEARCH = 16, 128, 5120
+_GRAPH_CANDIDATES = 100
+_SUBSETS_KEPT = 8
+_GROUP = 16
+_ROWS_AT_ONCE = 4096
+_LOWEST = -10.0  # below any product of unit vectors, above the score of a skipped row
+_SHARED_FROM = 20_000 if (os.cpu_count() or 1) > 1 else 1 << 62
+
+
+class _Live:
+    """Growing rows in single precision, with a one-byte copy of each.
+
+    The copies are a quarter of the size, so a search reads them first and then only those rows in full that they cannot
+    rule out: `most_lost` bounds what a copy may be off by. The result is exact, at less than half the time.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._full: Floats = np.empty((0, 0), dtype=np.float32)
+        self._bytes: Bytes = np.empty((0, 0), dtype=np.int8)
+        self._most_lost = 0.0
+
+    @property
+    def rows(self) -> Floats:
+        return self._full[: self.count]
+
+    def append(self, vectors: Floats) -> None:
+        needed = self.count + len(vectors)
+        if needed > len(self._full):
+            self._grow(max(needed, 2 * len(self._full), 256), vectors.shape[1])
+        copies, lost = _quantized(vectors)
+        self._full[self.count : needed] = vectors
+        self._bytes[self.count : needed] = copies
+        self._most_lost = max(self._most_lost, float(lost.max(initial=0.0)))
+        self.count = needed
+
+    def _grow(self, capacity: int, width: int) -> None:
+        full, copies = np.empty((capacity, width), dtype=np.float32), np.empty((capacity, width), dtype=np.int8)
+        if self.count:
+            full[: self.count], copies[: self.count] = self.rows, self._bytes[: self.count]
+        self._full, self._bytes = full, copies
+
+    def best(self, query: Floats, k: int, skipped: Ints) -> Ints:
+        """Few rows, among them the k best that are not skipped, with all ties of the last."""
+        count = self.count  # another thread may append meanwhile
+        k = min(k, count - len(skipped))
+        if k <= 0:
+            return np.empty(0, dtype=np.int64)
+        scale = 127 / max(float(np.abs(query).max()), 1e-9)
+        copy = np.rint(query * np.float32(scale))
+        products = _products(copy.astype(np.int8)[None], self._bytes[:count])
+        products[skipped] = -np.inf
+        # A row can be off by its own loss (the query is of length one) and by the query's (its copy is hardly longer).
+        off = query - copy / np.float32(scale)
+        lost = math.sqrt(float(np.einsum("i,i->", off, off)))
+        least = _kth(products, k) / (_SCALE * scale) - 2 * (self._most_lost + 1.01 * lost) - _ROUNDING
+        return np.flatnonzero(products >= max(least, _LOWEST) * _SCALE * scale)
+
+
+def _products(query: Bytes, rows: Bytes) -> Floats:
+    """The product of a row with each of many; a helper thread takes half of a large table."""
+    half = len(rows) // 2 if len(rows) >= _SHARED_FROM and HELPERS.free() else 0
+    other = HELPERS.submit(_scan, query, rows[:half]) if half else None
+    mine = _scan(query, rows[half:])
+    return mine if other is None else np.concatenate([other.result(), mine])
+
+
+def _scan(query: Bytes, rows: Bytes) -> Floats:
+    return np.asarray(numkong.cdist(query, rows, "dot", out_dtype="float32"), dtype=np.float32).reshape(-1)
+
+
+def _quantized(vectors: Floats) -> tuple[Bytes, Floats]:
+    """One byte for each number of unit vectors, and how far from the vector that lies."""
+    copies = np.clip(np.rint(vectors * _SCALE), -127, 127).astype(np.int8)
+    return copies, np.linalg.norm(vectors - copies.astype(np.float32) / np.float32(_SCALE), axis=1).astype(np.float32)
+
+
+class VectorTable:
+    """Appendable rows. A row never changes; a dead one is skipped. `base` rows come from a file, the rest are live."""
+
+    def __init__(self, base: NDArray[Any] | None = None, graph: Any = None) -> None:
+        """Start empty, or on saved rows with the graph over them."""
+        self._base = base
+        self._graph = graph
+        self._live = _Live()
+        self._dead: set[int] = set()
+        self._dead_rows: Ints | None = None
+        self._subsets: dict[int, tuple[Ints, _Live]] = {}
+        self._keeping = threading.Lock()
+
+    def __len__(self) -> int:
+        """How many rows there are, dead ones included."""
+        return self._first + self._live.count
+
+    @property
+    def _first(self) -> int:
+        return 0 if self._base is None else len(self._base)
+
+    @property
+    def has_graph(self) -> bool:
+        """Whether searches go through a graph."""
+        return self._graph is not None
+
+    def append(self, vectors: Floats) -> None:
+        """Add rows, rounded to half precision as stores keep them, so that a reopened index ranks the same."""
+        if len(self) and vectors.shape[1] != self._width():
+            raise BadModel(
+                f"vectors of {vectors.shape[1]} numbers do not go with an index of {self._width()}; another encoder "
+                "made them: build the index again, or use the encoder that it was made with"
+            )
+        self._live.append(vectors.astype(np.float16).astype(np.float32))
+
+    def kill(self, row: int) -> None:
+        """Skip a row from now on."""
+        self._dead.add(row)
+        self._dead_rows = None
+
+    def rows(self, rows: Ints) -> Floats:
+        """The vectors of some rows."""
+        if self._base is None:
+            return self._live.rows[rows]
+        vectors = np.empty((len(rows), self._base.shape[1]), dtype=np.float32)
+        saved = rows < self._first
+        vectors[saved] = self._base[rows[saved]]
+        if not saved.all():
+            vectors[~saved] = self._live.rows[rows[~saved] - self._first]
+        return vectors
+
+    def scores(self, query: Floats, rows: Ints) -> NDArray[np.float64]:
+        """Exact scores: the same for a row whichever rows are asked with it, so that equal vectors really tie."""
+        products: NDArray[np.float64] = self.rows(rows).astype(np.float64) * query
+        return np.asarray(products.sum(axis=1))
+
+    def search(
+        self, query: Floats, k: int, among: Ints | None = None, skipped: Ints | None = None
+    ) -> tuple[Ints, NDArray[np.float64]]:
+        """At least the k best live rows, with all ties of the last, and their exact scores, in no order.
+
+        Rows may come and go meanwhile where `skipped` is given.
+        """
+        skipped = self.skipped() if skipped is None else skipped
+        if among is not None:
+            candidates = self._best_among(query, k, among)
+        elif self._graph is not None:
+            candidates = self._graph_candidates(query, k, skipped)
+        else:
+            candidates = self._live.best(query, k, skipped)
+        # Not a matrix product: that would wake the threads of BLAS, which spin beside the encoder afterwards.
+        scores = self.scores(query, candidates)
+        if k >= len(scores):
+            return candidates, scores
+        best = np.flatnonzero(scores >= np.partition(scores, len(scores) - k)[len(scores) - k])
+        return candidates[best], scores[best]
+
+    def best_scores(self, queries: Floats, rows: Ints) -> Floats:
+        """The best score of each of many queries among some rows, in single precision."""
+        # A matrix product here: this is asked for so seldom that the threads of BLAS may wake.
+        best = np.full(len(queries), -1.0, dtype=np.float32)
+        for start in range(0, len(rows), _ROWS_AT_ONCE):
+            scores = queries @ self.rows(rows[start : start + _ROWS_AT_ONCE]).T
+            np.maximum(best, scores.max(axis=1), out=best)
+        return best
+
+    def linked(self) -> VectorTable:
+        """The same rows with a graph over them; the rows that come later are searched exactly beside it."""
+        from usearch.index import Index
+
+        graph = Index(
+            ndim=self._width(),
+            metric="ip",
+            dtype="i8",
+            connectivity=_GRAPH_LINKS,
+            expansion_add=_GRAPH_EFFORT_ADD,
+            expansion_search=_GRAPH_EFFORT_SEARCH,
+        )
+        step = 50_000
+        for start in range(0, len(self), step):
+            rows = np.arange(start, min(start + step, len(self)), dtype=np.int64)
+            graph.add(rows, _quantized(self.rows(rows))[0])  # the engine's own rounding would keep three bits of them
+        table = VectorTable(self._half(), graph)
+        table._dead.update(self._dead)
+        return table
+
+    def _half(self) -> NDArray[np.float16]:
+        """All rows in half precision."""
+        parts = [] if self._base is None else [np.asarray(self._base, dtype=np.float16)]
+        parts.append(self._live.rows.reshape(self._live.count, self._width()).astype(np.float16))
+        return np.concatenate(parts)
+
+    def save(self, folder: Path) -> None:
+        """Write the rows in half precision, and the graph."""
+        folder.mkdir(parents=True, exist_ok=True)
+        np.save(folder / "vectors.npy", self._half())
+        np.save(folder / "dead.npy", np.array(sorted(self._dead), dtype=np.int64))
+        if self._graph is not None:
+            self._graph.save(str(folder / "graph.usearch"))
+
+    @classmethod
+    def load(cls, folder: Path) -> VectorTable:
+        """Open what save wrote; large tables stay on disk until they are read."""
+        try:
+            path = folder / "graph.usearch"
+            if path.exists():
+                from usearch.index import Index
+
+                vectors, graph = np.load(folder / "vectors.npy", mmap_mode="r"), Index.restore(str(path), view=True)
+                if graph is None:
+                    raise ValueError("the graph is not one")
+                table = cls(vectors[: len(graph)], graph)
+                table._graph.expansion_search = _GRAPH_EFFORT_SEARCH
+                if len(vectors) > len(graph):  # those that came after it was linked
+                    table.append(vectors[len(graph) :].astype(np.float32))
+            else:
+                table = cls()
+                vectors = np.load(folder / "vectors.npy")
+                if len(vectors):
+                    table.append(vectors.astype(np.float32))
+            table._dead.update(map(int, np.load(folder / "dead.npy").tolist()))
+            table._check()
+        except (*UNREADABLE, RuntimeError) as error:  # the graph's engine knows no narrower one
+            raise BadModel(f"the vectors in {folder} cannot be read ({error}); build the index again") from None
+        return table
+
+    def _check(self) -> None:
+        """ValueError where what was read does not fit together."""
+        if self._base is not None and (self._base.ndim != 2 or self._base.dtype != np.float16):
+            raise ValueError(f"there are numbers {self._base.dtype} of shape {self._base.shape}")
+        if self._graph is not None and (self._graph.ndim, len(self._graph)) != (self._width(), self._first):
+            raise ValueError(f"the graph is over {len(self._graph)} vectors, and there are {self._first}")
+        if self._dead and not 0 <= min(self._dead) <= max(self._dead) < len(self):
+            raise ValueError("a row is dead that is not there")
+
+    def _width(self) -> int:
+        return int(self._live.rows.shape[1] if self._base is None else self._base.shape[1])
+
+    def skipped(self) -> Ints:
+        """The dead rows."""
+        if self._dead_rows is None:
+            self._dead_rows = np.fromiter(self._dead, dtype=np.int64, count=len(self._dead))
+        return self._dead_rows
+
+    def _best_among(self, query: Floats, k: int, among: Ints) -> Ints:
+        key = among.ctypes.data  # Rows hands out the same array until a tool comes or goes
+        with self._keeping:
+            kept = self._subsets.get(key)
+            if kept is None or kept[0] is not among:
+                if len(self._subsets) >= _SUBSETS_KEPT:
+                    self._subsets.pop(next(iter(self._subsets)))
+                kept = self._subsets[key] = (among, _Live())
+                if len(among):
+                    kept[1].append(self.rows(among))
+        return among[kept[1].best(query, k, np.empty(0, dtype=np.int64))]
+
+    def _graph_candidates(self, query: Floats, k: int, skipped: Ints) -> Ints:
+        wanted = max(_GRAPH_CANDIDATES, 2 * k) + min(len(skipped), 1_000)
+        found = np.asarray(self._graph.search(_quantized(query[None])[0][0], wanted).keys, dtype=np.int64)
+        live = np.arange(self._first, len(self), dtype=np.int64)
+        rows = np.concatenate([found, live])
+        return rows[~np.isin(rows, skipped)] if len(skipped) else rows
+
+
+def _kth(scores: Floats, k: int) -> float:
+    """A score that at least k rows reach, and hardly more than k.
+
+    It is the k-th best of the best scores of small groups: k different rows reach it, and finding it costs a tenth of
+    finding the k-th best of all.
+    """
+    groups = len(scores) // _GROUP
+    if groups >= 4 * k:
+        best = scores[: groups * _GROUP].reshape(_GROUP, groups).max(axis=0)
+        return float(np.partition(best, groups - k)[groups - k])
+    return float(np.partition(scores, len(scores) - k)[len(scores) - k])

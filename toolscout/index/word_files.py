@@ -1,0 +1,96 @@
+"""The files of a word index: in memory, and on disk once there is no room left there; one thread at a time writes."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import tantivy
+
+from toolscout.errors import DiskFull
+from toolscout.index.scratch_dir import in_memory, scratch_folder
+
+# Threads and bytes of the engine's writer: room for a large add in few segments, which search faster; and the least
+# there is for a few tools, since each commit makes room for all of it anew.
+_MANY, _MANY_WRITER, _FEW_WRITER = 1_000, (2, 120_000_000), (1, 15_000_000)
+_LOCKS = shutil.ignore_patterns("*.lock")
+Fields = dict[str, Any]
+
+
+class WordFiles:
+    """An index of the engine in a private folder, for as long as the object lives. `searcher`: the last commit."""
+
+    def __init__(self, schema: Any, analyzers: Mapping[str, Any], saved: Path | None = None) -> None:
+        """Start empty, or with a copy of what was saved."""
+        self._schema, self._analyzers = schema, analyzers
+        self._writer: Any = None
+        self._kind = _FEW_WRITER
+        self._open(scratch_folder(self, "bm25"), saved)
+
+    def _open(self, folder: str, saved: str | Path | None) -> None:
+        if saved is not None:
+            shutil.copytree(saved, folder, dirs_exist_ok=True, ignore=_LOCKS)
+        self._folder = folder
+        try:
+            self._index = tantivy.Index(self._schema, path=folder)
+        except BaseException as error:  # at some damaged files the engine panics, which is no Exception
+            if type(error).__name__ != "PanicException":
+                raise
+            raise ValueError(f"the engine gave up: {error}") from None
+        for name, analyzer in self._analyzers.items():
+            self._index.register_tokenizer(name, analyzer)
+        self.searcher = self._index.searcher()
+
+    def commit(self, documents: Callable[[], Iterable[Fields]], count: int, dead: Sequence[int]) -> None:
+        """Take in so many documents and forget rows; where that cannot be written, what was committed is intact."""
+        try:
+            self._commit(documents, count, dead)
+        except (ValueError, OSError) as error:  # the engine knows no other kind
+            self._writer = None  # one that failed never writes again
+            if not in_memory(self._folder):
+                raise _no_room(error) from None
+            try:
+                self._move()
+                self._commit(documents, count, dead)
+            except (ValueError, OSError) as again:
+                self._writer = None
+                raise _no_room(again) from None
+
+    def _commit(self, documents: Callable[[], Iterable[Fields]], count: int, dead: Sequence[int]) -> None:
+        writer = self._open_writer(_MANY_WRITER if count >= _MANY else _FEW_WRITER)
+        for fields in documents():
+            writer.add_document(tantivy.Document.from_dict(fields, self._schema))
+        for row in dead:
+            writer.delete_documents_by_query(tantivy.Query.term_query(self._schema, "row", row))
+        writer.commit()
+        self._index.reload()
+        self.searcher = self._index.searcher()
+
+    def save(self, target: Path) -> None:
+        """Copy the files, which never change once written."""
+        self._close_writer()
+        shutil.copytree(self._folder, target, dirs_exist_ok=True, ignore=_LOCKS)
+
+    def _move(self) -> None:
+        """Go on among the temporary files, with what was committed."""
+        full = self._folder
+        self._open(scratch_folder(self, "bm25", memory=False), full)
+        shutil.rmtree(full, ignore_errors=True)  # what is being searched there stays readable until it is let go of
+
+    def _open_writer(self, kind: tuple[int, int]) -> Any:
+        if self._writer is None or self._kind != kind:
+            self._close_writer()
+            threads, room = kind
+            self._writer, self._kind = self._index.writer(room, threads), kind
+        return self._writer
+
+    def _close_writer(self) -> None:
+        if self._writer is not None:
+            self._writer.wait_merging_threads()
+            self._writer = None
+
+
+def _no_room(error: Exception) -> DiskFull:
+    return DiskFull(f"the word index cannot be written ({error}); make room among the temporary files and try again")

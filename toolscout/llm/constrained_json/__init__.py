@@ -1,0 +1,1 @@
+"""JSON that a schema allows, written by a language model token by token."""

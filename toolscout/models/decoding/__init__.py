@@ -1,0 +1,1 @@
+"""Constrained decoding over a trie of tool ids."""

@@ -1,0 +1,355 @@
+"""Constrained decoding: what a language model writes under a trie of ids is always a tool, with a score that ranks.
+
+A tool's score is the sum, over the tokens of its id, of the log-probability among what the whole trie allows there. So
+the scores of all tools are one distribution: a tail without a choice costs nothing, long ids are not favoured, and
+whoever may see only some of the tools sees the same scores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolscout.errors import BadModel, BadRequest
+from toolscout.models.decoding.best_first import Doubles, Search, smallest
+from toolscout.models.decoding.trie import Pruned, Tokens, Trie
+
+Floats = NDArray[np.float32]
+Nearer = Callable[[int, tuple[int, ...], Tokens], Floats]
+"""What is added to the logits of the tokens that may follow the beginning of an id, for the prompt of this number."""
+MOST_IN_SET: Final = 8
+_BLOCK = 4_000_000  # logits that are held at once
+_SURE = 1e-12
+_FLOOR = -1e30  # the log-probability of a token that cannot be told from impossible: scores stay finite
+
+
+class Reading(Protocol):
+    """Prompts that were read once; what may follow is looked at without reading them again."""
+
+    def ends(self) -> Floats:
+        """[n, d]: the hidden state, after the final norm, at the end of each prompt."""
+
+    def after(self, owners: Sequence[int], paths: Sequence[Sequence[int]]) -> Floats:
+        """[m, d]: the state at the end of prompt owners[i] followed by paths[i]: one token or more, of any lengths."""
+
+
+class Engine(Protocol):
+    """A language model that reads."""
+
+    dimension: int
+
+    def read(self, prompts: Sequence[Sequence[int]]) -> Reading:
+        """Read prompts of token ids; a prefix they share is computed once."""
+
+
+class Table(Protocol):
+    """Scores of tokens: those of the base vocabulary and the rows added to it."""
+
+    def logits(self, states: Floats, tokens: Tokens | None) -> Floats:
+        """[m, len(tokens)], or over the whole vocabulary where tokens is None."""
+
+
+class Writer(Protocol):
+    """A language model that writes."""
+
+    def write(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        most: int,
+        temperature: float = 0.0,
+        end: Collection[int] = (),
+        allow: Callable[[int, Sequence[int]], Tokens | None] | None = None,
+        seed: int = 0,
+    ) -> list[list[int]]:
+        """Continue each prompt until a token of `end` (not returned) or `most` tokens.
+
+        allow(i, written) gives the tokens that may come next for prompt i: None for any, one token forces it, an empty
+        array ends it.
+        """
+
+
+def best(
+    reading: Reading,
+    table: Table,
+    trie: Trie,
+    k: int,
+    *,
+    pruned: Pruned | None = None,
+    width: int = 16,
+    budget: int = 512,
+    temperature: float = 1.0,
+    extra: Collection[str] = (),
+    nearer: Nearer | None = None,
+) -> list[list[tuple[str, float]]]:
+    """The k best tools of every prompt with their log-probabilities, best first, ties by id.
+
+    A prefix's score bounds what lies under it, so the search is exact: each round looks at the `width` best open
+    prefixes of all prompts at once, until none could still change a ranking. A prompt that has looked at `budget`
+    prefixes is answered with what it has found, once that is k. `pruned` leaves tools out and changes no score.
+
+    `extra`: ids in the trie that are no tools, such as "no tool". They are ranked among the tools where they fall, but
+    do not count: up to k tools come back beside them, and the caller takes them out. `nearer`: what else is known of
+    the tools under each token.
+    """
+    _at_least_one(k=k, width=width, budget=budget)
+    _warm(temperature)
+    view = trie if pruned is None else pruned
+    count = len(reading.ends())
+    if _is_empty(view):
+        return [[] for _ in range(count)]
+    beside = frozenset(extra)
+    searches = [Search(trie, k + sum(key in trie for key in beside)) for _ in range(count)]
+    while rows := [(owner, one) for owner, search in enumerate(searches) for one in search.next(width, budget)]:
+        states = _states(reading, [owner for owner, _ in rows], [prefix.path for _, prefix in rows])
+        branches = [view.branch(prefix.node) for _, prefix in rows]
+        for row, logits in _logits(table, states, [branch.tokens for branch in branches]):
+            owner, prefix = rows[row]
+            if nearer is not None:
+                logits = logits + nearer(owner, prefix.path, branches[row].tokens)
+            searches[owner].expand(prefix, branches[row], log_softmax(logits, temperature))
+        for owner in {owner for owner, _ in rows}:
+            searches[owner].tidy()
+    return [_ranking(search.found, k, beside) for search in searches]
+
+
+def sample(
+    reading: Reading,
+    table: Table,
+    trie: Trie,
+    *,
+    temperature: float,
+    rng: np.random.Generator,
+    pruned: Pruned | None = None,
+) -> list[str]:
+    """One tool for each prompt, drawn token by token among what is permitted; temperature 0 takes the best token."""
+    if temperature != 0:
+        _warm(temperature)
+    view = trie if pruned is None else pruned
+    if _is_empty(view):
+        raise BadRequest("there is no tool to draw: add tools, or permit some of those there are")
+    start = trie.settle(Trie.ROOT)
+    at = dict.fromkeys(range(len(reading.ends())), start)
+    while owners := [owner for owner, (node, _) in at.items() if trie.key(node) is None]:
+        states = _states(reading, owners, [at[owner][1] for owner in owners])
+        branches = [view.branch(at[owner][0]) for owner in owners]
+        for row, logits in _logits(table, states, [branch.tokens for branch in branches]):
+            branch, (_, path) = branches[row], at[owners[row]]
+            places = np.concatenate([branch.leaves, branch.inner])
+            chances = log_softmax(logits, temperature or 1.0)[places]
+            if temperature:  # the largest of log-probabilities with Gumbel noise is a draw from them
+                chances += rng.gumbel(size=len(places))
+            place = places[np.argmax(chances)]
+            node, tail = trie.settle(int(branch.nodes[place]))
+            at[owners[row]] = (node, (*path, int(branch.tokens[place]), *tail))
+    return [str(trie.key(node)) for node, _ in at.values()]
+
+
+def free(reading: Reading, table: Table, end: int, most: int) -> list[list[int]]:
+    """What the model would write without the constraint: the best token of the whole vocabulary, until `end`."""
+    written: list[list[int]] = [[] for _ in reading.ends()]
+    live = list(range(len(written)))
+    for _ in range(most):
+        if not live:
+            break
+        logits = _finite(table.logits(_states(reading, live, [written[owner] for owner in live]), None))
+        tokens = dict(zip(live, np.argmax(logits, axis=1).tolist(), strict=True))
+        live = [owner for owner in live if tokens[owner] != end]
+        for owner in live:
+            written[owner].append(tokens[owner])
+    return written
+
+
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """What set mode has written: whole tools, and where in the trie the next one stands."""
+
+    score: float = 0.0
+    tools: tuple[str, ...] = ()
+    node: int = Trie.ROOT
+    path: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class _Finished:
+    """The sets one prompt has finished: for each, the log-probability of all its orders, and the best order."""
+
+    totals: dict[frozenset[str], float] = field(default_factory=dict)
+    orders: dict[frozenset[str], tuple[float, tuple[str, ...]]] = field(default_factory=dict)
+
+    def add(self, score: float, tools: tuple[str, ...]) -> None:
+        names = frozenset(tools)
+        self.totals[names] = float(np.logaddexp(self.totals.get(names, -np.inf), score))
+        self.orders[names] = min(self.orders.get(names, (np.inf, ())), (-score, tools))
+
+    def ranked(self, width: int) -> list[tuple[tuple[str, ...], float]]:
+        whole = [(self.orders[names][1], total) for names, total in self.totals.items()]
+        return sorted(whole, key=lambda one: (-one[1], one[0]))[:width]
+
+
+def sets(
+    reading: Reading,
+    table: Table,
+    trie: Trie,
+    finish: int,
+    *,
+    most: int = MOST_IN_SET,
+    width: int = 8,
+    pruned: Pruned | None = None,
+    plain: Callable[[Floats], Floats] | None = None,
+) -> list[list[tuple[tuple[str, ...], float]]]:
+    """Set mode: the model writes tool after tool until it says `finish`; up to `width` sets, best first.
+
+    `finish` may come wherever an id may begin, at once too (the empty set), and alone may follow `most` tools. No tool
+    is written twice. Each step is normalised over what the whole trie allows there, so with a beam that is wide enough
+    the probabilities of all sets add up to 1. One set written in several orders is one set, in its best order.
+    `plain`: states as the model alone has them, where they say more: when to finish is what the model alone says.
+    """
+    _at_least_one(most=most, width=width)
+    if trie.step(Trie.ROOT, finish) is not None:
+        raise BadModel(
+            f"token {finish} both begins an id and says that a set is finished; give one of them another token"
+        )
+    view, whole = trie if pruned is None else pruned, min(most, len(trie))
+    finished = [_Finished() for _ in reading.ends()]
+    if not whole:
+        return [[((), 0.0)] for _ in finished]
+    beams = [[_Written()] for _ in finished]
+    while rows := [(owner, one) for owner, beam in enumerate(beams) for one in beam]:
+        states = _states(reading, [owner for owner, _ in rows], [one.path for _, one in rows])
+        own = plain(states) if plain else states
+        stops = _finite(table.logits(own, np.array([finish], np.int64)))[:, 0]
+        beams = [[] for _ in finished]
+        choices = [trie.children(one.node) for _, one in rows]
+        alone = dict(_logits(table, own, choices)) if plain else {}
+        for row, logits in _logits(table, states, choices):
+            owner, one = rows[row]
+            stop, grown = _grown(one, logits, alone.get(row, logits), float(stops[row]), trie, view, width)
+            if one.node == Trie.ROOT:
+                finished[owner].add(stop, one.tools)
+            for longer in grown:
+                if len(longer.tools) == whole:
+                    finished[owner].add(longer.score, longer.tools)
+                else:
+                    beams[owner].append(longer)
+        beams = [_kept(beam, done.ranked(width), width) for beam, done in zip(beams, finished, strict=True)]
+    return [done.ranked(width) for done in finished]
+
+
+def odds_against(reading: Reading, table: Table, others: Tokens, tokens: Sequence[int]) -> Doubles:
+    """For each prompt the log of the odds that one of the others comes next, against these tokens."""
+    choices = np.concatenate([np.array(tokens, np.int64), others[~np.isin(others, tokens)]])
+    logs = [log_softmax(row)[: len(tokens)] for row in table.logits(reading.ends(), choices)]
+    chances = np.logaddexp.reduce(np.array(logs), axis=1)
+    return np.asarray(np.log1p(-np.minimum(np.exp(chances), 1 - _SURE)) - chances)
+
+
+def log_softmax(logits: NDArray[np.floating], temperature: float = 1.0) -> Doubles:
+    """Log-probabilities of one row of logits; none is above 0, none below what can still be added up."""
+    with np.errstate(over="ignore"):  # the very improbable overflow to -inf on purpose
+        scaled = logits.astype(np.float64) - np.float64(logits.max())
+        if temperature != 1:
+            scaled /= temperature
+        total = np.exp(scaled.astype(np.float32)).sum(dtype=np.float64)
+    scores: Doubles = np.maximum(scaled - np.log(total), _FLOOR)
+    return scores
+
+
+def _grown(
+    one: _Written, logits: Floats, alone: Floats, stop: float, trie: Trie, view: Trie | Pruned, width: int
+) -> tuple[float, list[_Written]]:
+    """The score of finishing here, where that may come, and the best ways to go on.
+
+    `alone`: the logits of the model alone, by which it finishes or goes on.
+    """
+    branch = view.branch(one.node)
+    again = np.searchsorted(branch.tokens, trie.exhausted(one.tools).get(one.node, []))
+    values = np.append(alone.astype(np.float64), stop if one.node == Trie.ROOT else -np.inf)
+    values[again] = -np.inf
+    chances = log_softmax(values)
+    if alone is not logits:
+        nexts = logits.astype(np.float64)
+        nexts[again] = -np.inf
+        chances[:-1] = log_softmax(nexts) + np.logaddexp.reduce(chances[:-1])
+    costs = -one.score - chances
+    costs[again] = np.inf
+    places = np.concatenate([branch.leaves, branch.inner])
+    places = places[smallest(costs[places], width)]
+    grown = []
+    for place in places[costs[places] < np.inf].tolist():
+        node, tail = trie.settle(int(branch.nodes[place]))
+        key, path = trie.key(node), (*one.path, int(branch.tokens[place]), *tail)
+        tools = one.tools if key is None else (*one.tools, key)
+        grown.append(_Written(-float(costs[place]), tools, node if key is None else Trie.ROOT, path))
+    return -float(costs[-1]), grown
+
+
+def _kept(beam: list[_Written], done: list[tuple[tuple[str, ...], float]], width: int) -> list[_Written]:
+    """The best of a beam that could still be better than the sets that are finished."""
+    least = done[-1][1] if len(done) == width else -np.inf
+    return sorted((one for one in beam if one.score > least), key=lambda one: (-one.score, one.path))[:width]
+
+
+def _ranking(found: list[tuple[float, str]], k: int, beside: frozenset[str]) -> list[tuple[str, float]]:
+    """What was found, down to the k-th that is a tool."""
+    ranking: list[tuple[str, float]] = []
+    tools = 0
+    for cost, key in found:
+        if tools == k:
+            break
+        ranking.append((key, 0.0 - cost))
+        tools += key not in beside
+    return ranking
+
+
+def _states(reading: Reading, owners: Sequence[int], paths: Sequence[Sequence[int]]) -> Floats:
+    """The states after these paths; prompts go forward together, so either all paths are empty or none is."""
+    return reading.after(owners, paths) if paths[0] else reading.ends()[np.asarray(owners)]
+
+
+def _logits(table: Table, states: Floats, choices: Sequence[Tokens]) -> Iterator[tuple[int, Floats]]:
+    """The logits of each state's own choices, row by row in any order, in few looks at the table."""
+    together: dict[int, list[int]] = {}
+    for row, tokens in enumerate(choices):
+        together.setdefault(id(tokens), []).append(row)
+    groups = list(together.values())
+    if len(groups) > 1:
+        union = np.unique(np.concatenate([choices[group[0]] for group in groups]))
+        if len(union) * len(states) <= _BLOCK:
+            logits = _finite(table.logits(states, union))
+            for group in groups:
+                places = np.searchsorted(union, choices[group[0]])
+                yield from ((row, logits[row, places]) for row in group)
+            return
+    for group in groups:
+        tokens = choices[group[0]]
+        size = max(1, _BLOCK // len(tokens))
+        for start in range(0, len(group), size):
+            block = group[start : start + size]
+            yield from zip(block, _finite(table.logits(states[block], tokens)), strict=True)
+
+
+def _finite(logits: Floats) -> Floats:
+    if not np.isfinite(logits).all():
+        raise BadModel("the model gives scores that are no finite numbers; train it again, at a lower learning rate")
+    return logits
+
+
+def _is_empty(view: Trie | Pruned) -> bool:
+    branch = view.branch(Trie.ROOT)
+    return not len(branch.leaves) and not len(branch.inner)
+
+
+def _at_least_one(**numbers: int) -> None:
+    for name, number in numbers.items():
+        if number < 1:
+            raise BadRequest(f"{name} is {number}; it has to be 1 or more")
+
+
+def _warm(temperature: float) -> None:
+    if not temperature > 0:
+        raise BadRequest(f"the temperature is {temperature}; it has to be above 0")

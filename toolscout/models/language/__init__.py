@@ -1,0 +1,1 @@
+"""Causal language models: reading checkpoints, serving them with ONNX Runtime or torch."""

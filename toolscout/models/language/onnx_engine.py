@@ -1,0 +1,360 @@
+"""A language model served by ONNX Runtime on the CPU: reads prompts, looks at what may follow, writes.
+
+Keys and values of tokens ("notes") are kept as [2 * layers, heads, tokens, size]. What is read once is not read again:
+a prompt's beginning that the one before had too, the prompts of a reading, and the paths that were looked at in it.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnxruntime as ort
+from numpy.typing import NDArray
+
+from toolscout.errors import BadModel, BadRequest
+from toolscout.models.language.architecture import Architecture
+from toolscout.models.language.base import Floats, Ids, TokenTable
+from toolscout.models.language.onnx_graph import Bits, write_graph
+
+# Tokens in one run: enough to keep the cores busy, few enough that attention among strangers stays cheap.
+_RUN = 256
+# Noted tokens behind which paths of several prompts are run together, likewise; with _RUN less than the graph's ROOM.
+_SEEN = 1024
+# Tokens of one long prompt in one run: what sees what is a square.
+_PIECE = 1024
+# Tokens of the last prompt that are kept for the next one.
+_KEPT = 1024
+# Tokens of paths that a reading remembers.
+_REMEMBERED = 1024
+# Prompts that are continued together, and the tokens they may have in all.
+_TOGETHER, _CACHED = 16, 8192
+_HIDDEN = np.float32(-1e9)
+# More threads than this do not make one short request quicker.
+_THREADS = 4
+
+Bools = NDArray[np.bool_]
+_Path = tuple[int, tuple[int, ...]]  # a prompt's number, and tokens behind it
+Allow = Callable[[int, Sequence[int]], Ids | None]
+
+
+class Served:
+    """An Engine and a Writer (see models/decoding/constrained.py). Safe to use from several threads at once."""
+
+    def __init__(
+        self,
+        architecture: Architecture,
+        weights: Mapping[str, Floats],
+        table: TokenTable | None = None,
+        *,
+        bits: Bits = 8,
+        threads: int | None = None,
+    ) -> None:
+        """Make a session of the weights, with any adapters already merged into them.
+
+        `table` has the rows of all tokens, by default those among the weights. 8 bits serve; 32 are exact.
+        """
+        self.architecture, self.dimension = architecture, architecture.hidden
+        self.table = TokenTable.of(weights, half=bits == 8) if table is None else table
+        self._session, self._weights = _open_session(architecture, weights, bits, threads or min(_cores(), _THREADS))
+        self._names = [f"{part}_{layer}" for layer in range(architecture.layers) for part in ("key", "value")]
+        self._lock = threading.Lock()
+        self._last: tuple[list[int], Floats] = ([], self._nothing())
+
+    def read(self, prompts: Sequence[Sequence[int]]) -> Prompts:
+        """Read prompts of token ids; a prefix they share, or share with the last ones read, is computed once."""
+        self._check(prompts)
+        if not prompts:
+            return Prompts(self, self._nothing(), [], np.zeros((0, self.dimension), np.float32))
+        with self._lock:
+            tokens, notes = self._last
+        # The last token of each is always read: its state is what is asked for.
+        shared = min(_common(prompts), min(map(len, prompts)) - 1)
+        known = min(_common([tokens, prompts[0]]), shared)
+        notes = notes[:, :, :known]
+        if len(prompts) > 1 and known < shared:
+            _, more = self._continue(notes, prompts[0][known:shared])
+            notes = np.concatenate([notes, more], axis=2)
+        start = notes.shape[2]
+        rests = [list(prompt[start:]) for prompt in prompts]
+        ends = np.empty((len(prompts), self.dimension), np.float32)
+        own: list[Floats] = [notes[:, :, :0]] * len(prompts)
+        for first, last in _pieces([len(rest) for rest in rests], [0] * len(rests), _RUN, 0):
+            ends[first:last], own[first:last] = self._read_some(notes, rests[first:last])
+        with self._lock:
+            self._last = (list(prompts[0][:_KEPT]), np.concatenate([notes, own[0]], axis=2)[:, :, :_KEPT])
+        return Prompts(self, notes, own, ends)
+
+    def _read_some(self, notes: Floats, rests: Sequence[Sequence[int]]) -> tuple[Floats, list[Floats]]:
+        """The states after, and the notes on, what follows the shared notes in each of a few prompts."""
+        if len(rests) == 1:
+            state, found = self._continue(notes, rests[0])
+            return state[np.newaxis], [found]
+        start, sizes = notes.shape[2], [len(rest) for rest in rests]
+        whose = np.repeat(np.arange(len(rests)), sizes)
+        places = np.concatenate([np.arange(start, start + size) for size in sizes])
+        sees = np.concatenate([np.ones((len(whose), start), bool), whose[:, np.newaxis] == whose], axis=1)
+        joined = [token for rest in rests for token in rest]
+        states, found = self.run(notes, joined, places, sees, np.cumsum(sizes) - 1)
+        return states, np.split(found, np.cumsum(sizes)[:-1], axis=2)
+
+    def write(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        most: int,
+        temperature: float = 0.0,
+        end: Collection[int] = (),
+        allow: Allow | None = None,
+        seed: int = 0,
+    ) -> list[list[int]]:
+        """Continue each prompt until a token of `end` (not returned), `most` tokens, or the end of the context.
+
+        allow(i, written) gives the tokens that may come next for prompt i: None for any, one token forces it, an empty
+        array ends it. What is drawn for a prompt depends on its place and the seed, not on the others.
+        """
+        written: list[list[int]] = [[] for _ in prompts]
+        choice = _Choice(self.table, temperature, frozenset(end), allow, seed, written)
+        sizes = [len(prompt) + most for prompt in prompts]
+        for first, last in _pieces([1] * len(prompts), sizes, _TOGETHER, _CACHED):
+            self._write(prompts, range(first, last), most, choice)
+        return written
+
+    def _write(self, prompts: Sequence[Sequence[int]], group: Sequence[int], most: int, choice: _Choice) -> None:
+        """Continue a few prompts in lockstep; those that end drop out."""
+        reading = self.read([prompts[one] for one in group])
+        going, states = list(group), reading.ends()
+        room = min(max(len(prompts[one]) for one in group) + most, self.architecture.context)
+        cache = [ort.OrtValue.ortvalue_from_numpy(part) for part in reading.padded(room)]
+        for _ in range(most):
+            rows = choice.extend(going, states)
+            rows = [row for row in rows if len(prompts[going[row]]) + len(choice.written[going[row]]) < room]
+            if not rows:
+                return
+            if len(rows) < len(going):
+                going = [going[row] for row in rows]
+                cache = [ort.OrtValue.ortvalue_from_numpy(part.numpy()[rows]) for part in cache]
+            last = np.array([[choice.written[one][-1]] for one in going])
+            lengths = np.array([len(prompts[one]) + len(choice.written[one]) for one in going])
+            states = self._step(cache, last, lengths)
+
+    def _step(self, cache: Sequence[Any], tokens: Ids, lengths: Ids) -> Floats:
+        """One token [n, 1] each of several sequences; the cache is written in place. `lengths` count it."""
+        binding = self._session.io_binding()
+        for name, value in self._feed(tokens, lengths[:, np.newaxis] - 1, lengths, np.arange(len(tokens))).items():
+            binding.bind_cpu_input(name, value)
+        binding.bind_cpu_input("bias", np.zeros((1, 1, 1, int(lengths.max())), np.float32))
+        for name, part in zip(self._names, cache, strict=True):
+            binding.bind_ortvalue_input(name, part)
+            binding.bind_ortvalue_output(f"new_{name}", part)
+        binding.bind_output("states", "cpu")
+        self._session.run_with_iobinding(binding)
+        states: Floats = binding.get_outputs()[-1].numpy()
+        return states
+
+    def run(self, notes: Floats, tokens: Sequence[int], places: Ids, sees: Bools, take: Ids) -> tuple[Floats, Floats]:
+        """New tokens after noted ones, all in one row: the states of some of them, and the notes on all.
+
+        Token i stands at places[i] and sees what sees[i] says among the noted and the new tokens up to itself.
+        """
+        if not notes.shape[2]:
+            # A first run counts positions itself, whatever it is told; so one column that nobody sees goes before it.
+            notes = np.zeros((*notes.shape[:2], 1, notes.shape[3]), np.float32)
+            sees = np.pad(sees, ((0, 0), (1, 0)))
+        total = sees.shape[1]
+        feed = self._feed(np.array([tokens]), places[np.newaxis], np.array([total]), take)
+        feed["bias"] = np.where(sees, np.float32(0), _HIDDEN)[np.newaxis, np.newaxis]
+        feed |= {name: part[np.newaxis] for name, part in zip(self._names, notes, strict=True)}
+        states, *found = self._session.run(None, feed)
+        return states, np.concatenate(found)[:, :, notes.shape[2] :]
+
+    def _feed(self, tokens: Ids, places: Ids, lengths: Ids, take: Ids) -> dict[str, Any]:
+        return {
+            "embeddings": self.table.embed(tokens),
+            "positions": places,
+            "lengths": (lengths - 1).astype(np.int32),
+            "total": np.array(lengths.max(), np.int32),
+            "take": take,
+        }
+
+    def _continue(self, notes: Floats, tokens: Sequence[int]) -> tuple[Floats, Floats]:
+        """The state after some tokens behind noted ones, and the notes on them; piece by piece where they are many."""
+        start, found = notes.shape[2], notes
+        state = np.zeros((1, self.dimension), np.float32)
+        for first in range(0, len(tokens), _PIECE):
+            piece = tokens[first : first + _PIECE]
+            past = found.shape[2]
+            sees = np.ones((len(piece), past + len(piece)), bool)
+            state, more = self.run(found, piece, np.arange(past, past + len(piece)), sees, np.array([len(piece) - 1]))
+            found = np.concatenate([found, more], axis=2)
+        return state[0], found[:, :, start:]
+
+    def _nothing(self) -> Floats:
+        size = self.architecture
+        return np.zeros((2 * size.layers, size.kv_heads, 0, size.head_size), np.float32)
+
+    def _check(self, prompts: Sequence[Sequence[int]]) -> None:
+        for prompt in prompts:
+            if not prompt:
+                raise BadRequest("a prompt must have at least one token")
+            if len(prompt) > self.architecture.context:
+                raise BadRequest(f"a prompt of {len(prompt)} tokens does not fit into {self.architecture.context}")
+            if min(prompt) < 0 or max(prompt) >= len(self.table):
+                raise BadRequest(f"a prompt has a token outside of the {len(self.table)} that the model knows")
+
+
+class Prompts:
+    """A Reading: prompts that were read once. Not for several threads at once."""
+
+    def __init__(self, engine: Served, shared: Floats, own: list[Floats], ends: Floats) -> None:
+        """Notes on what all prompts begin with, those on the rest of each, and the states at their ends."""
+        self._engine, self._shared, self._own, self._ends = engine, shared, own, ends
+        self._known: dict[_Path, Floats] = {}
+        self._states: dict[_Path, Floats] = {}
+
+    def ends(self) -> Floats:
+        """[n, d]: the hidden state, after the final norm, at the end of each prompt."""
+        return self._ends
+
+    def after(self, owners: Sequence[int], paths: Sequence[Sequence[int]]) -> Floats:
+        """[m, d]: the state at the end of prompt owners[i] followed by paths[i]: one token or more, of any lengths.
+
+        Paths are looked at as trees: a token that several begin with is run once, and not again in a later call. The
+        state of a path stays what it was first: rounded to 8 bits it would differ a little among other paths.
+        """
+        asked = [(owner, tuple(path)) for owner, path in zip(owners, paths, strict=True)]
+        if any(not path for _, path in asked):
+            raise BadRequest("a path must have at least one token")
+        if len(self._known) > _REMEMBERED:
+            self._known.clear()
+            self._states.clear()
+        missing = sorted(set(asked) - self._states.keys())
+        sizes = [self._size(owner) for owner, _ in missing]
+        for first, last in _pieces([len(path) for _, path in missing], sizes, _RUN, _SEEN):
+            self._states |= self._look(missing[first:last])
+        states = [self._states[one] for one in asked]
+        return np.stack(states) if states else np.zeros((0, self._engine.dimension), np.float32)
+
+    def padded(self, room: int) -> Floats:
+        """The notes on all prompts as [2 * layers, n, heads, room, size], to be continued in place."""
+        parts, heads, shared, size = self._shared.shape
+        found = np.zeros((parts, len(self._own), heads, room, size), np.float32)
+        found[:, :, :, :shared] = self._shared[:, np.newaxis]
+        for row, own in enumerate(self._own):
+            found[:, row, :, shared : shared + own.shape[2]] = own
+        return found
+
+    def _size(self, owner: int) -> int:
+        return int(self._own[owner].shape[2])
+
+    def _look(self, asked: Sequence[_Path]) -> dict[_Path, Floats]:
+        """Run what is new of some paths, and the asked ones themselves, in one row behind all they need to see."""
+        needed = {(owner, path[:end]): None for owner, path in asked for end in range(1, len(path) + 1)}
+        again = set(asked)
+        new = [node for node in needed if node not in self._known or node in again]
+        old = [node for node in needed if node in self._known and node not in again]
+        owners = list(dict.fromkeys(owner for owner, _ in asked))
+        parts = [self._shared, *(self._own[owner] for owner in owners), *(self._known[node] for node in old)]
+        notes = np.concatenate(parts, axis=2)
+        column = {node: notes.shape[2] - len(old) + at for at, node in enumerate([*old, *new])}
+        starts = np.cumsum([self._shared.shape[2], *(self._size(owner) for owner in owners)])
+        place = {owner: slice(starts[at], starts[at + 1]) for at, owner in enumerate(owners)}
+        sees = np.zeros((len(new), notes.shape[2] + len(new)), bool)
+        sees[:, : starts[0]] = True
+        for row, (owner, path) in enumerate(new):
+            sees[row, place[owner]] = True
+            sees[row, [column[owner, path[:end]] for end in range(1, len(path) + 1)]] = True
+        ends = [self._shared.shape[2] + self._size(owner) for owner, _ in new]
+        places = np.array([end + len(path) - 1 for end, (_, path) in zip(ends, new, strict=True)])
+        row_of = {node: row for row, node in enumerate(new)}
+        take = np.array([row_of[node] for node in asked])
+        states, found = self._engine.run(notes, [path[-1] for _, path in new], places, sees, take)
+        self._known |= {node: found[:, :, row : row + 1].copy() for row, node in enumerate(new)}
+        return dict(zip(asked, states, strict=True))
+
+
+@dataclass(slots=True)
+class _Choice:
+    """Which token comes next."""
+
+    table: TokenTable
+    temperature: float
+    end: frozenset[int]
+    allow: Allow | None
+    seed: int
+    written: list[list[int]]
+
+    def extend(self, going: Sequence[int], states: Floats) -> list[int]:
+        """Write the next token of each; the rows of those that go on come back."""
+        allowed = [self.allow(one, self.written[one]) if self.allow else None for one in going]
+        free = [row for row, tokens in enumerate(allowed) if tokens is None]
+        logits = dict(zip(free, self.table.logits(states[free], None), strict=True)) if free else {}
+        rows = []
+        for row, (one, tokens) in enumerate(zip(going, allowed, strict=True)):
+            if tokens is None:
+                token = self._pick(logits[row], one)
+            elif not len(tokens):
+                continue
+            elif len(tokens) == 1:
+                token = int(tokens[0])
+            else:
+                token = int(tokens[self._pick(self.table.logits(states[row : row + 1], tokens)[0], one)])
+            if token not in self.end:
+                self.written[one].append(token)
+                rows.append(row)
+        return rows
+
+    def _pick(self, logits: Floats, one: int) -> int:
+        if not np.isfinite(logits).all():
+            raise BadModel("the model computes numbers that are not finite; train it again")
+        if self.temperature <= 0:
+            return int(logits.argmax())
+        weights = np.exp((logits.astype(np.float64) - logits.max()) / self.temperature)
+        rng = np.random.default_rng((self.seed, one, len(self.written[one])))
+        return int(rng.choice(len(weights), p=weights / weights.sum()))
+
+
+def _common(prompts: Sequence[Sequence[int]]) -> int:
+    """How many tokens all begin with."""
+    shortest = min(map(len, prompts))
+    for at in range(shortest):
+        if any(prompt[at] != prompts[0][at] for prompt in prompts):
+            return at
+    return shortest
+
+
+def _pieces(runs: Sequence[int], seen: Sequence[int], most: int, most_seen: int) -> Iterator[tuple[int, int]]:
+    """Cut a list into pieces over which neither sum exceeds its limit, where they are not single already."""
+    first = 0
+    for last in range(1, len(runs) + 1):
+        if last == len(runs) or sum(runs[first : last + 1]) > most or sum(seen[first : last + 1]) > most_seen:
+            yield first, last
+            first = last
+
+
+def _open_session(
+    architecture: Architecture, weights: Mapping[str, Floats], bits: Bits, threads: int
+) -> tuple[ort.InferenceSession, list[Any]]:
+    """The session, and the weights that it reads where they are: they must live as long."""
+    model = write_graph(architecture, weights, bits)
+    values = [ort.OrtValue.ortvalue_from_numpy(array) for array in model.weights.values()]
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.log_severity_level = 3
+    options.add_external_initializers(list(model.weights), values)
+    # A thread that spins would take the core that the searches beside the model need.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    try:
+        return ort.InferenceSession(model.graph, options, providers=["CPUExecutionProvider"]), values
+    except Exception as error:  # the runtime's exceptions share no narrower base
+        raise BadModel(f"the language model cannot be run: {error}") from error
+
+
+def _cores() -> int:
+    """The cores this process may use, which may be fewer than the machine has."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,37 @@
+"""Opens a language model to run: on ONNX Runtime, or in torch on the device that $TOOLSCOUT_DEVICE names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Protocol
+
+from toolscout.errors import MissingExtra
+from toolscout.models.decoding.constrained import Engine, Writer
+from toolscout.models.language.architecture import Architecture
+from toolscout.models.language.base import DEVICE_VARIABLE, Floats, TokenTable
+
+
+class Model(Engine, Writer, Protocol):
+    """Reads prompts, looks at what may follow, and writes."""
+
+
+def device_name() -> str:
+    """The device that torch is to run on; empty: ONNX Runtime serves."""
+    return os.environ.get(DEVICE_VARIABLE, "").strip()
+
+
+def open_engine(architecture: Architecture, weights: Mapping[str, Floats], table: TokenTable) -> Model:
+    """A model of these weights, over the rows of all tokens: those that the table gets later are known too."""
+    device = device_name()
+    if not device:
+        from toolscout.models.language.onnx_engine import Served
+
+        return Served(architecture, weights, table)
+    try:
+        from toolscout.models.language.torch_engine import Live
+        from toolscout.models.language.torch_network import Network
+        from toolscout.training.loop import pick_device
+    except ImportError as error:
+        raise MissingExtra(f"{DEVICE_VARIABLE}={device}", "train") from error
+    return Live.of(Network(architecture, weights, 1, pick_device(device)), table)

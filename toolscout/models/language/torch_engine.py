@@ -1,0 +1,240 @@
+"""The torch model as an engine: reads prompts once, looks ahead, writes; what decoding needs of it, in batches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from toolscout.models.language.base import TokenTable
+from toolscout.models.language.sampling import Allow, Choice
+from toolscout.models.language.torch_network import Merged, Network, Notes, Past, padded
+
+Floats = NDArray[np.float32]
+_PROMPTS = 256  # read together
+_PATHS = 1024  # looked at together
+_NOTES = {"cuda": 24 << 30, "cpu": 1 << 30}  # bytes of keys and values of what is written together
+_READ = 24 << 30  # bytes that are read with, or looked at, together
+_SHARE = 0.5  # of the memory that is free: the rest is for copies, and for others who use the device
+_PACKED = 0.75  # of a batch that goes on: fewer are packed together
+
+
+def spare(device: torch.device) -> float:
+    """Bytes that may be taken now; where memory is not the device's own, nobody counts them."""
+    if device.type != "cuda":
+        return math.inf
+    free, _ = torch.cuda.mem_get_info(device)
+    cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return min(_READ, _SHARE * (free + cached))
+
+
+def together(costs: Sequence[int], most: int, room: Callable[[], float]) -> Iterator[range]:
+    """Rows that go together, those that cost more behind: at most so many, each paid for as if it were the dearest.
+
+    How much room there is, is asked anew each time. A row that does not fit goes alone.
+    """
+    first = 0
+    while first < len(costs):
+        there, last = room(), first + 1
+        while last < min(len(costs), first + most) and costs[last] * (last + 1 - first) <= there:
+            last += 1
+        yield range(first, last)
+        first = last
+
+
+class Live:
+    """A network and its rows as they are now."""
+
+    def __init__(self, network: Network, rows: Tensor, table: TokenTable | None = None) -> None:
+        """`rows`: those added to the vocabulary; `table` scores what is written, where something is."""
+        self._network, self._rows, self._table = network, rows, table
+        self._scoring: tuple[Tensor, ...] = ()
+        self._version = -1 if table is None else table.version
+        self._scored_version = -1
+        self.dimension = network.architecture.hidden
+        with torch.no_grad():
+            self._merged: Merged = network.merged()
+
+    @classmethod
+    def of(cls, network: Network, table: TokenTable) -> Live:
+        """A network over the rows of a table, those that it gets later included."""
+        return cls(network, torch.tensor(table.added(), device=network.device), table)
+
+    def read(self, prompts: Sequence[Sequence[int]]) -> Prompts:
+        """Read prompts."""
+        order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+        ends = np.zeros((len(prompts), self.dimension), np.float32)
+        pasts: list[tuple[Past, list[int]]] = []
+        for rows in self._readable([len(prompts[i]) for i in order]):
+            few = [order[row] for row in rows]
+            states, past = self._run([prompts[i] for i in few], None)
+            ends[few] = states
+            pasts.append((past, few))
+        return Prompts(self, ends, pasts)
+
+    def _run(self, sequences: Sequence[Sequence[int]], past: Past | None) -> tuple[Floats, Past]:
+        """The states at the ends of sequences, and their keys and values."""
+        states, kept = self._states(sequences, past)
+        return states.float().cpu().numpy(), kept
+
+    @torch.no_grad()
+    def _states(self, sequences: Sequence[Sequence[int]], past: Past | None) -> tuple[Tensor, Past]:
+        if self._table is not None and self._version != self._table.version:
+            self._version = self._table.version
+            self._rows = torch.tensor(self._table.added(), device=self._network.device)
+        embedded = self._network.embed(padded(sequences, self._network.device), self._rows)
+        states, kept = self._network(embedded, self._merged, past, keep=True)
+        lengths = torch.tensor([len(one) for one in sequences], device=self._network.device)
+        last = states[torch.arange(len(sequences), device=lengths.device), lengths - 1]
+        return last, kept._replace(lengths=lengths)
+
+    def write(
+        self,
+        prompts: Sequence[Sequence[int]],
+        *,
+        most: int,
+        temperature: float = 0.0,
+        end: Collection[int] = (),
+        allow: Allow | None = None,
+        seed: int = 0,
+    ) -> list[list[int]]:
+        """Continue each prompt until a token of `end` (not returned) or `most` tokens; see decoding.Writer."""
+        assert self._table is not None, "what is written needs a table of all tokens"
+        written: list[list[int]] = [[] for _ in prompts]
+        if most < 1 or not prompts:
+            return written
+        choice = Choice(self._scored(self._table), temperature, end, allow, seed)
+        order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+        for few in self._batches([len(prompts[i]) + most for i in order]):
+            self._continue_all(prompts, [order[place] for place in few], written, most, choice)
+        return written
+
+    def _continue_all(
+        self, prompts: Sequence[Sequence[int]], few: list[int], written: list[list[int]], most: int, choice: Choice
+    ) -> None:
+        """Continue some prompts; in halves where others took the memory since there was room."""
+        try:
+            self._continue(prompts, few, written, most, choice)
+        except RuntimeError:  # some kernels tell memory that ran out as a failure of their own
+            if len(few) == 1:
+                raise
+        else:
+            return
+        torch.cuda.empty_cache()
+        for row in few:
+            written[row].clear()
+        for half in (few[: len(few) // 2], few[len(few) // 2 :]):
+            self._continue_all(prompts, half, written, most, choice)
+
+    def _scored(self, table: TokenTable) -> tuple[Tensor, ...]:
+        """The rows that score, where the model is, in the precision that the table scores with."""
+        if self._scored_version != table.version:
+            self._scored_version = table.version
+            parts = (np.ascontiguousarray(part) for part in table.scoring())
+            self._scoring = tuple(torch.from_numpy(part).to(self._network.device).float() for part in parts)
+        return self._scoring
+
+    def _batches(self, lengths: Sequence[int]) -> Iterator[range]:
+        """What is continued together: as many as there is room for in notes that are all as long as the longest."""
+        most = _NOTES.get(self._network.device.type, _NOTES["cpu"])
+        costs = [length * self.noted_bytes for length in lengths]
+        return together(costs, len(lengths), lambda: min(most, self.spare()))
+
+    def _readable(self, lengths: Sequence[int]) -> Iterator[range]:
+        """What is read together, of prompts in order of length."""
+        return together([self._read_bytes(one) for one in lengths], _PROMPTS, self.spare)
+
+    def spare(self) -> float:
+        """Bytes that may be taken now where the model is."""
+        return spare(self._network.device)
+
+    @property
+    def noted_bytes(self) -> int:
+        """What the keys and values of a token take."""
+        shape = self._network.architecture
+        return 2 * shape.layers * shape.kv_heads * shape.head_size * self._network.kind.itemsize
+
+    def _read_bytes(self, length: int) -> int:
+        """What reading a prompt takes at most: its keys and values, one layer's work, and what all tokens see of all.
+
+        The last of these is what the plain kernel needs, in single precision; the better ones do without.
+        """
+        shape = self._network.architecture
+        layer = 6 * shape.hidden + 4 * shape.inner + 4 * (shape.heads + 2 * shape.kv_heads) * shape.head_size
+        return length * (self.noted_bytes + layer * self._network.kind.itemsize) + 4 * shape.heads * length * length
+
+    @torch.no_grad()
+    def _continue(
+        self, prompts: Sequence[Sequence[int]], few: list[int], written: list[list[int]], most: int, choice: Choice
+    ) -> None:
+        """Continue some prompts in lockstep. One that has ended is only taken out once many have: that costs a copy."""
+        states, notes = self._noted([prompts[i] for i in few], most)
+        live = list(range(len(few)))
+        for step in range(most):
+            tokens = choice.next([few[place] for place in live], states, [written[few[place]] for place in live])
+            live = [place for place, token in zip(live, tokens, strict=True) if token is not None]
+            for place, token in zip(live, (token for token in tokens if token is not None), strict=True):
+                written[few[place]].append(token)
+            if not live or step == most - 1:
+                return
+            if len(live) < _PACKED * len(few):
+                notes, few, live = notes.chosen(live), [few[place] for place in live], list(range(len(live)))
+            last = [[written[i][-1]] if written[i] else [0] for i in few]
+            embedded = self._network.embed(padded(last, self._network.device), self._rows)
+            found, _ = self._network(embedded, self._merged, notes)
+            states = found[live, -1].float()
+            notes.grow()
+
+    def _noted(self, prompts: Sequence[Sequence[int]], most: int) -> tuple[Tensor, Notes]:
+        """The states at the ends of prompts, and notes on them with room for what is written."""
+        shape, device, longest = self._network.architecture, self._network.device, max(map(len, prompts))
+        room = (shape.layers, len(prompts), shape.kv_heads, longest + most, shape.head_size)
+        keys, values = (torch.zeros(room, dtype=self._network.kind, device=device) for _ in range(2))
+        lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
+        ends = []
+        for rows in self._readable([len(prompt) for prompt in prompts]):
+            states, past = self._states([prompts[row] for row in rows], None)
+            width = past.keys.shape[3]
+            keys[:, rows.start : rows.stop, :, :width] = past.keys
+            values[:, rows.start : rows.stop, :, :width] = past.values
+            ends.append(states)
+        return torch.cat(ends).float(), Notes(keys, values, lengths, longest)
+
+
+class Prompts:
+    """Prompts that were read."""
+
+    def __init__(self, engine: Live, ends: Floats, pasts: Sequence[tuple[Past, Sequence[int]]]) -> None:
+        """Keep keys and values as they were computed, batch by batch."""
+        self._engine, self._ends, self._pasts = engine, ends, pasts
+        self._place = {row: (batch, at) for batch, (_, few) in enumerate(pasts) for at, row in enumerate(few)}
+
+    def ends(self) -> Floats:
+        """The state at the end of each prompt."""
+        return self._ends
+
+    def after(self, owners: Sequence[int], paths: Sequence[Sequence[int]]) -> Floats:
+        """The states at the ends of paths, each after its prompt."""
+        found = np.zeros((len(owners), self._engine.dimension), np.float32)
+        batches: dict[int, list[int]] = {}
+        for place, owner in enumerate(owners):
+            batches.setdefault(self._place[owner][0], []).append(place)
+        for batch, places in batches.items():
+            whole = self._pasts[batch][0]
+            # Each path has a copy of what was noted of its prompt.
+            costs = [whole.keys.shape[3] * self._engine.noted_bytes] * len(places)
+            for rows in together(costs, _PATHS, self._engine.spare):
+                few = [places[row] for row in rows]
+                past = _chosen(whole, [self._place[owners[place]][1] for place in few])
+                found[few], _ = self._engine._run([paths[place] for place in few], past)
+        return found
+
+
+def _chosen(past: Past, rows: Sequence[int]) -> Past:
+    picked = torch.tensor(rows, device=past.lengths.device)
+    width = int(past.lengths[picked].max())
+    return Past(past.keys[:, picked, :, :width], past.values[:, picked, :, :width], past.lengths[picked])

@@ -1,0 +1,270 @@
+"""A causal language model in torch that learns: a Llama with added id tokens, whole or through low-rank adapters.
+
+The matrices of all layers lie in one tensor per kind, so adapters are merged by four products a step instead of
+hundreds, and a step is bound by arithmetic rather than by starting kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from toolscout.errors import BadModel
+from toolscout.models.language.architecture import EMBEDDINGS, HEAD, NORM, Architecture
+from toolscout.models.language.lora import SCALE, SOURCES, stacked
+
+Floats = NDArray[np.float32]
+Merged = Mapping[str, Sequence[Tensor]]
+
+KINDS = tuple(SOURCES)
+# Not cuDNN's: it plans each number of rows and keys anew, which takes longer than a step itself.
+_KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+
+
+class Past(NamedTuple):
+    """Keys and values [layers, n, kv heads, time, size] of prompts padded on the right, and the prompts' lengths."""
+
+    keys: Tensor
+    values: Tensor
+    lengths: Tensor
+
+    def places(self, time: int) -> Tensor:
+        """The positions of the tokens after it [b, t]."""
+        return self.lengths[:, None] + torch.arange(time, device=self.lengths.device)
+
+    def mask(self, time: int) -> Tensor:
+        """What the tokens after it may see [b, 1, t, past + t]: the prompt up to its length, then each other."""
+        width = self.keys.shape[3]
+        before = torch.arange(width, device=self.lengths.device)[None, :] < self.lengths[:, None]
+        among = torch.ones(time, time, dtype=torch.bool, device=before.device).tril()
+        batch = len(before)
+        return torch.cat([before[:, None].expand(batch, time, width), among.expand(batch, time, time)], 2)[:, None]
+
+    def joined(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """All keys and values of a layer, these new ones behind."""
+        return torch.cat([self.keys[layer], key], 2), torch.cat([self.values[layer], value], 2)
+
+
+class Forked:
+    """Sequences with several branches behind a trunk: each token sees the trunk and its own branch, no other."""
+
+    def __init__(self, lengths: Sequence[int], branches: Sequence[Sequence[int]], device: torch.device) -> None:
+        """The lengths of whole sequences, and for each the lengths of the branches that it ends with."""
+        longest = max(lengths)
+        whose, places = np.zeros((len(lengths), longest), np.int64), np.tile(np.arange(longest), (len(lengths), 1))
+        for row, (length, few) in enumerate(zip(lengths, branches, strict=True)):
+            trunk = start = length - sum(few)
+            for number, size in enumerate(few, 1):
+                whose[row, start : start + size] = number
+                places[row, start : start + size] = np.arange(trunk, trunk + size)
+                start += size
+        own = torch.from_numpy(whose).to(device)
+        among = torch.ones(longest, longest, dtype=torch.bool, device=device).tril()
+        self._mask = (among & ((own[:, None, :] == 0) | (own[:, None, :] == own[:, :, None])))[:, None]
+        self._places = torch.from_numpy(places).to(device)
+
+    def places(self, time: int) -> Tensor:
+        """The positions of tokens [b, t]."""
+        return self._places
+
+    def mask(self, time: int) -> Tensor:
+        """What each token may see [b, 1, t, t]."""
+        return self._mask
+
+    def joined(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """Nothing comes before."""
+        return key, value
+
+
+class Notes:
+    """As Past, with room behind each prompt: tokens are noted one by one where they belong, and nothing is copied."""
+
+    def __init__(self, keys: Tensor, values: Tensor, lengths: Tensor, longest: int) -> None:
+        """`longest`: the greatest of the lengths, known without asking the device."""
+        self.keys, self.values, self.lengths, self.longest = keys, values, lengths, longest
+
+    def places(self, time: int) -> Tensor:
+        """The position of the one new token of each [b, 1]."""
+        return self.lengths[:, None]
+
+    def mask(self, time: int) -> Tensor:
+        """What the one new token of each may see [b, 1, 1, longest + 1]: all before it, and itself."""
+        assert time == 1, "tokens are noted one by one"
+        places = torch.arange(self.longest + 1, device=self.lengths.device)
+        return (places[None, :] <= self.lengths[:, None])[:, None, None]
+
+    def joined(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        """All keys and values of a layer, the new ones put where they belong."""
+        rows = torch.arange(len(self.lengths), device=self.lengths.device)
+        self.keys[layer][rows, :, self.lengths] = key[:, :, 0]
+        self.values[layer][rows, :, self.lengths] = value[:, :, 0]
+        return self.keys[layer, :, :, : self.longest + 1], self.values[layer, :, :, : self.longest + 1]
+
+    def grow(self) -> None:
+        """One more token of each counts."""
+        self.lengths, self.longest = self.lengths + 1, self.longest + 1
+
+    def chosen(self, rows: Sequence[int]) -> Notes:
+        """Those of some rows."""
+        picked = torch.tensor(rows, device=self.lengths.device)
+        return Notes(self.keys[:, picked], self.values[:, picked], self.lengths[picked], self.longest)
+
+
+class Network(torch.nn.Module):
+    """The layers. What is learned is named "low.*" (adapters of a rank) or "full.*" (all matrices, rank 0)."""
+
+    def __init__(
+        self, architecture: Architecture, weights: Mapping[str, Floats], rank: int, device: torch.device
+    ) -> None:
+        """Take the base's weights; adapters begin as no change."""
+        super().__init__()
+        self.architecture, self.rank, self.device = architecture, rank, device
+        self.kind = torch.bfloat16 if device.type == "cuda" else torch.float32
+        self._base: dict[str, Tensor] = {}
+        self.full, self.low = torch.nn.ParameterDict(), torch.nn.ParameterDict()
+        for kind in KINDS:
+            matrices = torch.from_numpy(stacked(architecture, weights, kind)).to(device)
+            self._base[kind] = matrices.to(self.kind)
+            if rank:
+                layers, out, into = matrices.shape
+                start = torch.randn(layers, rank, into, generator=torch.Generator().manual_seed(0)) / into**0.5
+                self.low[f"{kind}_a"] = torch.nn.Parameter(start.to(device))
+                self.low[f"{kind}_b"] = torch.nn.Parameter(torch.zeros(layers, out, rank, device=device))
+            else:
+                self.full[kind] = torch.nn.Parameter(matrices.clone())
+        biased = architecture.kind == "qwen2"
+        bias = torch.from_numpy(stacked(architecture, weights, "qkv", "bias")) if biased else None
+        self._bias = None if bias is None else bias.to(device, self.kind)
+        norms = [_norms(architecture, weights, part) for part in ("input_layernorm", "post_attention_layernorm")]
+        self._norms = torch.stack(norms).to(device, self.kind)
+        self._norm = torch.tensor(weights[NORM]).to(device, self.kind)
+        self.embeddings = torch.tensor(weights[EMBEDDINGS]).to(device, self.kind)
+        self.head = self.embeddings if architecture.tied else torch.tensor(weights[HEAD]).to(device, self.kind)
+
+    def merged(self) -> dict[str, tuple[Tensor, ...]]:
+        """The matrices of each layer as they are multiplied: the base's with what was learned."""
+        if not self.rank:
+            return {kind: self.full[kind].to(self.kind).unbind() for kind in KINDS}
+        return {
+            kind: torch.baddbmm(
+                self._base[kind], self.low[f"{kind}_b"].to(self.kind), self.low[f"{kind}_a"].to(self.kind), alpha=SCALE
+            ).unbind()
+            for kind in KINDS
+        }
+
+    def unlearned(self) -> dict[str, tuple[Tensor, ...]]:
+        """The matrices of the base, as they were before any training."""
+        return {kind: self._base[kind].unbind() for kind in KINDS}
+
+    def begin(self, learned: Mapping[str, Floats]) -> None:
+        """Go on from what another training learned, which must have the same shapes."""
+        parts = self.low if self.rank else self.full
+        if {name: tuple(one.shape) for name, one in parts.items()} != {n: one.shape for n, one in learned.items()}:
+            raise BadModel("the model to begin with has adapters of another rank or another base; set rank to its own")
+        with torch.no_grad():
+            for name, parameter in parts.items():
+                parameter.copy_(torch.from_numpy(learned[name].astype(np.float32)))
+
+    def learned(self) -> dict[str, Floats]:
+        """What was learned until now, as models/language/lora.py keeps it; more training does not change it."""
+        parts = self.low if self.rank else self.full
+        return {name: parameter.detach().float().cpu().numpy().copy() for name, parameter in parts.items()}
+
+    @sdpa_kernel(_KERNELS)
+    def forward(
+        self, embedded: Tensor, merged: Merged, past: Past | Notes | Forked | None = None, keep: bool = False
+    ) -> tuple[Tensor, Past | None]:
+        """The states after the final norm [b, t, d], and with `keep` the keys and values of these tokens.
+
+        Sequences are padded on the right: nothing that counts comes after the padding, save what follows a `past`.
+        """
+        size, kv = self.architecture.head_size, self.architecture.kv_heads
+        batch, time = embedded.shape[:2]
+        places = past.places(time) if past else torch.arange(time, device=self.device)[None]
+        turn = _rotation(places, size, self.architecture.theta, self.kind)
+        mask = past.mask(time) if past else None
+        state, eps = embedded.to(self.kind), self.architecture.eps
+        kept = self._past(batch, time) if keep else None
+        for layer in range(self.architecture.layers):
+            normed = functional.rms_norm(state, (state.shape[-1],), self._norms[0, layer], eps)
+            mixed = functional.linear(normed, merged["qkv"][layer], None if self._bias is None else self._bias[layer])
+            mixed = mixed.view(batch, time, -1, size).transpose(1, 2)
+            heads = mixed.shape[1] - 2 * kv
+            asking, value = torch.split_with_sizes(mixed, [heads + kv, kv], 1)
+            query, key = torch.split_with_sizes(_turned(asking, turn), [heads, kv], 1)
+            if kept:
+                kept.keys[layer], kept.values[layer] = key, value
+            if past:
+                key, value = past.joined(layer, key, value)
+            seen = _attended(query, key, value, mask)
+            state = state + functional.linear(seen.transpose(1, 2).reshape(batch, time, -1), merged["o"][layer])
+            normed = functional.rms_norm(state, (state.shape[-1],), self._norms[1, layer], eps)
+            gate, up = functional.linear(normed, merged["gate_up"][layer]).chunk(2, -1)
+            state = state + functional.linear(functional.silu(gate) * up, merged["down"][layer])
+        state = functional.rms_norm(state, (state.shape[-1],), self._norm, eps)
+        return state, kept
+
+    def _past(self, batch: int, time: int) -> Past:
+        """Room for keys and values: parts of what a layer computes, kept as they are, would hold on to all of it."""
+        shape = (self.architecture.layers, batch, self.architecture.kv_heads, time, self.architecture.head_size)
+        keys, values = (torch.empty(shape, dtype=self.kind, device=self.device) for _ in range(2))
+        return Past(keys, values, torch.full((batch,), time, device=self.device))
+
+    def embed(self, tokens: Tensor, rows: Tensor) -> Tensor:
+        """The rows of tokens [b, t]: the base's, and beyond its vocabulary the added ones."""
+        vocabulary = self.architecture.vocabulary
+        base = functional.embedding(tokens.clamp(max=vocabulary - 1), self.embeddings)
+        if not len(rows):
+            return base
+        added = functional.embedding((tokens - vocabulary).clamp(min=0), rows).to(base.dtype)
+        return torch.where((tokens >= vocabulary)[..., None], added, base)
+
+    def states(
+        self, sequences: Sequence[Sequence[int]], rows: Tensor, merged: Merged, forked: Forked | None = None
+    ) -> Tensor:
+        """The states of sequences of tokens [b, t, d], padded to the longest."""
+        state, _ = self(self.embed(padded(sequences, self.device), rows), merged, forked)
+        return torch.as_tensor(state)
+
+
+def _norms(architecture: Architecture, weights: Mapping[str, Floats], part: str) -> Tensor:
+    layers = [weights[f"model.layers.{layer}.{part}.weight"] for layer in range(architecture.layers)]
+    return torch.from_numpy(np.stack(layers))
+
+
+def _rotation(places: Tensor, size: int, theta: float, kind: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Cosines and sines of the rotary embedding for positions [b, t]: [b, 1, t, size]; half of the sines minus."""
+    speeds = theta ** (-torch.arange(0, size, 2, device=places.device, dtype=torch.float32) / size)
+    angles = (places[..., None].float() * speeds)[:, None]
+    cosines, sines = angles.cos(), angles.sin()
+    return torch.cat([cosines, cosines], -1).to(kind), torch.cat([-sines, sines], -1).to(kind)
+
+
+def _turned(heads: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
+    return torch.addcmul(heads * turn[0], heads.roll(heads.shape[-1] // 2, -1), turn[1])
+
+
+def _attended(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+    """What each head sees [b, heads, t, size]. Heads that share keys ask as one where there is but one token."""
+    batch, heads, time, size = query.shape
+    if mask is None or time > 1:
+        return functional.scaled_dot_product_attention(query, key, value, mask, is_causal=mask is None, enable_gqa=True)
+    together = query.reshape(batch, key.shape[1], heads // key.shape[1], size)
+    seen = functional.scaled_dot_product_attention(together, key, value, mask)
+    return seen.reshape(batch, heads, 1, size)
+
+
+def padded(sequences: Sequence[Sequence[int]], device: torch.device) -> Tensor:
+    """Sequences as one tensor, filled up on the right with zeros."""
+    longest = max(map(len, sequences))
+    flat = np.zeros((len(sequences), longest), dtype=np.int64)
+    for row, sequence in enumerate(sequences):
+        flat[row, : len(sequence)] = sequence
+    return torch.from_numpy(flat).to(device, non_blocking=True)

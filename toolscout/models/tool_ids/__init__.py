@@ -1,0 +1,1 @@
+"""Ids of tools as tokens and codes, and how they are made."""

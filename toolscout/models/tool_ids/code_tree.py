@@ -1,0 +1,99 @@
+"""How good the codes of a catalogue are, and a picture of them that opens in any browser."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib import resources
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolscout.core.tool import clean_text
+
+Code = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """How good codes are. By level: `perplexity`, as if so many codes were used evenly, and the share `used` at all.
+
+    `collisions`: tools whose sequence another one has. `groups`: first codes in use, `group`: tools for each of them.
+    `together` and `random`: the share of pairs with the same first code, among pairs that are used together and among
+    all pairs; `pairs`: how many are used together. `error`: mean squared error of the decoded vectors, `lost`: as a
+    share of the vectors' variance; both 0 where they were not measured.
+    """
+
+    tools: int
+    levels: int
+    codes: int
+    perplexity: tuple[float, ...]
+    used: tuple[float, ...]
+    collisions: int
+    groups: int
+    group: float
+    pairs: int
+    together: float
+    random: float
+    error: float = 0.0
+    lost: float = 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """As JSON takes it."""
+        return asdict(self) | {"perplexity": list(self.perplexity), "used": list(self.used)}
+
+
+def health(codes: Sequence[Code], size: int, pairs: NDArray[np.int64]) -> Health:
+    """Of the codes of tools, each out of `size`; `pairs` [n, 2]: the numbers of tools that are used together."""
+    numbers = np.array(codes, dtype=np.int64).reshape(len(codes), len(codes[0]) if codes else 0)
+    counts = [np.bincount(level, minlength=size) for level in numbers.T]
+    shares = [count[count > 0] / max(len(codes), 1) for count in counts]
+    first = numbers[:, 0] if numbers.size else np.empty(0, dtype=np.int64)
+    sizes = np.bincount(first)
+    all_pairs = len(codes) * (len(codes) - 1)
+    return Health(
+        tools=len(codes),
+        levels=numbers.shape[1],
+        codes=size,
+        perplexity=tuple(float(np.exp(-(share * np.log(share)).sum())) for share in shares),
+        used=tuple(len(share) / size for share in shares),
+        collisions=len(codes) - len(set(codes)),
+        groups=int((sizes > 0).sum()),
+        group=len(codes) / max(int((sizes > 0).sum()), 1),
+        pairs=len(pairs),
+        together=float((first[pairs[:, 0]] == first[pairs[:, 1]]).mean()) if len(pairs) else 0.0,
+        random=float((sizes * (sizes - 1)).sum() / all_pairs) if all_pairs else 0.0,
+    )
+
+
+def tree_html(codes: Mapping[str, Code], uses: Iterable[tuple[str, str, int]], title: str = "Codes") -> str:
+    """One page without any other file: the tree of codes, the tools under each, and what is used together.
+
+    `uses`: two tools and how often they were used together; pairs of which one has no code are left out.
+    """
+    rows = {tool_id: row for row, tool_id in enumerate(sorted(codes))}
+    counts: Counter[tuple[int, int]] = Counter()
+    for first, second, count in uses:
+        if first in rows and second in rows and first != second:
+            low, high = sorted((rows[first], rows[second]))
+            counts[low, high] += count
+    data = {
+        "tools": [[clean_text(tool_id), list(codes[tool_id])] for tool_id in rows],
+        "uses": [[low, high, count] for (low, high), count in sorted(counts.items())],
+    }
+    # ASCII JSON without "<", ">" and "&" cannot end the script it stands in, nor begin another one.
+    text = json.dumps(data, separators=(",", ":"))
+    for sign in "<>&":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    parts = {"{{title}}": html.escape(clean_text(title)), "{{data}}": text}
+    # In one pass: what was put in is not looked at again.
+    return re.sub("|".join(map(re.escape, parts)), lambda found: parts[found[0]], _page())
+
+
+def _page() -> str:
+    return (resources.files("toolscout.models.tool_ids") / "code_tree.html").read_text(encoding="utf-8")

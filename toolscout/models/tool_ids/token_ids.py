@@ -1,0 +1,359 @@
+"""Ids of tools out of the base model's own tokens: names, numbers, or paths through clusters of what tools mean.
+
+Every id ends with the base's end token and has it nowhere else: none is the beginning of another, however long they
+are. An id once given stays; one that is freed may be given again.
+"""
+
+from __future__ import annotations
+
+import heapq
+import json
+import zipfile
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Final, Protocol, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolscout.core.tool import clean_text, split_words
+from toolscout.errors import BadModel, DuplicateTool
+from toolscout.models.language.base import Base
+from toolscout.models.tool_ids.cluster_tree import WAYS, Tree
+
+Floats = NDArray[np.float32]
+Id = tuple[int, ...]
+
+IDS_FILE, CLUSTERS_FILE = "ids.json", "clusters.npz"
+MOST_NAME_TOKENS: Final = 24
+_VERSION = 1
+_LEAST_DIGITS, _MOST_DIGITS = 5, 7
+
+
+class IdMaker(Protocol):
+    """Gives tools their ids. Built by `maker`, or opened by `KINDS[kind].load`."""
+
+    kind: ClassVar[str]
+
+    @property
+    def ids(self) -> Mapping[str, Id]:
+        """The id of every tool that has one: live, not to be changed."""
+        ...
+
+    def make(self, tools: Sequence[tuple[str, str]], vectors: Floats | None) -> dict[str, Id]:
+        """Ids for all tools, given as (tool id, name in words), in place of all there were; vectors [tools, d]."""
+        ...
+
+    def add(self, tool_id: str, name: str, vector: Floats | None) -> Id:
+        """A free id for a new tool; one that has an id keeps it."""
+        ...
+
+    def remove(self, tool_id: str) -> None:
+        """Free the id of a tool; unknown ones are ignored."""
+        ...
+
+    def recall(self, ids: Mapping[str, Id]) -> None:
+        """Give these tools, which will come again, the ids that they had; what is no id, or taken, is left out."""
+        ...
+
+    def save(self, folder: Path) -> None:
+        """Write ids.json, and what else is needed to add tools later."""
+        ...
+
+    @classmethod
+    def load(cls, folder: Path, base: Base) -> Self:
+        """Open what save wrote."""
+        ...
+
+
+def maker(kind: str, base: Base, seed: int = 0) -> IdMaker:
+    """What gives ids of a kind, with none given yet."""
+    if kind not in KINDS:
+        raise BadModel(f"there are no tool ids of kind {kind!r}; choose one of: {', '.join(KINDS)}")
+    return KINDS[kind](base, seed)
+
+
+def name_in_words(name: str, namespace: str = "") -> str:
+    """What a tool is called, without underscores, slashes and camel case: "get forecast for open meteo"."""
+    parts = [" ".join(split_words(part)).lower() or clean_text(part) for part in (name, namespace)]
+    return " for ".join(part for part in parts if part)
+
+
+class _Maker(ABC):
+    """What all kinds share: the ids given, and their file."""
+
+    kind: ClassVar[str]
+
+    def __init__(self, base: Base, seed: int = 0) -> None:
+        """Begin without tools."""
+        self._base, self._seed = base, seed
+        self._ids: dict[str, Id] = {}
+        # The last token: some tokenisers put a mark of the beginning before a lone digit.
+        self._digits = [token for digit in range(WAYS) for token in self._text(str(digit))[-1:]]
+        self._digit_of = {token: str(digit) for digit, token in enumerate(self._digits)}
+        if not len(self._digits) == len(self._digit_of) == WAYS:
+            raise BadModel(f"{base.name} has no token for each digit; choose another base model or atomic ids")
+
+    @property
+    def ids(self) -> Mapping[str, Id]:
+        """The id of every tool that has one."""
+        return self._ids
+
+    def make(self, tools: Sequence[tuple[str, str]], vectors: Floats | None) -> dict[str, Id]:
+        """Ids for all tools, in place of all there were."""
+        if len({key for key, _ in tools}) < len(tools):
+            raise DuplicateTool("a tool is there twice; give each tool one id")
+        self._ids = self._made(tools, vectors)
+        return dict(self._ids)
+
+    def add(self, tool_id: str, name: str, vector: Floats | None) -> Id:
+        """A free id for a new tool; one that has an id keeps it."""
+        if tool_id in self._ids:
+            self._met(self._ids[tool_id], vector)
+        else:
+            self._ids[tool_id] = self._placed(name, vector)
+        return self._ids[tool_id]
+
+    def remove(self, tool_id: str) -> None:
+        """Free the id of a tool; unknown ones are ignored."""
+        if tool_id in self._ids:
+            self._freed(self._ids.pop(tool_id))
+
+    def recall(self, ids: Mapping[str, Id]) -> None:
+        """Give these tools, which will come again, the ids that they had; what is no id, or taken, is left out."""
+        taken = set(self._ids.values())
+        for tool_id, tokens in ids.items():
+            if tool_id not in self._ids and tokens not in taken and self._is_id(tokens) and self._took(tokens):
+                self._ids[tool_id] = tokens
+                taken.add(tokens)
+
+    def save(self, folder: Path) -> None:
+        """Write ids.json."""
+        folder.mkdir(parents=True, exist_ok=True)
+        about = {"version": _VERSION, "kind": self.kind, "base": self._base.fingerprint, "seed": self._seed}
+        (folder / IDS_FILE).write_text(json.dumps({**about, **self._settings(), "ids": self._ids}))
+
+    @classmethod
+    def load(cls, folder: Path, base: Base) -> Self:
+        """Open what save wrote."""
+        path = folder / IDS_FILE
+        try:
+            found = json.loads(path.read_bytes())
+            about = {"version": _VERSION, "kind": cls.kind, "base": base.fingerprint}
+            wrong = [name for name, value in about.items() if found[name] != value]
+            if wrong:
+                raise BadModel(f"the ids in {path} are of another {' and '.join(wrong)}; train the model again")
+            made = cls(base, int(found["seed"]))
+            made._ids = {str(key): tuple(int(token) for token in tokens) for key, tokens in found["ids"].items()}
+            made._check()
+            made._restore(found, folder)
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
+            if isinstance(error, BadModel):
+                raise
+            raise BadModel(f"the ids in {folder} cannot be read ({error!r}); train the model again") from None
+        return made
+
+    def _check(self) -> None:
+        if len(set(self._ids.values())) < len(self._ids):
+            raise ValueError("two tools have the same id")
+        for tokens in self._ids.values():
+            if not self._is_id(tokens):
+                raise ValueError(f"{tokens} is no id")
+
+    def _is_id(self, tokens: Id) -> bool:
+        ends = self._base.end in tokens and tokens.index(self._base.end) + 1 == len(tokens)
+        return ends and min(tokens) >= 0 and max(tokens) < self._base.architecture.vocabulary
+
+    def _text(self, text: str) -> list[int]:
+        return [token for token in self._base.encode(text) if token != self._base.end]
+
+    def _spelled(self, digits: str) -> list[int]:
+        return [self._digits[int(digit)] for digit in digits]
+
+    def _read(self, tokens: Id) -> str:
+        """The digits of an id that consists of them."""
+        return "".join(self._digit_of[token] for token in tokens[:-1])
+
+    @abstractmethod
+    def _made(self, tools: Sequence[tuple[str, str]], vectors: Floats | None) -> dict[str, Id]: ...
+
+    @abstractmethod
+    def _placed(self, name: str, vector: Floats | None) -> Id: ...
+
+    @abstractmethod
+    def _freed(self, tokens: Id) -> None: ...
+
+    @abstractmethod
+    def _took(self, tokens: Id) -> bool:
+        """Take an id that is free, where it is one of this kind."""
+
+    def _met(self, tokens: Id, vector: Floats | None) -> None:
+        """A tool that has this id came again."""
+        return  # most kinds are not made of what it means
+
+    def _settings(self) -> dict[str, Any]:
+        return {}
+
+    @abstractmethod
+    def _restore(self, found: Mapping[str, Any], folder: Path) -> None: ...
+
+
+class Semantic(_Maker):
+    """The tool's name, cut after 24 tokens; one whose name is taken gets a number behind it."""
+
+    kind = "semantic"
+
+    def __init__(self, base: Base, seed: int = 0) -> None:
+        """Begin without tools; the seed changes nothing."""
+        super().__init__(base, seed)
+        self._space = self._text(" ")
+        self._taken: set[Id] = set()
+
+    def _made(self, tools: Sequence[tuple[str, str]], vectors: Floats | None) -> dict[str, Id]:
+        self._taken = set()
+        return {key: self._placed(name, None) for key, name in tools}
+
+    def _placed(self, name: str, vector: Floats | None) -> Id:
+        words = self._text(clean_text(name)) or self._text("tool")
+        tokens = self._numbered(words, 1)
+        if tokens in self._taken:
+            tokens = self._numbered(words, self._free_number(words))
+        self._taken.add(tokens)
+        return tokens
+
+    def _free_number(self, words: list[int]) -> int:
+        """A free number whose forerunner is taken, found in few steps among thousands of equal names."""
+        taken, free = 1, 2
+        while self._numbered(words, free) in self._taken:
+            taken, free = free, 2 * free
+        while free - taken > 1:
+            middle = (taken + free) // 2
+            if self._numbered(words, middle) in self._taken:
+                taken = middle
+            else:
+                free = middle
+        return free
+
+    def _numbered(self, words: list[int], number: int) -> Id:
+        behind = [*self._space, *self._spelled(str(number))] if number > 1 else []
+        return (*words[: MOST_NAME_TOKENS - len(behind)], *behind, self._base.end)
+
+    def _freed(self, tokens: Id) -> None:
+        self._taken.discard(tokens)
+
+    def _took(self, tokens: Id) -> bool:
+        self._taken.add(tokens)
+        return True
+
+    def _restore(self, found: Mapping[str, Any], folder: Path) -> None:
+        self._taken = set(self._ids.values())
+
+
+class Numeric(_Maker):
+    """A number, in the order tools come: of five digits, or as many as twice the tools need; when full, of more."""
+
+    kind = "numeric"
+
+    def __init__(self, base: Base, seed: int = 0) -> None:
+        """Begin without tools; the seed changes nothing."""
+        super().__init__(base, seed)
+        self._width, self._next = _LEAST_DIGITS, 0
+        self._free: list[int] = []  # a heap of the free numbers below the next
+
+    def _made(self, tools: Sequence[tuple[str, str]], vectors: Floats | None) -> dict[str, Id]:
+        self._width, self._next, self._free = max(_LEAST_DIGITS, len(str(2 * len(tools)))), 0, []
+        return {key: self._placed(name, None) for key, name in tools}
+
+    def _placed(self, name: str, vector: Floats | None) -> Id:
+        if self._free:
+            number = heapq.heappop(self._free)
+        else:
+            number, self._next = self._next, self._next + 1
+        # A number beyond the width has no zero in front, so it is no other's.
+        return (*self._spelled(f"{number:0{self._width}}"), self._base.end)
+
+    def _freed(self, tokens: Id) -> None:
+        heapq.heappush(self._free, int(self._read(tokens)))
+
+    def recall(self, ids: Mapping[str, Id]) -> None:
+        """Give these tools, which will come again, the ids that they had; what is no id, or taken, is left out."""
+        super().recall(ids)
+        self._count()
+
+    def _took(self, tokens: Id) -> bool:
+        if (
+            not all(token in self._digit_of for token in tokens[:-1])
+            or len(tokens) > max(self._width, _MOST_DIGITS) + 1
+        ):
+            return False
+        digits = self._read(tokens)
+        return bool(digits) and digits == f"{int(digits):0{self._width}}"  # else two would have one number
+
+    def _settings(self) -> dict[str, Any]:
+        return {"width": self._width}
+
+    def _restore(self, found: Mapping[str, Any], folder: Path) -> None:
+        self._width = int(found["width"])
+        self._count()
+
+    def _count(self) -> None:
+        """The free numbers, as the ids that were given say."""
+        used = {int(self._read(tokens)) for tokens in self._ids.values()}
+        self._next = max(used, default=-1) + 1
+        self._free = sorted(set(range(self._next)) - used)
+
+
+class Hierarchical(_Maker):
+    """The path through clusters of clusters of document vectors, ten ways at each (see
+    models/tool_ids/cluster_tree.py)."""
+
+    kind = "hierarchical"
+
+    def __init__(self, base: Base, seed: int = 0) -> None:
+        """Begin without tools; the seed is that of the clustering."""
+        super().__init__(base, seed)
+        self._tree = Tree()
+
+    def _made(self, tools: Sequence[tuple[str, str]], vectors: Floats | None) -> dict[str, Id]:
+        vectors = _given(vectors) if tools else np.zeros((0, 0), np.float32)
+        if len(vectors) != len(tools):
+            raise BadModel(f"there are {len(tools)} tools and {len(vectors)} vectors; give one for each")
+        self._tree, paths = Tree.of(vectors, self._seed)
+        return {key: self._id(path) for (key, _), path in zip(tools, paths, strict=True)}
+
+    def _placed(self, name: str, vector: Floats | None) -> Id:
+        return self._id(self._tree.add(_given(vector)))
+
+    def _id(self, path: str) -> Id:
+        return (*self._spelled(path), self._base.end)
+
+    def _freed(self, tokens: Id) -> None:
+        self._tree.free(self._read(tokens))
+
+    def _took(self, tokens: Id) -> bool:
+        digits = len(tokens) > 1 and all(token in self._digit_of for token in tokens[:-1])
+        return digits and self._tree.take(self._read(tokens))
+
+    def _met(self, tokens: Id, vector: Floats | None) -> None:
+        if vector is not None:
+            self._tree.meet(self._read(tokens), vector)
+
+    def save(self, folder: Path) -> None:
+        """Write ids.json, and the clusters as clusters.npz."""
+        super().save(folder)
+        self._tree.save(folder / CLUSTERS_FILE)
+
+    def _restore(self, found: Mapping[str, Any], folder: Path) -> None:
+        self._tree = Tree.load(folder / CLUSTERS_FILE, [self._read(tokens) for tokens in self._ids.values()])
+
+
+def _given(vectors: Floats | None) -> Floats:
+    if vectors is None:
+        raise BadModel("hierarchical ids are made from the vectors of documents; give them, or choose another kind")
+    return vectors
+
+
+KINDS: Final[Mapping[str, type[Semantic] | type[Numeric] | type[Hierarchical]]] = {
+    one.kind: one for one in (Semantic, Numeric, Hierarchical)
+}

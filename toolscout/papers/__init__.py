@@ -1,0 +1,1 @@
+"""Papers as published: their settings, numbers, tables and ablations."""

@@ -1,0 +1,1 @@
+"""MassTool as published, and the ablations of ours."""

@@ -1,0 +1,75 @@
+"""A detection tower that errs more often than it would: what the gate makes of bad forecasts, without training anew."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from toolscout.errors import BadRequest
+from toolscout.models.tower import Floats, Tower
+from toolscout.retrievers.masstool import Masstool
+
+_HALF = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class MisledTower(Tower):
+    """For a share of the requests, told by their vectors, the hidden state is that of a prompt that needs no tool."""
+
+    others: Floats
+    share: float
+
+    def states(self, vectors: Floats) -> Floats | None:
+        """As the tower's own, or those of prompts."""
+        found = Tower.states(self, vectors)  # no super(): the class was made anew for its slots
+        if found is None:
+            return None
+        places = [self.prompt(vector) for vector in vectors]
+        return np.stack([own if at is None else self.others[at] for own, at in zip(found, places, strict=True)])
+
+    def prompt(self, vector: Floats) -> int | None:
+        """The number of the prompt that stands in for a request; a larger share takes those of a smaller one too."""
+        drawn = _drawn(vector)
+        return int.from_bytes(drawn[8:], "big") % len(self.others) if _chance(drawn) < self.share else None
+
+
+def _drawn(vector: Floats) -> bytes:
+    return hashlib.blake2b(np.asarray(vector, dtype=np.float16).tobytes(), digest_size=16).digest()
+
+
+def _chance(drawn: bytes) -> float:
+    return int.from_bytes(drawn[:8], "big") / 2**64
+
+
+@dataclass(frozen=True, slots=True)
+class Misled:
+    """The tower, and the share of the requests that it still takes for such that need a tool."""
+
+    tower: MisledTower
+    accuracy: float
+
+
+def tower(honest: Tower, model: Masstool, requests: Sequence[str], prompts: Sequence[str], accuracy: float) -> Misled:
+    """A tower whose accuracy on these requests, all of which need a tool, is brought down to this; never raised.
+
+    Only prompts that it judges right stand in: so whoever is misled is surely judged wrong.
+    """
+    needs, others = model.need(requests), model.need(prompts) if prompts else None
+    if needs is None or others is None:
+        raise BadRequest("the model has no detection tower that could err; train it with prompts that need no tool")
+    sure = [text for text, need in zip(prompts, others, strict=True) if need < _HALF]
+    if not sure:
+        raise BadRequest("the detection tower takes every prompt for one that needs a tool; train it for longer")
+    encoder = model.open_encoder()
+    states = honest.states(encoder.encode(sure))
+    assert states is not None  # it forecasts, so it has them
+    right = np.array(needs) >= _HALF
+    chances = np.array([_chance(_drawn(vector)) for vector in encoder.encode(list(requests))])
+    lost = max(0, int(right.sum()) - round(accuracy * len(right)))
+    # Those with the least chances are misled: the share is where the first stands that is not.
+    share = float(np.append(np.sort(chances[right]), 1.0)[lost]) if lost else 0.0
+    left = right & (chances >= share)
+    return Misled(MisledTower(honest.numbers, honest.transfer, states, share), float(left.mean()))

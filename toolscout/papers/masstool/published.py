@@ -1,0 +1,287 @@
+"""masstool_published: MassTool as its authors released it, to compare with; it ranks the tools it was trained on alone.
+
+A request's vector, the mean of its nearest past requests as attention weighs them, and the same behind a gate, each in
+two views (the request–tool graph and the request–scene graph), make six cosines with a tool's trained vector; their
+mean is the score.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolscout.core.answer import Allowed, Example
+from toolscout.core.arrays import Floats
+from toolscout.core.model_files import UNREADABLE
+from toolscout.core.tool import Searchable
+from toolscout.data.dataset import request_digest
+from toolscout.data.no_tool_prompts import Prompt, read_prompts
+from toolscout.errors import BadModel, MissingExtra, NeedsTraining
+from toolscout.index.vector_table import VectorTable
+from toolscout.retrievers.base import (
+    FitProgress,
+    FitReport,
+    SeenSplit,
+    TextEncoder,
+    TrainedOn,
+    TrainingSet,
+    Vectors,
+    read_model,
+    read_options,
+    write_model,
+)
+from toolscout.retrievers.document_index import Documents, EncoderOptions
+from toolscout.retrievers.encoded_requests import Encoding
+from toolscout.training.encoder_options import PublishedOptions
+
+if TYPE_CHECKING:
+    from toolscout.papers.masstool.published_training import Material
+
+COMMAND = "toolscout train DATA --retriever masstool_published --out FOLDER"
+_TOWER, _TOOLS, _POOL = "tower.npz", "tools.json", "pool"
+_VIEWS = 2
+_COSINES = 6
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class MasstoolPublishedOptions(PublishedOptions, EncoderOptions):
+    """`no_tool`: a folder of prompts that need no tool, to train detection on; "" trains without it.
+
+    Of a trained model it is the folder's name alone.
+    """
+
+    no_tool: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tower:
+    """What training learned, in numpy: the past requests in both views, the tools, and the layers by their names."""
+
+    served: Mapping[str, Floats]
+
+    def joint(self, vector: Floats, near: Ints, kept: NDArray[np.bool_]) -> Floats:
+        """What a request is searched with: the mean of its six unit vectors.
+
+        `near`: the rows of its neighbours; `kept`: which of them are near enough.
+        """
+        info = self._layer("info", self._state(vector))
+        total = 2 * _unit(vector)
+        for view in range(_VIEWS):
+            pool = self.served[f"pool.{view}"][near[kept]].astype(np.float32)
+            logits = pool @ (vector @ self.served[f"attention.{view}"])
+            shares = np.exp(logits - logits.max(initial=-np.inf))
+            found = (shares / max(float(shares.sum()), 1.0)) @ pool  # the highest of them is 1
+            gate = 1 / (1 + np.exp(-self._linear(f"gates.{view}", info)))
+            total = total + _unit(found) + _unit(gate * found)
+        return (total / _COSINES).astype(np.float32)
+
+    def need(self, vectors: Floats) -> Floats:
+        """How likely each request is to need a tool: the second share of detection's softmax."""
+        logits = self._linear("classes", self._state(vectors))
+        chances: Floats = 1 / (1 + np.exp(logits[:, 0] - logits[:, 1]))
+        return chances
+
+    def _state(self, vectors: Floats) -> Floats:
+        return self._layer("hidden", vectors)
+
+    def _layer(self, name: str, vectors: Floats) -> Floats:
+        return np.maximum(self._linear(name, vectors), np.float32(0))
+
+    def _linear(self, name: str, vectors: Floats) -> Floats:
+        numbers: Floats = vectors @ self.served[f"{name}.weight"].T + self.served[f"{name}.bias"]
+        return numbers
+
+
+def _unit(vector: Floats) -> Floats:
+    return vector / np.float32(max(float(np.linalg.norm(vector)), 1e-12))
+
+
+class MasstoolPublished(Documents):
+    """An index of trained tool vectors. A tool is known by its id and document; any other asks for training."""
+
+    name: ClassVar[str] = "masstool_published"
+
+    def __init__(self, options: MasstoolPublishedOptions | None = None, encoder: TextEncoder | None = None) -> None:
+        """Start untrained: no tool can be added."""
+        self.options = options or MasstoolPublishedOptions()
+        super().__init__(self.options, encoder)
+        self._tower: Tower | None = None
+        self._pool = VectorTable()
+        self._known: dict[str, tuple[str, Floats]] = {}
+        self._joint: dict[str, Floats] = {}
+        self._seen = TrainedOn()
+        self._fit: dict[str, Any] | None = None
+
+    def add(self, tools: Sequence[Searchable], vectors: Vectors | None = None) -> None:
+        """Take tools of the catalogue it was trained on; their documents' vectors are not needed."""
+        digests = {tool.id: tool.digest() for tool in tools}
+        unknown = [i for i, digest in digests.items() if i not in self._known or self._known[i][0] != digest]
+        if unknown:
+            raise NeedsTraining(unknown, COMMAND)
+        super().add(tools, {digest: self._known[tool_id][1] for tool_id, digest in digests.items()})
+
+    def _served(self, tool_id: str, document: Floats) -> Floats:
+        return self._known[tool_id][1]
+
+    def learn(self, examples: Sequence[Example]) -> None:
+        """It learns by training (`fit`), not from single requests."""
+
+    def need(self, requests: Sequence[str]) -> list[float] | None:
+        """How likely each request is to need a tool; None where detection was not trained."""
+        if self._tower is None or not self.options.no_tool:
+            return None
+        if not requests:
+            return []
+        self._encode(requests)
+        return [float(chance) for chance in self._tower.need(np.stack([self.request_vector(r) for r in requests]))]
+
+    def share(self, encoder: TextEncoder) -> None:
+        """Use this encoder from now on."""
+        super().share(encoder)
+        self._joint = {}
+
+    def request_vector(self, request: str) -> Floats:
+        """The encoder's vector of a request, not the one that tools are searched with."""
+        return super()._encoded(request)
+
+    def _encode(self, requests: Sequence[str]) -> None:
+        super()._encode(requests)
+        self._joint = {text: vector for text, vector in list(self._joint.items()) if text in self._vectors}
+
+    def _encoded(self, request: str) -> Floats:
+        """What a request is searched with, in place of its vector: a similarity is the mean of the six cosines."""
+        found = self._joint.get(request)
+        if found is None:
+            found = self._joint[request] = self._search_vector(self.request_vector(request))
+        return found
+
+    def best_cosines(self, vectors: Floats, allowed: Allowed | None = None) -> Floats:
+        """How near each of many requests comes to the nearest tool among those allowed; empty where there is none."""
+        if not len(self):
+            return np.empty(0, dtype=np.float32)
+        return super().best_cosines(np.stack([self._search_vector(vector) for vector in vectors]), allowed)
+
+    def _search_vector(self, vector: Floats) -> Floats:
+        assert self._tower is not None  # no tool is here without it
+        rows, cosines = self._pool.search(vector, self.options.neighbours)
+        best = np.lexsort((rows, -cosines))[: self.options.neighbours]
+        return self._tower.joint(vector, rows[best], cosines[best] >= self.options.epsilon)
+
+    def fit(self, data: Sequence[TrainingSet], folder: Path, progress: FitProgress | None = None) -> FitReport:
+        """Train on the train split, select on the dev split; the encoder stays as it is."""
+        try:
+            from toolscout.papers.masstool.published_training import learn
+        except ImportError as error:
+            raise MissingExtra("training", "train") from error
+        if len(data) != 1:
+            raise BadModel("masstool_published is trained on one dataset, as it was published; name one")
+        prompts = read_prompts(self.options.no_tool, "train") if self.options.no_tool else []
+        options = replace(self.options, no_tool=Path(self.options.no_tool).resolve().name if prompts else "")
+        seen = TrainedOn.of(data) | _seen(options.no_tool, prompts)
+        encoding = Encoding(self.open_encoder(), folder, progress)
+        material = _material(data[0], prompts, encoding)
+        identity = hashlib.blake2b(json.dumps(asdict(options), sort_keys=True).encode(), digest_size=16)
+        identity.update("".join([self._fingerprint(), *(f"{one.digest}{one.role}" for one in seen.splits)]).encode())
+        learned = learn(material, options, folder, identity.hexdigest(), progress)
+        report = FitReport(learned.trained.seconds, learned.device, learned.parameters, learned.trained.best)
+        self.remove(self.ids())
+        self.options, self._seen = options, seen
+        self._fit = asdict(report) | {"history": learned.trained.history}
+        digests = {tool.id: tool.digest() for tool in data[0].dataset.tools}
+        self._take(learned.served, digests, material.requests)
+        self.add(data[0].dataset.tools)
+        self.save(folder)
+        encoding.done()
+        learned.checkpoints.remove()
+        return report
+
+    def _take(self, served: Mapping[str, Floats], digests: Mapping[str, str], pool: Floats) -> None:
+        """Serve from now on what was learned; the large tables in half precision, as they are saved."""
+        numbers = {name: array.astype(_kind(name)) for name, array in served.items()}
+        tools = numbers.pop("tools").astype(np.float32)
+        self._known = {i: (digest, row) for (i, digest), row in zip(digests.items(), tools, strict=True)}
+        self._tower, self._pool, self._joint = Tower(numbers), VectorTable(), {}
+        self._pool.append(pool)
+
+    def save(self, folder: Path) -> None:
+        """Write what was learned, the tools, and what was seen in training."""
+        with self._lock:
+            self._save_documents(folder)
+            if self._tower is not None:
+                self._seen.save(folder)
+                self._pool.save(folder / _POOL)
+                tools = np.stack([row for _, row in self._known.values()]).astype(_kind("tools"))
+                np.savez(folder / _TOWER, allow_pickle=False, tools=tools, **self._tower.served)
+                (folder / _TOOLS).write_text(json.dumps({i: digest for i, (digest, _) in self._known.items()}))
+            write_model(folder, self, encoder=self._fingerprint(), **({"fit": self._fit} if self._fit else {}))
+
+    @classmethod
+    def load(cls, folder: Path, encoder: TextEncoder | None = None) -> Self:
+        """Open a saved model; the encoder must be the one it was trained with."""
+        model = read_model(folder)
+        loaded = cls(read_options(MasstoolPublishedOptions, model), encoder)
+        loaded._load_documents(folder, model)
+        loaded._seen, loaded._fit = TrainedOn.load(folder), model.get("fit")
+        if (folder / _TOWER).is_file():
+            pool = VectorTable.load(folder / _POOL)
+            try:
+                digests = json.loads((folder / _TOOLS).read_text())
+                with (folder / _TOWER).open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+                    loaded._take({name: arrays[name] for name in arrays}, digests, pool.rows(np.arange(len(pool))))
+            except UNREADABLE as error:
+                raise BadModel(f"{folder / _TOWER} cannot be read ({error}); train the model again") from None
+        return loaded
+
+
+def _kind(name: str) -> type[np.floating[Any]]:
+    return np.float16 if name == "tools" or name.startswith("pool.") else np.float32
+
+
+def _seen(name: str, prompts: Sequence[Prompt]) -> TrainedOn:
+    """The prompts as a split that was trained on: none of them may judge the model."""
+    digests = frozenset(request_digest(prompt.text) for prompt in prompts)
+    digest = hashlib.blake2b("".join(sorted(digests)).encode(), digest_size=16).hexdigest()
+    return TrainedOn((SeenSplit(name, digest, "train", "train", digests),)) if prompts else TrainedOn()
+
+
+def _material(one: TrainingSet, prompts: Sequence[Prompt], encoding: Encoding) -> Material:
+    """The vectors of all that is trained and selected on, and which tools and scenes the requests have."""
+    from toolscout.papers.masstool.published_training import Material
+
+    dataset = one.dataset
+    row_of = {tool.id: row for row, tool in enumerate(dataset.tools)}
+    train, dev = dataset.split(one.train), dataset.split(one.dev) if one.dev else None
+    if len(train) < 2:
+        raise BadModel(f"{dataset.name} {one.train} has one request; at least two are needed, to be neighbours")
+    scenes: dict[str, int] = {}
+    asked = [[text for _, text in train.requests], [text for _, text in dev.requests] if dev else []]
+    asked.append([prompt.text for prompt in prompts])
+    documents = encoding.documents(dataset.tools)
+    tools = np.stack([documents[tool.digest()] for tool in dataset.tools])
+    vectors = [_rows(encoding.requests([Example(text) for text in texts]), texts, tools.shape[1]) for texts in asked]
+    return Material(
+        requests=vectors[0],
+        gold=_places(train.gold, row_of),
+        scenes=np.array([scenes.setdefault(dataset.scene(i), len(scenes)) for i, _ in train.requests]),
+        tools=tools,
+        negatives=vectors[2],
+        dev=vectors[1],
+        dev_gold=_places(dev.gold, row_of) if dev else [],
+    )
+
+
+def _places(golds: Sequence[Sequence[str]], row_of: Mapping[str, int]) -> list[Ints]:
+    return [np.array(sorted({row_of[tool_id] for tool_id in gold}), dtype=np.int64) for gold in golds]
+
+
+def _rows(vectors: Mapping[str, Floats], texts: Sequence[str], width: int) -> Floats:
+    return np.array([vectors[text] for text in texts], dtype=np.float32).reshape(len(texts), width)

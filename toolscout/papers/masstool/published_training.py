@@ -1,0 +1,371 @@
+"""MassTool as its authors released it, for comparison: two graphs, attention over past requests, a gate, six cosines.
+
+Request, tool and prompt vectors are free numbers that start as the encoder's output, so what is learned here holds for
+these tools alone. What was published is kept, its faults included: a request sees its own gold tools in the graph,
+detection is trained through two softmaxes, and equal scenes of one batch count as different.
+
+What differs: the weights are selected on dev, not on test; the pool of past requests holds no test request; the
+encoder's vectors have length one; and the one training loop sets the pace (AdamW without weight decay is Adam, but the
+rate falls in a line to 0, and long gradients are cut).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from toolscout.data import metrics
+from toolscout.training.checkpoint import Checkpoints
+from toolscout.training.encoder_options import PublishedOptions
+from toolscout.training.loop import Report, Schedule, Trained, pick_device, run
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
+# Published: stopped on recall and completeness at 3; here the first of these selects.
+_MEASURES = ("recall@3", "recall@5", "ndcg@3", "ndcg@5", "comp@3", "comp@5")
+_TINY = 1e-8  # as published, it keeps nodes without edges from dividing by zero
+_DETECTION_DROPOUT, _INFO_DROPOUT = 0.1, 0.3
+_AT_ONCE = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """Frozen vectors, and what belongs together: the tools (rows) of each request, and the scene of each request.
+
+    `negatives`: prompts that need no tool. `dev` with `dev_gold`: what is selected on; both may be empty.
+    """
+
+    requests: Floats
+    gold: Sequence[Ints]
+    scenes: Ints
+    tools: Floats
+    negatives: Floats
+    dev: Floats
+    dev_gold: Sequence[Ints]
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What came of a training: the numbers to serve by name (see Network.served).
+
+    `checkpoints` are there until the caller, who has saved what it needs, removes them.
+    """
+
+    trained: Trained
+    checkpoints: Checkpoints
+    parameters: int
+    device: str
+    served: dict[str, Floats]
+
+
+def learn(
+    material: Material, options: PublishedOptions, folder: Path, identity: str, report: Report | None = None
+) -> Learned:
+    """Train. What is needed to go on after an interruption lies in `folder`/training."""
+    device = pick_device(options.device)
+    torch.manual_seed(options.seed)
+    task = Task(material, options, device)
+    checkpoints = Checkpoints(folder / "training", identity)
+    schedule = Schedule(
+        options.epochs, options.rate, decay=0.0, warmup=0.0, patience=options.patience, seed=options.seed
+    )
+    trained = run(task, schedule, checkpoints, report)
+    served = {name: tensor.numpy() for name, tensor in checkpoints.read_best().items()}
+    size = sum(parameter.numel() for parameter in task.parameters().values())
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    return Learned(trained, checkpoints, size, name, served)
+
+
+class Edges:
+    """The edges between two kinds of nodes, both ways: the first kind has the lower numbers."""
+
+    def __init__(self, pairs: Ints, first: int, second: int, device: torch.device) -> None:
+        """`pairs` [edges, 2]: a node of the first kind and one of the second."""
+        there = np.stack([pairs[:, 0], pairs[:, 1] + first])
+        both = np.concatenate([there, there[::-1]], axis=1)
+        self._places = torch.from_numpy(both[:, np.lexsort(both[::-1])].copy()).to(device)
+        self._size = first + second
+
+    def normalised(self, dropped: float = 0.0) -> Tensor:
+        """The matrix D^-1/2 M D^-1/2, of all edges or of those that are left; each way of an edge is dropped alone."""
+        places = _left(self._places, dropped)
+        ones = torch.ones(places.shape[1], device=places.device)
+        roots = [
+            torch.zeros(self._size, device=places.device).index_add(0, ends, ones).sqrt() + _TINY for ends in places
+        ]
+        return _sparse(places, ones / roots[0][places[0]] / roots[1][places[1]], (self._size, self._size))
+
+
+def mean_over(pairs: Tensor, size: tuple[int, int], dropped: float = 0.0) -> Tensor:
+    """The matrix that takes the mean over what is linked: `pairs` [2, edges] in the order of rows."""
+    places = _left(pairs, dropped)
+    ones = torch.ones(places.shape[1], device=places.device)
+    counts = torch.zeros(size[0], device=places.device).index_add(0, places[0], ones)
+    return _sparse(places, ones / (counts[places[0]] + _TINY), size)
+
+
+def _left(places: Tensor, dropped: float) -> Tensor:
+    return places[:, torch.rand(places.shape[1]).to(places.device) >= dropped] if dropped else places
+
+
+def _sparse(places: Tensor, values: Tensor, size: tuple[int, int]) -> Tensor:
+    return torch.sparse_coo_tensor(places, values, size, is_coalesced=True, check_invariants=False)
+
+
+def propagate(graph: Tensor, start: Tensor, layers: int) -> Tensor:
+    """The nodes' vectors plus, for each step over the graph, what comes of them there at length one."""
+    total, layer = start, start
+    for _ in range(layers):
+        layer = torch.sparse.mm(graph, layer)
+        total = total + functional.normalize(layer, dim=1)
+    return total
+
+
+def nearest(vectors: Floats, pool: Floats, count: int, *, within: bool) -> tuple[Ints, Floats]:
+    """Rows and cosines of the nearest in the pool; `within`: the vectors are the pool's own, none is its neighbour."""
+    known = torch.from_numpy(pool)
+    count = min(count, len(pool) - within)
+    rows, cosines = [], []
+    for start in range(0, len(vectors), _AT_ONCE):
+        products = torch.from_numpy(vectors[start : start + _AT_ONCE]) @ known.T
+        if within:
+            products[torch.arange(len(products)), start + torch.arange(len(products))] = -torch.inf
+        best = products.topk(count, dim=1)
+        rows.append(best.indices.numpy())
+        cosines.append(best.values.numpy())
+    return np.concatenate(rows), np.concatenate(cosines)
+
+
+def attended(query: Tensor, near: Tensor, kept: Tensor, weight: Tensor) -> Tensor:
+    """The mean of neighbours [requests, neighbours, d] as a bilinear attention weighs them.
+
+    Those that are not `kept` weigh nothing; where none is kept the result is 0.
+    """
+    logits = products(query @ weight, near)
+    shares = logits.masked_fill(~kept, torch.finfo(logits.dtype).min).softmax(1) * kept
+    return (shares[:, :, None] * near).sum(1)
+
+
+def products(vectors: Tensor, lists: Tensor) -> Tensor:
+    """The products of each vector with its own list [vectors, length, d]; a CPU is slow at so many small matrices."""
+    return (vectors[:, None] * lists).sum(2)
+
+
+def list_wise(scores: Tensor, gold: Tensor) -> Tensor:
+    """Binary cross-entropy between the softmax over each list and an equal share for each gold tool."""
+    return functional.binary_cross_entropy(scores.softmax(1), gold / gold.sum(1, keepdim=True))
+
+
+def contrast(anchors: Tensor, others: Tensor, temperature: float, counts: Tensor | None = None) -> Tensor:
+    """InfoNCE, one way: each anchor should be nearest to the row of the others that has its place.
+
+    `counts`: how often each row stands in the batch. Its repetitions are rivals like all others, as published.
+    """
+    logits = functional.normalize(anchors, dim=1) @ functional.normalize(others, dim=1).T / temperature
+    if counts is None:
+        return (logits.logsumexp(1) - logits.diagonal()).mean()
+    return ((logits + counts.log()).logsumexp(1) - logits.diagonal()) @ counts / counts.sum()
+
+
+@dataclass(frozen=True, slots=True)
+class Graphs:
+    """The edges of an epoch as matrices: request–tool, request–scene, and the mean of a scene's tools."""
+
+    tool: Tensor
+    scene: Tensor
+    members: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Views:
+    """What propagation makes of all nodes; `requests` and `scenes` once for each of the two graphs."""
+
+    requests: tuple[Tensor, Tensor]
+    scenes: tuple[Tensor, Tensor]
+    tools: Tensor
+
+
+class Network(nn.Module):
+    """The two towers over free vectors."""
+
+    def __init__(self, material: Material, members: Tensor) -> None:
+        """Begin with the encoder's vectors; a scene begins as the mean of its tools."""
+        super().__init__()
+        width = material.tools.shape[1]
+        requests, tools = torch.from_numpy(material.requests), torch.from_numpy(material.tools)
+        self.requests = nn.Parameter(requests.clone())
+        self.aware = nn.Parameter(requests.clone())
+        self.tools = nn.Parameter(tools.clone())
+        if len(material.negatives):
+            self.negatives = nn.Parameter(torch.from_numpy(material.negatives).clone())
+        self.attention = nn.ParameterList([torch.randn(width, width) for _ in range(2)])
+        self.hidden = nn.Linear(width, width)
+        self.classes = nn.Linear(width, 2)
+        self.info = nn.Linear(width, width)
+        self.gates = nn.ModuleList([nn.Linear(width, width) for _ in range(2)])
+        self._members = members
+        self._scenes = torch.sparse.mm(members.cpu(), tools).to(members.device)
+
+    def views(self, graphs: Graphs, layers: int) -> Views:
+        """Propagate over both graphs. Scenes keep the numbers they began with, yet pass gradients on to their tools."""
+        count = len(self.requests)
+        means = torch.sparse.mm(self._members, self.tools)
+        scenes = self._scenes + means - means.detach()
+        by_tool = propagate(graphs.tool, torch.cat([self.requests, self.tools]), layers)
+        by_scene = propagate(graphs.scene, torch.cat([self.requests, scenes]), layers)
+        tools = by_tool[count:]
+        return Views(
+            (by_tool[:count], by_scene[:count]), (torch.sparse.mm(graphs.members, tools), by_scene[count:]), tools
+        )
+
+    def detect(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
+        """The hidden state of detection, and the shares of "no tool" and "tool"."""
+        state = functional.dropout(self.hidden(vectors).relu(), _DETECTION_DROPOUT, self.training)
+        return state, self.classes(state).softmax(1)
+
+    def joint(self, own: Sequence[Tensor], near: Sequence[Tensor], kept: Tensor, state: Tensor) -> Tensor:
+        """The sum of six unit vectors: all cosines of a tool's vector with a request's at once.
+
+        `own` and `near`: the request's and its neighbours' vectors in each view; `state`: that of detection.
+        """
+        info = functional.dropout(self.info(state).relu(), _INFO_DROPOUT, self.training)
+        parts = []
+        for view in range(2):
+            found = attended(own[view], near[view], kept, self.attention[view])
+            parts += [own[view], found, self.gates[view](info).sigmoid() * found]
+        return torch.stack([functional.normalize(part, dim=1) for part in parts]).sum(0)
+
+    def served(self, views: Views) -> dict[str, Tensor]:
+        """All that a new request needs: the pool in both views, the tools at length one, and the layers."""
+        pools = {f"pool.{view}": views.requests[view] for view in range(2)}
+        apart = ("requests", "aware", "tools", "negatives")  # the free tables: no new request meets them
+        layers = {name: parameter for name, parameter in self.named_parameters() if name not in apart}
+        return {**pools, "tools": functional.normalize(views.tools, dim=1), **layers}
+
+
+class Task:
+    """A loop.Task over the material."""
+
+    def __init__(self, material: Material, options: PublishedOptions, device: torch.device) -> None:
+        """Build the graphs and find the neighbours."""
+        self._material, self._options, self._device = material, options, device
+        count, tools, scenes = len(material.requests), len(material.tools), int(material.scenes.max()) + 1
+        places = np.repeat(np.arange(count), [len(few) for few in material.gold])
+        used = np.stack([places, np.concatenate(material.gold)], axis=1)
+        self._tool_edges = Edges(used, count, tools, device)
+        in_scene = np.stack([np.arange(count), material.scenes], axis=1)
+        self._scene_edges = Edges(in_scene, count, scenes, device)
+        members = np.unique(np.stack([material.scenes[places], used[:, 1]], axis=1), axis=0)
+        self._members, self._members_size = torch.from_numpy(members.T.copy()).to(device), (scenes, tools)
+        self._clean = self._graphs(0.0)
+        self._epoch = self._clean
+        self.network = Network(material, self._clean.members).to(device)
+        self._gold = np.zeros((count, tools), dtype=bool)
+        self._gold[used[:, 0], used[:, 1]] = True
+        self._near = self._neighbours(material.requests, within=True)
+        self._dev_near = self._neighbours(material.dev, within=False) if len(material.dev) else None
+        self._batch = min(options.batch, count)
+        self._order, self._negatives = np.arange(count), np.arange(len(material.negatives))
+
+    def _graphs(self, dropped: float) -> Graphs:
+        members = mean_over(self._members, self._members_size, dropped)
+        return Graphs(self._tool_edges.normalised(dropped), self._scene_edges.normalised(dropped), members)
+
+    def _neighbours(self, vectors: Floats, *, within: bool) -> tuple[Tensor, Tensor]:
+        rows, cosines = nearest(vectors, self._material.requests, self._options.neighbours, within=within)
+        return torch.from_numpy(rows).to(self._device), torch.from_numpy(cosines >= self._options.epsilon).to(
+            self._device
+        )
+
+    def parameters(self) -> Mapping[str, nn.Parameter]:
+        """All of the network's."""
+        return dict(self.network.named_parameters())
+
+    def steps(self) -> int:
+        """As many full batches as there are."""
+        return len(self._order) // self._batch
+
+    def begin(self, epoch: int, kept: Mapping[str, Tensor] | None = None) -> None:
+        """Shuffle, and draw the edges of the epoch."""
+        rng = np.random.default_rng([self._options.seed, epoch])
+        torch.manual_seed(int(rng.integers(2**31)))
+        self._order = rng.permutation(len(self._material.requests))
+        self._negatives = rng.permutation(len(self._material.negatives))
+        self._epoch = self._graphs(self._options.edge_dropout)
+
+    def kept(self) -> Mapping[str, Tensor]:
+        """Nothing: an epoch follows from its number."""
+        return {}
+
+    def step(self, epoch: int, step: int) -> Tensor:
+        """The loss of one batch, and its gradients."""
+        self.network.train()
+        rng = np.random.default_rng([self._options.seed, epoch, step])
+        picked = self._order[step * self._batch : (step + 1) * self._batch]
+        lists, gold = self._lists(picked, rng)
+        rows = torch.from_numpy(picked).to(self._device)
+        views = self.network.views(self._epoch, self._options.layers)
+        state, shares = self.network.detect(functional.embedding(rows, self.network.aware))
+        own = [functional.embedding(rows, view) for view in views.requests]
+        near = [functional.embedding(self._near[0][rows], view) for view in views.requests]
+        joint = self.network.joint(own, near, self._near[1][rows], state)
+        tools = functional.embedding(lists, functional.normalize(views.tools, dim=1))
+        loss = list_wise(products(joint, tools), gold)
+        loss = loss + self._options.beta * self._apart(picked, views, own) / 2
+        loss = loss + self._options.weight_detection * self._detection(shares, step)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    def _apart(self, picked: Ints, views: Views, own: Sequence[Tensor]) -> Tensor:
+        """The contrastive losses of the batch's requests and of their scenes."""
+        found = np.unique(self._material.scenes[picked], return_counts=True)
+        scenes, counts = (torch.from_numpy(numbers).to(self._device) for numbers in found)
+        tool, scene = (functional.embedding(scenes, view) for view in views.scenes)
+        temperature = self._options.temperature
+        return contrast(own[0], own[1], temperature) + contrast(tool, scene, temperature, counts.float())
+
+    def _lists(self, picked: Ints, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+        """For each request all its gold tools and others at random, and which are gold."""
+        gold = self._gold[picked]
+        order = np.where(gold, np.float32(-1), rng.random(gold.shape, dtype=np.float32))
+        length = min(self._options.candidates, gold.shape[1])
+        lists = np.argpartition(order, length - 1, axis=1)[:, :length]
+        wanted = np.take_along_axis(gold, lists, axis=1).astype(np.float32)
+        return torch.from_numpy(lists).to(self._device), torch.from_numpy(wanted).to(self._device)
+
+    def _detection(self, shares: Tensor, step: int) -> Tensor:
+        """Cross-entropy over shares that are a softmax already; without prompts there is nothing to tell apart."""
+        if not len(self._negatives):
+            return torch.zeros((), device=self._device)
+        count = max(1, len(self._negatives) * self._batch // len(self._order))
+        rows = torch.from_numpy(self._negatives[step * count : (step + 1) * count]).to(self._device)
+        others = self.network.detect(functional.embedding(rows, self.network.negatives))[1]
+        labels = torch.cat([torch.ones(len(shares)), torch.zeros(len(others))]).long().to(self._device)
+        return functional.cross_entropy(torch.cat([shares, others]), labels)
+
+    def validate(self) -> tuple[dict[str, float], dict[str, Tensor]]:
+        """Scores of dev requests, which have no edges, over the whole graphs."""
+        self.network.eval()
+        with torch.no_grad():
+            views = self.network.views(self._clean, self._options.layers)
+            served = self.network.served(views)
+            if self._dev_near is None:
+                return {}, served
+            scores = self.joint(self._material.dev, views, *self._dev_near) @ served["tools"].T
+        best = scores.topk(min(5, scores.shape[1]), dim=1).indices.cpu().numpy()
+        golds = [list(map(str, few.tolist())) for few in self._material.dev_gold]
+        return metrics.evaluate([list(map(str, row.tolist())) for row in best], golds, _MEASURES), served
+
+    def joint(self, vectors: Floats, views: Views, near: Tensor, kept: Tensor) -> Tensor:
+        """What new requests are searched with: without edges, their encoder vectors are their own in both views."""
+        own = torch.from_numpy(vectors).to(self._device)
+        state, _ = self.network.detect(own)
+        found = [functional.embedding(near, view) for view in views.requests]
+        return self.network.joint([own, own], found, kept, state)

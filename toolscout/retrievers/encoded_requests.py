@@ -1,0 +1,155 @@
+"""What the methods share that hold requests whose tools are known: the examples of datasets, encoded once."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from toolscout.core.answer import Allowed, Example
+from toolscout.core.arrays import Floats
+from toolscout.core.tool import Searchable
+from toolscout.data import metrics
+from toolscout.data.dataset import Split
+from toolscout.index.feedback_pool import MAX_REQUEST_CHARS
+from toolscout.retrievers.base import FitProgress, Pairs, Retriever, SeenSplit, TextEncoder, TrainedOn, TrainingSet
+
+_FOLDER = "encoded"
+_CHUNK = 512
+DEV_K = 5
+_DEV_MOST = 2_000  # requests that one number is chosen by
+
+
+def vectors_of(examples: Sequence[Example], given: Mapping[str, Floats] | None, encoder: TextEncoder) -> Floats:
+    """A vector for each example's request, in half precision as stores keep them; those not given are encoded here."""
+    known = dict(given or {})
+    missing = list({example.request: None for example in examples if example.request not in known})
+    if missing:
+        texts = [text[:MAX_REQUEST_CHARS] for text in missing]
+        encoded = encoder.encode(texts) if len(texts) > 1 else [encoder.encode_request(texts[0])]
+        known.update(zip(missing, encoded, strict=True))
+    return np.stack([known[example.request] for example in examples]).astype(np.float16).astype(np.float32)
+
+
+def train_examples(data: Sequence[TrainingSet]) -> list[Example]:
+    """The requests of the train splits with their gold; the dataset is their source, and none is older than others."""
+    examples, now = [], datetime.now(UTC)
+    for one in data:
+        split = one.dataset.split(one.train)
+        for (_, text), gold in zip(split.requests, split.gold, strict=True):
+            examples.append(Example(text, used=gold, source=one.dataset.name, time=now))
+    return examples
+
+
+@dataclass(frozen=True, slots=True)
+class DevRequests:
+    """What numbers are chosen by: requests of a dev split, their gold, and the tools of their dataset."""
+
+    texts: list[str]
+    gold: list[tuple[str, ...]]
+    among: Allowed
+
+    def recall(self, ranked: Sequence[Pairs]) -> float:
+        """The recall@5 of what was ranked for these requests."""
+        rankings = [[tool_id for tool_id, _ in pairs] for pairs in ranked]
+        return metrics.evaluate(rankings, self.gold, [f"recall@{DEV_K}"])[f"recall@{DEV_K}"]
+
+
+def dev_sample(split: Split) -> Split:
+    """A dev split as numbers are chosen by it: of a large one a sample."""
+    few = slice(None, None, max(1, -(-len(split) // _DEV_MOST)))
+    return Split(split.name, split.requests[few], split.gold[few])
+
+
+def dev_requests(data: Sequence[TrainingSet]) -> list[DevRequests]:
+    """The requests of the dev splits; sets of the same tools share one Allowed, which an index then reads once."""
+    found, shared = [], dict[frozenset[str], Allowed]()
+    for one in data:
+        if one.dev:
+            split = dev_sample(one.dataset.split(one.dev))
+            ids = frozenset(tool.id for tool in one.dataset.tools)
+            among = shared.setdefault(ids, Allowed(ids=ids))
+            found.append(DevRequests([text for _, text in split.requests], split.gold, among))
+    return found
+
+
+def encode_dev(
+    encode: Callable[[Sequence[str]], None], dev: Sequence[DevRequests], progress: FitProgress | None
+) -> None:
+    """Have all dev requests encoded before the first trial, by a method that keeps the vectors of its latest texts."""
+    texts = list(dict.fromkeys(text for one in dev for text in one.texts))
+    for start in range(0, len(texts), _CHUNK):
+        encode(texts[: start + _CHUNK])  # those before are named again, so that they stay
+        if progress:
+            progress("encoding dev requests", min(start + _CHUNK, len(texts)), len(texts))
+
+
+def dev_recall(rank: Callable[[Sequence[str], int, Allowed], list[Pairs]], dev: Sequence[DevRequests]) -> float:
+    """Mean recall@5 over the dev splits, each among the tools of its own dataset."""
+    return float(np.mean([one.recall(rank(one.texts, DEV_K, one.among)) for one in dev]))
+
+
+class Encoding:
+    """Encodes the texts of a fit, and keeps what is done in the model's folder: an interrupted fit goes on there."""
+
+    def __init__(self, encoder: TextEncoder, folder: Path, progress: FitProgress | None) -> None:
+        """Encode with this, keep there, and report to that."""
+        self._encoder = encoder
+        self._folder = folder / _FOLDER
+        self._progress = progress
+        self._folder.mkdir(parents=True, exist_ok=True)
+
+    def requests(self, examples: Sequence[Example]) -> dict[str, Floats]:
+        """The vectors of the examples' requests, by their text."""
+        texts = list({example.request: None for example in examples})
+        cut = [text[:MAX_REQUEST_CHARS] for text in texts]
+        return dict(zip(texts, self._encoded("requests", cut, self._encoder.encode), strict=True))
+
+    def tools(self, retriever: Retriever, data: Sequence[TrainingSet]) -> None:
+        """Add the tools of all sets to a retriever."""
+        tools = {tool.id: tool for one in data for tool in one.dataset.tools}
+        retriever.add(list(tools.values()), self.documents(list(tools.values())))
+
+    def documents(self, tools: Sequence[Searchable]) -> dict[str, Floats]:
+        """The vectors of the tools' documents, by their digest."""
+        texts = {tool.digest(): tool.document() for tool in tools}
+        return dict(zip(texts, self._encoded("documents", list(texts.values()), self._documents), strict=True))
+
+    def done(self) -> None:
+        """The model is complete: nothing is left to go on with."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _documents(self, texts: Sequence[str]) -> Floats:
+        vectors = np.empty((len(texts), self._encoder.dimension), dtype=np.float32)
+        for positions, rows in self._encoder.encode_documents(texts):
+            vectors[positions] = rows
+        return vectors
+
+    def _encoded(self, what: str, texts: Sequence[str], encode: Callable[[Sequence[str]], Floats]) -> list[Floats]:
+        found: list[Floats] = []
+        for start in range(0, len(texts), _CHUNK):
+            chunk = texts[start : start + _CHUNK]
+            key = hashlib.blake2b("\0".join([what, self._encoder.fingerprint, *chunk]).encode(errors="replace"))
+            path = self._folder / f"{key.hexdigest()[:32]}.npy"
+            if not path.exists():
+                partial = path.with_suffix(f".{os.getpid()}")
+                with partial.open("wb") as stream:
+                    np.save(stream, encode(chunk).astype(np.float16))
+                partial.replace(path)
+            found.extend(np.load(path).astype(np.float32))
+            if self._progress:
+                self._progress(f"encoding {what}", len(found), len(texts))
+        return found
+
+
+def with_digests(seen: TrainedOn, digests: Collection[str]) -> TrainedOn:
+    """What a model has seen, with requests it learned besides: no split that holds one may judge it."""
+    known = frozenset[str]().union(*(split.requests for split in seen.splits))
+    learned = frozenset(digests) - known
+    return seen | TrainedOn((SeenSplit("feedback", "", "feedback", "train", learned),)) if learned else seen

@@ -1,0 +1,1 @@
+"""What toolgen and toolweaver share: a language model that writes tool ids."""

@@ -1,0 +1,586 @@
+"""What toolgen and toolweaver share: a language model writes a tool's id, and can write nothing else.
+
+The trie of all ids is live. A tool's score is its id's probability among all ids, flattened so that those behind the
+first can still be told apart where scores are added up.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolscout.core.answer import Allowed, Example, Hit
+from toolscout.core.arrays import Floats
+from toolscout.core.model_files import UNREADABLE
+from toolscout.core.tool import Searchable
+from toolscout.data import metrics
+from toolscout.data.conversations import FINISH, Spent, Talks, request_of
+from toolscout.errors import BadModel, NeedsTraining
+from toolscout.index.exact_names import EXACT_BONUS
+from toolscout.models.decoding.constrained import MOST_IN_SET, Nearer, Reading, Table, best, odds_against, sets
+from toolscout.models.decoding.trie import Trie
+from toolscout.models.language.base import Base, TokenTable, find_base, open_base
+from toolscout.models.language.lora import ADAPTER_FILE, Adapter
+from toolscout.models.language.open import Model, open_engine
+from toolscout.models.language.prompts import Prompter, Spoken, contents
+from toolscout.retrievers.base import (
+    Pairs,
+    TextEncoder,
+    TrainedOn,
+    TrainingSet,
+    Vectors,
+    check_k,
+    hits_of,
+    read_model,
+    read_options,
+    write_model,
+)
+from toolscout.retrievers.generative.dev_weights import BONUSES, MAY_COST, SIMILARITIES
+from toolscout.retrievers.generative.id_pool import Scarce
+from toolscout.retrievers.generative.nearness import Near, Order, Remembered
+from toolscout.retrievers.generative.reading import Ahead, OneOf, Views, chance, flattened, included, relative
+from toolscout.retrievers.generative.token_rows import Aware
+from toolscout.retrievers.generative.weighing import Weighed
+from toolscout.retrievers.showing import Caller
+
+if TYPE_CHECKING:
+    from toolscout.models.language.torch_network import Network
+    from toolscout.training.id_generation import State
+
+_SPECIALS_FILE = "specials.npy"
+NO_TOOL = "\0no tool"
+STOP = "\0finish"
+SPECIALS = (NO_TOOL, STOP)
+_READINGS_KEPT = 4
+_COMMAND = "toolscout train DATA --retriever {} --out FOLDER"
+Path_ = tuple[int, ...]
+_SETS = 8  # sets that are followed at once
+Written = list[tuple[tuple[str, ...], float]]
+"""The sets of one request with the logs of their chances, the likeliest first."""
+
+_ASKED = 300  # requests of a dev split on which it is chosen
+_NEVER = -1e6
+_K = 5
+_PICKED = 64  # conversations that are read together: a GPU keeps all that it read of them
+
+
+class _Trial:
+    """Dev requests of one dataset, read once."""
+
+    def __init__(self, retriever: Generative, one: TrainingSet) -> None:
+        split = one.dataset.split(one.dev)
+        step = max(1, len(split.requests) // _ASKED)
+        self._retriever = retriever
+        self._texts = [text for _, text in split.requests[::step]]
+        self._gold = split.gold[::step]
+        self._reading = Remembered(retriever.reading(self._texts))
+        self._among = Allowed.of(ids=(tool.id for tool in one.dataset.tools))
+        self._new = {tool.id for tool in one.dataset.tools} - retriever.needed
+
+    def measured(self, similarity: float, bonus: float) -> dict[str, float]:
+        """Recall of all, and of known tools, with these."""
+        retriever = self._retriever
+        retriever.options = replace(retriever.options, similarity=similarity, new_bonus=bonus)
+        ranked = retriever._rank(self._reading, self._texts, _K, self._among)
+        rankings = [[tool_id for tool_id, _ in pairs] for pairs in ranked]
+        return metrics.evaluate(rankings, self._gold, ["recall@5", "known_recall@5"], self._new)
+
+    def weighs(self) -> bool:
+        """Whether dev needs both new and known tools: without both there is nothing to weigh."""
+        needed = [tool_id in self._new for few in self._gold for tool_id in few]
+        return any(needed) and not all(needed)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Ids of tools in training, and the added rows as they begin, with the vectors that a map makes rows of."""
+
+    paths: Mapping[str, Path_]
+    start: Floats
+    vectors: Floats
+
+
+class Generative(Scarce):
+    """Ids of tools in a trie, rows of tokens in a table, a language model that reads requests.
+
+    A method says what a tool's id is (`_identify`) and what its tokens' rows are. Untrained it takes no tool.
+    """
+
+    name: ClassVar[str]
+    options_kind: ClassVar[type[Any]]
+
+    def __init__(self, options: Any, encoder: TextEncoder | None) -> None:
+        """Start empty and untrained."""
+        self.options: Any = options
+        super().__init__(options, encoder)
+        self._base: Base | None = None
+        self._adapter: Adapter | None = None
+        self._engine: Model | None = None
+        self._words: TokenTable | None = None
+        self._trie = Trie()
+        self._prompter: Prompter | None = None
+        self._views = Views(self._trie, SPECIALS)
+        self._readings: OrderedDict[tuple[str, ...], Reading] = OrderedDict()
+        self._paths: dict[str, tuple[int, ...]] = {}
+        self._special_rows: Floats = np.zeros((len(SPECIALS), 1), np.float32)
+        self._ahead = Ahead()
+        self._platt: tuple[float, float] | None = (1.0, 0.0)  # none where dev says that it says the opposite
+        self._weighed: Weighed | None = None  # what "no tool" stands against
+        self._order: Order | None = None
+        self.needed: frozenset[str] = frozenset()  # the tools that training requests needed
+        self._seen = TrainedOn()
+        self._fit: dict[str, Any] | None = None
+        # Told of each stage of a training that is over, when this is the model as it is then.
+        self.watch: Callable[[str, Network], None] | None = None
+
+    # What a method says.
+
+    def _identify(self, tools: Mapping[str, Floats]) -> dict[str, tuple[int, ...]]:
+        """The ids, as tokens, of tools that come, whose documents have these vectors."""
+        raise NotImplementedError
+
+    def _weigh(self) -> Weighed | None:
+        """The ids of its training, asked for while its tools are here; None where they are not known."""
+        raise NotImplementedError
+
+    def _longest_id(self) -> int:
+        """The most tokens that an id has."""
+        raise NotImplementedError
+
+    def _added_rows(self) -> Floats:
+        """The rows behind the base's vocabulary that are there before any tool: first those of `SPECIALS`."""
+        return self._special_rows
+
+    def plan(self, tools: Mapping[str, Floats], gold: Sequence[Sequence[str]]) -> Plan:
+        """Ids and rows for a training on these tools, of which requests need those in `gold`."""
+        raise NotImplementedError
+
+    def begun_map(self, earlier: Generative) -> tuple[Floats, Floats] | None:
+        """The map from vectors to rows, and its bias, that a training goes on from; None where it has none."""
+        return None
+
+    def choose(self, data: Sequence[TrainingSet]) -> None:
+        """Choose on dev what similarity counts beside the language model."""
+        if not self.options.ranks_by_sets:
+            choose(self, data)
+
+    def _save_ids(self, folder: Path) -> None:
+        """Write what makes ids and their rows."""
+        raise NotImplementedError
+
+    def _load_ids(self, folder: Path) -> None:
+        """Open what `_save_ids` wrote."""
+        raise NotImplementedError
+
+    def _scoring(self) -> Table:
+        """What scores tokens."""
+        return self.words()
+
+    def _aware(self, reading: Reading, requests: Sequence[str]) -> Reading:
+        """The reading, with what else is known of the requests."""
+        return reading
+
+    def _nearer(self, requests: Sequence[str]) -> Nearer | None:
+        """What documents say beside the language model; None where it is told by _aware, or nothing."""
+        return near(self, requests) if self.options.similarity or self.options.new_bonus else None
+
+    def _restate(self, plan: Plan, state: State) -> None:
+        """Take over what was learned until now."""
+        raise NotImplementedError
+
+    def learn(self, examples: Sequence[Example]) -> None:
+        """It learns by training (`fit`), not from single requests."""
+
+    # The language model.
+
+    def base(self) -> Base:
+        """The language model it began with, opened on first use."""
+        self._base = self._base or open_base(self.options.base)
+        return self._base
+
+    def prompter(self) -> Prompter:
+        """What makes prompts of requests."""
+        if self._prompter is None:
+            behind = self._longest_id() * (MOST_IN_SET if self.options.sets else 1)
+            self._prompter = Prompter(self.base(), self.options.request_tokens, behind)
+        return self._prompter
+
+    @property
+    def language_parameters(self) -> int:
+        """How many numbers its language model has, the rows of ids included; adapters are part of its matrices."""
+        return sum(map(math.prod, self.base().architecture.shapes().values())) + self.words().added().size
+
+    def token(self, special: str) -> int:
+        """The token of "no tool" or of "finish"."""
+        return self.base().architecture.vocabulary + SPECIALS.index(special)
+
+    def words(self) -> TokenTable:
+        """The rows of every token: the base's, and those added for ids."""
+        if self._words is None:
+            self._words = self.base().table()
+            self._words.grow(self._added_rows())
+        return self._words
+
+    def engine(self) -> Model:
+        """The trained model: on ONNX Runtime, or in torch on the device that $TOOLSCOUT_DEVICE names."""
+        if self._engine is None:
+            if self._adapter is None:
+                raise NeedsTraining([], _COMMAND.format(self.name))
+            architecture = self.base().architecture
+            weights = self._adapter.applied(architecture, self.base().weights())
+            self._engine = open_engine(architecture, weights, self.words())
+        return self._engine
+
+    # The index.
+
+    def restate(self, plan: Plan, state: State) -> None:
+        """Take over what was learned until now; the tools that are here get their ids and rows anew."""
+        with self._lock:
+            self._adapter = Adapter(state.adapter)
+            self._restate(plan, state)
+            self._begin_anew()
+
+    def _begin_anew(self) -> None:
+        """Give the tools that are here, those of its training, their ids and rows."""
+        self._reset()
+        self._identify_all()
+        self._weighed = self._weigh() if self.options.no_tool else None
+
+    def _reset(self) -> None:
+        """Forget ids and rows."""
+        self._trie, self._words, self._engine = Trie(), None, None
+        self._views, self._readings, self._ahead = Views(self._trie, SPECIALS), OrderedDict(), Ahead()
+        if self.options.no_tool:
+            self._trie.insert(NO_TOOL, (self.token(NO_TOOL),))
+        if self.options.trajectories:
+            self._trie.insert(STOP, (self.token(STOP),))
+
+    def _identify_all(self) -> None:
+        if len(alive := self._rows.alive()):
+            ids, vectors = [self._rows.ids[row] for row in alive], self._table.rows(alive).astype(np.float32)
+            self._take(self._identify(dict(zip(ids, vectors, strict=True))))
+
+    def _take(self, paths: Mapping[str, tuple[int, ...]]) -> None:
+        for tool_id, tokens in paths.items():
+            self._trie.insert(tool_id, tokens)
+            self._paths[tool_id] = tokens
+
+    def add(self, tools: Sequence[Searchable], vectors: Vectors | None = None) -> None:
+        """Take tools: their ids come from their documents, nothing is trained."""
+        if tools and self._adapter is None:
+            raise NeedsTraining([tool.id for tool in tools], _COMMAND.format(self.name))
+        super().add(tools, vectors)
+
+    def _place(self, vectors: Mapping[str, Floats]) -> None:
+        # As precise as they are kept: a saved index gives the same ids and rows.
+        kept = {tool_id: one.astype(np.float16).astype(np.float32) for tool_id, one in vectors.items()}
+        paths = self._identify(kept) if kept else {}  # first: where it fails, nothing has changed
+        super()._place(vectors)
+        self._take(paths)
+
+    def _drop(self, ids: Sequence[str]) -> None:
+        for tool_id in ids:
+            if tool_id in self._trie and tool_id not in SPECIALS:
+                self._trie.remove(tool_id)
+                self._forget(tool_id, self._paths.pop(tool_id, ()))
+        super()._drop(ids)
+
+    def bound_to(self) -> str | None:
+        """The fingerprint of the only encoder it can use: what was learned reads the vectors of one alone."""
+        return self._fingerprint() if self._adapter is not None else super().bound_to()
+
+    def path(self, tool_id: str) -> tuple[int, ...]:
+        """The tokens of a tool's id."""
+        return self._paths[tool_id]
+
+    # Search.
+
+    def reading(self, requests: Sequence[str]) -> Reading:
+        """The requests as the model has read them; one that was read just now is not read again."""
+        key = tuple(requests)
+        ahead = self._ahead
+        if ahead.reading is not None and len(key) == 1 and key[0] in ahead.places:
+            return OneOf(ahead.reading, ahead.places[key[0]])
+        found = self._readings.get(key)
+        if found is None:
+            prompter = self.prompter()
+            found = self.engine().read([prompter.ask(request) for request in requests])
+            if len(requests) == 1:
+                # Another dict, not a changed one: other threads read it meanwhile.
+                latest = list(self._readings.items())[-_READINGS_KEPT:]
+                self._readings = OrderedDict([*latest, (key, found)])
+        return found
+
+    def forget_requests(self) -> None:
+        """Let go of what was read of recent requests: one that is timed again must be read again."""
+        super().forget_requests()
+        self._readings, self._ahead = OrderedDict(), Ahead()
+
+    def rank_ahead(self, requests: Sequence[str], k: int) -> None:
+        """Read and rank requests together that will be asked one by one: on a GPU that is far faster."""
+        distinct = list(dict.fromkeys(requests))
+        self._ahead = Ahead()
+        if distinct and len(self):
+            reading = self.engine().read([self.prompter().ask(request) for request in distinct])
+            rankings = self._rank(reading, distinct, k, None)
+            places = {request: place for place, request in enumerate(distinct)}
+            self._ahead = Ahead(places, reading, rankings, k, self._trie.version)
+
+    def search(self, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[list[Hit]]:
+        """Rank every tool that has an id; where not all are allowed, scores are relative to the best of those."""
+        found = super().search(requests, k, allowed)
+        return found if allowed is None else list(map(relative, found))
+
+    def rank_for(self, caller: Caller, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[Pairs]:
+        """What search ranks for a caller, without reasons. A tool that the request names, and it sees, comes first."""
+        check_k(k)
+        sees = caller.sees
+        if not len(self) or not requests:
+            return [self._named_first(request, [], k, allowed, sees) for request in requests]
+        known = self._ahead.ranked(requests, k, self._trie.version) if allowed is None and sees is None else None
+        return self._rank(self.reading(requests), requests, k, allowed, sees) if known is None else known
+
+    def _rank(
+        self,
+        reading: Reading,
+        requests: Sequence[str],
+        k: int,
+        allowed: Allowed | None,
+        sees: Allowed | None = None,
+    ) -> list[Pairs]:
+        aware = self._aware(reading, requests)
+        with self._lock:
+            rankings = self._ranked(aware, requests, k, allowed)
+            return [
+                self._named_first(request, ranking, k, allowed, sees)
+                for request, ranking in zip(requests, rankings, strict=True)
+            ]
+
+    def _ranked(self, reading: Reading, requests: Sequence[str], k: int, allowed: Allowed | None) -> list[Pairs]:
+        # Sets of all tools, whoever asks: what a set counts must not depend on who may see a part of it.
+        sets_of = written(self, reading) if self.options.ranks_by_sets else []
+        # As many more as may fall behind the tools of sets.
+        more = max((len({tool_id for tools, _ in few for tool_id in tools}) for few in sets_of), default=0)
+        view, nearer = None if allowed is None else self._views.of(allowed), self._nearer(requests)
+        found = best(reading, self._scoring(), self._trie, k + more, pruned=view, extra=SPECIALS, nearer=nearer)
+        rankings = [[(key, score) for key, score in ranking if key not in SPECIALS] for ranking in found]
+        if self.options.ranks_by_sets:
+            rankings = [included(ranking, few, allowed) for ranking, few in zip(rankings, sets_of, strict=True)]
+        return [[(key, flattened(score)) for key, score in ranking[:k]] for ranking in rankings]
+
+    def _named_first(
+        self, request: str, ranking: Pairs, k: int, allowed: Allowed | None, sees: Allowed | None = None
+    ) -> Pairs:
+        named = self._named(request, allowed, sees)
+        first = [(tool_id, EXACT_BONUS) for tool_id in sorted(named)]
+        return [*first, *(pair for pair in ranking if pair[0] not in named)][:k]
+
+    def as_many(self, requests: Sequence[str], allowed: Allowed | None = None) -> list[list[Hit]]:
+        """As many tools as each request needs: those it names, and what a caller may see of the likeliest set."""
+        if not self.options.sets:
+            raise BadModel(f"this {self.name} ranks tools one by one; train it with --option sets=true for k=auto")
+        return as_many(self, requests, allowed)
+
+    def need(self, requests: Sequence[str]) -> list[float] | None:
+        """How likely each request is to need a tool; None where the model was not taught when none is needed."""
+        if not self.options.no_tool or NO_TOOL not in self._trie or not requests or self._platt is None:
+            return None
+        found = self.against_none(requests)
+        if found is None:
+            return None
+        odds = np.clip(self._platt[0] * found + self._platt[1], -60, 60)
+        return [float(one) for one in 1 / (1 + np.exp(-odds))]
+
+    def against_none(self, requests: Sequence[str]) -> NDArray[np.float64] | None:
+        """The log of the odds of any tool of its training against "no tool"; None where those are not known."""
+        return None if self._weighed is None else against(self, self._weighed, requests)
+
+    def pick(self, conversations: Talks, allowed: Allowed | None = None, without: Spent = ()) -> list[str | None]:
+        """The next action of each conversation: a tool of this index that is allowed, or Finish; nothing else."""
+        return picked(self, conversations, allowed, without)
+
+    # Files.
+
+    def save(self, folder: Path) -> None:
+        """Write the adapter, what makes ids and rows, and the vectors of tools; of the base a reference alone."""
+        folder.mkdir(parents=True, exist_ok=True)
+        with self._lock:
+            self._save_documents(folder)
+            if self._adapter is not None:
+                self._adapter.save(folder)
+                np.save(folder / _SPECIALS_FILE, self._special_rows)
+                self._save_ids(folder)
+            if self._seen.splits:
+                self._seen.save(folder)
+            extra: dict[str, Any] = {"fit": self._fit} if self._fit else {}
+            extra |= {"language": self._base.fingerprint if self._base else "", "needed": sorted(self.needed)}
+            extra |= {"platt": self._platt}
+            write_model(folder, self, encoder=self._fingerprint(), **extra)
+
+    @classmethod
+    def load(cls, folder: Path, encoder: TextEncoder | None = None) -> Self:
+        """Open a saved model; its language model must be the one it was trained from."""
+        model = read_model(folder)
+        loaded = cls(read_options(cls.options_kind, model), encoder)
+        loaded._seen, loaded._fit = TrainedOn.load(folder), model.get("fit")
+        loaded._load_documents(folder, model)
+        if not model.get("fit") and not (folder / ADAPTER_FILE).is_file():
+            return loaded
+        loaded._base = find_base(folder, loaded.options.base, model.get("language", ""))
+        loaded.options = replace(loaded.options, base=loaded._base.reference)  # a copy of it finds it too
+        loaded._adapter = Adapter.load(folder)
+        loaded._adapter.check(loaded.base().architecture)
+        try:
+            specials = np.load(folder / _SPECIALS_FILE, allow_pickle=False)
+            loaded._special_rows = loaded.base().rows(specials, len(SPECIALS))
+            loaded._platt = (float(model["platt"][0]), float(model["platt"][1])) if model["platt"] else None
+            loaded.needed = frozenset(model["needed"])
+            loaded._load_ids(folder)
+        except BadModel:
+            raise
+        except UNREADABLE as error:
+            raise BadModel(f"the ids in {folder} cannot be read ({error}); train the model again") from None
+        loaded._begin_anew()
+        return loaded
+
+
+def written(retriever: Generative, reading: Reading) -> list[Written]:
+    """Sets of tools for each request; whether any is needed is not asked here (see `need`)."""
+    stop, plain = retriever.token(STOP), reading.plain if isinstance(reading, Aware) else None
+    found = sets(reading, retriever._scoring(), retriever._trie, stop, width=_SETS, plain=plain)
+    return [[one for one in few if one[0] and NO_TOOL not in one[0]] for few in found]
+
+
+def as_many(retriever: Generative, requests: Sequence[str], allowed: Allowed | None) -> list[list[Hit]]:
+    """What each request names, and what a caller may see of its likeliest set."""
+    found: list[Written] = [[] for _ in requests]
+    if len(retriever) and requests:
+        reading = retriever._aware(retriever.reading(requests), requests)
+        with retriever._lock:
+            found = written(retriever, reading)
+    hits, most = [], len(retriever) + retriever.without_id()
+    for request, few in zip(requests, found, strict=True):
+        chance = dict(included([], few, allowed))
+        tools = sorted(chance.keys() & set(few[0][0] if few else ()), key=lambda one: (-chance[one], one))
+        pairs = [(tool_id, flattened(chance[tool_id])) for tool_id in tools]
+        best = retriever._named_first(request, pairs, most, allowed)
+        hits.append(hits_of(best, retriever.why_for(Caller(allowed), request, [i for i, _ in best])))
+    return hits
+
+
+def against(retriever: Generative, weighed: Weighed, requests: Sequence[str]) -> NDArray[np.float64]:
+    """The log of the odds of what is weighed against "no tool", for each request."""
+    reading = retriever._aware(retriever.reading(requests), requests)
+    stop = [retriever.token(STOP)] if retriever.options.trajectories else []
+    others = np.concatenate([np.array(stop, dtype=np.int64), weighed.tokens])
+    return odds_against(reading, weighed.table, others, [retriever.token(NO_TOOL)])
+
+
+def near(retriever: Generative, requests: Sequence[str]) -> Near:
+    """What is added for these requests, to ids of tools as they are now."""
+    order, trie = retriever._order, retriever._trie
+    if order is None or order.version != trie.version:
+        rows = retriever._rows.alive()
+        ids = [retriever._rows.ids[row] for row in rows]
+        vectors = dict(zip(ids, retriever._table.rows(rows), strict=True))
+        order = retriever._order = Order(retriever._paths, vectors, retriever.needed, trie.version)
+    retriever._encode(requests)
+    return order.near([retriever._encoded(request) for request in requests], retriever.options)
+
+
+def choose(retriever: Generative, data: Sequence[TrainingSet]) -> None:
+    """What similarity counts, then what new tools get beside it where that costs known ones little, by dev's recall."""
+    trials = [_Trial(retriever, one) for one in data if one.dev]
+    if not trials:
+        return
+    found = {one: float(np.mean([t.measured(one, 0.0)["recall@5"] for t in trials])) for one in SIMILARITIES}
+    similarity = max(SIMILARITIES, key=lambda one: (found[one], -one))
+    best, bonus = found[similarity], 0.0
+    weighing = [trial for trial in trials if trial.weighs()]
+    alone = [trial.measured(similarity, _NEVER)["known_recall@5"] for trial in weighing]
+    for one in BONUSES[1:] if weighing else ():
+        measured = [trial.measured(similarity, one) for trial in trials]
+        kept = [m["known_recall@5"] for trial, m in zip(trials, measured, strict=True) if trial in weighing]
+        recall = float(np.mean([m["recall@5"] for m in measured]))
+        if recall > best and all(k >= a - MAY_COST for k, a in zip(kept, alone, strict=True)):
+            best, bonus = recall, one
+    retriever.options = replace(retriever.options, similarity=similarity, new_bonus=bonus)
+
+
+def prompt(retriever: Generative, turns: Iterable[Spoken]) -> list[int]:
+    """A conversation as tokens, the assistant to speak next; actions are ids where they have one, as in training."""
+    return retriever.base().chat(contents(turns, lambda action: _written(retriever, action, retriever._paths)))
+
+
+def _written(retriever: Generative, action: str, paths: Mapping[str, tuple[int, ...]]) -> Sequence[int] | None:
+    return (retriever.token(STOP),) if action == FINISH else paths.get(action)
+
+
+def picked(retriever: Generative, conversations: Talks, allowed: Allowed | None, without: Spent) -> list[str | None]:
+    """The likeliest next action of each conversation, of all that is allowed; None for one that is too long."""
+    prompts = [prompt(retriever, turns) for turns in conversations]
+    short = [at for at, one in enumerate(prompts) if len(one) < retriever.base().architecture.context]
+    short.sort(key=lambda at: len(prompts[at]))
+    found: list[str | None] = [None] * len(prompts)
+    for first in range(0, len(short), _PICKED):
+        few = short[first : first + _PICKED]
+        requests = [request_of(conversations[at]) for at in few]
+        spent = [without[at] if without else () for at in few]
+        actions = _actions(retriever, [prompts[at] for at in few], requests, allowed, spent)
+        called = [{turn.action for turn in conversations[at]} - {""} for at in few]
+        for at, action in zip(few, _carried_on(retriever, actions, requests, allowed, called, spent), strict=True):
+            found[at] = action
+    return found
+
+
+def _actions(
+    retriever: Generative,
+    prompts: Sequence[Sequence[int]],
+    requests: Sequence[str],
+    allowed: Allowed | None,
+    without: Spent,
+) -> list[str]:
+    """Whether to act is what the model alone finds likelier; which tool it is, is found as search finds it.
+
+    All tools together stand against Finish: where many would do, none of them alone is likely.
+    """
+    reading = retriever.engine().read(prompts)
+    alone = retriever._aware(reading, [""] * len(prompts))
+    ends = [retriever.token(one) for one in SPECIALS if one in retriever._trie]
+    with retriever._lock:
+        others = retriever._trie.children(Trie.ROOT)
+        acts = odds_against(alone, retriever._scoring(), others, ends) > 0
+    k = 1 + max(map(len, without), default=0)
+    tools = retriever._rank(reading, requests, k, allowed) if acts.any() else [[] for _ in prompts]
+    left = [[i for i, _ in pairs if i not in spent] for pairs, spent in zip(tools, without, strict=True)]
+    return [ids[0] if act and ids else FINISH for act, ids in zip(acts, left, strict=True)]
+
+
+def _carried_on(
+    retriever: Generative,
+    actions: Sequence[str],
+    requests: Sequence[str],
+    allowed: Allowed | None,
+    called: Sequence[Collection[str]],
+    without: Spent,
+) -> list[str]:
+    """The actions; in place of Finish the likeliest tool that was not called, if the request is likely to need it.
+
+    Conversations that were learned are short: a model ends when most of what a longer request needs is still to do. Who
+    has called nothing needs nothing.
+    """
+    found, least = list(actions), retriever.options.carry_on
+    ends = [at for at, action in enumerate(actions) if action == FINISH and called[at]] if 0 < least < 1 else []
+    if ends:
+        k = 1 + max(len({*called[at], *without[at]}) for at in ends)
+        for at, pairs in zip(ends, retriever.rank([requests[at] for at in ends], k, allowed), strict=True):
+            due = [i for i, score in pairs if chance(score) >= least and i not in called[at] and i not in without[at]]
+            found[at] = due[0] if due else FINISH
+    return found

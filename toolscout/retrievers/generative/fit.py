@@ -1,0 +1,398 @@
+"""Trains a language model to write tools: lessons out of datasets, and dev scores by the retriever itself."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from toolscout.core.answer import Allowed
+from toolscout.core.arrays import Floats
+from toolscout.core.tool import Tool
+from toolscout.data import metrics
+from toolscout.data.conversations import Conversation
+from toolscout.data.no_tool_prompts import Prompt
+from toolscout.errors import BadDataset, BadModel, MissingExtra
+from toolscout.models.language.lora import ADAPTER_FILE
+from toolscout.retrievers.base import FitProgress, FitReport, TrainedOn, TrainingSet, read_model
+from toolscout.retrievers.encoded_requests import Encoding
+from toolscout.retrievers.generative.base import Path_, Plan
+from toolscout.retrievers.generative.lessons import (
+    called_tools,
+    chance_to_carry_on,
+    lessons,
+    read_conversations,
+    seen_in,
+)
+from toolscout.retrievers.tower.no_tool_prompts import DEV, TRAIN, read_negatives, seen_with
+
+if TYPE_CHECKING:
+    from toolscout.models.language.torch_network import Network
+    from toolscout.retrievers.generative.base import Generative
+    from toolscout.training.id_generation import Added, Lesson, Stage, State
+
+# Requests of a dev split that are ranked after each epoch; all of them choose what is chosen at the end.
+_JUDGED = 500
+_DEV_K = 5
+# What is measured on dev; epochs are chosen by the first.
+_MEASURES = ("recall@5", "recall@3", "comp@3", "comp@5", "new_recall@5", "known_recall@5")
+_CALIBRATED = 500
+_OPPOSITE = (
+    "on dev it says the opposite of which requests need a tool, so it forecasts no need; give it more prompts that "
+    "need none, or others"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """What is learned from: tools by id with their vectors, requests with their gold, prompts that need no tool.
+
+    `tools` are those of the datasets, `called` those that the conversations call: they have vectors and get ids too.
+    """
+
+    tools: Mapping[str, Tool]
+    called: Mapping[str, Tool]
+    vectors: Mapping[str, Floats]
+    requests: Sequence[str]
+    gold: Sequence[tuple[str, ...]]
+    prompts: Sequence[Prompt]
+    talks: Sequence[Conversation]
+
+
+def fit(retriever: Generative, data: Sequence[TrainingSet], folder: Path, progress: FitProgress | None) -> FitReport:
+    """Train through all stages, choose on dev, and leave a complete model in the folder."""
+    try:
+        from toolscout.models.language.torch_network import Network
+        from toolscout.training import id_generation as training
+        from toolscout.training.loop import pick_device
+    except ImportError as error:
+        raise MissingExtra("training", "train") from error
+
+    started = time.perf_counter()
+    options, base = retriever.options, retriever.base()
+    encoding = Encoding(retriever.open_encoder(), folder, progress)
+    material = _material(data, options, encoding)
+    no_tool = Path(options.no_tool).resolve().name if material.prompts else ""
+    seen = seen_with(data, material.prompts, no_tool) | seen_in(material.talks, Path(options.trajectories).name)
+    seen |= TrainedOn(tools=frozenset(tool.digest() for tool in material.called.values()))
+    seen |= TrainedOn.load(Path(options.begin)) if options.begin else TrainedOn()
+    # A path of this machine does not go into the model: what was trained with is said by a name.
+    names = {name: Path(getattr(options, name)).name for name in ("trajectories", "begin")}
+    retriever.options = replace(options, no_tool=no_tool, **names)
+    retriever.needed = frozenset(tool_id for few in material.gold for tool_id in few)
+    plan = retriever.plan(material.vectors, [*material.gold, *((tool_id,) for tool_id in material.called)])
+    identity = _identity(options, seen, plan, f"{retriever._fingerprint()}{base.fingerprint}{_begun(options.begin)}")
+    made = Lessons(retriever, plan, material, data)
+    device = pick_device(options.device)
+    network = Network(base.architecture, base.weights(), options.rank, device)
+    added = training.Added(plan.start, plan.vectors, options.absent)
+    if options.begin:
+        added = _begin(retriever, options.begin, network, added)
+    settings = training.Settings(
+        batch=options.batch,
+        pace=options.pace,
+        patience=options.patience,
+        seed=options.seed,
+        chunk=options.chunk,
+        general=made.general() if options.instruct_mix else (),
+        mix=options.instruct_mix,
+    )
+    _hold(retriever, material)
+    judge = _judge(retriever, plan, data) if any(one.dev for one in data) else None
+    stages, after = made.stages(options), _watched(retriever, plan)
+    learned = training.learn(network, added, stages, settings, judge, folder, identity, progress, after)
+    if progress:
+        progress("choosing on dev", 0, 0)
+    retriever.restate(plan, learned.state)
+    _use(retriever, network)
+    retriever.choose(data)
+    retriever.options = replace(retriever.options, carry_on=chance_to_carry_on(retriever, data))
+    retriever._platt = _calibrated(retriever, data, material.prompts) if no_tool else (1.0, 0.0)
+    dev, notes = _dev_scores(retriever, data, None), _notes(retriever, options)
+    report = FitReport(time.perf_counter() - started, learned.device, learned.parameters, dev, notes)
+    course = {
+        name: {"seconds": one.seconds, "tokens_per_s": round(learned.paces[name], 1), "history": one.history}
+        for name, one in learned.stages.items()
+    }
+    retriever._seen, retriever._fit = seen, {**asdict(report), "stages": course}
+    retriever.save(folder)
+    for checkpoints in learned.checkpoints:
+        checkpoints.remove()
+    encoding.done()
+    return report
+
+
+def _notes(retriever: Generative, given: Any) -> tuple[str, ...]:
+    """What whoever trained it should know of how it came out."""
+    found, chosen = [] if retriever._platt else [_OPPOSITE], retriever.options
+    if (read := retriever.prompter().limit) < given.request_tokens:
+        found.append(
+            f"requests are cut after {read:,} tokens, not after {given.request_tokens:,} (request_tokens): no more fit "
+            f"into the {retriever.base().architecture.context:,} that the language model reads"
+        )
+    asked, got = (given.similarity, given.new_bonus), (chosen.similarity, chosen.new_bonus)
+    if any(asked) and asked != got:
+        chose, gave = (f"{similarity:g} and {bonus:g}" for similarity, bonus in (got, asked))
+        found.append(
+            f"similarity and new_bonus were chosen on dev ({chose}); what was given ({gave}) is not in the model, it "
+            "only ranked dev after each epoch"
+        )
+    return tuple(found)
+
+
+def _begun(folder: str) -> str:
+    """Identifies what is begun with: the same folder may hold another model by then."""
+    path = Path(folder) / ADAPTER_FILE
+    return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest() if folder and path.is_file() else ""
+
+
+def _begin(retriever: Generative, folder: str, network: Network, added: Added) -> Added:
+    """Go on from what an earlier training learned: its adapters, and its map where there is one."""
+    made_by = read_model(Path(folder))["method"]
+    if made_by != retriever.name:
+        raise BadModel(f"{folder} is a {made_by}; begin with a {retriever.name}")
+    earlier = type(retriever).load(Path(folder))
+    if earlier._adapter is None or earlier.base().fingerprint != retriever.base().fingerprint:
+        raise BadModel(f"{folder} cannot be begun with: it is untrained, or was trained from another language model")
+    network.begin(earlier._adapter.learned)
+    found = retriever.begun_map(earlier)
+    if found is not None and earlier._fingerprint() != retriever._fingerprint():
+        raise BadModel(f"{folder} was trained with another encoder; name that one (encoder), or begin without it")
+    return added if found is None else replace(added, map=found[0], bias=found[1])
+
+
+def _material(data: Sequence[TrainingSet], options: Any, encoding: Encoding) -> Material:
+    if not data:
+        raise BadModel("name at least one dataset to train on")
+    tools = {tool.id: tool for one in data for tool in one.dataset.tools}
+    if options.trajectories and not options.agent_epochs:
+        raise BadModel("trajectories are learned in agent_epochs: set it above 0, or leave trajectories out")
+    talks = read_conversations(Path(options.trajectories)) if options.trajectories else []
+    called = called_tools(talks, tools)
+    every = {**tools, **called}
+    digests = encoding.documents(list(every.values()))
+    requests, gold = [], []
+    for one in data:
+        split = one.dataset.split(one.train)
+        requests += [text for _, text in split.requests]
+        gold += [tuple(sorted(few)) for few in split.gold]
+    if not requests:
+        raise BadDataset("the train splits hold no requests; name others")
+    vectors = {tool_id: digests[tool.digest()] for tool_id, tool in every.items()}
+    return Material(tools, called, vectors, requests, gold, read_negatives(options.no_tool), talks)
+
+
+def _identity(options: Any, seen: TrainedOn, plan: Plan, models: str) -> str:
+    """Of a training; other ids for the same tools are another one, should they not come out the same again."""
+    found = hashlib.blake2b(json.dumps(asdict(options), sort_keys=True).encode(), digest_size=16)
+    splits = "".join(f"{split.digest}{split.split}{split.role}" for split in seen.splits)
+    found.update((splits + models).encode())
+    found.update(json.dumps(dict(plan.paths), sort_keys=True).encode())
+    return found.hexdigest()
+
+
+class Lessons:
+    """Makes lessons of a dataset's documents and requests, of prompts that need no tool, and of conversations."""
+
+    def __init__(self, retriever: Generative, plan: Plan, material: Material, data: Sequence[TrainingSet]) -> None:
+        """Tokenise all there is."""
+        from toolscout.retrievers.generative.base import NO_TOOL, STOP
+
+        self._options, self._plan, self._material, self._data = retriever.options, plan, material, data
+        retriever._prompter = None  # how much is read of a request depends on the ids
+        self._retriever, self._prompter = retriever, retriever.prompter()
+        self._no_tool, self._stop = retriever.token(NO_TOOL), retriever.token(STOP)
+        self._asked = [self._prompter.ask(text) for text in material.requests]
+        negative = [one.text for one in material.prompts if one.split == TRAIN]
+        self._unneeded = [self._prompter.ask(text) for text in negative]
+        self._talks: list[Lesson] = []
+
+    def stages(self, options: Any) -> list[Stage]:
+        """What is gone through, in order."""
+        from toolscout.training.id_generation import Stage
+
+        stages = []
+        if options.memorise:
+            stages.append(Stage("memorise", self.documents, options.memorise, options.rate))
+        if options.epochs:
+            stages.append(Stage("retrieve", self.requests, options.epochs, options.rate))
+        if options.trajectories and options.agent_epochs:
+            self._talks = lessons(self._retriever, self._plan, self._material.talks, options.trajectories)
+            stages.append(Stage("agent", self.conversations, options.agent_epochs, options.rate, judged=False))
+        if not stages:
+            raise BadModel("there is no stage to train: set memorise or epochs above 0")
+        return stages
+
+    def documents(self, epoch: int) -> list[Lesson]:
+        """From each tool's document, and from each of its lines, to its id; tools that nobody uses are left out.
+
+        Only those that are trained have rows of their own; what the others are must not be learned by heart, or tools
+        that come later would be worse off than these.
+        """
+        used = sorted({tool_id for few in self._material.gold for tool_id in few} | self._material.called.keys())
+        known = {**self._material.tools, **self._material.called}
+        texts = [(tool_id, known[tool_id].document()) for tool_id in used]
+        pieces = [(i, piece) for i, text in texts for piece in [text, *filter(str.strip, text.split("\n")[1:4])]]
+        return [lesson for i, text in pieces for lesson in self._paths(self._prompter.ask(text), (i,))]
+
+    def requests(self, epoch: int) -> list[Lesson]:
+        """From each request to the ids of its tools, some requests joined with another; and prompts to no tool."""
+        from toolscout.training.id_generation import Lesson
+
+        rng = np.random.default_rng([self._options.seed, epoch, 1])
+        found: list[Lesson] = []
+        joined = rng.random(len(self._asked)) < self._options.mix
+        others = rng.integers(len(self._asked), size=len(self._asked))
+        for place, (tokens, gold) in enumerate(zip(self._asked, self._material.gold, strict=True)):
+            if joined[place]:
+                tokens = self._prompter.both(tokens, self._asked[others[place]])
+                gold = tuple(sorted({*gold, *self._material.gold[others[place]]}))
+            found += self._paths(tokens, gold if self._options.order == "ids" else rng.permutation(gold).tolist())
+        found += [Lesson(tokens, [(len(tokens) - 1, (self._no_tool,))]) for tokens in self._unneeded]
+        return found
+
+    def _paths(self, tokens: Sequence[int], gold: Sequence[str]) -> list[Lesson]:
+        from toolscout.training.id_generation import Lesson
+
+        paths = [self._plan.paths[tool_id] for tool_id in gold]
+        lengths = [len(path) for path in paths]
+        tokens = self._prompter.fitted(tokens, sum(lengths) if self._options.sets else max(lengths, default=0))
+        end = len(tokens) - 1
+        if self._options.sets:
+            return [_listed(tokens, paths, self._stop, any_order=self._options.order == "any")]
+        if all(len(path) == 1 for path in paths):
+            return [Lesson(tokens, [(end, tuple(sorted({path[0] for path in paths})))])]
+        return [_branched(tokens, paths)]
+
+    def general(self) -> list[list[int]]:
+        """Texts that have nothing to do with tools: the prompts of train that need none."""
+        if not self._unneeded:
+            raise BadModel("instruct_mix goes through prompts that need no tool; name some with --no-tool FOLDER")
+        return self._unneeded
+
+    def conversations(self, epoch: int) -> list[Lesson]:
+        """All conversations, and a share of what the stage before taught: without it, that would be forgotten."""
+        options = self._options
+        again = self.requests(options.epochs + epoch) if options.epochs and options.rehearse else []
+        order = np.random.default_rng([options.seed, epoch, 2]).permutation(len(again))
+        return [*self._talks, *(again[place] for place in order[: round(options.rehearse * len(again))])]
+
+
+def _listed(tokens: Sequence[int], paths: Sequence[Path_], stop: int, any_order: bool) -> Lesson:
+    """A prompt, the ids of all its tools one after another, and stop; in any order all that are still due are right."""
+    from toolscout.training.id_generation import Lesson
+
+    written, right = list(tokens), []
+    for number, path in enumerate(paths):
+        due = paths[number:] if any_order else [path]
+        for place, token in enumerate(path):
+            nexts = {other[place] for other in due if other[:place] == path[:place]}
+            right.append((len(written) - 1, tuple(sorted(nexts))))
+            written.append(token)
+    return Lesson(written, [*right, (len(written) - 1, (stop,))])
+
+
+def _branched(tokens: Sequence[int], paths: Sequence[Path_]) -> Lesson:
+    """A prompt with the ids of all its tools as branches; all decisions at one depth count as much as those at another.
+
+    After each beginning of an id, all that may follow it on any of the ids is right.
+    """
+    from toolscout.training.id_generation import Lesson
+
+    end = len(tokens) - 1
+    found: dict[Path_, int] = {(): end}
+    written, branches = list(tokens), []
+    for path in paths:
+        for place in range(1, len(path)):
+            found.setdefault(path[:place], len(written) + place - 1)
+        written += path[:-1]
+        branches.append(len(path) - 1)
+    nexts = {start: tuple(sorted({p[len(start)] for p in paths if p[: len(start)] == start})) for start in found}
+    depths = Counter(map(len, found))
+    weights = [1 / (len(depths) * depths[len(start)]) for start in found]
+    right = [(at, nexts[start]) for start, at in found.items()]
+    order = sorted(range(len(right)), key=lambda i: right[i][0])
+    return Lesson(written, [right[i] for i in order], branches, [weights[i] for i in order])
+
+
+def _hold(retriever: Generative, material: Material) -> None:
+    """Keep the tools, whose ids come with the first judgement."""
+    from toolscout.retrievers.document_index import Documents
+
+    retriever.remove(retriever.ids())
+    Documents._place(retriever, {tool_id: material.vectors[tool_id] for tool_id in material.tools})
+    for tool_id, tool in material.tools.items():
+        retriever._names.add(tool_id, tool.aliases)
+
+
+def _use(retriever: Generative, network: Network) -> None:
+    from toolscout.models.language.torch_engine import Live
+
+    retriever._engine = Live.of(network, retriever.words())
+
+
+def _judge(
+    retriever: Generative, plan: Plan, data: Sequence[TrainingSet]
+) -> Callable[[Network, State], Mapping[str, float]]:
+    def judge(network: Network, state: State) -> Mapping[str, float]:
+        retriever.restate(plan, state)
+        _use(retriever, network)
+        return _dev_scores(retriever, data, _JUDGED)
+
+    return judge
+
+
+def _watched(retriever: Generative, plan: Plan) -> Callable[[str, Network, State], None] | None:
+    watch = retriever.watch
+    if watch is None:
+        return None
+
+    def after(stage: str, network: Network, state: State) -> None:
+        retriever.restate(plan, state)
+        _use(retriever, network)
+        watch(stage, network)
+
+    return after
+
+
+def _dev_scores(retriever: Generative, data: Sequence[TrainingSet], most: int | None) -> dict[str, float]:
+    """Means over the dev splits, each among the tools of its own dataset; the first of them selects."""
+    found = [_measured(retriever, one, most) for one in data if one.dev]
+    names = [name for name in _MEASURES if any(name in one for one in found)]
+    return {name: float(np.mean([one[name] for one in found if name in one])) for name in names}
+
+
+def _measured(retriever: Generative, one: TrainingSet, most: int | None) -> dict[str, float]:
+    split = one.dataset.split(one.dev)
+    step = max(1, len(split.requests) // most) if most else 1
+    among = Allowed.of(ids=(tool.id for tool in one.dataset.tools))
+    ranked = retriever.rank([text for _, text in split.requests[::step]], _DEV_K, among)
+    rankings = [[tool_id for tool_id, _ in pairs] for pairs in ranked]
+    return metrics.evaluate(rankings, split.gold[::step], _MEASURES, one.dataset.new_tools(one.train, one.dev))
+
+
+def _calibrated(
+    retriever: Generative, data: Sequence[TrainingSet], prompts: Sequence[Prompt]
+) -> tuple[float, float] | None:
+    """The scale and shift that make what the model says of "no tool" a probability on dev; None where none can."""
+    from toolscout.training.need_head import platt
+
+    needing = [text for one in data if one.dev for _, text in one.dataset.split(one.dev).requests]
+    others = [prompt.text for prompt in prompts if prompt.split == DEV]
+    few = [texts[:: max(1, len(texts) // _CALIBRATED)] for texts in (needing, others)]
+    if not all(few):
+        return 1.0, 0.0
+    labels = np.array([True] * len(few[0]) + [False] * len(few[1]))
+    weights = np.where(labels, 1 / labels.sum(), 1 / (~labels).sum())
+    against = retriever.against_none([*few[0], *few[1]])
+    with suppress(BadModel):
+        return None if against is None else platt(against, labels, weights)
+    return None

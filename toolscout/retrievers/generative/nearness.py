@@ -1,0 +1,105 @@
+"""What documents say beside a language model that writes ids of several tokens: each token counts the best under it.
+
+Where an id is one token the cosine is part of that token's score (see token_rows.py). Here it is added at every token
+of an id: to the last one the cosine of its tool, to those before the best cosine of all tools that begin with it.
+Probabilities are still normalised token by token, so they stay one distribution over all tools, and the search exact.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolscout.core.arrays import Floats
+from toolscout.models.decoding.constrained import Reading
+from toolscout.models.decoding.trie import Tokens
+from toolscout.training.encoder_options import GenerativeOptions
+
+if TYPE_CHECKING:
+    pass
+
+
+class _Range(NamedTuple):
+    """The tools whose ids begin alike: the first of them, where those that go on alike begin, and by which token."""
+
+    first: int
+    end: int
+    starts: NDArray[np.int64]
+    tokens: Tokens
+
+
+class Order:
+    """Tools in the order of their ids, so that those that begin alike stand together."""
+
+    def __init__(
+        self,
+        paths: Mapping[str, tuple[int, ...]],
+        vectors: Mapping[str, NDArray[np.floating]],
+        needed: Collection[str],
+        version: int,
+    ) -> None:
+        """Tools with their ids and vectors, of which training requests needed some, at this version of the trie."""
+        ids = sorted(paths, key=paths.__getitem__)
+        self.version = version
+        self._vectors = np.stack([vectors[tool_id] for tool_id in ids]).astype(np.float32)
+        self._new = np.array([tool_id not in needed for tool_id in ids], dtype=np.float32)
+        self._paths = [paths[tool_id] for tool_id in ids]
+        self._ranges: dict[tuple[int, ...], _Range] = {}
+
+    def near(self, requests: Sequence[Floats], options: GenerativeOptions) -> Near:
+        """What is added for requests with these vectors."""
+        cosines = np.stack([self._vectors @ vector for vector in requests])
+        return Near(self, options.similarity * cosines + options.new_bonus * self._new)
+
+    def under(self, path: tuple[int, ...]) -> _Range:
+        """The tools whose ids begin with this."""
+        found = self._ranges.get(path)
+        if found is None:
+            first = bisect_left(self._paths, path)
+            end = bisect_left(self._paths, (*path[:-1], path[-1] + 1)) if path else len(self._paths)
+            tokens = np.array([one[len(path)] for one in self._paths[first:end]], dtype=np.int64)
+            starts = np.flatnonzero(np.diff(tokens, prepend=-1))
+            found = self._ranges[path] = _Range(first, end, starts, tokens[starts])
+        return found
+
+
+class Near:
+    """What is added to the logits of tokens."""
+
+    def __init__(self, order: Order, scores: Floats) -> None:
+        """`scores`: [requests, tools], the tools in that order. The best of each request gets nothing, others less."""
+        self._order, self._scores = order, scores - scores.max(axis=1, keepdims=True)
+
+    def __call__(self, owner: int, path: tuple[int, ...], tokens: Tokens) -> Floats:
+        """For the tokens that may follow this beginning of an id."""
+        found = self._order.under(path)
+        more = np.zeros(len(tokens), np.float32)
+        best = np.maximum.reduceat(self._scores[owner, found.first : found.end], found.starts)
+        more[np.searchsorted(tokens, found.tokens)] = best
+        return more
+
+
+class Remembered:
+    """A reading that does not look twice at the same path: what is chosen on dev is tried many times."""
+
+    def __init__(self, reading: Reading) -> None:
+        """Nothing was looked at yet."""
+        self._reading = reading
+        self._known: dict[tuple[int, tuple[int, ...]], Floats] = {}
+
+    def ends(self) -> Floats:
+        """The state at the end of each prompt."""
+        return self._reading.ends()
+
+    def after(self, owners: Sequence[int], paths: Sequence[Sequence[int]]) -> Floats:
+        """The states at the ends of paths."""
+        asked = [(owner, tuple(path)) for owner, path in zip(owners, paths, strict=True)]
+        new = list(dict.fromkeys(one for one in asked if one not in self._known))
+        if new:
+            states = self._reading.after([owner for owner, _ in new], [path for _, path in new])
+            self._known.update(zip(new, states, strict=True))
+        return np.stack([self._known[one] for one in asked])

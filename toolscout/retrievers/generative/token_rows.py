@@ -1,0 +1,102 @@
+"""Rows of ids that are one token each: made of a tool's name and document, plus what training taught of the tool."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolscout.core.arrays import Floats
+from toolscout.core.tool import name_of, namespace_of
+from toolscout.models.decoding.constrained import Reading
+from toolscout.models.decoding.row_buffer import Growing
+from toolscout.models.language.base import Base, TokenTable
+from toolscout.models.tool_ids.token_ids import name_in_words
+
+Ints = NDArray[np.int64]
+
+
+def called(tool_id: str) -> str:
+    """What a tool is called, its namespace included: names alone are seldom unique."""
+    return name_in_words(name_of(tool_id), namespace_of(tool_id))
+
+
+def name_rows(base: Base, table: TokenTable, ids: Sequence[str]) -> Floats:
+    """For each tool the mean row of its name's tokens: where the row of its id begins."""
+    tokens = [base.encode(called(tool_id)) or [base.end] for tool_id in ids]
+    flat = table.embed(np.concatenate([np.array(few, dtype=np.int64) for few in tokens]))
+    starts = np.cumsum([0, *map(len, tokens)])[:-1]
+    counts = np.array([[len(few)] for few in tokens], dtype=np.float32)
+    return np.asarray(np.add.reduceat(flat, starts, axis=0) / counts, dtype=np.float32)
+
+
+@dataclass(slots=True)
+class Taught:
+    """What training left: how documents' vectors become rows, and the parts of rows that are the tools' own."""
+
+    map: Floats
+    bias: Floats
+    own: Mapping[str, Floats] = field(default_factory=dict)
+
+    def rows(self, start: Floats, ids: Sequence[str], vectors: Floats) -> Floats:
+        """The rows of tools whose names begin at `start`."""
+        rows = start + vectors @ self.map + self.bias
+        for place, tool_id in enumerate(ids):
+            if tool_id in self.own:
+                rows[place] += self.own[tool_id]
+        return np.asarray(rows, dtype=np.float32)
+
+
+class WideRows:
+    """Rows by token, longer than the model's state by what else is known of a tool: its vector, whether it is new."""
+
+    def __init__(self, first: int, rows: Floats) -> None:
+        """Begin with these rows; the first of them has token `first`."""
+        self._first, self._rows = first, Growing(rows)
+
+    def put(self, tokens: Ints, rows: Floats) -> None:
+        """The rows of tokens: new ones behind those there are, or others in place of some that are free."""
+        places = tokens - self._first
+        old = places < len(self._rows.rows)
+        if old.any():
+            self._rows.put(places[old], rows[old])
+        if not old.all():
+            self._rows.append(rows[~old])
+
+    def of(self, tokens: Ints) -> Floats:
+        """The rows of tokens."""
+        return self._rows.rows[tokens - self._first]
+
+    def logits(self, states: Floats, tokens: Ints | None) -> Floats:
+        """The scores of tokens. Where they are most of all, the scores of all are cheaper than a copy of their rows."""
+        if tokens is None:
+            return np.asarray(states @ self._rows.rows.T, dtype=np.float32)
+        if 2 * len(tokens) > len(self._rows.rows):
+            return np.asarray((states @ self._rows.rows.T)[:, tokens - self._first], dtype=np.float32)
+        return np.asarray(states @ self.of(tokens).T, dtype=np.float32)
+
+
+class Aware:
+    """A reading whose states are longer by what else is known of the requests."""
+
+    def __init__(self, reading: Reading, more: Floats) -> None:
+        """`more`: [n, extra], for each prompt what comes behind its state."""
+        self._reading, self._more = reading, more
+        self._ends = np.concatenate([reading.ends(), more], axis=1)
+
+    def ends(self) -> Floats:
+        """The state at the end of each prompt."""
+        return self._ends
+
+    def plain(self, states: Floats) -> Floats:
+        """States without what else is known."""
+        found = states.copy()
+        found[:, -self._more.shape[1] :] = 0
+        return found
+
+    def after(self, owners: Sequence[int], paths: Sequence[Sequence[int]]) -> Floats:
+        """The states at the ends of paths."""
+        found: Floats = np.concatenate([self._reading.after(owners, paths), self._more[list(owners)]], axis=1)
+        return found

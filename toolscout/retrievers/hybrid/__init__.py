@@ -1,0 +1,1 @@
+"""Fuses the rankings of several retrievers."""

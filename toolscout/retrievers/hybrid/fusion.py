@@ -1,0 +1,382 @@
+"""What hybrid learns: how much each part's scores count, and what tools that are new to its parts are due."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolscout.core.answer import Allowed
+from toolscout.data import metrics
+from toolscout.errors import BadDataset, BadModel
+from toolscout.index.exact_names import EXACT_BONUS
+from toolscout.models.encoders.onnx_encoder import CARD_FILE, Encoder
+from toolscout.retrievers.base import (
+    Embedded,
+    FitProgress,
+    FitReport,
+    Pairs,
+    Retriever,
+    TrainingSet,
+    Vectors,
+    read_model,
+)
+from toolscout.retrievers.document_index import Documents, document_vectors
+from toolscout.retrievers.encoded_requests import dev_sample
+from toolscout.retrievers.hybrid.shared_encoder import SharedEncoder
+from toolscout.retrievers.kinds import keeps
+from toolscout.retrievers.registry import load_model, method
+
+Floats = NDArray[np.float64]
+Single = NDArray[np.float32]
+# New tools may cost the known ones at most so much of the recall that these would have without them.
+_MAY_COST = 0.03
+_NEVER = -1e6  # a bonus with which no new tool comes before a known one
+_BONUSES = np.arange(-6.0, 6.01, 0.1)
+_RIDGE = 1e-3
+_STEPS, _SMALL_STEP = 100, 1e-6
+_K = 5
+# How weights are refined: in steps of these factors, each of which must gain so much, and twice its own error.
+_FACTORS, _SWEEPS, _GAIN = (0.25, 0.5, 0.8, 1.25, 2.0, 4.0), 4, 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """The learned half of HybridOptions."""
+
+    weights: tuple[float, ...]
+    new_weights: tuple[float, ...] = ()
+    new_bonus: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Fusion:
+    """Weights with what they reach on dev; `count`: how many numbers were learned."""
+
+    weights: Weights
+    dev: dict[str, float]
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A dev request: candidates, a column of relative scores for each part, which are gold, which are new.
+
+    `new_gold`: the gold tools that are new, whether or not a part has found them. Where new tools have weights of their
+    own, `scores` has a column for each weight (see `_apart`).
+    """
+
+    ids: list[str]
+    scores: Floats
+    gold: tuple[str, ...]
+    new_gold: frozenset[str]
+    is_gold: NDArray[np.bool_]
+    is_new: NDArray[np.bool_]
+
+
+def relative_scores(
+    part: Retriever, ranking: Pairs, depth: int, allowed: Allowed | None = None
+) -> tuple[dict[str, float], float] | None:
+    """Scores relative to the best one, and that of a tool which is not in the ranking; None where nothing was found.
+
+    A tool that is missing because the ranking is cut, or because it still waits for its vector, is credited with the
+    last score: all that is known of its own. `allowed`: the ranking has no others.
+    """
+    own = {tool_id: score % EXACT_BONUS if score > 0 else 0.0 for tool_id, score in ranking}
+    best = max(own.values(), default=0.0)
+    if best <= 0:
+        return None
+    partial = len(ranking) >= depth or (keeps(part, Embedded) and part.waiting(allowed) > 0)
+    last = min(own.values()) if partial else 0.0
+    return {tool_id: score / best for tool_id, score in own.items()}, last / best
+
+
+def check_encoders(parts: Sequence[Retriever], untrained: Sequence[Retriever]) -> None:
+    """Refuse parts that could not use one encoder: a request and a catalogue have one vector for all of them."""
+    bound: set[str] = set()
+    for number, part in enumerate(parts):
+        if isinstance(part, Documents):
+            trains = part.trains_encoder and part in untrained
+            fingerprint = f"the one that part {number} will train" if trains else part.bound_to()
+            bound |= {fingerprint} if fingerprint else set()
+    _check_one(bound)
+
+
+def _check_one(fingerprints: Collection[str]) -> None:
+    if len(fingerprints) > 1:
+        raise BadModel(
+            f"the parts of a hybrid use one encoder, and these are bound to {len(fingerprints)} different ones "
+            f"({', '.join(sorted(fingerprints))}); keep one, and have the others trained with it"
+        )
+
+
+def share_encoder(parts: Sequence[Retriever]) -> None:
+    """Give the parts that are free to use any encoder that of the one which has its own, or else is bound to one."""
+    embedded = [part for part in parts if isinstance(part, Documents)]
+    owners = [part for part in embedded if part.has_own_encoder()] or [part for part in embedded if part.bound_to()]
+    for owner in owners[:1]:
+        encoder = owner.open_encoder()
+        shared = encoder if isinstance(encoder, SharedEncoder) else SharedEncoder(encoder)
+        for part in embedded:
+            if part.bound_to() in (None, shared.fingerprint):
+                part.share(shared)
+
+
+def load_parts(folders: Sequence[Path]) -> list[Retriever]:
+    """Open saved parts; those that were made with the same encoder share it."""
+    records = [read_model(folder) for folder in folders]
+    _check_one({record["encoder"] for record in records if record.get("encoder")})
+    home = next((folder / "encoder" for folder in folders if (folder / "encoder" / CARD_FILE).is_file()), None)
+    shared = SharedEncoder(Encoder.load(home)) if home is not None else None
+    parts: dict[int, Retriever] = {}
+    # One that names its encoder goes first: others were made with that one, and do not say where it is.
+    for place in sorted(range(len(folders)), key=lambda i: not records[i].get("options", {}).get("encoder")):
+        folder, record = folders[place], records[place]
+        kind = method(record["method"])
+        if not issubclass(kind, Documents):
+            parts[place] = load_model(folder)
+            continue
+        part = cast(Any, kind).load(folder, shared)
+        if shared is None and record.get("encoder"):
+            shared = SharedEncoder(part.open_encoder())
+            part.share(shared)
+        parts[place] = part
+    return [parts[place] for place in range(len(folders))]
+
+
+def joined(one: FitReport, other: FitReport) -> FitReport:
+    """Two fits as one: the later dev scores count."""
+    device = other.device if one.device == "cpu" else one.device
+    seconds, parameters = one.seconds + other.seconds, one.parameters + other.parameters
+    return FitReport(seconds, device, parameters, other.dev or one.dev, one.notes + other.notes)
+
+
+def learn_weights(
+    parts: Sequence[Retriever],
+    rank: Callable[[Sequence[str]], list[list[Pairs]]],
+    data: Sequence[TrainingSet],
+    known: frozenset[str],
+    depth: int,
+    progress: FitProgress | None,
+) -> Fusion:
+    """Weights that make the gold tools of the dev requests stand out among all candidates."""
+    asked: list[_Asked] = []
+    vectors: dict[str, dict[str, Single]] = {}
+    for one in data:
+        if one.dev:
+            asked += _asked(parts, rank, one, known, depth, vectors, progress)
+    size = len(parts)
+    with_new = any((request.is_gold & request.is_new).any() for request in asked)
+    if with_new:
+        asked = [_apart(request) for request in asked]
+    theta = _refined(asked, _solved(asked, size), size)
+    learned = Weights(tuple(theta[:size].round(4).tolist()))
+    if with_new:
+        learned = replace(learned, new_weights=tuple(theta[size : 2 * size].round(4).tolist()))
+        learned = replace(learned, new_bonus=_bonus(asked, theta))
+        theta[-1] = learned.new_bonus
+    dev = metrics.evaluate(*_ranked(asked, theta), ["recall@3", "recall@5", "comp@3", "comp@5", "ndcg@5"])
+    return Fusion(learned, dev, len(theta) if with_new else size)
+
+
+def _asked(
+    parts: Sequence[Retriever],
+    rank: Callable[[Sequence[str]], list[list[Pairs]]],
+    one: TrainingSet,
+    known: frozenset[str],
+    depth: int,
+    vectors: dict[str, dict[str, Single]],
+    progress: FitProgress | None,
+) -> list[_Asked]:
+    """The dev requests of a set, of many a sample, each ranked by all parts among the set's own tools."""
+    for part in parts:
+        part.remove(part.ids())
+        part.add(one.dataset.tools, _document_vectors(part, one, vectors, progress))
+    new = {tool.id for tool in one.dataset.tools if tool.digest() not in known}
+    split = dev_sample(one.dataset.split(one.dev))
+    found = []
+    for start in range(0, len(split), 256):
+        texts = [text for _, text in split.requests[start : start + 256]]
+        for rankings, gold in zip(rank(texts), split.gold[start:], strict=False):
+            ids = list(dict.fromkeys(tool_id for ranking in rankings for tool_id, _ in ranking))
+            scores = np.zeros((len(ids), len(parts)))
+            for column, ranking in enumerate(rankings):
+                relative = relative_scores(parts[column], ranking, depth)
+                if relative is not None:
+                    scores[:, column] = [relative[0].get(tool_id, relative[1]) for tool_id in ids]
+            is_gold = np.array([tool_id in gold for tool_id in ids], dtype=bool)
+            is_new = np.array([tool_id in new for tool_id in ids], dtype=bool)
+            found.append(_Asked(ids, scores, gold, frozenset(new.intersection(gold)), is_gold, is_new))
+        if progress:
+            progress("weighing the parts", start + len(texts), len(split))
+    return found
+
+
+def _document_vectors(
+    part: Retriever, one: TrainingSet, known: dict[str, dict[str, Single]], progress: FitProgress | None
+) -> Vectors | None:
+    """The vectors of a set's documents and of those before; each document is encoded once by each encoder."""
+    if not isinstance(part, Embedded):
+        return None
+    encoder = part.open_encoder()
+    vectors = known.setdefault(encoder.fingerprint, {})
+    missing = [tool for tool in one.dataset.tools if tool.digest() not in vectors]
+    if missing:
+        vectors.update(document_vectors(encoder, missing, progress))
+    return vectors
+
+
+def _apart(request: _Asked) -> _Asked:
+    """With new tools apart: the scores of known tools, then those of new ones, then whether it is new."""
+    new = request.is_new[:, None]
+    return replace(request, scores=np.hstack([request.scores * ~new, request.scores * new, new.astype(np.float64)]))
+
+
+def _solved(asked: Sequence[_Asked], size: int) -> Floats:
+    """Newton's method on a convex loss and a ridge: how far each gold tool is from winning against all wrong ones.
+
+    Gold tools do not compete with each other: shares that are to be equal among them would favour the part that cannot
+    tell them apart. Each step is halved until it makes the loss smaller.
+    """
+    requests = [request for request in asked if request.is_gold.any() and not request.is_gold.all()]
+    if not requests:
+        raise BadDataset("no part finds any gold tool of the dev requests; there is nothing to learn weights from")
+    loss = _Loss([r.scores for r in requests], [r.is_gold for r in requests])
+    theta = np.zeros(loss.width)
+    theta[: min(len(theta), 2 * size)] = 1.0
+    value, slope, curve = loss.at(theta)
+    for _ in range(_STEPS):
+        step = np.linalg.solve(curve, slope)
+        tried = loss.at(theta - step)
+        while tried[0] > value and np.abs(step).max() > _SMALL_STEP:
+            step = step / 2
+            tried = loss.at(theta - step)
+        theta = theta - step
+        value, slope, curve = tried
+        if np.abs(step).max() < _SMALL_STEP:
+            break
+    return theta
+
+
+def _refined(asked: Sequence[_Asked], theta: Floats, size: int) -> Floats:
+    """Weights near those that were solved for, or of one part alone, where they find surely more on dev.
+
+    The loss looks at the foremost wrong tool; what counts is whether the gold ones are among the first five.
+    """
+
+    def worth(tried: Floats) -> Floats:
+        """For each request."""
+        found = [
+            metrics.recall(ranking, gold, _K) + metrics.ndcg(ranking, gold, _K)
+            for ranking, gold in zip(*_ranked(asked, tried), strict=True)
+        ]
+        return np.array(found)
+
+    def surely_more(found: Floats) -> bool:
+        gain = found - best
+        return bool(gain.mean() > max(_GAIN, 2 * gain.std() / np.sqrt(len(gain))))
+
+    columns = [[place, size + place] if len(theta) > size else [place] for place in range(size)]
+    best = worth(theta)
+    for few in columns:
+        alone = np.isin(np.arange(len(theta)), few).astype(np.float64)
+        if surely_more(found := worth(alone)):
+            best, theta = found, alone
+    for _ in range(_SWEEPS):
+        before = best
+        for few in columns:
+            for factor in _FACTORS:
+                tried = theta.copy()
+                tried[few] = theta[few] * factor if theta[few].any() else np.abs(theta[:size]).mean() * factor
+                if surely_more(found := worth(tried)):
+                    best, theta = found, tried
+        if best is before:
+            break
+    return theta
+
+
+class _Loss:
+    """The loss of weights over all dev requests, the wrong candidates of one after those of another in one table."""
+
+    def __init__(self, tables: Sequence[Floats], golds: Sequence[NDArray[np.bool_]]) -> None:
+        wrong = [table[~gold] for table, gold in zip(tables, golds, strict=True)]
+        right = [table[gold] for table, gold in zip(tables, golds, strict=True)]
+        self._wrong, self._right = np.concatenate(wrong), np.concatenate(right)
+        self.width = self._wrong.shape[1]
+        sizes = [len(table) for table in wrong]
+        self._starts, self._owner = np.cumsum([0, *sizes[:-1]]), np.repeat(np.arange(len(wrong)), sizes)
+        counts = np.array([len(table) for table in right])
+        self._asked_by = np.repeat(np.arange(len(right)), counts)
+        self._counts = 1 / (len(right) * counts[self._asked_by])
+
+    def at(self, theta: Floats) -> tuple[float, Floats, Floats]:
+        """The loss, its slope and its curvature."""
+        logits = self._wrong @ theta
+        highest = np.maximum.reduceat(logits, self._starts)
+        shares = np.exp(logits - highest[self._owner])
+        totals = np.add.reduceat(shares, self._starts)
+        shares /= totals[self._owner]
+        means = np.add.reduceat(self._wrong * shares[:, None], self._starts, axis=0)
+        behind = (highest + np.log(totals))[self._asked_by] - self._right @ theta
+        lost = 1 / (1 + np.exp(-np.clip(behind, -500, 500)))
+        apart = means[self._asked_by] - self._right
+        value = float(self._counts @ np.logaddexp(0, behind)) + _RIDGE / 2 * float(theta @ theta)
+        slope = (self._counts * lost) @ apart + _RIDGE * theta
+        # The spread among the wrong ones, by how much is lost to them, and that between them and the right one.
+        weight = np.bincount(self._asked_by, self._counts * lost, len(self._starts))
+        among = (self._wrong * (shares * weight[self._owner])[:, None]).T @ self._wrong - (
+            means * weight[:, None]
+        ).T @ means
+        between = (apart * (self._counts * lost * (1 - lost))[:, None]).T @ apart
+        return value, slope, among + between + _RIDGE * np.eye(self.width)
+
+
+def _ranked(asked: Sequence[_Asked], theta: Floats) -> tuple[list[list[str]], list[tuple[str, ...]]]:
+    rankings = []
+    for request in asked:
+        best = np.argsort(-(request.scores @ theta), kind="stable")[:_K]
+        rankings.append([request.ids[i] for i in best])
+    return rankings, [request.gold for request in asked]
+
+
+def _bonus(asked: Sequence[_Asked], theta: Floats) -> float:
+    """The bonus of highest recall among those that cost the known tools little.
+
+    A dev split of unseen tools has a new tool in every request: without that bound the bonus would suit no other.
+    """
+    bonuses = [_NEVER, *_BONUSES.tolist()]
+    (_, without), *found = _recalls(asked, [np.append(theta[:-1], bonus) for bonus in bonuses])
+    least = without - _MAY_COST
+    allowed = [(of_all, -bonus) for (of_all, known), bonus in zip(found, bonuses[1:], strict=True) if known >= least]
+    return round(-max(allowed)[1], 2) if allowed else 0.0
+
+
+def _recalls(asked: Sequence[_Asked], thetas: Sequence[Floats]) -> list[tuple[float, float]]:
+    """For each of many weights the recall@5 of all gold tools, and of the known ones: as metrics has them, far faster.
+
+    A gold tool is among the first five where fewer than five candidates have a higher score or, before it, the same.
+    """
+    new = frozenset[str]().union(*(request.new_gold for request in asked))
+    of_all, of_known = [], []
+    for request in asked:
+        scores = np.stack([request.scores @ theta for theta in thetas])
+        places = np.flatnonzero(request.is_gold)
+        found = np.zeros((len(thetas), len(places)), dtype=bool)
+        for column, place in enumerate(places.tolist()):
+            own = scores[:, place, None]
+            found[:, column] = (scores > own).sum(axis=1) + (scores[:, :place] == own).sum(axis=1) < _K
+        gold = frozenset(request.gold)
+        of_all.append(found.sum(axis=1) / len(gold))
+        if known := gold - new:
+            of_known.append(found[:, [request.ids[place] in known for place in places]].sum(axis=1) / len(known))
+    return list(zip(_means(of_all, len(thetas)), _means(of_known, len(thetas)), strict=True))
+
+
+def _means(rows: Sequence[Floats], size: int) -> list[float]:
+    """The mean of each column, rounded once as metrics does; 0 where there are no rows."""
+    return [math.fsum(column) / len(rows) for column in np.array(rows).T] if rows else [0.0] * size

@@ -1,0 +1,105 @@
+"""What stands in front of an encoder: the same one for several parts of a hybrid."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolscout.core.arrays import Floats
+from toolscout.retrievers.base import TextEncoder
+
+# Vectors of requests that are kept for those who ask again: a dev split, while several parts rank it.
+_RECENT = 2048
+
+
+class EncoderFront:
+    """Stands in front of an encoder and passes for it."""
+
+    def __init__(self, encoder: TextEncoder) -> None:
+        """In front of this one."""
+        self._encoder = encoder
+
+    @property
+    def fingerprint(self) -> str:
+        """That of the encoder."""
+        return self._encoder.fingerprint
+
+    @property
+    def dimension(self) -> int:
+        """That of the encoder."""
+        return self._encoder.dimension
+
+    @property
+    def parameters(self) -> int:
+        """That of the encoder, 0 where it does not say."""
+        return int(getattr(self._encoder, "parameters", 0))
+
+    def use_threads(self, threads: int) -> None:
+        """As the encoder, where it can be told."""
+        if told := getattr(self._encoder, "use_threads", None):
+            told(threads)
+
+    @property
+    def folder(self) -> Path | None:
+        """That of the encoder, where it has one: it says what the encoder was trained on."""
+        folder = getattr(self._encoder, "folder", None)
+        return folder if isinstance(folder, Path) else None
+
+
+class SharedEncoder(EncoderFront):
+    """One encoder for several parts of a hybrid: a request that all of them ask for at once is encoded once."""
+
+    def __init__(self, encoder: TextEncoder) -> None:
+        """Stand in front of an encoder."""
+        super().__init__(encoder)
+        self._recent: OrderedDict[str, Floats] = OrderedDict()
+        self._making: dict[str, Future[Floats]] = {}
+        self._lock = threading.Lock()
+
+    def encode_request(self, text: str) -> Floats:
+        """The unit vector of one request; whoever asks for the same one meanwhile waits for it."""
+        with self._lock:
+            if text in self._recent:
+                return self._recent[text]
+            making = self._making.get(text)
+            if making is None:
+                mine = self._making[text] = Future[Floats]()
+        if making is not None:
+            return making.result()
+        try:
+            mine.set_result(self._encoder.encode_request(text))
+        except BaseException as error:
+            mine.set_exception(error)
+        with self._lock:
+            del self._making[text]
+            if mine.exception() is None:
+                self._keep([text], mine.result()[None])
+        return mine.result()
+
+    def encode(self, texts: Sequence[str]) -> Floats:
+        """Unit vectors of several requests."""
+        with self._lock:
+            missing = list(dict.fromkeys(text for text in texts if text not in self._recent))
+            if len(missing) > _RECENT:
+                return self._encoder.encode(texts)
+            known = {text: self._recent[text] for text in texts if text in self._recent}
+            if missing:
+                vectors = self._encoder.encode(missing)
+                known |= dict(zip(missing, vectors, strict=True))
+                self._keep(missing, vectors)
+            return np.stack([known[text] for text in texts])
+
+    def encode_documents(self, texts: Sequence[str]) -> Iterator[tuple[NDArray[np.int64], Floats]]:
+        """Unit vectors of documents."""
+        return self._encoder.encode_documents(texts)
+
+    def _keep(self, texts: Sequence[str], vectors: Floats) -> None:
+        self._recent.update(zip(texts, vectors, strict=True))
+        while len(self._recent) > _RECENT:
+            self._recent.popitem(last=False)

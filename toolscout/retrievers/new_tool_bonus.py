@@ -1,0 +1,67 @@
+"""Tools that are new to a trained model, and the bonus that makes up for what training gave the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolscout.core.answer import Allowed
+from toolscout.core.arrays import Floats
+from toolscout.core.tool import Searchable
+from toolscout.index.recent import Recent
+from toolscout.retrievers.base import TextEncoder, TrainedOn, Vectors
+from toolscout.retrievers.document_index import Documents, EncoderOptions
+
+_CALLERS_KEPT = 64
+
+
+class Newcomers(Documents):
+    """Documents that know which tools `_seen` does not have. Where all tools are new, or none is, nothing changes."""
+
+    def __init__(self, options: EncoderOptions, encoder: TextEncoder | None) -> None:
+        """Start empty."""
+        super().__init__(options, encoder)
+        self._seen = TrainedOn()
+        self._new: set[str] = set()
+        self._new_rows: Recent[Allowed | None, NDArray[np.int64]] = Recent(_CALLERS_KEPT)
+
+    def _new_bonus(self) -> float:
+        """What is added to the score of a new tool."""
+        return 0.0
+
+    def _is_new(self, tool: Searchable) -> bool:
+        """Whether training has not seen the tool."""
+        return tool.digest() not in self._seen.tools
+
+    def add(self, tools: Sequence[Searchable], vectors: Vectors | None = None) -> None:
+        """Take tools with the vectors given; None encodes them here, a vector that is missing makes its tool wait."""
+        with self._lock:
+            super().add(tools, vectors)
+            if self._new_bonus():
+                self._new |= {tool.id for tool in tools if self._is_new(tool)}
+                self._new_rows = Recent(_CALLERS_KEPT)
+
+    def remove(self, ids: Sequence[str]) -> None:
+        """Forget tools."""
+        with self._lock:
+            super().remove(ids)
+            self._new.difference_update(ids)
+            self._new_rows = Recent(_CALLERS_KEPT)
+
+    def _bonuses(self, vector: Floats, k: int, allowed: Allowed | None, named: Sequence[str]) -> Mapping[str, float]:
+        """The best of the new tools get their bonus; no other new tool can come among the first k, unless named."""
+        if not self._new or len(self._new_among(None)) == len(self._rows):
+            return {}
+        rows, _ = self._table.search(vector, k, self._new_among(allowed))
+        best = [self._rows.ids[row] for row in rows.tolist()]
+        return dict.fromkeys([*best, *self._new.intersection(named)], self._new_bonus())
+
+    def _new_among(self, allowed: Allowed | None) -> NDArray[np.int64]:
+        rows = self._new_rows.get(allowed)
+        if rows is None:
+            permitted = [i for i in self._new if i in self._rows and (allowed is None or allowed.permits(i))]
+            rows = np.sort(np.array([self._rows.row(tool_id) for tool_id in permitted], dtype=np.int64))
+            self._new_rows.keep(allowed, rows)
+        return rows

@@ -1,0 +1,87 @@
+"""Makes a retriever of a method's name, options as "key=value", and the parts that it fuses or searches with."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, cast
+
+from toolscout.errors import BadModel
+from toolscout.models.language.base import BASE_VARIABLE
+from toolscout.retrievers.base import Options, Retriever
+from toolscout.retrievers.option_values import with_settings
+from toolscout.retrievers.registry import available, load_model, method
+
+# Those that are made of others; PART.KEY=VALUE sets an option of one of these.
+COMPOSED = ("hybrid", "rewrite")
+
+
+def made(retriever: str, parts: Sequence[str] = (), settings: Sequence[str] = ()) -> Retriever:
+    """A retriever with these options, not trained; of these parts, which are methods or model folders."""
+    if retriever not in available():
+        raise BadModel(f"there is no retriever called {retriever!r}; choose one of {', '.join(sorted(available()))}")
+    if not parts:
+        return _made(retriever, settings)
+    if retriever not in COMPOSED:
+        raise BadModel(f"{retriever} has no parts; leave --part out, or name one of {', '.join(COMPOSED)}")
+    own = [setting for setting in settings if "." not in setting.partition("=")[0]]
+    theirs: dict[str, list[str]] = {}
+    for setting in settings:
+        name, dot, rest = setting.partition(".")
+        if setting not in own and dot:
+            theirs.setdefault(name, []).append(rest)
+    unknown = set(theirs) - {part for part in parts if part in available()}
+    if unknown:
+        raise BadModel(f"no part is called {', '.join(sorted(unknown))}; the parts are: {', '.join(parts)}")
+    opened = [_made(part, theirs.get(part, [])) if part in available() else _opened(part) for part in parts]
+    kind = cast(Callable[..., Retriever], method(retriever))
+    default = cast(Any, method(retriever))().options if own else None
+    return kind(with_settings(default, retriever, own) if default else None, opened)
+
+
+def _opened(part: str) -> Retriever:
+    if not Path(part).is_dir():
+        raise BadModel(f"there is no part {part!r}; name one of {', '.join(sorted(available()))}, or a model folder")
+    return load_model(Path(part))
+
+
+def _made(name: str, settings: Sequence[str]) -> Retriever:
+    empty = method(name)()
+    if not settings:
+        return empty
+    return cast(Callable[..., Retriever], type(empty))(with_settings(empty.options, name, settings))
+
+
+def variant_of(options: Options) -> str:
+    """A slug of the options that differ from the defaults; "default" where none does."""
+    default = type(options)()
+    changed = [
+        f"{field.name}-{_slug(getattr(options, field.name))}"
+        for field in fields(options)
+        if getattr(options, field.name) != getattr(default, field.name)
+    ]
+    return "_".join(changed) or "default"
+
+
+def _slug(value: object) -> str:
+    # Of a path the last part says enough, and the rest is nobody's business.
+    text = str(value).lower() if isinstance(value, bool) else str(value).rstrip("/").rpartition("/")[2]
+    return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-") or "none"
+
+
+def open_retriever(name: str, settings: Sequence[str] = (), parts: Sequence[str] = ()) -> tuple[Retriever, str]:
+    """A retriever by a method's name, with options as "key=value" and parts, or out of a model folder; its variant."""
+    if Path(name).is_dir():
+        if settings or parts:
+            wrong = "--option" if settings else "--part"
+            moved = any(one.startswith("base=") for one in settings)
+            hint = f", and name a language model that was moved with {BASE_VARIABLE}=PLACE" if moved else ""
+            raise BadModel(f"{name} is a model folder and has its options and parts in it; leave {wrong} out{hint}")
+        loaded = load_model(Path(name))
+        return loaded, Path(name).resolve().name  # what it was made with stands in the row
+    found = made(name, parts, settings)
+    own = variant_of(found.options)
+    over = [Path(part).resolve().name if Path(part).is_dir() else part for part in parts]
+    return found, "_".join([*over, own] if own != "default" or not over else over)

@@ -1,0 +1,49 @@
+"""Finds a retriever by its name: the built-in methods, and entry points of other packages."""
+
+from __future__ import annotations
+
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import cast
+
+from toolscout.errors import BadModel
+from toolscout.retrievers.base import Retriever, read_model
+
+ENTRY_POINTS = "toolscout.retrievers"
+BUILT_IN = {
+    "bm25": "toolscout.retrievers.bm25:Bm25",
+    "centroid": "toolscout.retrievers.centroid:Centroid",
+    "colt": "toolscout.retrievers.colt:Colt",
+    "dense": "toolscout.retrievers.dense:Dense",
+    "hybrid": "toolscout.retrievers.hybrid.retriever:Hybrid",
+    "masstool": "toolscout.retrievers.masstool:Masstool",
+    "masstool_published": "toolscout.papers.masstool.published:MasstoolPublished",
+    "memory": "toolscout.retrievers.memory:Memory",
+    "rewrite": "toolscout.retrievers.rewrite.retriever:Rewrite",
+    "toolgen": "toolscout.retrievers.toolgen:Toolgen",
+    "toolweaver": "toolscout.retrievers.toolweaver:Toolweaver",
+}
+"""The methods of this package: their modules are imported when they are asked for."""
+
+
+def available() -> dict[str, metadata.EntryPoint | None]:
+    """Every retriever that can be opened by name: those built in (None), and entry points of other packages."""
+    plugins = {point.name: point for point in metadata.entry_points(group=ENTRY_POINTS)}
+    return {**plugins, **dict.fromkeys(BUILT_IN)}
+
+
+def method(name: str) -> type[Retriever]:
+    """The class behind a method's name."""
+    found = available()
+    if name not in found:
+        raise BadModel(f"there is no retriever called {name!r}; choose one of {', '.join(sorted(found))}, or a folder")
+    plugin = found[name]
+    if plugin is not None:
+        return cast(type[Retriever], plugin.load())
+    module, _, kind = BUILT_IN[name].partition(":")
+    return cast(type[Retriever], getattr(import_module(module), kind))
+
+
+def load_model(folder: Path) -> Retriever:
+    """Open any model folder."""
+    return method(read_model(folder)["method"]).load(folder)

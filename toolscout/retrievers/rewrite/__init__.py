@@ -1,0 +1,1 @@
+"""Has a language model rewrite requests, and fuses what its queries find."""

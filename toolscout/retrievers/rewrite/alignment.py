@@ -1,0 +1,361 @@
+"""Aligns a generator with a retriever: it samples texts, searches with them, and learns to write those that find more.
+
+Each round samples from the model as it is then. numpy alone; what learns is reached inside functions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolscout.data import metrics
+from toolscout.errors import BadDataset, BadModel
+from toolscout.llm.base import Conversation
+from toolscout.llm.finetuned import is_generator, read_generator
+from toolscout.retrievers.base import FitProgress
+from toolscout.training.text_options import AligningOptions, GeneratingOptions
+
+if TYPE_CHECKING:
+    from toolscout.training.text_generation import Pupil, Scored
+
+Doubles = NDArray[np.float64]
+_K = 5
+_DEPTH = 100  # where the reward is the rank, what was not found counts as if it stood behind this place
+_LOOKED_AT = 50  # requests, by what is found for which a retriever is told from others
+_DEV_REQUESTS = 500  # judged after each round
+_PLATEAU = 0.002  # a smaller gain on dev is none
+_COPIED = 0.8  # of a query's words: then it is the request again
+_WORD = re.compile(r"\w+")
+_FOLDER = "align-{}"
+_DRAWN = "drawn.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Requests, the tools that each of them needs, and which of the datasets each is of."""
+
+    requests: Sequence[str]
+    gold: Sequence[Collection[str]]
+    homes: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """How requests become rankings: as prompts, generations as queries (of a request, a text), queries as tools.
+
+    `ask` is given requests, the queries for each and which dataset it is of, and ranks tools for each: `documents` are
+    the texts of all tools.
+    """
+
+    prompts: Callable[[Sequence[str]], list[Conversation]]
+    parse: Callable[[str, str], list[str]]
+    ask: Callable[[Sequence[str], Sequence[Sequence[str]], Sequence[int]], list[list[str]]]
+    documents: Sequence[str]
+
+
+def align(
+    pupil: Pupil,
+    train: Asked,
+    dev: Asked | None,
+    means: Means,
+    options: AligningOptions,
+    generating: GeneratingOptions,
+    folder: Path,
+    *,
+    about: Mapping[str, Any] | None = None,
+    progress: FitProgress | None = None,
+) -> list[dict[str, Any]]:
+    """Go through the rounds; one record of each comes back, the first of how it was before.
+
+    The pupil ends as it was after the round that is best on dev (after the last without dev), and the folder holds it
+    as a generator, with what was known of it before. A training that was killed goes on where it was.
+    """
+    from toolscout.training.text_generation import TRAINING, forget
+
+    aligning = _Aligning(pupil, means, options.settled(), generating, folder / TRAINING)
+    history = aligning.run(_usable(train), _usable(dev) if dev else None, progress)
+    before = read_generator(folder) if is_generator(folder) else {}
+    pupil.save(folder, {**before, **(about or {}), "align": history})
+    forget(folder / TRAINING)
+    return history
+
+
+def _usable(asked: Asked) -> Asked:
+    every = zip(asked.requests, asked.gold, asked.homes, strict=True)
+    kept = [(text, gold, home) for text, gold, home in every if gold and text.strip()]
+    if not kept:
+        raise BadDataset("there are no requests with gold tools to align with; name another split")
+    return Asked(*zip(*kept, strict=True))
+
+
+def drawn(homes: Sequence[int], seed: Sequence[int], most: int, evenly: bool) -> list[int]:
+    """Places of so many requests in an order by chance (0: of all); evenly, the datasets take turns."""
+    order: list[int] = np.random.default_rng(seed).permutation(len(homes)).tolist()
+    if evenly:
+        counts: Counter[int] = Counter()
+        turns = []
+        for place in order:
+            turns.append(counts[homes[place]])
+            counts[homes[place]] += 1
+        order = [place for _, place in sorted(zip(turns, order, strict=True), key=lambda one: one[0])]
+    return order[: most or None]
+
+
+def reward_of(kind: str, ranking: Sequence[str], gold: Collection[str]) -> float:
+    """What a ranking is worth: see AligningOptions."""
+    if kind == "rank":
+        places, behind = {tool_id: place for place, tool_id in enumerate(ranking, 1)}, max(_DEPTH, len(ranking)) + 1
+        return -float(np.mean([math.log(places.get(tool_id, behind)) for tool_id in gold]))
+    if kind == "recall":
+        return metrics.recall(ranking, gold, _K)
+    found = metrics.ndcg(ranking, gold, _K)
+    return found + metrics.comp(ranking, gold, _K) if kind == "both" else found
+
+
+def contrasts(
+    texts: Sequence[Sequence[int]], rewards: Sequence[float], margin: float, most: int
+) -> list[tuple[int, int]]:
+    """Which texts of a prompt are better than which others by the margin: the best and the worst, then the next two.
+
+    Equal texts are one; what has the same reward stays in the order in which it was drawn.
+    """
+    first = {tuple(text): place for place, text in reversed(list(enumerate(texts)))}
+    order = sorted(first.values(), key=lambda i: (-rewards[i], i))
+    pairs = zip(order[: len(order) // 2], reversed(order), strict=False)
+    return [(i, j) for i, j in pairs if rewards[i] > rewards[j] and rewards[i] - rewards[j] >= margin][:most]
+
+
+class _Aligning:
+    """One alignment."""
+
+    def __init__(
+        self, pupil: Pupil, means: Means, options: AligningOptions, generating: GeneratingOptions, folder: Path
+    ) -> None:
+        self._pupil, self._means, self._options, self._generating = pupil, means, options, generating
+        self._folder, self._idf = folder, _idf(means.documents)
+        self._begun = ""
+
+    def run(self, train: Asked, dev: Asked | None, progress: FitProgress | None) -> list[dict[str, Any]]:
+        """All rounds."""
+        beginning = self._pupil.network.learned()
+        self._begun = self._state(beginning, train)
+        history = [{"round": 0, **self._judged(dev)}]
+        best, kept = beginning, 0
+        for number in range(1, self._options.align + 1):
+            started = time.perf_counter()
+            if progress:
+                progress(f"align, round {number}: sampling", number - 1, self._options.align)
+            record, scored = self._drawn(number, train)
+            learned = self._learn(number, scored, None if self._options.reset else beginning, progress)
+            record |= learned | self._judged(dev)
+            if dev:
+                gain = record["dev_recall@5"] - history[-1]["dev_recall@5"]
+                record["plateau"] = gain < _PLATEAU
+            if not dev or record["dev_recall@5"] > history[kept]["dev_recall@5"]:
+                best, kept = self._pupil.network.learned(), number
+            history.append(record | {"seconds": round(time.perf_counter() - started, 3)})
+        self._pupil.network.begin(best)
+        return [record | {"kept": record["round"] == kept} for record in history]
+
+    def _drawn(self, number: int, train: Asked) -> tuple[dict[str, Any], list[Scored]]:
+        """What was sampled in a round, with its rewards; taken up again where a round was interrupted."""
+        from toolscout.training.text_generation import Scored
+
+        path = self._folder / _FOLDER.format(number) / _DRAWN
+        identity = self._identity(number, train)
+        if path.is_file():
+            kept = json.loads(path.read_text())
+            if kept["identity"] != identity:
+                raise BadModel(
+                    f"{path.parent} holds an alignment on other data, of another generator or retriever, or with "
+                    "other options, that was interrupted; "
+                    "train into another folder, or remove this one to begin again"
+                )
+            return kept["record"], [Scored(*one) for one in kept["scored"]]
+        record, scored = self._sampled(number, train)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        beside = path.with_name(f".{_DRAWN}")
+        rows = [(list(one.prompt), [list(text) for text in one.texts], list(one.rewards)) for one in scored]
+        beside.write_text(json.dumps({"identity": identity, "record": record, "scored": rows}))
+        os.replace(beside, path)
+        return record, scored
+
+    def _state(self, beginning: Mapping[str, Any], train: Asked) -> str:
+        """Tells what is begun with, and the retriever, by what it finds: another one gives other rewards."""
+        found = hashlib.blake2b(digest_size=16)
+        for name in sorted(beginning):
+            found.update(name.encode() + beginning[name].tobytes())
+        few = slice(_LOOKED_AT)
+        rankings = self._means.ask(train.requests[few], [[] for _ in train.requests[few]], train.homes[few])
+        found.update(json.dumps(rankings).encode(errors="replace"))
+        return found.hexdigest()
+
+    def _identity(self, number: int, train: Asked) -> str:
+        """Of a round; how many follow it does not count."""
+        options = {**asdict(self._generating), **asdict(self._options), "align": number}
+        gold = [sorted(own) for own in train.gold]
+        known = [self._pupil.base.fingerprint, self._begun, options, list(train.requests), gold, list(train.homes)]
+        content = json.dumps(known, sort_keys=True)
+        return hashlib.blake2b(content.encode(errors="replace"), digest_size=16).hexdigest()
+
+    def _sampled(self, number: int, train: Asked) -> tuple[dict[str, Any], list[Scored]]:
+        from toolscout.training.text_generation import Scored
+
+        options, n, started = self._options, self._options.samples, time.perf_counter()
+        seeds = [self._generating.seed, number]
+        few = drawn(train.homes, seeds, options.align_requests, options.align_evenly)
+        prompts = self._prompts([train.requests[i] for i in few])
+        few = [i for i, prompt in zip(few, prompts, strict=True) if prompt is not None]
+        read = [prompt for prompt in prompts if prompt is not None]
+        seed = self._generating.seed + number
+        texts = self._pupil.sample(read, n, options.spread, self._generating.max_tokens, seed)
+        sampling = time.perf_counter() - started
+        requests, gold = [train.requests[i] for i in few], [train.gold[i] for i in few]
+        queries = self._queries([request for request in requests for _ in range(n)], [t for own in texts for t in own])
+        homes = [train.homes[i] for i in few for _ in range(n)]
+        rankings = self._ranked([request for request in requests for _ in range(n)], queries, homes)
+        wanted = [own for own in gold for _ in range(n)]
+        rewards = np.array(
+            [reward_of(options.reward, ranking, own) for ranking, own in zip(rankings, wanted, strict=True)]
+        )
+        recalls = np.array([metrics.recall(ranking, own, _K) for ranking, own in zip(rankings, wanted, strict=True)])
+        table = rewards.reshape(-1, n)
+        record = {
+            "round": number,
+            "requests": len(few),
+            "reward": _rounded(rewards.mean()),
+            "best_reward": _rounded(table.max(1).mean()),
+            "recall@5": _rounded(recalls.mean()),
+            "correlation": _rounded(_correlation(rewards, recalls)),
+            "distinct": _rounded(np.mean([len(set(map(tuple, own))) / n for own in texts])),
+            **self._described([request for request in requests for _ in range(n)], queries),
+            "sampling_seconds": round(sampling, 3),
+            "searching_seconds": round(time.perf_counter() - started - sampling, 3),
+        }
+        scored = [Scored(*one) for one in zip(read, texts, table.tolist(), strict=True)]
+        return record, scored
+
+    def _prompts(self, requests: Sequence[str]) -> list[list[int] | None]:
+        """Prompts of requests; none for one that is too long."""
+        most = min(self._generating.request_tokens, self._pupil.base.architecture.context - self._generating.max_tokens)
+        found = [self._pupil.prompt(messages) for messages in self._means.prompts(requests)]
+        return [prompt if len(prompt) <= most else None for prompt in found]
+
+    def _queries(self, requests: Sequence[str], texts: Sequence[Sequence[int]]) -> list[list[str]]:
+        parse, text = self._means.parse, self._pupil.text
+        return [parse(request, text(tokens)) for request, tokens in zip(requests, texts, strict=True)]
+
+    def _ranked(
+        self, requests: Sequence[str], queries: Sequence[Sequence[str]], homes: Sequence[int]
+    ) -> list[list[str]]:
+        """The rankings; what is asked twice is searched once."""
+        keys = [(request, tuple(own), home) for request, own, home in zip(requests, queries, homes, strict=True)]
+        distinct = list(dict.fromkeys(keys))
+        rankings = self._means.ask(*map(list, zip(*distinct, strict=True))) if distinct else []
+        found = dict(zip(distinct, rankings, strict=True))
+        return [found[key] for key in keys]
+
+    def _learn(
+        self, number: int, scored: Sequence[Scored], reference: Mapping[str, Any] | None, progress: FitProgress | None
+    ) -> dict[str, Any]:
+        """Learn from what was sampled."""
+        from toolscout.training.text_generation import Preferred, Settings, prefer, rank_reward
+
+        options, generating, started = self._options, self._generating, time.perf_counter()
+        settings = Settings(1, options.align_rate, generating.batch, seed=generating.seed, chunk=generating.chunk)
+        network, folder = self._pupil.network, self._folder / _FOLDER.format(number)
+        told = None if progress is None else _named(f"align, round {number}", progress)
+        apart = [(one, contrasts(one.texts, one.rewards, options.margin, options.pairs)) for one in scored]
+        pairs = [
+            Preferred(one.prompt, one.texts[i], one.texts[j], one.rewards[i] - one.rewards[j])
+            for one, few in apart
+            for i, j in few
+        ]
+        found: dict[str, Any] = {"pairs": len(pairs)}
+        if not pairs:
+            return found
+        if options.loss == "dpo":
+            prefers = partial(prefer, beta=options.beta, sft=options.sft, reference=reference)
+            trained = prefers(network, pairs, settings, folder, told)
+        else:
+            # A prompt whose texts are all as good teaches nothing.
+            trained = rank_reward(network, [one for one, few in apart if few], settings, folder, told)
+        return found | {
+            "gap": _rounded(np.mean([pair.gap for pair in pairs])),
+            "loss": trained.history[-1]["loss"],
+            "learning_seconds": round(time.perf_counter() - started, 3),
+        }
+
+    def _judged(self, dev: Asked | None) -> dict[str, float]:
+        """What its likeliest texts find on dev."""
+        if dev is None:
+            return {}
+        step = max(1, len(dev.requests) // _DEV_REQUESTS)
+        requests, gold, homes = dev.requests[::step], dev.gold[::step], dev.homes[::step]
+        prompts = self._prompts(requests)
+        read = [prompt for prompt in prompts if prompt is not None]
+        texts = iter(self._pupil.sample(read, 1, 0.0, self._generating.max_tokens))
+        written = [[] if prompt is None else next(texts)[0] for prompt in prompts]
+        rankings = self._ranked(requests, self._queries(requests, written), homes)
+        scores = metrics.evaluate(rankings, gold, ("recall@5", "comp@5", "ndcg@5"))
+        return {f"dev_{name}": _rounded(value) for name, value in scores.items()}
+
+    def _described(self, requests: Sequence[str], queries: Sequence[Sequence[str]]) -> dict[str, float]:
+        """How varied and specific queries are, and how many are the request again."""
+        pairs: Counter[tuple[str, str]] = Counter()
+        known, copied, count = [], 0, 0
+        for request, own in zip(requests, queries, strict=True):
+            asked = set(_words(request))
+            for query in own:
+                words = _words(query)
+                count += 1
+                pairs.update(pairwise(words))
+                known += [self._idf[word] for word in words if word in self._idf]
+                copied += bool(words) and sum(word in asked for word in words) >= _COPIED * len(words)
+        return {
+            "queries": _rounded(count / max(1, len(queries))),
+            "diversity": _rounded(len(pairs) / max(1, pairs.total())),
+            "specificity": _rounded(np.mean(known)) if known else 0.0,
+            "copying": _rounded(copied / max(1, count)),
+        }
+
+
+def _words(text: str) -> list[str]:
+    return _WORD.findall(text.lower())
+
+
+def _idf(documents: Iterable[str]) -> dict[str, float]:
+    """How rare each word of the catalogue is."""
+    counts: Counter[str] = Counter()
+    number = 0
+    for document in documents:
+        counts.update(set(_words(document)))
+        number += 1
+    return {word: math.log((1 + number) / (1 + count)) for word, count in counts.items()}
+
+
+def _correlation(one: Doubles, other: Doubles) -> float:
+    """Pearson's; 0 where one of them is the same everywhere."""
+    return float(np.corrcoef(one, other)[0, 1]) if len(one) > 1 and one.std() > 0 and other.std() > 0 else 0.0
+
+
+def _rounded(value: float | np.floating[Any]) -> float:
+    return round(float(value), 4)
+
+
+def _named(name: str, progress: FitProgress) -> FitProgress:
+    return lambda text, done, total: progress(f"{name}: {text}", done, total)

@@ -1,0 +1,274 @@
+"""Makes queries of requests: what a language model is asked, for which catalogue, and once more where that helps."""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import nsmallest
+from pathlib import Path
+from typing import NamedTuple, get_args
+
+from toolscout.core.answer import Allowed, Asked, Reason
+from toolscout.core.tool import Searchable
+from toolscout.errors import BadModel
+from toolscout.index.exact_names import EXACT_BONUS
+from toolscout.index.recent import Recent
+from toolscout.llm.base import Message
+from toolscout.llm.finetuned import is_generator, read_generator
+from toolscout.retrievers.base import Options, Pairs
+from toolscout.retrievers.rewrite import query_text
+from toolscout.retrievers.rewrite.llm_writer import Author, Written, is_url
+from toolscout.training.text_options import AligningOptions, GeneratingOptions
+
+RULES = "rules"
+TASK = "describe"  # what a generator was taught that serves here
+_FOUND = 5  # tools that the model sees before it goes on
+_CALLERS_KEPT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class RewriteOptions(GeneratingOptions, AligningOptions, Options):
+    """Who writes queries, of what form, and for which requests; the rest is how a generator is trained.
+
+    `llm`: "" is the generator that was trained, else SmolLM2; "rules" splits requests without any model; or a folder;
+    or a URL, with the `model` to ask there, a file for its `cache` (a saved model keeps it where it lies in the model's
+    folder), a `timeout` in seconds for all that it does in one search, how many are asked at once (`concurrency`) and
+    in a minute (`requests_per_minute`, 0: any number), and its prices per million tokens. `form`: "describe" the tools
+    needed, "decompose" the request into sub-requests, "iterate": describe, look at what was found, and go on for
+    `rounds` in all. `queries`: at most so many at a time. `examples`: tools of the catalogue that show a model which
+    was not trained how descriptions read. `utterance`: the request is searched too. `share`: of all requests those are
+    rewritten that gain most by it, as forecast. `request_words`: a longer request is cut for the model, not for the
+    search. `depth`: how far down each ranking is fused.
+    """
+
+    llm: str = ""
+    model: str = ""
+    cache: str = ""
+    timeout: float = 20.0
+    concurrency: int = 8
+    requests_per_minute: float = 0.0
+    input_price: float = 0.0
+    output_price: float = 0.0
+    form: query_text.Form = "describe"
+    queries: int = 4
+    examples: int = 6
+    utterance: bool = True
+    rounds: int = 2
+    share: float = 1.0
+    temperature: float = 0.0
+    request_words: int = 120
+    depth: int = 100
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be asked."""
+        GeneratingOptions.__post_init__(self)
+        AligningOptions.__post_init__(self)
+        if self.form not in get_args(query_text.Form) or not 0 <= self.share <= 1 or not 0 <= self.temperature <= 100:
+            raise BadModel(
+                f"form must be one of {', '.join(get_args(query_text.Form))}, share from 0 to 1, temperature 0 or more"
+            )
+        if min(self.queries, self.rounds, self.request_words, self.depth) < 1 or self.examples < 0:
+            raise BadModel("queries, rounds, request_words and depth must be at least 1, examples 0 or more")
+        if (self.model or self.cache) and not is_url(self.llm):
+            raise BadModel("model and cache are for an endpoint; name its URL, such as llm=https://host/v1")
+        if not (self.timeout > 0 and self.concurrency > 0):
+            raise BadModel("timeout and concurrency must be above 0")
+        if not min(self.requests_per_minute, self.input_price, self.output_price) >= 0:
+            raise BadModel("requests_per_minute and prices must be 0 or more")
+
+
+class Asking(NamedTuple):
+    """The queries made of a request; where there are none, why not, if that is worth telling."""
+
+    queries: tuple[str, ...] = ()
+    problem: str = ""
+
+
+class Placed(NamedTuple):
+    """A ranked tool and the query that found it, "" for the request itself."""
+
+    tool_id: str
+    score: float
+    query: str
+
+    def reasons(self, why: tuple[Reason, ...]) -> tuple[Reason, ...]:
+        """Why the part has it, and what was asked."""
+        return (*why, Asked(self.query)) if self.query else why
+
+
+Found = Callable[[Sequence[str], Sequence[Asking], int, Allowed | None], Sequence[Iterable[str]]]
+"""The best k tools of requests, given their queries."""
+
+
+class Rewriter:
+    """Writes queries. It knows a line about each tool of the catalogue, for what it shows a model."""
+
+    def __init__(self, options: RewriteOptions, home: Path | None = None) -> None:
+        """Nothing is opened yet, save an endpoint. `home`: the model folder that the options come from, if any."""
+        self.options, self.taught = options, describes(options.llm)
+        prices = (options.input_price, options.output_price)
+        self.author = Author(
+            options.llm,
+            options.model,
+            cache=inside(home, options.cache) if home and options.cache else options.cache,
+            timeout=options.timeout,
+            concurrency=options.concurrency,
+            requests_per_minute=options.requests_per_minute or None,
+            prices=prices if any(prices) else None,
+            seed=options.seed,
+            from_folder=home is not None,
+        )
+        self.texts: dict[str, str] = {}
+        self._examples: Recent[tuple[Allowed | None, int], list[str]] = Recent(_CALLERS_KEPT)
+        self._lock = threading.Lock()
+
+    def add(self, tools: Sequence[Searchable]) -> None:
+        """Know these tools."""
+        self.know({tool.id: query_text.described(tool) for tool in tools})
+
+    def know(self, texts: Mapping[str, str]) -> None:
+        """Know tools by a line about each."""
+        with self._lock:
+            self.texts.update(texts)
+            self._examples = Recent(_CALLERS_KEPT)
+
+    def remove(self, ids: Sequence[str]) -> None:
+        """Forget tools."""
+        with self._lock:
+            for tool_id in ids:
+                self.texts.pop(tool_id, None)
+            self._examples = Recent(_CALLERS_KEPT)
+
+    def prompt(self, request: str, examples: Sequence[str] = ()) -> list[Message]:
+        """What the model is asked first."""
+        text = query_text.shortened(request, self.options.request_words)
+        if self.taught:
+            return query_text.learned_prompt(text)
+        return query_text.first_prompt(self.options.form, text, self.options.queries, examples)
+
+    def asked(self, requests: Sequence[str], allowed: Allowed | None, found: Found) -> list[Asking]:
+        """The queries of each request; what a model writes is written in one batch."""
+        options = self.options
+        if options.llm == RULES:
+            return [Asking(query_text.split(request, options.queries)) for request in requests]
+        shown = [] if self.taught or options.form == "decompose" else self._drawn(allowed)
+        written = self._parsed(requests, self._write([self.prompt(one, shown) for one in requests]), shown)
+        # One that copied from the catalogue is asked without anything of the catalogue: what was copied may be a trick,
+        # or just what is needed.
+        again = [place for place, one in enumerate(written) if one.copied]
+        texts = self._write([self.prompt(requests[place]) for place in again])
+        retried = self._parsed([requests[place] for place in again], texts, ())
+        for place, one in zip(again, retried, strict=True):
+            written[place] = one if one.queries or not written[place].queries else written[place]
+        asked = [Asking(one.queries, one.problem) for one in written]
+        if options.form == "iterate":
+            self._iterate(requests, asked, allowed, found)
+        return asked
+
+    def _write(self, prompts: Sequence[list[Message]]) -> list[Written]:
+        return self.author.write(prompts, self.options.temperature, self.options.max_tokens) if prompts else []
+
+    def _parsed(
+        self, requests: Sequence[str], texts: Sequence[Written], shown: Sequence[str]
+    ) -> list[query_text.Parsed]:
+        most = self.options.queries
+        return [
+            query_text.Parsed((), one.problem) if one.problem else query_text.parsed(one.text, request, most, shown)
+            for request, one in zip(requests, texts, strict=True)
+        ]
+
+    def _iterate(self, requests: Sequence[str], asked: list[Asking], allowed: Allowed | None, found: Found) -> None:
+        """Show the model what was found, and let it go on until it adds nothing."""
+        most, words = self.options.queries, self.options.request_words
+        active = [place for place, one in enumerate(asked) if not one.problem]
+        for _ in range(self.options.rounds - 1):
+            due = [requests[place] for place in active]
+            tools = found(due, [asked[place] for place in active], _FOUND, allowed) if due else []
+            shown = [[self.texts.get(tool_id, "") for tool_id in few] for few in tools]
+            prompts = [
+                query_text.next_prompt(query_text.shortened(request, words), most, few)
+                for request, few in zip(due, shown, strict=True)
+            ]
+            going = []
+            for place, one, few in zip(active, self._write(prompts), shown, strict=True):
+                more = () if one.problem else query_text.parsed(one.text, requests[place], most, few).queries
+                wider = tuple(dict.fromkeys([*asked[place].queries, *more]))
+                if len(wider) > len(asked[place].queries):
+                    going.append(place)
+                asked[place] = Asking(wider)
+            active = going
+
+    def _drawn(self, allowed: Allowed | None) -> list[str]:
+        """Examples of descriptions, of tools that the caller may see: always the same ones of a catalogue."""
+        key = (allowed, self.options.examples)
+        with self._lock:
+            examples = self._examples.get(key)
+            if examples is None:
+                seen = (tool_id for tool_id in self.texts if allowed is None or allowed.permits(tool_id))
+                chosen = nsmallest(key[1], seen, key=lambda one: (zlib.crc32(one.encode()), one))
+                examples = [self.texts[tool_id] for tool_id in chosen]
+                self._examples.keep(key, examples)
+            return examples
+
+
+def owners(alone: Pairs, lists: Mapping[str, Pairs], utterance: bool, most: int | None = None) -> dict[str, str]:
+    """Those that the request names, then the rankings of the queries and its own interleaved, `most` of them.
+
+    Each tool with its query, "" for the request: the one that ranks it highest; the request where that ranks it higher,
+    or it is named.
+    """
+    if utterance or not lists:
+        lists = {**lists, "": alone}
+    named = _named(alone)
+    rankings = {query: [tool_id for tool_id, _ in ranking] for query, ranking in lists.items()}
+    found = dict.fromkeys(named, (0, ""))
+    for query, ranking in rankings.items():
+        for place, tool_id in enumerate(ranking, 1):
+            if place < found.get(tool_id, (place + 1, ""))[0]:
+                found[tool_id] = (place, query)
+    in_turn = [rankings.pop("")] if "" in rankings else []
+    order = query_text.interleaved([*in_turn, *rankings.values()], len(found) if most is None else most)
+    return {tool_id: found[tool_id][1] for tool_id in [*named, *order]}
+
+
+def placed(found: Mapping[str, str], alone: Pairs) -> list[Placed]:
+    """Tools in this order, each with its query; scores say the place, and whether the request names it."""
+    bonus = dict.fromkeys(_named(alone), EXACT_BONUS)
+    return [
+        Placed(tool_id, bonus.get(tool_id, 0.0) + 1 / (1 + place), query)
+        for place, (tool_id, query) in enumerate(found.items(), 1)
+    ]
+
+
+def _named(ranking: Pairs) -> list[str]:
+    return [tool_id for tool_id, score in ranking if score >= EXACT_BONUS]
+
+
+def inside(home: Path, name: str) -> str:
+    """The file in a model folder that its options name; one that is elsewhere, links followed, is refused."""
+    try:
+        root = home.resolve()
+        place = (root / name).resolve()
+    except (OSError, ValueError, RuntimeError):  # a name that cannot be one, or links in a circle
+        place = root = home
+    if Path(name).is_absolute() or place == root or not place.is_relative_to(root):
+        raise BadModel(
+            f"{home} names a file outside of its folder as cache ({name!r:.200}), which a model may not write; "
+            "take cache out of its model.json, or name a file in the folder"
+        )
+    return str(place)
+
+
+def describes(llm: str) -> bool:
+    """Whether this is a generator that was taught to describe tools; one that was taught anything else is refused."""
+    if not is_generator(llm):
+        return False
+    task = read_generator(llm).get("task")
+    if task != TASK:
+        raise BadModel(
+            f"{llm} is a generator that was trained for another task ({task!r:.40}), not to describe the tools that a "
+            "request needs; name the generator folder of a model that toolscout train --retriever rewrite made"
+        )
+    return True

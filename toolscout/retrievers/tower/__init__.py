@@ -1,0 +1,1 @@
+"""The two-tower network that masstool and colt share."""

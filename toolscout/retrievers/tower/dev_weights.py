@@ -1,0 +1,200 @@
+"""Chooses on dev what the parts of a tower's score count: the graph, the neighbours, their votes, and new tools' bonus.
+
+Learning these with the rest does not work where the encoder was trained on the same requests: it knows them too well,
+so that on training requests its own cosine looks better than it is on new ones, and all else superfluous.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolscout.models.tower import Tower, unit
+from toolscout.retrievers.tower.retriever import TowerRetriever
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
+Doubles = NDArray[np.float64]
+_GRAPH = (0.0, 0.1, 0.3, 1.0)
+_KIN = (0.0, 0.25, 0.5, 1.0, 2.0)
+_VOTES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
+# What votes count where dev is as good without them: the most of these that costs nothing.
+_HEARD = (0.1, 0.05, 0.02)
+_BONUSES = tuple(round(0.01 * step, 2) for step in range(31))
+# What known tools may lose of the recall they would have if there were no new ones; as for dense.
+_BONUS_MAY_COST = 0.03
+# Less than this is no reason to prefer a more complicated choice.
+_WORTH = 1e-4
+_SURE = 2.0
+_K = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """What the parts of a score count; the names are those of the options."""
+
+    graph: float = 0.0
+    kin: float = 0.0
+    votes: float = 0.0
+    new_bonus: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The weights, and what they reach on dev."""
+
+    weights: Weights
+    dev: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class DevScores:
+    """What the scores of dev requests over all tools are made of, whatever the parts count."""
+
+    requests: Floats
+    around: Floats
+    votes: Floats
+    tools: Floats
+    terms: Floats
+    gold: NDArray[np.bool_]
+    new: NDArray[np.bool_]
+    scenes: Ints
+
+    @classmethod
+    def of(
+        cls,
+        retriever: TowerRetriever,
+        vectors: Floats,
+        gold: Sequence[Ints],
+        rows: Mapping[str, int],
+        tools: Floats,
+        terms: Floats,
+        new: NDArray[np.bool_],
+        scenes: Ints,
+    ) -> DevScores:
+        """Ask for every dev request, by the encoder's vectors, as it is asked when served. `rows`: those of tools."""
+        requests = retriever._asking(vectors)
+        around, votes = np.zeros_like(requests), np.zeros((len(requests), len(tools)), dtype=np.float32)
+        for number, (request, vector) in enumerate(zip(requests, vectors, strict=True)):
+            neighbours = retriever._neighbours(vector, lambda entry: True)
+            asked = retriever._listened(vector, neighbours, kin=1.0)
+            around[number] = asked.vector - request
+            for (entry, _), weight in zip(neighbours, asked.attention.tolist(), strict=True):
+                votes[number, list({rows[tool_id] for tool_id in entry.tools})] += weight
+        marked = np.zeros(votes.shape, dtype=bool)
+        for number, few in enumerate(gold):
+            marked[number, few] = True
+        return cls(requests, around, votes, tools, terms, marked, new, scenes)
+
+    def scores(self, weights: Weights) -> Floats:
+        """The scores with these weights."""
+        tools = unit(self.tools + weights.graph * self.terms)
+        found: Floats = (self.requests + weights.kin * self.around) @ tools.T + weights.votes * self.votes
+        return found + weights.new_bonus * self.new
+
+
+def as_learned(tower: Tower, *, layers: bool, around: bool) -> Weights:
+    """What the parts counted in training; a bonus that hides new tools is none."""
+    return Weights(
+        graph=float(tower.numbers["graph"]) if layers else 0.0,
+        kin=1.0 if around else 0.0,
+        votes=float(tower.numbers["votes"]) if around else 0.0,
+        new_bonus=max(0.0, float(tower.numbers.get("new_bonus", np.zeros(())))),
+    )
+
+
+def choose(dev: DevScores, tower: Tower, *, layers: bool, around: bool) -> Choice:
+    """The simplest weights whose NDCG@5 on dev is not surely below the best; then the bonus of new tools.
+
+    A dev split of unseen combinations has some twenty scenes: the best of two hundred choices is best by chance there.
+    So a part counts only where leaving it out costs more than two standard errors, scenes being what was drawn.
+    """
+    learned = replace(as_learned(tower, layers=layers, around=around), new_bonus=0.0)
+    if not len(dev.requests):
+        return Choice(learned, {})
+    plain = Weights(new_bonus=_bonus(dev, Weights()))
+    graphs = sorted({*_GRAPH, round(learned.graph, 4)}) if layers else (0.0,)
+    tried: list[tuple[Weights, Doubles]] = []
+    for graph in graphs:
+        tools = unit(dev.tools + graph * dev.terms).T
+        own, others = dev.requests @ tools + plain.new_bonus * dev.new, dev.around @ tools
+        for kin in _KIN if around else (0.0,):
+            for votes in _VOTES if around else (0.0,):
+                weights = replace(plain, graph=graph, kin=kin, votes=votes)
+                tried.append((weights, _ndcgs(own + kin * others + votes * dev.votes, dev.gold)))
+    best = _simplest(tried, dev.scenes)
+    if around and not best.votes:
+        # Dev may not need its neighbours, but what is learned after training is heard through them alone.
+        reached = _ndcg(dev.scores(best), dev.gold)
+        heard = [replace(best, votes=votes) for votes in (*_HEARD, 0.0)]
+        best = next(one for one in heard if _ndcg(dev.scores(one), dev.gold) >= reached - _WORTH)
+    best = replace(best, new_bonus=_bonus(dev, best))
+    scores = dev.scores(best)
+    return Choice(best, {f"ndcg@{_K}": _ndcg(scores, dev.gold), f"recall@{_K}": _recall(scores, dev.gold)})
+
+
+def _simplest(tried: Sequence[tuple[Weights, Doubles]], scenes: Ints) -> Weights:
+    """Of the weights within two standard errors of the best those with the fewest parts, and of these the best."""
+    means = [float(values.mean()) for _, values in tried]
+    best = tried[int(np.argmax(means))][1]
+
+    def order(index: int) -> tuple[int, int, float]:
+        # Votes before the others: they tell also of what is learned after training.
+        graph, kin, votes = (bool(part) for part in (tried[index][0].graph, tried[index][0].kin, tried[index][0].votes))
+        return graph + kin + votes, graph + kin, -means[index]
+
+    for index in sorted(range(len(tried)), key=order):
+        behind = best - tried[index][1]
+        if behind.mean() <= _SURE * standard_error(behind, scenes):
+            return tried[index][0]
+    raise AssertionError("the best is within an error of itself")
+
+
+def standard_error(values: Doubles, scenes: Ints) -> float:
+    """The standard error of a mean over requests whose scenes were drawn, not they themselves."""
+    sums = np.bincount(scenes, weights=values - values.mean())
+    return float(np.sqrt((sums**2).sum()) / len(values))
+
+
+def _bonus(dev: DevScores, weights: Weights) -> float:
+    """The bonus with the highest recall among those that cost the known tools little; 0 where dev has no new ones."""
+    known = dev.gold & ~dev.new
+    asked = known.any(1)
+    if not (dev.gold & dev.new).any() or not asked.any():
+        return 0.0
+    base = dev.scores(replace(weights, new_bonus=0.0))
+    alone = _recall((base - 9.0 * dev.new)[asked], known[asked])
+    best, reached = 0.0, -1.0
+    for bonus in _BONUSES:
+        scores = base + bonus * dev.new
+        recall = _recall(scores, dev.gold)
+        if recall > reached and _recall(scores[asked], known[asked]) >= alone - _BONUS_MAY_COST:
+            best, reached = bonus, recall
+    return best
+
+
+def _top(scores: Floats) -> Ints:
+    k = min(_K, scores.shape[1])
+    some = np.argpartition(-scores, k - 1, axis=1)[:, :k]
+    order = np.argsort(-np.take_along_axis(scores, some, axis=1), axis=1, kind="stable")
+    return np.take_along_axis(some, order, axis=1)
+
+
+def _ndcg(scores: Floats, gold: NDArray[np.bool_]) -> float:
+    return float(_ndcgs(scores, gold).mean())
+
+
+def _ndcgs(scores: Floats, gold: NDArray[np.bool_]) -> Doubles:
+    hits = np.take_along_axis(gold, _top(scores), axis=1)
+    discount = 1 / np.log2(np.arange(2, hits.shape[1] + 2))
+    ideal = np.arange(hits.shape[1])[None] < gold.sum(1, keepdims=True)
+    found: Doubles = (hits @ discount) / (ideal @ discount)
+    return found
+
+
+def _recall(scores: Floats, gold: NDArray[np.bool_]) -> float:
+    hits = np.take_along_axis(gold, _top(scores), axis=1)
+    return float(np.mean(hits.sum(1) / gold.sum(1)))

@@ -1,0 +1,280 @@
+"""Fits a tower: puts datasets together, trains, and chooses on dev what each part of the score counts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolscout.core.answer import Example
+from toolscout.core.arrays import Floats
+from toolscout.data.beir_files import Qrels
+from toolscout.data.dataset import Dataset, pooled, request_digest
+from toolscout.data.no_tool_prompts import Prompt
+from toolscout.errors import BadModel, MissingExtra
+from toolscout.index.feedback_pool import MAX_REQUEST_CHARS
+from toolscout.models.encoders.onnx_encoder import Encoder
+from toolscout.models.need_head import NeedHead
+from toolscout.models.tower import Tower, unit
+from toolscout.retrievers.base import FitProgress, FitReport, TrainedOn, TrainingSet
+from toolscout.retrievers.encoded_requests import Encoding, train_examples
+from toolscout.retrievers.tower.dev_weights import Choice, DevScores, choose
+from toolscout.retrievers.tower.no_tool_prompts import DEV as _DEV
+from toolscout.retrievers.tower.no_tool_prompts import TRAIN as _TRAIN
+from toolscout.retrievers.tower.no_tool_prompts import read_negatives, seen_with
+from toolscout.retrievers.tower.retriever import ENCODER_FOLDER, TowerRetriever
+from toolscout.training.encoder_options import GraphOptions, NeighbourOptions
+
+if TYPE_CHECKING:
+    from toolscout.training.tower import Known, TowerOptions
+
+Ints = NDArray[np.int64]
+WEIGHTS_FOLDER = "weights"
+# Fewer training requests than this for each tool that has any, and the graph cannot say much.
+_SPARSE = 3.0
+_BATCHES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Material:
+    """Several training sets as one. Tools with equal documents share a row."""
+
+    dataset: Dataset
+    dev: str
+    rows: dict[str, int]
+    gold: list[Ints]
+    dev_gold: list[Ints]
+    scenes: Ints
+    dev_scenes: Ints
+
+    @property
+    def requests(self) -> list[str]:
+        """The texts to train on."""
+        return [text for _, text in self.dataset.split(_TRAIN).requests]
+
+    @property
+    def dev_requests(self) -> list[str]:
+        """The texts to select on."""
+        return [text for _, text in self.dataset.split(self.dev).requests] if self.dev else []
+
+
+def material(data: Sequence[TrainingSet]) -> Material:
+    """Put training sets together; ids of requests are told apart by their set. A scene is a set of tools."""
+    if not data:
+        raise BadModel("name at least one dataset to train on")
+    dataset = pooled([(one.dataset, one.train, one.dev) for one in data])
+    kept = dataset.qrels
+    by_digest: dict[str, int] = {}
+    rows = {tool.id: by_digest.setdefault(tool.digest(), len(by_digest)) for tool in dataset.tools}
+    train, dev = (_golds(kept.get(role, {}), rows) for role in (_TRAIN, _DEV))
+    # Not the published numbers of scenes: there the same tools stand under several.
+    return Material(dataset, _DEV if _DEV in kept else "", rows, train, dev, _scenes(train), _scenes(dev))
+
+
+def _scenes(golds: Sequence[Ints]) -> Ints:
+    """Numbers for the scenes of requests: a scene is a distinct set of gold tools."""
+    numbers: dict[tuple[int, ...], int] = {}
+    return np.array([numbers.setdefault(tuple(gold.tolist()), len(numbers)) for gold in golds], dtype=np.int64)
+
+
+def _golds(qrels: Qrels, rows: Mapping[str, int]) -> list[Ints]:
+    return [np.unique(np.array([rows[i] for i in gold], dtype=np.int64)) for gold in qrels.values()]
+
+
+def overlap(data: Material, options: GraphOptions) -> tuple[str, ...]:
+    """How much the graph holds, in words; with a warning where it is too sparse to help."""
+    degrees = np.bincount(np.concatenate(data.gold), minlength=max(data.rows.values()) + 1)
+    used = degrees[degrees > 0]
+    requests, scenes = len(data.gold), int(data.scenes.max()) + 1
+    lines = [
+        f"graph: {requests:,} requests, {int(degrees.sum()):,} edges to {len(used):,} of {len(degrees):,} tools "
+        f"(median {int(np.median(used)):,} requests a tool), {scenes:,} scenes ({requests / scenes:.1f} requests each)"
+    ]
+    if options.layers and (used.mean() < _SPARSE or requests / scenes < 1.5):
+        lines.append(
+            f"the graph is sparse ({used.mean():.1f} requests a tool, {requests / scenes:.1f} a scene): it will hardly "
+            "help; compare with --option layers=0"
+        )
+    return tuple(lines)
+
+
+def fit(
+    retriever: TowerRetriever,
+    around: NeighbourOptions,
+    no_tool: str,
+    data: Sequence[TrainingSet],
+    folder: Path,
+    progress: FitProgress | None,
+) -> FitReport:
+    """Train the towers, gather, choose on dev, and leave a complete model in the folder."""
+    try:
+        from toolscout.training import tower as training
+    except ImportError as error:
+        raise MissingExtra("training", "train") from error
+
+    started = time.perf_counter()
+    options = retriever.options
+    both = material(data)
+    if len(both.gold) > options.keep and around.neighbours:
+        raise BadModel(f"there are {len(both.gold):,} requests to keep; set keep to that many or more")
+    prompts = read_negatives(no_tool) if around.detection else []
+    no_tool = Path(no_tool).resolve().name if prompts else ""  # a name: no path of one machine goes into rows
+    known = training.Known(both.gold, both.scenes, max(both.rows.values()) + 1)
+    # The edges of a batch are left out of the graph: where requests are few, something must be left of it.
+    few = min(options.batch, max(1, len(both.gold) // _BATCHES))
+    heard = around if prompts else replace(around, detection=0.0)
+    parts = training.TowerOptions(replace(options, batch=few), options, heard)
+    seen = seen_with(data, prompts, no_tool)
+    identity = _identity(options, seen, "" if options.through else retriever.open_encoder().fingerprint)
+    learned_prompts = [prompt for prompt in prompts if prompt.split == _TRAIN]
+    if options.through:
+        seen |= TrainedOn.load(Path(options.start)) if options.start else TrainedOn()
+        learned = _through(retriever, both, known, learned_prompts, parts, folder, identity, progress)
+        for home in (folder / WEIGHTS_FOLDER, folder / ENCODER_FOLDER):  # they may be used without the rest
+            seen.save(home)
+    encoding = Encoding(retriever.open_encoder(), folder, progress)
+    vectors = _encoded(encoding, both, learned_prompts)
+    if not options.through:
+        from toolscout.training.tower_task import learn_frozen
+
+        fresh = not _knows(retriever, both)
+        learned = learn_frozen(known, both.dev_gold, vectors, parts, folder, identity, progress, fresh)
+    if progress:
+        progress("choosing on dev", 0, 0)
+    retriever.remove(retriever.ids())
+    retriever._tower, retriever._seen = learned.tower, seen
+    retriever._head = _calibrated(learned.tower, both, vectors, prompts, encoding, retriever._fingerprint())
+    choice = _gathered(retriever, both, known, vectors, parts, data)
+    found = {**asdict(choice.weights), "no_tool": no_tool}
+    found |= {"average": learned.average} if options.through else {}
+    own = {field.name for field in fields(options)}
+    retriever.options = replace(options, **{name: value for name, value in found.items() if name in own})
+    numbers = learned.parameters
+    notes = overlap(both, options)
+    report = FitReport(time.perf_counter() - started, str(learned.device.type), numbers, choice.dev, notes)
+    retriever._fit = {**asdict(report), "history": learned.trained.history, "trained_s": learned.trained.seconds}
+    encoding.tools(retriever, data)
+    retriever.save(folder)
+    learned.checkpoints.remove()
+    encoding.done()
+    return report
+
+
+def _knows(retriever: TowerRetriever, both: Material) -> bool:
+    """Whether the encoder was trained on some of these requests.
+
+    It then has moved them to their tools already, further than it will move new ones: to learn from where they are how
+    vectors should be moved on, or whom to listen to, would learn the wrong thing.
+    """
+    folder = getattr(retriever.open_encoder(), "folder", None)
+    seen = TrainedOn.load(folder) if isinstance(folder, Path) else TrainedOn()
+    known = frozenset[str]().union(*(split.requests for split in seen.splits if split.role == "train"))
+    return any(request_digest(text) in known for text in both.requests)
+
+
+def _identity(options: Any, seen: TrainedOn, encoder: str) -> str:
+    found = hashlib.blake2b(json.dumps(asdict(options), sort_keys=True).encode(), digest_size=16)
+    splits = "".join(f"{split.digest}{split.split}{split.role}" for split in seen.splits)
+    found.update((splits + encoder).encode())
+    return found.hexdigest()
+
+
+def _through(
+    retriever: TowerRetriever,
+    both: Material,
+    known: Known,
+    prompts: Sequence[Prompt],
+    parts: TowerOptions,
+    folder: Path,
+    identity: str,
+    progress: FitProgress | None,
+) -> Any:
+    """Train the encoder along, export it, and serve with it from here on."""
+    from toolscout.models.encoders.export import export
+    from toolscout.training.tower_task import learn_through
+
+    options = retriever.options
+    start = Path(options.start) if options.start else None
+    texts = [prompt.text for prompt in prompts]
+    learned = learn_through(both.dataset, (_TRAIN, both.dev), known, texts, start, parts, folder, identity, progress)
+    export(folder / WEIGHTS_FOLDER, folder / ENCODER_FOLDER)
+    retriever.remove(retriever.ids())
+    retriever._own_encoder = folder / ENCODER_FOLDER
+    retriever.share(Encoder.load(folder / ENCODER_FOLDER))
+    return learned
+
+
+def _encoded(encoding: Encoding, both: Material, prompts: Sequence[Prompt]) -> Any:
+    from toolscout.training.tower_task import Vectors
+
+    texts = [*both.requests, *both.dev_requests, *(prompt.text for prompt in prompts)]
+    by_text = encoding.requests([Example(text) for text in texts])
+    documents = encoding.documents(both.dataset.tools)
+    width = len(next(iter(documents.values())))
+
+    def rows(some: Sequence[str]) -> Floats:
+        return np.array([by_text[text] for text in some], dtype=np.float32).reshape(len(some), width)
+
+    # In the order of rows: tools with equal documents share one.
+    tools = np.array(list(documents.values()), dtype=np.float32)
+    return Vectors(rows(both.requests), tools, rows([prompt.text for prompt in prompts]), rows(both.dev_requests))
+
+
+def _calibrated(
+    tower: Tower, both: Material, vectors: Any, prompts: Sequence[Prompt], encoding: Encoding, encoder: str
+) -> NeedHead | None:
+    """The detection tower as a head of its own, its probabilities fitted to dev where dev has both kinds."""
+    if not len(vectors.prompts):
+        return None
+    from toolscout.training.need_head import Examples, calibrated
+
+    hidden, bias, output = (tower.numbers[name] for name in ("hidden", "hidden_bias", "output"))
+    head = NeedHead(hidden, bias, output, float(tower.numbers["output_bias"]), 1.0, 0.0, encoder)
+    others = [prompt for prompt in prompts if prompt.split == _DEV]
+    if not both.dev or not others:
+        return head
+    by_text = encoding.requests([Example(prompt.text) for prompt in others])
+    sources: dict[str, list[Floats]] = {}
+    for prompt in others:
+        sources.setdefault(prompt.source, []).append(by_text[prompt.text])
+    dev = Examples({both.dataset.name: vectors.dev}, {name: np.array(rows) for name, rows in sources.items()})
+    return calibrated(head, dev)[0]
+
+
+def _gathered(
+    retriever: TowerRetriever,
+    both: Material,
+    known: Known,
+    vectors: Any,
+    parts: TowerOptions,
+    data: Sequence[TrainingSet],
+) -> Choice:
+    """Propagate over the whole graph: what tools gather, how past requests are seen; then choose on dev."""
+    from toolscout.training.tower import whole
+
+    tower = retriever._tower
+    assert tower is not None
+    requests, tools = tower.request(vectors.requests), tower.tool(vectors.tools)
+    by_tools, by_scenes, terms = whole(known, parts, requests, tools)
+    terms = terms.astype(np.float16).astype(np.float32)  # as they are saved
+    views = np.stack([unit(requests + found) for found in (by_tools, by_scenes)], axis=1)
+    touched = np.flatnonzero(np.abs(terms).sum(1))
+    by_row = {row: terms[row] for row in touched.tolist()}
+    retriever._terms = {tool_id: by_row[row] for tool_id, row in both.rows.items() if row in by_row}
+    retriever._past, retriever._views = retriever._silence(), {}
+    examples = train_examples(data)
+    if parts.around.neighbours:
+        retriever._past.add(examples, vectors.requests.astype(np.float16).astype(np.float32))
+        keys = [(f"source {one.source}", request_digest(one.request[:MAX_REQUEST_CHARS])) for one in examples]
+        retriever._views = {key: view.astype(np.float16) for key, view in zip(keys, views, strict=True)}
+    new = np.ones(known.tools, dtype=bool)
+    new[[both.rows[tool.id] for tool in both.dataset.tools if tool.digest() in retriever._seen.tools]] = False
+    scores = DevScores.of(retriever, vectors.dev, both.dev_gold, both.rows, tools, terms, new, both.dev_scenes)
+    return choose(scores, tower, layers=parts.graph.layers > 0, around=parts.around.neighbours > 0)

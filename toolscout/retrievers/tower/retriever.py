@@ -1,0 +1,297 @@
+"""What masstool and colt share: tools' vectors after propagation, a pool of past requests, and a tower over both."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+
+from toolscout.core.answer import Allowed, Example, PastRequest
+from toolscout.core.arrays import Floats
+from toolscout.core.model_files import UNREADABLE
+from toolscout.core.tenants import asker
+from toolscout.core.tool import Searchable
+from toolscout.errors import BadModel
+from toolscout.index.feedback_pool import Entry, Neighbour
+from toolscout.index.tenant_pools import Voices, readable
+from toolscout.models.encoders.onnx_encoder import CARD_FILE, Encoder
+from toolscout.models.need_head import NEED_FILE, NeedHead
+from toolscout.models.tower import TOWER_FILE, VIEWS, Asked, Tower, unit
+from toolscout.retrievers.base import (
+    Pairs,
+    TextEncoder,
+    TrainedOn,
+    read_model,
+    read_new,
+    read_options,
+    write_model,
+    write_new,
+)
+from toolscout.retrievers.encoded_requests import vectors_of, with_digests
+from toolscout.retrievers.new_tool_bonus import Newcomers
+from toolscout.retrievers.showing import Caller, Reasons
+from toolscout.retrievers.tower.options import ColtOptions, MasstoolOptions
+
+ENCODER_FOLDER = "encoder"
+_REQUESTS, _VIEWS, _TERMS, _TERM_IDS = "requests", "views.npy", "terms.npy", "terms.json"
+# Of an untrained tower: the request itself counts as a neighbour of cosine one half, or it would hear itself alone.
+_UNLEARNED_SHARPNESS, _UNLEARNED_OWN, _UNLEARNED_SEARCH = 10.0, -5.0, 0.2
+
+Key = tuple[str, str]
+
+
+class TowerRetriever(Newcomers):
+    """Live: a tool joins with its document's vector, a request that used known tools joins the pool, both at once.
+
+    A tool that training requests used is its document's vector plus what it gathered from them in the graph; that term
+    stays with its id when its document changes. The request is compared by one vector, made of its own and of what its
+    neighbours in the pool say; the tools that they used get their attention as votes besides.
+    """
+
+    name: ClassVar[str]
+    options_kind: ClassVar[type[MasstoolOptions | ColtOptions]]
+
+    def __init__(self, options: MasstoolOptions | ColtOptions, encoder: TextEncoder | None) -> None:
+        """Start empty and untrained; the encoder is opened when it is first needed."""
+        self.options: Any = options
+        super().__init__(options, encoder)
+        self.trains_encoder = options.through
+        self._own_encoder: Path | None = None
+        self._tower: Tower | None = None
+        self._head: NeedHead | None = None
+        self._terms: dict[str, Floats] = {}
+        self._past = self._silence()
+        self._views: dict[Key, Floats] = {}
+        self._fit: dict[str, Any] | None = None
+        # Search asks for the same request's neighbours twice, to rank and to say why; each thread has its own.
+        self._local = threading.local()
+
+    def has_own_encoder(self) -> bool:
+        """Whether its encoder is its own: trained for it and kept in its folder."""
+        return self._own_encoder is not None
+
+    def bound_to(self) -> str | None:
+        """The fingerprint of the only encoder it can use; a tower reads the vectors of one encoder alone."""
+        return self._fingerprint() if self._tower is not None else super().bound_to()
+
+    def _new_bonus(self) -> float:
+        return float(self.options.new_bonus)
+
+    def _is_new(self, tool: Searchable) -> bool:
+        # A document that was edited still has what its tool gathered.
+        return super()._is_new(tool) and tool.id not in self._terms
+
+    def _served(self, tool_id: str, document: Floats) -> Floats:
+        moved = self._tower.tool(document) if self._tower else document
+        term = self._terms.get(tool_id)
+        return moved if term is None else unit(moved + self.options.graph * term)
+
+    def _asking(self, vector: Floats) -> Floats:
+        return self._tower.request(vector) if self._tower else vector
+
+    def best_cosines(self, vectors: Floats, allowed: Allowed | None = None) -> Floats:
+        """How near each of many requests comes to the nearest tool among those allowed; empty where there is none."""
+        return super().best_cosines(self._asking(vectors), allowed)
+
+    def learn(self, examples: Sequence[Example], vectors: Mapping[str, Floats] | None = None) -> None:
+        """Take requests into the pool, with what they used and rejected."""
+        if examples and self._neighbours_asked():
+            rows = vectors_of(examples, vectors, self.open_encoder())
+            with self._lock:
+                self._past.add(examples, rows)
+                self._local = threading.local()
+
+    def learned(self) -> int:
+        """How many requests are in the pool."""
+        return len(self._past)
+
+    def forget(self) -> None:
+        """Empty the pool. What training made of its requests is used again for those that are learned again."""
+        with self._lock:
+            self._past = self._silence()
+            self._local = threading.local()
+
+    def _silence(self) -> Voices:
+        return Voices(self.options.keep, getattr(self.options, "share_feedback", False))
+
+    @property
+    def tower(self) -> Tower | None:
+        """What was trained; None before that."""
+        return self._tower
+
+    def retune(self, weights: Mapping[str, float], tower: Tower | None = None) -> None:
+        """Serve with other weights than those chosen on dev, or with another tower. The tools must be added again."""
+        with self._lock:
+            self.remove(self.ids())
+            self.options = replace(self.options, **weights)
+            self._tower = tower or self._tower
+
+    def remove(self, ids: Sequence[str]) -> None:
+        """Forget tools; what is known of their use rests."""
+        with self._lock:
+            super().remove(ids)
+            self._local = threading.local()
+
+    def _place(self, vectors: Mapping[str, Floats]) -> None:
+        super()._place(vectors)
+        self._local = threading.local()  # requests that used these tools count again
+
+    def _neighbours_asked(self) -> int:
+        return int(getattr(self.options, "neighbours", 0))
+
+    def nearest(
+        self, request: str, vector: Floats, k: int, allowed: Allowed | None = None, sees: Allowed | None = None
+    ) -> Pairs:
+        """The best by the product with the search vector, plus votes and bonus; `allowed` only leaves tools out."""
+        with self._lock:
+            asked, neighbours = self._asked(vector)
+            length = max(float(np.linalg.norm(asked.vector)), 1e-12)
+            search = (asked.vector / length).astype(np.float32)
+            votes: dict[str, float] = {}
+            for (entry, _), weight in zip(neighbours, asked.attention.tolist(), strict=True):
+                for tool_id, sign in entry.tools.items():
+                    votes[tool_id] = votes.get(tool_id, 0.0) + sign * weight
+            weight = float(getattr(self.options, "votes", 0.0))
+            self._local.bonuses = ({i: weight * vote / length for i, vote in votes.items() if weight}, length)
+            return super().nearest(request, search, k, allowed, sees)
+
+    def _bonuses(self, vector: Floats, k: int, allowed: Allowed | None, named: Sequence[str]) -> Mapping[str, float]:
+        votes, length = self._local.bonuses
+        k += sum(vote < 0 for vote in votes.values())  # as many new tools more as votes may bring down
+        newcomers = {i: bonus / length for i, bonus in super()._bonuses(vector, k, allowed, named).items()}
+        extra = self._new_bonus() / length if newcomers else 0.0
+        voted = {i: vote + (extra if i in self._new else 0.0) for i, vote in votes.items()}
+        return {**newcomers, **voted}
+
+    def _asked(self, vector: Floats) -> tuple[Asked, list[Neighbour]]:
+        """What a request, by the encoder's vector, is searched with, and the past requests that had a say in it."""
+        found, tenant = getattr(self._local, "asked", None), asker()
+        if found is None or found[0] is not vector or found[1] != tenant:
+            neighbours = self._neighbours(vector, self._counts)
+            asked = self._listened(vector, neighbours, float(getattr(self.options, "kin", 0.0)))
+            found = self._local.asked = (vector, tenant, asked, neighbours)
+        return found[2], found[3]
+
+    def _listened(self, vector: Floats, neighbours: Sequence[Neighbour], kin: float) -> Asked:
+        request = self._asking(vector)
+        tower = self._tower or _unlearned(len(request))
+        states = tower.states(vector[None])
+        keys = np.array([self._view(one.entry) for one in neighbours], dtype=np.float32)
+        keys = keys.reshape(len(neighbours), VIEWS, len(request)).swapaxes(0, 1)
+        return tower.ask(request, None if states is None else states[0], keys, kin)
+
+    def _neighbours(self, vector: Floats, counts: Callable[[Entry], bool]) -> list[Neighbour]:
+        count = self._neighbours_asked()
+        if not count:
+            return []
+        # A cosine of exactly epsilon is near enough.
+        least = float(np.nextafter(np.float32(self.options.epsilon), np.float32(-2)))
+        return self._past.nearest(vector, count, self.options.share, least, counts)
+
+    def _counts(self, entry: Entry) -> bool:
+        return any(tool_id in self._rows for tool_id in entry.tools)
+
+    def _view(self, entry: Entry) -> Floats:
+        """A past request by its tools and by its scene; one that came after training is seen by its tools alone."""
+        known = self._views.get(entry.key)
+        if known is not None:
+            return known.astype(np.float32)
+        own = self._asking(self._past.vector(entry))
+        used = [self._rows.row(i) for i, sign in entry.tools.items() if sign > 0 and self.options.layers]
+        rows = np.array([row for row in used if row is not None], dtype=np.int64)
+        view = unit(own + unit(self._table.rows(rows).sum(0))) if len(rows) else own
+        return np.stack([view] * VIEWS)
+
+    def why_for(self, caller: Caller, request: str, ids: Sequence[str]) -> Reasons:
+        """Names and similarities, and the nearest past request that used the tool."""
+        reasons = super().why_for(caller, request, ids)
+        if not len(self._past) or not any(tool_id in self._rows for tool_id in ids):
+            return reasons
+        best: dict[str, PastRequest] = {}
+        with self._lock:
+            for entry, cosine in self._asked(self._encoded(request))[1]:
+                reason = PastRequest(readable(entry), round(cosine, 6))
+                for tool_id, sign in entry.tools.items():
+                    if sign > 0:
+                        best.setdefault(tool_id, reason)
+        return [(*why, best[tool_id]) if tool_id in best else why for tool_id, why in zip(ids, reasons, strict=True)]
+
+    def need(self, requests: Sequence[str]) -> list[float] | None:
+        """How likely each request is to need a tool; None where no prompts that need none were trained on."""
+        if self._head is None:
+            return None
+        if not requests:
+            return []
+        self._encode(requests)
+        found: list[float] = self._head.probabilities(np.stack([self._encoded(text) for text in requests])).tolist()
+        return found
+
+    def save(self, folder: Path) -> None:
+        """Write the towers, the pool, what tools gathered, the tools, and the encoder where it is this model's own."""
+        with self._lock:
+            home = folder / ENCODER_FOLDER
+            if self._own_encoder is not None and self._own_encoder.resolve() != home.resolve():
+                shutil.rmtree(home, ignore_errors=True)
+                shutil.copytree(self._own_encoder, home)
+            self._save_documents(folder)
+            self._past.save(folder / _REQUESTS)
+            entries = self._past.keys()
+            stored = {key: self._views[key] for key in entries if key in self._views}
+            np.save(folder / _VIEWS, np.array(list(stored.values()), dtype=np.float16))
+            np.save(folder / _TERMS, np.array(list(self._terms.values()), dtype=np.float16))
+            (folder / _TERM_IDS).write_text(json.dumps({"ids": list(self._terms), "views": list(stored)}))
+            for part, name in ((self._tower, TOWER_FILE), (self._head, NEED_FILE)):
+                if part is None:
+                    (folder / name).unlink(missing_ok=True)
+                else:
+                    part.save(folder)
+            with_digests(self._seen, self._past.digests()).save(folder)
+            write_new(folder, self._new)
+            write_model(folder, self, encoder=self._fingerprint(), **({"fit": self._fit} if self._fit else {}))
+
+    @classmethod
+    def load(cls, folder: Path, encoder: TextEncoder | None = None) -> Self:
+        """Open a saved model; the encoder must be the one its vectors were made with."""
+        model = read_model(folder)
+        loaded = cls(read_options(cls.options_kind, model), encoder)
+        if (folder / ENCODER_FOLDER / CARD_FILE).is_file():
+            loaded._own_encoder = folder / ENCODER_FOLDER
+            loaded._encoder = encoder or Encoder.load(loaded._own_encoder)
+        loaded._load_documents(folder, model)
+        shared = getattr(loaded.options, "share_feedback", False)
+        loaded._past = Voices.load(folder / _REQUESTS, loaded.options.keep, shared)
+        trained = bool(model.get("fit"))
+        loaded._tower = Tower.load(folder) if trained else None
+        loaded._head = NeedHead.load(folder) if trained and getattr(loaded.options, "no_tool", False) else None
+        try:
+            record = json.loads((folder / _TERM_IDS).read_text())
+            terms, views = np.load(folder / _TERMS), np.load(folder / _VIEWS)
+            loaded._terms = dict(zip(record["ids"], terms.astype(np.float32), strict=True))
+            loaded._views = dict(zip(map(tuple, record["views"]), views, strict=True))
+        except UNREADABLE as error:
+            raise BadModel(f"what tools gathered in {folder} cannot be read ({error}); train the model again") from None
+        loaded._seen, loaded._fit = TrainedOn.load(folder), model.get("fit")
+        loaded._new = read_new(folder)
+        return loaded
+
+
+def _unlearned(dimension: int) -> Tower:
+    """What stands in for a tower that nothing has taught: neighbours are heard by their cosine."""
+    if dimension not in _STAND_INS:
+        attend = np.broadcast_to(
+            _UNLEARNED_SHARPNESS * np.eye(dimension, dtype=np.float32), (VIEWS,) + (dimension,) * 2
+        )
+        search = np.full(VIEWS, _UNLEARNED_SEARCH, dtype=np.float32)
+        own = np.full(VIEWS, _UNLEARNED_OWN, dtype=np.float32)
+        numbers = {"attend": attend, "own": own, "search": search}
+        _STAND_INS[dimension] = Tower(numbers, "none")
+    return _STAND_INS[dimension]
+
+
+_STAND_INS: dict[int, Tower] = {}

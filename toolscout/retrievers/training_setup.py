@@ -1,0 +1,121 @@
+"""What `toolscout train` is told, made into datasets and an untrained retriever."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import fields
+from itertools import product
+from pathlib import Path
+
+from toolscout.data.dataset import Dataset
+from toolscout.data.locate import DATA_FOLDER, find_dataset
+from toolscout.errors import BadDataset, BadModel, Leak
+from toolscout.retrievers import opening
+from toolscout.retrievers.base import MODEL_FILE, Role, SeenSplit, Trainable, TrainedOn, TrainingSet
+from toolscout.retrievers.registry import available, method
+
+DEFAULT_PARTS = ("bm25", "memory", "dense")
+_NO_TOOL = "no_tool"
+# What an interrupted training leaves: checkpoints, encoded texts, a generator, parts of a hybrid.
+_INTERRUPTED = re.compile(r"training|encoded|generator|\d+-\w+")
+
+
+def check_out(folder: Path) -> None:
+    """Refuse a folder that holds something else; one with an interrupted training is gone on with."""
+    if (folder / MODEL_FILE).exists():
+        raise BadModel(f"{folder} already holds a model; name a new folder, or remove this one")
+    if folder.exists() and not folder.is_dir():
+        raise BadModel(f"{folder} is not a folder; name a new one")
+    held = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+    if held and not any(_INTERRUPTED.fullmatch(name) for name in held):
+        raise BadModel(f"{folder} holds something else ({held[0]}); name a new folder")
+
+
+def training_sets(texts: Sequence[str]) -> list[TrainingSet]:
+    """Read several, and refuse to select on what is trained on, in whatever set it is.
+
+    What wrote or filtered requests of a set has been trained too: that counts. What it was selected on does not choose
+    anything here.
+    """
+    sets = [_training_set(text) for text in texts]
+    own = [split for one in sets for split in _own(one)]
+    seen = [*own, *(split for one in sets for split in one.history.splits)]
+    for train, dev in product(_of("train", seen), _of("dev", own)):
+        shared = train.requests & dev.requests
+        if shared:
+            both = f"{train.dataset}:{train.split} and {dev.dataset}:{dev.split}"
+            raise Leak(f"{both} share {len(shared):,} requests; select on others than you train on")
+    return sets
+
+
+def _of(role: Role, splits: Sequence[SeenSplit]) -> list[SeenSplit]:
+    return [split for split in splits if split.role == role]
+
+
+def _own(one: TrainingSet) -> list[SeenSplit]:
+    """The splits of a set, as in TrainedOn; without their digests, which take long."""
+    data = one.dataset
+    roles: list[tuple[Role, str]] = [("train", one.train), ("dev", one.dev)]
+    return [SeenSplit(data.name, "", split, role, data.request_digests(split)) for role, split in roles if split]
+
+
+def _training_set(text: str) -> TrainingSet:
+    """Read DATA, DATA:FAMILY, DATA:TRAIN or DATA:TRAIN:DEV."""
+    name, *splits = text.split(":") if not Path(text).is_dir() else [text]
+    if len(splits) > 2 or (splits and not splits[0]):
+        raise BadDataset(f"{text!r} cannot be read; write DATA, DATA:TRAIN or DATA:TRAIN:DEV")
+    folder = find_dataset(name)
+    there = Dataset.split_names(folder)
+    if not splits:
+        splits = ["train", "dev" if "dev" in there else ""]
+    elif len(splits) == 1 and f"{splits[0]}.train" in there:
+        family = splits[0]
+        splits = [f"{family}.train", f"{family}.dev" if f"{family}.dev" in there else ""]
+    train, dev = (*splits, "")[:2]
+    loaded = Dataset.load(folder, [split for split in (train, dev) if split])
+    return TrainingSet(loaded, train, dev, TrainedOn.load(folder))  # of a folder of written requests: who wrote them
+
+
+def with_prompts(
+    retriever: str, parts: Sequence[str], settings: Sequence[str], given: str | None
+) -> tuple[list[str], str]:
+    """The settings with a folder of prompts that need no tool, for the methods that learn from such; and what to say.
+
+    `given`: a folder, the name of one in $TOOLSCOUT_DATA, or "none"; None takes that called no_tool, if there is one.
+    """
+    names = [retriever] if retriever != "hybrid" else [part for part in parts or DEFAULT_PARTS if part in available()]
+    keys = [f"{name}.{_NO_TOOL}" if retriever == "hybrid" else _NO_TOOL for name in names if _takes_prompts(name)]
+    set_already = [key for key in keys if any(setting.partition("=")[0] == key for setting in settings)]
+    if given is not None and not keys:
+        raise BadModel(f"{retriever} does not learn whether a request needs a tool; leave --no-tool out")
+    if given is not None and set_already:
+        raise BadModel(f"--no-tool and --option {set_already[0]} say the same twice; leave one of them out")
+    if given == "none" or not keys or set_already:
+        return list(settings), ""
+    home = os.environ.get(DATA_FOLDER, "")
+    usual = Path(home, _NO_TOOL) if home else None
+    if given is not None:
+        folder = find_dataset(given)
+    elif usual is not None and usual.is_dir():
+        folder = usual
+    else:
+        return list(settings), (
+            "there are no prompts to learn from, so the model will not tell whether a tool is needed; name some with "
+            "--no-tool FOLDER"
+        )
+    note = "" if given else f"prompts that need no tool are those of {folder}; --no-tool none trains without"
+    return [*settings, *(f"{key}={folder.resolve()}" for key in keys)], note
+
+
+def _takes_prompts(name: str) -> bool:
+    return name in available() and any(field.name == _NO_TOOL for field in fields(method(name)().options))
+
+
+def made(retriever: str, parts: Sequence[str], settings: Sequence[str]) -> Trainable:
+    """An untrained retriever with these options; for hybrid and rewrite, of these parts."""
+    found = opening.made(retriever, parts or (DEFAULT_PARTS if retriever == "hybrid" else ()), settings)
+    if not isinstance(found, Trainable):
+        raise BadModel(f"{retriever} learns nothing: it can be used as it is")
+    return found

@@ -1,0 +1,101 @@
+"""Does anything in the catalogue fit the request? A probability from how well the best tools match it.
+
+It says nothing of whether a tool is needed at all: that is asked of the request alone (tool_need.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from toolscout.core.answer import Allowed, ExactName, Hit, MatchedWords, PastRequest, Similarity
+from toolscout.errors import BadModel, BadRequest
+from toolscout.retrievers.base import Retriever, check_k, sizing
+
+Count = int | Literal["auto"]
+"""How many tools: at most so many, or as many as the model says that a request needs."""
+_LOOKED_AT = 5
+
+
+@dataclass(frozen=True, slots=True)
+class FitOptions:
+    """Three curves, the best of which counts, and the threshold below which nothing fits.
+
+    `bias` and `similarity`: a logistic curve over how far the best cosine stands above the level of the catalogue (see
+    similarity_baseline.py), fitted across catalogues of five sets by recipes/catalogue_fit.py. `usual`: the level where
+    it is not known.
+    `share`: where most of the words of a request stand in one tool, it fits whatever its cosine; half way here.
+    `past`: how near a past request must be that used one of the tools; half way here. Of the ToolLens dev requests
+    whose nearest past request is at 0.6, two in three need a tool that it used; at 0.8 nearly all do.
+    `words_alone`: as `share` where no vectors were searched. Words say little there, so only a request that shares no
+    word with any tool is turned away.
+    `threshold`: the highest at which each of the five sets keeps nine in ten of the requests that a tool serves. On the
+    bundled test requests it answers 94 % of those, and turns away .46 of those that nothing fits (recall); of the
+    requests turned away, were both kinds equally many, .88 are rightly so (precision). At 0.3: 67 %, .83 and .72.
+    """
+
+    bias: float = -2.6
+    similarity: float = 11.6
+    usual: float = 0.2
+    share: float = 0.6
+    past: float = 0.6
+    words_alone: float = 0.0
+    steepness: float = 20.0
+    threshold: float = 0.14
+
+
+def ranked(retriever: Retriever, request: str, k: Count, allowed: Allowed | None) -> tuple[list[Hit], int]:
+    """The tools for a request, how many of them were asked for, and behind those what else is looked at here.
+
+    Whether anything fits must not depend on how many tools one wants to see.
+    """
+    if not isinstance(k, str):
+        check_k(k)
+        return retriever.search([request], max(k, _LOOKED_AT), allowed)[0], k
+    if k != "auto":
+        raise BadRequest(f'k must be a number or "auto", got {k!r:.80}')
+    able = sizing(retriever)
+    if able is None:
+        raise BadModel(
+            f"{retriever.name} cannot say how many tools a request needs; give k as a number, or use a model "
+            "that can: toolscout train DATA --retriever toolgen --option sets=true --out FOLDER (or toolweaver)"
+        )
+    own = able.as_many([request], allowed)[0]
+    chosen = {hit.tool_id for hit in own}
+    more = retriever.search([request], _LOOKED_AT, allowed)[0] if 0 < len(own) < _LOOKED_AT else []
+    return [*own, *(hit for hit in more if hit.tool_id not in chosen)], len(own)
+
+
+def signals(hits: Sequence[Hit]) -> tuple[float | None, float]:
+    """The best cosine among the first hits (None where no vectors were searched) and the best share of words."""
+    reasons = [reason for hit in hits[:_LOOKED_AT] for reason in hit.reasons]
+    cosines = [reason.cosine for reason in reasons if isinstance(reason, Similarity)]
+    shares = [reason.share for reason in reasons if isinstance(reason, MatchedWords)]
+    return max(cosines, default=None), max(shares, default=0.0)
+
+
+def fit(hits: Sequence[Hit], options: FitOptions, level: float | None = None) -> float:
+    """How likely it is that one of these tools serves the request. A tool that is named always does.
+
+    `level`: what a request about something else scores among them (similarity_baseline.py), the usual where that is not
+    known.
+    """
+    if not hits:
+        return 0.0
+    if any(isinstance(reason, ExactName) for reason in hits[0].reasons):
+        return 1.0
+    cosine, share = signals(hits)
+    half_way = options.words_alone if cosine is None else options.share
+    curves = [_logistic(options.steepness * (share - half_way))]
+    if cosine is not None:
+        above = cosine - (options.usual if level is None else level)
+        curves.append(_logistic(options.bias + options.similarity * above))
+    past = [reason.cosine for hit in hits[:_LOOKED_AT] for reason in hit.reasons if isinstance(reason, PastRequest)]
+    curves += [_logistic(options.steepness * (max(past) - options.past))] if past else []
+    return max(curves)
+
+
+def _logistic(value: float) -> float:
+    return 1 / (1 + math.exp(-value))

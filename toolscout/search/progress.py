@@ -1,0 +1,63 @@
+"""What an add reports on its way: tools as they are read, texts as they are embedded, in batches worth a commit."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolscout.core.arrays import Floats
+from toolscout.core.tool import Tool
+
+Progress = Callable[[str, int, int], None]
+"""Called with a stage ("reading", "embedding", "linking"), how much is done, and of how much (0: not known)."""
+
+Encoded = tuple[NDArray[np.int64], Floats]
+_COMMITTED_AT_ONCE = 512
+
+
+def counted(tools: Iterable[Tool], progress: Progress | None) -> Iterator[Tool]:
+    """The tools, their number reported as they are read."""
+    for number, tool in enumerate(tools, 1):
+        if progress and number % 500 == 0:
+            progress("reading", number, 0)
+        yield tool
+
+
+def reported(encoded: Iterable[Encoded], total: int, progress: Progress | None) -> Iterator[Encoded]:
+    """The vectors, their number reported as they are made."""
+    done = 0
+    for positions, vectors in encoded:
+        done += len(positions)
+        if progress:
+            progress("embedding", done, total)
+        yield positions, vectors
+
+
+def batches(encoded: Iterable[Encoded]) -> Iterator[tuple[list[int], Floats]]:
+    """Gather small batches, so that each commit is worth its cost."""
+    positions: list[int] = []
+    vectors: list[Floats] = []
+    for where, batch in encoded:
+        positions += where.tolist()
+        vectors.append(batch)
+        if len(positions) >= _COMMITTED_AT_ONCE:
+            yield positions, np.concatenate(vectors)
+            positions, vectors = [], []
+    if positions:
+        yield positions, np.concatenate(vectors)
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Tens of thousands of records are made and none of them is a cycle: looking for cycles takes a fifth of an add."""
+    running = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if running:
+            gc.enable()

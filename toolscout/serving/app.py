@@ -1,0 +1,308 @@
+"""One Scout over HTTP. Thin: every answer is Scout's, asked through Access."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from toolscout.core import vendor_formats
+from toolscout.core.answer import Answer
+from toolscout.core.tool import Tool
+from toolscout.errors import MissingExtra, ToolscoutError, UnknownTool
+from toolscout.scout import Scout
+from toolscout.serving import request_bodies
+from toolscout.serving.access import Access, Caller
+from toolscout.serving.audit import Audit
+
+try:
+    from starlette.applications import Starlette
+    from starlette.exceptions import HTTPException
+    from starlette.middleware import Middleware
+    from starlette.requests import Request
+    from starlette.responses import Response, StreamingResponse
+    from starlette.routing import Route
+
+    from toolscout.serving import openapi_document, problems, prometheus
+    from toolscout.serving.catalogue_writes import Writes
+    from toolscout.serving.limits import PATHS, FeedbackQuota, Gate, Probe, ServeOptions
+    from toolscout.serving.llm_proxy import Proxy
+    from toolscout.serving.middleware import CALLER, LABEL, Edge, body_of, record_of
+    from toolscout.serving.page import routes as page
+    from toolscout.serving.page.shapes import narrowed
+except ImportError as error:
+    raise MissingExtra("serving", "serve") from error
+
+LINES = "application/x-ndjson"
+_HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+# Those who wait for the index to take their changes in wait together: it takes in all of them at once.
+_WRITERS, _WRITES_WAITING, _LONGEST_WRITE_S = 8, 64, 3600.0
+_Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def make_app(
+    scout: Scout, access: Access, options: ServeOptions | None = None, others: Mapping[str, Scout] | None = None
+) -> Starlette:
+    """The whole server: JSON routes, the page, and the proxy where there is an upstream."""
+    options = options or ServeOptions()
+    face = _Face(scout, access, options)
+    shared = (face.searches, face.changes, face.quota)
+    routes = [*face.routes(), *page.routes(scout, access, options, others, *shared)]
+    handlers = {ToolscoutError: _problem, problems.Problem: _problem, HTTPException: _http_problem}
+    edge = Middleware(Edge, access=access, options=options, metrics=face.metrics, audit=face.audit)
+    return Starlette(routes=routes, middleware=[edge], exception_handlers=handlers, lifespan=face.lifespan)
+
+
+async def _problem(_: Request, error: Exception) -> Response:
+    return problems.response(problems.of(error))
+
+
+async def _http_problem(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    headers = error.headers or {}
+    detail = {
+        404: "there is nothing at this address; GET /openapi.json says what there is",
+        405: f"this address takes {headers.get('Allow', 'other methods')}; GET /openapi.json says what for",
+    }.get(error.status_code, error.detail)
+    return problems.response(problems.Problem(error.status_code, detail, headers))
+
+
+class _Face:
+    """The routes and what they share."""
+
+    def __init__(self, scout: Scout, access: Access, options: ServeOptions) -> None:
+        self._scout, self._access = scout, access
+        self.searches = Gate(options.workers, options.queue, options.seconds)
+        self.changes = Gate(_WRITERS, _WRITES_WAITING, _LONGEST_WRITE_S, _WRITERS // 2)
+        self.quota = FeedbackQuota(scout.store, options)
+        self._probe = Probe(scout.store.version)
+        self._writes = Writes(scout)
+        self._proxy = Proxy(scout, access, options) if options.upstream else None
+        self._document = json.dumps(openapi_document.document(bool(options.upstream)))
+        self.metrics, self.audit = prometheus.Metrics(), Audit(options.audit)
+
+    def routes(self) -> list[Route]:
+        """Every route of openapi_document.py."""
+        found = [
+            _route("POST", "/search", self.search),
+            _route("POST", "/need", self.need),
+            _route("POST", "/feedback", self.feedback),
+            _route("GET", "/tools", self.list),
+            _route("POST", "/tools", self.change),
+            _route("GET", "/tools/{id:path}", self.describe),
+            _route("DELETE", "/tools/{id:path}", self.remove),
+            _route("GET", "/health", self.health),
+            _route("GET", "/ready", self.ready),
+            _route("GET", "/metrics", self.measured),
+            _route("GET", "/openapi.json", self.document),
+        ]
+        if self._proxy is not None:
+            for path in PATHS:
+                found.append(_route("POST", path, self.forward))
+        return found
+
+    @asynccontextmanager
+    async def lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        """Drain at the end: what was begun is answered, what comes is refused."""
+        yield
+        self.searches.draining = self.changes.draining = self._probe.draining = True
+        self._probe.close()
+        await asyncio.to_thread(self.searches.close)
+        self._writes.close()
+        await asyncio.to_thread(self.changes.close)
+        if self._proxy is not None:
+            await self._proxy.close()
+        self.audit.close()
+
+    async def search(self, request: Request) -> Response:
+        """Tools for a request, or for each of several."""
+        caller, asked = _caller(request), request_bodies.asked(await record_of(request, self.searches))
+        if asked.namespace is not None:
+            # In a thread: one who sees single tools may see tens of thousands of them.
+            caller = replace(caller, allowed=await self.searches.run(narrowed, caller.allowed, asked.namespace))
+        return await self._each(asked, partial(self._answer, caller, asked))
+
+    async def _each(self, asked: request_bodies.Asked, act: Callable[[str], dict[str, Any]]) -> Response:
+        """What comes of each request text; each is a piece of work of its own, so that others get their turn."""
+        works = [partial(lambda text: json.dumps(act(text)), text) for text in asked.requests]
+        found = await self.searches.run_each(works)
+        return _sent('{"answers": [' + ", ".join(found) + "]}" if asked.batch else found[0])
+
+    def _answer(self, caller: Caller, asked: request_bodies.Asked, text: str) -> dict[str, Any]:
+        answer = self._access.search(caller, text, asked.k)
+        found = answer.to_dict()
+        if asked.format is not None:
+            rendered = vendor_formats.render(self._tools(caller, answer), asked.format, asked.budget)
+            names = {tool["name"]: rendered.names.tool_id(tool["name"]) for tool in map(_named, rendered.payload)}
+            found |= {"tools": rendered.payload, "level": rendered.level, "tokens": rendered.tokens, "names": names}
+        return found
+
+    def _tools(self, caller: Caller, answer: Answer) -> list[Tool]:
+        """The tools to use; one that was removed since it was found is left out."""
+        ids = [hit.tool_id for hit in answer.hits]
+        try:
+            return self._access.tools(caller, ids)
+        except UnknownTool:
+            found = []
+            for tool_id in ids:
+                try:
+                    found.append(self._access.describe(caller, tool_id))
+                except UnknownTool:
+                    continue
+            return found
+
+    async def need(self, request: Request) -> Response:
+        """How likely each request is to need a tool at all."""
+        caller, asked = _caller(request), request_bodies.needed(await record_of(request, self.searches))
+        return await self._each(asked, partial(self._need, caller))
+
+    def _need(self, caller: Caller, text: str) -> dict[str, Any]:
+        need = self._access.search(caller, text, 1).need
+        return {"need": need, "needed": None if need is None else need >= self._scout.need_options.threshold}
+
+    async def feedback(self, request: Request) -> Response:
+        """Record what requests really used."""
+        caller, examples = _caller(request), request_bodies.used(await record_of(request, self.changes))
+        await self.changes.run(self._learn, caller, examples)
+        return _sent(json.dumps({"recorded": len(examples)}))
+
+    def _learn(self, caller: Caller, examples: list[request_bodies.Used]) -> None:
+        self.quota.take(caller.tenant, len(examples))
+        for example in examples:
+            self._access.feedback(caller, example.request, example.used, example.rejected, source="http")
+
+    async def list(self, request: Request) -> Response:
+        """A page of the tools."""
+        caller, asked = _caller(request), request_bodies.page(request.query_params)
+        return _sent(await self.searches.run(self._listed, caller, asked))
+
+    def _listed(self, caller: Caller, asked: tuple[str | None, int, int]) -> str:
+        tools = self._access.list(caller, *asked)
+        total, version = self._access.count(caller, asked[0]), self._access.version(caller)
+        return json.dumps({"tools": [_shown(tool, caller) for tool in tools], "total": total, "version": version})
+
+    async def describe(self, request: Request) -> Response:
+        """One tool in full."""
+        caller = _caller(request)
+        return _sent(await self.searches.run(self._described, caller, request.path_params["id"]))
+
+    def _described(self, caller: Caller, tool_id: str) -> str:
+        return json.dumps(_shown(self._access.describe(caller, tool_id), caller))
+
+    async def remove(self, request: Request) -> Response:
+        """Remove one tool."""
+        self._access.require_admin(_caller(request))
+        changes = request_bodies.Changes(remove=(request.path_params["id"],))
+        await self.changes.run(self._check, _caller(request), changes)
+        return _sent(json.dumps(await self.changes.run(self._changed, _caller(request), changes)))
+
+    def _check(self, caller: Caller, changes: request_bodies.Changes) -> None:
+        self._access.require_own(caller, [tool.id for tool in changes.tools], changes.remove, changes.sync)
+
+    async def change(self, request: Request) -> Response:
+        """Add, change and remove tools; who accepts JSON lines is told how far it is."""
+        self._access.require_admin(_caller(request))
+        body = await body_of(request, ("application/json", LINES))
+        by_line = LINES in request.headers.get("content-type", "").lower()
+        changes = await self.changes.run(request_bodies.lines if by_line else request_bodies.changed, body)
+        await self.changes.run(self._check, _caller(request), changes)
+        if LINES in request.headers.get("accept", "").lower():
+            return StreamingResponse(self._told(_caller(request), changes), headers=_HEADERS, media_type=LINES)
+        return _sent(json.dumps(await self.changes.run(self._changed, _caller(request), changes)))
+
+    def _changed(
+        self, caller: Caller, changes: request_bodies.Changes, progress: Callable[[str, int, int], None] | None = None
+    ) -> dict[str, int]:
+        """Change the catalogue; what came of it, of the tools that the caller sees from then on."""
+        counts = self._writes.apply(changes, progress)
+        now = caller if caller.allowed is None else self._access.named(caller.name)
+        return counts | {"version": self._access.version(now), "words_only": self._scout.words_only(now.allowed)}
+
+    async def _told(self, caller: Caller, changes: request_bodies.Changes) -> AsyncIterator[str]:
+        """A line for each step and one for the outcome. Who stops reading stops nothing that was begun."""
+        loop, told = asyncio.get_running_loop(), asyncio.Queue[dict[str, Any] | None]()
+
+        def progress(stage: str, done: int, total: int) -> None:
+            loop.call_soon_threadsafe(told.put_nowait, {"stage": stage, "done": done, "of": total})
+
+        work = asyncio.ensure_future(self.changes.run(self._changed, caller, changes, progress))
+        work.add_done_callback(lambda _: told.put_nowait(None))
+        yield json.dumps({"stage": "begun", "done": 0, "of": len(changes.tools)}) + "\n"
+        while (step := await told.get()) is not None:
+            yield json.dumps(step) + "\n"
+        try:
+            yield json.dumps({"stage": "done", **work.result()}) + "\n"
+        except (ToolscoutError, problems.Problem) as error:
+            problem = problems.of(error)
+            yield json.dumps({"stage": "failed", "status": problem.status, "detail": problem.detail}) + "\n"
+
+    async def forward(self, request: Request) -> Response:
+        """A model request, on its way to the model with fewer tools."""
+        _caller(request)
+        assert self._proxy is not None
+        return await self._proxy.forward(request, self.searches)
+
+    async def health(self, _: Request) -> Response:
+        """That the server lives."""
+        return _sent('{"status": "ok"}')
+
+    async def ready(self, _: Request) -> Response:
+        """That the server can answer: the catalogue can be read, and nothing is being shut down."""
+        await self._probe.check()
+        return _sent('{"status": "ready"}')
+
+    async def measured(self, request: Request) -> Response:
+        """For Prometheus. An admin's who sees everything: it counts all tools and all callers."""
+        self._access.require_admin(_caller(request))
+        self._access.require_everything(_caller(request))
+        gauges = {
+            "toolscout_tools": ("Tools in the catalogue.", float(self._scout.count())),
+            "toolscout_words_only": ("Tools that are not embedded yet.", float(self._scout.words_only())),
+            "toolscout_searches_inside": ("Searches running or waiting.", float(self.searches.inside)),
+            "toolscout_changes_inside": ("Changes running or waiting.", float(self.changes.inside)),
+            "toolscout_audit_lines_lost": ("Lines that the audit log could not take.", float(self.audit.lost)),
+        }
+        return Response(self.metrics.text(gauges), headers=_HEADERS, media_type=prometheus.MEDIA_TYPE)
+
+    async def document(self, _: Request) -> Response:
+        """This interface, described."""
+        return _sent(self._document)
+
+
+def _route(method: str, path: str, act: _Endpoint) -> Route:
+    async def endpoint(request: Request) -> Response:
+        request.scope[LABEL] = f"{method} {path.replace(':path', '')}"
+        return await act(request)
+
+    return Route(path, endpoint, methods=[method], name=f"{method} {path}")
+
+
+def _caller(request: Request) -> Caller:
+    """Who asks: the edge has looked, and found an error where nobody is known by that key."""
+    found = request.scope[CALLER]
+    if isinstance(found, Exception):
+        raise found
+    assert isinstance(found, Caller)
+    return found
+
+
+def _sent(text: str) -> Response:
+    return Response(text, headers=_HEADERS, media_type="application/json")
+
+
+def _shown(tool: Tool, caller: Caller) -> dict[str, Any]:
+    """A tool as a caller sees it; where and how it is run is for admins that see everything."""
+    shown = {"id": tool.id, **tool.to_record()}
+    if not caller.admin or caller.allowed is not None:
+        shown.pop("origin", None)
+    return shown
+
+
+def _named(tool: dict[str, Any]) -> dict[str, Any]:
+    """What holds the name of a tool in any of the shapes."""
+    inner = tool.get("function")
+    return inner if isinstance(inner, dict) else tool

@@ -1,0 +1,1 @@
+"""The MCP gateway: one server in front of many."""

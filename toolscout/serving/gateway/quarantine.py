@@ -1,0 +1,256 @@
+"""Holds back a tool whose server changed what it says, until a person approves it.
+
+What a server first lists is taken as it is. From then on a tool of which anything differs that a model or a person is
+shown, or that decides what a call does, is neither found nor called. What is approved is the digest of all that, as it
+was shown, whatever the server says a moment later. The record is a small file beside the catalogue.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import secrets
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from toolscout.core.tool import Tool
+from toolscout.errors import StoreError
+
+# Characters that are kept of what a tool says, to show what changed, and of one field of a tool that says more.
+MAX_SAID_CHARS = 200_000
+MAX_FIELD_CHARS = 20_000
+# Tools of one namespace in the record, and the characters kept of them. New ones are left out where it is full.
+MAX_NAMESPACE_TOOLS = 50_000
+MAX_NAMESPACE_CHARS = 256 * 1024 * 1024
+DIGEST_CHARS = 12  # of a digest that is shown and typed
+
+_SCHEMA = (
+    "CREATE TABLE IF NOT EXISTS tools (id TEXT PRIMARY KEY, approved TEXT, said TEXT, waiting TEXT, says TEXT)",
+    # Digests are made with a key that no server knows: else it could look for two texts whose first characters agree.
+    "CREATE TABLE IF NOT EXISTS digest_key (one INTEGER PRIMARY KEY CHECK (one = 1), value BLOB NOT NULL)",
+)
+# Before each digest stands the rule that made it. The first rule left out a part; its digests have nothing before them.
+_RULE = "2:"
+_ABSENT = object()
+_log = logging.getLogger("toolscout.gateway")
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A tool that waits: what it said when it was approved, and what it says now, where that differs.
+
+    `waiting` is the digest of all that it says now. Characters that cannot be seen are written as escapes.
+    """
+
+    tool_id: str
+    before: str
+    now: str
+    waiting: str
+
+    @property
+    def digest(self) -> str:
+        """The part of the digest that is shown and typed."""
+        return self.waiting.removeprefix(_RULE)[:DIGEST_CHARS]
+
+
+def quarantine_path(store: Path) -> Path:
+    """Where the record of a catalogue lies."""
+    return store.with_name(store.name + ".approved")
+
+
+class Quarantine:
+    """The record of approved tools. Several processes may use it at once."""
+
+    def __init__(self, path: Path) -> None:
+        """Open it, made where it is not there yet."""
+        self._lock = threading.Lock()
+        try:
+            self._db = sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)
+            for statement in _SCHEMA:
+                self._db.execute(statement)
+            self._db.execute("INSERT OR IGNORE INTO digest_key VALUES (1, ?)", (secrets.token_bytes(32),))
+            self._key: bytes = self._db.execute("SELECT value FROM digest_key").fetchone()[0]
+        except sqlite3.Error as error:
+            raise StoreError(f"{path} cannot be opened: {error}; check the folder, or remove the file") from None
+
+    def admitted(self, tools: Iterable[Tool]) -> list[Tool]:
+        """The tools that may be shown: new ones, which are approved by this, and those that say what was approved."""
+        kept: list[Tool] = []
+        rooms: dict[str, _Room] = {}
+        with self._lock, self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            for tool in tools:
+                if self._admit(tool, rooms):
+                    kept.append(tool)
+        for namespace in sorted(name for name, room in rooms.items() if room.left_out):
+            _log.warning("%s: the record of its tools is full; new ones are left out", namespace)
+        return kept
+
+    def _admit(self, tool: Tool, rooms: dict[str, _Room]) -> bool:
+        told = _told(tool)
+        digest = self._digest(told)
+        row = self._db.execute("SELECT approved, waiting FROM tools WHERE id = ?", (tool.id,)).fetchone()
+        approved, waiting = row or (None, None)
+        if approved == digest:
+            if waiting is not None:  # it says again what was approved
+                self._db.execute("UPDATE tools SET waiting = NULL, says = NULL WHERE id = ?", (tool.id,))
+            return True
+        if waiting == digest:
+            return False
+        if tool.namespace not in rooms:
+            rooms[tool.namespace] = self._room(tool.namespace)
+        said = rooms[tool.namespace].kept(told, new=row is None)
+        if row is None:
+            if said is not None:
+                self._db.execute("INSERT INTO tools VALUES (?, ?, ?, NULL, NULL)", (tool.id, digest, said))
+            return said is not None
+        if approved == _first_digest(tool):  # it was approved under the first rule; from now on all of it counts
+            change = "UPDATE tools SET approved = ?, said = ?, waiting = NULL, says = NULL WHERE id = ?"
+            self._db.execute(change, (digest, said, tool.id))
+            return True
+        self._db.execute("UPDATE tools SET waiting = ?, says = ? WHERE id = ?", (digest, said, tool.id))
+        return False
+
+    def _digest(self, told: dict[str, Any]) -> str:
+        text = json.dumps(told, sort_keys=True, default=dict)
+        return _RULE + hashlib.blake2b(text.encode(), digest_size=16, key=self._key).hexdigest()
+
+    def _room(self, namespace: str) -> _Room:
+        count = "SELECT count(*), sum(length(said)), sum(length(says)) FROM tools WHERE id >= ? AND id < ?"
+        tools, *chars = self._db.execute(count, (f"{namespace}/", f"{namespace}0")).fetchone()  # 0 follows the slash
+        return _Room(tools, sum(filter(None, chars)))
+
+    def held(self) -> list[Held]:
+        """The tools that wait, by id."""
+        with self._lock:
+            rows = self._db.execute("SELECT id, said, says, waiting FROM tools WHERE waiting IS NOT NULL ORDER BY id")
+            found = rows.fetchall()
+        return [Held(tool_id, *_apart(_read(said), _read(says)), waiting) for tool_id, said, says, waiting in found]
+
+    def approve(self, shown: Iterable[Held]) -> list[str]:
+        """Approve what was shown of these tools. The ids of those that say something else by now, which stay held."""
+        changed: list[str] = []
+        with self._lock, self._db:
+            self._db.execute("BEGIN IMMEDIATE")
+            for one in shown:
+                done = self._db.execute(
+                    "UPDATE tools SET approved = waiting, said = says, waiting = NULL, says = NULL "
+                    "WHERE id = ? AND waiting = ?",
+                    (one.tool_id, one.waiting),
+                )
+                if done.rowcount == 0:
+                    changed.append(one.tool_id)
+            self._db.execute(f"PRAGMA user_version = {self._approvals() + 1}")
+        return changed
+
+    def stamp(self) -> tuple[int, ...]:
+        """Moves when anyone approves something."""
+        with self._lock:
+            return (self._approvals(),)
+
+    def _approvals(self) -> int:
+        """How often something was approved. What servers say does not move it: they could keep everyone busy."""
+        return int(self._db.execute("PRAGMA user_version").fetchone()[0])
+
+    def close(self) -> None:
+        """Let go of the file."""
+        with self._lock:
+            self._db.close()
+
+
+class _Room:
+    """What the record still takes of a namespace: a server that invents new tools all the time fills no disk."""
+
+    def __init__(self, tools: int, chars: int) -> None:
+        self._tools = tools
+        self._chars = chars
+        self.left_out = False
+
+    def kept(self, told: dict[str, Any], new: bool) -> str | None:
+        """What is kept of what a tool says; None for a new one that has no place."""
+        text = json.dumps(told, sort_keys=True, default=dict)
+        if len(text) > MAX_SAID_CHARS:
+            text = _shortened(told, MAX_FIELD_CHARS)
+        full = self._chars + len(text) > MAX_NAMESPACE_CHARS
+        if new and (full or self._tools >= MAX_NAMESPACE_TOOLS):
+            self.left_out = True
+            return None
+        self._tools += new
+        self._chars += len(text)
+        return _shortened(told, 100) if full else text
+
+
+def _shortened(told: dict[str, Any], most: int) -> str:
+    """The beginning of each field, with what tells whether the rest is the same."""
+    fields: dict[str, Any] = {}
+    for key, value in told.items():
+        text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=dict)
+        rest = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).hexdigest()
+        fields[key] = value if len(text) <= most else f"{text[:most]}… ({len(text):,} characters, together {rest})"
+    return json.dumps(fields, sort_keys=True, default=dict)
+
+
+def _told(tool: Tool) -> dict[str, Any]:
+    """All that is shown of a tool, and what its source, not this machine's configuration, decides of a call."""
+    record = tool.to_record()
+    origin = record.pop("origin", None)
+    if origin and origin["kind"] == "http":
+        record["calls"] = origin
+    elif origin and origin["kind"] == "mcp":
+        record["calls"] = origin["details"].get("tool")
+    return record
+
+
+def _first_digest(tool: Tool) -> str:
+    """The digest of the first rule."""
+    told = [tool.name, tool.title, tool.description, tool.input_schema, tool.output_schema, tool.annotations]
+    text = json.dumps(told, sort_keys=True, default=dict)
+    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
+
+
+def _read(told: str) -> dict[str, Any]:
+    """A record; those that hold the description alone are read as well."""
+    try:
+        value = json.loads(told)
+    except ValueError:
+        value = None
+    return value if isinstance(value, dict) and "description" in value else {"description": told}
+
+
+def _apart(before: dict[str, Any], now: dict[str, Any]) -> tuple[str, str]:
+    """Both as texts of what differs: a parameter's description can mislead a model as well as the tool's own."""
+    changes = list(_changes(before, now, ""))
+    if not changes:
+        return "", "what differs is too long to be kept"
+    if [path for path, _, _ in changes] == ["description"]:
+        return _text(changes[0][1]), _text(changes[0][2])
+    old, new = ([f"{_visible(path)}: {_text(pair[side])}" for path, *pair in changes] for side in (0, 1))
+    return "\n".join(old), "\n".join(new)
+
+
+def _changes(before: Any, now: Any, path: str) -> Iterator[tuple[str, Any, Any]]:
+    if isinstance(before, dict) and isinstance(now, dict):
+        for key in sorted({*before, *now}):
+            yield from _changes(before.get(key, _ABSENT), now.get(key, _ABSENT), f"{path}.{key}" if path else key)
+    elif _text(before) != _text(now):  # True is not 1
+        yield path, before, now
+
+
+def _text(value: Any) -> str:
+    if value is _ABSENT:
+        return "-"
+    return _visible(value if isinstance(value, str) else json.dumps(value, sort_keys=True, ensure_ascii=False))
+
+
+def _visible(text: str) -> str:
+    """The text with what cannot be seen written as escapes: a model reads it, so whoever approves it must see it."""
+    if text.isprintable():
+        return text
+    return "".join(
+        sign if sign.isprintable() else sign.encode("unicode_escape", "surrogatepass").decode() for sign in text
+    )

@@ -1,0 +1,385 @@
+"""The MCP gateway: one server that shows search_tools, describe_tool and call_tool instead of ten thousand tools.
+
+What a client has listed stays where it is and new tools join at the end, and the same search of the same catalogue
+version is the same text: a conversation only ever grows, so that the model's prompt cache survives.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from toolscout.core import vendor_formats
+from toolscout.core.answer import Answer
+from toolscout.core.tool import Tool, clean_text
+from toolscout.errors import BadRequest, MissingExtra, ToolscoutError, Unauthorized, UnknownTool
+from toolscout.serving.access import Access, Caller
+from toolscout.serving.audit import Audit
+from toolscout.serving.gateway.sources import Backends
+
+try:
+    import anyio
+    import anyio.to_thread
+    import mcp_types as types
+    from mcp import MCPError
+    from mcp.server.lowlevel.server import NotificationOptions, Server
+    from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
+    from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+
+    from toolscout.serving.gateway.argument_process import ArgumentChecks
+    from toolscout.serving.limits import Gate
+    from toolscout.serving.middleware import key_of
+    from toolscout.serving.problems import Problem, public_message
+except ImportError:
+    raise MissingExtra("serving", "serve") from None
+
+PASS_THROUGH = 10
+"""Below so many tools all of them are listed."""
+MAX_K = 50
+_QUEUED, _LONGEST_S = 64, 60.0  # how much waits for a thread, and how long it may take in all
+_CLOSEST = 3
+_CALLERS_KEPT = 1024
+_log = logging.getLogger("toolscout.gateway")
+_T = TypeVar("_T")
+
+INSTRUCTIONS = (
+    "Behind this server stand many more tools than are listed. To use one: search_tools with what should be done, in "
+    "plain words; then call_tool with a name from the answer and arguments that fit its inputSchema. When the answer "
+    "says that nothing fits or that no tool is needed, go on without a tool."
+)
+_ADVICE = {
+    "use": "Use call_tool with one of these names and arguments that fit its inputSchema.",
+    "nothing_fits": "No tool here fits this request. Say so or go on without one; do not call a tool that only looks "
+    "similar. If you asked for several things at once, search for one of them.",
+    "no_tool_needed": "This request needs no tool; answer it directly.",
+}
+_WORDS_ONLY = (
+    "{} of {} tools have just come and are found by their words alone; if none of these suits, search again in some "
+    "seconds, or in the tool's own words."
+)
+_NAME = {"type": "string", "description": "A tool's name as search_tools gives it: namespace/name."}
+META_TOOLS = (
+    types.Tool(
+        name="search_tools",
+        description="Find the tools for a request, the best first, each with its name, description and inputSchema. "
+        "Says so when no tool fits or none is needed.",
+        input_schema={
+            "type": "object",
+            "properties": {
+                "query": {"type": "string", "description": "What should be done, in plain words."},
+                "k": {"type": "integer", "minimum": 1, "maximum": MAX_K, "default": 5, "description": "How many."},
+            },
+            "required": ["query"],
+        },
+        annotations=types.ToolAnnotations(read_only_hint=True, open_world_hint=False),
+    ),
+    types.Tool(
+        name="describe_tool",
+        description="Everything about one tool: full description, inputSchema, outputSchema, annotations.",
+        input_schema={"type": "object", "properties": {"name": _NAME}, "required": ["name"]},
+        annotations=types.ToolAnnotations(read_only_hint=True, open_world_hint=False),
+    ),
+    types.Tool(
+        name="call_tool",
+        description="Call a tool that search_tools found. The arguments are checked against its inputSchema first.",
+        input_schema={
+            "type": "object",
+            "properties": {
+                "name": _NAME,
+                "arguments": {"type": "object", "description": "The tool's arguments.", "additionalProperties": True},
+            },
+            "required": ["name"],
+        },
+    ),
+)
+_META = {tool.name: tool for tool in META_TOOLS}
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayOptions:
+    """`pins`: ids of tools that are always listed. `key`: who a client over stdio is. `budget`: tokens of an answer.
+
+    `start`: seconds that the first list of tools waits for the servers behind.
+    """
+
+    pins: tuple[str, ...] = ()
+    key: str | None = field(default=None, repr=False)
+    pass_through: int = PASS_THROUGH
+    budget: int = 4_000
+    start: float = 10.0
+
+
+class _Server(Server[Any]):
+    """Says that its list may change, over either transport."""
+
+    def create_initialization_options(
+        self, notification_options: NotificationOptions | None = None, *args: Any, **kwargs: Any
+    ) -> Any:
+        options = notification_options or NotificationOptions(tools_changed=True)
+        return super().create_initialization_options(options, *args, **kwargs)
+
+
+class Gateway:
+    """Answers MCP requests out of an Access and the Backends that run the calls."""
+
+    def __init__(
+        self, access: Access, backends: Backends, options: GatewayOptions | None = None, audit: Audit | None = None
+    ) -> None:
+        """`server` is ready to be run over any transport while `backends.running()`."""
+        from toolscout import __version__
+
+        self.access = access
+        self.backends = backends
+        self.options = options or GatewayOptions()
+        self._audit = audit or Audit(None)
+        # For each caller by name: nobody is told that a list changed which only others are shown.
+        self._buses: dict[str, tuple[InMemorySubscriptionBus, ListenHandler]] = {}
+        self.checks = ArgumentChecks()
+        self._searching = Gate(2, _QUEUED, _LONGEST_S)
+        # For each caller: the key it came with and what it was shown, in order.
+        self._shown: dict[str, tuple[str | None, dict[str, types.Tool]]] = {}
+        self._showing = threading.Lock()
+        self._connections: dict[int, tuple[Any, str]] = {}
+        self._unchecked = self.options.pins
+        backends.changed = self._catalogue_changed
+        self.server: Server[Any] = _Server(
+            "toolscout",
+            version=__version__,
+            instructions=INSTRUCTIONS,
+            on_list_tools=self._list_tools,
+            on_call_tool=self._call_tool,
+            on_subscriptions_listen=self._listen,
+        )
+
+    async def _list_tools(self, ctx: Any, _: Any) -> types.ListToolsResult:
+        await self.backends.ready(self.options.start)
+        await anyio.to_thread.run_sync(self._check_pins)
+        key = self._key(ctx)
+        try:
+            if ctx.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS:
+                self._remember(ctx.session, (await self._in_thread(lambda: self.access.caller(key))).name)
+            return types.ListToolsResult(tools=list((await self._in_thread(lambda: self._show(key))).values()))
+        except ToolscoutError as error:
+            raise MCPError(types.INVALID_REQUEST, public_message(error)) from None
+
+    async def _listen(
+        self, ctx: Any, params: types.SubscriptionsListenRequestParams
+    ) -> types.SubscriptionsListenResult:
+        key = self._key(ctx)
+        try:
+            caller = await self._in_thread(lambda: self.access.caller(key))
+        except ToolscoutError as error:
+            raise MCPError(types.INVALID_REQUEST, public_message(error)) from None
+        if caller.name not in self._buses:
+            bus = InMemorySubscriptionBus()
+            self._buses[caller.name] = (bus, ListenHandler(bus))
+        return await self._buses[caller.name][1](ctx, params)
+
+    async def _call_tool(self, ctx: Any, params: types.CallToolRequestParams) -> types.CallToolResult:
+        began = time.perf_counter()
+        who: Caller | str = "unknown"
+        action, tool_id, ok = "call", "", False
+        try:
+            key = self._key(ctx)
+            who = await self._in_thread(lambda: self.access.caller(key))
+            name, arguments = params.name, params.arguments or {}
+            if name in _META:
+                action = name.partition("_")[0]
+                arguments, wrong = await self.checks.repaired(who.name, arguments, _META[name].input_schema)
+                if wrong:
+                    raise BadRequest(f"the arguments of {name} do not fit: {'; '.join(wrong)}")
+            elif who.name not in self._shown:  # named by a list that another process gave
+                await self._in_thread(lambda: self._show(key))
+            if action == "search":
+                result = await self._searched(who, arguments["query"], arguments.get("k", 5))
+            else:
+                tool = await self._tool(who, arguments["name"] if name in _META else name, listed=name not in _META)
+                tool_id = tool.id
+                if action == "describe":
+                    result = await self._in_thread(
+                        lambda: _told(
+                            vendor_formats.to_wire(tool, "mcp", "full", tool.id) | self._unavailable(tool.namespace)
+                        )
+                    )
+                else:
+                    given = arguments.get("arguments", {}) if name in _META else arguments
+                    result = await self._called(ctx, who, tool, given)
+            ok = not result.is_error
+            return result
+        except ToolscoutError as error:
+            return _failed(public_message(error))
+        finally:
+            self._audit.record(who, action, tool_id, ok=ok, ms=1000 * (time.perf_counter() - began))
+
+    async def _searched(self, caller: Caller, query: str, k: int) -> types.CallToolResult:
+        def search() -> types.CallToolResult:
+            return _told(self._answer(caller, self.access.search(caller, query, int(k))))
+
+        return await self._in_thread(search)
+
+    async def _tool(self, caller: Caller, name: str, listed: bool) -> Tool:
+        def find() -> Tool:
+            try:
+                return self.access.describe(caller, self._tool_id(caller, name))
+            except UnknownTool:
+                if listed:  # the protocol's own way to say so
+                    raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {clean_text(name)[:200]}") from None
+                raise UnknownTool(
+                    f"there is no tool {clean_text(name)[:200]!r}; find the right name with search_tools"
+                ) from None
+
+        return await self._in_thread(find)
+
+    async def _called(self, ctx: Any, caller: Caller, tool: Tool, arguments: Mapping[str, Any]) -> types.CallToolResult:
+        wrong = await self.checks.problems(caller.name, arguments, tool.input_schema)
+        if wrong:
+            return _failed(
+                f"the arguments do not fit {tool.id}: {'; '.join(wrong)}. Correct them and call it again; "
+                "describe_tool shows its inputSchema"
+            )
+        try:
+            return await self.backends.call(tool, arguments, ctx.session.report_progress)
+        except (MCPError, ToolscoutError):
+            raise
+        except Exception:  # whatever a server answers, the client gets an answer
+            _log.exception("%s could not be called", tool.id)
+            return _failed(f"{tool.id} could not be called; the log of the gateway says why")
+
+    def _answer(self, caller: Caller, answer: Answer) -> dict[str, Any]:
+        """What a model is told. Scores are left out: they say nothing to it."""
+        tools = [tool for hit in answer.hits if (tool := self._still_there(caller, hit.tool_id))]
+        try:
+            rendered = vendor_formats.render(tools, "mcp", self.options.budget).payload
+        except BadRequest:  # not even the names fit: they are what matters
+            rendered = [{} for _ in tools]
+        told: dict[str, Any] = {"verdict": answer.verdict, "advice": _ADVICE[answer.verdict], "tools": []}
+        for tool, shape in zip(tools, rendered, strict=True):
+            entry: dict[str, Any] = {"name": tool.id}
+            entry |= {key: shape[key] for key in ("description", "inputSchema") if key in shape}
+            told["tools"].append(entry | self._unavailable(tool.namespace))
+        if answer.verdict == "nothing_fits" and answer.considered:
+            told["closest"] = [hit.tool_id for hit in answer.considered[:_CLOSEST]]
+        told |= {"searched": answer.searched, "version": answer.version}
+        notes = [] if answer.searched else list(answer.notes)
+        if answer.words_only and answer.searched:  # of no use to a model: that someone could run a command
+            notes.append(_WORDS_ONLY.format(f"{answer.words_only:,}", f"{answer.searched:,}"))
+        return told | ({"notes": notes} if notes else {})
+
+    def _still_there(self, caller: Caller, tool_id: str) -> Tool | None:
+        try:
+            return self.access.describe(caller, tool_id)
+        except UnknownTool:
+            return None
+
+    def _unavailable(self, namespace: str) -> dict[str, Any]:
+        if namespace not in self.backends.problems():
+            return {}
+        return {"unavailable": f"the server {namespace} does not answer now; it is tried again by itself"}
+
+    def _show(self, key: str | None) -> dict[str, types.Tool]:
+        """What a caller is listed: what it was shown and still is there, then what is new, each in its place."""
+        caller = self.access.caller(key)
+        with self._showing:
+            return self._shown_now(key, caller)
+
+    def _shown_now(self, key: str | None, caller: Caller) -> dict[str, types.Tool]:
+        _, shown = self._shown.get(caller.name, (None, {}))
+        few = self.access.count(caller) < self.options.pass_through
+        tools = {tool.id: tool for tool in self.access.list(caller, limit=self.options.pass_through)} if few else {}
+        for tool_id in (*self.options.pins, *(name for name in shown if name not in _META)):
+            tool = tools.get(tool_id) or self._still_there(caller, tool_id)
+            if tool is not None:
+                tools[tool_id] = tool
+        meta = not few or not _META.keys().isdisjoint(shown)
+        current: dict[str, types.Tool] = dict(_META) if meta else {}
+        current |= {tool_id: _listed(tool) for tool_id, tool in tools.items()}
+        kept = {name: current[name] for name in shown if name in current}
+        if len(self._shown) >= _CALLERS_KEPT:
+            self._shown.pop(next(iter(self._shown)))
+        self._shown[caller.name] = (key, {**kept, **current})
+        return self._shown[caller.name][1]
+
+    def _check_pins(self) -> None:
+        """Say once which pins name no tool: a misspelt one would be missing without a word."""
+        unchecked, self._unchecked = self._unchecked, ()
+        for pin in unchecked:
+            if pin not in self.backends.scout.store.ids(pin.partition("/")[0]):
+                _log.warning("--pin %s: there is no such tool now; give its id, namespace/name", clean_text(pin)[:200])
+
+    def _tool_id(self, caller: Caller, name: str) -> str:
+        """The id behind a name: an id itself, or the name under which a tool is or could be listed."""
+        if "/" in name:
+            return name
+        _, shown = self._shown.get(caller.name, (None, {}))
+        for tool_id, tool in shown.items():
+            if tool.name == name and tool_id not in _META:
+                return tool_id
+        namespace, _, rest = name.partition("__")
+        return f"{namespace}/{rest}"
+
+    async def _in_thread(self, work: Callable[[], _T]) -> _T:
+        """Beside the event loop, a few at a time, each caller in its turn; refused at once where too many wait."""
+        try:
+            return await self._searching.run(work)
+        except Problem:
+            raise BadRequest("too many requests at once; wait a second and ask again") from None
+
+    def _key(self, ctx: Any) -> str | None:
+        return key_of(ctx.request.headers) if ctx.request is not None else self.options.key
+
+    def _remember(self, session: Any, name: str) -> None:
+        """Keep a connection of the older protocol, which is told of changes by itself, as long as it lasts."""
+        connection = session._connection
+        if id(connection) not in self._connections:
+            self._connections[id(connection)] = (connection, name)
+            connection.exit_stack.callback(self._connections.pop, id(connection), None)
+
+    async def _catalogue_changed(self) -> None:
+        """Tell the clients of those callers who are shown something else now."""
+        concerned: set[str] = set()
+        for name, (key, before) in list(self._shown.items()):
+            try:
+                if await anyio.to_thread.run_sync(self._show, key) != before:
+                    concerned.add(name)
+            except ToolscoutError as error:  # a key that was taken back
+                _log.debug("no list for a caller any more: %s", error)
+        for name in concerned & self._buses.keys():
+            await self._buses[name][0].publish(ToolsListChanged())
+        for connection, name in list(self._connections.values()):
+            if name in concerned:
+                with anyio.move_on_after(1):  # one that does not read keeps no one waiting
+                    await connection.send_tool_list_changed()
+
+
+def run(serve: Callable[..., Awaitable[None]], *args: object) -> None:
+    """Run an asynchronous function in an event loop of its own."""
+    anyio.run(serve, *args)
+
+
+def check_key(access: Access, key: str | None) -> None:
+    """Refuse to start over stdio for nobody."""
+    try:
+        access.caller(key)
+    except Unauthorized as error:
+        raise Unauthorized(f"{error}; give a key with --key or TOOLSCOUT_KEY") from None
+
+
+def _listed(tool: Tool) -> types.Tool:
+    try:
+        return types.Tool.model_validate(vendor_formats.to_wire(tool, "mcp"))
+    except ValueError:  # annotations or the like that no client could read
+        return types.Tool.model_validate(vendor_formats.to_wire(tool, "mcp", "signatures"))
+
+
+def _told(value: dict[str, Any]) -> types.CallToolResult:
+    text = json.dumps(value, ensure_ascii=False)
+    return types.CallToolResult(content=[types.TextContent(type="text", text=text)], structured_content=value)
+
+
+def _failed(message: str) -> types.CallToolResult:
+    return types.CallToolResult(content=[types.TextContent(type="text", text=f"error: {message}")], is_error=True)

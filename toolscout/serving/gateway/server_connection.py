@@ -1,0 +1,339 @@
+"""One MCP server behind the gateway: a connection that is kept, followed, and renewed when it ends.
+
+It is started again after longer and longer pauses. Whether it answers, and if not why, is known at any moment.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import shutil
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from toolscout.catalogue.base import ReadOptions, unique
+from toolscout.catalogue.importers import mcp as importer
+from toolscout.catalogue.mcp.client import (
+    MAX_ERROR_BYTES,
+    MAX_LIST_TIMEOUTS,
+    Doing,
+    Listing,
+    Server,
+    Unlisted,
+    cause_of,
+    explained,
+    http,
+    listed,
+    quoted,
+    send_call,
+    stdio,
+    tapped,
+)
+from toolscout.core.tool import Tool, clean_text
+from toolscout.errors import BadSource, MissingExtra, ToolscoutError, UnknownTool
+
+try:
+    import anyio
+    import anyio.to_thread
+    import mcp_types as types
+    from mcp import Client, MCPError
+    from mcp.client.subscriptions import SubscriptionLost
+    from mcp_types.version import HANDSHAKE_PROTOCOL_VERSIONS
+
+    from toolscout.catalogue.mcp.messages import REFUSED, Guard
+    from toolscout.catalogue.mcp.stdio import Tail
+except ImportError:
+    raise MissingExtra("serving", "serve") from None
+
+Progress = Callable[[float, float | None, str | None], Awaitable[None]]
+_log = logging.getLogger("toolscout.gateway")
+_BURST = 0.05
+_SETTLED = 10.0
+# Signs of progress of one call that wait for the client to read them, and characters of what each says.
+_MAX_REPORTS = 100
+_MAX_REPORT_CHARS = 1_000
+# Problems with single tools that are logged of one list.
+_SHOWN_PROBLEMS = 20
+# A server is listed again no sooner than after this many times what the last list took.
+_LIST_REST = 4
+_ALIVE = Doing("answer", "answered")
+
+
+@dataclass(frozen=True, slots=True)
+class BackendOptions:
+    """Seconds: `timeout` for a call without a sign of progress, `connect` to start or to list.
+
+    `heartbeat` between looks at a server that cannot say that it ends, `relist` between looks at every list,
+    `relist_pause` at least between two lists however often a server says that its list changed, `pause` before the
+    first restart and `longest_pause` before any, `grace` that a call waits for a server that just ended.
+
+    Characters: `max_chars` of what an HTTP service or a function answers, `max_tool_chars` of one tool as JSON; a
+    longer one is left out, since every search that finds it has to measure it.
+    """
+
+    timeout: float = 60.0
+    connect: float = 30.0
+    heartbeat: float = 1.0
+    relist: float = 60.0
+    relist_pause: float = 0.5
+    pause: float = 0.25
+    grace: float = 5.0
+    longest_pause: float = 30.0
+    max_chars: int = 1_000_000
+    max_tool_chars: int = 256_000
+
+
+class BackendDown(ToolscoutError):
+    """A server that does not answer now; it is being started again. Callers are told the message as it is."""
+
+    def __init__(self, message: str) -> None:
+        """Take a message that names neither a path nor a command line."""
+        super().__init__(message, public=message)
+
+
+class Backend:
+    """One MCP server: `problem` says why it does not answer, and is empty while it does."""
+
+    def __init__(
+        self, server: Server, options: BackendOptions, publish: Callable[[Backend, list[Tool]], Awaitable[None]]
+    ) -> None:
+        """Nothing is started before run()."""
+        self.server = server
+        self.name = clean_text(server.name)
+        self.problem = "is being started"
+        self.tried = anyio.Event()  # it listed its tools once, or failed to
+        self._options = options
+        self._publish = publish
+        self._client: Client | None = None
+        self._connected: Client | None = None  # it is the client as soon as it is known which tools may be called
+        self._listed: list[Tool] | None = None
+        self._names: dict[str, str] = {}  # by id: what the server itself calls the tools that may be called
+        self._changed = Bell()
+        self._said: frozenset[str] = frozenset()
+        self._up = anyio.Event()
+        self._up_at = math.inf
+        self._lost_at = -math.inf
+
+    async def run(self) -> None:
+        """Connect, follow, and begin again, until cancelled."""
+        pause = self._options.pause
+        while True:
+            problem, details = await self._problem()
+            if anyio.current_time() - self._up_at > _SETTLED:  # it worked for a while, not just took long to fail
+                pause = self._options.pause
+            self._lost(problem)
+            self.tried.set()
+            _log.warning("%s %s; next try in %.3g s", self.name, details, pause)
+            await anyio.sleep(pause)
+            pause = min(2 * pause, self._options.longest_pause)
+
+    def admit(self, listed: list[Tool], kept: Iterable[Tool]) -> None:
+        """Let these of the tools that it listed be called, and no others. Only its latest list counts."""
+        if listed is not self._listed or self._connected is None:
+            return
+        self._names = {tool.id: str(tool.origin.details["tool"]) for tool in kept if tool.origin is not None}
+        if self._client is None:
+            self._client, self._up_at, self.problem = self._connected, anyio.current_time(), ""
+            self._up.set()
+
+    async def call(self, tool_id: str, arguments: dict[str, Any], report: Progress) -> types.CallToolResult:
+        """Have the server run a tool that it lists now, whatever a catalogue says of it.
+
+        Cancelling this cancels it there; each sign of progress winds the clock up. UnknownTool where the server does
+        not list the tool, or it is held back; BackendDown where the server does not answer.
+        """
+        timeout = self._options.timeout
+        with anyio.move_on_after(self._options.connect) as scope:
+            if self.tried.is_set():  # a server that just ended may be back in a moment
+                scope.deadline = self._lost_at + self._options.grace
+            await self._up.wait()
+        client = self._client
+        if client is None:
+            raise BackendDown(f"the server {self.name} does not answer: it {self.problem}. It is tried again by itself")
+        name = self._names.get(tool_id)
+        if name is None:
+            raise UnknownTool(f"{tool_id} is not, or not any more, a tool of its server; search again")
+        reporting = 0
+        with anyio.move_on_after(timeout) as scope:
+
+            async def told(progress: float, total: float | None, message: str | None) -> None:
+                nonlocal reporting
+                scope.deadline = anyio.current_time() + timeout
+                if reporting < _MAX_REPORTS:
+                    reporting += 1
+                    try:
+                        await report(progress, total, message and message[:_MAX_REPORT_CHARS])
+                    finally:
+                        reporting -= 1
+
+            try:
+                result: types.CallToolResult = await send_call(client, name, arguments, told)
+                return result
+            except MCPError as error:
+                if error.code == REFUSED:
+                    problem = f"the server {self.name} was called, but {clean_text(str(error))[:300]}; ask it for less"
+                    raise ToolscoutError(problem, public=problem) from None
+                if error.code == types.HEADER_MISMATCH:  # its list changed without a word; the next call will fit
+                    self._changed.ring()
+                if error.code != types.CONNECTION_CLOSED:
+                    raise
+                raise BackendDown(f"the server {self.name} ended during the call; it is started again") from None
+        raise BackendDown(f"the server {self.name} did not answer within {timeout:g} s; the call was cancelled there")
+
+    def _lost(self, problem: str) -> None:
+        self.problem = problem
+        self._connected = self._listed = None
+        if self._client is not None:
+            self._client, self._up, self._lost_at = None, anyio.Event(), anyio.current_time()
+
+    async def _problem(self) -> tuple[str, str]:
+        """Live through one connection; why it ended, as callers are told it, and in full for the log.
+
+        Callers may be anywhere: they are told neither the command line nor what the server or the system said.
+        """
+        server = self.server
+        self._up_at = math.inf
+        refusals: list[int] = []
+        errors = Tail(MAX_ERROR_BYTES)
+        try:
+            path = server.env.get("PATH")
+            if server.command and not server.cwd and shutil.which(server.command[0], path=path) is None:
+                missing = f"there is no command {server.command[0]!r}"
+                raise BadSource(
+                    f"cannot be started: {missing}; install it, or give its full path in the config",
+                    public="cannot be started",
+                )
+            await self._connection(errors, refusals)
+            return "ended", f"ended{quoted(errors)}"
+        except Exception as error:
+            cause = cause_of(error)
+            if isinstance(cause, TimeoutError):
+                problem = f"did not answer within {self._options.connect:g} s"
+                return problem, f"{problem}{quoted(errors)}"
+            if isinstance(cause, Unlisted):
+                return str(cause), f"{cause}{quoted(errors)}"
+            if isinstance(cause, ToolscoutError):
+                return cause.public or "cannot be used", f"{cause}{quoted(errors)}"
+            details = explained(cause, server, refusals, _ALIVE)
+            return details.partition(":")[0].partition(";")[0], f"{details}{quoted(errors)}"
+
+    async def _connection(self, errors: Tail, refusals: list[int]) -> None:
+        guard = Guard()
+        gone, changed = anyio.Event(), self._changed
+        limit = self._options.connect
+        transport = stdio(self.server, errors) if self.server.command else http(self.server, limit, refusals, True)
+
+        async def noted(message: Any) -> None:
+            if isinstance(message, types.ToolListChangedNotification):
+                changed.ring()
+
+        with anyio.fail_after(limit) as scope:
+            link = tapped(transport, guard, gone.set)
+            async with Client(link, cache=None, message_handler=noted) as client:
+                scope.deadline = math.inf
+                self._connected = client
+                await self._list(client, guard)
+                self.tried.set()
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(self._listen, client, changed, gone)
+                    tasks.start_soon(self._follow, client, guard, changed)
+                    await gone.wait()
+                    self._lost("ended and is being started again")
+                    tasks.cancel_scope.cancel()
+
+    async def _list(self, client: Client, guard: Guard) -> None:
+        last = anyio.current_time() + MAX_LIST_TIMEOUTS * self._options.connect
+        with anyio.fail_after(self._options.connect) as scope:
+
+            def each() -> None:
+                scope.deadline = min(anyio.current_time() + self._options.connect, last)
+
+            listing = await listed(client, guard, each)
+        tools, problems = await anyio.to_thread.run_sync(self._tools, listing)
+        new = [problem for problem in problems if problem not in self._said]
+        self._said = frozenset(problems)
+        for problem in new[:_SHOWN_PROBLEMS]:
+            _log.warning("%s: %s", self.name, problem)
+        if len(new) > _SHOWN_PROBLEMS:
+            _log.warning("%s: and %s more problems with single tools", self.name, f"{len(new) - _SHOWN_PROBLEMS:,}")
+        self._listed = tools
+        await self._publish(self, tools)
+
+    def _tools(self, listing: Listing) -> tuple[list[Tool], list[str]]:
+        options = ReadOptions(namespace=self.name, keep_going=True)
+        found = importer.tools_of(self.server, listing, options, most=self._options.max_tool_chars)
+        return list(unique(found, options)), options.problems
+
+    async def _follow(self, client: Client, guard: Guard, changed: Bell) -> None:
+        """List again whenever the server says so, and now and then for servers that never say it."""
+        while True:
+            await changed.heard(self._options.relist)
+            await anyio.sleep(_BURST)  # many changes at once are one
+            began = anyio.current_time()
+            await self._list(client, guard)
+            took = anyio.current_time() - began
+            await anyio.sleep(min(max(self._options.relist_pause, _LIST_REST * took), self._options.relist))
+
+    async def _listen(self, client: Client, changed: Bell, gone: anyio.Event) -> None:
+        """Notice that the server ends where the connection itself does not show it."""
+        if client.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS:
+            if self.server.url:
+                await self._ping(client, gone)
+            return
+        try:
+            while not gone.is_set():
+                with suppress(SubscriptionLost):
+                    async with client.listen(tools_list_changed=True) as events:
+                        changed.ring()  # something may have changed while no one listened
+                        async for _ in events:
+                            changed.ring()
+                # Streams are cut for many reasons; it is the end only where the server does not answer any more.
+                if not await self._answers(client):
+                    gone.set()
+                await anyio.sleep(self._options.heartbeat)
+        except MCPError:  # it keeps no one informed
+            while True:
+                await anyio.sleep(10 * self._options.heartbeat)
+                changed.ring()
+
+    async def _answers(self, client: Client) -> bool:
+        try:
+            with anyio.fail_after(self._options.connect):
+                await client.list_tools()
+        except (MCPError, TimeoutError) as error:
+            _log.debug("%s: %s", self.name, error)
+            return False
+        return True
+
+    async def _ping(self, client: Client, gone: anyio.Event) -> None:
+        while True:
+            await anyio.sleep(self._options.heartbeat)
+            try:
+                with anyio.fail_after(self._options.connect):
+                    await client.session.send_ping()
+            except MCPError as error:
+                if error.code != types.METHOD_NOT_FOUND:
+                    _log.debug("%s: ping: %s", self.name, error)
+                    gone.set()
+            except TimeoutError:
+                gone.set()
+
+
+class Bell:
+    """Rings that come while no one listens are one ring."""
+
+    def __init__(self) -> None:
+        """Silent at first."""
+        self._rung = anyio.Event()
+
+    def ring(self) -> None:
+        """Wake who listens, now or next."""
+        self._rung.set()
+
+    async def heard(self, longest: float) -> None:
+        """Wait for a ring, or so many seconds."""
+        with anyio.move_on_after(longest):
+            await self._rung.wait()
+        self._rung = anyio.Event()

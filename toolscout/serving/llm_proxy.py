@@ -1,0 +1,264 @@
+"""Between an agent and its model: of the tools in a request only the right ones are sent on.
+
+For agents that never call a search tool. Nothing else in the request changes, and the answer passes byte for byte.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+from urllib.parse import unquote
+
+import httpx2
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from toolscout.core.arrays import Floats
+from toolscout.core.permissions import KEY_PREFIX
+from toolscout.core.tool import Tool
+from toolscout.errors import BadRequest, BadTool, MissingEncoder
+from toolscout.retrievers.base import Embedded, Retriever, TextEncoder
+from toolscout.retrievers.registry import method
+from toolscout.scout import Scout, checked_request
+from toolscout.serving import request_bodies
+from toolscout.serving.access import ANONYMOUS, Access, Caller
+from toolscout.serving.limits import Gate, ServeOptions, descriptor_limit
+from toolscout.serving.middleware import CALLER, KEY_HEADER, body_of, key_of
+from toolscout.serving.problems import Problem
+
+NAMESPACE = "request"
+# As few as these are cheaper to send than to choose among.
+FEW = 10
+_SETS_KEPT, _VECTORS_KEPT = 32, 20_000
+_READ_CHARS = 4_000
+# These belong to one connection; the length changes with the tools; each server dates its own answers.
+_HOP = frozenset(
+    "connection keep-alive proxy-authenticate proxy-authorization te trailer transfer-encoding upgrade host "
+    "content-length accept-encoding date".split()
+) | {KEY_HEADER}
+_KEYS = frozenset(["authorization", "x-api-key"])
+# What looks like a key or token of a server of this package, and what may be one in base64.
+_OURS = re.compile(rf"(?<![A-Za-z0-9_-]){KEY_PREFIX}[\w-]{{16,}}")
+_BASE64 = re.compile(r"[A-Za-z0-9+/_-]{16,}")
+_ENCODED = 5  # how often a text may be percent-encoded
+FORWARDS = 512
+"""How many requests are at the model's server at a time; `in_flight` of ServeOptions says how many of one caller."""
+
+
+class Proxy:
+    """Forwards model requests of OpenAI's and Anthropic's kind."""
+
+    def __init__(self, scout: Scout, access: Access, options: ServeOptions) -> None:
+        """To the upstream of the options."""
+        self._access = access
+        self._chooser = Chooser(scout, options.keep, options.pinned)
+        self._upstream, self._key = options.upstream.rstrip("/"), options.upstream_key
+        # A caller that does not get a connection is told so, instead of waiting for the streams of others to end.
+        wait = httpx2.Timeout(options.upstream_seconds, connect=10, pool=10)
+        most = min(FORWARDS, descriptor_limit() // 4)
+        self._client = httpx2.AsyncClient(timeout=wait, limits=httpx2.Limits(max_connections=most))
+
+    async def forward(self, request: Request, gate: Gate) -> Response:
+        """Send a request on with fewer tools, and the answer back as it comes."""
+        body = await body_of(request, ("application/json",))
+        sent = await gate.run(self._chooser.cut, body)
+        own = _own_key(request)
+        query = "&".join(part for part in request.url.query.split("&") if not holds_key(part, own))
+        url = self._upstream.removesuffix("/v1") + request.url.path + (f"?{query}" if query else "")
+        outgoing = self._client.build_request("POST", url, headers=self._headers(request, own), content=sent)
+        try:
+            answer = await self._client.send(outgoing, stream=True)
+        except httpx2.TimeoutException:
+            raise Problem(504, "the model's server did not answer in time; ask again") from None
+        except httpx2.HTTPError as error:
+            why = type(error).__name__
+            raise Problem(502, f"the model's server cannot be reached ({why}); check --upstream") from None
+        return _Passed(answer)
+
+    def _headers(self, request: Request, own: str) -> list[tuple[str, str]]:
+        """The caller's headers. A key of ours goes nowhere; the upstream's takes its place where we have one."""
+        theirs = KEY_HEADER in request.headers or not (self._key or self._access.has_keys())
+        dropped = _HOP if theirs else _HOP | _KEYS
+        kept = []
+        for name, value in request.headers.items():
+            if name.lower() == "cookie" and holds_key(value, own):
+                value = ";".join(one for one in value.split(";") if not holds_key(one, own)).strip()
+                if not value:
+                    continue
+            if name.lower() not in dropped and not holds_key(name, own) and not holds_key(value, own):
+                kept.append((name, value))
+        if self._key and not theirs:
+            kept += [("authorization", f"Bearer {self._key}"), ("x-api-key", self._key)]
+        return [*kept, ("accept-encoding", request.headers.get("accept-encoding", "identity"))]
+
+    async def close(self) -> None:
+        """Hang up."""
+        await self._client.aclose()
+
+
+def _own_key(request: Request) -> str:
+    """The key or token of ours that a request came with; empty where it came with none."""
+    caller = request.scope.get(CALLER)
+    known = isinstance(caller, Caller) and (caller.name != ANONYMOUS or caller.admin)
+    return (key_of(request.headers) or "") if known else ""
+
+
+def holds_key(text: str, own: str = "") -> bool:
+    """Whether a key of ours is in a text: `own` or any other, as it is, percent-encoded, or in base64 as in Basic."""
+    forms = [text]
+    while len(forms) < _ENCODED and (plain := unquote(forms[-1])) != forms[-1]:
+        forms.append(plain)
+    for found in _BASE64.findall(forms[-1]):
+        whole = found[: len(found) - (len(found) % 4 == 1)].replace("-", "+").replace("_", "/")
+        forms.append(base64.b64decode(whole + "=" * (-len(whole) % 4)).decode("latin-1"))
+    return any(_OURS.search(form) or (own and own in form) for form in forms)
+
+
+class _Passed(StreamingResponse):
+    """The answer of a model's server as it comes, which is hung up on whenever the client is gone."""
+
+    def __init__(self, answer: httpx2.Response) -> None:
+        kept = {name: value for name, value in answer.headers.items() if name.lower() not in _HOP}
+        super().__init__(answer.aiter_raw(), answer.status_code, kept)
+        self._answer = answer
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            await self._answer.aclose()
+
+
+class Chooser:
+    """Cuts the tools of a request down to those that the last thing its user said is about."""
+
+    def __init__(self, scout: Scout, keep: int, pinned: Sequence[str] = ()) -> None:
+        """Keep so many, and the pinned ones by their names besides."""
+        self._scout, self._keep, self._pinned = scout, keep, frozenset(pinned)
+        self._sets: OrderedDict[str, Retriever] = OrderedDict()
+        self._vectors: OrderedDict[str, Floats] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def cut(self, body: bytes) -> bytes:
+        """The body with fewer tools; the very same bytes where there is nothing to cut."""
+        given = request_bodies.record(body)
+        tools = given.get("tools")
+        if not isinstance(tools, list) or len(tools) <= max(FEW, self._keep):
+            return body
+        try:
+            text = checked_request(last_words(given)[-_READ_CHARS:])
+        except BadRequest:
+            return body
+        found: dict[str, Tool] = {}
+        for tool in tools:
+            read = read_tool(tool)
+            if read is not None:
+                found.setdefault(read.name, read)
+        kept = set(self._ranked(text, list(found.values()))) | self._pinned | set(named(given))
+        left = [tool for tool in tools if (read := read_tool(tool)) is None or read.name in kept]
+        return json.dumps({**given, "tools": left}).encode() if len(left) < len(tools) else body
+
+    def _ranked(self, text: str, tools: list[Tool]) -> list[str]:
+        with self._lock:
+            retriever = self._retriever(tools)
+        names = {tool.id: tool.name for tool in tools}
+        return [names[hit.tool_id] for hit in retriever.search([text], self._keep)[0]]
+
+    def _retriever(self, tools: list[Tool]) -> Retriever:
+        """An index of just these tools; agents send the same ones with every request."""
+        digest = hashlib.blake2b("\n".join(f"{tool.id} {tool.digest()}" for tool in tools).encode()).hexdigest()
+        kept = self._sets.pop(digest, None)
+        if kept is None:
+            encoder = self._encoder()
+            kept = method("bm25")() if encoder is None else _dense(encoder)
+            kept.add(tools, None if encoder is None else self._encoded(encoder, tools))
+            while len(self._sets) >= _SETS_KEPT:
+                self._sets.popitem(last=False)
+        self._sets[digest] = kept
+        return kept
+
+    def _encoder(self) -> TextEncoder | None:
+        try:
+            return self._scout.retriever.open_encoder() if isinstance(self._scout.retriever, Embedded) else None
+        except MissingEncoder:
+            return None
+
+    def _encoded(self, encoder: TextEncoder, tools: list[Tool]) -> dict[str, Floats]:
+        missing = {tool.digest(): tool.document() for tool in tools if tool.digest() not in self._vectors}
+        digests = list(missing)
+        for positions, vectors in encoder.encode_documents(list(missing.values())):
+            self._vectors.update(zip((digests[i] for i in positions), vectors, strict=True))
+        found = {tool.digest(): self._vectors[tool.digest()] for tool in tools}
+        while len(self._vectors) > _VECTORS_KEPT:
+            self._vectors.popitem(last=False)
+        return found
+
+
+def _dense(encoder: TextEncoder) -> Retriever:
+    kind: Any = method("dense")
+    made: Retriever = kind(None, encoder)
+    return made
+
+
+def read_tool(given: Any) -> Tool | None:
+    """A function of a request's tools; None for a vendor's own tools, which are never cut, and what is malformed."""
+    inner = given.get("function", given) if isinstance(given, Mapping) else None
+    if not isinstance(inner, Mapping) or given.get("type", "function") not in ("function", "custom"):
+        return None
+    schema = inner.get("parameters", inner.get("input_schema"))
+    name, text = inner.get("name"), inner.get("description")
+    if not isinstance(name, str) or not isinstance(text, str | None):
+        return None
+    try:
+        return Tool(NAMESPACE, name, text or "", input_schema=schema if isinstance(schema, Mapping) else {})
+    except BadTool:
+        return None
+
+
+def last_words(given: Mapping[str, Any]) -> str:
+    """What the user said last, in words."""
+    messages = given.get("messages")
+    for message in reversed(messages) if isinstance(messages, list) else ():
+        if isinstance(message, Mapping) and message.get("role") == "user":
+            text = " ".join(_texts(message.get("content"))).strip()
+            if text:  # Anthropic's results of tools come from the user too, and say nothing
+                return text
+    return ""
+
+
+def named(given: Mapping[str, Any]) -> Iterator[str]:
+    """The tools that a request itself names: the one to be called, and those that were called before."""
+    choice = given.get("tool_choice")
+    if isinstance(choice, Mapping):
+        yield from _names([choice, choice.get("function")])
+        allowed = choice.get("allowed_tools")
+        for tool in _mappings(allowed.get("tools")) if isinstance(allowed, Mapping) else ():
+            yield from _names([tool, tool.get("function")])
+    messages = given.get("messages")
+    for message in messages if isinstance(messages, list) else ():
+        if isinstance(message, Mapping):
+            calls, content = message.get("tool_calls"), message.get("content")
+            yield from _names([call.get("function") for call in _mappings(calls)])
+            yield from _names([block for block in _mappings(content) if block.get("type") == "tool_use"])
+
+
+def _names(found: Sequence[Any]) -> Iterator[str]:
+    yield from (one["name"] for one in found if isinstance(one, Mapping) and isinstance(one.get("name"), str))
+
+
+def _mappings(value: Any) -> list[Mapping[str, Any]]:
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
+
+
+def _texts(content: Any) -> list[str]:
+    if isinstance(content, str):
+        return [content]
+    texts = [part.get("text") for part in _mappings(content) if part.get("type") == "text"]
+    return [text for text in texts if isinstance(text, str)]

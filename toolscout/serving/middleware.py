@@ -1,0 +1,175 @@
+"""What every request passes before anything looks at it: names, keys, rates, sizes; and how every answer is counted."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from starlette.datastructures import Headers
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from toolscout.core.permissions import KEY_PREFIX
+from toolscout.errors import Unauthorized
+from toolscout.serving import problems, request_bodies
+from toolscout.serving.access import Access, Caller
+from toolscout.serving.audit import Audit
+from toolscout.serving.limits import PATHS, Gate, HeldBytes, InFlight, Origins, Rates, ServeOptions, share_for, sharer
+from toolscout.serving.problems import Problem
+from toolscout.serving.prometheus import Metrics
+
+CALLER, LABEL, SHARER, _SECONDS = "toolscout.caller", "toolscout.route", "toolscout.sharer", "toolscout.seconds"
+KEY_HEADER = "x-toolscout-key"
+SMALL_BODY = 1 << 14  # bytes of JSON that take less than a millisecond or two to read
+# Asked by probes, which have no key; they say nothing of the catalogue.
+_OPEN = frozenset(["/health", "/ready", "/openapi.json"])
+# Where admins add tools.
+ADDS = ("/tools", "/page/add")
+_KEY = re.compile(rf"(?<![\w-]){KEY_PREFIX}[\w-]{{43}}(?![\w-])")
+_log = logging.getLogger("toolscout.serving")
+
+
+class Edge:
+    """The outermost layer."""
+
+    def __init__(self, app: ASGIApp, access: Access, options: ServeOptions, metrics: Metrics, audit: Audit) -> None:
+        """In front of an app."""
+        self._app, self._access, self._metrics, self._audit = app, access, metrics, audit
+        self._rates, self._origins = Rates(options.rate, options.burst), Origins(options)
+        self._in_flight, self._held = InFlight(options.in_flight), HeldBytes()
+        self._seconds, self._usual = options.seconds, options.body_bytes
+        self._most = dict.fromkeys(PATHS, options.forward_bytes) | dict.fromkeys(ADDS, options.add_bytes)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        began, status = time.perf_counter(), 0
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            try:
+                most, who = self._admit(scope), scope[SHARER]
+                with self._held.counted(who) as hold, self._in_flight.counted(who) as begin:
+                    await self._app(scope, measured(receive, most, hold, begin), noted)
+            except Problem as problem:
+                await problems.response(problem)(scope, receive, noted)
+            except ClientDisconnect:
+                pass  # nobody is left to answer
+            except Exception:
+                _log.exception("a request failed")
+                if not status:
+                    detail = "something went wrong in the server, whose log says what; ask again, or report it"
+                    await problems.response(Problem(500, detail))(scope, receive, noted)
+        finally:
+            self._note(scope, status, time.perf_counter() - began)
+
+    def _admit(self, scope: Scope) -> int:
+        """Let a request in, or raise why not; how many bytes its body may have."""
+        headers = Headers(scope=scope)
+        scope[SHARER] = sharer(None, scope.get("client"))
+        self._origins.check(headers)
+        scope[_SECONDS] = self._seconds
+        if scope["path"] in _OPEN:
+            return self._usual
+        try:
+            caller: Caller | Exception = self._access.caller(key_of(headers))
+        except Unauthorized as error:
+            caller = error
+        scope[CALLER] = caller
+        if isinstance(caller, Caller):
+            scope[SHARER] = sharer(caller, scope.get("client"))
+        share_for(scope[SHARER])
+        self._rates.take(scope[SHARER])
+        most = self._most.get(scope["path"], self._usual)
+        if scope["path"] in ADDS and not (isinstance(caller, Caller) and caller.admin):
+            most = self._usual  # the rest would be held in memory only to be refused
+        elif announced(headers) > most:
+            raise too_large(most)  # at once: nobody need send it, nor wait for it
+        return most
+
+    def _note(self, scope: Scope, status: int, seconds: float) -> None:
+        label = scope.get(LABEL) or ("page" if scope["path"].startswith("/page") or scope["path"] == "/" else "other")
+        self._metrics.observe(label, status, seconds)
+        caller = scope.get(CALLER)
+        if caller is not None and label != "other":
+            tool = without_keys(str(scope.get("path_params", {}).get("id", "")))
+            who = caller if isinstance(caller, Caller) else "?"
+            self._audit.record(who, label, tool, ok=0 < status < 400, ms=1000 * seconds)
+
+
+def without_keys(text: str) -> str:
+    """The text with a mark in the place of what looks like a key of a server: for what is written down."""
+    return _KEY.sub(f"{KEY_PREFIX}…", text)
+
+
+def key_of(headers: Headers) -> str | None:
+    """The key in the headers: one of our own, so that the others may carry a model's through; else the usual ones."""
+    own = headers.get(KEY_HEADER)
+    if own is not None:
+        return own
+    kind, _, token = headers.get("authorization", "").partition(" ")
+    return token.strip() if kind.lower() == "bearer" else headers.get("x-api-key")
+
+
+async def record_of(request: Request, gate: Gate) -> dict[str, Any]:
+    """The JSON object that a body is. A large one is read in its caller's turn, not while everybody waits."""
+    body = await body_of(request, ("application/json",))
+    return request_bodies.record(body) if len(body) <= SMALL_BODY else await gate.run(request_bodies.record, body)
+
+
+async def body_of(request: Request, types: Sequence[str]) -> bytes:
+    """The body, if it is of one of these types and sent in time; the edge sees to its size."""
+    # No form of another site can send these types, so no other site can make a visitor's browser change anything.
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() not in types:
+        raise Problem(415, f"send Content-Type: {' or '.join(types)}")
+    seconds = request.scope[_SECONDS]
+    try:
+        async with asyncio.timeout(seconds):
+            return await request.body()
+    except TimeoutError:
+        raise Problem(408, f"the body did not arrive within {seconds:g} s", {"Connection": "close"}) from None
+
+
+def announced(headers: Headers) -> int:
+    """The length that a body is said to have; 0 where it is not said."""
+    length = headers.get("content-length", "")
+    return int(length[:16]) if length.isascii() and length.isdecimal() else 0
+
+
+def too_large(most: int) -> Problem:
+    """What a body of more bytes than these is answered."""
+    return Problem(413, f"a body may have {most:,} bytes here; send less at once", {"Connection": "close"})
+
+
+def measured(receive: Receive, most: int, hold: Callable[[int], None], begin: Callable[[], None]) -> Receive:
+    """Refuses a body of unknown length as soon as it is too large.
+
+    `hold` is told how many bytes are taken in, `begin` is called when the body is complete.
+    """
+    size = 0
+
+    async def counted() -> Message:
+        nonlocal size
+        message = await receive()
+        if message["type"] == "http.request":
+            taken = len(message.get("body", b""))
+            size += taken
+            if size > most:
+                raise too_large(most)
+            hold(taken)
+            if not message.get("more_body", False):
+                begin()
+        return message
+
+    return counted

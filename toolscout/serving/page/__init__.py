@@ -1,0 +1,1 @@
+"""The web page: its routes, and its files in static/."""

@@ -1,0 +1,76 @@
+"""What the page may add: a document at an address, an MCP server's tools, or a dropped file. Nothing that runs here."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Self
+
+from toolscout.catalogue import ReadOptions, describe, read
+from toolscout.catalogue.base import is_url
+from toolscout.catalogue.importers import mcp, openapi
+from toolscout.core.addresses import Addresses
+from toolscout.core.tool import Tool, clean_text
+from toolscout.errors import BadRequest, BadSource, OriginRefused, ToolscoutError
+from toolscout.scout import Added, Scout
+from toolscout.serving.request_bodies import check_size
+
+# A Python file, or a list of servers to start, would run on this machine: such are for its command line alone.
+SUFFIXES = (".json", ".jsonl", ".ndjson", ".yaml", ".yml")
+_MAX_NAME = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Addition:
+    """One thing to add: an address, or a file's name and text."""
+
+    label: str
+    text: str | None = None
+    url: str = ""
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> Self:
+        """Read what the page sent."""
+        url, name, text = (given.get(key) for key in ("url", "name", "text"))
+        if isinstance(url, str):
+            if not is_url(url):
+                raise BadSource("give an address that begins with https:// or http://")
+            return cls(describe(url), url=url)
+        if not isinstance(name, str) or not isinstance(text, str):
+            raise BadRequest("give url, or name and text of a file")
+        label = clean_text(name.replace("\\", "/").rpartition("/")[2])[-_MAX_NAME:]
+        if not label.lower().endswith(SUFFIXES) or label.startswith("."):
+            raise BadSource(f"{label or 'a file without a name'} cannot be added here; drop {', '.join(SUFFIXES)}")
+        return cls(label, text=text)
+
+    def bring(self, scout: Scout, addresses: Addresses) -> Added:
+        """Add it; its tools are found by their words on return, and embedded meanwhile.
+
+        `addresses`: the hosts that may be asked though they are not at a public address.
+        """
+        if self.text is None:
+            return scout.add(self.url, options=ReadOptions(keep_going=True, addresses=addresses), wait=False)
+        with tempfile.TemporaryDirectory(prefix="toolscout-") as folder:
+            path = Path(folder) / self.label
+            path.write_text(self.text, encoding="utf-8", errors="replace")
+            if mcp.accepts(path):
+                raise BadSource(f"{self.label} names servers to start; do that with: toolscout add {self.label}")
+            options = ReadOptions(kind="openapi" if openapi.accepts(path) else "jsonl", keep_going=True)
+            # Nobody knows the folder in which it lies for a moment.
+            try:
+                tools = [self._without_origin(tool, options) for tool in read(path, options)]
+            except OriginRefused:
+                raise
+            except ToolscoutError as error:
+                raise BadSource(str(error).replace(f"{folder}/", "")) from None
+        added = scout.add(tools, wait=False, label=self.label)
+        return replace(added, problems=tuple(text.replace(f"{folder}/", "") for text in options.problems))
+
+    def _without_origin(self, tool: Tool, options: ReadOptions) -> Tool:
+        """A tool of a dropped file, which is found and not called: nobody knows who wrote the file."""
+        if tool.origin is not None and options.kind == "jsonl":
+            raise OriginRefused(f"{self.label}: {tool.id}")
+        check_size(tool.to_record(), f"{self.label}: {tool.id}")
+        return replace(tool, origin=None)

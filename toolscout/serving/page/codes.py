@@ -1,0 +1,41 @@
+"""Where tools stand in a tree of codes, for retrievers that have one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from toolscout.models.tool_ids.quantizer import Code
+
+NEAR = 3
+
+
+def codes_of(retriever: Any) -> dict[str, Code]:
+    """The codes of a retriever's tools, or of that part of it which has any; empty where none does."""
+    codes = getattr(retriever, "codes", None)
+    if callable(codes):
+        return dict(codes())
+    return next(filter(None, map(codes_of, getattr(retriever, "parts", ()))), {})
+
+
+class CodeTree:
+    """The tree of some tools' codes: it knows of no others."""
+
+    def __init__(self, codes: Mapping[str, Code]) -> None:
+        """Put each tool under every beginning of its code."""
+        self._codes = codes
+        self._under: dict[Code, list[str]] = {}
+        for tool_id in sorted(codes):
+            for length in range(1, len(codes[tool_id]) + 1):
+                self._under.setdefault(codes[tool_id][:length], []).append(tool_id)
+
+    def path(self, tool_id: str) -> dict[str, Any] | None:
+        """The steps down to a tool, how many tools each leads to, and those that part from it last."""
+        code = self._codes.get(tool_id)
+        if code is None:
+            return None
+        beginnings = [code[:length] for length in range(1, len(code) + 1)]
+        steps = [{"code": list(one), "tools": len(self._under[one])} for one in beginnings]
+        shared = next((one for one in reversed(beginnings) if len(self._under[one]) > 1), None)
+        near = [other for other in self._under[shared] if other != tool_id] if shared else []
+        return {"steps": steps, "near": near[:NEAR]}

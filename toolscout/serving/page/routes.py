@@ -1,0 +1,336 @@
+"""The page: its files, and the JSON that it alone asks for. Whatever it shows goes through Access first."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from toolscout.core import vendor_formats
+from toolscout.core.addresses import Addresses
+from toolscout.core.tool import Tool
+from toolscout.errors import BadRequest, ToolscoutError, UnknownTool
+from toolscout.scout import Scout
+from toolscout.serving.access import Access, Caller
+from toolscout.serving.limits import FeedbackQuota, Gate, ServeOptions
+from toolscout.serving.middleware import key_of, record_of
+from toolscout.serving.page import results as page_results
+from toolscout.serving.page.add import Addition
+from toolscout.serving.page.codes import CodeTree, codes_of
+from toolscout.serving.page.shapes import narrowed, tool_shape
+from toolscout.serving.problems import Problem, public_message
+
+FILES = {
+    "page.css": "text/css",
+    **dict.fromkeys(
+        ("page.js", "dom.js", "tool.js", "find.js", "namespaces.js", "catalogue.js", "results.js"), "text/javascript"
+    ),
+    "icon.svg": "image/svg+xml",
+}
+# Nothing from elsewhere, nothing inline, and no text can become HTML even by mistake.
+CONTENT_SECURITY_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "require-trusted-types-for 'script'; trusted-types 'none'"
+)
+HEADERS = {
+    "Content-Security-Policy": CONTENT_SECURITY_POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+}
+MAX_COUNT = 100
+MAX_LISTED = 200
+MAX_SUGGESTED = 50
+# Up to so many tools what all of them would cost is counted, beyond it is reckoned from as many.
+COUNTED_TOOLS = 1_000
+_KEPT = 64
+_FAILURES_KEPT = 50
+_Values = Mapping[str, Any]
+_Act = Callable[[Caller, _Values], dict[str, Any] | Response]
+
+
+def routes(
+    scout: Scout,
+    access: Access,
+    options: ServeOptions,
+    others: Mapping[str, Scout] | None,
+    searching: Gate,
+    changing: Gate,
+    quota: FeedbackQuota,
+) -> list[Route]:
+    """The page at "/" and what it needs under "/page/".
+
+    `others`: Scouts on the same catalogue to compare with. `searching`, `changing`: where requests wait with those of
+    the other routes. A slow change never stops a search. `quota`: how much feedback is taken, there and here.
+    """
+    page = _Page(scout, access, others or {}, options)
+    asked: dict[str, _Act] = {
+        "state": page.state,
+        "tokens": page.tokens,
+        "tools": page.tools,
+        "namespaces": page.namespaces,
+        "sources": page.sources,
+        "results": page.results,
+        "results/{name}": page.plot,
+    }
+    return [
+        Route("/", _file("index.html", "text/html")),
+        *[Route(f"/page/{name}", _file(name, kind)) for name, kind in FILES.items()],
+        *[Route(f"/page/{name}", _endpoint(access, act, searching)) for name, act in asked.items()],
+        Route("/page/search", _endpoint(access, page.search, searching), methods=["POST"]),
+        Route("/page/feedback", _endpoint(access, _within(quota, page.feedback), changing), methods=["POST"]),
+        Route("/page/add", _endpoint(access, page.add, changing), methods=["POST"]),
+    ]
+
+
+class _Page:
+    """What the page asks for; each method answers one route with JSON."""
+
+    def __init__(self, scout: Scout, access: Access, others: Mapping[str, Scout], options: ServeOptions) -> None:
+        self._scout, self._access = scout, access
+        self._results, self._addresses = options.results or Path("results"), Addresses.of(options.private)
+        first = scout.retriever.name
+        self._doors = {first: (scout, access)}
+        for given, other in others.items():
+            name = Path(given).name or other.retriever.name  # of a model's folder nobody is told where it lies
+            name = name if name not in self._doors else f"{name} ({len(self._doors) + 1})"
+            self._doors[name] = (other, Access(other))
+        self._failures: dict[str, str] = {}
+        self._tree = lru_cache(_KEPT)(self._code_tree)
+        self._all_tokens = lru_cache(_KEPT)(self._count_tokens)
+
+    def state(self, caller: Caller, _: _Values) -> dict[str, Any]:
+        return {
+            # What the page has for admins is for those who see everything.
+            "caller": {"name": caller.name, "admin": caller.admin and caller.allowed is None},
+            "tools": self._access.count(caller),
+            "version": self._access.version(caller),
+            "namespaces": len(self._access.namespaces(caller)),
+            "words_only": self._scout.words_only(caller.allowed),
+            "retrievers": list(self._doors),
+            "formats": list(vendor_formats.FORMATS),
+        }
+
+    def search(self, caller: Caller, given: _Values) -> dict[str, Any]:
+        request, k = given.get("request"), given.get("k", 5)
+        if not isinstance(k, int) or isinstance(k, bool) or not 1 <= k <= MAX_COUNT:
+            raise BadRequest(f"k must be a whole number from 1 to {MAX_COUNT}")
+        names = given.get("retrievers") or list(self._doors)[:1]
+        if not isinstance(names, list) or len(names) > 2 or not all(isinstance(n, str) for n in names):
+            raise BadRequest("retrievers must be a list of one or two names")
+        unknown = [name for name in names if name not in self._doors]
+        if unknown:
+            raise BadRequest(f"there is no retriever {unknown[0]!r:.80} here; choose of {', '.join(self._doors)}")
+        namespace, version = given.get("namespace"), self._access.version(caller)
+        if namespace is not None:
+            # Only those there are: what is remembered for each must not grow with what is asked.
+            if not isinstance(namespace, str) or namespace not in self._access.namespaces(caller):
+                raise BadRequest("there is no such namespace; the catalogue lists them")
+            caller = replace(caller, allowed=narrowed(caller.allowed, namespace))
+        if not isinstance(request, str):
+            raise BadRequest("request must be text: what should be done")
+        return {"answers": [self._answer(name, caller, version, request, k) for name in names]}
+
+    def _answer(self, name: str, caller: Caller, version: int, request: str, k: int) -> dict[str, Any]:
+        scout, access = self._doors[name]
+        began = time.perf_counter()
+        answer = access.search(caller, request, k)
+        took = 1000 * (time.perf_counter() - began)
+        offered = {hit.tool_id for hit in answer.hits}
+        found = {tool.id: tool for tool in _present(access, caller, [hit.tool_id for hit in answer.considered])}
+        hits = [hit for hit in answer.considered if hit.tool_id in found]
+        # Tools get their codes when they are embedded, which is no change of the catalogue.
+        tree = self._tree(name, caller, version, len(codes_of(scout.retriever)))
+        shown = [
+            tool_shape(found[hit.tool_id])
+            | hit.to_dict()
+            | {"offered": hit.tool_id in offered, "code": tree.path(hit.tool_id)}
+            for hit in hits
+        ]
+        rendered = {
+            f: vendor_formats.render([t for t in found.values() if t.id in offered], f) for f in vendor_formats.FORMATS
+        }
+        record = answer.to_dict()
+        return {key: record[key] for key in ("request", "verdict", "need", "fit", "searched", "notes", "asked")} | {
+            "retriever": name,
+            "ms": took,
+            "thresholds": {"need": scout.need_options.threshold, "fit": scout.fit_options.threshold},
+            "tools": shown,
+            "wire": {
+                f: {"json": json.dumps(r.payload, indent=2, ensure_ascii=False), "tokens": r.tokens if offered else 0}
+                for f, r in rendered.items()
+            },
+        }
+
+    def _code_tree(self, name: str, caller: Caller, version: int, coded: int) -> CodeTree:
+        codes = codes_of(self._doors[name][0].retriever)
+        return CodeTree({i: c for i, c in codes.items() if caller.allowed is None or caller.allowed.permits(i)})
+
+    def tokens(self, caller: Caller, _: _Values) -> dict[str, Any]:
+        """What all of the caller's tools would cost in each format."""
+        return self._all_tokens(caller, self._access.version(caller))
+
+    def _count_tokens(self, caller: Caller, version: int) -> dict[str, Any]:
+        ids = self._access.ids(caller)
+        step = max(1, len(ids) / COUNTED_TOOLS)
+        sample = [ids[int(at * step)] for at in range(min(len(ids), COUNTED_TOOLS))]
+        tools = _present(self._access, caller, sample)
+        scale = len(ids) / len(tools) if tools else 0
+        return {
+            f: {"tokens": round(scale * vendor_formats.render(tools, f).tokens) if tools else 0, "exact": scale <= 1}
+            for f in vendor_formats.FORMATS
+        }
+
+    def tools(self, caller: Caller, given: _Values) -> dict[str, Any]:
+        find, namespace = given.get("find", "").lower(), given.get("namespace") or None
+        offset, limit = _whole(given, "offset", 0), _whole(given, "limit", 50)
+        ids = [i for i in self._access.ids(caller, namespace) if find in i.lower()]
+        listed = _present(self._access, caller, ids[offset : offset + min(limit, MAX_LISTED)])
+        return {"total": len(ids), "tools": [tool_shape(tool) for tool in listed]}
+
+    def namespaces(self, caller: Caller, given: _Values) -> dict[str, Any]:
+        """Those with a text in their name, the nearest to it first: a catalogue may have tens of thousands."""
+        find, counts = given.get("find", "").lower(), self._access.namespaces(caller)
+        found = [name for name in counts if find in name.lower()]
+        found.sort(key=lambda name: (name.lower() != find, not name.lower().startswith(find), name))
+        return {"total": len(found), "namespaces": {name: counts[name] for name in found[:MAX_SUGGESTED]}}
+
+    def feedback(self, caller: Caller, given: _Values) -> dict[str, Any]:
+        used, rejected = given.get("used", []), given.get("rejected", [])
+        texts = [isinstance(ids, list) and all(isinstance(i, str) for i in ids) for ids in (used, rejected)]
+        if not all(texts) or not (used or rejected):
+            raise BadRequest("feedback needs used or rejected: lists of tool ids")
+        if not isinstance(given.get("request"), str):
+            raise BadRequest("request must be text: what should be done")
+        self._access.feedback(caller, given["request"], used, rejected, source="page")
+        return {"noted": True}
+
+    def sources(self, caller: Caller, _: _Values) -> dict[str, Any]:
+        self._access.require_admin(caller)
+        self._access.require_everything(caller)
+        states = self._scout.store.sources()
+        known = {state.source for state in states}
+        listed: list[dict[str, Any]] = [
+            {
+                "source": state.source,
+                "tools": state.tools,
+                "changed": state.changed.isoformat() if state.changed else None,
+                "error": self._failures.get(state.source),
+            }
+            for state in states
+        ]
+        failed = [(label, error) for label, error in self._failures.items() if label not in known]
+        listed += [{"source": label, "tools": None, "changed": None, "error": error} for label, error in failed]
+        return {"sources": listed}
+
+    def add(self, caller: Caller, given: _Values) -> dict[str, Any]:
+        self._access.require_admin(caller)
+        self._access.require_own(caller, (), (), sync=True)  # what a document brings is not known before
+        addition = Addition.of(given)
+        label = addition.label
+        try:
+            added = addition.bring(self._scout, self._addresses)
+        except ToolscoutError as error:
+            self._failures = dict([*self._failures.items(), (label, public_message(error))][-_FAILURES_KEPT:])
+            raise
+        self._failures.pop(label, None)
+        report = added.report
+        counts = {"added": report.added, "changed": report.changed, "unchanged": report.unchanged}
+        return counts | {"problems": list(added.problems)}
+
+    def results(self, caller: Caller, _: _Values) -> dict[str, Any]:
+        self._access.require_admin(caller)
+        return page_results.listing(self._results)
+
+    def plot(self, caller: Caller, given: _Values) -> Response:
+        self._access.require_admin(caller)
+        data = page_results.plot(self._results, given["name"])
+        if data is None:
+            raise Problem(404, "there is no such plot")
+        # As an image it runs nothing; opened by itself it may not either.
+        policy = "default-src 'none'; style-src 'unsafe-inline'; sandbox"
+        return Response(data, headers=HEADERS | {"Content-Security-Policy": policy}, media_type="image/svg+xml")
+
+
+def _present(access: Access, caller: Caller, ids: Sequence[str]) -> list[Tool]:
+    """These tools without those that were removed meanwhile."""
+    try:
+        return access.tools(caller, ids)
+    except UnknownTool:
+        return [tool for tool_id in ids for tool in _one(access, caller, tool_id)]
+
+
+def _one(access: Access, caller: Caller, tool_id: str) -> list[Tool]:
+    try:
+        return [access.describe(caller, tool_id)]
+    except UnknownTool:
+        return []
+
+
+def _within(quota: FeedbackQuota | None, act: _Act) -> _Act:
+    """The act, for those who have not given more feedback than they may."""
+
+    def admitted(caller: Caller, given: _Values) -> dict[str, Any] | Response:
+        if quota is not None:
+            quota.take(caller.tenant, 1)
+        return act(caller, given)
+
+    return admitted
+
+
+def _endpoint(access: Access, act: _Act, gate: Gate) -> Callable[[Request], Any]:
+    async def endpoint(request: Request) -> Response:
+        caller = access.caller(key_of(request.headers))
+        given: _Values = dict(request.query_params) | request.path_params
+        if request.method == "POST":
+            given = await record_of(request, gate)
+        answer = await gate.run(act, caller, given)
+        if isinstance(answer, Response):
+            return answer
+        # ASCII: a lone surrogate in some description must not stop the rest from being shown.
+        text = json.dumps(_sound(answer), allow_nan=False)
+        return Response(text, headers=HEADERS | {"Cache-Control": "no-store"}, media_type="application/json")
+
+    return endpoint
+
+
+def _sound(value: Any) -> Any:
+    """The value with null for numbers that JSON does not have."""
+    if isinstance(value, Mapping):
+        return {key: _sound(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_sound(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _whole(given: _Values, name: str, default: int) -> int:
+    text = given.get(name, str(default))
+    if not text.isascii() or not text.isdecimal() or len(text) > 9:
+        raise BadRequest(f"{name} must be a whole number")
+    return int(text)
+
+
+def _file(name: str, media_type: str) -> Callable[[Request], Any]:
+    data = (resources.files("toolscout.serving.page") / "static" / name).read_bytes()
+    tag = f'"{hashlib.blake2b(data, digest_size=8).hexdigest()}"'
+    headers = HEADERS | {"Cache-Control": "no-cache", "ETag": tag}
+
+    async def endpoint(request: Request) -> Response:
+        if request.headers.get("if-none-match") == tag:
+            return Response(status_code=304, headers=headers)
+        return Response(data, headers=headers, media_type=media_type)
+
+    return endpoint

@@ -1,0 +1,136 @@
+"""The part of the SQLite store that knows people: what they were granted, their patterns, their keys."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime
+
+from toolscout.core.answer import Allowed
+from toolscout.core.permissions import Key, Principal, Rules
+from toolscout.errors import CorruptStore, UnknownPrincipal
+from toolscout.stores.sqlite.connections import Connections
+from toolscout.stores.sqlite.tools import storable
+
+_SELECT = "SELECT name, allow, deny, admin, tenant FROM principals WHERE name = ?"
+
+
+class People:
+    """Principals, grants and keys in SQLite tables."""
+
+    _files: Connections
+
+    def grant(self, principal: str, allowed: Allowed) -> None:
+        """Let a principal see these namespaces and ids besides what it may already see."""
+        with self._changing() as db:
+            db.executemany("INSERT OR IGNORE INTO grants VALUES (?, ?, ?)", _grants(principal, allowed))
+
+    def revoke(self, principal: str, allowed: Allowed) -> None:
+        """Take these grants back, where they were given."""
+        with self._changing() as db:
+            statement = "DELETE FROM grants WHERE principal = ? AND kind = ? AND value = ?"
+            db.executemany(statement, _grants(principal, allowed))
+
+    def permissions(self, principal: str) -> Allowed:
+        """What a principal may see in the catalogue as it is now: nothing, for one that was granted nothing."""
+        with self._files.reading() as db:
+            namespaces = (row[0] for row in db.execute("SELECT DISTINCT namespace FROM tools"))
+            query = "SELECT id FROM tools WHERE namespace = ?"
+            return _rules(db, principal).compiled(
+                namespaces, lambda namespace: (row[0] for row in db.execute(query, (namespace,)))
+            )
+
+    def rules(self, name: str) -> Rules:
+        """What a principal was granted and its patterns, whatever the catalogue holds."""
+        with self._files.reading() as db:
+            return _rules(db, name)
+
+    def principals(self) -> list[str]:
+        """Everyone that was granted something or put here, sorted."""
+        query = "SELECT principal FROM grants UNION SELECT name FROM principals ORDER BY 1"
+        with self._files.reading() as db:
+            return [row[0] for row in db.execute(query)]
+
+    def put_principal(self, principal: Principal) -> None:
+        """Set the patterns, tenant and rights of a principal, in place of those it had. Grants and keys stay."""
+        patterns = json.dumps(principal.allow), json.dumps(principal.deny)
+        row = (storable(principal.name), *patterns, int(principal.admin), storable(principal.tenant))
+        with self._changing() as db:
+            db.execute(
+                "INSERT OR REPLACE INTO principals (name, allow, deny, admin, tenant) VALUES (?, ?, ?, ?, ?)", row
+            )
+
+    def principal(self, name: str) -> Principal | None:
+        """A principal as it was put here; None where it was not."""
+        with self._files.reading() as db:
+            return _principal(db, name)
+
+    def remove_principal(self, name: str) -> bool:
+        """Forget a principal with its patterns and keys; False where it was not put here. Grants stay."""
+        with self._changing() as db:
+            db.execute("DELETE FROM keys WHERE principal = ?", (storable(name),))
+            return db.execute("DELETE FROM principals WHERE name = ?", (storable(name),)).rowcount > 0
+
+    def add_key(self, key: Key) -> None:
+        """Give a principal that was put here one more key; UnknownPrincipal where it was not."""
+        with self._changing() as db:
+            if _principal(db, key.principal) is None:
+                raise UnknownPrincipal(
+                    f"nobody is called {key.principal!r:.80}; make a key with: toolscout keys add NAME"
+                )
+            row = (key.digest, storable(key.principal), key.created.isoformat())
+            db.execute("INSERT INTO keys (digest, principal, created) VALUES (?, ?, ?)", row)
+
+    def api_keys(self) -> list[Key]:
+        """Every key, by principal, oldest first."""
+        query = "SELECT digest, principal, created FROM keys ORDER BY principal, created, digest"
+        with self._files.reading() as db:
+            return [Key(digest, name, datetime.fromisoformat(created)) for digest, name, created in db.execute(query)]
+
+    def remove_key(self, digest: str) -> bool:
+        """Take one key back; False where there was none."""
+        with self._changing() as db:
+            return db.execute("DELETE FROM keys WHERE digest = ?", (storable(digest),)).rowcount > 0
+
+    def access(self) -> int:
+        """A number that moves with every change of grants, principals and keys, by any process."""
+        with self._files.reading() as db:
+            return int(db.execute("SELECT access FROM catalogue").fetchone()[0])
+
+    @contextmanager
+    def _changing(self) -> Iterator[sqlite3.Connection]:
+        with self._files.writing() as db:
+            yield db
+            db.execute("UPDATE catalogue SET access = access + 1")
+
+
+def _principal(db: sqlite3.Connection, name: str) -> Principal | None:
+    row = db.execute(_SELECT, (storable(name),)).fetchone()
+    if row is None:
+        return None
+    known, allow, deny, admin, tenant = row
+    try:
+        return Principal(known, tuple(json.loads(allow)), tuple(json.loads(deny)), bool(admin), tenant)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise CorruptStore(
+            f"what {name!r:.80} may see cannot be read ({error}); restore a copy of the store"
+        ) from error
+
+
+def _rules(db: sqlite3.Connection, name: str) -> Rules:
+    rows = db.execute("SELECT kind, value FROM grants WHERE principal = ?", (storable(name),)).fetchall()
+    granted = Allowed.of(
+        namespaces=(value for kind, value in rows if kind == "namespace"),
+        ids=(value for kind, value in rows if kind == "id"),
+    )
+    found = _principal(db, name)
+    return Rules(granted, found.allow, found.deny) if found else Rules(granted)
+
+
+def _grants(principal: str, allowed: Allowed) -> list[tuple[str, str, str]]:
+    return [
+        *((storable(principal), "namespace", storable(value)) for value in sorted(allowed.namespaces)),
+        *((storable(principal), "id", storable(value)) for value in sorted(allowed.ids)),
+    ]

@@ -1,0 +1,186 @@
+"""The default store: one SQLite file. Tools and people have files of their own; here are vectors and feedback."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+
+from toolscout.core.answer import Example
+from toolscout.errors import CorruptStore, DiskFull, StoreError
+from toolscout.stores.base import REQUEST_PREFIX, Floats, VectorBatch
+from toolscout.stores.sqlite.connections import Connections, check_path, durable_by_default
+from toolscout.stores.sqlite.principals import People
+from toolscout.stores.sqlite.tools import Catalogue, storable
+
+_HALF = np.dtype("<f2")
+
+
+class SqliteStore(Catalogue, People):
+    """A store in one SQLite file with a write-ahead log: many processes read while one writes.
+
+    A process that forks opens its store after the fork: SQLite connections do not survive one.
+    """
+
+    def __init__(self, path: str | Path, *, timeout: float = 30.0, durable: bool | None = None) -> None:
+        """Open the file at `path`, or make it; a write waits `timeout` seconds for another process that writes.
+
+        `durable`: what this object commits survives a loss of power, at the price of a sync for each commit. Without
+        it the last commits may then be missing, and the file is whole; a process that is killed loses nothing either
+        way. None: as $TOOLSCOUT_DURABLE says, else False.
+        """
+        check_path(path)
+        self.path = Path(os.path.realpath(path))  # the log lies beside the file, not beside a link to it
+        self._files = Connections(self.path, timeout, durable_by_default() if durable is None else durable)
+        try:
+            with suppress(DiskFull):  # the older texts still answer
+                self._renew_documents()
+        except BaseException:
+            self.close()
+            raise
+
+    def identity(self) -> str:
+        """Tells this store from every other, also from one made later at the same place."""
+        with self._files.reading() as db:
+            return str(db.execute("SELECT identity FROM catalogue").fetchone()[0])
+
+    def stamp(self) -> int:
+        """A number that moves when anything at all is committed, by any process."""
+        return self._files.stamp()
+
+    def check(self) -> None:
+        """Read the whole file and raise CorruptStore where it is damaged."""
+        with self._files.reading() as db:
+            found = [row[0] for row in db.execute("PRAGMA integrity_check(3)")]
+        if found != ["ok"]:
+            raise CorruptStore(
+                f"{self.path} is damaged ({'; '.join(found)}); restore a copy of it, or add the sources anew"
+            )
+
+    def close(self) -> None:
+        """Close the file; twice does no harm."""
+        self._files.close()
+
+    def __enter__(self) -> Self:
+        """The store itself, closed at the end of the block."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close it."""
+        self.close()
+
+    # Vectors
+
+    def vectors(self, fingerprint: str, digests: Sequence[str]) -> dict[str, Floats]:
+        """The cached vectors of these texts by this model; texts without one are left out."""
+        query = """
+            SELECT digest, vector FROM vectors WHERE model = (SELECT id FROM models WHERE fingerprint = ?)
+            AND digest IN (SELECT value FROM json_each(?))
+        """
+        with self._files.reading() as db:
+            rows = db.execute(query, (storable(fingerprint), json.dumps(list(digests)))).fetchall()
+        return dict(zip((row[0] for row in rows), self._matrix([row[1] for row in rows]), strict=True))
+
+    def vectors_after(self, fingerprint: str, cursor: int = 0, limit: int = 8192) -> VectorBatch:
+        """Vectors of this model in the order they were cached; no digests when there are no more."""
+        # The plus keeps SQLite on the order of numbers, where it would fetch all vectors of the model and sort.
+        query = """
+            SELECT number, digest, vector FROM vectors
+            WHERE number > ? AND +model = (SELECT id FROM models WHERE fingerprint = ?) ORDER BY number LIMIT ?
+        """
+        with self._files.reading() as db:
+            rows = db.execute(query, (cursor, storable(fingerprint), limit)).fetchall()
+        digests = tuple(row[1] for row in rows)
+        return VectorBatch(rows[-1][0] if rows else cursor, digests, self._matrix([row[2] for row in rows]))
+
+    def last_vector(self, fingerprint: str) -> int:
+        """The cursor after the vectors of this model that are cached now."""
+        query = "SELECT number FROM vectors WHERE +model = ? ORDER BY number DESC LIMIT 1"
+        with self._files.reading() as db:
+            model = db.execute("SELECT id FROM models WHERE fingerprint = ?", (storable(fingerprint),)).fetchone()
+            row = db.execute(query, model).fetchone() if model else None
+        return int(row[0]) if row else 0
+
+    def put_vectors(self, fingerprint: str, digests: Sequence[str], vectors: Floats) -> None:
+        """Cache vectors, kept in half precision. One that is already cached stays as it is."""
+        if len(digests) == 0:
+            return
+        with np.errstate(over="ignore"):
+            halves = np.asarray(vectors).astype(_HALF)
+        if halves.ndim != 2 or len(halves) != len(digests) or not np.isfinite(halves).all():
+            raise StoreError(
+                f"{len(digests)} texts need as many rows of finite numbers below 65,504, got shape {halves.shape}"
+            )
+        fingerprint, width = storable(fingerprint), halves.shape[1]
+        with self._files.writing() as db:
+            db.execute("INSERT OR IGNORE INTO models (fingerprint, width) VALUES (?, ?)", (fingerprint, width))
+            model, known = db.execute("SELECT id, width FROM models WHERE fingerprint = ?", (fingerprint,)).fetchone()
+            if known != width:
+                raise StoreError(f"model {fingerprint} makes vectors of {known} numbers, got {width}: another model")
+            rows = ((model, digest, row.tobytes()) for digest, row in zip(digests, halves, strict=True))
+            db.executemany("INSERT OR IGNORE INTO vectors (model, digest, vector) VALUES (?, ?, ?)", rows)
+
+    def missing_vectors(self, fingerprint: str, limit: int | None = None, since: int = 0) -> list[tuple[str, str]]:
+        """(digest, text) of the distinct texts, of tools changed after `since`, that this model has no vector for."""
+        # The plus makes SQLite look at what changed alone, and sort that, where it would go through all tools.
+        query = f"""
+            SELECT digest, text FROM tools WHERE version > ? AND NOT EXISTS (
+                SELECT 1 FROM vectors WHERE vectors.digest = tools.digest
+                AND model = (SELECT id FROM models WHERE fingerprint = ?)
+            ) ORDER BY {"+" if since else ""}row
+        """
+        missing: dict[str, str] = {}
+        with self._files.reading() as db:
+            for digest, text in db.execute(query, (since, storable(fingerprint))):
+                if len(missing) == limit:
+                    break
+                missing.setdefault(digest, text)
+        return list(missing.items())
+
+    def prune_vectors(self) -> int:
+        """Forget the vectors, of any model, of documents that no tool has any more; how many they were."""
+        unused = "DELETE FROM vectors WHERE digest NOT IN (SELECT digest FROM tools) AND digest NOT GLOB ?"
+        with self._files.writing() as db:
+            return db.execute(unused, (f"{REQUEST_PREFIX}*",)).rowcount
+
+    def _matrix(self, blobs: list[bytes]) -> Floats:
+        if len({len(blob) for blob in blobs}) > 1:
+            raise CorruptStore(f"{self.path} holds vectors of different lengths for one model; add the sources anew")
+        halves = np.frombuffer(b"".join(blobs), dtype=_HALF)
+        return halves.reshape(len(blobs), len(blobs[0]) // _HALF.itemsize if blobs else 0).astype(np.float32)
+
+    # Feedback
+
+    def add_feedback(self, examples: Iterable[Example]) -> None:
+        """Keep what requests really used."""
+        rows = [
+            (
+                storable(example.request),
+                json.dumps(example.used),
+                json.dumps(example.rejected),
+                storable(example.tenant),
+                storable(example.source),
+                example.time.isoformat(),
+            )
+            for example in examples
+        ]
+        statement = "INSERT INTO feedback (request, used, rejected, tenant, source, time) VALUES (?, ?, ?, ?, ?, ?)"
+        with self._files.writing() as db:
+            db.executemany(statement, rows)
+
+    def feedback(self, after: int = 0) -> Iterator[tuple[int, Example]]:
+        """Feedback in the order it came, numbered; `after` is the last number already seen."""
+        query = "SELECT * FROM feedback WHERE number > ? ORDER BY number"
+        with self._files.reading() as db:
+            for number, request, used, rejected, tenant, source, time in db.execute(query, (after,)):
+                lists = tuple(json.loads(used)), tuple(json.loads(rejected))
+                yield number, Example(request, *lists, tenant, source, datetime.fromisoformat(time))

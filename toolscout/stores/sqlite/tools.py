@@ -1,0 +1,318 @@
+"""The half of the SQLite store that holds tools: add, change, remove, list, and what changed since a version."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections import Counter
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import replace as with_fields
+from datetime import UTC, datetime
+from hashlib import blake2b
+from itertools import islice
+from typing import Any
+
+from toolscout.core.tool import DOCUMENT_VERSION, Listing, Tool, clean_text, text_digest
+from toolscout.errors import BadRequest, BadTool, CorruptStore, DuplicateTool, NewerStore, UnknownTool
+from toolscout.stores.base import AddReport, Change, SourceState
+from toolscout.stores.sqlite.connections import Connections, foreign
+
+CHUNK = 2000  # tools held in memory at a time
+
+# Lists of ids go in as one JSON text: any length, and any text a caller may come up with.
+_LISTED = "(SELECT value FROM json_each(?))"
+_USER_ALIASES = "(SELECT json_group_array(alias) FROM aliases WHERE tool_id = tools.id)"
+_PUT = """
+    INSERT INTO tools (id, namespace, name, source, content, digest, born, version, aliases, text, record)
+    VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    ON CONFLICT (id) DO UPDATE SET
+        source = excluded.source, content = excluded.content, digest = excluded.digest, version = excluded.version,
+        aliases = excluded.aliases, text = excluded.text, record = excluded.record
+"""
+_ENCODE = json.JSONEncoder(default=str, separators=(",", ":")).encode  # ASCII: no text can fail to be stored
+
+
+class Catalogue:
+    """Tools in SQLite tables."""
+
+    _files: Connections
+
+    def version(self) -> int:
+        """The catalogue version: 0 at first, one more for each commit that changes tools."""
+        with self._files.reading() as db:
+            return _version(db)
+
+    def add(self, tools: Iterable[Tool], source: str = "", *, replace: bool = False, sync: bool = False) -> AddReport:
+        """Add or change tools in one transaction; those that are there with equal content cost no write."""
+        source, iterator = storable(source), iter(tools)
+        chunk = list(islice(iterator, CHUNK))  # most sources end here, before anyone is kept from writing
+        done: Counter[str] = Counter()
+        with self._files.writing() as db:
+            before = _version(db)
+            db.execute("CREATE TEMP TABLE given (id TEXT PRIMARY KEY, content TEXT NOT NULL) WITHOUT ROWID")
+            while chunk:
+                done += _add_chunk(db, chunk, source, replace, before + 1)
+                with foreign():
+                    chunk = list(islice(iterator, CHUNK))
+            if sync:
+                gone = "source = ? AND id NOT IN (SELECT id FROM given)"
+                done["removed"] = _bury(db, gone, source, before + 1)
+            db.execute("DROP TABLE given")
+            version = before
+            if done["added"] + done["changed"] + done["removed"]:
+                version = _advance(db, before)
+                now = datetime.now(UTC).isoformat(timespec="seconds")
+                db.execute("INSERT OR REPLACE INTO sources (source, changed) VALUES (?, ?)", (source, now))
+        return AddReport(done["added"], done["changed"], done["unchanged"], done["removed"], version)
+
+    def remove(self, ids: Sequence[str]) -> int:
+        """Remove tools; UnknownTool, and nothing removed, when one is not there."""
+        if not ids:
+            return 0
+        with self._files.writing() as db:
+            _require(db, ids)
+            before = _version(db)
+            removed = _bury(db, f"id IN {_LISTED}", json.dumps(list(ids)), before + 1)
+            _advance(db, before)
+        return removed
+
+    def get(self, ids: Sequence[str]) -> list[Tool]:
+        """The tools with these ids, in this order; UnknownTool when one is not there."""
+        query = f"SELECT id, record, {_USER_ALIASES} FROM tools WHERE id IN {_LISTED}"
+        with self._files.reading() as db:
+            rows = db.execute(query, (json.dumps(list(ids)),)).fetchall()
+        found = {tool_id: self._tool(record, aliases) for tool_id, record, aliases in rows}
+        _refuse_unknown(ids, found)
+        return [found[tool_id] for tool_id in ids]
+
+    def ids(self, namespace: str | None = None) -> list[str]:
+        """Every tool id, sorted; or those of one namespace."""
+        where, values = _in_namespace(namespace)
+        with self._files.reading() as db:
+            return [row[0] for row in db.execute(f"SELECT id FROM tools {where} ORDER BY id", values)]
+
+    def count(self) -> int:
+        """How many tools there are."""
+        with self._files.reading() as db:
+            return int(db.execute("SELECT count(*) FROM tools").fetchone()[0])
+
+    def namespaces(self) -> dict[str, int]:
+        """Every namespace, sorted, and how many tools it has."""
+        with self._files.reading() as db:
+            return dict(db.execute("SELECT namespace, count(*) FROM tools GROUP BY namespace ORDER BY namespace"))
+
+    def sources(self) -> list[SourceState]:
+        """Every source that has tools here, sorted by its label."""
+        query = """
+            SELECT source, count(*), max(version), (SELECT changed FROM sources WHERE sources.source = tools.source)
+            FROM tools GROUP BY source ORDER BY source
+        """
+        with self._files.reading() as db:
+            rows = db.execute(query).fetchall()
+        return [
+            SourceState(source, tools, version, datetime.fromisoformat(changed) if changed else None)
+            for source, tools, version, changed in rows
+        ]
+
+    def tools(self, namespace: str | None = None, *, offset: int = 0, limit: int | None = None) -> Iterator[Tool]:
+        """The tools sorted by id; or one page of them."""
+        if offset < 0 or (limit is not None and limit < 0):
+            raise BadRequest(f"offset and limit must be 0 or more, got {offset} and {limit}")
+        where, values = _in_namespace(namespace)
+        query = f"SELECT record, {_USER_ALIASES} FROM tools {where} ORDER BY id LIMIT ? OFFSET ?"
+        return self._tools(query, (*values, -1 if limit is None else limit, offset))
+
+    def changes(self, since: int) -> Iterator[Change]:
+        """The last change of each tool that changed after version `since`, sorted by version, then id."""
+        query = """
+            SELECT id, iif(born > ?1, 'added', 'changed'), version, digest FROM tools WHERE version > ?1
+            UNION ALL SELECT id, 'removed', version, '' FROM removed WHERE version > ?1
+            ORDER BY version, id
+        """
+        with self._files.reading() as db:
+            for row in db.execute(query, (since,)):
+                yield Change(*row)
+
+    def documents(self, since: int) -> Iterator[tuple[Change, Listing | None]]:
+        """As changes(), each with the tool as indexes want it; None for those that were removed."""
+        query = f"""
+            SELECT id, iif(born > ?1, 'added', 'changed'), version, digest, namespace, name, text, aliases,
+                {_USER_ALIASES}
+            FROM tools WHERE version > ?1
+            UNION ALL SELECT id, 'removed', version, '', '', '', '', '', '' FROM removed WHERE version > ?1
+            ORDER BY version, id
+        """
+        with self._files.reading() as db:
+            for tool_id, kind, version, digest, namespace, name, text, own, given in db.execute(query, (since,)):
+                change = Change(tool_id, kind, version, digest)
+                if kind == "removed":
+                    yield change, None
+                    continue
+                aliases = () if own == given == "[]" else _merged(json.loads(own), given)
+                yield change, Listing(tool_id, namespace, name, aliases, text, digest)
+
+    def set_alias(self, tool_id: str, alias: str) -> bool:
+        """Give a tool one more name, which outlives imports of it; False when it had it. A change of the tool."""
+        alias = clean_text(alias)
+        if not alias:
+            raise BadTool(f"an alias of {tool_id} must be text that is not empty")
+        return self._change_alias("INSERT OR IGNORE INTO aliases VALUES (?, ?)", tool_id, alias)
+
+    def remove_alias(self, tool_id: str, alias: str) -> bool:
+        """Take back a name that set_alias gave; False when there was none."""
+        return self._change_alias("DELETE FROM aliases WHERE tool_id = ? AND alias = ?", tool_id, clean_text(alias))
+
+    def _change_alias(self, statement: str, tool_id: str, alias: str) -> bool:
+        with self._files.writing() as db:
+            _require(db, [tool_id])
+            done = db.execute(statement, (tool_id, alias)).rowcount > 0
+            if done:
+                version = _advance(db, _version(db))
+                db.execute("UPDATE tools SET version = ? WHERE id = ?", (version, tool_id))
+        return done
+
+    def _tools(self, query: str, values: tuple[object, ...]) -> Iterator[Tool]:
+        with self._files.reading() as db:
+            for record, aliases in db.execute(query, values):
+                yield self._tool(record, aliases)
+
+    def _tool(self, record: str, given: str) -> Tool:
+        try:
+            tool = Tool.from_json(record)
+        except (ValueError, AttributeError) as error:
+            raise CorruptStore(f"{self._files.path} holds a tool that cannot be read: {error}") from error
+        return tool if given == "[]" else with_fields(tool, aliases=_merged(tool.aliases, given))
+
+    def _renew_documents(self) -> None:
+        """Make the searched texts again where older rules made them; each is a change of its tool."""
+        with self._files.reading() as db:
+            made_by = _made_by(db)
+        if made_by > DOCUMENT_VERSION:
+            raise NewerStore(
+                f"{self._files.path} holds texts made by a newer toolscout; run: pip install --upgrade toolscout"
+            )
+        if made_by == DOCUMENT_VERSION or self._files.read_only:
+            return  # where nothing may be written, the older texts still answer
+        page = "SELECT row, record FROM tools WHERE row > ? ORDER BY row LIMIT ?"
+        update = "UPDATE tools SET text = ?, digest = ?, version = ? WHERE row = ?"
+        with self._files.writing() as db:
+            if _made_by(db) == DOCUMENT_VERSION:
+                return  # another process was faster
+            before, last = _version(db), 0
+            while rows := db.execute(page, (last, CHUNK)).fetchall():
+                texts = [(self._tool(record, "[]").document(), row) for row, record in rows]
+                db.executemany(update, ((text, text_digest(text), before + 1, row) for text, row in texts))
+                last = rows[-1][0]
+            if last:
+                _advance(db, before)
+            db.execute("UPDATE catalogue SET document = ?", (DOCUMENT_VERSION,))
+
+
+def storable(text: str) -> str:
+    """SQLite holds UTF-8: half of a surrogate pair becomes a question mark."""
+    return text.encode(errors="replace").decode()
+
+
+def _add_chunk(db: sqlite3.Connection, chunk: list[Tool], source: str, replace: bool, version: int) -> Counter[str]:
+    fresh = _not_given_before(db, chunk)
+    listed = json.dumps(list(fresh))
+    query = f"SELECT id, content, source FROM tools WHERE id IN {_LISTED}"
+    there = {tool_id: (content, owner) for tool_id, content, owner in db.execute(query, (listed,))}
+    rows: list[tuple[Any, ...]] = []
+    done: Counter[str] = Counter()
+    for tool_id, (tool, record, content) in fresh.items():
+        known, owner = there.get(tool_id, ("", source))
+        if known == content or (known and _same_but_for_order(db, tool_id, record)):
+            done["unchanged"] += 1
+            continue
+        if owner != source and not replace:
+            other = clean_text(owner) or "a source without a name"
+            way_out = "give this source a namespace of its own, or add it with replace to take the other's place"
+            raise DuplicateTool(
+                f"{tool_id} is already here from {other}, with different content; {way_out}",
+                public=f"{tool_id} is already here from another source, with different content; {way_out}",
+            )
+        done["changed" if known else "added"] += 1
+        text, names = tool.document(), (tool_id, tool.namespace, tool.name, source)
+        aliases = _ENCODE(tool.aliases) if tool.aliases else "[]"
+        rows.append((*names, content, text_digest(text), version, version, aliases, text, record))
+    db.executemany(_PUT, rows)
+    if done["added"]:
+        db.execute(f"DELETE FROM removed WHERE id IN {_LISTED}", (listed,))
+    if replace:  # equal content passes to its new owner too, though for a caller nothing has changed
+        db.execute(f"UPDATE tools SET source = ? WHERE source != ? AND id IN {_LISTED}", (source, source, listed))
+    return done
+
+
+def _not_given_before(db: sqlite3.Connection, chunk: list[Tool]) -> dict[str, tuple[Tool, str, str]]:
+    """The tools by id, each with its record and the digest of that, without what this add was given before."""
+    fresh: dict[str, tuple[Tool, str, str]] = {}
+    for tool in chunk:
+        tool_id, record = tool.id, _record(tool)
+        content = blake2b(record.encode(), digest_size=16).hexdigest()
+        if fresh.setdefault(tool_id, (tool, record, content))[2] != content:
+            raise _twice(tool_id)
+    for tool_id, content in db.execute(f"SELECT * FROM given WHERE id IN {_LISTED}", (json.dumps(list(fresh)),)):
+        if fresh.pop(tool_id)[2] != content:
+            raise _twice(tool_id)
+    db.executemany("INSERT INTO given VALUES (?, ?)", ((tool_id, item[2]) for tool_id, item in fresh.items()))
+    return fresh
+
+
+def _same_but_for_order(db: sqlite3.Connection, tool_id: str, record: str) -> bool:
+    """Some servers list the properties of a schema in another order each time they start: that is no change."""
+    known = db.execute("SELECT record FROM tools WHERE id = ?", (tool_id,)).fetchone()[0]
+    try:
+        return len(known) == len(record) and bool(json.loads(known) == json.loads(record))
+    except RecursionError:  # of an older version, which took schemas that are nested deeper
+        return False
+
+
+def _record(tool: Tool) -> str:
+    try:
+        return _ENCODE(tool.to_record())
+    except (TypeError, ValueError, RecursionError) as error:
+        raise BadTool(f"tool {tool.id} cannot be written as JSON: {error}") from error
+
+
+def _twice(tool_id: str) -> DuplicateTool:
+    return DuplicateTool(f"{tool_id} is given twice with different content; name one of the two differently")
+
+
+def _bury(db: sqlite3.Connection, where: str, value: str, version: int) -> int:
+    """Remove tools and remember that they were there, for those who follow changes."""
+    db.execute(f"INSERT OR REPLACE INTO removed SELECT id, ? FROM tools WHERE {where}", (version, value))
+    return db.execute(f"DELETE FROM tools WHERE {where}", (value,)).rowcount
+
+
+def _version(db: sqlite3.Connection) -> int:
+    return int(db.execute("SELECT version FROM catalogue").fetchone()[0])
+
+
+def _made_by(db: sqlite3.Connection) -> int:
+    return int(db.execute("SELECT document FROM catalogue").fetchone()[0])
+
+
+def _advance(db: sqlite3.Connection, before: int) -> int:
+    db.execute("UPDATE catalogue SET version = ?", (before + 1,))
+    return before + 1
+
+
+def _in_namespace(namespace: str | None) -> tuple[str, tuple[str, ...]]:
+    return ("", ()) if namespace is None else ("WHERE namespace = ?", (storable(namespace),))
+
+
+def _merged(own: Iterable[str], given: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*own, *sorted(json.loads(given)))))
+
+
+def _require(db: sqlite3.Connection, ids: Sequence[str]) -> None:
+    query = f"SELECT id FROM tools WHERE id IN {_LISTED}"
+    _refuse_unknown(ids, {row[0] for row in db.execute(query, (json.dumps(list(ids)),))})
+
+
+def _refuse_unknown(ids: Sequence[str], found: Container[str]) -> None:
+    unknown = [tool_id for tool_id in ids if tool_id not in found]
+    if unknown:
+        shown = ", ".join(map(clean_text, unknown[:5])) + (f" and {len(unknown) - 5} more" if len(unknown) > 5 else "")
+        raise UnknownTool(f"the catalogue has no tool {shown}; run: toolscout list")

@@ -1,0 +1,135 @@
+"""Teaches a small language model to write requests: from the documents of a request's tools to the request."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from toolscout.core.tool import Tool
+from toolscout.errors import BadDataset, BadModel, MissingExtra
+from toolscout.evaluation.vector_cache import tool_vectors
+from toolscout.llm.base import Message
+from toolscout.retrievers.base import FitProgress, FitReport, Options, TextEncoder, TrainedOn, TrainingSet
+from toolscout.synth import prompts
+from toolscout.synth.combinations import Partners, kind_shares
+from toolscout.synth.filters import Filter
+from toolscout.synth.hash_draw import chance
+from toolscout.synth.inputs import size_shares
+from toolscout.synth.options import TASK
+from toolscout.synth.progress import named
+from toolscout.synth.styles import style_of, style_shares
+from toolscout.training.text_options import GeneratingOptions
+
+Pair = tuple[list[Message], str]
+
+
+@dataclass(frozen=True, slots=True)
+class SynthTraining(GeneratingOptions, Options):
+    """How a generator of requests is trained.
+
+    `per_scene`: so many requests of one set of tools are gone through in an epoch, others in the next: a set with many
+    requests is learned by heart else. `most_tools`: requests that need more are left out.
+    """
+
+    per_scene: int = 8
+    most_tools: int = 4
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be trained with."""
+        GeneratingOptions.__post_init__(self)
+        if min(self.per_scene, self.most_tools) < 1:
+            raise BadModel("per_scene and most_tools must be at least 1")
+
+
+class Lessons:
+    """The requests to learn from, by set of tools. Those that the filters would not keep are not learned from."""
+
+    def __init__(self, sets: Sequence[TrainingSet], options: SynthTraining) -> None:
+        """Read the train splits."""
+        self._options = options
+        self._scenes: dict[tuple[Tool, ...], list[str]] = defaultdict(list)
+        self.left_out = Counter[str]()
+        for one in sets:
+            tools = {tool.id: tool for tool in one.dataset.tools}
+            judge, split = Filter(one.dataset.tools), one.dataset.split(one.train)
+            for (_, text), gold in zip(split.requests, split.gold, strict=True):
+                problem = "too many tools" if len(gold) > options.most_tools else judge.problem(text, gold)
+                if problem:
+                    self.left_out[problem] += 1
+                else:
+                    self._scenes[tuple(tools[tool_id] for tool_id in sorted(gold))].append(text)
+        if not self._scenes:
+            raise BadDataset(f"no request is fit to learn from ({dict(self.left_out)}); name other datasets")
+        for texts in self._scenes.values():
+            texts.sort(key=lambda text: chance(options.seed, text))
+
+    def texts(self) -> list[str]:
+        """All that is learned from."""
+        return [text for texts in self._scenes.values() for text in texts]
+
+    def pairs(self, epoch: int) -> list[Pair]:
+        """What to read and what to write in an epoch; the tools of a request come in another order each time."""
+        found: list[Pair] = []
+        for tools, texts in self._scenes.items():
+            count, start = min(self._options.per_scene, len(texts)), epoch * self._options.per_scene
+            for place in range(start, start + count):
+                text = texts[place % len(texts)]
+                order = sorted(tools, key=lambda tool: chance(self._options.seed, epoch, text, tool.id))
+                found.append((prompts.conversation(order, style_of(text), trained=True), prompts.plain_request(text)))
+        return sorted(found, key=lambda pair: chance(self._options.seed, epoch, pair[0][0].content, pair[1]))
+
+
+def train_synth(
+    sets: Sequence[TrainingSet],
+    folder: Path,
+    options: SynthTraining | None = None,
+    *,
+    encoder: TextEncoder | None = None,
+    progress: FitProgress | None = None,
+) -> FitReport:
+    """Train on the train splits alone, and leave a generator in the folder, with what it has seen.
+
+    `encoder` tells which tools are alike in meaning: how often requests need such tools is learned too.
+    """
+    try:
+        from toolscout.training.text_generation import train_generator
+    except ImportError as error:
+        raise MissingExtra("training", "train") from error
+
+    options = options or SynthTraining()
+    if not sets:
+        raise BadModel("name at least one dataset to train on")
+    if not options.epochs and not options.begin:
+        raise BadModel("without epochs nothing is learned; set epochs above 0, or name a generator to begin with")
+    sets = [TrainingSet(one.dataset, one.train, "", one.history) for one in sets]
+    lessons = Lessons(sets, options)
+    about = {
+        "task": TASK,
+        "settings": asdict(options) | {name: Path(getattr(options, name)).name for name in ("base", "begin")},
+        "data": [f"{one.dataset.name}:{one.train}" for one in sets],
+        "sizes": size_shares([gold for one in sets for gold in one.dataset.split(one.train).gold]),
+        "kinds": _kinds(sets, encoder, progress),
+        "styles": style_shares(lessons.texts()),
+        "not_learned": dict(lessons.left_out),
+    }
+    seen = TrainedOn.of(sets) | (TrainedOn.load(Path(options.begin)) if options.begin else TrainedOn())
+    folder.mkdir(parents=True, exist_ok=True)
+    seen.save(folder)  # before the generator is complete: it is never there without
+    report = train_generator(options, lessons.pairs, folder, about=about, progress=progress).report
+    left_out = ", ".join(f"{count:,} {why}" for why, count in lessons.left_out.most_common())
+    notes = (f"not learned from: {left_out}",) if left_out else ()
+    return FitReport(report["seconds"], report["device"], report["parameters"], report.get("dev") or {}, notes)
+
+
+def _kinds(sets: Sequence[TrainingSet], encoder: TextEncoder | None, progress: FitProgress | None) -> dict[str, float]:
+    """Why the tools of requests go together, the mean over datasets."""
+    found = []
+    for one in sets:
+        report = named(one.dataset.name, progress)
+        vectors = tool_vectors(one.dataset.tools, encoder, progress=report) if encoder is not None else None
+        found.append(kind_shares(Partners(one.dataset.tools, vectors), one.dataset.split(one.train).gold, report))
+    found = [shares for shares in found if shares]
+    kinds = dict.fromkeys(kind for shares in found for kind in shares)
+    return {kind: round(sum(shares.get(kind, 0.0) for shares in found) / len(found), 4) for kind in kinds}

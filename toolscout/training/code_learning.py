@@ -1,0 +1,332 @@
+"""Learning of codes: a residual-quantised autoencoder over the vectors of documents, guided by what is used together.
+
+Other than published, the Laplacian term for tools that are used together is over soft assignments: how unlikely two
+tools are to share their first codes. Its gradient reaches the encoder, so that it moves tools from code to code; on the
+vectors of chosen codes it would move these alone. The last level is left out: its codes must tell apart the tools that
+share all others.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations, pairwise
+from math import log, sqrt
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import Parameter, functional
+
+from toolscout.errors import BadModel, TrainingStopped
+from toolscout.models.tool_ids.code_tree import Health, health
+from toolscout.models.tool_ids.quantizer import Code, CodeOptions, Floats, Quantizer
+from toolscout.training.loop import Report, pick_device
+
+_BATCH, _EDGES = 4096, 2048
+# Vectors that codebooks begin with, and how often their means are taken.
+_SAMPLE, _ROUNDS = 8192, 15
+_SINKHORN_ROUNDS = 30
+# How soft assignments are, in units of the distance to the nearest code.
+_SOFT = 0.5
+# The share of steps before there are codes, and after which unused codes stay where they are.
+_PLAIN, _SETTLED = 0.15, 0.85
+_REVIVALS = 20
+_CLIP = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """The frozen quantizer, a different sequence of codes for each vector, and how good they are."""
+
+    quantizer: Quantizer
+    codes: list[Code]
+    health: Health
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """Tools that are used together, as edges: rows, and how strongly; every edge once."""
+
+    first: NDArray[np.int64]
+    second: NDArray[np.int64]
+    weight: Floats
+
+    @classmethod
+    def of(cls, uses: Sequence[Sequence[int]]) -> Together:
+        """Counted in sets of rows: those of u and v together by the geometric mean of those of u and of v."""
+        alone: Counter[int] = Counter()
+        both: Counter[tuple[int, int]] = Counter()
+        for rows in uses:
+            distinct = sorted(set(rows))
+            alone.update(distinct)
+            both.update(combinations(distinct, 2))
+        pairs = np.array(sorted(both), dtype=np.int64).reshape(-1, 2)
+        weight = [both[u, v] / sqrt(alone[u] * alone[v]) for u, v in sorted(both)]
+        return cls(pairs[:, 0], pairs[:, 1], np.array(weight, dtype=np.float32))
+
+
+class _Net:
+    """Encoder, decoder and codebooks. Latent vectors are centred and of unit variance, so that losses keep a scale."""
+
+    def __init__(
+        self, sizes: Sequence[int], shape: tuple[int, int], device: torch.device, draw: torch.Generator
+    ) -> None:
+        shapes = [*pairwise(sizes)]
+        self.encoder = [_layer(wide, narrow, device, draw) for wide, narrow in shapes]
+        self.decoder = [_layer(narrow, wide, device, draw) for wide, narrow in reversed(shapes)]
+        self.books = Parameter(torch.zeros(*shape, sizes[-1], device=device))
+
+    def parameters(self) -> list[Parameter]:
+        return [*(part for layer in self.encoder + self.decoder for part in layer), self.books]
+
+    def latent(self, vectors: Tensor, counted: int) -> Tensor:
+        """Centre and variance are those of the first vectors, as many as are counted."""
+        states = _through(self.encoder, vectors)
+        centre, spread = _spread(states[:counted])
+        return (states - centre) / spread
+
+    def decode(self, latent: Tensor) -> Tensor:
+        return _through(self.decoder, latent)
+
+
+class _Learner:
+    def __init__(self, vectors: Floats, together: Together, options: CodeOptions, device: torch.device) -> None:
+        self.options, self.device = options, device
+        self.draw = torch.Generator().manual_seed(options.seed)
+        self.pick = np.random.default_rng(options.seed)
+        centre = vectors.mean(axis=0)
+        self.centre, self.scale = centre, float(max(np.sqrt(((vectors - centre) ** 2).mean()), 1e-6))
+        self.vectors = torch.from_numpy((vectors - self.centre) / self.scale).to(device)
+        self.net = _Net(_sizes(vectors.shape[1], options.latent), options.shape(len(vectors)), device, self.draw)
+        self.whole = len(vectors) <= _BATCH
+        self.together = together
+        self.total = float(together.weight.sum())
+
+    def loss(self, batch: Tensor, plain: bool) -> Tensor:
+        """Reconstruction and codes of a batch of rows, and nearness of what is used together."""
+        first, second, weight = self.edges()
+        rows = batch if self.whole else torch.cat([batch, first, second])
+        latent = self.net.latent(self.vectors[rows], len(batch))
+        own, vectors = latent[: len(batch)], self.vectors[batch]
+        if plain:
+            return functional.mse_loss(self.net.decode(own), vectors)
+        quantised, loss = self.quantise(own)
+        loss = loss + functional.mse_loss(self.net.decode(quantised), vectors)
+        if len(weight):
+            loss = loss + self.options.collaborative * (weight * self.parted(latent, (first, second))).sum()
+        return loss
+
+    def parted(self, latent: Tensor, ends: tuple[Tensor, Tensor]) -> Tensor:
+        """For each pair how unlikely it is to share its codes but the last: 0 where it surely does, 1 as by chance."""
+        left = latent if self.whole else latent[-2 * len(ends[0]) :]
+        found = torch.zeros_like(ends[0], dtype=latent.dtype)
+        prefixes = self.net.books[:-1]
+        for book in prefixes:
+            apart = _apart(left, book)
+            near = apart.detach().min(dim=1)
+            likely = torch.log_softmax(-apart / (_SOFT * near.values.mean()).clamp(min=1e-6), dim=1)
+            first, second = (likely[ends[0]], likely[ends[1]]) if self.whole else likely.chunk(2)
+            found = found - torch.logsumexp(first + second, dim=1) / (log(len(book)) * len(prefixes))
+            left = left - book.detach()[near.indices]
+        return found
+
+    def edges(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Pairs used together, and what each counts: all of them, or some drawn by their weight."""
+        first, second, weight = self.together.first, self.together.second, self.together.weight / len(self.vectors)
+        if not self.options.collaborative:
+            first, second, weight = first[:0], second[:0], weight[:0]
+        elif not self.whole and len(weight) > _EDGES:
+            drawn = self.pick.choice(len(weight), _EDGES, p=self.together.weight / self.total)
+            first, second = first[drawn], second[drawn]
+            weight = np.full(_EDGES, self.total / len(self.vectors) / _EDGES, dtype=np.float32)
+        return self.rows(first), self.rows(second), self.rows(weight)
+
+    def quantise(self, latent: Tensor) -> tuple[Tensor, Tensor]:
+        """The sums of their codes' vectors with the gradient of the latent ones, and the loss of the codebooks."""
+        left, total, loss = latent, torch.zeros_like(latent), latent.new_zeros(())
+        for book in self.net.books:
+            apart = _apart(left.detach(), book.detach())
+            epsilon = self.options.sinkhorn
+            codes = _evenly(apart, epsilon) if epsilon else apart.argmin(dim=1)
+            # A product with ones and zeros: its gradient adds up in the same order each time, on a GPU too.
+            chosen = functional.one_hot(codes, len(book)).to(book.dtype) @ book
+            loss = loss + functional.mse_loss(chosen, left.detach())
+            loss = loss + self.options.beta * functional.mse_loss(left, chosen.detach())
+            total, left = total + chosen.detach(), left - chosen.detach()
+        return latent + (total - latent).detach(), loss / len(self.net.books)
+
+    def residuals(self, latent: Tensor, level: int) -> Tensor:
+        """What the codes before a level leave of latent vectors."""
+        for book in self.net.books[:level]:
+            latent = latent - book[_nearest(latent, book)]
+        return latent
+
+    @torch.no_grad()
+    def begin_codes(self) -> None:
+        """Codebooks begin as means of what is to be coded, level by level."""
+        rows = self.pick.permutation(len(self.vectors))[:_SAMPLE]
+        latent = self.all_latent()[torch.from_numpy(rows).to(self.device)]
+        for level, book in enumerate(self.net.books):
+            book.copy_(self.means(self.residuals(latent, level), len(book)))
+
+    def means(self, points: Tensor, count: int) -> Tensor:
+        """Lloyd's means of points; one that no point is nearest to moves to where many are."""
+        picked = self.pick.permutation(len(points))[:count]
+        means = self.near(points[torch.from_numpy(np.resize(picked, count)).to(self.device)])
+        for _ in range(_ROUNDS):
+            codes = _nearest(points, means)
+            member = functional.one_hot(codes, count).to(points.dtype)
+            sizes = member.sum(dim=0)
+            means = torch.where(sizes[:, None] > 0, member.T @ points / sizes.clamp(min=1)[:, None], means)
+            self.revive(means, points, codes)
+        return means
+
+    def revive(self, book: Tensor, points: Tensor, codes: Tensor) -> Tensor:
+        """Put codes that no point has beside points whose code has many; says which were put."""
+        sizes = torch.bincount(codes, minlength=len(book))
+        unused = torch.nonzero(sizes == 0).flatten()
+        crowded = (sizes[codes] - 1).double().cpu().numpy()
+        count = min(len(unused), int((crowded > 0).sum()))
+        if count:
+            rows = self.pick.choice(len(points), count, replace=False, p=crowded / crowded.sum())
+            book[unused[:count]] = self.near(points[torch.from_numpy(rows).to(self.device)])
+        return unused[:count]
+
+    def near(self, points: Tensor) -> Tensor:
+        """Points moved a little: equal ones would never be told apart."""
+        return points + 0.01 * torch.randn(points.shape, generator=self.draw).to(self.device)
+
+    @torch.no_grad()
+    def revive_all(self, adam: torch.optim.Adam) -> None:
+        """Give every code that no tool has a place where it is needed."""
+        latent = self.all_latent()
+        for level, book in enumerate(self.net.books):
+            left = self.residuals(latent, level)
+            moved = self.revive(book, left, _nearest(left, book))
+            for name in ("exp_avg", "exp_avg_sq"):
+                if self.net.books in adam.state:
+                    adam.state[self.net.books][name][level, moved] = 0
+
+    def all_latent(self) -> Tensor:
+        with torch.no_grad():
+            return self.net.latent(self.vectors, len(self.vectors))
+
+    def run(self, progress: Report | None) -> None:
+        steps, rate = self.options.code_steps, self.options.code_rate
+        plain, settled = round(_PLAIN * steps), round(_SETTLED * steps)
+        every = max(1, steps // _REVIVALS)
+        adam = torch.optim.Adam(self.net.parameters(), lr=rate)
+        order, at = np.empty(0, dtype=np.int64), 0
+        for step in range(steps):
+            if step == plain:
+                self.begin_codes()
+            elif plain < step < settled and step % every == 0:
+                self.revive_all(adam)
+            if at >= len(order):
+                count = len(self.vectors)
+                order, at = np.arange(count) if self.whole else self.pick.permutation(count), 0
+            batch, at = self.rows(order[at : at + _BATCH]), at + _BATCH
+            adam.param_groups[0]["lr"] = rate * min(1.0, 5 * (1 - step / steps))
+            loss = self.loss(batch, step < plain)
+            adam.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            torch.nn.utils.clip_grad_norm_(self.net.parameters(), _CLIP)
+            adam.step()
+            if progress and (step + 1) % every == 0:
+                progress(f"learning codes, loss {loss.item():.3f}", step + 1, steps)
+        if not torch.isfinite(loss):
+            raise TrainingStopped("the loss of the codes is no number any more; lower --option code_rate")
+
+    def rows(self, rows: NDArray[Any]) -> Tensor:
+        return torch.from_numpy(rows).to(self.device)
+
+    @torch.no_grad()
+    def frozen(self) -> tuple[Quantizer, float]:
+        """The quantizer with all scaling folded into its layers, and the share of variance that codes lose."""
+        centre, spread = _spread(_through(self.net.encoder, self.vectors))
+        latent = self.all_latent()
+        left = self.residuals(latent, len(self.net.books))
+        lost = functional.mse_loss(self.net.decode(latent - left), self.vectors)
+        layers = [(weight.cpu().numpy().copy(), bias.cpu().numpy().copy()) for weight, bias in self.net.encoder]
+        first = layers[0]
+        layers[0] = (first[0] / self.scale, first[1] - first[0] @ self.centre / self.scale)
+        last = layers[-1]
+        layers[-1] = (last[0] / float(spread), (last[1] - centre.cpu().numpy()) / float(spread))
+        return Quantizer(layers, self.net.books.detach().cpu().numpy().copy()), float(lost)
+
+
+def learn(
+    vectors: Floats,
+    uses: Sequence[Sequence[int]],
+    options: CodeOptions | None = None,
+    device: str = "auto",
+    progress: Report | None = None,
+) -> Learned:
+    """Learn codes for tools with these vectors; `uses`: sets of rows that were used together, of the train split alone.
+
+    The same seed on the same device gives the same codes.
+    """
+    options = options or CodeOptions()
+    if vectors.ndim != 2 or not len(vectors) or not np.isfinite(vectors).all():
+        raise BadModel("codes are learned from one vector of finite numbers for each tool; embed the tools again")
+    if any(not 0 <= row < len(vectors) for rows in uses for row in rows):
+        raise BadModel(f"tools that are used together must be rows from 0 to {len(vectors) - 1}")
+    together = Together.of(uses)
+    learner = _Learner(vectors.astype(np.float32), together, options, pick_device(device))
+    learner.run(progress)
+    quantizer, lost = learner.frozen()
+    codes = quantizer.assign(vectors)
+    pairs = np.stack([together.first, together.second], axis=1)
+    about = health(codes, quantizer.codes, pairs)
+    return Learned(quantizer, codes, replace(about, lost=lost, error=lost * learner.scale**2))
+
+
+def _sizes(wide: int, latent: int) -> list[int]:
+    """From the input to the latent vector, by powers of two in between."""
+    latent = min(latent, wide)
+    between = [2**power for power in range(12, 0, -1) if latent < 2**power < wide]
+    return [wide, *(between or [2 * latent]), latent]
+
+
+def _layer(wide: int, narrow: int, device: torch.device, draw: torch.Generator) -> tuple[Parameter, Parameter]:
+    weight = torch.nn.init.xavier_normal_(torch.empty(narrow, wide), generator=draw)
+    return Parameter(weight.to(device)), Parameter(torch.zeros(narrow, device=device))
+
+
+def _through(layers: Sequence[tuple[Parameter, Parameter]], states: Tensor) -> Tensor:
+    for position, (weight, bias) in enumerate(layers):
+        states = functional.linear(states, weight, bias)
+        states = functional.relu(states) if position < len(layers) - 1 else states
+    return states
+
+
+def _spread(states: Tensor) -> tuple[Tensor, Tensor]:
+    """Their mean, and how far they are from it; never so little that dividing by it is unsafe."""
+    centre = states.mean(dim=0)
+    return centre, ((states - centre) ** 2).mean().clamp(min=1e-8).sqrt()
+
+
+def _apart(points: Tensor, book: Tensor) -> Tensor:
+    return (points**2).sum(dim=1, keepdim=True) + (book**2).sum(dim=1) - 2 * points @ book.T
+
+
+def _nearest(points: Tensor, book: Tensor) -> Tensor:
+    return torch.cat([_apart(part, book).argmin(dim=1) for part in torch.split(points, _BATCH)])
+
+
+def _evenly(apart: Tensor, epsilon: float) -> Tensor:
+    """The code of each row by Sinkhorn and Knopp: near, and every code for about as many rows."""
+    wide = apart.double()
+    low, high = wide.min(), wide.max()
+    scaled = 2 * (wide - low) / (high - low).clamp(min=1e-5)
+    kernel = torch.exp(-(scaled - scaled.min(dim=1, keepdim=True).values) / epsilon)
+    share = len(kernel) / kernel.shape[1]
+    columns = kernel.new_ones(kernel.shape[1])
+    for _ in range(_SINKHORN_ROUNDS):
+        rows = 1 / (kernel @ columns)
+        columns = share / (kernel.T @ rows).clamp(min=1e-200)
+    return (kernel * columns).argmax(dim=1)

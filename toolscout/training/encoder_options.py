@@ -1,0 +1,212 @@
+"""How an encoder is trained: kept apart from the training itself, so that reading an option needs no torch."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from toolscout.errors import BadModel
+from toolscout.models.tower import TRANSFERS, Transfer
+
+
+@dataclass(frozen=True)  # no slots: it is mixed into the options of methods, and two layouts do not mix
+class LearningOptions:
+    """How an encoder is trained.
+
+    `loss`: "sigmoid" judges each tool on its own, "softmax" lets all tools compete. `scale` multiplies cosines,
+    `bias` is the cosine at which the sigmoid is undecided. `mix`: the share of requests that are joined with another
+    one, so that combinations of tools are met that no single request has. `own`: how many of a tool's own lines stand
+    in as requests for it, relative to the batch. `average`: the share of the trained weights in the result, the rest
+    being the weights it began with; 0 tries several on dev. `unused`: whether tools that no training request needs
+    count as wrong answers (they then become invisible). `candidates`: documents that compete in one step at most;
+    beyond that they are mined and sampled anew. `chunk`: texts that are in memory with all that their gradients need;
+    0 picks it by device.
+    """
+
+    loss: Literal["sigmoid", "softmax"] = "sigmoid"
+    scale: float = 20.0
+    bias: float = 0.5
+    epochs: int = 6
+    rate: float = 1e-4
+    batch: int = 128
+    mix: float = 0.3
+    own: float = 0.0
+    average: float = 0.0
+    unused: bool = False
+    candidates: int = 2000
+    chunk: int = 0
+    patience: int = 3
+    seed: int = 0
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be trained with."""
+        if self.loss not in ("sigmoid", "softmax") or min(self.epochs, self.batch, self.candidates) < 1:
+            raise BadModel(f"loss must be sigmoid or softmax; epochs, batch and candidates at least 1, got {self}")
+        if not (self.rate > 0 and self.scale > 0 and 0 <= self.mix <= 1 and 0 <= self.average <= 1):
+            raise BadModel(f"rate and scale must be above 0, mix and average from 0 to 1, got {self}")
+        if not (self.own >= 0 and min(self.chunk, self.patience, self.seed) >= 0):
+            raise BadModel(f"own, chunk, patience and seed must be 0 or more, got {self}")
+
+
+@dataclass(frozen=True)
+class PublishedOptions:
+    """How the published MassTool is trained; the defaults are its settings for ToolLens.
+
+    `layers`: steps of propagation; `edge_dropout`: the share of edges left out of an epoch. `neighbours`: past requests
+    that are attended to; `epsilon`: those below this cosine are not. `candidates`: tools in a list, gold ones included.
+    `beta` and `temperature`: weight and temperature of the contrastive loss; `weight_detection`: weight of detection.
+    """
+
+    epochs: int = 200
+    rate: float = 1e-3
+    batch: int = 2048
+    layers: int = 1
+    edge_dropout: float = 0.2
+    neighbours: int = 10
+    epsilon: float = 0.82
+    candidates: int = 10
+    beta: float = 0.04
+    temperature: float = 0.1
+    weight_detection: float = 0.1
+    patience: int = 20
+    seed: int = 0
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be trained with."""
+        if min(self.epochs, self.batch, self.layers, self.neighbours) < 1 or self.candidates < 2:
+            raise BadModel(f"epochs, batch, layers, neighbours must be at least 1, candidates at least 2, got {self}")
+        if not (self.rate > 0 and self.temperature > 0 and 0 <= self.edge_dropout < 1):
+            raise BadModel(f"rate and temperature must be above 0, edge_dropout from 0 to below 1, got {self}")
+        if not min(self.beta, self.weight_detection, self.patience, self.seed) >= 0:
+            raise BadModel(f"beta, weight_detection, patience and seed must be 0 or more, got {self}")
+
+
+@dataclass(frozen=True)
+class GraphOptions:
+    """How the graph of past requests is used, and how a tower over it is trained.
+
+    `layers`: how far vectors travel along the edges, 0 for no graph; `edges`: the share of them that is kept at all;
+    `edge_dropout`: the share that is left out anew in each step. `contrastive`: what the agreement of the two views
+    counts in the loss, `contrast` its temperature. `absent`: the share of the tools that a step treats as new, so that
+    such tools are met in training. `pace`: how much faster than `rate` the tower's own numbers learn.
+    """
+
+    layers: int = 1
+    edges: float = 1.0
+    edge_dropout: float = 0.2
+    contrastive: float = 0.04
+    contrast: float = 0.1
+    absent: float = 0.1
+    pace: float = 10.0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be trained with."""
+        if not (0 <= self.layers <= 3 and 0 < self.edges <= 1):
+            raise BadModel(f"layers must be 0 to 3, edges above 0 and at most 1, got {self}")
+        if not (0 <= self.edge_dropout < 1 and 0 <= self.absent < 1):
+            raise BadModel(f"edge_dropout and absent must be at least 0 and below 1, got {self}")
+        if not (self.contrastive >= 0 and self.contrast > 0 and self.pace > 0):
+            raise BadModel(f"contrastive must be 0 or more, contrast and pace above 0, got {self}")
+
+
+@dataclass(frozen=True)
+class NeighbourOptions:
+    """How past requests like the new one are heard, and the detection tower beside them.
+
+    `neighbours`: how many are asked, 0 for none; `epsilon`: those whose cosine is lower are not. `transfer`: how what
+    they say is changed by the hidden state of the detection tower, "none" leaves that out; `hidden`: the length of that
+    state; `detection`: what the detection loss counts.
+    """
+
+    neighbours: int = 20
+    epsilon: float = 0.5
+    transfer: Transfer = "gating"
+    hidden: int = 128
+    detection: float = 0.1
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be trained with."""
+        if self.transfer not in TRANSFERS:
+            raise BadModel(f"transfer must be one of {', '.join(TRANSFERS)}, got {self.transfer!r}")
+        if self.neighbours < 0 or self.hidden < 1 or self.detection < 0 or not -1 <= self.epsilon <= 1:
+            raise BadModel(
+                f"neighbours and detection must be 0 or more, hidden 1 or more, epsilon from -1 to 1, got {self}"
+            )
+
+
+@dataclass(frozen=True)
+class GenerativeOptions:
+    """How a language model learns to write tools.
+
+    `base`: the language model to begin with, a Hugging Face folder or a GGUF file, "" for SmolLM2. `rank`: the rank of
+    its adapters, 0 trains all of its matrices. `begin`: a trained model of the same method, whose adapters (and map
+    from documents to rows) training goes on from, such as one that was trained on other catalogues. `memorise`: epochs
+    over the tools' documents before the `epochs` over requests; 0 leaves a stage out. `trajectories`: a file of
+    conversations with tools, gone through `agent_epochs` times. `rehearse`: the share of what requests teach, drawn
+    anew each epoch, that is gone through beside them, or it is forgotten; 0 is as published. `rate` is how fast
+    adapters learn, the ids' rows `pace` times faster. `mix`: the share of requests that are joined with another one.
+    `absent`: the share of the ids' rows that have only what their documents say in a step, so that tools which come
+    later are met. `sets`: write all tools of a request one after another, in the `order` of their ids, or in any order:
+    then what may come first ranks all tools, as it does without sets. `no_tool`: a folder of prompts that need no tool,
+    to learn when none is needed; of a trained model its name. `instruct_mix`: how many general texts (those prompts)
+    are gone through for each lesson, on which the model has to go on as its base does. `request_tokens`: what is longer
+    is cut. `chunk`: tokens in memory at once, 0 picks it by device. `similarity` is what the encoder's cosine of
+    request and document counts beside what the language model says, and `new_bonus` is added for tools that no training
+    request needed; both are chosen on dev. `carry_on`: having called a tool, an agent does not finish while one that it
+    has not called has this chance or more of being needed for the request; 0 is chosen on dev where there are
+    trajectories, 1 lets the model finish when it says so.
+    """
+
+    base: str = ""
+    rank: int = 32
+    begin: str = ""
+    memorise: int = 1
+    epochs: int = 6
+    trajectories: str = ""
+    agent_epochs: int = 1
+    rehearse: float = 1.0
+    rate: float = 1e-3
+    pace: float = 3.0
+    batch: int = 64
+    mix: float = 0.3
+    absent: float = 0.5
+    sets: bool = False
+    order: Literal["ids", "any"] = "ids"
+    no_tool: str = ""
+    instruct_mix: float = 0.0
+    request_tokens: int = 96
+    chunk: int = 0
+    patience: int = 0
+    similarity: float = 0.0
+    new_bonus: float = 0.0
+    carry_on: float = 0.0
+    seed: int = 0
+    device: str = "auto"
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be trained with."""
+        if not (self.similarity >= 0 and all(map(math.isfinite, (self.similarity, self.new_bonus)))):
+            raise BadModel(f"similarity must be a finite number of 0 or more, new_bonus a finite number, got {self}")
+        if min(self.rank, self.memorise, self.epochs, self.agent_epochs, self.chunk, self.patience, self.seed) < 0:
+            raise BadModel(
+                f"rank, memorise, epochs, agent_epochs, chunk, patience and seed must be 0 or more, got {self}"
+            )
+        if self.order not in ("ids", "any"):
+            raise BadModel(f"order must be ids or any, got {self.order!r}")
+        if min(self.batch, self.request_tokens) < 1 or not (self.rate > 0 and self.pace > 0):
+            raise BadModel(f"batch and request_tokens must be at least 1, rate and pace above 0, got {self}")
+        if self.sets and self.trajectories:
+            raise BadModel("a model writes sets or goes through trajectories, not both: they end alike; leave one out")
+        shares = (self.mix, self.instruct_mix, self.rehearse, self.carry_on)
+        if not (all(0 <= one <= 1 for one in shares) and 0 <= self.absent < 1):
+            raise BadModel(
+                f"mix, instruct_mix, rehearse and carry_on must be from 0 to 1, absent from 0 to below 1, got {self}"
+            )
+
+    @property
+    def ranks_by_sets(self) -> bool:
+        """Whether tools are ranked by the sets they are in: what is written first is but the first of an order."""
+        return self.sets and self.order == "ids"

@@ -1,0 +1,286 @@
+"""Teaches a language model to write the ids of tools: documents to ids, requests to ids, whole conversations.
+
+All stages are lessons of one kind: tokens, and which tokens are right after some of them. Where several tools are right
+each competes with the wrong ones alone, not with the others that are right.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from toolscout.models.language.torch_network import Forked, Network
+from toolscout.training.checkpoint import Checkpoints
+from toolscout.training.loop import Report, Schedule, Trained, run
+from toolscout.training.sequences import Sequences
+
+Floats = NDArray[np.float32]
+_FAST = "tower."
+_GENERAL_TOKENS = 96
+
+
+@dataclass(frozen=True, slots=True)
+class Lesson:
+    """Tokens that are read, and after which of them (by position) which tokens are right.
+
+    `branches`: the lengths of parts at the end that do not see each other, so that a prompt is read once for all the
+    ids behind it. `weights`: what each of the right counts; where there are none, all count the same.
+    """
+
+    tokens: Sequence[int]
+    right: Sequence[tuple[int, tuple[int, ...]]]
+    branches: Sequence[int] = ()
+    weights: Sequence[float] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A part of the training: its lessons for an epoch, and how often they are gone through.
+
+    One that is not `judged` is gone through to the end: what it teaches is not what dev asks for.
+    """
+
+    name: str
+    lessons: Callable[[int], Sequence[Lesson]]
+    epochs: int
+    rate: float
+    judged: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """The rows that are added to the vocabulary, as they begin, and the documents' vectors that some come from.
+
+    A row whose vector is not zero is its beginning, plus what a map makes of the vector, plus a part of its own, which
+    a share of `absent` of the rows does without in each step: so the map learns to serve tools that it never saw.
+    """
+
+    start: Floats
+    vectors: Floats
+    absent: float
+    map: Floats | None = None
+    bias: Floats | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How it learns. `general`: texts on which the model is to go on as before, `mix` of them for each lesson."""
+
+    batch: int
+    pace: float
+    patience: int
+    seed: int
+    chunk: int = 0
+    general: Sequence[Sequence[int]] = ()
+    mix: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What was learned until now: the adapter, and of the rows their own parts, the map and its bias."""
+
+    adapter: dict[str, Floats]
+    free: Floats
+    map: Floats
+    bias: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What came of a training, its course stage by stage, and how many tokens of each it went through in a second."""
+
+    state: State
+    stages: dict[str, Trained]
+    paces: dict[str, float]
+    device: str
+    parameters: int
+    checkpoints: tuple[Checkpoints, ...]
+
+
+Judge = Callable[[Network, State], Mapping[str, float]]
+"""Scores on dev of the model as it is now."""
+After = Callable[[str, Network, State], None]
+"""Told the name of a stage that is over, and the model as it is then."""
+
+
+class Rows(torch.nn.Module):
+    """The added rows."""
+
+    def __init__(self, added: Added, device: torch.device) -> None:
+        """Begin where `added` says: nothing mapped, nothing of their own."""
+        super().__init__()
+        self._start, self._vectors = (
+            torch.tensor(added.start, device=device),
+            torch.tensor(added.vectors, device=device),
+        )
+        self._mapped = (self._vectors != 0).any(1, keepdim=True).float()
+        self._absent = added.absent
+        self.free = torch.nn.Parameter(torch.zeros_like(self._start))
+        self.map = torch.nn.Parameter(torch.zeros(self._vectors.shape[1], self._start.shape[1], device=device))
+        self.bias = torch.nn.Parameter(torch.zeros(self._start.shape[1], device=device))
+        with torch.no_grad():
+            for parameter, begun in ((self.map, added.map), (self.bias, added.bias)):
+                if begun is not None:
+                    parameter.copy_(torch.from_numpy(begun))
+
+    def forward(self) -> Tensor:
+        """All rows, with none or some of their own parts left out while training."""
+        kept = torch.ones_like(self._mapped)
+        if self.training and self._absent:
+            kept = 1 - self._mapped * (torch.rand_like(kept) < self._absent)
+        return self._start + self._mapped * (self._vectors @ self.map + self.bias) + kept * self.free
+
+
+class Task(Sequences[Lesson]):
+    """One stage, as the loop trains it."""
+
+    def __init__(self, network: Network, rows: Rows, stage: Stage, settings: Settings, judge: Judge | None) -> None:
+        """`judge` scores the model on dev after each epoch; None trains to the end."""
+        super().__init__(network, stage.lessons, batch=settings.batch, seed=settings.seed, chunk=settings.chunk)
+        self._rows, self._settings, self._judge = rows, settings, judge
+
+    def parameters(self) -> dict[str, torch.nn.Parameter]:
+        """The adapters (or matrices) and the rows."""
+        return {
+            **super().parameters(),
+            **{f"{_FAST}{name}": parameter for name, parameter in self._rows.named_parameters()},
+        }
+
+    def step(self, epoch: int, step: int) -> Tensor:
+        """Learn from one batch, and go on as before on general texts."""
+        self._rows.train()
+        total = super().step(epoch, step)
+        if self._settings.mix and self._settings.general:
+            loss = self._kept_language(epoch, step)
+            loss.backward()  # type: ignore[no-untyped-call]
+            total += loss.detach()
+        return total
+
+    def _length(self, one: Lesson) -> int:
+        return len(one.tokens)
+
+    def _parts(self, every: Sequence[Lesson]) -> list[list[Lesson]]:
+        """Those with branches apart: their mask takes memory by the square of the longest, as conversations are."""
+        forked = [len(one.branches) > 1 for one in every]
+        kinds = [[one for one, there in zip(every, forked, strict=True) if there is kind] for kind in (True, False)]
+        found: list[list[Lesson]] = []
+        for few in filter(None, kinds):
+            found += super()._parts(few)
+        return found
+
+    def _loss(self, lessons: Sequence[Lesson]) -> Tensor:
+        rows = self._rows()
+        sequences = [lesson.tokens for lesson in lessons]
+        forked = None
+        if any(len(lesson.branches) > 1 for lesson in lessons):
+            branches = [lesson.branches for lesson in lessons]
+            forked = Forked([len(tokens) for tokens in sequences], branches, self._network.device)
+        states = self._network.states(sequences, rows, self._network.merged(), forked)
+        places = [(row, at) for row, lesson in enumerate(lessons) for at, _ in lesson.right]
+        right = [few for lesson in lessons for _, few in lesson.right]
+        weights = [
+            weight for lesson in lessons for weight in (lesson.weights or [1 / len(lesson.right)] * len(lesson.right))
+        ]
+        device = self._network.device
+        picked = torch.tensor(places, device=device)
+        logits = self._logits(states[picked[:, 0], picked[:, 1]], rows)
+        shares = torch.tensor(weights, device=device)
+        return (_wrong(logits, right) * shares).sum() / len(lessons)
+
+    def _logits(self, states: Tensor, rows: Tensor) -> Tensor:
+        """Over the whole vocabulary, the added rows last."""
+        base = functional.linear(states, self._network.head).float()
+        return torch.cat([base, states.float() @ rows.T], 1)
+
+    def _kept_language(self, epoch: int, step: int) -> Tensor:
+        """How far the model has moved on general texts from what its base says there."""
+        settings = self._settings
+        rng = np.random.default_rng([settings.seed, epoch, step])
+        count = max(1, round(settings.mix * settings.batch))
+        few = [settings.general[i][:_GENERAL_TOKENS] for i in rng.integers(len(settings.general), size=count)]
+        rows = self._rows()
+        states = self._network.states(few, rows, self._network.merged())
+        with torch.no_grad():
+            before = self._network.states(few, rows, self._network.unlearned())
+        spans = torch.tensor([[row, at] for row, text in enumerate(few) for at in range(len(text))])
+        chosen = spans[torch.from_numpy(rng.permutation(len(spans))[: 8 * count])].to(states.device)
+        now = functional.log_softmax(self._logits(states[chosen[:, 0], chosen[:, 1]], rows), 1)
+        then = functional.log_softmax(
+            functional.linear(before[chosen[:, 0], chosen[:, 1]], self._network.head).float(), 1
+        )
+        return functional.kl_div(now[:, : then.shape[1]], then, reduction="batchmean", log_target=True)
+
+    def _scores(self) -> Mapping[str, float]:
+        return self._judge(self._network, state(self._network, self._rows)) if self._judge else {}
+
+
+def _wrong(logits: Tensor, right: Sequence[tuple[int, ...]]) -> Tensor:
+    """For each row, how far the right tokens are from winning against all wrong ones, the mean over the right ones."""
+    if all(len(few) == 1 for few in right):
+        return functional.cross_entropy(
+            logits, torch.tensor([few[0] for few in right], device=logits.device), reduction="none"
+        )
+    rows = torch.tensor([row for row, few in enumerate(right) for _ in few], device=logits.device)
+    tokens = torch.tensor([token for few in right for token in few], device=logits.device)
+    good = torch.zeros_like(logits, dtype=torch.bool)
+    good[rows, tokens] = True
+    against = logits.masked_fill(good, -torch.inf).logsumexp(1)
+    each = functional.softplus(against[rows] - logits[rows, tokens])
+    counts = torch.tensor([float(len(few)) for few in right], device=logits.device)
+    return torch.zeros(len(right), device=logits.device).index_add(0, rows, each) / counts
+
+
+def state(network: Network, rows: Rows) -> State:
+    """What was learned until now."""
+    free, mapped, bias = (one.detach().float().cpu().numpy() for one in (rows.free, rows.map, rows.bias))
+    return State(network.learned(), free, mapped, bias)
+
+
+def learn(
+    network: Network,
+    added: Added,
+    stages: Sequence[Stage],
+    settings: Settings,
+    judge: Judge | None,
+    folder: Path,
+    identity: str,
+    progress: Report | None = None,
+    after_stage: After | None = None,
+) -> Learned:
+    """Go through the stages; each begins with the best weights of the one before, and can be taken up again."""
+    rows = Rows(added, network.device)
+    found, paces, kept = {}, {}, []
+    for number, stage in enumerate(stages):
+        checkpoints = Checkpoints(folder / f"training-{number}-{stage.name}", identity)
+        task = Task(network, rows, stage, settings, judge if stage.judged else None)
+        schedule = Schedule(
+            epochs=stage.epochs,
+            rate=stage.rate,
+            warmup=0.05,
+            patience=settings.patience,
+            seed=settings.seed,
+            pace=settings.pace,
+        )
+        started = time.perf_counter()
+        found[stage.name] = run(task, schedule, checkpoints, _named(stage.name, progress))
+        paces[stage.name] = task.tokens / (time.perf_counter() - started - task.judging)
+        task.load({name: tensor.to(network.device) for name, tensor in checkpoints.read_best().items()})
+        kept.append(checkpoints)
+        if after_stage:
+            after_stage(stage.name, network, state(network, rows))
+    numbers = sum(parameter.numel() for parameter in [*network.parameters(), *rows.parameters()])
+    return Learned(state(network, rows), found, paces, network.device.type, numbers, tuple(kept))
+
+
+def _named(name: str, progress: Report | None) -> Report | None:
+    if progress is None:
+        return None
+    return lambda text, done, total: progress(f"{name}: {text}", done, total)

@@ -1,0 +1,240 @@
+"""Teaches a head to tell requests that need a tool from prompts that need none, given their vectors."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from toolscout.data import metrics
+from toolscout.errors import BadModel
+from toolscout.models.need_head import NeedHead
+from toolscout.training.checkpoint import Checkpoints
+from toolscout.training.loop import Report, Schedule, run
+
+Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
+SELECTED_ON = "likelihood"
+_NEWTON_STEPS = 100
+_EVEN = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class DetectionOptions:
+    """`hidden`: length of the state that the forecast is made of. `smoothing`: how far labels are from 0 and 1."""
+
+    hidden: int = 64
+    dropout: float = 0.1
+    smoothing: float = 0.0
+    epochs: int = 30
+    rate: float = 0.003
+    decay: float = 0.01
+    batch: int = 256
+    patience: int = 5
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be trained with."""
+        if min(self.hidden, self.epochs, self.batch) < 1 or not self.rate > 0:
+            raise BadModel(f"hidden, epochs and batch must be at least 1 and rate above 0, got {self}")
+        if not 0 <= self.dropout < 1 or not 0 <= self.smoothing < 1:
+            raise BadModel(f"dropout and smoothing must be from 0 to below 1, got {self}")
+
+
+@dataclass(frozen=True, slots=True)
+class Examples:
+    """Vectors by the source they come from, one row each: of requests that need a tool, of prompts that do not."""
+
+    needed: Mapping[str, Floats]
+    unneeded: Mapping[str, Floats]
+
+    def vectors(self) -> Floats:
+        """All rows, those that need a tool first."""
+        rows = [*self.needed.values(), *self.unneeded.values()]
+        return np.concatenate(rows).astype(np.float32)
+
+    def labels(self) -> NDArray[np.bool_]:
+        """Which rows need a tool."""
+        counts = [sum(map(len, sources.values())) for sources in (self.needed, self.unneeded)]
+        return np.repeat(np.array([True, False]), counts)
+
+    def weights(self) -> Doubles:
+        """What each row counts, 1 on average: sources count by the root of their size, the two classes the same."""
+        classes = [[len(rows) for rows in sources.values()] for sources in (self.needed, self.unneeded)]
+        shares = [np.repeat(np.sqrt(sizes) / np.maximum(sizes, 1), sizes) for sizes in classes]
+        return np.concatenate([sum(map(sum, classes)) / 2 * share / share.sum() for share in shares])
+
+
+@dataclass(frozen=True, slots=True)
+class DetectionReport:
+    """What a training took and what the calibrated head reaches on dev, its rows counted by their weights' rule."""
+
+    seconds: float
+    epochs: int
+    dev: Mapping[str, float]
+
+
+def learn(
+    train: Examples,
+    dev: Examples,
+    encoder: str,
+    folder: Path,
+    options: DetectionOptions | None = None,
+    report: Report | None = None,
+) -> tuple[NeedHead, DetectionReport]:
+    """Train on one set of examples; select, then calibrate on another. `encoder`: whose vectors these are.
+
+    What is needed to go on after an interruption lies in `folder`, which is removed at the end.
+    """
+    options = options or DetectionOptions()
+    for examples, name in ((train, "train on"), (dev, "select on")):
+        if not any(map(len, examples.needed.values())) or not any(map(len, examples.unneeded.values())):
+            raise BadModel(f"there is nothing to {name}: give requests that need a tool and prompts that need none")
+    checkpoints = Checkpoints(folder, _identity(train, dev, options))
+    schedule = Schedule(options.epochs, options.rate, options.decay, patience=options.patience, seed=options.seed)
+    trained = run(_Task(train, dev, options), schedule, checkpoints, report)
+    raw = _head(checkpoints.read_best(), encoder)
+    head, scores = calibrated(raw, dev)
+    checkpoints.remove()
+    return head, DetectionReport(trained.seconds, len(trained.history), scores)
+
+
+def calibrated(head: NeedHead, dev: Examples) -> tuple[NeedHead, dict[str, float]]:
+    """The head with the scale and shift that fit dev best, and what it reaches there."""
+    vectors, labels, weights = dev.vectors(), dev.labels(), dev.weights()
+    logits = head.states(vectors).astype(np.float64) @ head.output + head.output_bias
+    scale, shift = platt(logits, labels, weights)
+    head = replace(head, scale=scale, shift=shift)
+    chances = head.probabilities(vectors).astype(np.float64)
+    sure = np.where(labels, chances, 1 - chances)
+    scores = {
+        SELECTED_ON: float(np.exp(np.average(np.log(np.maximum(sure, _EVEN)), weights=weights))),
+        "auroc": metrics.auroc(labels, chances),
+        "accuracy": float(np.average(sure >= 0.5, weights=weights)),
+        "brier": float(np.average((chances - labels) ** 2, weights=weights)),
+    }
+    return head, scores
+
+
+def averaged(heads: Sequence[NeedHead]) -> NeedHead:
+    """One head whose raw forecast is the mean of several heads' calibrated ones, before the logistic curve."""
+    if not heads or len({head.encoder for head in heads}) > 1:
+        raise BadModel("only heads that read the vectors of the same encoder can be averaged")
+    share = 1 / len(heads)
+    return NeedHead(
+        hidden=np.concatenate([head.hidden for head in heads]),
+        hidden_bias=np.concatenate([head.hidden_bias for head in heads]),
+        output=np.concatenate([share * head.scale * head.output for head in heads]).astype(np.float32),
+        output_bias=sum(share * (head.scale * head.output_bias + head.shift) for head in heads),
+        scale=1.0,
+        shift=0.0,
+        encoder=heads[0].encoder,
+    )
+
+
+def platt(logits: Doubles, labels: NDArray[np.bool_], weights: Doubles) -> tuple[float, float]:
+    """The scale and shift that make sigmoid(scale * logit + shift) a probability: weighted likelihood, by Newton.
+
+    As Platt proposed, the labels are not quite 0 and 1, so that classes which can be told apart perfectly do not end in
+    certainty. A scale that would turn the order around is refused.
+    """
+    up, down = int(labels.sum()), int((~labels).sum())
+    targets = np.where(labels, (up + 1) / (up + 2), 1 / (down + 2))
+    design = np.column_stack([logits, np.ones_like(logits)])
+    found = np.zeros(2)
+    loss = _cross_entropy(design @ found, targets, weights)
+    for _ in range(_NEWTON_STEPS):
+        chances = _logistic(design @ found)
+        slope = design.T @ (weights * (chances - targets))
+        bend = design.T @ (design * (weights * chances * (1 - chances))[:, None]) + _EVEN * np.eye(2)
+        step = np.linalg.solve(bend, slope)
+        while (stepped := _cross_entropy(design @ (found - step), targets, weights)) > loss and np.abs(
+            step
+        ).max() > _EVEN:
+            step = step / 2
+        found, loss = found - step, stepped
+        if np.abs(step).max() < _EVEN:
+            break
+    if not found[0] > 0:
+        raise BadModel("on dev the head says the opposite of what is true; give it more, or other, examples")
+    return float(found[0]), float(found[1])
+
+
+def _logistic(values: Doubles) -> Doubles:
+    chances: Doubles = np.exp(-np.logaddexp(0.0, -values))
+    return chances
+
+
+def _cross_entropy(values: Doubles, targets: Doubles, weights: Doubles) -> float:
+    return float(weights @ (np.logaddexp(0.0, values) - targets * values))
+
+
+class _Task:
+    """Plain binary cross-entropy over rows that count by their weights."""
+
+    def __init__(self, train: Examples, dev: Examples, options: DetectionOptions) -> None:
+        self._options = options
+        self._vectors, self._labels, self._weights = _tensors(train)
+        self._dev = _tensors(dev)
+        torch.manual_seed(options.seed)
+        self._hidden = torch.nn.Linear(self._vectors.shape[1], options.hidden)
+        self._output = torch.nn.Linear(options.hidden, 1)
+        self._order = np.arange(len(self._labels))
+
+    def parameters(self) -> Mapping[str, torch.nn.Parameter]:
+        both = {"hidden": self._hidden, "output": self._output}
+        return {f"{name}.{key}": value for name, layer in both.items() for key, value in layer.named_parameters()}
+
+    def steps(self) -> int:
+        return -(-len(self._order) // self._options.batch)
+
+    def begin(self, epoch: int, kept: Mapping[str, Tensor] | None = None) -> None:
+        self._order = np.random.default_rng([self._options.seed, epoch]).permutation(len(self._labels))
+
+    def kept(self) -> Mapping[str, Tensor]:
+        return {}
+
+    def step(self, epoch: int, step: int) -> Tensor:
+        rows = torch.from_numpy(self._order[step * self._options.batch : (step + 1) * self._options.batch])
+        labels = self._labels[rows] * (1 - self._options.smoothing) + self._options.smoothing / 2
+        loss = self._loss(self._vectors[rows], labels, self._weights[rows], self._options.dropout)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    def validate(self) -> tuple[Mapping[str, float], Mapping[str, Tensor]]:
+        vectors, labels, weights = self._dev
+        with torch.no_grad():
+            loss = self._loss(vectors, labels, weights, 0.0)
+        return {SELECTED_ON: float(torch.exp(-loss))}, self.parameters()
+
+    def _loss(self, vectors: Tensor, labels: Tensor, weights: Tensor, dropout: float) -> Tensor:
+        states = functional.dropout(torch.relu(self._hidden(vectors)), dropout)
+        logits = self._output(states)[:, 0]
+        return functional.binary_cross_entropy_with_logits(logits, labels, weights)
+
+
+def _tensors(examples: Examples) -> tuple[Tensor, Tensor, Tensor]:
+    labels, weights = examples.labels().astype(np.float32), examples.weights().astype(np.float32)
+    return torch.from_numpy(examples.vectors()), torch.from_numpy(labels), torch.from_numpy(weights)
+
+
+def _head(weights: Mapping[str, Tensor], encoder: str) -> NeedHead:
+    found = {name: tensor.numpy() for name, tensor in weights.items()}
+    output, offset = found["output.weight"][0], float(found["output.bias"][0])
+    return NeedHead(found["hidden.weight"], found["hidden.bias"], output, offset, 1.0, 0.0, encoder)
+
+
+def _identity(train: Examples, dev: Examples, options: DetectionOptions) -> str:
+    digest = hashlib.blake2b(json.dumps(asdict(options), sort_keys=True).encode(), digest_size=16)
+    for examples in (train, dev):
+        for array in (examples.vectors(), examples.labels(), examples.weights()):
+            digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()

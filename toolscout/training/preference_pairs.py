@@ -1,0 +1,174 @@
+"""Prompts with texts behind them, as the loop trains them: by examples, or by which of two texts is the better one.
+
+A prompt is read once for all the texts behind it: they stand as branches that do not see each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from toolscout.models.language.torch_network import Forked, Network
+from toolscout.training.sequences import Sequences
+
+Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]
+Tokens = Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A prompt and what is to be written behind it, the end included."""
+
+    prompt: Tokens
+    target: Tokens
+
+
+@dataclass(frozen=True, slots=True)
+class Preferred:
+    """A prompt, two texts behind it, and by how much one is better than the other."""
+
+    prompt: Tokens
+    better: Tokens
+    worse: Tokens
+    gap: float
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How it learns. `chunk`: tokens in memory at once, 0 picks it by device."""
+
+    epochs: int
+    rate: float
+    batch: int
+    patience: int = 0
+    seed: int = 0
+    chunk: int = 0
+
+
+def surprises(
+    network: Network, prompts: Sequence[Tokens], targets: Sequence[Sequence[Tokens]]
+) -> tuple[Tensor, Tensor]:
+    """Minus the log-probability of every token of the targets of all prompts, and the number of its target.
+
+    Targets are numbered through: those of the first prompt, then those of the second.
+    """
+    sequences: list[list[int]] = []
+    columns: list[tuple[Ints, ...]] = []  # of each target: row, place, number and token of each of its tokens
+    for row, (prompt, few) in enumerate(zip(prompts, targets, strict=True)):
+        start = len(prompt)
+        sequences.append([*prompt, *(token for target in few for token in target[:-1])])
+        for target in few:
+            places = np.arange(start - 1, start - 1 + len(target))
+            places[0] = len(prompt) - 1  # all begin behind the prompt
+            columns.append((np.full(len(target), row), places, np.full(len(target), len(columns)), np.array(target)))
+            start += len(target) - 1
+    device, forked = network.device, None
+    if any(len(few) > 1 for few in targets):
+        branches = [[len(target) - 1 for target in few] for few in targets]
+        forked = Forked([len(one) for one in sequences], branches, device)
+    nothing = torch.zeros(0, network.architecture.hidden, device=device)
+    states = network.states(sequences, nothing, network.merged(), forked)
+    rows, at, owners, right = (torch.from_numpy(np.concatenate(few)).to(device) for few in zip(*columns, strict=True))
+    logits = functional.linear(states[rows, at], network.head).float()
+    return functional.cross_entropy(logits, right, reduction="none"), owners
+
+
+class Supervised(Sequences[Example]):
+    """Examples: the mean loss of the tokens that are to be written."""
+
+    def __init__(
+        self,
+        network: Network,
+        of_epoch: Callable[[int], Sequence[Example]],
+        settings: Settings,
+        judge: Callable[[], Mapping[str, float]] | None = None,
+    ) -> None:
+        """`judge` scores the network on dev after each epoch; None trains to the end."""
+        super().__init__(network, of_epoch, batch=settings.batch, seed=settings.seed, chunk=settings.chunk)
+        self._judge = judge
+
+    def content(self) -> Iterable[Tokens]:
+        """What is learned in the first epoch."""
+        return (part for one in self._of_epoch(0) for part in (one.prompt, one.target))
+
+    def _length(self, one: Example) -> int:
+        return len(one.prompt) + len(one.target) - 1
+
+    def _weight(self, part: Sequence[Example]) -> float:
+        return sum(len(one.target) for one in part)
+
+    def _loss(self, part: Sequence[Example]) -> Tensor:
+        return surprises(self._network, [one.prompt for one in part], [[one.target] for one in part])[0].mean()
+
+    def _scores(self) -> Mapping[str, float]:
+        return self._judge() if self._judge else {}
+
+
+@dataclass(frozen=True, slots=True)
+class _Compared:
+    """A pair, and how much likelier the better one was for the reference (a difference of log-probabilities)."""
+
+    pair: Preferred
+    before: float
+
+
+class Preferring(Sequences[_Compared]):
+    """Pairs: how sure the network is, against a reference, that the better one is the better one (DPO)."""
+
+    def __init__(
+        self,
+        network: Network,
+        pairs: Sequence[Preferred],
+        settings: Settings,
+        beta: float,
+        sft: float,
+        reference: Mapping[str, Floats] | None = None,
+    ) -> None:
+        """The reference is the network as it is now, or with what it had learned when it was as `reference`."""
+        every = [_Compared(pair, 0.0) for pair in pairs]
+        super().__init__(network, lambda epoch: every, batch=settings.batch, seed=settings.seed, chunk=settings.chunk)
+        self._beta, self._sft = beta, sft
+        now = network.learned() if reference is not None else None
+        if reference is not None:
+            network.begin(reference)
+        every[:] = self._measured(every)
+        if now is not None:
+            network.begin(now)
+
+    @torch.no_grad()
+    def _measured(self, every: Sequence[_Compared]) -> list[_Compared]:
+        """The pairs with what the network says of them; in another order."""
+        found = []
+        for part in self._parts(every) if every else []:
+            before = self._told(part)[0].tolist()
+            found += [_Compared(one.pair, value) for one, value in zip(part, before, strict=True)]
+        return found
+
+    def _told(self, part: Sequence[_Compared]) -> tuple[Tensor, Tensor]:
+        """How much likelier the better text of each pair is than the worse, and the mean loss of its tokens."""
+        pairs = [one.pair for one in part]
+        each, owner = surprises(
+            self._network, [one.prompt for one in pairs], [[one.better, one.worse] for one in pairs]
+        )
+        sums = torch.zeros(2 * len(pairs), device=each.device).index_add(0, owner, each).view(-1, 2)
+        lengths = torch.tensor([float(len(one.better)) for one in pairs], device=each.device)
+        return sums[:, 1] - sums[:, 0], sums[:, 0] / lengths
+
+    def content(self) -> Iterable[Tokens]:
+        """What is learned from."""
+        return (part for one in self._of_epoch(0) for part in (one.pair.prompt, one.pair.better, one.pair.worse))
+
+    def _length(self, one: _Compared) -> int:
+        return len(one.pair.prompt) + len(one.pair.better) + len(one.pair.worse) - 2
+
+    def _loss(self, part: Sequence[_Compared]) -> Tensor:
+        likelier, plain = self._told(part)
+        before = torch.tensor([one.before for one in part], device=likelier.device)
+        return (functional.softplus(-self._beta * (likelier - before)) + self._sft * plain).mean()

@@ -1,0 +1,296 @@
+"""Teaches a language model to write texts: by examples, by which of two texts is the better one, or by reward."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from toolscout.errors import BadDataset, BadModel, BadRequest
+from toolscout.llm.base import Conversation
+from toolscout.llm.finetuned import load_generator, save_generator
+from toolscout.llm.local import Local
+from toolscout.models.language.base import Base, open_base
+from toolscout.models.language.lora import Adapter
+from toolscout.models.language.torch_engine import Live
+from toolscout.models.language.torch_network import Network
+from toolscout.training.checkpoint import Checkpoints
+from toolscout.training.loop import Report, Schedule, Trained, pick_device, run
+from toolscout.training.preference_pairs import Example, Floats, Preferred, Preferring, Settings, Supervised, Tokens
+from toolscout.training.text_options import GeneratingOptions
+
+__all__ = [
+    "Example",
+    "Pair",
+    "Preferred",
+    "Pupil",
+    "Scored",
+    "Settings",
+    "Taught",
+    "forget",
+    "prefer",
+    "rank_reward",
+    "supervise",
+    "train_generator",
+]
+
+Pair = tuple[Conversation, str]
+"""A conversation, and what the assistant is to say next."""
+
+TRAINING = "training"  # where the checkpoints of a generator lie, inside its folder
+_ROWS = {"cuda": 1024, "cpu": 64}  # texts that are written together
+
+
+@dataclass(frozen=True, slots=True)
+class Scored:
+    """A prompt, texts that were written behind it, and the reward of each."""
+
+    prompt: Tokens
+    texts: Sequence[Tokens]
+    rewards: Sequence[float]
+
+
+class Pupil:
+    """A language model in training: its base, and the network that learns."""
+
+    def __init__(self, base: Base, network: Network) -> None:
+        """Use `open`."""
+        self.base, self.network = base, network
+        self._table = base.table()
+        self._rows = _ROWS.get(network.device.type, _ROWS["cpu"])
+
+    @classmethod
+    def open(cls, options: GeneratingOptions) -> Self:
+        """Open the base on the device that learns, with what the generator to go on from has learned."""
+        base = open_base(options.base)
+        device = pick_device(options.device)
+        network = Network(base.architecture, base.weights(), options.rank, device)
+        if options.begin:
+            earlier, adapter = load_generator(options.begin)
+            if earlier.fingerprint != base.fingerprint:
+                raise BadModel(f"{options.begin} was trained from {earlier.name}; name that as base")
+            network.begin(adapter.learned)
+        return cls(base, network)
+
+    def prompt(self, messages: Conversation) -> list[int]:
+        """A conversation, the assistant to speak next."""
+        return self.base.chat([(one.role, one.content) for one in messages])
+
+    def example(self, messages: Conversation, target: str) -> Example:
+        """A conversation, and what the assistant is to say next."""
+        turns = [*((one.role, one.content) for one in messages), ("assistant", target)]
+        tokens, spans = self.base.spoken(turns)
+        start, end = spans[-1]
+        return Example(tokens[:start], tokens[start:end])
+
+    def text(self, tokens: Tokens) -> str:
+        """What was written, without its end."""
+        return self.base.decode([token for token in tokens if token not in self.base.ends])
+
+    def local(self, *, batch: int | None = None, seed: int = 0) -> Local:
+        """The network as it is now as a language model like any other; after more training another is needed."""
+        return Local(Live.of(self.network, self._table), self.base, batch=batch or self._rows, seed=seed)
+
+    def sample(
+        self, prompts: Sequence[Tokens], n: int, temperature: float, max_tokens: int, seed: int = 0
+    ) -> list[list[list[int]]]:
+        """n texts behind each prompt, with the end where one was reached."""
+        window = self.base.architecture.context
+        if any(len(prompt) + max_tokens > window for prompt in prompts):
+            raise BadRequest(f"a prompt leaves no room for {max_tokens} tokens in {window}; shorten it")
+        live = Live.of(self.network, self._table)
+        found: list[list[list[int]]] = [[] for _ in prompts]
+        rows = [row for row in sorted(range(len(prompts)), key=lambda i: len(prompts[i])) for _ in range(n)]
+        for start in range(0, len(rows), self._rows):
+            few = rows[start : start + self._rows]
+            drawn = int(np.random.default_rng([seed, start]).integers(2**31))
+            texts = live.write(
+                [prompts[row] for row in few],
+                most=max_tokens,
+                temperature=temperature,
+                end=self.base.ends,
+                seed=drawn,
+            )
+            for row, text in zip(few, texts, strict=True):
+                found[row].append(text if len(text) == max_tokens else [*text, self.base.end])
+        return found
+
+    def adapter(self) -> Adapter:
+        """What was learned until now."""
+        return Adapter(self.network.learned())
+
+    def save(self, folder: Path, about: Mapping[str, Any]) -> None:
+        """Write it as a generator."""
+        save_generator(folder, self.base, self.adapter(), about)
+
+
+@dataclass(frozen=True, slots=True)
+class Taught:
+    """A language model after training, and what is to be said of it; also in its generator.json, under "fit"."""
+
+    pupil: Pupil
+    report: dict[str, Any]
+
+
+Judge = Callable[[Pupil], Mapping[str, float]]
+"""Scores on dev of the model as it is now, selected on the first of them."""
+
+
+def train_generator(
+    options: GeneratingOptions,
+    pairs_of_epoch: Callable[[int], Sequence[Pair]],
+    folder: Path,
+    *,
+    about: Mapping[str, Any] | None = None,
+    judge: Judge | None = None,
+    progress: Report | None = None,
+    pupil: Pupil | None = None,
+    keep: bool = False,
+) -> Taught:
+    """Teach a language model to write what stands behind conversations, and leave a generator in the folder.
+
+    A training that was killed goes on where it was; `keep` keeps what it needs for that, where more training follows.
+    No epochs: the generator is the base itself. `pupil`: one that is to learn on.
+    """
+    pupil = pupil or Pupil.open(options)
+    started, tokenised = time.perf_counter(), _Tokenised(pupil, pairs_of_epoch, options)
+    trained, pace = Trained(), 0.0
+    if options.epochs:
+        settings = _settings(options)
+        judged = partial(judge, pupil) if judge else None
+        identity = f"{pupil.base.fingerprint}{options.rank}{options.begin}"
+        task = Supervised(pupil.network, tokenised, settings, judged)
+        trained, pace = _taught(task, settings, folder / TRAINING, progress, identity)
+    report = {
+        "seconds": round(max(trained.seconds, time.perf_counter() - started), 3),
+        "device": pupil.network.device.type,
+        "parameters": sum(parameter.numel() for parameter in pupil.network.parameters()),
+        "examples": tokenised.examples,
+        "left_out": tokenised.left_out,
+        "tokens_per_s": round(pace, 1),
+        "dev": trained.best,
+        "history": trained.history,
+    }
+    pupil.save(folder, {**(about or {}), "fit": report})
+    if not keep:
+        forget(folder / TRAINING)
+    return Taught(pupil, report)
+
+
+def _settings(options: GeneratingOptions) -> Settings:
+    return Settings(options.epochs, options.rate, options.batch, options.patience, options.seed, options.chunk)
+
+
+def forget(folder: Path) -> None:
+    """Remove the checkpoints of a training that is complete."""
+    Checkpoints(folder, "").remove()
+
+
+class _Tokenised:
+    """Pairs of texts as examples; each is tokenised once, and those that are too long are left out."""
+
+    def __init__(self, pupil: Pupil, of_epoch: Callable[[int], Sequence[Pair]], options: GeneratingOptions) -> None:
+        self._pupil, self._of_epoch, self._options = pupil, of_epoch, options
+        self._known: dict[Any, Example | None] = {}
+        self._last: tuple[int, list[Example]] = (-1, [])
+        self.examples, self.left_out = 0, 0
+
+    def __call__(self, epoch: int) -> list[Example]:
+        if self._last[0] != epoch:
+            pairs = self._of_epoch(epoch)
+            found = [example for pair in pairs if (example := self._example(*pair)) is not None]
+            if not epoch:
+                self.examples, self.left_out = len(found), len(pairs) - len(found)
+            self._last = (epoch, found)
+        return self._last[1]
+
+    def _example(self, messages: Conversation, target: str) -> Example | None:
+        key = (*((one.role, one.content) for one in messages), target)
+        if key not in self._known:
+            made = self._pupil.example(messages, target)
+            made = Example(made.prompt, made.target[: self._options.max_tokens])
+            window = self._pupil.base.architecture.context - len(made.target)
+            fits = len(made.prompt) <= min(self._options.request_tokens, window)
+            self._known[key] = made if fits else None
+        return self._known[key]
+
+
+def supervise(
+    network: Network,
+    examples_of_epoch: Callable[[int], Sequence[Example]],
+    settings: Settings,
+    folder: Path,
+    report: Report | None = None,
+    *,
+    identity: str = "",
+    judge: Callable[[], Mapping[str, float]] | None = None,
+) -> Trained:
+    """Learn to write examples' targets: the mean loss of their tokens. The network ends with the best weights.
+
+    `folder` is for checkpoints; `identity` tells this training from others that may have left theirs there.
+    """
+    return _taught(Supervised(network, examples_of_epoch, settings, judge), settings, folder, report, identity)[0]
+
+
+def prefer(
+    network: Network,
+    pairs: Sequence[Preferred],
+    settings: Settings,
+    folder: Path,
+    report: Report | None = None,
+    *,
+    beta: float = 0.1,
+    sft: float = 0.1,
+    reference: Mapping[str, Floats] | None = None,
+    identity: str = "",
+) -> Trained:
+    """Learn to prefer the better texts (DPO), plus `sft` times the plain loss of the better ones.
+
+    What it is compared with is the network as it is now, or with what it had learned when it was as `reference`.
+    """
+    task = Preferring(network, pairs, settings, beta, sft, reference)
+    return _taught(task, settings, folder, report, f"{identity}{beta}{sft}")[0]
+
+
+def rank_reward(
+    network: Network,
+    scored: Sequence[Scored],
+    settings: Settings,
+    folder: Path,
+    report: Report | None = None,
+    *,
+    identity: str = "",
+) -> Trained:
+    """Learn the text with the highest reward of each prompt, the first of equals."""
+    best = [Example(one.prompt, one.texts[int(np.argmax(one.rewards))]) for one in scored]
+    return supervise(network, lambda epoch: best, settings, folder, report, identity=identity)
+
+
+def _taught(
+    task: Supervised | Preferring, settings: Settings, folder: Path, report: Report | None, identity: str
+) -> tuple[Trained, float]:
+    """How it went, and how many tokens it went through in a second."""
+    if not task.steps():
+        raise BadDataset("there is nothing to learn from; give examples, and none longer than request_tokens")
+    checkpoints = Checkpoints(folder, _digest(f"{identity}{settings}", task.content()))
+    schedule = Schedule(
+        epochs=settings.epochs, rate=settings.rate, warmup=0.05, patience=settings.patience, seed=settings.seed
+    )
+    started = time.perf_counter()
+    trained = run(task, schedule, checkpoints, report)
+    pace = task.tokens / max(1e-9, time.perf_counter() - started - task.judging)
+    task.load(checkpoints.read_best())
+    return trained, pace
+
+
+def _digest(settings: str, content: Iterable[Tokens]) -> str:
+    found = hashlib.blake2b(settings.encode(), digest_size=16)
+    for tokens in content:
+        found.update(np.asarray([len(tokens), *tokens], np.int32).tobytes())
+    return found.hexdigest()
