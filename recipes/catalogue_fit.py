@@ -123,8 +123,7 @@ def ask(source: Source, kept: set[str], retriever: Retriever, store: SqliteStore
     unserved = [request for request, gold in source.requests if not gold & kept]
     some = [[group[i] for i in random.permutation(len(group))[:REQUESTS]] for group in (served, unserved)]
     texts = some[0] + some[1]
-    found = retriever.search(texts, 5)
-    hits = [tuple(retriever.explain(text, one)) for text, one in zip(texts, found, strict=True)]
+    hits = [tuple(one) for one in retriever.search(texts, 5)]
     level = similarity_baseline.Background(store, retriever).level(None, len(kept)) or 0.0
     return Asked(hits, np.arange(len(texts)) < len(some[0]), level, len(kept))
 
@@ -143,8 +142,7 @@ def asked_whole(text: str, encoder: SharedEncoder, retriever: Retriever) -> Aske
     with tempfile.TemporaryDirectory() as folder, SqliteStore(Path(folder) / "store.db") as store:
         source = read(text, encoder)
         retriever.add(source.tools, source.vectors)
-        found = retriever.search([request for request, _ in source.requests], 5)
-        hits = [tuple(retriever.explain(text, one)) for (text, _), one in zip(source.requests, found, strict=True)]
+        hits = [tuple(one) for one in retriever.search([request for request, _ in source.requests], 5)]
         level = similarity_baseline.Background(store, retriever).level(None, len(source.tools)) or 0.0
     return Asked(hits, np.array([bool(gold) for _, gold in source.requests]), level, len(source.tools))
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from toolscout.data.dataset import Dataset
 from toolscout.data.locate import find_dataset
 from toolscout.models.encoders.onnx_encoder import CARD_FILE, MODEL_FILE, TOKENIZER_FILE, Encoder
-from toolscout.retrievers.base import SeenSplit, TrainedOn
+from toolscout.retrievers.provenance import SeenSplit, TrainedOn
 
 OUT = Path(__file__).resolve().parent.parent / "toolscout" / "default_model"
 NAME = "toolscout-minilm-2"

@@ -32,7 +32,7 @@ from toolscout.data.locate import find_dataset
 from toolscout.data.no_tool_prompts import read_prompts
 from toolscout.models.encoders.onnx_encoder import Encoder
 from toolscout.models.need_head import NeedHead
-from toolscout.retrievers.base import SeenSplit, TrainedOn
+from toolscout.retrievers.provenance import SeenSplit, TrainedOn
 from toolscout.search.tool_need import NeedOptions
 from toolscout.training.need_head import DetectionOptions, Examples, learn, platt
 

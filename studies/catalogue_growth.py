@@ -52,8 +52,9 @@ from toolscout.evaluation.request_result import Asked
 from toolscout.evaluation.study import STUDY, About, Studied, asked, studied
 from toolscout.evaluation.vector_cache import tool_vectors
 from toolscout.models.encoders.onnx_encoder import Encoder
-from toolscout.retrievers.base import FitReport, TrainingSet
+from toolscout.retrievers.base import FitReport
 from toolscout.retrievers.option_values import with_settings
+from toolscout.retrievers.provenance import TrainingSet
 from toolscout.retrievers.toolgen import Toolgen, ToolgenOptions
 from toolscout.retrievers.toolweaver import Toolweaver, ToolweaverOptions
 
@@ -226,7 +227,7 @@ def _about(
 
 def tokens_per_s(model: Model) -> dict[str, float]:
     """Tokens of lessons a second, in the stage that goes through requests; nothing where it was only taken up."""
-    stages: Mapping[str, Any] = (model._fit or {}).get("stages", {})
+    stages: Mapping[str, Any] = (model.fit_record or {}).get("stages", {})
     pace = float(stages.get("retrieve", {}).get("tokens_per_s", 0))
     return {"tokens_per_s": pace} if pace else {}
 

@@ -35,12 +35,13 @@ from toolscout.evaluation.jobs import Job, run_jobs
 from toolscout.evaluation.precomputed_encoder import StoredEncoder
 from toolscout.evaluation.study import STUDY, About, Studied, asked, refuse_seen, studied
 from toolscout.models.encoders.onnx_encoder import Encoder
-from toolscout.retrievers.base import MODEL_FILE, TrainedOn, TrainingSet
 from toolscout.retrievers.colt import Colt
 from toolscout.retrievers.dense import Dense, DenseOptions
 from toolscout.retrievers.encoded_requests import train_examples
 from toolscout.retrievers.masstool import Masstool
+from toolscout.retrievers.model_folder import MODEL_FILE
 from toolscout.retrievers.option_values import with_settings
+from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 from toolscout.retrievers.tower.options import ColtOptions, MasstoolOptions
 
 NAME = "continual"

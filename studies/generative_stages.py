@@ -40,9 +40,10 @@ from toolscout.evaluation.study import STUDY, About, asked, studied
 from toolscout.models.decoding.constrained import best, free
 from toolscout.models.decoding.trie import Trie
 from toolscout.models.encoders.onnx_encoder import Encoder
-from toolscout.retrievers.base import MODEL_FILE, TrainingSet
 from toolscout.retrievers.generative.base import SPECIALS
+from toolscout.retrievers.model_folder import MODEL_FILE
 from toolscout.retrievers.option_values import with_settings
+from toolscout.retrievers.provenance import TrainingSet
 from toolscout.retrievers.toolgen import Toolgen, ToolgenOptions
 from toolscout.retrievers.toolweaver import Toolweaver, ToolweaverOptions
 
@@ -139,7 +140,6 @@ class Watch:
         }
         fit = Fitted(round(spent, 3), network.device.type, None, self._seed)
         about = About(self._told(stage), self._name(stage), self._seed, "python -m studies.generative_stages", fit)
-        model.forget_requests()
         found = studied(data, "dev", model, asked(data, "dev", model), about, None, extra)
         rows.write_scores(rows.scores_path(self._plan.out, found.row), found.lines)
         rows.append(self._plan.out, found.row)
@@ -191,7 +191,7 @@ def documents(model: Model, data: Dataset, most: int) -> float:
 
 def first(model: Model, texts: Sequence[str]) -> list[str]:
     """The first tool of each text by its id's probability, "no tool" among them; names in the text do not help."""
-    reading = model._aware(model.reading(texts), texts)
+    reading = model._aware(model.reading(texts), model._compared(texts))
     ranked = best(reading, model._scoring(), model._trie, 1, extra=SPECIALS)
     return [few[0][0] for few in ranked]
 

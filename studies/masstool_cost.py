@@ -32,10 +32,12 @@ from toolscout.data.dataset import Dataset
 from toolscout.evaluation import row as rows
 from toolscout.evaluation.jobs import Job, run_jobs
 from toolscout.evaluation.report.study_tables import COST
-from toolscout.retrievers.base import MODEL_FILE, TrainingSet
+from toolscout.models.encoders.base import TextEncoder
 from toolscout.retrievers.dense import Dense
 from toolscout.retrievers.masstool import Masstool
+from toolscout.retrievers.model_folder import MODEL_FILE
 from toolscout.retrievers.option_values import with_settings
+from toolscout.retrievers.provenance import TrainingSet
 from toolscout.retrievers.tower.options import MasstoolOptions
 
 OUT = Path(__file__).resolve().parent.parent / "results" / "cost.jsonl"
@@ -46,10 +48,10 @@ Floats = NDArray[np.float32]
 _NUMBER = re.compile(r"(\d+)")
 
 
-class Numbered:
+class Numbered(TextEncoder):
     """An encoder that costs nothing: a tool's vector is drawn, a request's lies near those of the tools it needs."""
 
-    fingerprint, dimension, parameters = "numbered", DIMENSION, 0
+    fingerprint, dimension = "numbered", DIMENSION
 
     def __init__(self, tools: int, requests: int) -> None:
         """Draw all vectors, and which tools each request needs: those of one of many scenes."""

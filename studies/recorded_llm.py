@@ -12,7 +12,7 @@ from toolscout.errors import BadCompletion, LanguageModelError
 from toolscout.llm.base import Completion, Conversation, LanguageModel, Outcome, Schemas, complete_each, settled
 
 
-class Recorded:
+class Recorded(LanguageModel):
     """Opens its model for what is not in the file yet; one process writes a file at a time."""
 
     def __init__(self, path: Path, name: str, opened: Callable[[], LanguageModel]) -> None:
@@ -28,7 +28,7 @@ class Recorded:
     @property
     def parameters(self) -> int:
         """Those of the model, where it is open."""
-        return int(getattr(self._llm, "parameters", 0))
+        return self._llm.parameters if self._llm is not None else 0
 
     def complete(
         self,

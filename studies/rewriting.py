@@ -31,6 +31,8 @@ from studies import rewriting_models as models
 from studies.catalogue_growth import by_hash, run_saying, say
 from studies.exposure import by_namespace, exposure
 from studies.rewriting_models import FORMS, Family, Form, Plan
+from toolscout.core.answer import Cost
+from toolscout.core.scope import Scope
 from toolscout.data.dataset import Dataset
 from toolscout.errors import BadModel, ToolscoutError
 from toolscout.evaluation import leakage
@@ -40,8 +42,10 @@ from toolscout.evaluation.history import Fitted
 from toolscout.evaluation.jobs import Job
 from toolscout.evaluation.request_result import DEPTH, Asked
 from toolscout.evaluation.study import About, Studied, refuse_seen, studied
-from toolscout.retrievers.base import TrainedOn, read_model
+from toolscout.retrievers.base import Ranking
+from toolscout.retrievers.model_folder import read_model
 from toolscout.retrievers.option_values import with_settings
+from toolscout.retrievers.provenance import TrainedOn
 from toolscout.retrievers.rewrite.retriever import Rewrite, RewriteOptions
 
 NAME = "rewriting"
@@ -92,27 +96,23 @@ def answered(rewrite: Rewrite, data: Dataset, split: str) -> tuple[list[Asked], 
     """Every request of a split asked, all at once, and what it took."""
     part = data.split(split)
     texts = [text for _, text in part.requests]
-    rewrite.wait_longer()
-    rewrite.take_costs()
     started = time.perf_counter()
-    rewrite.rank_ahead(texts, DEPTH)
-    asked = [rewrite.asked(text) for text in texts]
-    ranked = rewrite.fused(texts, asked, DEPTH)
+    ranked = rewrite.rank(texts, DEPTH, Scope(endpoints="wait"))
     seconds = time.perf_counter() - started
     found = [
-        Asked(i, data.scene(i), "use", gold, tuple(tools), 0.0, None, 0.0)
-        for (i, _), gold, tools in zip(part.requests, part.gold, ranked, strict=True)
+        Asked(i, data.scene(i), "use", gold, tuple(one.ids()), 0.0, None, 0.0)
+        for (i, _), gold, one in zip(part.requests, part.gold, ranked, strict=True)
     ]
-    costs = rewrite.take_costs() | {"seconds": round(seconds, 3), "queries": sum(len(one.queries) for one in asked)}
-    refuse_failed(costs, len(texts))
-    return found, costs
+    queries = sum(len(one.queries) for one in ranked)
+    return found, checked_cost(ranked).to_dict() | {"seconds": round(seconds, 3), "queries": queries}
 
 
-def refuse_failed(costs: Mapping[str, Any], requests: int) -> None:
-    """Refuse what was mostly searched alone, because the language model failed: that would be another row."""
-    failed = int(costs["llm_failed"] or 0)
-    if failed > _FAILED * requests:
-        raise BadModel(f"the language model failed for {failed} of {requests} requests: {costs.get('llm_problem')}")
+def checked_cost(ranked: Sequence[Ranking]) -> Cost:
+    """What language models were asked; refused where most failed: requests searched alone are another row."""
+    cost = Cost.total(one.cost for one in ranked) or Cost()
+    if cost.failed > _FAILED * len(ranked):
+        raise BadModel(f"the language model failed for {cost.failed} of {len(ranked)} requests: {cost.problem}")
+    return cost
 
 
 def fitted(plan: Plan, family: Family, source: str, seed: int) -> tuple[Fitted, list[dict[str, Any]]]:
@@ -194,9 +194,7 @@ def write(plan: Plan, family: Family, seed: int, todo: Sequence[tuple[str, str, 
             for split in family.tests:
                 data = few(plan, models.read(family), split)
                 started, texts = time.perf_counter(), [text for _, text in data.split(split).requests]
-                rewrite.take_costs()
-                rewrite.rank_ahead(texts, DEPTH)
-                refuse_failed(rewrite.take_costs(), len(texts))
+                checked_cost(rewrite.rank(texts, DEPTH))
                 say(f"{family.name} {split} {over} {name}: written in {time.perf_counter() - started:.1f} s")
     return len(todo)
 

@@ -25,11 +25,13 @@ from toolscout.evaluation.vector_cache import cache_path, encoder_of, tool_vecto
 from toolscout.llm import open_llm
 from toolscout.models.encoders.onnx_encoder import RAW, Encoder
 from toolscout.retrievers import training_setup
-from toolscout.retrievers.base import MODEL_FILE, Retriever, TrainedOn, read_model, trained_on
+from toolscout.retrievers.base import Retriever
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.dense import Dense, DenseOptions
 from toolscout.retrievers.hybrid.retriever import Hybrid
+from toolscout.retrievers.model_folder import MODEL_FILE, read_model, trained_on
 from toolscout.retrievers.option_values import with_settings
+from toolscout.retrievers.provenance import TrainedOn
 from toolscout.retrievers.registry import load_model
 from toolscout.retrievers.rewrite.retriever import GENERATOR_FOLDER, RULES, Rewrite, RewriteOptions
 from toolscout.retrievers.rewrite.router import Router

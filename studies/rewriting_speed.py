@@ -22,6 +22,7 @@ import numpy as np
 from studies import rewriting_models as models
 from studies.catalogue_growth import by_hash, say
 from studies.rewriting_models import FORMS, Family, Plan
+from toolscout.core.answer import Cost
 from toolscout.evaluation import row as rows
 from toolscout.models.encoders.onnx_encoder import RAW, Encoder
 from toolscout.models.language.open import device_name
@@ -47,8 +48,8 @@ class Forgetful(models.Remembering):
 def over(plan: Plan, family: Family, name: str, seed: int) -> Retriever:
     """The retriever that is searched with, its encoder as it is served."""
     found, _ = models.part(plan, family, name, seed)
-    for one in (found, *getattr(found, "parts", ())):
-        if isinstance(one, Dense) and isinstance(one.open_encoder(), models.Remembering):
+    for one in (found, *found.parts):
+        if isinstance(one, Dense) and isinstance(one.encoder, models.Remembering):
             one.share(Forgetful(Encoder.load(Path(RAW)), {}, {}))
     return found
 
@@ -77,21 +78,20 @@ def measure(plan: Plan, family: Family, name: str, where: str, seed: int) -> dic
     texts = [data.requests[one] for one in by_hash(data.qrels[split])[: plan.requests + _WARM]]
     for text in texts[:_WARM]:
         rewrite.search([text], _K)
-    rewrite.take_costs()
-    spent = []
+    spent, cost = [], Cost()
     for text in texts[_WARM:]:
-        rewrite.forget_requests()
         started = time.perf_counter()
-        rewrite.search([text], _K)
+        ranking = rewrite.rank([text], _K)[0]
+        rewrite.hits(ranking, _K)
         spent.append(1000 * (time.perf_counter() - started))
-    costs = rewrite.take_costs()
+        cost += ranking.cost or Cost()
     values = {
         "p50_ms": round(float(np.median(spent)), 2),
         "p95_ms": round(float(np.percentile(spent, 95)), 2),
-        "read": round(float(costs["llm_prompt_tokens"] or 0) / len(spent), 1),
-        "written": round(float(costs["llm_completion_tokens"] or 0) / len(spent), 1),
-        "rewritten": round(float(costs["rewritten"] or 0) / len(spent), 3),
-        "failed": costs["llm_failed"],
+        "read": round(cost.prompt_tokens / len(spent), 1),
+        "written": round(cost.completion_tokens / len(spent), 1),
+        "rewritten": round(cost.rewritten / len(spent), 3),
+        "failed": cost.failed,
     }
     return {
         "bench": NAME,

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from studies.rewriting_models import dense_raw, raw
-from toolscout.core.answer import Allowed
+from toolscout.core.arrays import Floats
+from toolscout.core.scope import EVERYTHING, Scope
 from toolscout.core.tool import Tool
 from toolscout.evaluation.vector_cache import cache_path, tool_vectors
-from toolscout.index.vector_table import Floats
 from toolscout.models.language.open import device_name
-from toolscout.retrievers.base import Pairs
+from toolscout.retrievers.base import Ranking
 from toolscout.retrievers.dense import Dense
 
 if TYPE_CHECKING:
@@ -33,14 +33,16 @@ class Batched(Dense):
 
         self._held, self._rows_held = [tool.id for tool in tools], from_numpy(vectors).to(device_name() or "cpu")
 
-    def rank(self, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[Pairs]:
+    def rank(self, requests: Sequence[str], k: int, scope: Scope = EVERYTHING) -> list[Ranking]:
         """The nearest k of each request."""
-        found: list[Pairs] = []
+        found: list[Ranking] = []
         for start in range(0, len(requests), _AT_ONCE):
-            asked = self._rows_held.new_tensor(request_vectors(requests[start : start + _AT_ONCE], device_name()))
+            texts = requests[start : start + _AT_ONCE]
+            asked = self._rows_held.new_tensor(request_vectors(texts, device_name()))
             best = (asked @ self._rows_held.T).topk(min(k, len(self._held)))
-            for places, scores in zip(best.indices.tolist(), best.values.tolist(), strict=True):
-                found.append(list(zip([self._held[place] for place in places], scores, strict=True)))
+            for text, places, scores in zip(texts, best.indices.tolist(), best.values.tolist(), strict=True):
+                pairs = zip([self._held[place] for place in places], scores, strict=True)
+                found.append(Ranking(text, scope, list(pairs)))
         return found
 
 

@@ -44,9 +44,10 @@ from toolscout.evaluation.study import STUDY
 from toolscout.evaluation.vector_cache import cache_path, tool_vectors
 from toolscout.llm.finetuned import is_generator, read_generator
 from toolscout.retrievers import training_setup
-from toolscout.retrievers.base import TrainedOn, TrainingSet, trained_on
 from toolscout.retrievers.dense import ENCODER_FOLDER, Dense, DenseOptions
+from toolscout.retrievers.model_folder import trained_on
 from toolscout.retrievers.option_values import with_settings
+from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 from toolscout.retrievers.registry import load_model
 from toolscout.synth import Source, SynthOptions, SynthTraining, Writer, fewer, synthesise, train_synth
 

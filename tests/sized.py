@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from toolscout.core.answer import Allowed, Hit
+from toolscout.retrievers.base import Pairs, Ranking
 from toolscout.retrievers.bm25 import Bm25, Bm25Options
 
 
@@ -20,14 +20,19 @@ class SizedOptions(Bm25Options):
 class Sized(Bm25):
     """One tool for every three words of the request."""
 
+    options: SizedOptions
     refused = ""
     batches: tuple[int, ...] = ()
 
     def __init__(self, options: Any = None) -> None:
         super().__init__(options or SizedOptions())
 
-    def as_many(self, requests: Sequence[str], allowed: Allowed | None = None) -> list[list[Hit]]:
-        self.batches += (len(requests),)
-        if self.refused in requests:
+    def as_many(self, rankings: Sequence[Ranking]) -> list[Pairs] | None:
+        if not self.options.sets:
+            return None
+        if rankings:
+            self.batches += (len(rankings),)
+        if self.refused in [ranking.request for ranking in rankings]:
             raise RuntimeError("too many to count")
-        return [self.search([text], max(1, len(text.split()) // 3), allowed)[0] for text in requests]
+        counts = [max(1, len(ranking.request.split()) // 3) for ranking in rankings]
+        return [self.extend(one, count, one.scope) for one, count in zip(rankings, counts, strict=True)]

@@ -10,7 +10,6 @@ from tests.sized import Sized, SizedOptions
 from tests.toys import catalogue
 from toolscout import Allowed, Scout
 from toolscout.errors import BadModel, BadRequest
-from toolscout.retrievers.base import sizing
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.hybrid.retriever import Hybrid
 from toolscout.stores.sqlite.store import SqliteStore
@@ -45,7 +44,7 @@ def test_a_caller_gets_only_what_it_may_see(scout: Scout) -> None:
 
 @pytest.mark.parametrize("retriever", [Bm25(), Sized(SizedOptions(sets=False)), Hybrid(parts=[Sized(), Bm25()])])
 def test_who_cannot_tell_how_many_says_what_to_do(retriever: Bm25 | Hybrid, tmp_path: Path) -> None:
-    assert sizing(retriever) is None
+    assert retriever.as_many([]) is None
     with Scout(SqliteStore(tmp_path / "tools.db"), retriever) as scout:
         scout.add(catalogue(5))
         with pytest.raises(BadModel, match=r"give k as a number.*toolgen --option sets=true"):

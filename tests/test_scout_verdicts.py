@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from tests.toys import HashedWords, catalogue
-from toolscout import Allowed, Example, Scout, Tool
+from toolscout import Example, Scout, Tool
+from toolscout.core.scope import EVERYTHING, Scope
 from toolscout.errors import BadRequest, MissingEncoder
 from toolscout.models.need_head import NeedHead
-from toolscout.retrievers.base import Pairs
+from toolscout.retrievers.base import Ranking
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.search.catalogue_fit import FitOptions
 from toolscout.search.tool_need import NeedOptions
@@ -111,8 +112,11 @@ def test_an_empty_catalogue_can_still_say_that_no_tool_is_needed(tmp_path: Path,
 class Reversed(Bm25):
     """Ranks the best five the other way round: what fits best is the last of them."""
 
-    def rank(self, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[Pairs]:
-        return [pairs[:5][::-1][:k] + pairs[5:k] for pairs in super().rank(requests, max(k, 5), allowed)]
+    def rank(self, requests: Sequence[str], k: int, scope: Scope = EVERYTHING) -> list[Ranking]:
+        rankings = super().rank(requests, max(k, 5), scope)
+        for ranking in rankings:
+            ranking.pairs = ranking.pairs[:5][::-1][:k] + ranking.pairs[5:k]
+        return rankings
 
 
 @pytest.mark.parametrize("retriever", [Bm25(), Reversed()])

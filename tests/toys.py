@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 
 from toolscout.core.answer import Example
 from toolscout.core.tool import Tool
+from toolscout.models.encoders.base import TextEncoder
 
 WORDS = "create list search get delete issue event mail file user order weather map price note report".split()
 
 
-class HashedWords:
+class HashedWords(TextEncoder):
     """An encoder that runs anywhere: the sum of one fixed random vector for each word."""
 
     fingerprint = "hashed-words"

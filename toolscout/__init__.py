@@ -1,22 +1,62 @@
 """toolscout finds an agent the few tools it needs among ten thousand, and says so honestly when none fits."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from toolscout.core.answer import Allowed, Answer, Example, Hit
+from toolscout import errors
+from toolscout.core.answer import (
+    Allowed,
+    Answer,
+    Asked,
+    ExactName,
+    Example,
+    Hit,
+    MatchedWords,
+    PastRequest,
+    Reason,
+    Similarity,
+)
 from toolscout.core.tool import Origin, Tool
 
 if TYPE_CHECKING:
+    from toolscout.data.dataset import Dataset
     from toolscout.scout import Scout
+    from toolscout.search.catalogue_fit import FitOptions
+    from toolscout.search.tool_need import NeedOptions
 
 __version__ = "0.1.0"
-__all__ = ["Allowed", "Answer", "Example", "Hit", "Origin", "Scout", "Tool", "__version__"]
+__all__ = [
+    "Allowed",
+    "Answer",
+    "Asked",
+    "Dataset",
+    "ExactName",
+    "Example",
+    "FitOptions",
+    "Hit",
+    "MatchedWords",
+    "NeedOptions",
+    "Origin",
+    "PastRequest",
+    "Reason",
+    "Scout",
+    "Similarity",
+    "Tool",
+    "__version__",
+    "errors",
+]
+# These bring stores, importers and numpy along; the command line starts quicker without them.
+_ON_FIRST_USE = {
+    "Dataset": "toolscout.data.dataset",
+    "FitOptions": "toolscout.search.catalogue_fit",
+    "NeedOptions": "toolscout.search.tool_need",
+    "Scout": "toolscout.scout",
+}
 
 if not TYPE_CHECKING:  # hidden from type checkers, which would else take any name for one of ours
 
     def __getattr__(name: str) -> Any:
-        """Scout brings stores and importers along; the command line starts quicker without them."""
-        if name == "Scout":
-            from toolscout.scout import Scout
-
-            return Scout
+        """Import what is named here when it is first asked for."""
+        if name in _ON_FIRST_USE:
+            return getattr(import_module(_ON_FIRST_USE[name]), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

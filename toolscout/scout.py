@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,16 +15,15 @@ from toolscout import catalogue
 from toolscout.catalogue.base import ReadOptions
 from toolscout.core import vendor_formats
 from toolscout.core.answer import Allowed, Answer, Example, Verdict
+from toolscout.core.scope import Endpoints, Scope
 from toolscout.core.tool import Listing, Tool, clean_text, namespace_of
 from toolscout.errors import BadRequest, MissingEncoder
-from toolscout.retrievers import showing
-from toolscout.retrievers.base import Embedded, Retriever, TextEncoder
-from toolscout.retrievers.kinds import keeps
+from toolscout.models.encoders.base import TextEncoder
+from toolscout.retrievers.base import Retriever
 from toolscout.retrievers.registry import available, load_model, method
-from toolscout.retrievers.showing import Caller
 from toolscout.search import index_snapshot
 from toolscout.search.catalogue_fit import Count as Count
-from toolscout.search.catalogue_fit import FitOptions, fit, ranked
+from toolscout.search.catalogue_fit import FitOptions, Found, find, fit
 from toolscout.search.feedback_sync import Feedback
 from toolscout.search.progress import Progress as Progress
 from toolscout.search.progress import batches, collector_paused, counted, reported
@@ -62,8 +61,6 @@ class Scout:
         self.retriever = retriever
         self.fit_options = fit_options or FitOptions()
         self.need_options = need_options or NeedOptions()
-        # What one that rewords requests asked instead, and its notes on that.
-        self._told: Callable[..., tuple[tuple[str, ...], tuple[str, ...]]] | None = getattr(retriever, "told", None)
         self._forecaster = Forecaster(retriever)
         self._feedback = Feedback(store, retriever)
         self._level = Background(store, retriever)
@@ -182,27 +179,50 @@ class Scout:
             raise failure
         return True
 
-    def search(self, text: str, k: Count = 5, allowed: Allowed | str | None = None) -> Answer:
+    def search(
+        self,
+        text: str,
+        k: Count = 5,
+        allowed: Allowed | str | None = None,
+        *,
+        tenant: str = "",
+        endpoints: Endpoints = "ask",
+    ) -> Answer:
         """The tools for a request. `allowed`: what the caller may see, or the principal the store knows it by.
 
-        `k`: at most so many; "auto" as many as the model says are needed, for models trained to say so.
+        `k`: at most so many; "auto" as many as the model says are needed, for models trained to say so. `tenant`: whose
+        feedback is heard besides everybody's. `endpoints`: whether language models behind a URL are skipped, asked
+        within their time, or waited for. BadRequest where the request is empty or k is neither.
         """
-        request = checked_request(text)
+        return self.search_many([text], k, allowed, tenant=tenant, endpoints=endpoints)[0]
+
+    def search_many(
+        self,
+        texts: Sequence[str],
+        k: Count = 5,
+        allowed: Allowed | str | None = None,
+        *,
+        tenant: str = "",
+        endpoints: Endpoints = "ask",
+    ) -> list[Answer]:
+        """An answer for each request, as `search` gives it; ranked together, which is faster where a model is large."""
+        requests = list(map(checked_request, texts))
         self.refresh(wait=False)
-        permitted = self._permitted(allowed)
-        found, count = ranked(self.retriever, request, k, permitted)
-        judged = tuple(showing.explain(self.retriever, Caller(permitted), request, found))
-        needed = self._forecaster.need_of(request, judged, self.need_options, permitted)
-        likely = fit(judged, self.fit_options, self._level.level(permitted, self.count(permitted)))
-        considered = judged[:count]
-        asked, notes = self._told(request, permitted) if self._told else ((), ())
+        scope = Scope(self._permitted(allowed), tenant=tenant, endpoints=endpoints)
+        return [self._answer(one, scope) for one in find(self.retriever, requests, k, scope)]
+
+    def _answer(self, found: Found, scope: Scope) -> Answer:
+        permitted, ranking = scope.allowed, found.ranking
+        needed = self._forecaster.need_of(ranking, found.hits, self.need_options)
+        likely = fit(found.hits, self.fit_options, self._level.level(permitted, self.count(permitted)))
+        considered = tuple(found.hits[: found.count])
         verdict: Verdict = "use"
         if needed is not None and needed < self.need_options.threshold:
             verdict = "no_tool_needed"
         elif not considered or likely < self.fit_options.threshold:
             verdict = "nothing_fits"
         return Answer(
-            request=request,
+            request=ranking.request,
             verdict=verdict,
             hits=considered if verdict == "use" else (),
             considered=considered,
@@ -211,9 +231,15 @@ class Scout:
             need=needed,
             fit=likely,
             words_only=self.words_only(permitted),
-            notes=(*self._notes(permitted), *notes),
-            asked=asked,
+            notes=(*self._notes(permitted), *ranking.notes),
+            asked=ranking.queries,
+            cost=ranking.cost,
         )
+
+    def warm_up(self) -> None:
+        """Open what the first search would wait for; no endpoint is asked anything."""
+        if self.count():
+            self.search("hello", endpoints="skip")
 
     def need(self, text: str, allowed: Allowed | str | None = None) -> float | None:
         """How likely a request is to need a tool at all, as its answer says; None where nothing can tell."""
@@ -261,11 +287,11 @@ class Scout:
 
     def words_only(self, allowed: Allowed | None = None) -> int:
         """How many tools, of those a caller may see, have no vector yet and are found by their words alone."""
-        return self.retriever.waiting(allowed) if keeps(self.retriever, Embedded) else 0
+        return self.retriever.pending(Scope(allowed))
 
     def not_embedded(self, allowed: Allowed | None = None) -> int:
         """How many of those have no vector yet; the others have no id, since a model has none left for them."""
-        return self.words_only(allowed) - _without_id(self.retriever, allowed)
+        return self.words_only(allowed) - self.retriever.without_id(Scope(allowed))
 
     def refresh(self, wait: bool = True) -> None:
         """Follow what this or any other process has committed; costs next to nothing where that is nothing.
@@ -312,7 +338,7 @@ class Scout:
 
     def _encoder(self) -> TextEncoder | None:
         with suppress(MissingEncoder):
-            return self.retriever.open_encoder() if keeps(self.retriever, Embedded) else None
+            return self.retriever.encoder
         return None
 
     def _follow_tools(self, fingerprint: str) -> None:
@@ -349,13 +375,13 @@ class Scout:
         self._unkept += len(removed) + len(arrived)
 
     def _follow_vectors(self, fingerprint: str) -> None:
-        if not fingerprint or not isinstance(self.retriever, Embedded):
+        if not fingerprint:
             return
-        while self.retriever.waiting():
+        while self.retriever.pending():
             batch = self.store.vectors_after(fingerprint, self._cursor)
             if not batch.digests:
                 break
-            self.retriever.arrived(dict(zip(batch.digests, batch.vectors, strict=True)))
+            self.retriever.take_vectors(dict(zip(batch.digests, batch.vectors, strict=True)))
             self._cursor = batch.cursor  # behind it: what a model had no id for is tried again
 
     def _embed_in_background(self) -> None:
@@ -375,8 +401,7 @@ class Scout:
         if progress and self.words_only() == 0:
             progress("linking", 0, 0)
         with self._lock:
-            if isinstance(self.retriever, Embedded):
-                self.retriever.build_graph()
+            self.retriever.optimise()
             if self._snapshots is None or self.words_only() or not index_snapshot.worth(len(self._ids), self._unkept):
                 return
             state = index_snapshot.State(self.store.identity(), self._version, self._cursor, self._feedback.cursor)
@@ -394,11 +419,6 @@ class Scout:
             elif late := self.not_embedded(allowed):
                 waiting = f"{late:,} of {self.count(allowed):,} tools are not embedded yet"
                 yield f"{waiting}: found by words at most; run: toolscout embed, with the same --retriever if any"
-
-
-def _without_id(retriever: object, allowed: Allowed | None) -> int:
-    own, parts = getattr(retriever, "without_id", None), getattr(retriever, "parts", ())
-    return own(allowed) if own else max((_without_id(part, allowed) for part in parts), default=0)
 
 
 def checked_request(text: str) -> str:

@@ -25,8 +25,8 @@ from toolscout.evaluation.row import read_rows
 from toolscout.llm.base import Message, Usage
 from toolscout.llm.scripted import Scripted
 from toolscout.models.encoders.onnx_encoder import Encoder
-from toolscout.retrievers.base import TrainedOn, TrainingSet
 from toolscout.retrievers.bm25 import Bm25, Bm25Options
+from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 
 
 @pytest.fixture

@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> Path:
     gold = {f"r{i}": (f"n/t{i % 10}", f"n/t{i * 3 % 10}") for i in range(100)}
     qrels = {"one": dict(list(gold.items())[:60]), "two": dict(list(gold.items())[60:])}
     path = tmp_path / "made"
-    Dataset("made", tools, requests, qrels, {"b": {"kind": "no_tool", "split": "one"}}).save(path)
+    Dataset("made", tools, requests, qrels, {"b": {"expects": "no_tool", "split": "one"}}).save(path)
     return path
 
 

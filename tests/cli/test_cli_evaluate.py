@@ -15,8 +15,9 @@ from toolscout.data.dataset import Dataset
 from toolscout.errors import BadModel
 from toolscout.evaluation.bench import speed
 from toolscout.retrievers import opening
-from toolscout.retrievers.base import Retriever, TrainedOn, TrainingSet
+from toolscout.retrievers.base import Retriever
 from toolscout.retrievers.bm25 import Bm25, Bm25Options
+from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 
 
 @pytest.fixture(autouse=True)

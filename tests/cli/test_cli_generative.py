@@ -16,7 +16,7 @@ from tests.retrievers.scenes import scenes
 from tests.toys import HashedWords
 from toolscout.data.dataset import Dataset
 from toolscout.errors import BadModel
-from toolscout.retrievers.base import Trainable, TrainingSet
+from toolscout.retrievers.provenance import TrainingSet
 from toolscout.retrievers.registry import available, method
 
 
@@ -125,8 +125,9 @@ def test_no_tool_is_never_a_tool(folder: Path) -> None:
     model._reset()
     model._identify_all()
     requests = ["zorp", "alpha beta", "find a hotel"]
-    for hits in (*model.search(requests, 3), *model.as_many(requests)):
-        assert {hit.tool_id for hit in hits} <= set(model.ids())
+    rankings = model.rank(requests, 3)
+    for pairs in (*(ranking.pairs for ranking in rankings), *(model.as_many(rankings) or ())):
+        assert {tool_id for tool_id, _ in pairs} <= set(model.ids())
     with pytest.raises(BadModel, match="sets or goes through trajectories, not both"):
         replace(model.options, trajectories="talks.jsonl")
 
@@ -148,7 +149,7 @@ def test_help_names_every_method_that_can_be_trained(run: Run, monkeypatch: pyte
     listed = next(line for line in said.splitlines() if "--retriever" in line)
     prompts = next(line for line in said.splitlines() if "--no-tool" in line)
     for name in available():
-        if isinstance(method(name)(), Trainable):
+        if method(name).trainable:
             assert re.search(rf"\b{name}\b", listed), name
     for name in ("masstool", "toolgen", "toolweaver"):
         assert any(field.name == "no_tool" for field in fields(method(name)().options))

@@ -10,7 +10,7 @@ from cli_samples import Run
 
 from tests.training.learnable import learnable, tiny_source
 from toolscout.models.encoders.export import export
-from toolscout.retrievers.base import read_model, trained_on
+from toolscout.retrievers.model_folder import read_model, trained_on
 
 QUICK = ("epochs=2", "batch=40", "epsilon=0.3", "hidden=8", "device=cpu")
 

@@ -16,7 +16,8 @@ from tests.toys import HashedWords
 from tests.training.learnable import tiny_source
 from toolscout.cli.output import Report
 from toolscout.data.dataset import Dataset
-from toolscout.retrievers.base import TrainedOn, trained_on
+from toolscout.retrievers.model_folder import trained_on
+from toolscout.retrievers.provenance import TrainedOn
 from toolscout.retrievers.training_setup import training_sets
 
 SCRIPT = [{"when": f'1. "{name}" of', "text": f"{words}, my friend"} for name, words in WORDS.items()]

@@ -37,10 +37,10 @@ CORPUS: list[dict[str, Any]] = [
     {"_id": "9", "title": "", "text": "No title."},
 ]
 QUERIES: list[dict[str, Any]] = [
-    {"_id": "q1", "text": "Mail this to Ann", "metadata": {"kind": "use", "split": "test"}},
+    {"_id": "q1", "text": "Mail this to Ann", "metadata": {"expects": "use", "split": "test"}},
     {"_id": "q2", "text": "Where is the report?", "metadata": {"scene": "s4"}},
-    {"_id": "q3", "text": "How are you?", "metadata": {"kind": "no_tool", "split": "test"}},
-    {"_id": "q4", "text": "Fly me to the moon", "metadata": {"kind": "nothing_fits", "split": "test"}},
+    {"_id": "q3", "text": "How are you?", "metadata": {"expects": "no_tool", "split": "test"}},
+    {"_id": "q4", "text": "Fly me to the moon", "metadata": {"expects": "nothing_fits", "split": "test"}},
     {"_id": "q5", "text": "Mail it and file it"},
 ]
 TEST_ROWS = "q1\t7\t1\nq2\t8\t1\nq2\t9\t0\nq5\t7\t1\nq5\t8\t2\n"
@@ -95,6 +95,14 @@ def test_one_category_is_one_tag_and_tags_come_once() -> None:
 def test_a_row_that_makes_no_tool_is_refused(row: dict[str, Any]) -> None:
     with pytest.raises(BadTool):
         tool_from_row(row, "n")
+
+
+@pytest.mark.parametrize("kind", ["single", "no_tool", 7, ["a", "list"]])
+def test_a_kind_in_the_metadata_of_others_is_theirs(tmp_path: Path, kind: Any) -> None:
+    queries = [{"_id": "q1", "text": "Mail this to Ann", "metadata": {"kind": kind, "split": "test"}}]
+    data = Dataset.load(write(tmp_path, queries=queries, qrels={"test": HEADER + "q1\t7\t1\n"}))
+    assert data.kind("q1") == "use"
+    assert data.metadata["q1"]["kind"] == kind
 
 
 def test_load_reads_tools_requests_gold_kinds_and_scenes(tmp_path: Path) -> None:
@@ -198,7 +206,8 @@ def test_the_digest_sees_every_change_and_no_reordering(tmp_path: Path) -> None:
         digest("tool", corpus=[*CORPUS[:2], {**CORPUS[2], "text": "Another text."}]),
         digest("request", queries=[*QUERIES[:4], {**QUERIES[4], "text": "Mail it"}]),
         digest(
-            "kind", queries=[*QUERIES[:3], {**QUERIES[3], "metadata": {"kind": "no_tool", "split": "test"}}, QUERIES[4]]
+            "kind",
+            queries=[*QUERIES[:3], {**QUERIES[3], "metadata": {"expects": "no_tool", "split": "test"}}, QUERIES[4]],
         ),
         digest("gold", qrels={"test": HEADER + TEST_ROWS + "q1\t9\t1\n"}),
         digest("split", qrels={"dev": HEADER + TEST_ROWS}, queries=[{**row, "metadata": {}} for row in QUERIES]),
@@ -280,10 +289,10 @@ def test_request_digests_find_the_same_request_in_other_words_of_case_and_space(
             {"qrels": {"test": HEADER + "q1\t7\t1\nq2\t7\t0\nq5\t8\t0\n"}},
             r"test\.tsv: 2 requests with no gold tool: q2, q5; give each a row with a score above 0, remove its rows",
         ),
-        ({"qrels": {"test": HEADER + "q1\t7\t1\nq3\t7\t1\n"}}, "request q3 has kind no_tool and gold tools"),
-        ({"qrels": {"test": HEADER + "q2\t7\t1\n"}}, "request q1 has kind use and no gold tools"),
+        ({"qrels": {"test": HEADER + "q1\t7\t1\nq3\t7\t1\n"}}, "request q3 expects no_tool and has gold tools"),
+        ({"qrels": {"test": HEADER + "q2\t7\t1\n"}}, "request q1 expects use and has no gold tools"),
         (
-            {"queries": [{"_id": "q1", "text": "x", "metadata": {"kind": "maybe"}}], "qrels": {"t": "q1\t7\t1"}},
+            {"queries": [{"_id": "q1", "text": "x", "metadata": {"expects": "maybe"}}], "qrels": {"t": "q1\t7\t1"}},
             "'maybe'",
         ),
     ],

@@ -25,7 +25,7 @@ def made(golds: list[set[int]], texts: list[str] | None = None, bare: int = 0, u
     count = 1 + max(max(gold) for gold in golds)
     requests = {f"r{i}": texts[i] if texts else f"text {i}" for i in range(len(golds))}
     qrels = {f"r{i}": tuple(f"n/t{tool}" for tool in sorted(gold)) for i, gold in enumerate(golds)}
-    metadata: dict[str, Mapping[str, Any]] = {f"b{i}": {"kind": "no_tool", "split": "all"} for i in range(bare)}
+    metadata: dict[str, Mapping[str, Any]] = {f"b{i}": {"expects": "no_tool", "split": "all"} for i in range(bare)}
     metadata |= {f"u{i}": {"split": "all"} for i in range(unknown)}
     requests |= {key: f"chat {key}" for key in metadata}
     return Dataset("made", [Tool("n", f"t{i}") for i in range(count)], requests, {"all": qrels}, metadata)
@@ -226,7 +226,7 @@ def test_one_split_or_all_are_cut(tmp_path: Path) -> None:
 def test_metadata_and_published_scenes_stay_and_the_part_is_brought_up_to_date(tmp_path: Path) -> None:
     golds = [{i % 10, (i + 1) % 10} for i in range(60)]
     plain = made(golds)
-    about = {f"r{i}": {"kind": "use", "split": "all", "note": i} for i in range(60)}
+    about = {f"r{i}": {"expects": "use", "split": "all", "note": i} for i in range(60)}
     data = Dataset("made", plain.tools, plain.requests, plain.qrels, about, {"first": ("n/t1", "n/t0")})
     done = cut(data)
     assert done.dataset.scenes["first"] == ("n/t0", "n/t1")

@@ -29,7 +29,7 @@ def dataset(requests: int = 40, tools: int = 60) -> Dataset:
     for number in range(7):
         kind = "no_tool" if number < 4 else "nothing_fits"
         texts[f"n{number}"] = f"quixotic zephyr {number} {WORDS[number]}"
-        metadata[f"n{number}"] = {"kind": kind, "split": "test"}
+        metadata[f"n{number}"] = {"expects": kind, "split": "test"}
     return Dataset("made-up", made, texts, {"test": gold}, metadata)
 
 

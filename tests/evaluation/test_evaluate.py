@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 
 from tests.evaluation.made_up import dataset, hybrid
 from tests.toys import HashedWords, catalogue
-from toolscout.core.answer import Allowed, Hit
+from toolscout.core.scope import EVERYTHING, Scope
 from toolscout.core.tool import Searchable, Tool
 from toolscout.data.dataset import Dataset
 from toolscout.data.locate import find_dataset
 from toolscout.errors import BadDataset, BadModel, BadRequest, MissingEncoder, NeedsTraining
 from toolscout.evaluation.evaluate import CUTOFFS, MEASURES, Asked, command_line, evaluate, load_split
+from toolscout.retrievers.base import Ranking
 from toolscout.retrievers.bm25 import Bm25, Bm25Options
 from toolscout.retrievers.dense import Dense
 from toolscout.retrievers.hybrid.retriever import Hybrid, HybridOptions
@@ -98,10 +99,10 @@ def test_a_row_describes_itself(cache: Path) -> None:
 class Failing(Bm25):
     """Cannot take one request."""
 
-    def search(self, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[list[Hit]]:
-        if requests[0] == self.refused:
+    def rank(self, requests: Sequence[str], k: int, scope: Scope = EVERYTHING) -> list[Ranking]:
+        if self.refused in requests:
             raise RuntimeError("this request is beyond me")
-        return super().search(requests, k, allowed)
+        return super().rank(requests, k, scope)
 
     refused = ""
 

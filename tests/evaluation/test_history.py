@@ -10,9 +10,9 @@ from tests.evaluation.made_up import dataset
 from toolscout.errors import BadModel
 from toolscout.evaluation.evaluate import evaluate
 from toolscout.evaluation.history import Fitted, fitted
-from toolscout.retrievers.base import write_model
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.hybrid.retriever import Hybrid
+from toolscout.retrievers.model_folder import write_model
 from toolscout.retrievers.opening import open_retriever
 
 

@@ -13,11 +13,11 @@ from toolscout.data.dataset import Dataset
 from toolscout.errors import BadDataset, BadModel, Leak
 from toolscout.evaluation import leakage
 from toolscout.evaluation.evaluate import evaluate, load_split, seen_by
-from toolscout.retrievers.base import TRAINED_ON_FILE, TrainedOn, TrainingSet
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.dense import Dense
 from toolscout.retrievers.hybrid.retriever import Hybrid
 from toolscout.retrievers.opening import open_retriever
+from toolscout.retrievers.provenance import TRAINED_ON_FILE, TrainedOn, TrainingSet
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_parts_of_a_model_and_its_encoder_have_seen_things_too(tmp_path: Path) -
     TrainedOn.of([TrainingSet(data, dev="")]).save(part)
     opened, _ = open_retriever(str(tmp_path / "model"))
     assert isinstance(opened, Hybrid)
-    opened.parts = [Bm25(), Dense(encoder=trained_encoder(tmp_path / "encoder", data))]
+    opened._parts = [Bm25(), Dense(encoder=trained_encoder(tmp_path / "encoder", data))]
     seen = seen_by(str(tmp_path / "model"), opened)
     assert [(one.split, one.role) for one in seen.splits] == [("train", "train"), ("test", "train")]
 
@@ -140,7 +140,7 @@ def trained_encoder(folder: Path, data: Dataset) -> HashedWords:
     folder.mkdir()
     TrainedOn.of([TrainingSet(data, train="test", dev="")]).save(folder)
     encoder = Kept()
-    encoder.folder = folder  # type: ignore[attr-defined]
+    encoder.folder = folder
     return encoder
 
 

@@ -16,8 +16,8 @@ from toolscout.errors import BadDataset, Leak
 from toolscout.evaluation import leakage
 from toolscout.evaluation.evaluate import evaluate
 from toolscout.evaluation.no_tool_mix import prompt_texts, read_mixture
-from toolscout.retrievers.base import SeenSplit, TrainedOn
 from toolscout.retrievers.bm25 import Bm25
+from toolscout.retrievers.provenance import SeenSplit, TrainedOn
 
 TEXTS = ("sing of autumn", "why is the sea salty", "translate good morning", "tell a fable", "define irony")
 

@@ -19,8 +19,8 @@ from toolscout.evaluation.evaluate import Evaluation, evaluate
 from toolscout.evaluation.measures import MEASURES, NEW_TOOL_MEASURES, VERDICTS
 from toolscout.evaluation.request_result import Asked, ranked
 from toolscout.evaluation.scores import Narrow, Scores, by_gold, compare, find, worst
-from toolscout.retrievers.base import TrainedOn
 from toolscout.retrievers.bm25 import Bm25, Bm25Options
+from toolscout.retrievers.provenance import TrainedOn
 
 
 @pytest.fixture(scope="module")

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 
 from tests.toys import WORDS, HashedWords, catalogue
 from toolscout.core.answer import Allowed
+from toolscout.core.scope import Scope
 from toolscout.core.tool import Tool
 from toolscout.errors import DiskFull
 from toolscout.index import row_ids, scratch_dir, word_files
-from toolscout.index.exact_names import Names
+from toolscout.index.exact_names import ExactNames
 from toolscout.index.row_ids import Rows
 from toolscout.index.spelling import Known, edits
 from toolscout.index.word_files import Fields, WordFiles
@@ -51,7 +52,7 @@ def test_what_the_engine_has_not_forgotten_yet_is_never_found_and_takes_no_place
         assert {hit.tool_id for hit in changed.search([request], k)[0]} <= set(left)
         assert len(changed.search([request], k)[0]) == min(k, len(left))
     allowed = Allowed.of(ids=left[::2])
-    assert [hit.tool_id for hit in changed.search([request], 60, allowed)[0]] == [
+    assert [hit.tool_id for hit in changed.search([request], 60, Scope(allowed))[0]] == [
         hit.tool_id for hit in changed.search([request], 60)[0] if hit.tool_id in allowed.ids
     ]
     changed.save(tmp_path)
@@ -186,15 +187,15 @@ def test_a_tool_that_goes_while_its_name_is_looked_up_is_not_remembered(
     tool, other = Tool("github", "create_issue", "Opens an issue."), Tool("github", "close_issue", "Ends an issue.")
     retriever = Bm25()
     retriever.add([tool, other])
-    look = Names._find
+    look = ExactNames.find
 
-    def slow(names: Names, request: str, allowed: Allowed | None) -> dict[str, str]:
+    def slow(names: ExactNames, request: str, allowed: Allowed | None = None) -> dict[str, str]:
         found = look(names, request, allowed)
         monkeypatch.undo()
         retriever.remove([tool.id])
         return found
 
-    monkeypatch.setattr(Names, "_find", slow)
+    monkeypatch.setattr(ExactNames, "find", slow)
     for _ in range(2):
         assert tool.id not in {hit.tool_id for hit in retriever.search([request_], 5)[0]}
 

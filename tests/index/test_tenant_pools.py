@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.toys import WORDS, HashedWords, catalogue, examples
-from toolscout.core import tenants
 from toolscout.core.answer import Example, Hit, PastRequest
+from toolscout.core.scope import Scope
 from toolscout.index.feedback_pool import Past, merged
 from toolscout.index.tenant_pools import Voices
 from toolscout.retrievers.base import Retriever
@@ -54,8 +54,7 @@ def taught(made: Retriever, learned: Sequence[Example]) -> Retriever:
 
 
 def found(made: Retriever, tenant: str) -> list[list[Hit]]:
-    with tenants.asking(tenant):
-        return made.search(REQUESTS, 60)
+    return made.search(REQUESTS, 60, Scope(tenant=tenant))
 
 
 @pytest.mark.parametrize("kind", MAKERS)
@@ -86,8 +85,7 @@ def test_a_tenant_reads_its_own_requests_and_no_others() -> None:
     for shared in (False, True):
         made = taught(memory(share_feedback=shared), [Example("klaatu barada", (tool,), tenant="ann")])
         for tenant, wanted in (("ann", ["klaatu barada"]), ("eve", [""] if shared else [])):
-            with tenants.asking(tenant):
-                reasons = made.search(["klaatu barada"], 1)[0][0].reasons
+            reasons = made.search(["klaatu barada"], 1, Scope(tenant=tenant))[0][0].reasons
             assert [reason.request for reason in reasons if isinstance(reason, PastRequest)] == wanted
 
 
@@ -117,8 +115,8 @@ def test_what_was_saved_together_is_taken_apart(tmp_path: Path) -> None:
     assert sorted(apart.keys()) == sorted(made._past.keys())
     assert Voices.load(tmp_path, 3, shared=True).keys() == made._past.keys()[-3:]
     for tenant in ("", "ann"):
-        with tenants.asking(tenant):
-            near = apart.nearest(encoder.encode_request(REQUESTS[0]), 100, 1.0, -1.0, lambda entry: True)
+        heard = apart.heard_by(tenant)
+        near = heard.nearest(encoder.encode_request(REQUESTS[0]), 100, 1.0, -1.0, lambda entry: True)
         assert {one.entry.tenant for one in near} == {"", tenant}
 
 
@@ -137,15 +135,7 @@ def test_two_pasts_answer_as_one(seed: int, count: int, share: float, word: str)
     assert [entry for entry, _ in both[0]] == [entry for entry, _ in both[1]]
 
 
-def test_asking_ends_with_its_block() -> None:
-    with tenants.asking("ann"):
-        with pytest.raises(ValueError, match="x"), tenants.asking("bob"):
-            raise ValueError("x")
-        assert tenants.asker() == "ann"
-    assert tenants.asker() == ""
-
-
 def test_times_and_vectors_of_an_empty_past() -> None:
     empty = Voices(3)
     empty.add([Example("", ("a/b",), time=datetime(2026, 1, 1, tzinfo=UTC))], np.ones((1, 4), dtype=np.float32))
-    assert (len(empty), empty.keys(), empty.newest) == (0, [], float("-inf"))
+    assert (len(empty), empty.keys(), empty.heard_by("").newest) == (0, [], float("-inf"))

@@ -15,7 +15,7 @@ from tests.llm.fake_endpoint import KEY, Answer, FakeEndpoint, asked, chat, echo
 from toolscout.errors import BadCompletion, BadRequest, EndpointError, NotCached
 from toolscout.llm import Completion, Message, Usage, open_llm
 from toolscout.llm.endpoint import Endpoint, Options
-from toolscout.retrievers.rewrite.llm_writer import Author, Written
+from toolscout.retrievers.rewrite.llm_writer import Author
 
 QUICK = Options(retries=2, backoff=0.005, timeout=5.0)
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
@@ -249,7 +249,7 @@ def test_a_scheme_in_capitals_is_the_same_endpoint() -> None:
         assert isinstance(model, Endpoint)
         assert model.url == server.url  # so that a cache knows it
         author = Author(server.url.replace("http", "Http"), "m")
-        assert author.write(asked("b"), 0.0, 8) == [Written("B")]
+        assert [(one.text, one.problem) for one in author.session().write(asked("b"), 0.0, 8)] == [("B", "")]
 
 
 def test_each_conversation_is_sent_with_its_own_schema() -> None:

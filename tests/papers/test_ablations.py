@@ -12,15 +12,16 @@ import pytest
 
 from tests.retrievers.scenes import scenes
 from tests.toys import HashedWords
+from toolscout.core.scope import EVERYTHING
 from toolscout.errors import BadModel, BadRequest, Leak
 from toolscout.evaluation.row import read_rows, read_scores, scores_path
 from toolscout.evaluation.study import STUDY
 from toolscout.models.tower import Tower
 from toolscout.papers.masstool import ablations, noisy_detector
 from toolscout.papers.masstool.ablations import FULL, VARIANTS, Plan, Writer, jobs, kept, variants
-from toolscout.retrievers.base import TrainingSet
 from toolscout.retrievers.encoded_requests import train_examples
 from toolscout.retrievers.masstool import Masstool
+from toolscout.retrievers.provenance import TrainingSet
 
 SMALL = ("epochs=2", "batch=16", "rate=0.001", "device=cpu", "hidden=16", "neighbours=5", "epsilon=0.2")
 
@@ -161,11 +162,12 @@ def test_a_misled_tower_errs_as_often_as_asked(plan: Plan) -> None:
         before = changed
     model.retune({"kin": 1.0}, made.tower)
     model.add(found.test.tools)
-    asked = {at: model._asked(vectors[at])[0].vector for at in range(len(texts))}
+    asked = [model._recall(vector, EVERYTHING).vector for vector in vectors]
     model.retune({"kin": 1.0}, tower)
     model.add(found.test.tools)
-    moved = {at for at, vector in asked.items() if np.abs(vector - model._asked(vectors[at])[0].vector).max() > 1e-6}
-    assert moved == {at for at in changed if model._asked(vectors[at])[1]}  # who has neighbours feels the gate
+    heeded = [model._recall(vector, EVERYTHING) for vector in vectors]
+    moved = {at for at, vector in enumerate(asked) if np.abs(vector - heeded[at].vector).max() > 1e-6}
+    assert moved == {at for at in changed if heeded[at].recalled.neighbours}  # who has neighbours feels the gate
     kind = noisy_detector.tower(tower, model, texts, found.prompts, 1.0)
     assert (kind.tower.share, kind.accuracy) == (0.0, np.mean(np.array(model.need(texts)) >= 0.5))
 

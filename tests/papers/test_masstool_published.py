@@ -14,12 +14,14 @@ import torch
 from tests.retrievers.scenes import Killed, recall, scenes
 from tests.toys import HashedWords, catalogue
 from toolscout.core.answer import Allowed, ExactName
+from toolscout.core.scope import Scope
 from toolscout.core.tool import Tool
 from toolscout.data.dataset import Dataset
 from toolscout.errors import BadDataset, BadModel, NeedsTraining
 from toolscout.papers.masstool import published_training
 from toolscout.papers.masstool.published import MasstoolPublished, MasstoolPublishedOptions
-from toolscout.retrievers.base import TrainingSet, read_model, trained_on
+from toolscout.retrievers.model_folder import read_model, trained_on
+from toolscout.retrievers.provenance import TrainingSet
 from toolscout.retrievers.registry import load_model
 
 torch.set_num_threads(1)
@@ -130,10 +132,10 @@ def test_detection_tells_requests_from_chat(folder: Path, tmp_path: Path) -> Non
 
 
 def test_the_request_vector_is_the_encoders(folder: Path) -> None:
-    loaded = opened(folder)
-    hits = loaded.search(["sceneszorp3 mail"], 2)[0]
-    assert np.array_equal(loaded.request_vector("sceneszorp3 mail"), HashedWords().encode_request("sceneszorp3 mail"))
-    assert hits[0].score <= 1
+    (ranking,) = opened(folder).rank(["sceneszorp3 mail"], 2)
+    assert ranking.vector is not None
+    assert np.array_equal(ranking.vector, HashedWords().encode_request("sceneszorp3 mail"))
+    assert ranking.pairs[0][1] <= 1
 
 
 def test_a_restricted_caller_gets_the_full_ranking_without_the_rest(folder: Path) -> None:
@@ -141,8 +143,8 @@ def test_a_restricted_caller_gets_the_full_ranking_without_the_rest(folder: Path
     allowed = Allowed.of({"space1", "space4"}, {"space0/create_issue_0", "no/such"})
     for request in ("sceneszorp3 mail", "search issue", "create_issue_0 or get_weather_8", ""):
         full = [hit for hit in loaded.search([request], 60)[0] if allowed.permits(hit.tool_id)]
-        assert loaded.search([request], 60, allowed)[0] == full
-        assert loaded.search([request], 3, allowed)[0] == full[:3]
+        assert loaded.search([request], 60, Scope(allowed))[0] == full
+        assert loaded.search([request], 3, Scope(allowed))[0] == full[:3]
 
 
 def test_an_exact_name_comes_first(folder: Path) -> None:
@@ -225,10 +227,10 @@ def test_a_damaged_model_says_so(folder: Path, tmp_path: Path) -> None:
 def test_how_near_others_come_is_measured_as_hits_are(folder: Path) -> None:
     loaded, encoder = opened(folder), HashedWords()
     loaded.remove(loaded.ids())
-    assert not len(loaded.best_cosines(encoder.encode(["mail it"])))
+    assert not len(loaded.best_similarities(encoder.encode(["mail it"])))
     loaded.add(scenes().tools)
     requests = [text for _, text in scenes().split("dev").requests][:5]
-    found = loaded.best_cosines(encoder.encode(requests))
-    best = [loaded.why(request, loaded.ids()) for request in requests]
+    found = loaded.best_similarities(encoder.encode(requests))
+    best = [loaded.explain(ranking, loaded.ids()) for ranking in loaded.rank(requests, 1)]
     cosines = [max(why[-1].cosine for why in reasons if hasattr(why[-1], "cosine")) for reasons in best]
     assert found.tolist() == pytest.approx(cosines, abs=1e-3)

@@ -22,14 +22,14 @@ from numpy.typing import NDArray
 
 from toolscout.core import vendor_formats
 from toolscout.core.answer import Allowed, Answer, Example, Hit
-from toolscout.core.tenants import asking
+from toolscout.core.scope import Scope
 from toolscout.core.tool import Tool
 from toolscout.data.dataset import Dataset
 from toolscout.data.locate import find_dataset
 from toolscout.llm.scripted import Line, Scripted
+from toolscout.models.encoders.base import TextEncoder
 from toolscout.papers.masstool.published import MasstoolPublished
-from toolscout.retrievers import showing
-from toolscout.retrievers.base import Retriever, sizing
+from toolscout.retrievers.base import Retriever
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.centroid import Centroid
 from toolscout.retrievers.colt import Colt
@@ -70,7 +70,7 @@ SPECIAL = (
 _FEATURES = ("avx2", "avx512f", "avx512_vnni", "avx_vnni", "amx_int8", "asimddp", "i8mm", "sve")
 
 
-class Hashed:
+class Hashed(TextEncoder):
     """An encoder without weights, the same on every machine: the sum of one fixed vector for each word."""
 
     fingerprint = "hashed-64"
@@ -224,7 +224,7 @@ def of_answer(answer: Answer) -> dict[str, Any]:
     """An answer as recorded; what stands among `hits` are the first of `considered`."""
     record = answer.to_dict()
     record["hits"] = len(answer.hits)
-    del record["request"]
+    del record["request"], record["cost"]
     return record
 
 
@@ -301,16 +301,16 @@ def read(name: str) -> tuple[str, Any]:
 
 
 def search(retriever: Retriever, text: str, k: int, allowed: Allowed | None, tenant: str) -> list[Hit]:
-    with asking(tenant):
-        hits = retriever.search([text], k, allowed)[0]
-        return showing.explain(retriever, showing.Caller(allowed), text, hits)
+    return retriever.search([text], k, Scope(allowed, tenant=tenant))[0]
 
 
 def said(retriever: Retriever, text: str, allowed: Allowed | None, tenant: str) -> dict[str, Any]:
     """How likely a tool is needed, how many are, and what was searched besides: where the method can tell."""
-    with asking(tenant):
-        need = showing.need(retriever, showing.Caller(allowed), [text])
-        queries, notes = showing.told(retriever, text, allowed)
-        sized = sizing(retriever)
-        sets = [hit.tool_id for hit in sized.as_many([text], allowed)[0]] if sized else []
-    return {"need": number(need[0]) if need else None, "queries": list(queries), "notes": list(notes), "set": sets}
+    rankings = retriever.rank([text], K, Scope(allowed, tenant=tenant))
+    sets, need = retriever.as_many(rankings), rankings[0].need
+    return {
+        "need": None if need is None else number(need),
+        "queries": list(rankings[0].queries),
+        "notes": list(rankings[0].notes),
+        "set": [tool_id for tool_id, _ in sets[0]] if sets else [],
+    }

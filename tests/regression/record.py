@@ -25,7 +25,6 @@ from tests.regression.answers import HOME, METHODS, MODELS, Hashed, bundled, wor
 from tests.retrievers import towers
 from toolscout.data.dataset import Dataset
 from toolscout.papers.masstool.published import MasstoolPublished, MasstoolPublishedOptions
-from toolscout.retrievers.base import TrainingSet
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.centroid import Centroid
 from toolscout.retrievers.colt import Colt
@@ -33,6 +32,7 @@ from toolscout.retrievers.dense import Dense, DenseOptions
 from toolscout.retrievers.hybrid.retriever import Hybrid
 from toolscout.retrievers.masstool import Masstool
 from toolscout.retrievers.memory import Memory
+from toolscout.retrievers.provenance import TrainingSet
 from toolscout.retrievers.rewrite.retriever import Rewrite, RewriteOptions
 from toolscout.retrievers.toolgen import Toolgen, ToolgenOptions
 from toolscout.retrievers.toolweaver import Toolweaver, ToolweaverOptions

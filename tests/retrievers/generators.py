@@ -20,8 +20,8 @@ from tests.toys import HashedWords
 from toolscout.core.tool import Tool
 from toolscout.data.conversations import conversation
 from toolscout.data.trajectories import Call, Said, Trajectory
-from toolscout.retrievers.base import TrainingSet
 from toolscout.retrievers.generative.base import Generative
+from toolscout.retrievers.provenance import TrainingSet
 from toolscout.retrievers.toolgen import Toolgen, ToolgenOptions
 from toolscout.retrievers.toolweaver import Toolweaver, ToolweaverOptions
 

@@ -15,7 +15,7 @@ from toolscout.errors import BadDataset, BadModel
 from toolscout.llm.base import Message
 from toolscout.llm.finetuned import read_generator
 from toolscout.retrievers.rewrite import alignment
-from toolscout.retrievers.rewrite.alignment import Asked, Means, align, contrasts, drawn, reward_of
+from toolscout.retrievers.rewrite.alignment import LabelledRequests, Means, align, contrasts, drawn, reward_of
 from toolscout.training.text_options import AligningOptions, GeneratingOptions
 
 torch = pytest.importorskip("torch", reason="training needs the extra 'train'")
@@ -93,8 +93,8 @@ def means(**changed: Any) -> Means:
     return Means(**{**usual, **changed})
 
 
-TRAIN = Asked(REQUESTS * 6, [{"user"}] * 24, [0] * 24)
-DEV = Asked(REQUESTS, [{"user"}] * 4, [0] * 4)
+TRAIN = LabelledRequests(REQUESTS * 6, [{"user"}] * 24, [0] * 24)
+DEV = LabelledRequests(REQUESTS, [{"user"}] * 4, [0] * 4)
 
 
 @pytest.mark.parametrize("loss", ["dpo", "ranked"])
@@ -184,13 +184,13 @@ def test_an_alignment_that_was_killed_goes_on(taught: Any, tmp_path: Path) -> No
 
 
 def test_requests_without_use_are_left_out(taught: Any, tmp_path: Path) -> None:
-    asked = Asked([*REQUESTS, " ", "hotel " * 300, "hotel"], [{"user"}] * 6 + [set()], [0] * 7)
+    asked = LabelledRequests([*REQUESTS, " ", "hotel " * 300, "hotel"], [{"user"}] * 6 + [set()], [0] * 7)
     options = AligningOptions(align=1, samples=2, align_requests=0, margin=5.0)
     history = align(pupil_of(taught), asked, None, means(), options, taught[0], tmp_path)
     assert history[1]["requests"] == 4
     assert history[1]["pairs"] == 0
     with pytest.raises(BadDataset, match="no requests"):
-        align(pupil_of(taught), Asked([" "], [{"a"}], [0]), None, means(), options, taught[0], tmp_path)
+        align(pupil_of(taught), LabelledRequests([" "], [{"a"}], [0]), None, means(), options, taught[0], tmp_path)
 
 
 def test_queries_are_described() -> None:

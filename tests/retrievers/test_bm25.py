@@ -10,6 +10,7 @@ import pytest
 
 from tests.toys import WORDS, catalogue
 from toolscout.core.answer import MatchedWords
+from toolscout.core.scope import EVERYTHING
 from toolscout.core.tool import Tool
 from toolscout.index.spelling import edits
 from toolscout.retrievers.bm25 import Bm25, Bm25Options
@@ -76,7 +77,7 @@ def test_three_ways_to_match_add_up() -> None:
 def test_misspelt_words_are_corrected(misspelt: str, right: str) -> None:
     retriever = Bm25()
     retriever.add([Tool("a", "one", f"does something with a {right}"), *catalogue(30)])
-    hits = retriever.explain(misspelt, retriever.search([misspelt], 3)[0])
+    hits = retriever.search([misspelt], 3)[0]
     assert hits[0].tool_id == "a/one"
     assert any(isinstance(reason, MatchedWords) and reason.words == (misspelt,) for reason in hits[0].reasons)
 
@@ -107,7 +108,7 @@ def test_common_terms_of_a_long_request_are_left_out_where_postings_are_bounded(
 def test_only_surely_misspelt_plain_words_are_mended() -> None:
     retriever = Bm25()
     retriever.add([Tool("a", "one", "weather forecast for pairs of places"), *catalogue(30)])
-    assert retriever.corrected("whats the wether forcast") == "whats the weather forecast"
+    assert retriever.corrected("whats the wether forcast", EVERYTHING) == "whats the weather forecast"
     for kept in (
         "the weather forecast",
         "Paris",
@@ -117,4 +118,4 @@ def test_only_surely_misspelt_plain_words_are_mended() -> None:
         "wthr",
         "wexyzer",
     ):
-        assert retriever.corrected(kept) == kept
+        assert retriever.corrected(kept, EVERYTHING) == kept

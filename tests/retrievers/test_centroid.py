@@ -18,9 +18,10 @@ from toolscout.core.answer import Example, Hit
 from toolscout.core.tool import Tool
 from toolscout.data.dataset import request_digest
 from toolscout.errors import BadModel
-from toolscout.retrievers.base import Learner, Trainable, TrainedOn, TrainingSet, read_model, trained_on
 from toolscout.retrievers.centroid import Centroid, CentroidOptions
 from toolscout.retrievers.dense import Dense
+from toolscout.retrievers.model_folder import read_model, trained_on
+from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 from toolscout.retrievers.registry import load_model
 
 LION = Tool("zoo", "feed_lion", "gives a lion its dinner")
@@ -86,9 +87,9 @@ def test_scores_are_what_is_documented(seed: int, words: list[str], alpha: float
     assert scores(made, request) == pytest.approx(naive(request, learned, tools, alpha, tau), abs=2e-3)
 
 
-def test_it_keeps_the_protocols() -> None:
-    assert isinstance(centroid(), Learner)
-    assert isinstance(centroid(), Trainable)
+def test_it_learns_from_feedback_and_can_be_trained() -> None:
+    assert centroid().learns
+    assert centroid().trainable
 
 
 def test_a_tool_moves_towards_its_requests_and_no_other_does() -> None:
@@ -148,10 +149,10 @@ def test_a_tool_that_waits_for_its_vector_comes_with_its_requests() -> None:
     made, wanted = Centroid(encoder=HashedWords()), centroid()
     tools = [*catalogue(60), LION, PLAIN]
     made.add(tools, {})
-    assert made.waiting() == 62
+    assert made.pending() == 62
     for one in (made, wanted):
         one.learn([used(HUNGRY, LION)])
-    made.arrived({tool.digest(): HashedWords().encode_request(tool.document()) for tool in tools})
+    made.take_vectors({tool.digest(): HashedWords().encode_request(tool.document()) for tool in tools})
     assert made.search([HUNGRY], 62) == wanted.search([HUNGRY], 62)
 
 

@@ -15,17 +15,20 @@ from numpy.typing import NDArray
 from tests.retrievers.scenes import scenes
 from tests.toys import HashedWords
 from toolscout.core.answer import Allowed
+from toolscout.core.scope import EVERYTHING, Scope
 from toolscout.core.tool import Tool
 from toolscout.data import metrics
 from toolscout.data.dataset import Split
-from toolscout.index.tenant_pools import Voices
-from toolscout.retrievers.base import Pairs, TrainingSet
+from toolscout.index.tenant_pools import Heard
+from toolscout.retrievers.base import Retriever
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.centroid import _TRIED_ALPHA, _TRIED_TAU, Centroid
+from toolscout.retrievers.dense import Dense
 from toolscout.retrievers.encoded_requests import DevRequests, dev_recall, dev_requests, dev_sample, encode_dev
 from toolscout.retrievers.hybrid import fusion
 from toolscout.retrievers.hybrid.retriever import Hybrid
 from toolscout.retrievers.memory import _TRIED_VOTES, Memory
+from toolscout.retrievers.provenance import TrainingSet
 
 SETS = [TrainingSet(scenes("one")), TrainingSet(scenes("two", seed=5))]
 DEV = [text for one in SETS for _, text in one.dataset.split("dev").requests]
@@ -64,13 +67,13 @@ def test_dev_requests_of_several_sets_are_encoded_once(
     assert set(encoder.requests.values()) == set(encoder.documents.values()) == {1}
 
 
-def by_hand(rank: Callable[..., list[Pairs]]) -> float:
+def by_hand(retriever: Retriever) -> float:
     """The mean recall over the dev splits."""
     values = []
     for one in SETS:
-        split, among = one.dataset.split("dev"), Allowed.of(ids=[tool.id for tool in one.dataset.tools])
-        ranked = rank([text for _, text in split.requests], 5, among)
-        rankings = [[tool_id for tool_id, _ in pairs] for pairs in ranked]
+        split, among = one.dataset.split("dev"), Scope(Allowed.of(ids=[tool.id for tool in one.dataset.tools]))
+        ranked = retriever.rank([text for _, text in split.requests], 5, among)
+        rankings = [ranking.ids() for ranking in ranked]
         values.append(metrics.evaluate(rankings, split.gold, ["recall@5"])["recall@5"])
     return float(np.mean(values))
 
@@ -78,13 +81,13 @@ def by_hand(rank: Callable[..., list[Pairs]]) -> float:
 def test_memory_finds_the_neighbours_of_a_request_once_for_all_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    searched, nearest = Counter[bytes](), Voices.nearest
+    searched, nearest = Counter[bytes](), Heard.nearest
 
-    def counted(self: Voices, vector: NDArray[np.float32], *args: Any) -> Any:
+    def counted(self: Heard, vector: NDArray[np.float32], *args: Any) -> Any:
         searched[vector.tobytes()] += 1
         return nearest(self, vector, *args)
 
-    monkeypatch.setattr(Voices, "nearest", counted)
+    monkeypatch.setattr(Heard, "nearest", counted)
     made = Memory(encoder=HashedWords())
     said: list[tuple[str, int, int]] = []
     report = made.fit(SETS, tmp_path, lambda *now: said.append(now))
@@ -93,7 +96,7 @@ def test_memory_finds_the_neighbours_of_a_request_once_for_all_weights(
     chosen, tried = made.options, {}
     for weight in _TRIED_VOTES:
         made.options = replace(chosen, votes=weight)
-        tried[weight] = by_hand(made.rank)
+        tried[weight] = by_hand(made)
     assert report.dev == {"recall@5": max(tried.values())}
     assert chosen.votes == min(weight for weight in tried if tried[weight] == max(tried.values()))
 
@@ -103,30 +106,38 @@ def test_centroid_says_how_far_it_is_and_mixes_by_the_best(tmp_path: Path) -> No
     said: list[tuple[str, int, int]] = []
     report = made.fit(SETS, tmp_path, lambda *now: said.append(now))
     assert said[-15:] == [("choosing", done, 15) for done in range(1, 16)]
-    assert report.dev == {"recall@5": by_hand(made.rank)}
+    assert report.dev == {"recall@5": by_hand(made)}
     chosen, tried = (made.options.alpha, made.options.tau), {}
     for pair in [(alpha, tau) for alpha in _TRIED_ALPHA for tau in _TRIED_TAU]:
         made._mix_by(*pair)
-        tried[pair] = by_hand(made.rank)
+        tried[pair] = by_hand(made)
     assert chosen == max(tried, key=lambda pair: (tried[pair], pair))
 
 
 def test_sets_of_the_same_tools_share_what_they_are_searched_among() -> None:
     larger = replace(SETS[0].dataset, tools=[*SETS[0].dataset.tools, Tool("another", "one")])
     first, second, third = dev_requests([*SETS, TrainingSet(SETS[1].dataset, dev=""), TrainingSet(larger)])
-    assert first.among is second.among
-    assert third.among.ids == first.among.ids | {"another/one"}
+    assert first.scope is second.scope
+    assert third.scope.allowed.ids == first.scope.allowed.ids | {"another/one"}
     assert (first.texts + second.texts, third.texts) == (DEV, first.texts)
 
 
 def test_dev_requests_are_encoded_ahead_once_and_named_to_the_end() -> None:
     asked: list[list[str]] = []
     said: list[tuple[str, int, int]] = []
-    twice = DevRequests([str(n) for n in range(600)], [("n/t",)] * 600, Allowed())
-    encode_dev(lambda texts: asked.append(list(texts)), [twice, twice], lambda *now: said.append(now))
-    assert asked == [twice.texts[:512], twice.texts]
+    twice = DevRequests([str(n) for n in range(600)], [("n/t",)] * 600, EVERYTHING)
+    made = Dense(encoder=HashedWords())
+    made.add([Tool("n", "t", "the only one")])
+
+    def encode(texts: Sequence[str]) -> NDArray[np.float32]:
+        asked.append(list(texts))
+        return made.encode(texts)
+
+    encoded = encode_dev(encode, [twice, twice], lambda *now: said.append(now))
+    assert asked == [twice.texts[:512], twice.texts[512:]]
     assert said == [("encoding dev requests", 512, 600), ("encoding dev requests", 600, 600)]
-    assert dev_recall(lambda texts, k, among: [[("n/t", 1.0)]] * len(texts), [twice]) == 1
+    assert dev_recall(made, encoded, [twice, twice]) == 1
+    assert len(asked) == 2
 
 
 @pytest.mark.parametrize(("count", "kept"), [(1, 1), (2_000, 2_000), (2_001, 1_001), (8_068, 1_614)])
@@ -145,7 +156,7 @@ def test_hybrid_encodes_a_document_once_for_all_sets_and_parts(tmp_path: Path) -
     made = Hybrid(parts=[Memory(encoder=encoder), Centroid(encoder=encoder)])
     encoder.documents.clear()
     sets = [SETS[0], TrainingSet(more)]
-    fusion.learn_weights(made.parts, made.rankings, sets, frozenset(), 100, None)
+    fusion.learn_weights(made.parts, made._full, sets, frozenset(), 100, None)
     assert set(encoder.documents) == {tool.document() for tool in more.tools}
     assert set(encoder.documents.values()) == {1}
 

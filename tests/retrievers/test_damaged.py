@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 
 from tests.retrievers import generators
-from tests.retrievers.test_contract import fitted, make
+from tests.retrievers.test_contract import build, fitted
 from tests.toys import HashedWords, catalogue
 from toolscout.errors import BadModel
-from toolscout.retrievers.base import trained_on
 from toolscout.retrievers.dense import Dense
 from toolscout.retrievers.masstool import Masstool
+from toolscout.retrievers.model_folder import trained_on
 from toolscout.retrievers.registry import load_model
 
 NAMES = (
@@ -45,12 +45,13 @@ def save(name: str, folder: Path) -> None:
     elif name == "masstool-trained":
         shutil.copytree(fitted(Masstool), folder)
     else:
-        made: Any = Dense(encoder=HashedWords()) if name == "dense-graph" else make(name)
+        made: Any = Dense(encoder=HashedWords()) if name == "dense-graph" else build(name)
         made.add(catalogue(60))
         made.remove([catalogue(60)[3].id])
         if name == "dense-graph":
             made._graph_above = 10
-            assert made.build_graph()
+            made.optimise()
+            assert made._table.has_graph
         made.save(folder)
 
 
@@ -109,7 +110,7 @@ def test_vectors_that_cannot_be_read(tmp_path: Path, file: str, content: bytes) 
 
 @pytest.mark.parametrize("options", [None, [], 1, {"fuzzy": None}, {"words": "many"}])
 def test_options_of_another_kind(tmp_path: Path, options: Any) -> None:
-    make("bm25").save(tmp_path)
+    build("bm25").save(tmp_path)
     record = json.loads((tmp_path / "model.json").read_text())
     (tmp_path / "model.json").write_text(json.dumps({**record, "options": options}))
     with pytest.raises(BadModel, match="write the model again"):

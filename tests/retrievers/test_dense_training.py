@@ -21,10 +21,12 @@ from toolscout.evaluation.evaluate import evaluate, seen_by
 from toolscout.evaluation.history import fitted
 from toolscout.models.encoders.export import default_source, export
 from toolscout.models.encoders.onnx_encoder import Encoder
-from toolscout.retrievers.base import FitReport, TrainedOn, TrainingSet, read_model, trained_on
+from toolscout.retrievers.base import FitReport
 from toolscout.retrievers.dense import Dense, DenseOptions
 from toolscout.retrievers.memory import Memory, MemoryOptions
+from toolscout.retrievers.model_folder import read_model, trained_on
 from toolscout.retrievers.opening import open_retriever
+from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 from toolscout.retrievers.registry import load_model
 from toolscout.scout import Scout
 
@@ -207,7 +209,7 @@ def test_the_bonus_chosen_on_dev_goes_to_tools_that_training_has_not_seen(
     data = learnable(used=14)
     model = Dense(options(trained.source, epochs=1))
     model.fit([TrainingSet(data)], tmp_path)
-    raised, plain = load_model(tmp_path), Dense(encoder=model.open_encoder())
+    raised, plain = load_model(tmp_path), Dense(encoder=model.encoder)
     asked = [text for _, text in data.split("test").requests]
     gains = set()
     for one in (raised, plain):

@@ -12,54 +12,37 @@ import pytest
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 
-from toolscout.core.answer import Allowed, Example, Hit
-from toolscout.core.tool import Searchable, Tool
+from toolscout.core.scope import EVERYTHING, Scope
+from toolscout.core.tool import Tool
 from toolscout.data import metrics
 from toolscout.data.dataset import Dataset
 from toolscout.errors import BadDataset
-from toolscout.retrievers.base import Options, TrainingSet, Vectors, read_model, write_model
+from toolscout.retrievers.base import Ranking, Retriever
 from toolscout.retrievers.hybrid import fusion
 from toolscout.retrievers.hybrid.retriever import Hybrid, HybridOptions
+from toolscout.retrievers.model_folder import read_model, write_model
+from toolscout.retrievers.provenance import TrainingSet
 
 TOOLS = [Tool("n", f"tool{number}", f"what number {number} does") for number in range(30)]
 Table = dict[str, NDArray[np.float64]]
 
 
-class Scripted:
+class Scripted(Retriever):
     """A part whose scores are given: for each request one for every tool."""
 
     name: ClassVar[str] = "scripted"
-    options = Options()
 
     def __init__(self, table: Table) -> None:
+        super().__init__()
         self.table = table
-        self._ids: list[str] = []
 
-    def __len__(self) -> int:
-        return len(self._ids)
-
-    def ids(self) -> list[str]:
-        return list(self._ids)
-
-    def add(self, tools: Sequence[Searchable], vectors: Vectors | None = None) -> None:
-        self._ids = [tool.id for tool in tools]
-
-    def remove(self, ids: Sequence[str]) -> None:
-        self._ids = [tool_id for tool_id in self._ids if tool_id not in set(ids)]
-
-    def learn(self, examples: Sequence[Example]) -> None:
-        pass
-
-    def search(self, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[list[Hit]]:
+    def rank(self, requests: Sequence[str], k: int, scope: Scope = EVERYTHING) -> list[Ranking]:
         found = []
         for request in requests:
-            pairs = zip(self._ids, self.table[request].tolist(), strict=True)
-            hits = [Hit(tool_id, score) for tool_id, score in pairs if allowed is None or allowed.permits(tool_id)]
-            found.append(sorted(hits, key=lambda hit: (-hit.score, hit.tool_id))[:k])
+            scores = dict(zip((tool.id for tool in TOOLS), self.table[request].tolist(), strict=True))
+            pairs = [(tool_id, scores[tool_id]) for tool_id in self.ids() if scope.permits(tool_id)]
+            found.append(Ranking(request, scope, sorted(pairs, key=lambda pair: (-pair[1], pair[0]))[:k]))
         return found
-
-    def explain(self, request: str, hits: Sequence[Hit]) -> list[Hit]:
-        return list(hits)
 
     def save(self, folder: Path) -> None:
         write_model(folder, self)
@@ -200,7 +183,7 @@ def test_known_gold_that_no_part_finds_is_not_taken_for_new() -> None:
     data = dataset(known=20)
     made = Hybrid(HybridOptions(depth=3), [Scripted(scores(data, 0.3, 0))])
     known = frozenset(tool.digest() for tool in TOOLS[:20])
-    asked = fusion._asked(made.parts, made.rankings, TrainingSet(data), known, 3, {}, None)
+    asked = fusion._asked(made.parts, made._full, TrainingSet(data), known, 3, {}, None)
     assert not all(set(request.gold) <= set(request.ids) for request in asked)
     assert [request.new_gold for request in asked] == [
         {tool.id for tool in TOOLS[20:]}.intersection(gold) for gold in data.split("dev").gold

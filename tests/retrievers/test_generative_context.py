@@ -10,9 +10,9 @@ import pytest
 
 from tests.retrievers.generators import base, made, opened
 from tests.retrievers.scenes import scenes
-from toolscout.retrievers.base import TrainingSet
 from toolscout.retrievers.generative.base import Plan
 from toolscout.retrievers.generative.fit import Lessons, Material
+from toolscout.retrievers.provenance import TrainingSet
 
 pytest.importorskip("torch", reason="training needs the extra 'train'")
 pytest.importorskip("onnx", reason="serving a language model needs the extra 'encoder'")
@@ -24,11 +24,12 @@ LONG = "find the weather order of the map and report it " * 2000
 def test_a_long_request_is_cut_to_what_the_model_reads(name: str) -> None:
     retriever = opened(name)
     retriever.options = replace(retriever.options, request_tokens=100_000)
-    assert len(retriever.search([LONG], 5)[0]) == 5
+    rankings = retriever.rank([LONG], 5)
+    assert len(rankings[0].pairs) == 5
     if retriever.options.sets:
-        assert len(retriever.as_many([LONG])) == 1
+        assert len(retriever.as_many(rankings)) == 1
     assert len(retriever.prompter().ask(LONG)) < 512
-    retriever.rank_ahead([LONG, "weather"], 3)
+    assert [len(ranking.pairs) for ranking in retriever.rank([LONG, "weather"], 3)] == [3, 3]
 
 
 def test_training_cuts_requests_too_and_says_so(tmp_path: Path) -> None:

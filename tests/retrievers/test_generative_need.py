@@ -16,9 +16,9 @@ from toolscout.core.tool import Tool
 from toolscout.models.decoding.constrained import odds_against
 from toolscout.models.decoding.trie import Trie
 from toolscout.retrievers import document_index
-from toolscout.retrievers.base import TrainingSet
 from toolscout.retrievers.generative.base import NO_TOOL
 from toolscout.retrievers.generative.fit import _calibrated
+from toolscout.retrievers.provenance import TrainingSet
 from toolscout.retrievers.toolgen import Toolgen
 from toolscout.retrievers.tower.no_tool_prompts import read_negatives
 from toolscout.scout import Scout
@@ -38,7 +38,7 @@ def forecast(retriever: Any) -> list[float]:
 
 def among_those_here(retriever: Any) -> Any:
     """What "no tool" is weighed against in the trie: with the tools of training, that is the same."""
-    reading = retriever._aware(retriever.reading(REQUESTS), REQUESTS)
+    reading = retriever._aware(retriever.reading(REQUESTS), retriever._compared(REQUESTS))
     here = retriever._trie.children(Trie.ROOT)
     return odds_against(reading, retriever._scoring(), here, [retriever.token(NO_TOOL)])
 

@@ -43,8 +43,8 @@ def searched(form: Any, description: str) -> tuple[list[str], tuple[str, ...]]:
     rewrite.add([*TOOLS, Tool("evil", "week_helper", description)])
     # It is shown that one alone: of so few tools the target would be an example, and words of its own copies of that.
     rewrite.rewriter.remove([tool.id for tool in TOOLS])
-    found = [hit.tool_id for hit in rewrite.search([REQUEST], 5)[0]]
-    return [tool_id for tool_id in found if tool_id != "evil/week_helper"], rewrite.asked(REQUEST).queries
+    ranking = rewrite.rank([REQUEST], 5)[0]
+    return [tool_id for tool_id in ranking.ids() if tool_id != "evil/week_helper"], ranking.queries
 
 
 @pytest.mark.parametrize("form", ["describe", "iterate"])

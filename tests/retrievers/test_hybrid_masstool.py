@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,16 +14,17 @@ from tests.training.learnable import TOOLS, learnable, options, recall, tiny_sou
 from toolscout.core.answer import Example
 from toolscout.errors import BadModel
 from toolscout.models.encoders.onnx_encoder import Encoder
-from toolscout.retrievers.base import Needing, TrainingSet, trained_on
+from toolscout.retrievers.base import Retriever
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.dense import Dense
 from toolscout.retrievers.hybrid.retriever import Hybrid
 from toolscout.retrievers.masstool import Masstool
 from toolscout.retrievers.memory import Memory
+from toolscout.retrievers.model_folder import trained_on
+from toolscout.retrievers.provenance import TrainingSet
 from toolscout.retrievers.registry import load_model
 from toolscout.retrievers.tower.options import MasstoolOptions
 from toolscout.scout import Scout
-from toolscout.search.feedback_sync import learners
 
 DATA = scenes()
 TEST = [text for _, text in DATA.split("test").requests]
@@ -47,23 +49,26 @@ def opened(model: Path, monkeypatch: pytest.MonkeyPatch) -> Hybrid:
     return loaded
 
 
+def needs(retriever: Retriever, requests: Sequence[str]) -> list[float]:
+    found = [ranking.need for ranking in retriever.rank(requests, 5)]
+    assert None not in found
+    return [need for need in found if need is not None]
+
+
 def test_it_forecasts_need_by_the_part_that_can(opened: Hybrid) -> None:
-    assert isinstance(opened, Needing)
-    needed, chat = opened.need(TEST), opened.need(["tell me a song", "write how you feel"])
-    assert needed is not None
-    assert chat is not None
+    needed, chat = needs(opened, TEST), needs(opened, ["tell me a song", "write how you feel"])
     assert min(needed) > 0.5 > max(chat)
-    assert Hybrid(parts=[Bm25(), masstool()]).need(TEST) is None
+    assert {one.need for one in Hybrid(parts=[Bm25(), masstool()]).rank(TEST, 5)} == {None}
 
 
 def test_it_finds_and_says_what_it_has_seen(opened: Hybrid, model: Path) -> None:
     assert recall(opened, DATA, "test") > 0.9
     assert {one.dataset for one in trained_on(model).splits} == {"scenes", "chat"}
-    assert {one.dataset for one in opened._seen.splits} == {"scenes", "chat"}
+    assert {one.dataset for one in opened.trained_on.splits} == {"scenes", "chat"}
 
 
 def test_feedback_reaches_it_with_vectors_or_without(opened: Hybrid) -> None:
-    (learner,) = learners(opened)
+    (learner,) = [part for part in opened.parts if part.learns]
     before = learner.learned()
     gold = DATA.tools[17].id
     learner.learn([Example("a b", used=(gold,))], {"a b": HashedWords().encode_request("klaatu barada")})
@@ -96,7 +101,7 @@ def test_it_is_trained_on_the_encoder_that_dense_trains(tmp_path: Path) -> None:
     assert not tower.has_own_encoder()
     again = load_model(tmp_path / "model")
     assert isinstance(again, Hybrid)
-    assert {part.open_encoder().fingerprint for part in again.parts} == {own}  # type: ignore[attr-defined]
+    assert {part.encoder.fingerprint for part in again.parts if part.encoder} == {own}
     again.add(TOOLS)
     assert len(again.search(["w20 w21"], 5)[0]) == 5
 

@@ -12,6 +12,7 @@ import pytest
 from tests.retrievers.generators import empty, fitted, opened
 from tests.toys import HashedWords, catalogue
 from toolscout.core.answer import Allowed
+from toolscout.core.scope import Scope
 from toolscout.core.tool import Tool
 from toolscout.retrievers import document_index
 from toolscout.retrievers.bm25 import Bm25
@@ -43,17 +44,17 @@ def full(count: int = LEFT) -> Any:
 
 def test_as_many_get_codes_as_there_are() -> None:
     retriever = full(LEFT - 4)
-    assert (retriever.waiting(), retriever.without_id(), retriever.no_id_left()) == (0, 0, "")
+    assert (retriever.pending(), retriever.without_id(), retriever.no_id_left()) == (0, 0, "")
     retriever.add(LATER[LEFT - 4 : LEFT + 6], vectors())
-    assert (len(retriever), retriever.waiting(), retriever.without_id()) == (LEFT, 6, 6)
+    assert (len(retriever), retriever.pending(), retriever.without_id()) == (LEFT, 6, 6)
     assert len(set(retriever.codes().values())) == LEFT
     assert sorted(retriever.ids()) == sorted(IDS[: LEFT + 6])
     assert retriever.no_id_left().startswith(
         "6 tools have no id, since all 1,024 codes of the model are taken, 60 of them kept for tools that it was "
         "trained with and that are not here: "
     )
-    seen = Allowed.of(ids=[IDS[0], IDS[LEFT]])
-    assert (retriever.waiting(seen), retriever.without_id(seen)) == (1, 1)
+    seen = Scope(Allowed.of(ids=[IDS[0], IDS[LEFT]]))
+    assert (retriever.pending(seen), retriever.without_id(seen)) == (1, 1)
     assert retriever.no_id_left(seen).startswith("1 tool has no id")
     assert len(retriever.search(["does a thing"], 2000)[0]) == LEFT
     retriever.add(catalogue(60))  # their codes were kept for them
@@ -64,7 +65,7 @@ def test_as_many_get_codes_as_there_are() -> None:
 def test_a_tool_without_a_code_is_found_by_its_name() -> None:
     retriever = full(LEFT + 2)
     assert retriever.search([f"call {IDS[LEFT]} now"], 3)[0][0].tool_id == IDS[LEFT]
-    assert retriever.search([f"call {IDS[LEFT]} now"], 3, Allowed.of(ids=IDS[:5]))[0][0].tool_id in IDS[:5]
+    assert retriever.search([f"call {IDS[LEFT]} now"], 3, Scope(Allowed.of(ids=IDS[:5])))[0][0].tool_id in IDS[:5]
     retriever.remove([IDS[LEFT]])
     assert IDS[LEFT] not in [hit.tool_id for hit in retriever.search([f"call {IDS[LEFT]} now"], 2000)[0]]
 
@@ -79,7 +80,7 @@ def test_removing_tools_brings_those_in_that_waited() -> None:
     }
     assert retriever.codes().keys() - codes.keys() == set(IDS[LEFT : LEFT + 2])
     retriever.remove([*IDS[2:100], IDS[LEFT + 5]])
-    assert (retriever.waiting(), retriever.without_id(), retriever.no_id_left()) == (0, 0, "")
+    assert (retriever.pending(), retriever.without_id(), retriever.no_id_left()) == (0, 0, "")
     assert IDS[LEFT + 4] in retriever.codes()
     assert retriever.search([IDS[LEFT + 4]], 1)[0][0].tool_id == IDS[LEFT + 4]
     retriever.remove(retriever.ids())
@@ -106,11 +107,11 @@ def test_a_tool_that_changes_comes_before_those_without_a_code(at_once: bool) ->
     known = document_index.document_vectors(HashedWords(), changed)
     retriever.add([LATER[LEFT + 6], *changed], {**vectors(), **known} if at_once else vectors())
     if not at_once:
-        assert (retriever.waiting(), retriever.without_id()) == (10, 7)
+        assert (retriever.pending(), retriever.without_id()) == (10, 7)
         retriever.add(LATER[LEFT + 7 : LEFT + 9], vectors())
         retriever.remove([IDS[2]])
         assert (len(retriever), retriever.without_id()) == (LEFT - 2, 8)
-        retriever.arrived(known)
+        retriever.take_vectors(known)
     assert {IDS[0], IDS[1]} <= retriever.codes().keys()
     assert len(retriever) == LEFT
     assert retriever.search([IDS[0]], 1)[0][0].tool_id == IDS[0]
@@ -122,18 +123,18 @@ def test_what_cannot_be_taken_waits_and_is_not_lost(monkeypatch: pytest.MonkeyPa
         patch.setattr(retriever, "_identify", lambda tools: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             retriever.add(LATER[:2], vectors())
-    assert (retriever.waiting(), retriever.without_id()) == (2, 0)
-    retriever.arrived(vectors())
-    assert (retriever.waiting(), len(retriever)) == (0, 62)
+    assert (retriever.pending(), retriever.without_id()) == (2, 0)
+    retriever.take_vectors(vectors())
+    assert (retriever.pending(), len(retriever)) == (0, 62)
 
 
 def test_a_saved_index_holds_those_that_wait(tmp_path: Path) -> None:
     full(LEFT + 2).save(tmp_path)
     loaded = Toolweaver.load(tmp_path, HashedWords())
-    assert (len(loaded), loaded.waiting()) == (LEFT, 2)
+    assert (len(loaded), loaded.pending()) == (LEFT, 2)
     loaded.remove(IDS[:5])
-    loaded.arrived(vectors())
-    assert (len(loaded), loaded.waiting()) == (LEFT - 3, 0)
+    loaded.take_vectors(vectors())
+    assert (len(loaded), loaded.pending()) == (LEFT - 3, 0)
 
 
 def test_a_code_that_was_recalled_is_free_once_its_tool_is_gone() -> None:
@@ -170,5 +171,5 @@ def test_a_hybrid_finds_those_without_a_code_by_their_words() -> None:
     strange = Tool("other", "polish_spoons", "polishes silver spoons")
     hybrid.parts[0].add(LATER[:LEFT])
     hybrid.add([strange], document_index.document_vectors(HashedWords(), [strange]))
-    assert hybrid.waiting() == 1
+    assert hybrid.pending() == 1
     assert hybrid.search(["polish my silver spoons"], 3)[0][0].tool_id == strange.id

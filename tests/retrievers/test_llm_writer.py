@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +14,7 @@ import pytest
 
 from tests.llm.fake_endpoint import Answer, FakeEndpoint, asked, chat, echo, refused
 from toolscout.cli.serve import _warm
+from toolscout.core.answer import Cost
 from toolscout.core.tool import Tool
 from toolscout.llm import endpoint
 from toolscout.retrievers.bm25 import Bm25
@@ -35,6 +36,12 @@ def reached(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
 
 
+def texts(written: Sequence[Written]) -> list[str]:
+    """What was written; nothing went wrong."""
+    assert not any(one.problem for one in written)
+    return [one.text for one in written]
+
+
 @contextmanager
 def silent() -> Iterator[FakeEndpoint]:
     """An endpoint that answers nobody before it is closed."""
@@ -52,7 +59,7 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
         self._lock = threading.Lock()
-        for place in ("endpoint", "_http"):
+        for place in ("endpoint", "http"):
             monkeypatch.setattr(f"toolscout.llm.{place}.time", self)
         monkeypatch.setattr(llm_writer, "_now", self.monotonic)
 
@@ -87,13 +94,13 @@ def test_a_rest_that_is_asked_for_ends_with_the_timeout_too(monkeypatch: pytest.
         return refused(429, "slow down", wait)
 
     with FakeEndpoint(script) as server:
-        (found,) = Author(server.url, "m", timeout=20).write(asked("a"), 0.0, 8)
+        (found,) = Author(server.url, "m", timeout=20).session().write(asked("a"), 0.0, 8)
         assert len(server.requests) == 1
     assert "asks to wait 12 seconds" in found.problem
     assert clock.now == 1010.0
     wait["Retry-After"] = "3"
     with FakeEndpoint(script) as server:
-        (found,) = Author(server.url, "m", timeout=20).write(asked("a"), 0.0, 8)
+        (found,) = Author(server.url, "m", timeout=20).session().write(asked("a"), 0.0, 8)
         assert len(server.requests) == 2
     assert "429" in found.problem
     assert clock.now <= 1010.0 + 25
@@ -104,12 +111,12 @@ def test_a_turn_that_comes_too_late_is_not_waited_for(monkeypatch: pytest.Monkey
     with FakeEndpoint(echo) as server:
         author = Author(server.url, "m", timeout=2, requests_per_minute=6)
         with ThreadPoolExecutor(4) as pool:
-            found = [few[0] for few in pool.map(lambda text: author.write(asked(text), 0.0, 8), "abcd")]
+            found = [few[0] for few in pool.map(lambda text: author.session().write(asked(text), 0.0, 8), "abcd")]
         assert clock.now == 1000.0
         assert sorted(bool(one.problem) for one in found) == [False, True, True, True]
         assert all("requests_per_minute" in one.problem for one in found if one.problem)
         clock.now += 8.5  # those who were refused took no turn, and the endpoint is not taken for one that is down
-        assert author.write(asked("e"), 0.0, 8) == [Written("E")]
+        assert texts(author.session().write(asked("e"), 0.0, 8)) == ["E"]
         assert len(server.requests) == 2
 
 
@@ -122,12 +129,12 @@ def test_all_that_is_written_for_one_search_shares_its_time(monkeypatch: pytest.
 
     with FakeEndpoint(slow) as server:
         author = Author(server.url, "m", timeout=20)
-        with author.one_search():
-            assert author.write(asked("a"), 0.0, 8) == [Written("A")]
-            assert author.write(asked("b"), 0.0, 8) == [Written("B")]  # asked in time, and answered at once
-            (late,) = author.write(asked("c"), 0.0, 8)
+        session = author.session()
+        assert texts(session.write(asked("a"), 0.0, 8)) == ["A"]
+        assert texts(session.write(asked("b"), 0.0, 8)) == ["B"]  # asked in time, and answered at once
+        (late,) = session.write(asked("c"), 0.0, 8)
         assert "took longer than 20 seconds in all" in late.problem
-        assert author.write(asked("d"), 0.0, 8) == [Written("D")]  # another search
+        assert texts(author.session().write(asked("d"), 0.0, 8)) == ["D"]  # another search
         assert len(server.requests) == 3
 
 
@@ -139,8 +146,7 @@ def test_who_waits_longer_has_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with FakeEndpoint(limited) as server:
         author = Author(server.url, "m", timeout=20, concurrency=1, requests_per_minute=2)
-        author.wait_longer()
-        assert [one.text for one in author.write(asked("a", "b"), 0.0, 8)] == ["A", "B"]
+        assert texts(author.session("wait").write(asked("a", "b"), 0.0, 8)) == ["A", "B"]
     assert clock.now > 1100
 
 
@@ -153,7 +159,7 @@ def test_many_at_once_have_the_time_of_their_turns(monkeypatch: pytest.MonkeyPat
 
     with FakeEndpoint(slow) as server:
         author = Author(server.url, "m", timeout=20, concurrency=1)
-        assert [one.text for one in author.write(asked(*"abc"), 0.0, 8)] == ["A", "B", "C"]
+        assert texts(author.session().write(asked(*"abc"), 0.0, 8)) == ["A", "B", "C"]
 
 
 def stumbling(request: dict[str, Any], number: int) -> Answer:
@@ -166,20 +172,19 @@ def test_one_that_fails_spoils_no_other_and_what_they_cost_is_counted(
     patient: bool, concurrency: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(endpoint.time, "sleep", lambda _: None)
-    texts = [*"abcdefghijklm", "bad", *"nopqrstuvwxyz"]
+    sent = [*"abcdefghijklm", "bad", *"nopqrstuvwxyz"]
     with FakeEndpoint(stumbling) as server:
         author = Author(server.url, "m", concurrency=concurrency, prices=(1.0, 1.0))
-        if patient:
-            author.wait_longer()
-        found = author.write(asked(*texts), 0.0, 8)
+        found = author.session("wait" if patient else "ask").write(asked(*sent), 0.0, 8)
         assert len(server.requests) == 26 + (6 if patient else 2)
-    assert [one.text for one in found] == ["" if text == "bad" else text.upper() for text in texts]
-    assert [text for text, one in zip(texts, found, strict=True) if one.problem] == ["bad"]
-    costs = author.take_costs()
-    assert (costs["llm_calls"], costs["llm_failed"]) == (26, 1)
-    assert (costs["llm_prompt_tokens"], costs["llm_completion_tokens"]) == (260, 104)
-    assert costs["llm_cost"] == pytest.approx(364e-6)
-    assert "answered 500 (oops)" in str(costs["llm_problem"])
+    assert [one.text for one in found] == ["" if text == "bad" else text.upper() for text in sent]
+    assert [text for text, one in zip(sent, found, strict=True) if one.problem] == ["bad"]
+    cost = Cost.total(one.cost for one in found)
+    assert cost is not None
+    assert (cost.calls, cost.failed) == (26, 1)
+    assert (cost.prompt_tokens, cost.completion_tokens) == (260, 104)
+    assert cost.price == pytest.approx(364e-6)
+    assert "answered 500 (oops)" in cost.problem
 
 
 def test_an_endpoint_that_breaks_down_is_given_up_and_what_it_answered_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,12 +195,11 @@ def test_an_endpoint_that_breaks_down_is_given_up_and_what_it_answered_is_used(m
 
     with FakeEndpoint(script) as server:
         author = Author(server.url, "m", concurrency=1)
-        author.wait_longer()
-        found = author.write(asked(*"abcdefghijklmnop"), 0.0, 8)
+        found = author.session("wait").write(asked(*"abcdefghijklmnop"), 0.0, 8)
         assert [one.text for one in found[:4]] == ["A", "B", "C", ""]
         assert all("revoked" in one.problem for one in found[3:])
         assert len(server.requests) == 3 + 5
-    assert author.take_costs()["llm_calls"] == 3
+    assert sum(one.cost.calls for one in found) == 3
 
 
 def test_a_server_warms_up_without_asking_an_endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -212,8 +216,10 @@ def test_a_server_warms_up_without_asking_an_endpoint(tmp_path: Path, monkeypatc
                     sys.setswitchinterval(switching)
                 assert server.requests == []
                 if retriever is rewrite:
-                    assert scout.search("hello").asked == ("weather forecast for a city",)
-                    assert rewrite.take_costs()["llm_failed"] == 0
+                    answer = scout.search("hello")
+                    assert answer.asked == ("weather forecast for a city",)
+                    assert answer.cost is not None
+                    assert answer.cost.failed == 0
                     server.requests.clear()
 
 
@@ -221,5 +227,4 @@ def test_a_model_on_this_machine_is_opened_by_the_warm_up(tmp_path: Path) -> Non
     script = tmp_path / "script.jsonl"
     script.write_text('{"text": "weather forecast", "when": ""}\n')
     author = Author(f"scripted:{script}")
-    with author.quiet():
-        assert author.write(asked("a"), 0.0, 8) == [Written("weather forecast")]
+    assert texts(author.session("skip").write(asked("a"), 0.0, 8)) == ["weather forecast"]

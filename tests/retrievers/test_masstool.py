@@ -15,15 +15,16 @@ from hypothesis import strategies as st
 from tests.retrievers.scenes import recall, scenes
 from tests.retrievers.towers import colt, masstool, reopened, with_new_tools, write_prompts
 from tests.toys import WORDS, HashedWords, catalogue, examples
-from toolscout.core import tenants
 from toolscout.core.answer import Allowed, ExactName, Example, PastRequest, Similarity
+from toolscout.core.scope import EVERYTHING, Scope
 from toolscout.core.tool import Tool
 from toolscout.data.dataset import Dataset
 from toolscout.errors import BadModel
-from toolscout.retrievers.base import Pairs, TrainingSet
+from toolscout.retrievers.base import Pairs
 from toolscout.retrievers.colt import Colt
 from toolscout.retrievers.dense import Dense
 from toolscout.retrievers.masstool import Masstool
+from toolscout.retrievers.provenance import TrainingSet
 from toolscout.retrievers.tower.retriever import TowerRetriever
 
 DATA = scenes()
@@ -47,7 +48,7 @@ def opened(folder: Path) -> TowerRetriever:
 
 
 def ids(retriever: TowerRetriever, request: str, k: int = 5) -> list[str]:
-    return [tool_id for tool_id, _ in retriever.rank([request], k)[0]]
+    return retriever.rank([request], k)[0].ids()
 
 
 @pytest.mark.parametrize("name", ["masstool", "colt"])
@@ -64,7 +65,7 @@ def test_untrained_it_is_dense_retrieval(made: type[TowerRetriever]) -> None:
     untrained, dense = made(), Dense(encoder=HashedWords())
     for one in (untrained, dense):
         one.add(DATA.tools)
-    assert [ids(untrained, text, 60) for text in TEST] == [[i for i, _ in dense.rank([t], 60)[0]] for t in TEST]
+    assert [ids(untrained, text, 60) for text in TEST] == [dense.rank([text], 60)[0].ids() for text in TEST]
     assert untrained.need(TEST) is None
 
 
@@ -115,15 +116,15 @@ def test_an_edited_document_is_not_new(folders: dict[str, Path]) -> None:
 def test_a_new_request_joins_the_pool_at_once(folders: dict[str, Path]) -> None:
     made = opened(folders["masstool"])
     *_, gold, wrong = reversed(ids(made, "klaatu barada nikto", 3))
-    before, pooled = dict(made.rank(["klaatu barada nikto"], 60)[0]), made.learned()
+    before, pooled = dict(made.rank(["klaatu barada nikto"], 60)[0].pairs), made.learned()
     made.learn([Example("klaatu barada nikto", used=(gold,), rejected=(wrong,), source="user")])
-    after = dict(made.rank(["klaatu barada nikto"], 60)[0])
+    after = dict(made.rank(["klaatu barada nikto"], 60)[0].pairs)
     assert made.learned() == pooled + 1
     assert after[gold] > before[gold]
     assert after[gold] - before[gold] > after[wrong] - before[wrong]
     assert ids(made, "klaatu barada nikto", 1) == [gold]
     made.forget()
-    assert dict(made.rank(["klaatu barada nikto"], 60)[0]) == before
+    assert dict(made.rank(["klaatu barada nikto"], 60)[0].pairs) == before
     assert made.learned() == 0
 
 
@@ -140,7 +141,7 @@ def test_without_neighbours_it_is_a_plain_vector_search(folders: dict[str, Path]
     far, none = opened(folders["masstool"]), opened(folders["masstool"])
     none.forget()
     request = "nothing like any of them"
-    assert far._asked(HashedWords().encode_request(request))[1] == []
+    assert far._recall(HashedWords().encode_request(request), EVERYTHING).recalled.neighbours == []
     tower = far.tower
     assert tower is not None
     vector = tower.request(HashedWords().encode_request(request))
@@ -150,7 +151,7 @@ def test_without_neighbours_it_is_a_plain_vector_search(folders: dict[str, Path]
         total = moved + far.options.graph * far._terms.get(tool.id, np.zeros_like(moved))
         expected[tool.id] = float(vector @ (total / np.linalg.norm(total)))
     for made in (far, none):
-        found = made.rank([request], 60)[0]
+        found = made.rank([request], 60)[0].pairs
         assert dict(found) == pytest.approx(expected, abs=2e-3)  # tables are kept in half precision
 
 
@@ -159,15 +160,17 @@ def test_a_cosine_of_exactly_epsilon_is_near_enough(folders: dict[str, Path]) ->
     made.forget()
     made.learn([Example("klaatu barada", used=(DATA.tools[17].id,))])
     vector = HashedWords().encode_request("klaatu nikto")
-    cosine = made._past.nearest(vector, 1, 1.0, -1.0, lambda entry: True)[0].cosine
+    cosine = made._past.heard_by("").nearest(vector, 1, 1.0, -1.0, lambda entry: True)[0].cosine
     for epsilon, heard in ((cosine, 1), (float(np.nextafter(np.float32(cosine), np.float32(2))), 0)):
         made.options = replace(made.options, epsilon=epsilon)
-        assert len(made._neighbours(vector, made._counts)) == heard
+        assert len(made._neighbours(vector, "", made._counts)) == heard
 
 
 def by_hand(made: TowerRetriever, request: str) -> Pairs:
     """Every tool's score, one by one: cosine to the search vector, votes, bonus."""
-    asked, neighbours = made._asked(made._encoded(request))
+    vector = HashedWords().encode_request(request)
+    neighbours = made._neighbours(vector, "", made._counts)
+    asked = made._listened(vector, neighbours, made.options.kin)
     length = float(np.linalg.norm(asked.vector))
     all_new = made._new >= set(made.ids())
     pairs = []
@@ -205,13 +208,13 @@ def test_scores_are_exact_whoever_asks_for_however_many(
     made = opened(folders["masstool"])
     made.retune({"new_bonus": bonus, "votes": votes})
     made._terms = {tool_id: term for number, (tool_id, term) in enumerate(made._terms.items()) if number >= new}
-    made._seen = replace(made._seen, tools=frozenset(t.digest() for t in DATA.tools if t.id in made._terms))
+    made.trained_on = replace(made.trained_on, tools=frozenset(t.digest() for t in DATA.tools if t.id in made._terms))
     made.add(DATA.tools)
     made.learn(examples(80))  # with tools that were rejected
     request = " ".join([*words, *([] if scene is None else [f"sceneszorp{scene}", f"scenesblik{scene}"])])
     allowed = None if spaces is None else Allowed.of({f"space{n}" for n in spaces}, [DATA.tools[0].id])
     expected = [pair for pair in by_hand(made, request) if allowed is None or allowed.permits(pair[0])]
-    found = made.rank([request], k, allowed)[0]
+    found = made.rank([request], k, Scope(allowed))[0].pairs
     assert [tool_id for tool_id, _ in found] == [tool_id for tool_id, _ in expected[:k]]
     assert [score for _, score in found] == pytest.approx([score for _, score in expected[:k]], abs=1e-5)
 
@@ -221,7 +224,7 @@ def test_a_new_tool_that_was_rejected_leaves_its_place_to_the_next(folders: dict
     made = opened(folders["masstool"])
     made.retune({"new_bonus": 0.5, "votes": 1.6})
     made._terms = {}
-    made._seen = replace(made._seen, tools=frozenset(tool.digest() for tool in DATA.tools[:30]))
+    made.trained_on = replace(made.trained_on, tools=frozenset(tool.digest() for tool in DATA.tools[:30]))
     made.add(DATA.tools)
     for number in range(8):
         request = f"klaatu{number} {WORDS[number]} {WORDS[-1 - number]}"
@@ -266,7 +269,7 @@ def test_it_says_why(folders: dict[str, Path]) -> None:
     assert row is not None
     moved = made._asking(HashedWords().encode_request(TEST[0]))
     assert similar.cosine == pytest.approx(float(made._table.rows(np.array([row]))[0] @ moved), abs=1e-5)
-    assert made.best_cosines(HashedWords().encode([TEST[0]]))[0] >= similar.cosine - 1e-5
+    assert made.best_similarities(HashedWords().encode([TEST[0]]))[0] >= similar.cosine - 1e-5
     named = made.search([f"{TEST[0]} with {DATA.tools[40].name}"], 1)[0][0]
     assert (named.tool_id, isinstance(named.reasons[0], ExactName)) == (DATA.tools[40].id, True)
 
@@ -276,8 +279,8 @@ def test_a_tenants_request_is_heard_by_that_tenant(folders: dict[str, Path]) -> 
     before = made.search(["klaatu barada"], 60)
     made.learn([Example("klaatu barada nikto", used=(DATA.tools[17].id,), tenant="ann")])
     assert made.search(["klaatu barada"], 60) == before
-    with tenants.asking("ann"):
-        past = [r for hit in made.search(["klaatu barada"], 60)[0] for r in hit.reasons if isinstance(r, PastRequest)]
+    hits = made.search(["klaatu barada"], 60, Scope(tenant="ann"))[0]
+    past = [reason for hit in hits for reason in hit.reasons if isinstance(reason, PastRequest)]
     assert [reason.request for reason in past] == ["klaatu barada nikto"]
 
 
@@ -352,5 +355,6 @@ def test_without_a_graph_a_past_request_is_seen_as_itself() -> None:
     made = masstool(layers=0)
     made.add(data.tools)
     made.learn([Example("one two", used=(data.tools[0].id,))])
-    entry = made._past.nearest(HashedWords().encode_request("one two"), 1, 1.0, -1.0, lambda entry: True)[0].entry
+    heard = made._past.heard_by("")
+    entry = heard.nearest(HashedWords().encode_request("one two"), 1, 1.0, -1.0, lambda entry: True)[0].entry
     np.testing.assert_array_equal(made._view(entry), np.stack([made._past.vector(entry)] * 2))

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 from tests.toys import WORDS, HashedWords, catalogue, examples
 from toolscout.core.answer import Allowed, ExactName, Example, Hit, PastRequest, Similarity
+from toolscout.core.scope import Scope
 from toolscout.core.tool import Tool
 from toolscout.errors import BadModel
-from toolscout.retrievers.base import Learner, Trainable
 from toolscout.retrievers.memory import Memory, MemoryOptions
 
 LION = Tool("zoo", "feed_lion", "gives a lion its dinner")
@@ -104,9 +104,9 @@ def test_scores_are_what_is_documented(seed: int, words: list[str]) -> None:
     assert list(found.values()) == pytest.approx([wanted[tool_id] for tool_id in found], abs=1e-5)
 
 
-def test_it_keeps_the_protocols() -> None:
-    assert isinstance(memory(), Learner)
-    assert isinstance(memory(), Trainable)
+def test_it_learns_from_feedback_and_can_be_trained() -> None:
+    assert memory().learns
+    assert memory().trainable
 
 
 def test_a_past_request_brings_its_tool_to_the_front_at_once() -> None:
@@ -145,7 +145,7 @@ def test_rejected_tools_fall() -> None:
     made.learn([Example(request, rejected=(first[0].tool_id,), time=THEN)])
     assert made.search([request], 1)[0][0].tool_id == first[1].tool_id
     assert first[0].tool_id not in ids(made.search([request], 2)[0])
-    restricted = made.search([request], 2, Allowed.of(["zoo"]))[0]
+    restricted = made.search([request], 2, Scope(Allowed.of(["zoo"])))[0]
     assert ids(restricted) == [first[1].tool_id, first[0].tool_id]
     assert not any(isinstance(reason, PastRequest) for reason in restricted[1].reasons)
 

@@ -11,8 +11,9 @@ from tests.toys import HashedWords
 from toolscout.core.answer import Example
 from toolscout.data.dataset import request_digest
 from toolscout.errors import BadModel
-from toolscout.retrievers.base import TrainedOn, TrainingSet, read_model, trained_on
 from toolscout.retrievers.memory import Memory, MemoryOptions
+from toolscout.retrievers.model_folder import read_model, trained_on
+from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 from toolscout.retrievers.registry import load_model
 
 

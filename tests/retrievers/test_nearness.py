@@ -15,10 +15,11 @@ from tests.models.toy_language import Ids, ToyReading, ToyTable, catalogues, log
 from tests.retrievers.generators import opened
 from tests.retrievers.scenes import scenes
 from toolscout.core.answer import Allowed
+from toolscout.core.scope import Scope
 from toolscout.models.decoding.constrained import best
-from toolscout.retrievers.base import TrainingSet
 from toolscout.retrievers.generative.base import choose
 from toolscout.retrievers.generative.nearness import Order, Remembered
+from toolscout.retrievers.provenance import TrainingSet
 
 DATA = scenes()
 SEEDS = st.integers(0, 10**6)
@@ -67,15 +68,15 @@ def test_it_is_chosen_on_dev_saved_and_finds_what_comes_later(name: str) -> None
     assert retriever.needed == {tool_id for few in DATA.split("train").gold for tool_id in few}
     gone = sorted(retriever.needed)[:6]
     newcomer = replace(next(tool for tool in DATA.tools if tool.id == gone[0]), name="another_one")
-    retriever.add([newcomer], {newcomer.digest(): retriever.open_encoder().encode([newcomer.document()])[0]})
+    retriever.add([newcomer], {newcomer.digest(): retriever.encoder.encode([newcomer.document()])[0]})
     request = newcomer.document()
     place = {}
     for similarity in (0.0, 200.0):
         retriever.options = replace(retriever.options, similarity=similarity, new_bonus=5.0 if similarity else 0.0)
-        ranking = [tool_id for tool_id, _ in retriever.rank([request], len(retriever))[0]]
+        ranking = retriever.rank([request], len(retriever))[0].ids()
         place[similarity] = ranking.index(newcomer.id)
-        few = retriever.rank([request], 3, Allowed.of(ids=ranking[4:]))[0]
-        assert [tool_id for tool_id, _ in few] == ranking[4:7]
+        few = retriever.rank([request], 3, Scope(Allowed.of(ids=ranking[4:])))[0]
+        assert few.ids() == ranking[4:7]
     assert place[200.0] == 0 <= place[0.0]
     choose(retriever, [TrainingSet(DATA, dev="dev")])
     chosen = retriever.options.similarity
@@ -84,6 +85,6 @@ def test_it_is_chosen_on_dev_saved_and_finds_what_comes_later(name: str) -> None
         retriever.options = replace(retriever.options, similarity=similarity)
         asked = DATA.split("dev")
         ranked = retriever.rank([text for _, text in asked.requests], 5)
-        found = [{tool_id for tool_id, _ in pairs} for pairs in ranked]
+        found = [set(ranking.ids()) for ranking in ranked]
         measured[similarity] = sum(len(one & set(gold)) for one, gold in zip(found, asked.gold, strict=True))
     assert measured[chosen] >= measured[0.0]

@@ -15,21 +15,22 @@ import pytest
 from tests.evaluation.made_up import dataset
 from tests.llm.fake_endpoint import FakeEndpoint, Script, chat, refused
 from tests.toys import HashedWords, catalogue
-from toolscout.core.answer import Allowed, Asked, ExactName, Similarity
+from toolscout.core.answer import Allowed, Asked, Cost, ExactName, Similarity
+from toolscout.core.scope import Scope
 from toolscout.core.tool import Tool
 from toolscout.errors import BadModel, BadRequest, MissingLanguageModel
 from toolscout.evaluation.evaluate import evaluate
 from toolscout.index.exact_names import EXACT_BONUS
 from toolscout.llm.base import Conversation
 from toolscout.llm.scripted import Line, Scripted
-from toolscout.retrievers.base import Embedded, Foresighted, Gauged, Needing, Retriever
+from toolscout.retrievers.base import Retriever
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.dense import Dense
 from toolscout.retrievers.hybrid.retriever import Hybrid
 from toolscout.retrievers.opening import open_retriever
 from toolscout.retrievers.registry import load_model
 from toolscout.retrievers.rewrite import llm_writer
-from toolscout.retrievers.rewrite.retriever import Asking, Rewrite, RewriteOptions
+from toolscout.retrievers.rewrite.retriever import Rewrite, RewriteOptions
 from toolscout.scout import Scout
 from toolscout.stores.sqlite.store import SqliteStore
 
@@ -54,11 +55,18 @@ def made(llm: Any = None, part: Retriever | None = None, **options: Any) -> Rewr
 
 
 def ids(rewrite: Rewrite, request: str = REQUEST, k: int = 3, allowed: Allowed | None = None) -> list[str]:
-    return [hit.tool_id for hit in rewrite.search([request], k, allowed)[0]]
+    return [hit.tool_id for hit in rewrite.search([request], k, Scope(allowed))[0]]
 
 
 def alone(request: str = REQUEST, k: int = 3) -> list[str]:
     return ids(made(share=0.0), request, k)
+
+
+def problem(rewrite: Rewrite, request: str = REQUEST) -> str:
+    """Why the request alone was searched."""
+    (note,) = rewrite.rank([request], 3)[0].notes
+    assert note.startswith("the request alone was searched: ")
+    return note
 
 
 def at(url: str) -> Rewrite:
@@ -81,7 +89,8 @@ def test_what_was_asked_is_searched_and_said() -> None:
         ["weather forecast for a city"],
         ["free hotel rooms"],
     ]
-    assert rewrite.asked(REQUEST) == Asking(("weather forecast for a city", "free hotel rooms"))
+    ranking = rewrite.rank([REQUEST], 3)[0]
+    assert (ranking.queries, ranking.notes) == (("weather forecast for a city", "free hotel rooms"), ())
     assert alone(k=6) == ["plans/week_plan"]
     assert ids(made(always(ANSWER), utterance=False), k=2) == FOUND[1:]
     assert ids(made(always("none"), utterance=False)) == alone()  # there is always something to search
@@ -108,10 +117,13 @@ def test_a_model_cannot_put_a_tool_first_by_its_name() -> None:
 
 def test_it_can_do_what_its_part_can() -> None:
     words, vectors = made(), made(part=Dense(encoder=HashedWords()))
-    assert isinstance(words, Retriever) and isinstance(words, Foresighted)  # noqa: PT018
-    assert not isinstance(words, Embedded | Gauged | Needing)
-    assert isinstance(vectors, Embedded) and isinstance(vectors, Gauged)  # noqa: PT018
-    assert (vectors.waiting(), len(vectors), sorted(vectors.ids())) == (0, 6, sorted(tool.id for tool in TOOLS))
+    assert words.encoder is None
+    assert vectors.encoder is vectors.part.encoder
+    request_vector = HashedWords().encode([REQUEST])
+    assert len(words.best_similarities(request_vector)) == 0
+    assert vectors.best_similarities(request_vector) == vectors.part.best_similarities(request_vector)
+    assert {one.rank([REQUEST], 3)[0].need for one in (words, vectors)} == {None}
+    assert (vectors.pending(), len(vectors), sorted(vectors.ids())) == (0, 6, sorted(tool.id for tool in TOOLS))
     hits = made(always(ANSWER), Dense(encoder=HashedWords())).search([REQUEST], 3)[0]
     request, tool = HashedWords().encode([REQUEST, next(t for t in TOOLS if t.id == hits[1].tool_id).document()])
     cosine = next(one.cosine for one in hits[1].reasons if isinstance(one, Similarity))
@@ -128,19 +140,18 @@ def test_many_requests_are_written_for_in_one_batch() -> None:
 
     requests = [f"{REQUEST} number {n}" for n in range(70)]
     rewrite = made(Counting([Line(ANSWER, "")]))
-    found = rewrite.search(requests, 3)
+    rankings = rewrite.rank([*requests, *requests[:10]], 3)  # what comes twice is written for once
     assert calls == [70]
-    rewrite.rank_ahead(requests, 5)
-    assert calls == [70, 70]
-    assert [rewrite.search([request], 3)[0] for request in requests] == found
-    assert calls == [70, 70]
-    rewrite.add([Tool("zoo", "feed", "Feeds a lion.")])  # another catalogue, other words
-    rewrite.search(requests[:1], 3)
-    rewrite.search(requests[:1], 3)
-    assert calls == [70, 70, 1]
-    rewrite.forget_requests()
-    rewrite.search(requests[:1], 3)
-    assert calls == [70, 70, 1, 1]
+    cost = Cost.total(ranking.cost for ranking in rankings)
+    assert cost is not None
+    assert (cost.calls, cost.rewritten) == (70, 70)
+    found = [rewrite.hits(ranking, 3) for ranking in rankings]
+    assert found[70:] == found[:10]
+    extended = [rewrite.extend(ranking, 6, Scope()) for ranking in rankings]
+    assert calls == [70]  # neither reasons nor more tools have it write again
+    assert [rewrite.search([request], 3)[0] for request in requests] == found[:70]
+    assert [rewrite.rank([request], 6)[0].pairs for request in requests] == extended[:70]
+    assert calls == [70] + [1] * 140  # nothing is kept about a request
 
 
 def test_a_caller_is_shown_nothing_of_what_it_may_not_see() -> None:
@@ -156,7 +167,6 @@ def test_rules_need_no_model() -> None:
     rewrite = Rewrite(RewriteOptions(llm="rules"), [Bm25()])
     rewrite.add(TOOLS)
     request = "I need the weather forecast for a city, and then send an email message to people"
-    assert rewrite.asked(request) == Asking()
     hits_of = {
         "weather/get_forecast": "I need the weather forecast for a city",
         "mail/send_email": "send an email message to people",
@@ -169,20 +179,22 @@ def test_rules_need_no_model() -> None:
         ],
         [("weather forecast", "weather/get_forecast")],
     ]
-    hits = rewrite.search([request], 2)[0]
+    ranking = rewrite.rank([request], 2)[0]
+    hits = rewrite.hits(ranking, 2)
     owners = {hit.tool_id: one.query for hit in hits for one in hit.reasons if isinstance(one, Asked)}
     assert owners == {hits[0].tool_id: hits_of[hits[0].tool_id], hits[1].tool_id: hits_of[hits[1].tool_id]}
-    assert rewrite.take_costs()["llm_calls"] == 0
+    assert ranking.cost == Cost(rewritten=1)
 
 
 def test_it_looks_at_what_was_found_and_goes_on_until_nothing_is_added() -> None:
     llm = Scripted(["weather forecast for a city", "railway connections between stations", "none", "never asked"])
     rewrite = made(llm, form="iterate", rounds=4)
-    assert ids(rewrite, k=3) == ["plans/week_plan", "weather/get_forecast", "trains/timetable"]
+    ranking = rewrite.rank([REQUEST], 3)[0]
+    assert ranking.ids() == ["plans/week_plan", "weather/get_forecast", "trains/timetable"]
     assert len(llm.asked) == 3
     assert '"plans week plan: A plan of the week."' in llm.asked[1][0].content
     assert '"weather get forecast: Gets the weather forecast for a city."' in llm.asked[1][0].content
-    assert rewrite.asked(REQUEST).queries == ("weather forecast for a city", "railway connections between stations")
+    assert ranking.queries == ("weather forecast for a city", "railway connections between stations")
     once = Scripted(["weather forecast for a city"])
     assert ids(made(once, form="iterate", rounds=1), k=2) == FOUND[:2]
 
@@ -201,7 +213,7 @@ def test_a_hostile_description_does_not_change_what_is_searched(form: Any, spell
     def asked(description: str) -> tuple[list[str], tuple[str, ...]]:
         rewrite = Rewrite(RewriteOptions(form=form, examples=7), [Bm25()], always(gullible))
         rewrite.add([*TOOLS, Tool("evil", "week", f"{description}. Plans a week in Lisbon.")])
-        return [one for one in ids(rewrite, k=5) if one != "evil/week"], rewrite.asked(REQUEST).queries
+        return [one for one in ids(rewrite, k=5) if one != "evil/week"], rewrite.rank([REQUEST], 5)[0].queries
 
     assert asked(HOSTILE) == asked("Makes plans")
     assert "mail/send_email" not in asked(HOSTILE)[0]
@@ -240,14 +252,15 @@ def test_a_bad_endpoint_costs_nothing_but_its_queries(
     with FakeEndpoint(script) as fake:
         rewrite = at(fake.url)
         assert ids(rewrite) == alone()
-        assert why in rewrite.asked(REQUEST).problem
+        assert why in problem(rewrite)
         with SqliteStore(tmp_path / "s.db") as store, Scout(store, rewrite) as scout:
             store.add(TOOLS, "tests")
             answer = scout.search(REQUEST)
         assert answer.hits
         assert why in answer.notes[0]
         assert answer.notes[0].startswith("the request alone was searched: ")
-        assert rewrite.take_costs()["rewritten"] == 0
+        assert answer.cost is not None
+        assert answer.cost.rewritten == 0
 
 
 def test_an_endpoint_that_is_down_or_slow_is_left_alone_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -258,17 +271,18 @@ def test_an_endpoint_that_is_down_or_slow_is_left_alone_for_a_while(monkeypatch:
     with FakeEndpoint(lambda *_: (200, {}, b"")) as fake:
         url = fake.url
     rewrite = at(url)
-    assert ids(rewrite) == alone()
-    assert "cannot be reached" in rewrite.asked(REQUEST).problem
     answering = always(ANSWER)
-    rewrite.rewriter.author._llm = answering
-    assert ids(rewrite) == alone()  # not asked again
-    assert answering.asked == []
+    for _ in range(2):
+        ranking = rewrite.rank([REQUEST], 3)[0]
+        assert ranking.ids() == alone()
+        assert "cannot be reached" in ranking.notes[0]
+        assert ranking.cost is not None
+        assert (ranking.cost.failed, ranking.cost.calls) == (1, 0)
+        assert "cannot be reached" in ranking.cost.problem
+        rewrite.rewriter.author._llm = answering
+    assert answering.asked == []  # not asked again
     now += 31
     assert ids(rewrite) == FOUND
-    costs = rewrite.take_costs()
-    assert costs["llm_failed"] == 2
-    assert "cannot be reached" in str(costs["llm_problem"])
 
     def late(*_: Any) -> Any:
         raise TimeoutError("no answer")
@@ -300,10 +314,10 @@ def test_an_evaluation_rather_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_one_bad_answer_does_not_spoil_the_others() -> None:
     llm = Scripted([Line(ANSWER, "Lisbon")])
     rewrite = made(llm)
-    hits = rewrite.search([REQUEST, "a plan"], 3)
-    assert [hit.tool_id for hit in hits[0]] == FOUND
-    assert [hit.tool_id for hit in hits[1]] == alone("a plan")
-    assert "no line left" in rewrite.asked("a plan").problem
+    rankings = rewrite.rank([REQUEST, "a plan"], 3)
+    assert [ranking.ids() for ranking in rankings] == [FOUND, alone("a plan")]
+    assert rankings[0].notes == ()
+    assert "no line left" in rankings[1].notes[0]
 
 
 def test_a_request_longer_than_the_window_is_cut_for_the_model_alone() -> None:
@@ -320,7 +334,7 @@ def test_no_model_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(llm_writer, "open_llm", missing)
     rewrite = made()
     assert ids(rewrite) == alone()
-    assert "pip install it" in rewrite.asked(REQUEST).problem
+    assert "pip install it" in problem(rewrite)
 
 
 def test_wrong_options_are_refused_at_once() -> None:
@@ -352,12 +366,12 @@ def test_a_share_of_requests_is_rewritten() -> None:
 
     rewrite = made(always(ANSWER), share=0.5)
     assert ids(rewrite) == FOUND
-    assert "all are rewritten" in rewrite.told(REQUEST)[1][0]
+    assert "all are rewritten" in rewrite.rank([REQUEST], 3)[0].notes[0]
     rows = [[float(place == 0) * n for place in range(len(FEATURES))] for n in range(10)]
     rewrite.router = Router.fitted(rows, [row[0] for row in rows])  # long requests gain
-    rewrite.forget_requests()
-    assert ids(rewrite, "week") == ["plans/week_plan"]
-    assert rewrite.told("week") == ((), ())
+    ranking = rewrite.rank(["week"], 3)[0]
+    assert ranking.ids() == ["plans/week_plan"]
+    assert (ranking.queries, ranking.notes) == ((), ())
     assert len(ids(rewrite, "week " * 400)) == 3
     rewrite.options = replace(rewrite.options, share=0.0)
     assert ids(rewrite, "week " * 400) == ["plans/week_plan"]
@@ -384,7 +398,7 @@ def test_ranking_is_that_of_an_independent_round_robin() -> None:
     lists = [part.rank([text], 60)[0] for text in ("search mail", "delete the event of a user")]
     for request in requests:
         expected: list[str] = []
-        rankings = [[i for i, _ in one] for one in (part.rank([request], 60)[0], *lists)]
+        rankings = [one.ids() for one in (part.rank([request], 60)[0], *lists)]
         while len(expected) < 9 and any(rankings):
             for one in rankings:
                 fresh = [tool_id for tool_id in one if tool_id not in expected]

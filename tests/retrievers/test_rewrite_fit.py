@@ -15,8 +15,9 @@ from toolscout.data.dataset import Dataset
 from toolscout.errors import BadDataset, BadModel, Leak
 from toolscout.evaluation.evaluate import evaluate, seen_by
 from toolscout.llm.scripted import Line, Scripted
-from toolscout.retrievers.base import TrainedOn, TrainingSet, trained_on
 from toolscout.retrievers.bm25 import Bm25
+from toolscout.retrievers.model_folder import trained_on
+from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 from toolscout.retrievers.registry import load_model
 from toolscout.retrievers.rewrite.retriever import Rewrite, RewriteOptions, _notes, _Sets
 

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from tests.evaluation.made_up import dataset
 from tests.llm.fake_endpoint import FakeEndpoint, chat, refused
 from tests.retrievers.test_rewrite import ANSWER, REQUEST, TOOLS, always
-from tests.toys import HashedWords
-from toolscout.core.answer import Allowed, Answer, Asked, ExactName, Similarity
+from tests.toys import HashedWords, catalogue
+from toolscout.core.answer import Allowed, Answer, Asked, Cost, ExactName, Similarity
+from toolscout.core.scope import Endpoints, Scope
 from toolscout.evaluation.evaluate import evaluate
 from toolscout.llm.scripted import Line, Scripted
-from toolscout.retrievers.base import Ranker, Retriever
+from toolscout.retrievers.base import Retriever
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.dense import Dense
 from toolscout.retrievers.hybrid.retriever import Hybrid, HybridOptions
 from toolscout.retrievers.rewrite.retriever import Rewrite, RewriteOptions
-from toolscout.retrievers.showing import Caller, added
 from toolscout.scout import Scout
 from toolscout.stores.sqlite.store import SqliteStore
 
@@ -72,11 +73,12 @@ def test_no_prompt_shows_what_the_caller_may_not_see(way: str, form: Any) -> Non
     llm = always(lambda _: "letters to friends")
     retriever = nested(way, llm, form=form, examples=6)
     for _ in range(2):
-        for ask in (retriever.search, getattr(retriever, "rank", retriever.search)):
-            found = ask([REQUEST, "letters to people"], 5, ALLOWED)
-            ids = {getattr(one, "tool_id", None) or one[0] for few in found for one in few}
-            assert ids
-            assert ids <= {"weather/get_forecast", "mail/send_email"}
+        rankings = retriever.rank([REQUEST, "letters to people"], 5, Scope(ALLOWED))
+        hits = retriever.search([REQUEST, "letters to people"], 5, Scope(ALLOWED))
+        ids = {hit.tool_id for few in hits for hit in few}
+        assert ids == {tool_id for ranking in rankings for tool_id in ranking.ids()}
+        assert ids
+        assert ids <= {"weather/get_forecast", "mail/send_email"}
     prompts = [" ".join(message.content for message in one) for one in llm.asked]
     assert prompts
     assert any(SEEN in prompt for prompt in prompts)
@@ -87,19 +89,43 @@ def test_no_prompt_shows_what_the_caller_may_not_see(way: str, form: Any) -> Non
 
 @pytest.mark.parametrize("way", ["last", "first", "between", "alone", "hybrid of a hybrid", "shallow"])
 def test_the_model_is_asked_as_often_as_by_rewrite_alone(way: str) -> None:
-    for said in (ANSWER, "none"):  # the second is a failure, which another search tries again
+    for said in (ANSWER, "none"):  # the second is a failure
         llm = always(said)
         retriever = nested(way, llm)
-        retriever.search([REQUEST], 5, ALLOWED)
+        ranking = retriever.rank([REQUEST], 5, Scope(ALLOWED))[0]
         assert len(llm.asked) == 1
-        retriever.search([REQUEST], 5, ALLOWED)
-        assert len(llm.asked) == (1 if said == ANSWER else 2)
+        retriever.extend(ranking, 6, Scope(ALLOWED))
+        retriever.hits(ranking, 5)
+        assert len(llm.asked) == 1
+        retriever.search([REQUEST], 5, Scope(ALLOWED))
+        assert len(llm.asked) == 2
 
 
-def test_the_part_of_a_rewrite_is_asked_once_for_each_text() -> None:
+@pytest.mark.parametrize("way", ["rewrite", "iterating"])
+def test_the_part_of_a_rewrite_is_asked_once_for_each_text(way: str) -> None:
     llm = always("none")
-    nested("rewrite", llm).search([REQUEST], 5, ALLOWED)
+    ranking = nested(way, llm).rank([REQUEST], 5, Scope(ALLOWED))[0]
     assert len(llm.asked) == 3  # the request and two queries
+    assert ranking.cost is not None
+    assert ranking.cost.calls == 3 + (1 if way == "rewrite" else 2)
+
+
+@pytest.mark.parametrize("depth", [2, 100])
+@pytest.mark.parametrize("way", WAYS)
+def test_a_ranking_that_is_extended_is_that_of_a_longer_one(way: str, depth: int) -> None:
+    tools, request = catalogue(60), "search the issue of a user"
+
+    def made() -> Retriever:
+        found = WAYS[way](writing(always("delete the mail\nlist a report"), depth=depth))
+        found.add(tools)
+        return found
+
+    few = Allowed.of(["space1", "space4"])
+    for ranked, extended in ((None, None), (None, few), (few, few)):
+        wanted = made().rank([request], 40, Scope(extended))[0]
+        retriever = made()
+        short = retriever.rank([request], 3, Scope(ranked))[0]
+        assert retriever.extend(short, 40, Scope(extended)) == wanted.pairs
 
 
 def test_who_may_see_all_gets_the_same_as_before() -> None:
@@ -112,8 +138,8 @@ def test_who_may_see_all_gets_the_same_as_before() -> None:
         [(hit.tool_id, hit.score) for hit in one.search([REQUEST], retriever.options.depth)[0]]
         for one in (words, rewrite)
     ]
-    assert retriever.rankings([REQUEST])[0] == expected
-    assert retriever.rankings([REQUEST], Caller(ALLOWED))[0] == expected  # all are ranked, whoever asks
+    for scope in (Scope(), Scope(ALLOWED)):  # all are ranked, whoever asks
+        assert [one.pairs for one in retriever.rankings([REQUEST], scope)[0]] == expected
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -121,12 +147,11 @@ def test_rank_and_search_agree(way: str) -> None:
     for request in (REQUEST, "use make_list and send_email for my week", "trains/timetable", ""):
         for allowed in (None, ALLOWED):
             ranker, searcher = nested(way, always(ANSWER)), nested(way, always(ANSWER))
-            assert isinstance(ranker, Ranker)
-            hits = searcher.search([request], 6, allowed)[0]
-            assert ranker.rank([request], 6, allowed)[0] == [(hit.tool_id, hit.score) for hit in hits]
-            reasons = ranker.why(request, [hit.tool_id for hit in hits])
-            if allowed is None:
-                assert [set(few) for few in reasons] == [set(hit.reasons) for hit in hits]
+            hits = searcher.search([request], 6, Scope(allowed))[0]
+            ranking = ranker.rank([request], 6, Scope(allowed))[0]
+            ranker.put_named_first(ranking, 6)
+            assert ranking.pairs == [(hit.tool_id, hit.score) for hit in hits]
+            assert [hit.reasons for hit in ranker.hits(ranking, 6)] == [hit.reasons for hit in hits]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -141,7 +166,7 @@ def test_a_bare_name_is_not_rewritten(way: str) -> None:
 @pytest.mark.parametrize("way", WAYS)
 def test_the_bare_name_of_a_hidden_tool_is_rewritten_like_any_request(way: str) -> None:
     llm = always(ANSWER)
-    nested(way, llm).search(["trains/timetable"], 3, ALLOWED)
+    nested(way, llm).search(["trains/timetable"], 3, Scope(ALLOWED))
     assert llm.asked
 
 
@@ -156,9 +181,12 @@ def test_what_was_asked_is_said(way: str, tmp_path: Path) -> None:
 
 
 def test_a_hybrid_that_asks_nothing_has_nothing_to_tell() -> None:
-    assert not hasattr(Hybrid(parts=[Bm25()]), "told")
-    assert Hybrid(parts=[Bm25()]).take_costs() == {}
-    Hybrid(parts=[Bm25()]).wait_longer()
+    hybrid = Hybrid(parts=[Bm25()])
+    hybrid.add(TOOLS)
+    for endpoints in get_args(Endpoints):
+        ranking = hybrid.rank([REQUEST], 5, Scope(endpoints=endpoints))[0]
+        assert ranking.pairs
+        assert (ranking.queries, ranking.notes, ranking.cost) == ((), (), None)
 
 
 @pytest.mark.parametrize("way", ["last", "first", "hybrid of a hybrid", "rewrite", "rewrite of a hybrid"])
@@ -171,8 +199,9 @@ def test_a_failure_is_told_and_counted(way: str, tmp_path: Path, monkeypatch: py
         assert answer.considered
         assert [note for note in answer.notes if "the request alone was searched" in note and "500" in note]
         assert len(answer.notes) == len(set(answer.notes))
-        assert int(retriever.take_costs()["llm_failed"]) >= 1
-        assert retriever.take_costs()["llm_failed"] == 0
+        assert answer.cost is not None
+        assert answer.cost.failed >= 1
+        assert "500" in answer.cost.problem
 
 
 @pytest.mark.parametrize("way", ["last", "rewrite"])
@@ -181,13 +210,18 @@ def test_an_evaluation_waits_and_says_what_it_cost(way: str, monkeypatch: pytest
     monkeypatch.setattr("toolscout.llm.endpoint.time.sleep", lambda _: None)
     data = dataset(requests=4)
 
-    def limited(_: Any, number: int) -> Any:
-        return refused(429, "slow down") if number % 4 else chat("search the issue")
+    tries = Counter[str]()
+
+    def limited(request: dict[str, Any], _: int) -> Any:
+        """Refuse each conversation three times before it is answered."""
+        text = str(request["messages"])
+        tries[text] += 1
+        return refused(429, "slow down") if tries[text] % 4 else chat("search the issue")
 
     with FakeEndpoint(limited) as fake:
         priced = RewriteOptions(llm=fake.url, model="m", examples=0, input_price=1.0, output_price=1.0)
         timing = evaluate(data, "test", WAYS[way](Rewrite(priced, [dense()]))).row.timing
-        said = sum(number % 4 == 0 for number in range(len(fake.requests)))
+    said = sum(tries.values()) // 4
     own = len(data.split("test")) + len(data.goldless("test")) if way == "rewrite" else 0
     assert timing["llm_failed"] == 0
     assert timing["llm_calls"] == timing["rewritten"] == own + said
@@ -195,14 +229,11 @@ def test_an_evaluation_waits_and_says_what_it_cost(way: str, monkeypatch: pytest
 
 
 def test_costs_of_several_are_added() -> None:
-    one = {"llm_calls": 2, "llm_cost": None, "llm_problem": "down"}
-    assert added(one, {"llm_calls": 3, "llm_cost": 0.25, "llm_problem": "slow", "rewritten": 1}) == {
-        "llm_calls": 5,
-        "llm_cost": 0.25,
-        "llm_problem": "down",
-        "rewritten": 1,
-    }
-    assert added({}, one) == one
+    one = Cost(calls=2, failed=1, problem="down")
+    both = one + Cost(rewritten=1, calls=3, price=0.25, failed=1, problem="slow")
+    assert both == Cost(rewritten=1, calls=5, price=0.25, failed=2, problem="slow")
+    assert one + Cost() == one
+    assert (Cost.total([None, one]), Cost.total([None])) == (one, None)
 
 
 @pytest.mark.parametrize("way", ["last", "hybrid of a hybrid", "rewrite"])

@@ -18,10 +18,12 @@ from tests.retrievers.scenes import recall, scenes
 from tests.retrievers.towers import CHAT, write_prompts
 from tests.toys import HashedWords, catalogue
 from toolscout.core.answer import Allowed, ExactName, Hit
+from toolscout.core.scope import EVERYTHING, Scope
 from toolscout.core.tool import Tool
 from toolscout.data.conversations import Script
 from toolscout.errors import BadDataset, BadModel, NeedsTraining
-from toolscout.retrievers.base import Embedded, Needing, Sizing, Trainable, TrainingSet, sizing, trained_on
+from toolscout.retrievers.model_folder import trained_on
+from toolscout.retrievers.provenance import TrainingSet
 from toolscout.retrievers.toolgen import Toolgen, ToolgenOptions
 
 pytest.importorskip("torch", reason="training needs the extra 'train'")
@@ -40,8 +42,15 @@ def ids(hits: Sequence[Hit]) -> list[str]:
 
 
 def ranked(retriever: Any, k: int = 60, allowed: Allowed | None = None) -> list[list[str]]:
-    """One by one: a request that is read alone is remembered."""
-    return [ids(retriever.search([request], k, allowed)[0]) for request in REQUESTS]
+    """One by one, since what is read in a batch differs by a trifle."""
+    return [ids(retriever.search([request], k, Scope(allowed))[0]) for request in REQUESTS]
+
+
+def as_many(retriever: Any, requests: Sequence[str], allowed: Allowed | None = None) -> list[list[Hit]]:
+    """The tools of the likeliest set of each request."""
+    rankings = retriever.rank(requests, 1, Scope(allowed))
+    found = retriever.as_many(rankings)
+    return [retriever.explained(ranking, pairs) for ranking, pairs in zip(rankings, found, strict=True)]
 
 
 @pytest.mark.parametrize(
@@ -56,11 +65,11 @@ def test_it_learns_what_words_alone_do_not_tell(name: str, least: float) -> None
 @every
 def test_it_keeps_the_contracts_it_should(name: str) -> None:
     retriever = opened(name)
-    assert isinstance(retriever, Embedded)
-    assert isinstance(retriever, Trainable)
-    assert isinstance(retriever, Needing)
-    assert isinstance(retriever, Sizing)
-    assert (sizing(retriever) is retriever) == name.endswith("sets")
+    assert retriever.encoder.fingerprint == HashedWords.fingerprint
+    assert retriever.trainable
+    assert retriever.gives_ids
+    assert (retriever.as_many([]) is not None) == name.endswith("sets")
+    assert (retriever.rank(["anything"], 1)[0].need is not None) == bool(retriever.options.no_tool)
     assert len(retriever) == 60
 
 
@@ -110,7 +119,7 @@ def test_a_restricted_caller_gets_the_full_ranking_without_the_rest(name: str) -
     retriever = opened(name)
     allowed = Allowed.of({"space2", "space4"}, {IDS[0], "no/such"})
     wanted = [[tool_id for tool_id in one if allowed.permits(tool_id)] for one in ranked(opened(name))]
-    for k in (2, 60):  # restricted first: what it read is then used for the full ranking
+    for k in (2, 60):
         assert ranked(retriever, k, allowed) == [one[:k] for one in wanted]
     assert [[i for i in one if allowed.permits(i)] for one in ranked(retriever)] == wanted
     assert ranked(retriever, 5, Allowed()) == [[]] * len(REQUESTS)
@@ -183,42 +192,42 @@ def test_ids_of_one_request_are_branches_of_one_lesson() -> None:
 def test_as_many_as_needed(name: str) -> None:
     retriever = opened(name)
     split = DATA.split("train")
-    found = retriever.as_many([text for _, text in split.requests])
+    found = as_many(retriever, [text for _, text in split.requests])
     exact = [set(ids(hits)) == set(gold) for hits, gold in zip(found, split.gold, strict=True)]
     assert all(len(set(ids(hits))) == len(hits) and set(ids(hits)) <= set(IDS) for hits in found)
     if name == "toolgen-sets":
         assert np.mean(exact) >= 0.6
-    assert ids(retriever.as_many(["get_weather_28 again"])[0])[0] == "space0/get_weather_28"
-    assert retriever.as_many([]) == []
+    assert ids(as_many(retriever, ["get_weather_28 again"])[0])[0] == "space0/get_weather_28"
+    assert as_many(retriever, []) == []
 
 
 @of_sets
 def test_what_a_caller_may_not_see_is_not_written(name: str) -> None:
     retriever = opened(name)
     requests = [text for _, text in DATA.split("train").requests[::5]]
-    free = {tool_id for hits in retriever.as_many(requests) for tool_id in ids(hits)}
+    free = {tool_id for hits in as_many(retriever, requests) for tool_id in ids(hits)}
     allowed = Allowed.of(ids=sorted(set(IDS) - free))
-    for hits in retriever.as_many([*requests, f"call {sorted(free | {IDS[0]})[0]}"], allowed):
+    for hits in as_many(retriever, [*requests, f"call {sorted(free | {IDS[0]})[0]}"], allowed):
         assert all(allowed.permits(tool_id) for tool_id in ids(hits))
-    assert retriever.as_many(requests[:2], Allowed()) == [[], []]
+    assert as_many(retriever, requests[:2], Allowed()) == [[], []]
 
 
 @of_sets
 def test_a_set_is_the_same_whoever_asks_less_what_a_caller_may_not_see(name: str) -> None:
     retriever = opened(name)
     requests = [text for _, text in DATA.split("train").requests[::5]]
-    for request, hits in zip(requests, retriever.as_many(requests), strict=True):
+    for request, hits in zip(requests, as_many(retriever, requests), strict=True):
         assert hits  # that none is needed is not said by an empty set
         for hit in hits:
-            alone = retriever.as_many([request], Allowed.of(ids=[hit.tool_id]))[0]
+            alone = as_many(retriever, [request], Allowed.of(ids=[hit.tool_id]))[0]
             assert [(one.tool_id, one.score) for one in alone] == [(hit.tool_id, pytest.approx(hit.score))]
             rest = Allowed.of(ids=set(IDS) - {hit.tool_id})
-            assert set(ids(retriever.as_many([request], rest)[0])) == set(ids(hits)) - {hit.tool_id}
+            assert set(ids(as_many(retriever, [request], rest)[0])) == set(ids(hits)) - {hit.tool_id}
 
 
 def test_sets_are_for_models_that_were_trained_to_write_them() -> None:
-    with pytest.raises(BadModel, match="train it with --option sets=true"):
-        opened("toolgen").as_many(["anything"])
+    retriever = opened("toolgen")
+    assert retriever.as_many(retriever.rank(["anything"], 1)) is None
     with pytest.raises(BadModel, match="sets or goes through trajectories, not both"):
         ToolgenOptions(sets=True, trajectories="some.jsonl")
 
@@ -321,27 +330,32 @@ def test_rows_of_another_size_are_told(tmp_path: Path) -> None:
             type(opened(name)).load(folder, HashedWords())
 
 
-def test_rows_that_come_while_a_request_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_that_come_after_a_request_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOOLSCOUT_DEVICE", "cpu")
     retriever = opened("toolgen-sets")
-    before = ranked(retriever, 5)
+    before, read = ranked(retriever, 5), retriever.rank(REQUESTS[:1], 5)
     new = [Tool("zoo", f"pat_{number}", f"pats the lion {number}") for number in range(70)]
     retriever.add(new)
     assert all(len(set(one)) == 130 for one in ranked(retriever, 200))
-    retriever.as_many(REQUESTS[:1])
+    assert retriever.extend(read[0], 200, EVERYTHING) == retriever.rank(REQUESTS[:1], 200)[0].pairs
+    assert retriever.as_many(read) == retriever.as_many(retriever.rank(REQUESTS[:1], 5))
     retriever.remove([tool.id for tool in new])
     assert ranked(retriever, 5) == before
 
 
-def test_ranking_ahead_changes_nothing() -> None:
+def test_a_batch_is_read_at_once_and_never_again(monkeypatch: pytest.MonkeyPatch) -> None:
     retriever = opened("toolgen")
-    wanted = ranked(retriever, 5)
-    retriever.rank_ahead(REQUESTS, 5)
-    assert ranked(retriever, 5) == wanted
-    assert ranked(retriever, 3) == [one[:3] for one in wanted]
+    wanted, reading, batches = ranked(retriever, 5), retriever.reading, list[list[str]]()
+    monkeypatch.setattr(retriever, "reading", lambda requests: batches.append(list(requests)) or reading(requests))
+    rankings = retriever.rank(REQUESTS, 5)
+    assert [ranking.ids() for ranking in rankings] == wanted
     gone = wanted[0][0]
     retriever.remove([gone])
-    assert all(gone not in one for one in ranked(retriever, 5))
+    for ranking, ids_of in zip(rankings, wanted, strict=True):
+        left = [tool_id for tool_id in ids_of if tool_id != gone]
+        assert [tool_id for tool_id, _ in retriever.extend(ranking, 3, EVERYTHING)] == left[:3]
+        assert len(retriever.explain(ranking, ids_of)) == 5
+    assert batches == [REQUESTS]
 
 
 def test_what_cannot_be_trained_with_says_so(tmp_path: Path) -> None:

@@ -13,13 +13,14 @@ import pytest
 from tests.retrievers.generators import empty, fitted, made, opened
 from tests.retrievers.scenes import scenes
 from tests.toys import HashedWords, catalogue
+from toolscout.core.scope import EVERYTHING
 from toolscout.core.tool import Tool
 from toolscout.data.no_tool_prompts import Prompt
 from toolscout.errors import BadModel
 from toolscout.retrievers import document_index
-from toolscout.retrievers.base import TrainingSet
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.generative.fit import _calibrated, _listed
+from toolscout.retrievers.provenance import TrainingSet
 from toolscout.retrievers.toolgen import Toolgen, ToolgenOptions
 from toolscout.scout import Scout
 from toolscout.stores.sqlite.store import SqliteStore
@@ -29,29 +30,30 @@ def test_tools_that_come_and_go_use_the_same_tokens_again() -> None:
     retriever = opened("toolgen")
     tools = catalogue(60)
     retriever.add(tools)
-    before, size = retriever.rank(["weather order"], 60), len(retriever.words())
+    (before,), size = retriever.rank(["weather order"], 60), len(retriever.words())
     for turn in range(5):
         retriever.add([replace(tools[3], description=f"another one {turn}")])
         retriever.remove([tools[7].id])
         retriever.add([tools[7], tools[3]])
     assert len(retriever.words()) == size
-    assert retriever.rank(["weather order"], 60) == before
+    assert retriever.extend(before, 60, EVERYTHING) == before.pairs
+    assert retriever.rank(["weather order"], 60)[0].ids() == before.ids()
 
 
 def test_a_training_goes_on_from_an_earlier_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     earlier = opened("toolgen")
-    monkeypatch.setattr(Toolgen, "open_encoder", lambda self: HashedWords())
+    monkeypatch.setattr(Toolgen, "encoder", HashedWords())
     options = replace(earlier.options, begin=str(fitted("toolgen")), epochs=1, rate=1e-9, memorise=0, no_tool="")
     again = Toolgen(options, HashedWords())
     again.fit([TrainingSet(scenes("other", 1))], tmp_path / "again")
     assert again.options.begin == fitted("toolgen").name
-    assert {split.dataset for split in again._seen.splits} >= {"scenes", "other"}
+    assert {split.dataset for split in again.trained_on.splits} >= {"scenes", "other"}
     assert abs(again._taught.map - earlier._taught.map).max() < 1e-3
     assert abs(again._taught.map).max() > 1e-2
 
 
 def test_a_model_of_another_rank_cannot_be_begun_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Toolgen, "open_encoder", lambda self: HashedWords())
+    monkeypatch.setattr(Toolgen, "encoder", HashedWords())
     earlier = opened("toolgen")
     options = ToolgenOptions(base=earlier.options.base, rank=2, begin=str(fitted("toolgen")), device="cpu")
     with pytest.raises(BadModel, match="set rank"):
@@ -70,11 +72,12 @@ def test_a_list_of_tools_is_learned_in_one_order_or_in_any() -> None:
 
 
 def test_in_any_order_tools_are_ranked_as_without_sets() -> None:
-    ranked = opened("toolgen").rank(["weather order"], 10)
+    ranked = opened("toolgen").rank(["weather order"], 10)[0].pairs
     listing = opened("toolgen")
     listing.options = replace(listing.options, sets=True, order="any")
-    assert listing.rank(["weather order"], 10) == ranked
-    assert len(listing.as_many(["weather order"])) == 1
+    found = listing.rank(["weather order"], 10)
+    assert found[0].pairs == ranked
+    assert len(listing.as_many(found)) == 1
     with pytest.raises(BadModel, match="order"):
         ToolgenOptions(order="none")  # type: ignore[arg-type]
 
@@ -92,7 +95,7 @@ def test_what_was_learned_is_bound_to_one_encoder(name: str) -> None:
 
 
 def test_a_map_of_another_encoder_cannot_be_begun_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Toolgen, "open_encoder", lambda self: self._encoder or HashedWords())
+    monkeypatch.setattr(Toolgen, "encoder", property(lambda self: self._encoder or HashedWords()))
     options = replace(opened("toolgen").options, begin=str(fitted("toolgen")), epochs=1, memorise=0, no_tool="")
     with pytest.raises(BadModel, match="was trained with another encoder"):
         Toolgen(options, Other()).fit([TrainingSet(scenes())], tmp_path / "other")
@@ -124,7 +127,7 @@ def test_a_tool_that_gets_no_id_changes_nothing(name: str, monkeypatch: pytest.M
     monkeypatch.setattr(retriever, "_identify", full)
     with pytest.raises(BadModel, match="no id is left"):
         retriever.add(catalogue(2))
-    assert (len(retriever), retriever.rank(["weather"], 3)) == (0, [[]])
+    assert (len(retriever), retriever.rank(["weather"], 3)[0].pairs) == (0, [])
 
 
 def test_conversations_that_nobody_goes_through_are_refused(tmp_path: Path) -> None:

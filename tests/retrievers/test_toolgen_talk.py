@@ -15,9 +15,10 @@ from tests.retrievers.generators import STRANGE, made, opened
 from tests.retrievers.scenes import scenes
 from tests.toys import HashedWords
 from toolscout.core.answer import Allowed
+from toolscout.core.scope import Scope
 from toolscout.data.conversations import FINISH, Script, conversation
 from toolscout.data.dataset import request_digest
-from toolscout.retrievers.base import TrainedOn, TrainingSet
+from toolscout.retrievers.base import Ranking
 from toolscout.retrievers.encoded_requests import Encoding
 from toolscout.retrievers.generative import base
 from toolscout.retrievers.generative.base import Plan, prompt
@@ -30,6 +31,7 @@ from toolscout.retrievers.generative.lessons import (
     seen_in,
 )
 from toolscout.retrievers.generative.reading import chance
+from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 from toolscout.retrievers.tower.no_tool_prompts import read_negatives
 
 pytest.importorskip("torch", reason="training needs the extra 'train'")
@@ -68,7 +70,7 @@ def test_conversations_are_gone_on_with() -> None:
 
 def test_what_users_say_in_conversations_counts_as_seen() -> None:
     said = {request_digest(one.messages[0].content) for one in generators.trajectories()}
-    (talk,) = [one for one in opened("toolgen-agent")._seen.splits if one.split == "conversations"]
+    (talk,) = [one for one in opened("toolgen-agent").trained_on.splits if one.split == "conversations"]
     assert (talk.dataset, talk.role, said <= talk.requests) == ("trajectories.jsonl", "train", True)
     edited = [conversation(replace(one, messages=one.messages[:1] * 2)) for one in generators.trajectories()]
     assert seen_in(edited, "trajectories.jsonl").splits[0].digest != talk.digest  # no training goes on with others
@@ -91,7 +93,7 @@ def test_the_model_says_whether_to_act_and_similarity_helps_to_say_how() -> None
 def test_an_agent_carries_on_while_a_tool_that_it_has_not_called_is_likely(monkeypatch: pytest.MonkeyPatch) -> None:
     retriever = opened("toolgen-agent")
     request = generators.trajectories()[0].messages[0].content
-    (first, sure), (second, less), *_ = [(i, chance(score)) for i, score in retriever.rank([request], 5)[0]]
+    (first, sure), (second, less), *_ = [(i, chance(score)) for i, score in retriever.rank([request], 5)[0].pairs]
     assert 1 > sure > less > 0
     script = Script(request)
     script.act(first)
@@ -113,11 +115,11 @@ def test_the_chance_to_carry_on_is_where_what_is_likelier_is_most_like_the_gold(
     retriever = made("toolgen", trajectories="trajectories.jsonl")
     data = TrainingSet(DATA)
 
-    def ranked(requests: list[str], k: int, among: Allowed) -> list[list[tuple[str, float]]]:
+    def ranked(requests: list[str], k: int, among: Scope) -> list[Ranking]:
         gold = dict(zip((text for _, text in DATA.split("dev").requests), DATA.split("dev").gold, strict=True))
         others = [[i for i in IDS if i not in gold[text]][:2] for text in requests]
         return [
-            [*((i, 0.12**0.125) for i in gold[text]), *((i, 0.06**0.125) for i in few)]
+            Ranking(text, among, [*((i, 0.12**0.125) for i in gold[text]), *((i, 0.06**0.125) for i in few)])
             for text, few in zip(requests, others, strict=True)
         ]
 

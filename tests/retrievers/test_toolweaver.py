@@ -15,7 +15,7 @@ from tests.retrievers.scenes import scenes
 from tests.toys import HashedWords
 from toolscout.core.tool import Tool
 from toolscout.errors import BadModel, NeedsTraining
-from toolscout.retrievers.base import TrainingSet
+from toolscout.retrievers.provenance import TrainingSet
 from toolscout.retrievers.toolweaver import Toolweaver, ToolweaverOptions
 
 pytest.importorskip("torch", reason="training needs the extra 'train'")

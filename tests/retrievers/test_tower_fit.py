@@ -17,8 +17,9 @@ from toolscout.data.dataset import Dataset, request_digest
 from toolscout.errors import BadDataset, BadModel
 from toolscout.evaluation.evaluate import seen_by
 from toolscout.models.tower import Tower
-from toolscout.retrievers.base import TrainedOn, TrainingSet, read_model, trained_on
 from toolscout.retrievers.masstool import Masstool
+from toolscout.retrievers.model_folder import read_model, trained_on
+from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 from toolscout.retrievers.registry import load_model
 from toolscout.retrievers.tower import fit as tower_fit
 from toolscout.retrievers.tower.dev_weights import Choice, DevScores, Weights, choose, standard_error
@@ -54,8 +55,9 @@ def test_what_was_chosen_on_dev_is_what_is_served(tmp_path: Path, monkeypatch: p
     assert len(scores) == len(requests)
     assert np.abs(dev.around).sum() > 0 < dev.votes.sum()
     for request, expected in zip(requests, scores, strict=True):
-        length = np.linalg.norm(made._asked(made._encoded(request))[0].vector)
-        found = {tool_id: score * length for tool_id, score in made.rank([request], 99)[0]}
+        (ranking,) = made.rank([request], 99)
+        length = np.linalg.norm(ranking.evidence.vector)
+        found = {tool_id: score * length for tool_id, score in ranking.pairs}
         if case == "twins and repeats":  # votes go to the one of the twins that was used
             found = {tool_id: found[tool_id] for tool_id in found if not tool_id.startswith("twin/")}
         assert found == pytest.approx({tool_id: expected[rows[tool_id]] for tool_id in found}, abs=4e-3)
@@ -84,7 +86,7 @@ def test_every_request_keeps_its_views(tmp_path: Path) -> None:
 def test_the_share_of_one_source_counts_on_dev_too(tmp_path: Path) -> None:
     made = masstool(epochs=1, share=0.5, epsilon=-1.0)
     made.fit([TrainingSet(DATA), TrainingSet(scenes("other", seed=7))], tmp_path)
-    neighbours = made._neighbours(HashedWords().encode_request(TEST[0]), lambda entry: True)
+    neighbours = made._neighbours(HashedWords().encode_request(TEST[0]), "", lambda entry: True)
     assert sorted(one.entry.source for one in neighbours) == ["source other"] * 3 + ["source scenes"] * 3
 
 
@@ -320,7 +322,7 @@ def test_an_encoder_that_was_trained_along_is_its_own(through: Path, tmp_path: P
     assert isinstance(made, Masstool)
     assert made.has_own_encoder()
     assert recall(made, data, "test") > 0.5
-    assert made.bound_to() == made.open_encoder().fingerprint
+    assert made.bound_to() == made.encoder.fingerprint
     assert 0.5 <= made.options.average <= 1
     made.save(tmp_path / "moved")
     requests = [text for _, text in data.split("test").requests]

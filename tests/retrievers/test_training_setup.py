@@ -9,11 +9,11 @@ import pytest
 from toolscout.core.tool import Tool
 from toolscout.data.dataset import Dataset, request_digest
 from toolscout.errors import BadDataset, BadModel, Leak
-from toolscout.retrievers.base import SeenSplit, TrainedOn
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.dense import Dense
 from toolscout.retrievers.hybrid.retriever import Hybrid
 from toolscout.retrievers.memory import Memory
+from toolscout.retrievers.provenance import SeenSplit, TrainedOn
 from toolscout.retrievers.training_setup import check_out, made, training_sets
 
 TOOLS = [Tool("n", "one"), Tool("n", "two")]

@@ -14,13 +14,12 @@ from tests.retrievers.scenes import scenes
 from tests.toys import HashedWords, catalogue
 from toolscout import Example, Scout, Tool
 from toolscout.errors import MissingEncoder, ReadOnlyStore
-from toolscout.retrievers.base import TrainingSet
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.centroid import Centroid
 from toolscout.retrievers.dense import Dense
 from toolscout.retrievers.hybrid.retriever import Hybrid
 from toolscout.retrievers.memory import Memory
-from toolscout.search.feedback_sync import learners
+from toolscout.retrievers.provenance import TrainingSet
 from toolscout.stores.sqlite.store import SqliteStore
 
 LION = Tool("zoo", "feed_lion", "Gives the lion its dinner of fresh meat")
@@ -63,8 +62,11 @@ def centroid(scout: Scout) -> Centroid:
 def test_those_who_learn_are_found_among_the_parts() -> None:
     memory, centroid = Memory(encoder=HashedWords()), Centroid(encoder=HashedWords())
     inner = Hybrid(parts=[Bm25(), centroid])
-    assert learners(Hybrid(parts=[Bm25(), memory, inner, Dense(encoder=HashedWords())])) == [memory, centroid]
-    assert learners(Hybrid(parts=[Bm25(), Dense(encoder=HashedWords())])) == []
+    fused = Hybrid(parts=[Bm25(), memory, inner, Dense(encoder=HashedWords())])
+    assert fused.learns
+    fused.learn([Example(HUNGRY, used=(LION.id,))])
+    assert (memory.learned(), centroid.learned()) == (1, 1)
+    assert not Hybrid(parts=[Bm25(), Dense(encoder=HashedWords())]).learns
 
 
 @pytest.mark.parametrize("retriever", ["bm25", "dense", "hybrid"])

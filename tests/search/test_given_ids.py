@@ -26,20 +26,28 @@ class Naming(Bm25):
     def __init__(self) -> None:
         """Nothing has a name yet."""
         super().__init__()
-        self.names: Ids = {}
-        self.ids_version = 0
+        self.given: Ids = {}
+        self.version = 0
+
+    @property
+    def gives_ids(self) -> bool:
+        return True
+
+    @property
+    def ids_version(self) -> int:
+        return self.version
 
     def given_ids(self) -> Ids:
-        return dict(self.names)
+        return dict(self.given)
 
     def recall_ids(self, ids: Mapping[str, tuple[int, ...]]) -> None:
-        self.names.update(ids)
+        self.given.update(ids)
 
     def name(self, **names: tuple[int, ...] | None) -> None:
         """Give tools names, or take them away."""
         changed = {f"shop/{name}": own for name, own in names.items()}
-        self.names = {key: own for key, own in (self.names | changed).items() if own is not None}
-        self.ids_version += 1
+        self.given = {key: own for key, own in (self.given | changed).items() if own is not None}
+        self.version += 1
 
 
 class Process:
@@ -80,11 +88,11 @@ def test_a_change_is_a_line_whatever_was_given_before(opened: SqliteStore, tmp_p
     added = kept(tmp_path).read_text().removeprefix(before)
     assert json.loads(added) == [0, IDS[2], TOOLS[2].digest(), 4, 0]
     one.given.keep()
-    one.retriever.ids_version += 1
+    one.retriever.version += 1
     one.given.keep()
     assert kept(tmp_path).read_text() == before + added
     one.name(tool_0=None, tool_1=(5, 5))
-    assert Process(opened, tmp_path).retriever.names == {IDS[1]: (5, 5), IDS[2]: (4, 0)}
+    assert Process(opened, tmp_path).retriever.given == {IDS[1]: (5, 5), IDS[2]: (4, 0)}
 
 
 def test_processes_keep_what_each_of_them_gave(opened: SqliteStore, tmp_path: Path) -> None:
@@ -93,7 +101,7 @@ def test_processes_keep_what_each_of_them_gave(opened: SqliteStore, tmp_path: Pa
     other.name(tool_1=(2,))
     one.name(tool_2=(3,))
     other.name(tool_2=(4,), tool_1=None)
-    assert Process(opened, tmp_path).retriever.names == {IDS[0]: (1,), IDS[2]: (4,)}
+    assert Process(opened, tmp_path).retriever.given == {IDS[0]: (1,), IDS[2]: (4,)}
 
 
 def test_what_another_process_gave_is_taken_while_both_are_open(opened: SqliteStore, tmp_path: Path) -> None:
@@ -101,14 +109,14 @@ def test_what_another_process_gave_is_taken_while_both_are_open(opened: SqliteSt
     one.name(tool_0=(1,), tool_1=(2,))
     one.name(tool_0=None, tool_2=(1,))
     other.given.saw(IDS[:3], [tool.digest() for tool in TOOLS[:3]])
-    assert other.retriever.names == {IDS[1]: (2,), IDS[2]: (1,)}
+    assert other.retriever.given == {IDS[1]: (2,), IDS[2]: (1,)}
     written = kept(tmp_path).read_text()
-    other.retriever.ids_version += 1
+    other.retriever.version += 1
     other.given.keep()
     assert kept(tmp_path).read_text() == written
     one.name(tool_3=(3,), tool_4=(4,))
     other.given.saw(IDS[3:5], [TOOLS[3].digest(), "another document by now"])
-    assert other.retriever.names == {IDS[1]: (2,), IDS[2]: (1,), IDS[3]: (3,)}
+    assert other.retriever.given == {IDS[1]: (2,), IDS[2]: (1,), IDS[3]: (3,)}
 
 
 def test_what_another_gave_is_known_when_its_tool_comes_later(opened: SqliteStore, tmp_path: Path) -> None:
@@ -117,7 +125,7 @@ def test_what_another_gave_is_known_when_its_tool_comes_later(opened: SqliteStor
     other.given.saw(IDS[:1], [TOOLS[0].digest()])
     other.name(tool_0=(1,))
     other.given.saw(IDS[1:2], [TOOLS[1].digest()])
-    assert other.retriever.names == {IDS[0]: (1,), IDS[1]: (2,)}
+    assert other.retriever.given == {IDS[0]: (1,), IDS[1]: (2,)}
 
 
 def test_a_file_that_was_written_whole_is_taken_over(opened: SqliteStore, tmp_path: Path) -> None:
@@ -126,12 +134,12 @@ def test_a_file_that_was_written_whole_is_taken_over(opened: SqliteStore, tmp_pa
     whole = [{IDS[0]: [TOOLS[0].digest(), 1, 2], IDS[1]: ["another document", 3]}]
     lines.with_suffix(".json").write_text(json.dumps(whole))
     lines.unlink()
-    assert Process(opened, tmp_path).retriever.names == {IDS[0]: (1, 2)}
+    assert Process(opened, tmp_path).retriever.given == {IDS[0]: (1, 2)}
     assert kept(tmp_path) == lines
-    assert Process(opened, tmp_path).retriever.names == {IDS[0]: (1, 2)}
+    assert Process(opened, tmp_path).retriever.given == {IDS[0]: (1, 2)}
     lines.with_suffix(".json").write_text('[{"x": 1}]')
     lines.unlink()
-    assert Process(opened, tmp_path).retriever.names == {}
+    assert Process(opened, tmp_path).retriever.given == {}
 
 
 def test_a_line_that_was_cut_off_costs_that_line_alone(opened: SqliteStore, tmp_path: Path) -> None:
@@ -141,16 +149,16 @@ def test_a_line_that_was_cut_off_costs_that_line_alone(opened: SqliteStore, tmp_
     file = kept(tmp_path)
     file.write_bytes(file.read_bytes()[:-3])
     two = Process(opened, tmp_path)
-    assert two.retriever.names == {IDS[0]: (1,)}
+    assert two.retriever.given == {IDS[0]: (1,)}
     two.name(tool_3=(7,))
-    assert Process(opened, tmp_path).retriever.names == {IDS[0]: (1,), IDS[3]: (7,)}
+    assert Process(opened, tmp_path).retriever.given == {IDS[0]: (1,), IDS[3]: (7,)}
 
 
 def test_a_tool_with_another_document_gets_an_id_anew(opened: SqliteStore, tmp_path: Path) -> None:
     Process(opened, tmp_path).name(tool_0=(1,), tool_1=(2,))
     opened.add([Tool("shop", "tool_0", "does something else")], replace=True)
     opened.remove([IDS[1]])
-    assert Process(opened, tmp_path).retriever.names == {}
+    assert Process(opened, tmp_path).retriever.given == {}
 
 
 def test_lines_that_are_out_of_date_are_written_anew(
@@ -161,9 +169,9 @@ def test_lines_that_are_out_of_date_are_written_anew(
     for place in range(20):
         one.name(tool_0=(place,), tool_1=(place, 1))
     assert len(kept(tmp_path).read_text().split("\n")) == 1 + 40
-    assert Process(opened, tmp_path).retriever.names == {IDS[0]: (19,), IDS[1]: (19, 1)}
+    assert Process(opened, tmp_path).retriever.given == {IDS[0]: (19,), IDS[1]: (19, 1)}
     assert len(kept(tmp_path).read_text().split("\n")) == 1 + 2
-    assert Process(opened, tmp_path).retriever.names == {IDS[0]: (19,), IDS[1]: (19, 1)}
+    assert Process(opened, tmp_path).retriever.given == {IDS[0]: (19,), IDS[1]: (19, 1)}
 
 
 def test_what_could_not_be_written_is_tried_again(opened: SqliteStore, tmp_path: Path) -> None:
@@ -172,4 +180,4 @@ def test_what_could_not_be_written_is_tried_again(opened: SqliteStore, tmp_path:
     one.name(tool_0=(1,))
     (tmp_path / "s.db.index").unlink()
     one.name(tool_1=(2,))
-    assert Process(opened, tmp_path).retriever.names == {IDS[0]: (1,), IDS[1]: (2,)}
+    assert Process(opened, tmp_path).retriever.given == {IDS[0]: (1,), IDS[1]: (2,)}

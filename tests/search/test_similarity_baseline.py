@@ -12,6 +12,7 @@ import pytest
 from tests.toys import HashedWords, catalogue
 from toolscout.core.answer import Allowed
 from toolscout.core.arrays import Floats
+from toolscout.core.scope import EVERYTHING, Scope
 from toolscout.core.tool import Tool
 from toolscout.errors import MissingEncoder, StoreError
 from toolscout.models.encoders.onnx_encoder import Encoder
@@ -45,9 +46,9 @@ class Watched(Dense):
 
     compared = 0
 
-    def best_cosines(self, vectors: Floats, allowed: Allowed | None = None) -> Floats:
+    def best_similarities(self, vectors: Floats, scope: Scope = EVERYTHING) -> Floats:
         self.compared += 1
-        return super().best_cosines(vectors, allowed)
+        return super().best_similarities(vectors, scope)
 
 
 def expected(tools: Sequence[Tool]) -> float:

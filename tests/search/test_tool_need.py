@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,8 +11,11 @@ from numpy.typing import NDArray
 
 from tests.toys import HashedWords, catalogue
 from toolscout.core.answer import ExactName, Hit, PastRequest, Similarity
+from toolscout.core.arrays import Floats
+from toolscout.core.scope import EVERYTHING
 from toolscout.errors import BadModel, BadRequest, MissingEncoder
 from toolscout.models.need_head import NEED_FILE, NeedHead
+from toolscout.retrievers.base import Ranking
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.dense import Dense
 from toolscout.retrievers.hybrid.retriever import Hybrid
@@ -51,8 +53,12 @@ class Telling(Dense):
 
     said: float | None = 0.125
 
-    def need(self, requests: Sequence[str]) -> list[float] | None:
-        return None if self.said is None else [self.said for _ in requests]
+    def _tells_need(self) -> bool:
+        return self.said is not None
+
+    def _need(self, vectors: Floats) -> list[float]:
+        assert self.said is not None
+        return [self.said for _ in vectors]
 
 
 def test_the_head_beside_an_encoder(encoder: Homely) -> None:
@@ -84,8 +90,8 @@ def test_a_request_is_encoded_once_for_search_and_need(encoder: Homely) -> None:
         retriever.add(catalogue(20))
         encoder.requests = 0
         request = f"delete the old report of {retriever.name}"
-        retriever.search([request], 5)
-        assert Forecaster(retriever).need([request]) is not None
+        ranking = retriever.rank([request], 5)[0]
+        assert Forecaster(retriever).need_of(ranking, retriever.hits(ranking, 5), NeedOptions()) is not None
         assert encoder.requests == 1
 
 
@@ -121,9 +127,10 @@ def test_what_cannot_tell_says_none(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_name_and_a_repeated_request_override_the_forecast(encoder: Homely) -> None:
     forecaster, options = Forecaster(Dense(encoder=encoder)), NeedOptions()
+    poem = Ranking("write a poem", EVERYTHING, [])
 
     def need(*hits: Hit, past: float = options.past) -> float | None:
-        return forecaster.need_of("write a poem", hits, replace(options, past=past))
+        return forecaster.need_of(poem, hits, replace(options, past=past))
 
     low = need(Hit("a/b", 1.0, (Similarity(0.9),)))
     assert low is not None
@@ -133,7 +140,7 @@ def test_a_name_and_a_repeated_request_override_the_forecast(encoder: Homely) ->
     assert need(Hit("a/b", 1.0, (PastRequest("write a letter", 0.8),))) == low
     assert need(Hit("a/b", 1.0, (PastRequest("write a letter", 0.8),)), past=0.75) == 0.8
     assert need(Hit("a/b", 1.0, (PastRequest("write a poem", 1.0000002),))) == 1.0
-    assert Forecaster(Bm25()).need_of("write a poem", [Hit("a/b", 1.0, (ExactName("poem"),))], options) == 1.0
+    assert Forecaster(Bm25()).need_of(poem, [Hit("a/b", 1.0, (ExactName("poem"),))], options) == 1.0
 
 
 @pytest.mark.parametrize("wrong", [{"threshold": 1.5}, {"threshold": -0.1}, {"threshold": float("nan")}, {"past": -1}])

@@ -21,8 +21,9 @@ from tests.toys import HashedWords
 from toolscout import Scout, Tool
 from toolscout.core.answer import Allowed, Answer, Example, MatchedWords, Similarity
 from toolscout.core.permissions import Principal, new_key
+from toolscout.core.scope import Scope
 from toolscout.core.vendor_formats import wire_name
-from toolscout.index.exact_names import Names
+from toolscout.index.exact_names import ExactNames
 from toolscout.retrievers.base import Retriever
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.dense import Dense
@@ -119,8 +120,8 @@ def test_a_hidden_tool_has_no_name(kind: str, tmp_path: Path, monkeypatch: pytes
         for tool in aliased.values():
             for text in spellings(tool)[:-1]:
                 assert scout.search(text).considered[0].tool_id == tool.id  # it is a name for those who see it
-    nameless, add = {tool.id for tool in HIDDEN}, Names.add
-    monkeypatch.setattr(Names, "add", lambda self, i, aliases=(): None if i in nameless else add(self, i, aliases))
+    nameless, add = {tool.id for tool in HIDDEN}, ExactNames.add
+    monkeypatch.setattr(ExactNames, "add", lambda self, i, aliases=(): None if i in nameless else add(self, i, aliases))
     (tmp_path / "nameless").mkdir()
     with opened(kind, tmp_path / "nameless", tools) as scout:
         assert [shown(scout.search(text, 10, ALLOWED)) for text in requests] == [shown(answer) for answer in answers]
@@ -188,7 +189,7 @@ def test_other_requests_get_the_full_ranking_without_the_hidden(kind: str, tmp_p
             request = " ".join(drawn.sample([*VERBS, *KINDS, *NOUNS], drawn.randint(1, 6)))
             full = scout.retriever.search([request], len(TOOLS))[0]
             ids = [hit.tool_id for hit in full if ALLOWED.permits(hit.tool_id)]
-            own = scout.retriever.search([request], 30, ALLOWED)[0]
+            own = scout.retriever.search([request], 30, Scope(ALLOWED))[0]
             assert [hit.tool_id for hit in own] == ids[:30]
             ranks = [(-hit.score, hit.tool_id) for hit in own]
             assert ranks == sorted(ranks)
@@ -197,7 +198,7 @@ def test_other_requests_get_the_full_ranking_without_the_hidden(kind: str, tmp_p
 def test_scores_of_hybrid_do_not_say_that_a_better_tool_exists(tmp_path: Path) -> None:
     with opened("hybrid", tmp_path, TOOLS) as scout:
         for tool in HIDDEN[:20]:
-            own = scout.retriever.search([f"{tool.description} now"], 120, ALLOWED)[0]
+            own = scout.retriever.search([f"{tool.description} now"], 120, Scope(ALLOWED))[0]
             best = [hit for hit in own if any(isinstance(reason, Similarity) for reason in hit.reasons)]
             assert best[0].score > 1.56 / 2  # relative to the best of its own, whatever lies above it
             assert min(hit.score for hit in own) > -1  # nor how many: those below the fused depth count like others

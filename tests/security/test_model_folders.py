@@ -18,9 +18,10 @@ from toolscout.evaluation.evaluate import evaluate
 from toolscout.llm.endpoint import Endpoint, Options
 from toolscout.llm.hosts import HOSTS_VARIABLE, host_of, is_loopback, is_named
 from toolscout.llm.options import checked_url
-from toolscout.retrievers.base import Retriever, TrainingSet
+from toolscout.retrievers.base import Retriever
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.hybrid.retriever import Hybrid
+from toolscout.retrievers.provenance import TrainingSet
 from toolscout.retrievers.registry import load_model
 from toolscout.retrievers.rewrite.retriever import Rewrite, RewriteOptions
 from toolscout.scout import Scout

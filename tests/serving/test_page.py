@@ -18,9 +18,11 @@ from starlette.testclient import TestClient
 from toolscout import Answer, Scout, Tool
 from toolscout.core import vendor_formats
 from toolscout.core.permissions import Principal, new_key
+from toolscout.retrievers.bm25 import Bm25
+from toolscout.retrievers.hybrid.retriever import Hybrid
 from toolscout.serving.access import Access
 from toolscout.serving.page import routes
-from toolscout.serving.page.codes import CodeTree, codes_of
+from toolscout.serving.page.codes import CodeTree
 
 SITE = "http://localhost"
 HOLDER = {"Authorization": f"Bearer {TOKEN}"}
@@ -344,15 +346,12 @@ def test_codes_are_shown_as_soon_as_tools_have_them(tmp_path: Path) -> None:
 
 
 def test_the_path_in_a_code_tree() -> None:
-    class Coded:
+    class Fixed(Bm25):
         def codes(self) -> dict[str, tuple[int, ...]]:
             return {"a/x": (1, 2, 3), "a/y": (1, 2, 4), "a/z": (1, 5, 0), "b/w": (7, 0, 0)}
 
-    class Several:
-        parts = (object(), Coded())
-
-    assert codes_of(object()) == {}
-    tree = CodeTree(codes_of(Several()))
+    assert Bm25().codes() == {}
+    tree = CodeTree(Hybrid(parts=[Bm25(), Fixed()]).codes())
     steps = [{"code": [1], "tools": 3}, {"code": [1, 2], "tools": 2}, {"code": [1, 2, 3], "tools": 1}]
     assert tree.path("a/x") == {"steps": steps, "near": ["a/y"]}
     alone = tree.path("b/w")

@@ -20,8 +20,8 @@ from toolscout.evaluation.study import STUDY
 from toolscout.models.decoding.trie import Trie
 from toolscout.models.language.base import open_base
 from toolscout.retrievers import document_index
-from toolscout.retrievers.base import TrainingSet
 from toolscout.retrievers.generative.base import SPECIALS
+from toolscout.retrievers.provenance import TrainingSet
 from toolscout.retrievers.toolgen import Toolgen, ToolgenOptions
 
 pytest.importorskip("torch", reason="training needs the extra 'train'")

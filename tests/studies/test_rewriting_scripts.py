@@ -24,7 +24,7 @@ from toolscout.errors import BadCompletion, BadModel
 from toolscout.evaluation import row as rows
 from toolscout.evaluation.request_result import DEPTH, Asked
 from toolscout.evaluation.study import STUDY
-from toolscout.llm.base import Message
+from toolscout.llm.base import LanguageModel, Message
 from toolscout.llm.scripted import Line, Scripted
 from toolscout.retrievers import document_index
 from toolscout.retrievers.rewrite.retriever import Rewrite, RewriteOptions
@@ -179,7 +179,7 @@ def test_what_is_measured_is_what_search_finds() -> None:
 def test_what_was_written_is_not_asked_again(tmp_path: Path) -> None:
     asked: list[int] = []
 
-    class Model:
+    class Model(LanguageModel):
         name = "m"
 
         def complete(self, conversations: Any, **settings: Any) -> Any:

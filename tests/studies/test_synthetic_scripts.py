@@ -18,7 +18,8 @@ from toolscout.data.dataset import Dataset
 from toolscout.evaluation import row as rows
 from toolscout.evaluation.jobs import run_jobs
 from toolscout.evaluation.study import STUDY
-from toolscout.retrievers.base import TrainedOn, trained_on
+from toolscout.retrievers.model_folder import trained_on
+from toolscout.retrievers.provenance import TrainedOn
 from toolscout.synth import Writer
 
 
@@ -128,6 +129,6 @@ def test_one_product_ranks_as_dense_does(monkeypatch: pytest.MonkeyPatch, tmp_pa
     texts = ["finds where a city is", "beds for the night", "rain"]
     found = synthetic.judge(TOOLS).rank(texts, 4)
     assert isinstance(usual, rewriting_models.Dense)
-    assert [[one for one, _ in few] for few in found] == [[one for one, _ in few] for few in usual.rank(texts, 4)]
-    assert found[0][0][0] == IDS["locate_city"]
-    assert len(synthetic.judge(TOOLS[:2]).rank(texts, 4)[0]) == 2
+    assert [one.ids() for one in found] == [one.ids() for one in usual.rank(texts, 4)]
+    assert found[0].ids()[0] == IDS["locate_city"]
+    assert len(synthetic.judge(TOOLS[:2]).rank(texts, 4)[0].pairs) == 2

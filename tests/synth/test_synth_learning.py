@@ -15,8 +15,8 @@ from toolscout.data.dataset import Dataset
 from toolscout.errors import BadDataset, BadModel, BadRequest, Leak
 from toolscout.evaluation import leakage
 from toolscout.llm.endpoint import Options
-from toolscout.retrievers.base import TrainedOn, TrainingSet
 from toolscout.retrievers.memory import Memory
+from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 from toolscout.retrievers.training_setup import training_sets
 from toolscout.synth import Source, SynthOptions, SynthTraining, Writer, synthesise, train_synth
 from toolscout.synth.writer_training import Lessons

@@ -8,8 +8,8 @@ from tests.synth.shop import TOOLS, asked, writer
 from tests.toys import HashedWords, catalogue
 from toolscout.core.arrays import Floats
 from toolscout.core.tool import Tool
-from toolscout.retrievers.base import TrainingSet
 from toolscout.retrievers.bm25 import Bm25
+from toolscout.retrievers.provenance import TrainingSet
 from toolscout.synth import Source, SynthOptions, Writer, synthesise
 from toolscout.synth.progress import each, named
 

@@ -12,7 +12,7 @@ from tests.synth.shop import TOOLS, asked, wordings, writer
 from toolscout.errors import BadDataset, EndpointError
 from toolscout.llm.base import Completion, Conversation
 from toolscout.llm.endpoint import Endpoint
-from toolscout.retrievers.base import TrainingSet
+from toolscout.retrievers.provenance import TrainingSet
 from toolscout.synth import Source, SynthOptions, Writer, synthesise
 
 ALONE = Source("shop", TOOLS)

@@ -14,8 +14,8 @@ from toolscout.core.tool import Tool
 from toolscout.data.dataset import Dataset
 from toolscout.errors import BadCompletion, BadDataset, BadModel, BadRequest, BadSource, EndpointError
 from toolscout.llm.base import Conversation
-from toolscout.retrievers.base import TrainedOn, TrainingSet
 from toolscout.retrievers.bm25 import Bm25
+from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 from toolscout.synth import Source, Synthetic, SynthOptions, Writer, fewer, synthesise
 
 NEW = {IDS[name] for name in ("list_regions", "cancel_stay", "headlines")}

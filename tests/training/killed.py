@@ -18,8 +18,8 @@ from transformers import BertModel  # noqa: F401 - imported once for all
 from tests.training.learnable import learnable, options
 from toolscout.models.encoders import export
 from toolscout.retrievers import dense
-from toolscout.retrievers.base import TrainingSet
 from toolscout.retrievers.dense import Dense
+from toolscout.retrievers.provenance import TrainingSet
 from toolscout.training import bi_encoder, checkpoint, loop
 
 # Everything that is random, and documents that are mined: a resumed training must meet all of it again.

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from toolscout.errors import BadModel, BadRequest
 from toolscout.llm import LanguageModel, open_llm
 from toolscout.llm.base import Conversation
-from toolscout.retrievers.base import MODEL_FILE, Retriever
+from toolscout.retrievers.base import Retriever
+from toolscout.retrievers.model_folder import MODEL_FILE
 from toolscout.retrievers.opening import open_retriever
 
 if TYPE_CHECKING:

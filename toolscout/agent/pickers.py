@@ -13,6 +13,7 @@ from toolscout.core.tool import Tool
 from toolscout.core.vendor_formats import first_sentence, wire_name
 from toolscout.data.conversations import FINISH, Spent, Talks, Turn, request_of
 from toolscout.llm.base import LanguageModel
+from toolscout.retrievers.generative.base import Generative
 
 Search = Callable[[Sequence[str], int], list[list[Tool]]]
 """For each request its k best tools."""
@@ -57,8 +58,7 @@ class Permitted:
 
 def picks_itself(retriever: object) -> bool:
     """Whether a retriever is a model that writes tool ids and was trained on conversations; others are searched."""
-    trained = getattr(getattr(retriever, "options", None), "trajectories", "")
-    return isinstance(retriever, Picker) and bool(trained)
+    return isinstance(retriever, Generative) and bool(retriever.options.trajectories)
 
 
 @runtime_checkable

@@ -194,7 +194,7 @@ def front(
     opened, variant = (models or Models()).retriever(place)
     leakage.refuse_seen(trial.dataset, trial.split, evaluate.seen_by(place, opened))
     encoder = encoder_of(opened)
-    about = (asdict(opened.options), encoder.fingerprint if encoder else None, getattr(encoder, "parameters", 0))
+    about = (asdict(opened.options), encoder.fingerprint if encoder else None, encoder.parameters if encoder else 0)
     if place == name and isinstance(opened, Picker) and picks_itself(opened):
         indexed(trial.dataset, opened, progress)
         return Front(opened.name, opened, variant, *about, picks="itself")

@@ -116,7 +116,7 @@ def embed(ctx: typer.Context, store: StoreOption = None, retriever: RetrieverOpt
         with output.progress() as report:
             embedded = scout.embed(report)
         waiting, total, late = scout.words_only(), scout.count(), scout.not_embedded()
-        notes = scout.retriever.told("", None)[1] if hasattr(scout.retriever, "told") and waiting > late else ()
+        notes = scout.retriever.notes() if waiting > late else ()
     output.write(f"{plural(embedded, 'text')} embedded; {waiting:,} of {plural(total, 'tool')} found by words only")
     for note in notes:
         output.note(note)

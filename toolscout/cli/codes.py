@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Protocol, runtime_checkable
+from typing import Annotated, Any
 
 import typer
 
@@ -13,20 +13,6 @@ from toolscout.cli.common import plural
 from toolscout.errors import BadModel
 
 _SHOWN = 3
-
-
-@runtime_checkable
-class Coded(Protocol):
-    """A retriever that gives each tool a sequence of codes."""
-
-    def codes(self) -> Mapping[str, tuple[int, ...]]:
-        """The codes of each tool, by its id."""
-
-    def health(self) -> Mapping[str, Any]:
-        """How good they are, as models.tool_ids.code_tree.Health says it."""
-
-    def uses(self) -> Sequence[tuple[str, str, int]]:
-        """Pairs of tools that were used together, and how often."""
 
 
 def codes(
@@ -38,11 +24,12 @@ def codes(
     limit: Annotated[int, typer.Option(min=1, help="First codes to list, those with the most tools first.")] = 20,
 ) -> None:
     """Show the codes that a model gives its tools: how evenly they are used, and what shares its first code."""
-    from toolscout.retrievers.base import read_model
+    from toolscout.retrievers.model_folder import read_model
     from toolscout.retrievers.registry import load_model
+    from toolscout.retrievers.toolweaver import Toolweaver
 
     opened = load_model(model)
-    if not isinstance(opened, Coded):
+    if not isinstance(opened, Toolweaver):
         record = read_model(model)
         parts = "".join(f"; for one of its parts name {model / part}" for part in record.get("parts", {}))
         raise BadModel(

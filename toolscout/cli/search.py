@@ -27,7 +27,6 @@ from toolscout.cli.common import (
     rewriting,
 )
 from toolscout.cli.tools import Shape
-from toolscout.core import tenants
 from toolscout.core.answer import Allowed, Answer, Example, Hit
 from toolscout.core.tool import Tool, namespace_of
 from toolscout.errors import BadRequest
@@ -117,8 +116,8 @@ def search(
             scout.need_options = replace(scout.need_options, threshold=need_threshold)
         if fit_threshold is not None:
             scout.fit_options = replace(scout.fit_options, threshold=fit_threshold)
-        with tenants.asking(_tenant(scout.store, principal or "")):
-            answer = scout.search(text, count, _allowed(scout, namespace, principal))
+        tenant = _tenant(scout.store, principal or "")
+        answer = scout.search(text, count, _allowed(scout, namespace, principal), tenant=tenant)
         _tell_need(answer, need_threshold)
         _print(scout, answer, format, budget, grouped)
     if not answer.hits:
@@ -126,14 +125,10 @@ def search(
 
 
 def _check_grouped(scout: Scout, grouped: bool) -> None:
-    if grouped and not _rewords(scout.retriever):
+    if grouped and not scout.retriever.rewrites:
         raise typer.BadParameter(
             "it is for --retriever rewrite, or a model of it; or name --llm", param_hint="--grouped"
         )
-
-
-def _rewords(retriever: object) -> bool:
-    return hasattr(retriever, "rewriter") or any(map(_rewords, getattr(retriever, "parts", ())))
 
 
 def _tell_need(answer: Answer, threshold: float | None) -> None:

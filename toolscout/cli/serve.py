@@ -169,27 +169,13 @@ def _share_heaps() -> None:
 def _warm(scout: Any) -> None:
     """Open what the first request would wait for, and keep each request to one core: more of them come at once."""
     from toolscout.index.worker_threads import HELPERS
-    from toolscout.retrievers.base import Embedded
 
     sys.setswitchinterval(_SWITCH_S)
     HELPERS.rest()
-    if isinstance(scout.retriever, Embedded):
-        with suppress(MissingEncoder):
-            if tell := getattr(scout.retriever.open_encoder(), "use_threads", None):
-                tell(1)
-    if scout.count():
-        with ExitStack() as quiet:
-            for author in _authors(scout.retriever):
-                quiet.enter_context(author.quiet())
-            scout.search("hello")
-
-
-def _authors(retriever: Any) -> Iterator[Any]:
-    """Those that write for a search, of any part: an endpoint may be slow or down, and costs."""
-    if rewriter := getattr(retriever, "rewriter", None):
-        yield rewriter.author
-    for part in getattr(retriever, "parts", ()):
-        yield from _authors(part)
+    with suppress(MissingEncoder):
+        if (encoder := scout.retriever.encoder) is not None:
+            encoder.use_threads(1)
+    scout.warm_up()
 
 
 def _token() -> str:

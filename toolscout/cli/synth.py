@@ -15,7 +15,8 @@ from toolscout.cli.split import OutOption
 if TYPE_CHECKING:
     from toolscout.core.tool import Tool
     from toolscout.models.encoders.onnx_encoder import Encoder
-    from toolscout.retrievers.base import FitReport, Retriever, TrainedOn
+    from toolscout.retrievers.base import FitReport, Retriever
+    from toolscout.retrievers.provenance import TrainedOn
     from toolscout.synth import Synthetic
 
 _SHOWN = 5

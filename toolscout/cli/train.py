@@ -11,7 +11,8 @@ from toolscout.cli import output
 from toolscout.cli.common import plural
 
 if TYPE_CHECKING:
-    from toolscout.retrievers.base import FitReport, TrainingSet
+    from toolscout.retrievers.base import FitReport
+    from toolscout.retrievers.provenance import TrainingSet
 
 
 def train(

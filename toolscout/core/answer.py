@@ -83,6 +83,12 @@ class Asked:
 
 
 Reason = ExactName | MatchedWords | Similarity | PastRequest | Asked
+_IN_ORDER: tuple[type[Reason], ...] = (ExactName, Similarity, PastRequest, Asked, MatchedWords)
+
+
+def in_order(reasons: Iterable[Reason]) -> tuple[Reason, ...]:
+    """Reasons as they are shown: by their kind, those of one kind as they come."""
+    return tuple(sorted(reasons, key=lambda reason: _IN_ORDER.index(type(reason))))
 
 
 def _shown(text: str) -> str:
@@ -103,6 +109,58 @@ class Hit:
         return {"tool_id": self.tool_id, "score": self.score, "reasons": reasons}
 
 
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What language models were asked for a search.
+
+    `rewritten`: requests that queries were made of. `calls`: conversations that were answered, `cached` of them out of
+    a cache. `price`: in the endpoint's currency, None where no price is known. `failed`: conversations without an
+    answer, the last of them because of `problem`.
+    """
+
+    rewritten: int = 0
+    calls: int = 0
+    cached: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    price: float | None = None
+    failed: int = 0
+    problem: str = ""
+
+    def __add__(self, other: Cost) -> Cost:
+        """Both together."""
+        prices = [price for price in (self.price, other.price) if price is not None]
+        return Cost(
+            self.rewritten + other.rewritten,
+            self.calls + other.calls,
+            self.cached + other.cached,
+            self.prompt_tokens + other.prompt_tokens,
+            self.completion_tokens + other.completion_tokens,
+            sum(prices) if prices else None,
+            self.failed + other.failed,
+            other.problem or self.problem,
+        )
+
+    @classmethod
+    def total(cls, costs: Iterable[Cost | None]) -> Cost | None:
+        """All of them together; None where there is none."""
+        known = [cost for cost in costs if cost is not None]
+        return sum(known[1:], known[0]) if known else None
+
+    def to_dict(self) -> dict[str, int | float | str | None]:
+        """Under the names that rows of results use."""
+        found: dict[str, int | float | str | None] = {
+            "llm_calls": self.calls,
+            "llm_cached": self.cached,
+            "llm_prompt_tokens": self.prompt_tokens,
+            "llm_completion_tokens": self.completion_tokens,
+            "llm_cost": None if self.price is None else round(self.price, 6),
+            "llm_failed": self.failed,
+            "rewritten": self.rewritten,
+        }
+        return found | ({"llm_problem": self.problem} if self.failed else {})
+
+
 SEARCHED_ALONE = "the request alone was searched"
 """The note of an answer whose language model failed begins so; why it failed follows behind a colon."""
 
@@ -114,6 +172,7 @@ class Answer:
     `need`: how likely the request is to need a tool at all. `fit`: how likely the best of these tools serves it. Below
     the threshold of the first the verdict is "no_tool_needed", else below that of the second "nothing_fits". None: not
     forecast. `asked`: the queries that were searched beside the request; the tools that one of them found say so.
+    `cost`: what language models were asked for it, None where the method has none.
     """
 
     request: str
@@ -127,6 +186,7 @@ class Answer:
     words_only: int = 0
     notes: tuple[str, ...] = ()
     asked: tuple[str, ...] = ()
+    cost: Cost | None = None
 
     def groups(self) -> list[tuple[str, tuple[Hit, ...]]]:
         """The tools to use by the query that found them, in order; those that the request found first, under ""."""
@@ -150,6 +210,7 @@ class Answer:
             "words_only": self.words_only,
             "version": self.version,
             "notes": list(self.notes),
+            "cost": self.cost.to_dict() if self.cost else None,
         }
 
 

@@ -1,4 +1,4 @@
-"""Types of arrays that many files name."""
+"""The array types that floors share."""
 
 from __future__ import annotations
 
@@ -6,3 +6,4 @@ import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float32]
+Ints = NDArray[np.int64]

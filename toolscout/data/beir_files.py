@@ -16,6 +16,8 @@ from toolscout.errors import BadDataset
 Qrels = dict[str, tuple[str, ...]]
 QRELS_HEADER = ("query-id", "corpus-id", "score")
 SCENES_HEADER = ("scene-id", "tool-id")
+# The key of our own in the metadata of a request: "use", "no_tool" or "nothing_fits". Other keys are others' business.
+EXPECTS = "expects"
 TOOLLESS = ("no_tool", "nothing_fits")
 REWRITES = "queries_rewritten.jsonl"
 PROMPTS = "prompts.jsonl"
@@ -157,11 +159,11 @@ def read_qrels(
     if not gold:
         raise BadDataset(f"{path} is an empty split: no row has a score above 0; add some or remove the file")
     bare = {request_id for request_id, _ in scores} - gold.keys()
-    bare -= {request_id for request_id in bare if metadata.get(request_id, {}).get("kind") in TOOLLESS}
+    bare -= {request_id for request_id in bare if metadata.get(request_id, {}).get(EXPECTS) in TOOLLESS}
     if bare:
         raise BadDataset(
             f"{path}: {len(bare)} requests with no gold tool: {_some(bare)}; give each a row with a score above 0, "
-            f"remove its rows, or say in queries.jsonl that its metadata.kind is {' or '.join(TOOLLESS)}"
+            f"remove its rows, or say in queries.jsonl that its metadata.{EXPECTS} is {' or '.join(TOOLLESS)}"
         )
     return {request_id: tuple(tools) for request_id, tools in gold.items()}
 

@@ -37,8 +37,9 @@ class Split:
 class Dataset:
     """Tools, requests and gold. `qrels` maps a split to its requests' gold tool ids; a request may have no gold.
 
-    `metadata` holds what is known of a request beside its text; its keys "kind", "split", "scene" and "synthetic" mean
-    something here. `scenes` are the published tool sets by scene id, empty where there are none.
+    `metadata` holds what is known of a request beside its text; its keys "expects" (what a right answer is, see Kind),
+    "split", "scene" and "synthetic" mean something here. `scenes` are the published tool sets by scene id, empty where
+    there are none.
     """
 
     name: str
@@ -68,13 +69,15 @@ class Dataset:
     def _check_kinds(self) -> None:
         with_gold = {request_id for qrels in self.qrels.values() for request_id in qrels}
         for request_id, about in self.metadata.items():
-            kind, where = about.get("kind"), f"{self.name}: request {request_id}"
+            kind, where = about.get(files.EXPECTS), f"{self.name}: request {request_id}"
             if kind is not None and kind not in KINDS:
-                raise BadDataset(f"{where} has kind {kind!r}; use one of {', '.join(KINDS)}")
+                raise BadDataset(f"{where}: metadata.{files.EXPECTS} is {kind!r}; use one of {', '.join(KINDS)}")
             if kind in TOOLLESS and request_id in with_gold:
-                raise BadDataset(f"{where} has kind {kind} and gold tools; remove one of them")
+                raise BadDataset(f"{where} expects {kind} and has gold tools; remove one of them")
             if kind == "use" and request_id not in self.qrels.get(str(about.get("split")), {request_id}):
-                raise BadDataset(f"{where} has kind use and no gold tools; add them to its split or change its kind")
+                raise BadDataset(
+                    f"{where} expects use and has no gold tools; add them, or change metadata.{files.EXPECTS}"
+                )
 
     @classmethod
     def load(cls, folder: str | Path, splits: Sequence[str] | None = None) -> Self:
@@ -153,7 +156,7 @@ class Dataset:
         """What is right for a request: to use tools (unless said otherwise), to use none, to find that none fits."""
         if request_id not in self.requests:
             raise BadDataset(f"{self.name} has no request {request_id!r}")
-        return cast(Kind, self._about(request_id).get("kind", "use"))
+        return cast(Kind, self._about(request_id).get(files.EXPECTS, "use"))
 
     def scene(self, request_id: str) -> str:
         """What a request shares with those like it: its published scene, else its set of gold tools, else itself."""
@@ -333,7 +336,7 @@ def _rewrite(
             continue
         if requests.setdefault(rewrite.id, rewrite.text) != rewrite.text:
             raise BadDataset(f"the rewrite {rewrite.id} has the id of another request; give it one of its own")
-        shared = {key: about[key] for key in ("kind", "scene") if key in about}
+        shared = {key: about[key] for key in (files.EXPECTS, "scene") if key in about}
         split = {"split": f"{about['split']}.{rewrite.level}"} if "split" in about else {}
         metadata[rewrite.id] = {**rewrite.about, **shared, **split}
     return {rewrite.id: qrels[rewrite.original_id] for rewrite in rewrites if rewrite.original_id in qrels}

@@ -9,11 +9,12 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from toolscout.data.dataset import Dataset
+from toolscout.core.answer import Cost
+from toolscout.data.dataset import Dataset, Kind
 from toolscout.evaluation import leakage
 from toolscout.evaluation.history import Fitted
 from toolscout.evaluation.measures import CUTOFFS, MEASURES, checked, depth_of, measured
@@ -22,8 +23,11 @@ from toolscout.evaluation.row import Row, provenance
 from toolscout.evaluation.sized import with_sets
 from toolscout.evaluation.vector_cache import cached_vectors, encoder_of
 from toolscout.models.language.base import DEVICE_VARIABLE
-from toolscout.retrievers.base import Foresighted, Retriever, TrainedOn, trained_on
+from toolscout.retrievers.base import Retriever
+from toolscout.retrievers.base import seen_by as seen_by_parts
+from toolscout.retrievers.model_folder import trained_on
 from toolscout.retrievers.opening import variant_of
+from toolscout.retrievers.provenance import TrainedOn
 from toolscout.scout import Progress, Scout
 from toolscout.stores.sqlite.store import SqliteStore
 
@@ -40,6 +44,7 @@ __all__ = [
 ]
 
 _DROPPED = "drop-seen"
+_TOGETHER = 256  # requests that are ranked at once where a GPU does it
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +75,8 @@ def load_split(folder: Path, split: str) -> Dataset:
 
 def seen_by(name: str, retriever: Retriever) -> TrainedOn:
     """All that what open_retriever opened has seen: as its folder says, and that of its parts and its encoder."""
-    seen = trained_on(Path(name)) if Path(name).is_dir() else _seen(retriever)
+    seen = trained_on(Path(name)) if Path(name).is_dir() else seen_by_parts(retriever)
     return seen | leakage.encoder_history(encoder_of(retriever))
-
-
-def _seen(retriever: Any) -> TrainedOn:
-    seen: TrainedOn = getattr(retriever, "_seen", TrainedOn())
-    for part in getattr(retriever, "parts", ()):
-        seen |= _seen(part)
-    return seen
 
 
 def evaluate(
@@ -107,11 +105,8 @@ def evaluate(
         leakage.refuse_seen(dataset, split, seen, droppable=True)
     dataset = leakage.without(dataset, split, dropped)
     new_tools, depth = leakage.new_tools(dataset, split, seen), depth_of(names)
-    costs = getattr(retriever, "take_costs", dict)
-    costs()  # what it did before is not what this costs
-    getattr(retriever, "wait_longer", lambda: None)()
-    asked, index_s, cached = _asked(dataset, split, retriever, depth, cache, progress)
-    found, seed = measured(asked, names, new_tools), getattr(retriever.options, "seed", None)
+    run = _run(dataset, split, retriever, depth, cache, progress)
+    asked, found, options = run.asked, measured(run.asked, names, new_tools), asdict(retriever.options)
     named = variant or variant_of(retriever.options)
     row = Row(
         dataset=dataset.name,
@@ -119,12 +114,12 @@ def evaluate(
         split=split,
         retriever=retriever.name,
         variant="_".join([*([] if named == "default" else [named]), _DROPPED]) if dropped else named,
-        options=asdict(retriever.options),
-        seed=fitted.seed if seed is None else seed,
+        options=options,
+        seed=options.get("seed", fitted.seed),
         metrics=found.metrics,
         intervals=found.intervals,
-        timing=_timing(asked, index_s, cached, fitted, not _at_once(retriever)) | costs(),
-        params=getattr(encoder, "parameters", 0) + getattr(retriever, "language_parameters", 0),
+        timing=_timing(run, fitted) | (run.cost.to_dict() if run.cost else {}),
+        params=(encoder.parameters if encoder else 0) + retriever.language_parameters,
         encoder=encoder.fingerprint if encoder else None,
         requests=len(asked),
         failed=sum(bool(one.error) for one in asked),
@@ -135,10 +130,23 @@ def evaluate(
     return Evaluation(row, tuple(asked), new_tools, depth)
 
 
-def _asked(
+class _Run(NamedTuple):
+    """Every request asked; the seconds that indexing took; whether vectors were known before; what models were asked.
+
+    `alone`: each request was asked by itself, so that its time says something.
+    """
+
+    asked: list[Asked]
+    index_s: float
+    cached: bool
+    cost: Cost | None
+    alone: bool
+
+
+def _run(
     dataset: Dataset, split: str, retriever: Retriever, depth: int, cache: Path | None, progress: Progress | None
-) -> tuple[list[Asked], float, bool]:
-    """Every request asked, the seconds that indexing took, and whether vectors were known before."""
+) -> _Run:
+    """Index the tools, and ask every request."""
     goldless = [pair for pair in dataset.goldless(split) if dataset.kind(pair[0]) != "use"]
     requests = dataset.split(split).requests + goldless
     encoder = encoder_of(retriever)
@@ -156,17 +164,17 @@ def _asked(
             scout.refresh()
             scout.embed(progress)
             index_s = time.perf_counter() - started
-        if isinstance(retriever, Foresighted) and _at_once(retriever):
+        size = _TOGETHER if _together(retriever) else 1
+        asked: list[Asked] = []
+        costs: list[Cost | None] = []
+        for start in range(0, len(requests), size):
+            for one, cost in _ask(scout, dataset, split, requests[start : start + size], depth):
+                asked.append(one)
+                costs.append(cost)
             if progress:
-                progress("ranking all at once", 0, len(requests))
-            retriever.rank_ahead([text for _, text in requests], depth)
-        asked = []
-        for number, (request_id, text) in enumerate(requests, 1):
-            asked.append(_ask(scout, dataset, split, request_id, text, depth))
-            if progress:
-                progress("asking", number, len(requests))
+                progress("asking", len(asked), len(requests))
         asked = with_sets(asked, [text for _, text in requests], retriever, progress)
-    return asked, index_s, bool(cached)
+    return _Run(asked, index_s, bool(cached), Cost.total(costs), size == 1)
 
 
 def command_line(
@@ -188,36 +196,48 @@ def command_line(
     return shlex.join([*words, *(["--drop-seen"] if drop_seen else [])])
 
 
-def _ask(scout: Scout, dataset: Dataset, split: str, request_id: str, text: str, depth: int) -> Asked:
-    gold = dataset.qrels[split].get(request_id, ())
-    about = (request_id, dataset.scene(request_id), dataset.kind(request_id), gold)
+def _ask(
+    scout: Scout, dataset: Dataset, split: str, requests: Sequence[tuple[str, str]], depth: int
+) -> list[tuple[Asked, Cost | None]]:
+    """Ask some requests together; where that fails, one after the other."""
     started = time.perf_counter()
     try:
-        answer = scout.search(text, depth)
+        answers = scout.search_many([text for _, text in requests], depth, endpoints="wait")
     except Exception as error:  # whatever a method does on one request, the others are still asked
-        wrong = 0.0 if gold else 1.0
-        return Asked(*about, None, wrong, None, time.perf_counter() - started, f"{type(error).__name__}: {error}")
-    seconds = time.perf_counter() - started
-    ranking = tuple(hit.tool_id for hit in answer.considered)
-    return Asked(*about, ranking, answer.fit or 0.0, answer.verdict, seconds, need=answer.need)
+        if len(requests) > 1:
+            return [found for one in requests for found in _ask(scout, dataset, split, [one], depth)]
+        about = _about(dataset, split, requests[0][0])
+        wrong, seconds = 0.0 if about[3] else 1.0, time.perf_counter() - started
+        return [(Asked(*about, None, wrong, None, seconds, f"{type(error).__name__}: {error}"), None)]
+    seconds = (time.perf_counter() - started) / len(requests)
+    found = []
+    for (request_id, _), answer in zip(requests, answers, strict=True):
+        ranking = tuple(hit.tool_id for hit in answer.considered)
+        about = _about(dataset, split, request_id)
+        one = Asked(*about, ranking, answer.fit or 0.0, answer.verdict, seconds, need=answer.need)
+        found.append((one, answer.cost))
+    return found
 
 
-def _at_once(retriever: Retriever) -> bool:
-    """Whether a GPU ranks all requests together before they are asked."""
-    return bool(os.environ.get(DEVICE_VARIABLE)) and isinstance(retriever, Foresighted)
+def _about(dataset: Dataset, split: str, request_id: str) -> tuple[str, str, Kind, tuple[str, ...]]:
+    gold = dataset.qrels[split].get(request_id, ())
+    return request_id, dataset.scene(request_id), dataset.kind(request_id), gold
 
 
-def _timing(
-    asked: Sequence[Asked], index_s: float, cached: bool, fitted: Fitted, alone: bool
-) -> dict[str, float | bool | str | None]:
-    """The times of a fit and of requests; of those that were ranked all at once nothing can be said."""
-    p50, p95 = np.percentile([one.seconds * 1000 for one in asked], [50, 95])
+def _together(retriever: Retriever) -> bool:
+    """Whether a GPU ranks many requests together: nothing can be said then of how long one takes."""
+    return bool(os.environ.get(DEVICE_VARIABLE)) and (retriever.rewrites or retriever.language_parameters > 0)
+
+
+def _timing(run: _Run, fitted: Fitted) -> dict[str, float | bool | str | None]:
+    """The times of a fit and of requests."""
+    p50, p95 = np.percentile([one.seconds * 1000 for one in run.asked], [50, 95])
     return {
         "fit_s": fitted.seconds,
         "fit_device": fitted.device,
         "fit_params": fitted.parameters,
-        "index_s": round(index_s, 3),
-        "index_cached": cached,
-        "query_p50_ms": round(float(p50), 3) if alone else None,
-        "query_p95_ms": round(float(p95), 3) if alone else None,
+        "index_s": round(run.index_s, 3),
+        "index_cached": run.cached,
+        "query_p50_ms": round(float(p50), 3) if run.alone else None,
+        "query_p95_ms": round(float(p95), 3) if run.alone else None,
     }

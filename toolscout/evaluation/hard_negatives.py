@@ -22,8 +22,8 @@ from toolscout.data import beir_files as files
 from toolscout.data.dataset import request_digest
 from toolscout.data.no_tool_prompts import read_prompts
 from toolscout.errors import BadDataset, BadRequest
+from toolscout.models.encoders.base import TextEncoder
 from toolscout.models.need_head import NeedHead
-from toolscout.retrievers.base import TextEncoder
 from toolscout.scout import Progress
 
 Floats = NDArray[np.float32]

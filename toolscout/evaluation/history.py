@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from toolscout.errors import BadModel
-from toolscout.retrievers.base import MODEL_FILE, read_model
+from toolscout.retrievers.model_folder import MODEL_FILE, read_model
 
 
 @dataclass(frozen=True, slots=True)

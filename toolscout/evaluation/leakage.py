@@ -8,7 +8,8 @@ from pathlib import Path
 
 from toolscout.data.dataset import Dataset, request_digest
 from toolscout.errors import Leak
-from toolscout.retrievers.base import TextEncoder, TrainedOn
+from toolscout.models.encoders.base import TextEncoder
+from toolscout.retrievers.provenance import TrainedOn
 
 _ROLES = {"train": "trained on", "dev": "selected on"}
 _UNSEEN_TOOLS = "unseen_tool."
@@ -95,5 +96,5 @@ def new_tools(dataset: Dataset, split: str, seen: TrainedOn) -> frozenset[str] |
 
 def encoder_history(encoder: TextEncoder | None) -> TrainedOn:
     """What the encoder of a retriever was trained on, where its folder says so."""
-    folder = getattr(encoder, "folder", None)
+    folder = encoder.folder if encoder else None
     return TrainedOn.load(folder) if isinstance(folder, Path) else TrainedOn()

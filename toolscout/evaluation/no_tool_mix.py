@@ -43,7 +43,7 @@ class Mixture:
             request_id: {**known, "split": name} if known.get("split") == split else known
             for request_id, known in dataset.metadata.items()
         }
-        about |= {request_id: {"kind": "no_tool", "split": name} for request_id in added}
+        about |= {request_id: {"expects": "no_tool", "split": name} for request_id in added}
         qrels = {key: gold for key, gold in dataset.qrels.items() if key != split} | {name: dataset.qrels[split]}
         return replace(dataset, requests={**dataset.requests, **added}, qrels=qrels, metadata=about), name
 

@@ -12,20 +12,22 @@ from numpy.typing import NDArray
 from toolscout.core.arrays import Floats
 from toolscout.core.tool import Tool
 from toolscout.evaluation.vector_cache import request_vectors, tool_vectors
-from toolscout.retrievers.base import FitProgress, TextEncoder
-from toolscout.retrievers.hybrid.shared_encoder import EncoderFront
+from toolscout.models.encoders.base import TextEncoder
+from toolscout.retrievers.base import FitProgress
 
 _AT_ONCE = 2048
 # As training cuts them.
 _CHARS = 4_000
 
 
-class StoredEncoder(EncoderFront):
+class StoredEncoder(TextEncoder):
     """Stands in front of an encoder with the vectors of known texts; others are encoded when they are asked for."""
 
     def __init__(self, encoder: TextEncoder, requests: dict[str, Floats], documents: dict[str, Floats]) -> None:
         """Use `of`."""
-        super().__init__(encoder)
+        self._encoder = encoder
+        self.fingerprint, self.dimension = encoder.fingerprint, encoder.dimension
+        self.parameters, self.folder = encoder.parameters, encoder.folder
         self._requests, self._documents = requests, documents
 
     @classmethod
@@ -60,6 +62,10 @@ class StoredEncoder(EncoderFront):
         if tools:
             texts = [tool.document() for tool in tools]
             self._documents.update(zip(texts, tool_vectors(tools, self._encoder, cache), strict=True))
+
+    def use_threads(self, threads: int) -> None:
+        """As the encoder."""
+        self._encoder.use_threads(threads)
 
     def encode_request(self, text: str) -> Floats:
         """The unit vector of one request."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from toolscout.evaluation.request_result import Asked
-from toolscout.retrievers.base import Retriever, Sizing, sizing
+from toolscout.retrievers.base import Retriever
 from toolscout.scout import checked_request
 from toolscout.search.progress import Progress
 
@@ -20,13 +20,12 @@ def with_sets(
 
     They are asked together, since a language model is far faster so; one that fails returned nothing.
     """
-    able = sizing(retriever)
-    if able is None:
+    if retriever.as_many([]) is None:
         return list(asked)
     made: list[Asked] = []
     for start in range(0, len(asked), _AT_ONCE):
         few = asked[start : start + _AT_ONCE]
-        for one, found in zip(few, _returned(able, texts[start : start + _AT_ONCE]), strict=True):
+        for one, found in zip(few, _returned(retriever, texts[start : start + _AT_ONCE]), strict=True):
             error = one.error or (found if isinstance(found, str) else "")
             made.append(replace(one, returned=() if isinstance(found, str) else found, error=error))
         if progress:
@@ -34,11 +33,12 @@ def with_sets(
     return made
 
 
-def _returned(able: Sizing, texts: Sequence[str]) -> list[tuple[str, ...] | str]:
+def _returned(retriever: Retriever, texts: Sequence[str]) -> list[tuple[str, ...] | str]:
     """The tools for each request, or what went wrong with it."""
     try:
-        return [tuple(hit.tool_id for hit in hits) for hits in able.as_many(list(map(checked_request, texts)))]
+        sets = retriever.as_many(retriever.rank(list(map(checked_request, texts)), 1)) or []
+        return [tuple(tool_id for tool_id, _ in pairs) for pairs in sets]
     except Exception as error:  # whatever a method does on one request, the others are still asked
         if len(texts) == 1:
             return [f"{type(error).__name__}: {error}"]
-        return [found for text in texts for found in _returned(able, [text])]
+        return [found for text in texts for found in _returned(retriever, [text])]

@@ -16,7 +16,8 @@ from toolscout.evaluation.measures import RIGHT, VERDICTS, measured
 from toolscout.evaluation.request_result import DEPTH, Asked
 from toolscout.evaluation.row import Row, provenance
 from toolscout.evaluation.vector_cache import encoder_of
-from toolscout.retrievers.base import Ranker, Retriever, TrainedOn
+from toolscout.retrievers.base import Retriever
+from toolscout.retrievers.provenance import TrainedOn
 
 STUDY = "study"
 
@@ -43,11 +44,10 @@ class About:
 def asked(dataset: Dataset, split: str, retriever: Retriever) -> list[Asked]:
     """Rank all requests of a split that have gold. No verdict is made, and nothing is timed."""
     part = dataset.split(split)
-    assert isinstance(retriever, Ranker)
     ranked = retriever.rank([text for _, text in part.requests], DEPTH)
     return [
-        Asked(i, dataset.scene(i), "use", gold, tuple(tool_id for tool_id, _ in pairs), 0.0, None, 0.0)
-        for (i, _), gold, pairs in zip(part.requests, part.gold, ranked, strict=True)
+        Asked(i, dataset.scene(i), "use", gold, tuple(ranking.ids()), 0.0, None, 0.0)
+        for (i, _), gold, ranking in zip(part.requests, part.gold, ranked, strict=True)
     ]
 
 
@@ -83,7 +83,7 @@ def studied(
             "query_p50_ms": None,
             "query_p95_ms": None,
         },
-        params=getattr(encoder, "parameters", 0),
+        params=encoder.parameters if encoder else 0,
         encoder=encoder.fingerprint if encoder else None,
         requests=len(answers),
         failed=0,

@@ -12,8 +12,9 @@ import numpy as np
 
 from toolscout.core.arrays import Floats
 from toolscout.core.tool import Tool
+from toolscout.models.encoders.base import TextEncoder
 from toolscout.models.encoders.onnx_encoder import encoders_folder
-from toolscout.retrievers.base import Embedded, Retriever, TextEncoder
+from toolscout.retrievers.base import Retriever
 from toolscout.search.progress import Progress
 from toolscout.stores.base import Store
 from toolscout.stores.sqlite.store import SqliteStore
@@ -30,7 +31,7 @@ def cache_path() -> Path:
 
 def encoder_of(retriever: Retriever) -> TextEncoder | None:
     """The encoder a retriever needs, None for one without; MissingEncoder where it needs one that is not there."""
-    return retriever.open_encoder() if isinstance(retriever, Embedded) else None
+    return retriever.encoder
 
 
 @contextmanager

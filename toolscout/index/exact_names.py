@@ -1,10 +1,10 @@
-"""Finds the tools a request names outright, so that an exact name always comes first."""
+"""Finds the tools that a request names outright, and puts them first."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from toolscout.core.answer import Allowed
 from toolscout.core.tool import name_of, namespace_of, split_words
@@ -25,7 +25,7 @@ def _key(text: str) -> str:
     return "_".join(split_words(text)).lower()
 
 
-class Names:
+class ExactNames:
     """Names and aliases of the tools of one index, by their normalised form."""
 
     def __init__(self) -> None:
@@ -35,9 +35,14 @@ class Names:
         self._of: dict[str, tuple[str, ...]] = {}
         # The last words of names: most texts end in none of them, and need not be looked at further.
         self._ends: Counter[str] = Counter()
-        # A request is looked at several times on its way; the tools it names are found once, until any comes or goes.
-        self._changes = 0
-        self._last: tuple[str, Allowed | None, int, dict[str, str]] = ("", None, -1, {})
+
+    def __len__(self) -> int:
+        """How many tools are known."""
+        return sum(map(len, self._ids.values()))
+
+    def ids(self) -> list[str]:
+        """The tools that are known, in no particular order."""
+        return [tool_id for same in self._ids.values() for tool_id in same]
 
     @property
     def aliases(self) -> Mapping[str, Sequence[str]]:
@@ -47,36 +52,31 @@ class Names:
     def add(self, tool_id: str, aliases: Sequence[str] = ()) -> None:
         """Know a tool by its name and aliases. One that is known already must be removed first."""
         key = _key(name_of(tool_id))
-        _insert(self._ids, key, tool_id)
+        self._ids.setdefault(key, []).append(tool_id)
         self._ends[_last_word(key)] += 1
         if aliases:
             self._of[tool_id] = tuple(aliases)
         for alias in aliases:
-            _insert(self._aliases, _key(alias), tool_id)
-        self._changes += 1  # at the end: what another thread finds meanwhile is not kept
+            if key := _key(alias):
+                self._aliases.setdefault(key, []).append(tool_id)
 
     def remove(self, tool_id: str) -> None:
-        """Forget a tool."""
+        """Forget a tool; one that is not known is ignored."""
         key = _key(name_of(tool_id))
+        if tool_id not in self._ids.get(key, ()):
+            return
         _discard(self._ids, key, tool_id)
         self._ends[_last_word(key)] -= 1
         if not self._ends[_last_word(key)]:
             del self._ends[_last_word(key)]
         for alias in self._of.pop(tool_id, ()):
             _discard(self._aliases, _key(alias), tool_id)
-        self._changes += 1
 
-    def find(self, request: str, allowed: Allowed | None = None) -> Mapping[str, str]:
+    def find(self, request: str, allowed: Allowed | None = None) -> dict[str, str]:
         """The ids of the tools that the request names, of those allowed, each with the words that name it.
 
         A tool that is not allowed has no name here: it does not even hide another tool that is called alike.
         """
-        last, changes = self._last, self._changes
-        if last[:3] != (request, allowed, changes):
-            last = self._last = (request, allowed, changes, self._find(request, allowed))
-        return last[3]
-
-    def _find(self, request: str, allowed: Allowed | None) -> dict[str, str]:
         found: dict[str, str] = {}
         for text in self._mentions(request):
             for tool_id in self._named(text, allowed):
@@ -136,14 +136,21 @@ def _last_word(key: str) -> str:
     return key.rpartition("_")[2]
 
 
-def _insert(table: dict[str, list[str]], key: str, tool_id: str) -> None:
-    if key:
-        table.setdefault(key, []).append(tool_id)
-
-
 def _discard(table: dict[str, list[str]], key: str, tool_id: str) -> None:
     ids = table.get(key, [])
     if tool_id in ids:
         ids.remove(tool_id)
         if not ids:
             del table[key]
+
+
+def named_first(pairs: Sequence[tuple[str, float]], named: Collection[str], k: int) -> list[tuple[str, float]]:
+    """The first k of ranked tools, those that the request names before all others, in the order of their scores.
+
+    A named tool that was not ranked comes behind those that were, by its id.
+    """
+    if not named:
+        return list(pairs[:k])
+    ranked = {tool_id: score + EXACT_BONUS if tool_id in named else score for tool_id, score in pairs}
+    scores = dict.fromkeys(named, EXACT_BONUS) | ranked
+    return sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))[:k]

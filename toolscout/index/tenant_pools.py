@@ -6,10 +6,10 @@ import sys
 from collections.abc import Callable, Sequence
 from itertools import chain
 from pathlib import Path
+from typing import NamedTuple
 
-from toolscout.core.answer import Example
+from toolscout.core.answer import Example, PastRequest, Reason
 from toolscout.core.arrays import Floats
-from toolscout.core.tenants import asker
 from toolscout.index.feedback_pool import Entry, Neighbour, Past, merged
 
 _EVERYBODY = ""
@@ -42,10 +42,10 @@ class Voices:
         """The vector of a request that is remembered."""
         return self._pasts[self._home(entry.tenant)].vector(entry)
 
-    @property
-    def newest(self) -> float:
-        """When the newest request was made that the asking tenant hears."""
-        return max(past.newest for past in self._heard())
+    def heard_by(self, tenant: str) -> Heard:
+        """The requests that a tenant hears: everybody's and its own."""
+        everybody, own = self._pasts[_EVERYBODY], self._pasts.get(tenant or _EVERYBODY)
+        return Heard([everybody] if own is None or own is everybody else [everybody, own])
 
     def add(self, examples: Sequence[Example], vectors: Floats) -> None:
         """Remember requests, given their vectors."""
@@ -54,12 +54,6 @@ class Voices:
             rows = [row for row, own in enumerate(homes) if own == home]
             past = self._pasts.setdefault(home, Past(self._keep))
             past.add([examples[row] for row in rows], vectors[rows])
-
-    def nearest(
-        self, vector: Floats, count: int, share: float, least: float, counts: Callable[[Entry], bool]
-    ) -> list[Neighbour]:
-        """As Past.nearest, among the requests that the asking tenant hears."""
-        return merged(self._heard(), vector, count, share, least, counts)
 
     def save(self, folder: Path) -> None:
         """Write all of them as one."""
@@ -91,11 +85,40 @@ class Voices:
     def _home(self, tenant: str) -> str:
         return _EVERYBODY if self._shared else tenant
 
-    def _heard(self) -> list[Past]:
-        everybody, own = self._pasts[_EVERYBODY], self._pasts.get(asker() or _EVERYBODY)
-        return [everybody] if own is None or own is everybody else [everybody, own]
+
+class Heard(NamedTuple):
+    """The pools that one tenant hears."""
+
+    pools: list[Past]
+
+    @property
+    def newest(self) -> float:
+        """When the newest request was made."""
+        return max(pool.newest for pool in self.pools)
+
+    def nearest(
+        self, vector: Floats, count: int, share: float, least: float, counts: Callable[[Entry], bool]
+    ) -> list[Neighbour]:
+        """As Past.nearest, among all of them."""
+        return merged(self.pools, vector, count, share, least, counts)
 
 
-def readable(entry: Entry) -> str:
-    """The text of a past request as the asking tenant may read it: another tenant's is empty."""
-    return entry.request if entry.tenant in ("", asker()) else ""
+class Recalled(NamedTuple):
+    """The nearest past requests of a request, when the newest of all was made, and the tenant that asked."""
+
+    neighbours: list[Neighbour]
+    newest: float
+    tenant: str = ""
+
+
+def with_past(
+    reasons: Sequence[tuple[Reason, ...]], ids: Sequence[str], recalled: Recalled | None
+) -> list[tuple[Reason, ...]]:
+    """Reasons with the nearest past request that used each tool; the text of another tenant's is empty."""
+    best: dict[str, PastRequest] = {}
+    for entry, cosine in recalled.neighbours if recalled else ():
+        text = entry.request if recalled and entry.tenant in ("", recalled.tenant) else ""
+        for tool_id, sign in entry.tools.items():
+            if sign > 0 and tool_id not in best:
+                best[tool_id] = PastRequest(text, round(cosine, 6))
+    return [(*why, best[tool_id]) if tool_id in best else why for tool_id, why in zip(ids, reasons, strict=True)]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 from toolscout.core.argument_checks import repaired, value_problems
 from toolscout.errors import BadCompletion, BadRequest, LanguageModelError
@@ -56,11 +57,17 @@ Schemas = Schema | Sequence[Schema | None] | None
 Outcome = list[Completion] | BadCompletion
 
 
-class LanguageModel(Protocol):
-    """Anything that completes conversations."""
+class LanguageModel(ABC):
+    """Anything that completes conversations; several threads may ask it at once."""
 
     name: str
 
+    @property
+    def parameters(self) -> int:
+        """How many numbers the model has; 0 where it does not run on this machine, or that is not known."""
+        return 0
+
+    @abstractmethod
     def complete(
         self,
         conversations: Sequence[Conversation],

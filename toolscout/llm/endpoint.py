@@ -24,6 +24,7 @@ from toolscout.llm import replies
 from toolscout.llm.base import (
     Completion,
     Conversation,
+    LanguageModel,
     Message,
     Outcome,
     Schema,
@@ -61,7 +62,7 @@ class _Call(NamedTuple):
     schema: Schema | None
 
 
-class Endpoint:
+class Endpoint(LanguageModel):
     """A model behind an OpenAI-compatible endpoint. Safe to use from several threads."""
 
     def __init__(self, url: str, model: str, options: Options | None = None) -> None:

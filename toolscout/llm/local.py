@@ -13,7 +13,17 @@ import numpy as np
 from tokenizers import Tokenizer
 
 from toolscout.errors import BadCompletion
-from toolscout.llm.base import Completion, Conversation, Outcome, Schemas, check_call, cut, each_schema, settled
+from toolscout.llm.base import (
+    Completion,
+    Conversation,
+    LanguageModel,
+    Outcome,
+    Schemas,
+    check_call,
+    cut,
+    each_schema,
+    settled,
+)
 from toolscout.llm.constrained_json.filling import Filling, Tokens, Vocabulary
 from toolscout.models.decoding.constrained import Writer
 from toolscout.models.language.open import device_name
@@ -65,7 +75,7 @@ Prompt = Callable[[Conversation], list[int]]
 _Allow = Callable[[int, Sequence[int]], Tokens | None]
 
 
-class Local:
+class Local(LanguageModel):
     """Completes conversations with a model that is held in memory. The same call gives the same answer."""
 
     def __init__(

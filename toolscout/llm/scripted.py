@@ -11,6 +11,7 @@ from toolscout.errors import BadCompletion, BadRequest
 from toolscout.llm.base import (
     Completion,
     Conversation,
+    LanguageModel,
     Message,
     Outcome,
     Schema,
@@ -33,7 +34,7 @@ class Line:
     when: str | None = None
 
 
-class Scripted:
+class Scripted(LanguageModel):
     """Says its lines. `asked` holds every conversation it was given."""
 
     def __init__(self, lines: Iterable[Speech | Line], *, name: str = "scripted") -> None:

@@ -8,32 +8,24 @@ import re
 import threading
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
 import tantivy
 
-from toolscout.core.answer import Allowed, ExactName, Example, Hit, MatchedWords
+from toolscout.core.answer import Allowed, MatchedWords, Reason
 from toolscout.core.model_files import UNREADABLE
+from toolscout.core.scope import EVERYTHING, Scope
 from toolscout.core.tool import Searchable, split_words
 from toolscout.errors import BadModel
-from toolscout.index.exact_names import EXACT_BONUS, Names
+from toolscout.index.exact_names import EXACT_BONUS
 from toolscout.index.recent import Recent
 from toolscout.index.row_ids import Rows
 from toolscout.index.spelling import FUNCTION_WORDS, Vocabulary, correctable, edits
 from toolscout.index.word_files import WordFiles
-from toolscout.retrievers.base import (
-    Options,
-    Pairs,
-    Vectors,
-    check_k,
-    hits_of,
-    read_model,
-    read_options,
-    write_model,
-)
-from toolscout.retrievers.showing import Caller, Reasons
+from toolscout.retrievers.base import Options, Pairs, Ranking, Retriever, Vectors, check_k
+from toolscout.retrievers.model_folder import read_model, read_options, write_model
 
 _LONGEST_WORD = 40
 # Beyond this many hits, asking the engine to filter is cheaper than filtering what it returns.
@@ -119,17 +111,18 @@ def _fields(tool: Searchable, row: int) -> dict[str, Any]:
     return {"words": text, "stems": text, "names": name, "row": row}
 
 
-class Bm25:
+class Bm25(Retriever):
     """Live lexical index. The engine's files lie in a private temporary folder for as long as the object lives."""
 
     name: ClassVar[str] = "bm25"
+    options: Bm25Options
 
     def __init__(self, options: Bm25Options | None = None) -> None:
         """Start empty."""
-        self.options = options or Bm25Options()
-        self._open(Rows(), Names())
+        super().__init__(options or Bm25Options())
+        self._open(Rows())
 
-    def _open(self, rows: Rows, names: Names, saved: Path | None = None) -> None:
+    def _open(self, rows: Rows, saved: Path | None = None) -> None:
         self._schema = _schema()
         self._analyzers = {"words": _analyzer(stem=False), "stems": _analyzer(stem=True)}
         self._files = WordFiles(self._schema, self._analyzers, saved)
@@ -140,7 +133,6 @@ class Bm25:
         self._dead: list[int] = []
         self._known: Recent[Allowed, _Known] = Recent(_CALLERS_KEPT)
         self._rows = rows
-        self._names = names
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -158,7 +150,7 @@ class Bm25:
             for tool in tools:
                 self._forget(tool.id)
                 rows.append(self._rows.add(tool.id))
-                self._names.add(tool.id, tool.aliases)
+                self.names.add(tool.id, tool.aliases)
             self._commit(tools, rows)
             self._forget_words([tool.id for tool in tools])
 
@@ -171,50 +163,23 @@ class Bm25:
                 self._commit()
             self._forget_words(ids)
 
-    def learn(self, examples: Sequence[Example]) -> None:
-        """Words learn nothing from feedback."""
+    def rank(self, requests: Sequence[str], k: int, scope: Scope = EVERYTHING) -> list[Ranking]:
+        """Rank the tools that share a word with the request, or are named in it.
 
-    def search(self, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[list[Hit]]:
-        """Rank the tools that share a word with the request, or are named in it."""
-        caller = Caller(allowed)
-        ranked = zip(requests, self.rank_for(caller, requests, k, allowed), strict=True)
-        return [hits_of(pairs, self.why_for(caller, request, [i for i, _ in pairs])) for request, pairs in ranked]
-
-    def rank(self, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[Pairs]:
-        """What search ranks, without reasons."""
-        return self.rank_for(Caller(allowed), requests, k, allowed)
-
-    def rank_for(self, caller: Caller, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[Pairs]:
-        """The same for a caller: the names and words that it may know, whichever tools are ranked."""
+        The names and words that count are those of tools that the caller sees, whichever tools are ranked.
+        """
         check_k(k)
-        return [self._rank(request, k, allowed, caller.sees) for request in requests]
+        return [self._ranking(request, k, scope) for request in requests]
 
-    def why(self, request: str, ids: Sequence[str]) -> Reasons:
-        """Names; the words are found by explain."""
-        return self.why_for(Caller(), request, ids)
-
-    def why_for(self, caller: Caller, request: str, ids: Sequence[str]) -> Reasons:
-        """The same for a caller for whom they were ranked."""
-        named = self._names.find(request, caller.sees)
-        return [(ExactName(named[tool_id]),) if tool_id in named else () for tool_id in ids]
-
-    def is_name(self, request: str) -> bool:
-        """Whether the request is nothing but the name of a tool."""
-        return self._names.is_name(request)
-
-    def is_name_for(self, caller: Caller, request: str) -> bool:
-        """Whether the request is nothing but the name of a tool that the caller sees."""
-        return self._names.is_name(request, caller.sees)
-
-    def corrected(self, request: str, allowed: Allowed | None = None) -> str:
+    def corrected(self, request: str, scope: Scope) -> str:
         """The request with its slips of the pen mended: plain words that no tool has, one letter off one that tools do.
 
-        An encoder makes little of a misspelt word. Names begin with a capital and are left alone. Where not all tools
-        are allowed, words of the others count as words that nobody has.
+        An encoder makes little of a misspelt word. Names begin with a capital and are left alone. Words of
+        tools that the caller does not see count as words that nobody has.
         """
         if not self.options.fuzzy:
             return request
-        return _PLAIN_WORD.sub(lambda match: self._mended(match.group(), allowed), request)
+        return _PLAIN_WORD.sub(lambda match: self._mended(match.group(), scope.sees), request)
 
     def _mended(self, word: str, sees: Allowed | None) -> str:
         if len(word) < _MENDED_FROM or self._is_known(word, sees):
@@ -222,19 +187,18 @@ class Bm25:
         near = self._near(word, sees)
         return near[0][0] if near and edits(word, near[0][0], 1) == 1 else word
 
-    def explain(self, request: str, hits: Sequence[Hit]) -> list[Hit]:
-        """Add the words of the request that stand in each hit's document, the rarest first."""
-        return self.explain_for(Caller(), request, hits)
+    def explain(self, ranking: Ranking, ids: Sequence[str]) -> list[tuple[Reason, ...]]:
+        """The words of the request that stand in each tool's document, the rarest first.
 
-    def explain_for(self, caller: Caller, request: str, hits: Sequence[Hit]) -> list[Hit]:
-        """The same for a caller: a word that none of its tools has is as rare as one that no tool has."""
+        A word that none of the caller's tools has is as rare as one that no tool has.
+        """
         terms: dict[str, _Term] = {}
-        for word in split_words(request):
+        for word in split_words(ranking.request):
             for stem in self._stems_in(word):
                 if stem not in terms:
-                    terms[stem] = self._term(word, stem, caller.sees)
+                    terms[stem] = self._term(word, stem, ranking.scope.sees)
         rarest = sorted(terms.values(), key=lambda term: -term.weight)
-        return [self._explained(hit, rarest) for hit in hits]
+        return [self._matched(tool_id, rarest) for tool_id in ids]
 
     def _term(self, word: str, stem: str, sees: Allowed | None) -> _Term:
         """A word of a request; one that no document has stands for the words it was corrected to."""
@@ -253,19 +217,18 @@ class Bm25:
                 self._commit()
             write_model(folder, self)
             self._files.save(folder / "words")
-            (folder / "rows.json").write_text(json.dumps({"ids": self._rows.ids, "aliases": self._names.aliases}))
+            (folder / "rows.json").write_text(json.dumps({"ids": self._rows.ids, "aliases": self.names.aliases}))
 
     @classmethod
     def load(cls, folder: Path) -> Self:
         """Open a saved index; what is added later goes to a private copy."""
         loaded = cls.__new__(cls)
-        loaded.options = read_options(Bm25Options, read_model(folder))
+        Retriever.__init__(loaded, read_options(Bm25Options, read_model(folder)))
         try:
             saved = json.loads((folder / "rows.json").read_text())
-            names = Names()
             for tool_id in filter(None, saved["ids"]):
-                names.add(tool_id, saved["aliases"].get(tool_id, ()))
-            loaded._open(Rows(saved["ids"]), names, folder / "words")
+                loaded.names.add(tool_id, saved["aliases"].get(tool_id, ()))
+            loaded._open(Rows(saved["ids"]), folder / "words")
         except UNREADABLE as error:
             raise BadModel(f"the word index in {folder} cannot be read ({error}); build it again") from None
         return loaded
@@ -283,7 +246,7 @@ class Bm25:
         row = self._rows.remove(tool_id)
         if row is not None:
             self._dead.append(row)
-            self._names.remove(tool_id)
+            self.names.remove(tool_id)
 
     def _frequencies(self, field: str, terms: Sequence[str]) -> list[tuple[str, int]]:
         """Terms with the number of documents that hold them, rarest first."""
@@ -390,11 +353,13 @@ class Bm25:
                 known.near[term] = found
         return found
 
-    def _rank(self, request: str, k: int, allowed: Allowed | None, sees: Allowed | None) -> Pairs:
-        named = self._names.find(request, sees)
-        if named and self._names.is_name(request, sees):
-            return self._look_up(request, named, k, allowed, sees)
-        return self._found(self._query(request, named, self.options.max_postings, sees), k, allowed)
+    def _ranking(self, request: str, k: int, scope: Scope) -> Ranking:
+        named = self.names.find(request, scope.sees)
+        if named and self.names.is_name(request, scope.sees):
+            pairs = self._look_up(request, named, k, scope.allowed, scope.sees)
+        else:
+            pairs = self._found(self._query(request, named, self.options.max_postings, scope.sees), k, scope.allowed)
+        return Ranking(request, scope, pairs, named=named)
 
     def _look_up(
         self, request: str, named: Iterable[str], k: int, allowed: Allowed | None, sees: Allowed | None
@@ -439,17 +404,16 @@ class Bm25:
         both = [(tantivy.Occur.Must, only), (tantivy.Occur.Must, query)]
         return self._fetch(tantivy.Query.boolean_query(both), k)
 
-    def _explained(self, hit: Hit, terms: Sequence[_Term]) -> Hit:
-        row = self._rows.row(hit.tool_id)
+    def _matched(self, tool_id: str, terms: Sequence[_Term]) -> tuple[Reason, ...]:
+        row = self._rows.row(tool_id)
         if row is None or not terms:
-            return hit
+            return ()
         here = self._stems.get(row) or self._stems_of(row)
         matched = [term for term in terms if term.stems & here]
         if not matched:
-            return hit
+            return ()
         share = sum(term.weight for term in matched) / sum(term.weight for term in terms)
-        words = tuple(term.word for term in matched)[:_WORDS_EXPLAINED]
-        return replace(hit, reasons=(*hit.reasons, MatchedWords(words, round(share, 4))))
+        return (MatchedWords(tuple(term.word for term in matched)[:_WORDS_EXPLAINED], round(share, 4)),)
 
     def _stems_of(self, row: int) -> frozenset[str]:
         """The stems of a row's document, which never changes; those of rows that were shown lately are kept."""

@@ -18,16 +18,8 @@ from toolscout.core.arrays import Floats
 from toolscout.core.model_files import UNREADABLE
 from toolscout.data.dataset import request_digest
 from toolscout.errors import BadModel
-from toolscout.retrievers.base import (
-    FitProgress,
-    FitReport,
-    TextEncoder,
-    TrainedOn,
-    TrainingSet,
-    read_model,
-    read_options,
-    write_model,
-)
+from toolscout.models.encoders.base import TextEncoder
+from toolscout.retrievers.base import FitProgress, FitReport
 from toolscout.retrievers.document_index import Documents, EncoderOptions
 from toolscout.retrievers.encoded_requests import (
     DevRequests,
@@ -39,6 +31,8 @@ from toolscout.retrievers.encoded_requests import (
     vectors_of,
     with_digests,
 )
+from toolscout.retrievers.model_folder import read_model, read_options, write_model
+from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 
 _SUMS = "sums.json"
 _ABSENT_KEPT = 100_000
@@ -73,17 +67,21 @@ class Centroid(Documents):
     """
 
     name: ClassVar[str] = "centroid"
+    trainable: ClassVar[bool] = True
+    options: CentroidOptions
 
     def __init__(self, options: CentroidOptions | None = None, encoder: TextEncoder | None = None) -> None:
         """Start empty; the encoder is opened when it is first needed."""
-        self.options = options or CentroidOptions()
-        super().__init__(self.options, encoder)
+        super().__init__(options or CentroidOptions(), encoder)
         self._sums: dict[str, Floats] = {}
         self._requests: dict[str, set[str]] = {}
         # The own vectors of the tools in the index whose vector there is a mixed one.
         self._own: dict[str, Floats] = {}
-        self._seen = TrainedOn()
-        self._fit: dict[str, Any] | None = None
+
+    @property
+    def learns(self) -> bool:
+        """Every request that used a tool moves it."""
+        return True
 
     def learn(self, examples: Sequence[Example], vectors: Mapping[str, Floats] | None = None) -> None:
         """Take requests into the means of the tools they used."""
@@ -91,7 +89,7 @@ class Centroid(Documents):
             examples = [example for example in examples if not example.tenant]
         if not examples:
             return
-        rows = vectors_of(examples, vectors, self.open_encoder())
+        rows = vectors_of(examples, vectors, self.encoder)
         with self._lock:
             changed: set[str] = set()
             for example, vector in zip(examples, rows, strict=True):
@@ -162,28 +160,28 @@ class Centroid(Documents):
         """Take in the train splits, and choose on the dev splits how documents and requests are mixed."""
         started = time.perf_counter()
         examples = train_examples(data)
-        encoding = Encoding(self.open_encoder(), folder, progress)
+        encoding = Encoding(self.encoder, folder, progress)
         self.remove(self.ids())
         self._sums, self._requests = {}, {}
         encoding.tools(self, data)
         self.learn(examples, encoding.requests(examples))
         asked = dev_requests(data)
         dev = {"recall@5": self._choose(asked, progress)} if asked else {}
-        numbers = len(self._sums) * self.open_encoder().dimension
+        numbers = len(self._sums) * self.encoder.dimension
         report = FitReport(time.perf_counter() - started, "cpu", numbers, dev)
-        self._seen, self._fit = TrainedOn.of(data), asdict(report)
+        self.trained_on, self.fit_record = TrainedOn.of(data), asdict(report)
         self.save(folder)
         encoding.done()
         return report
 
     def _choose(self, dev: Sequence[DevRequests], progress: FitProgress | None) -> float:
         """Mix by what finds most on dev, and say how much that is."""
-        encode_dev(self._encode, dev, progress)
+        encoded = encode_dev(self.encode, dev, progress)
         recalls: dict[tuple[float, float], float] = {}
         pairs = list(product(_TRIED_ALPHA, _TRIED_TAU))
         for pair in pairs:
             self._mix_by(*pair)
-            recalls[pair] = dev_recall(self.rank, dev)
+            recalls[pair] = dev_recall(self, encoded, dev)
             if progress:
                 progress("choosing", len(recalls), len(pairs))
         best = max(recalls, key=lambda pair: (recalls[pair], pair))  # of equals the one nearest to documents
@@ -202,8 +200,10 @@ class Centroid(Documents):
             (folder / _SUMS).write_text(json.dumps(record))
             np.save(folder / "sums.npy", _stacked(self._sums, np.float32))
             np.save(folder / "own.npy", _stacked(self._own, np.float16))
-            with_digests(self._seen, self._digests()).save(folder)
-            write_model(folder, self, encoder=self._fingerprint(), **({"fit": self._fit} if self._fit else {}))
+            with_digests(self.trained_on, self._digests()).save(folder)
+            write_model(
+                folder, self, encoder=self._fingerprint(), **({"fit": self.fit_record} if self.fit_record else {})
+            )
 
     @classmethod
     def load(cls, folder: Path, encoder: TextEncoder | None = None) -> Self:
@@ -219,7 +219,7 @@ class Centroid(Documents):
             loaded._own = dict(zip(record["own"], own, strict=True))
         except UNREADABLE as error:
             raise BadModel(f"the requests in {folder} cannot be read ({error}); train the model again") from None
-        loaded._seen, loaded._fit = TrainedOn.load(folder), model.get("fit")
+        loaded.trained_on, loaded.fit_record = TrainedOn.load(folder), model.get("fit")
         return loaded
 
 

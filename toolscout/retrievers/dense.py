@@ -8,26 +8,16 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
-from toolscout.core.answer import Example
 from toolscout.errors import BadModel, MissingExtra
+from toolscout.models.encoders.base import TextEncoder
 from toolscout.models.encoders.onnx_encoder import CARD_FILE, Encoder
-from toolscout.retrievers.base import (
-    MODEL_FILE,
-    FitProgress,
-    FitReport,
-    TextEncoder,
-    TrainedOn,
-    TrainingSet,
-    read_model,
-    read_new,
-    read_options,
-    write_model,
-    write_new,
-)
+from toolscout.retrievers.base import FitProgress, FitReport
 from toolscout.retrievers.document_index import EncoderOptions
+from toolscout.retrievers.model_folder import MODEL_FILE, read_model, read_new, read_options, write_model, write_new
 from toolscout.retrievers.new_tool_bonus import Newcomers
+from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 from toolscout.training.encoder_options import LearningOptions
 
 ENCODER_FOLDER = "encoder"
@@ -59,24 +49,25 @@ class Dense(Newcomers):
     """
 
     name: ClassVar[str] = "dense"
-    trains_encoder = True
+    trainable: ClassVar[bool] = True
+    options: DenseOptions
 
     def __init__(self, options: DenseOptions | None = None, encoder: TextEncoder | None = None) -> None:
         """Start empty; the encoder is opened when it is first needed."""
-        self.options = options or DenseOptions()
-        super().__init__(self.options, encoder)
+        super().__init__(options or DenseOptions(), encoder)
         self._own_encoder: Path | None = None
-        self._fit: dict[str, Any] | None = None
 
     def has_own_encoder(self) -> bool:
         """Whether its encoder is its own: trained for it and kept in its folder."""
         return self._own_encoder is not None
 
+    @property
+    def trains_encoder(self) -> bool:
+        """Training is that of its encoder."""
+        return True
+
     def _new_bonus(self) -> float:
         return self.options.new_bonus
-
-    def learn(self, examples: Sequence[Example]) -> None:
-        """An encoder learns by training (`fit`), not from single requests."""
 
     def fit(self, data: Sequence[TrainingSet], folder: Path, progress: FitProgress | None = None) -> FitReport:
         """Train the encoder on the train splits, select on the dev splits, and export it to serve.
@@ -95,11 +86,11 @@ class Dense(Newcomers):
         if not _holds(folder, identity.hexdigest()):
             self._train(data, seen, folder, identity.hexdigest(), progress)
         trained = Dense.load(folder)
-        fit = trained._fit or {}
+        fit = trained.fit_record or {}
         self.remove(self.ids())
         self.options, self._own_encoder = trained.options, trained._own_encoder
-        self._seen, self._fit = trained._seen, fit
-        self.share(trained.open_encoder())
+        self.trained_on, self.fit_record = trained.trained_on, fit
+        self.share(trained.encoder)
         return FitReport(fit["seconds"], fit["device"], fit["parameters"], fit["dev"])
 
     def _train(
@@ -118,11 +109,11 @@ class Dense(Newcomers):
         options = replace(self.options, average=learned.average, new_bonus=learned.new_bonus)
         made = Dense(options, Encoder.load(folder / ENCODER_FOLDER))
         made._own_encoder = folder / ENCODER_FOLDER
-        made._seen = seen if start is None else seen | TrainedOn.load(start)
+        made.trained_on = seen if start is None else seen | TrainedOn.load(start)
         report = FitReport(learned.trained.seconds, learned.device, learned.parameters, learned.trained.best)
-        made._fit = asdict(report) | {"history": learned.trained.history, "identity": identity}
+        made.fit_record = asdict(report) | {"history": learned.trained.history, "identity": identity}
         for home in (folder / WEIGHTS_FOLDER, folder / ENCODER_FOLDER):  # they may be used without the rest
-            made._seen.save(home)
+            made.trained_on.save(home)
         made.save(folder)
         learned.checkpoints.remove()
 
@@ -134,10 +125,12 @@ class Dense(Newcomers):
                 shutil.rmtree(home, ignore_errors=True)
                 shutil.copytree(self._own_encoder, home)
             self._save_documents(folder)
-            if self._seen.splits:
-                self._seen.save(folder)
+            if self.trained_on.splits:
+                self.trained_on.save(folder)
             write_new(folder, self._new)
-            write_model(folder, self, encoder=self._fingerprint(), **({"fit": self._fit} if self._fit else {}))
+            write_model(
+                folder, self, encoder=self._fingerprint(), **({"fit": self.fit_record} if self.fit_record else {})
+            )
 
     @classmethod
     def load(cls, folder: Path, encoder: TextEncoder | None = None) -> Self:
@@ -148,7 +141,7 @@ class Dense(Newcomers):
             loaded._own_encoder = folder / ENCODER_FOLDER
             loaded._encoder = encoder or Encoder.load(loaded._own_encoder)
         loaded._load_documents(folder, model)
-        loaded._seen, loaded._fit = TrainedOn.load(folder), model.get("fit")
+        loaded.trained_on, loaded.fit_record = TrainedOn.load(folder), model.get("fit")
         loaded._new = read_new(folder)
         return loaded
 

@@ -11,21 +11,20 @@ from typing import Any
 
 import numpy as np
 
-from toolscout.core.answer import Allowed, ExactName, Hit, Similarity
+from toolscout.core.answer import Allowed, Reason, Similarity
 from toolscout.core.arrays import Floats
+from toolscout.core.scope import EVERYTHING, Scope
 from toolscout.core.tool import Listing, Searchable
 from toolscout.errors import BadModel, MissingEncoder
-from toolscout.index.exact_names import EXACT_BONUS, Names
+from toolscout.index.exact_names import EXACT_BONUS
 from toolscout.index.row_ids import Rows
 from toolscout.index.vector_table import VectorTable
+from toolscout.models.encoders.base import TextEncoder
 from toolscout.models.encoders.onnx_encoder import Encoder
-from toolscout.retrievers.base import FitProgress, Learner, Options, Pairs, TextEncoder, Vectors, check_k, hits_of
-from toolscout.retrievers.showing import Caller, Reasons
+from toolscout.retrievers.base import FitProgress, Options, Pairs, Ranking, Retriever, Vectors, check_k
 
 # Rows are never used again; where more than this beside the living ones are dead, the table is written anew.
 _DEAD_KEPT = 1024
-# Vectors of requests that are kept: of the threads that search at once, each asks for its request's again.
-_KEPT = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,24 +48,27 @@ def document_vectors(
     return vectors
 
 
-class Documents:
-    """Live index of the tools' vectors. A tool whose document has no vector yet waits: it is not searched.
+class Documents(Retriever):
+    """Live index of the tools' vectors. A tool whose document has no vector yet is pending: it is not searched.
 
-    A method says in `_served` which vector stands for a tool, and in `_bonuses` what a tool's score is besides its
-    cosine.
+    A method says in `_served` which vector stands for a tool, in `_recall` what it knows of a request besides its
+    vector, and in `_bonuses` what a tool's score is besides its cosine.
     """
+
+    options: EncoderOptions
 
     def __init__(self, options: EncoderOptions, encoder: TextEncoder | None) -> None:
         """Start empty; the encoder is opened when it is first needed."""
+        super().__init__(options)
         self._encoder_folder, self._graph_above = options.encoder, options.graph_above
         self._encoder = encoder
         self._rows = Rows()
-        self._names = Names()
         self._table = VectorTable()
         self._waiting: dict[str, Searchable] = {}
-        self._vectors: dict[str, Floats] = {}
         self._moved = 0
         self._lock = threading.RLock()
+
+    # What a method may say.
 
     def _served(self, tool_id: str, document: Floats) -> Floats:
         """The vector that stands for a tool with this document; called when a tool comes or changes."""
@@ -76,21 +78,40 @@ class Documents:
         """What stands for a request whose vector the encoder made this; similarities are to it."""
         return vector
 
-    def _bonuses(self, vector: Floats, k: int, allowed: Allowed | None, named: Sequence[str]) -> Mapping[str, float]:
-        """What tools' scores are besides their cosine, for a request with this vector; a bonus does not depend on k.
+    def _recall(self, vector: Floats, scope: Scope) -> Any:
+        """What else is known of a request: the evidence of its ranking. Called under the lock."""
+        return None
+
+    def _search_vector(self, vector: Floats, evidence: Any) -> Floats:
+        """The unit vector that tools are compared with."""
+        return vector
+
+    def _bonuses(
+        self, vector: Floats, evidence: Any, k: int, allowed: Allowed | None, named: Sequence[str]
+    ) -> Mapping[str, float]:
+        """What tools' scores are besides their cosine to the search vector; a bonus does not depend on k.
 
         Tools that no bonus can bring among the first k of those allowed may be left out, save those that the request
         names: they come first in any case, in the order of their scores.
         """
         return {}
 
-    def open_encoder(self) -> TextEncoder:
-        """The encoder, opened on first use."""
+    def _tells_need(self) -> bool:
+        """Whether the model was taught to tell if a request needs a tool at all."""
+        return False
+
+    def _need(self, vectors: Floats) -> list[float]:
+        """How likely requests with these vectors are to need a tool."""
+        raise NotImplementedError
+
+    # Encoder.
+
+    @property
+    def encoder(self) -> TextEncoder:
+        """The encoder, opened on first use; MissingEncoder where it is not installed."""
         if self._encoder is None:
             self._encoder = Encoder.load(Path(self._encoder_folder) if self._encoder_folder else None)
         return self._encoder
-
-    trains_encoder: bool = False
 
     def has_own_encoder(self) -> bool:
         """Whether its encoder is its own: trained for it and kept in its folder."""
@@ -102,33 +123,40 @@ class Documents:
 
     def bound_to(self) -> str | None:
         """The fingerprint of the only encoder it can use: its own, the one named, or that of the vectors it holds."""
-        learned = isinstance(self, Learner) and self.learned() > 0
-        bound = self.has_own_encoder() or self.names_encoder() or learned or len(self) > 0
+        bound = self.has_own_encoder() or self.names_encoder() or self.learned() > 0 or len(self) > 0
         return self._fingerprint() if bound else None
 
     def share(self, encoder: TextEncoder) -> None:
         """Use this encoder from now on; where vectors are held, it must be the one they were made with."""
-        self._encoder, self._vectors = encoder, {}
+        self._encoder = encoder
 
-    def waiting(self, allowed: Allowed | None = None) -> int:
-        """How many tools, among those allowed, cannot be found yet, since their vectors are not known."""
-        if allowed is None:
+    def _fingerprint(self) -> str:
+        try:
+            return self.encoder.fingerprint
+        except MissingEncoder:
+            return ""
+
+    # Tools.
+
+    def pending(self, scope: Scope = EVERYTHING) -> int:
+        """How many of the tools allowed cannot be found yet, since their vectors are not known."""
+        if scope.allowed is None:
             return len(self._waiting)
         with self._lock:
-            return sum(map(allowed.permits, self._waiting))
+            return sum(map(scope.permits, self._waiting))
 
     def __len__(self) -> int:
         """How many tools can be searched."""
         return len(self._rows)
 
     def ids(self) -> list[str]:
-        """The ids of all tools, those that wait included."""
+        """The ids of all tools, those that are pending included."""
         return [*filter(None, self._rows.ids), *self._waiting]
 
     def add(self, tools: Sequence[Searchable], vectors: Vectors | None = None) -> None:
-        """Take tools with the vectors given; None encodes them here, a vector that is missing makes its tool wait."""
+        """Take tools with the vectors given, or encode them (None); a tool whose vector is missing is pending."""
         if vectors is None:
-            vectors = document_vectors(self.open_encoder(), tools)
+            vectors = document_vectors(self.encoder, tools)
         with self._lock:
             latest = {tool.id: tool for tool in tools}
             known = {tool_id: digest for tool_id, tool in latest.items() if (digest := tool.digest()) in vectors}
@@ -137,17 +165,17 @@ class Documents:
             fitting = self._fitting(served)
             self._waiting.update({tool_id: tool for tool_id, tool in latest.items() if tool_id not in fitting})
             for tool_id in [tool_id for tool_id in served if tool_id not in fitting]:
-                self._names.add(tool_id, latest[tool_id].aliases)
+                self.names.add(tool_id, latest[tool_id].aliases)
             try:
                 self._place(fitting)
             except BaseException:
                 self._waiting.update({tool_id: latest[tool_id] for tool_id in fitting})  # taken next time, not lost
                 raise
             for tool_id in fitting:
-                self._names.add(tool_id, latest[tool_id].aliases)
+                self.names.add(tool_id, latest[tool_id].aliases)
 
-    def arrived(self, vectors: Vectors) -> None:
-        """Take in the waiting tools whose vectors are among these."""
+    def take_vectors(self, vectors: Vectors) -> None:
+        """Take in the pending tools whose vectors are among these."""
         with self._lock:
             self.add([tool for tool in self._waiting.values() if tool.digest() in vectors], vectors)
 
@@ -159,7 +187,7 @@ class Documents:
                 row = self._rows.remove(tool_id)
                 if row is not None:
                     self._table.kill(row)
-                    self._names.remove(tool_id)
+                    self.names.remove(tool_id)
                     self._moved += 1
             if not len(self._rows):  # nothing of an encoder is left: the next one may have another dimension
                 self._rows, self._table = Rows(), VectorTable()
@@ -191,105 +219,75 @@ class Documents:
             self._rows.add(tool_id)
         self._moved += len(vectors)
 
-    def search(self, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[list[Hit]]:
+    def changes(self) -> int:
+        """How many vectors have come and gone until now."""
+        return self._moved
+
+    def optimise(self) -> None:
+        """Link the vectors into a graph where there are enough of them."""
+        with self._lock:
+            if len(self) > self._graph_above and not self._table.has_graph:
+                self._table = self._table.linked()
+
+    # Search.
+
+    def rank(self, requests: Sequence[str], k: int, scope: Scope = EVERYTHING) -> list[Ranking]:
         """Rank every tool that has a vector."""
-        caller = Caller(allowed)
-        ranked = zip(requests, self.rank_for(caller, requests, k, allowed), strict=True)
-        return [hits_of(pairs, self.why_for(caller, request, [i for i, _ in pairs])) for request, pairs in ranked]
-
-    def rank(self, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[Pairs]:
-        """What search ranks, without reasons."""
-        return self.rank_for(Caller(allowed), requests, k, allowed)
-
-    def rank_for(self, caller: Caller, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[Pairs]:
-        """The same for a caller: a request names what it sees, whichever tools are ranked."""
         check_k(k)
-        if not len(self) or not requests:
-            return [[] for _ in requests]
-        self._encode(requests)
-        return [self.nearest(request, self._encoded(request), k, allowed, caller.sees) for request in requests]
+        if not requests or not (len(self) or self._tells_need()):
+            return [Ranking(request, scope, []) for request in requests]
+        return self.rank_encoded(requests, self.encode(requests), k, scope)
 
-    def why(self, request: str, ids: Sequence[str]) -> Reasons:
-        """Names and similarities."""
-        return self.why_for(Caller(), request, ids)
+    def encode(self, requests: Sequence[str]) -> Floats:
+        """The unit vectors of requests, one a row; a text that comes twice is encoded once."""
+        distinct = list(dict.fromkeys(requests))
+        if len(distinct) == 1:
+            return np.repeat(self.encoder.encode_request(distinct[0])[None], len(requests), axis=0)
+        vectors = self.encoder.encode(distinct)
+        places = {request: place for place, request in enumerate(distinct)}
+        return vectors[[places[request] for request in requests]]
 
-    def why_for(self, caller: Caller, request: str, ids: Sequence[str]) -> Reasons:
-        """The same for a caller for whom they were ranked."""
-        vector = self._asking(self._encoded(request)) if any(tool_id in self._rows for tool_id in ids) else None
+    def rank_encoded(
+        self, requests: Sequence[str], vectors: Floats, k: int, scope: Scope = EVERYTHING
+    ) -> list[Ranking]:
+        """As `rank`, of requests whose vectors are known."""
+        needed = self._need(vectors) if self._tells_need() else [None] * len(requests)
+        if not len(self):
+            pairs = zip(requests, vectors, needed, strict=True)
+            return [Ranking(request, scope, [], vector, need) for request, vector, need in pairs]
+        return [
+            self._ranking(request, vector, k, scope, need)
+            for request, vector, need in zip(requests, vectors, needed, strict=True)
+        ]
+
+    def _ranking(self, request: str, vector: Floats, k: int, scope: Scope, need: float | None = None) -> Ranking:
         with self._lock:
-            rows = [None if vector is None else self._rows.row(tool_id) for tool_id in ids]
-            known = np.array([row for row in rows if row is not None], dtype=np.int64)
-            scores = iter(() if vector is None else self._table.scores(vector, known).tolist())
-            named = self._names.find(request, caller.sees)
-        reasons: Reasons = []
-        for tool_id, row in zip(ids, rows, strict=True):
-            similarity = () if row is None else (Similarity(round(next(scores), 6)),)
-            reasons.append((ExactName(named[tool_id]), *similarity) if tool_id in named else similarity)
-        return reasons
+            evidence = self._recall(vector, scope)
+        named = self.names.find(request, scope.sees)
+        pairs = self._nearest(vector, evidence, k, scope.allowed, list(filter(scope.permits, named)))
+        return Ranking(request, scope, pairs, vector, need, evidence=evidence, named=named)
 
-    def is_name(self, request: str) -> bool:
-        """Whether the request is nothing but the name of a tool."""
-        return self._names.is_name(request)
-
-    def is_name_for(self, caller: Caller, request: str) -> bool:
-        """Whether the request is nothing but the name of a tool that the caller sees."""
-        return self._names.is_name(request, caller.sees)
-
-    def explain(self, request: str, hits: Sequence[Hit]) -> list[Hit]:
-        """All reasons are known at once: nothing to add."""
-        return list(hits)
-
-    def request_vector(self, request: str) -> Floats:
-        """The unit vector of a request; one that was searched just now is not encoded again."""
-        return self._encoded(request)
-
-    def forget_requests(self) -> None:
-        """Let go of the vectors of recent requests: one that is timed again must be encoded again."""
-        self._vectors = {}
-
-    def _encode(self, requests: Sequence[str]) -> None:
-        """Encode requests together, and keep the vectors of the latest: they are asked for again."""
-        kept = self._vectors
-        missing = [request for request in dict.fromkeys(requests) if request not in kept]
-        if not missing:
-            return
-        if len(kept) + len(missing) > _KEPT:
-            kept = {request: kept[request] for request in requests if request in kept}
-        encoder = self.open_encoder()
-        vectors = encoder.encode(missing) if len(missing) > 1 else [encoder.encode_request(missing[0])]
-        # Another dict, not a changed one: other threads read it meanwhile.
-        self._vectors = {**kept, **dict(zip(missing, vectors, strict=True))}
-
-    def _encoded(self, request: str) -> Floats:
-        vector = self._vectors.get(request)
-        return self.open_encoder().encode_request(request) if vector is None else vector
-
-    def nearest(
-        self, request: str, vector: Floats, k: int, allowed: Allowed | None = None, sees: Allowed | None = None
-    ) -> Pairs:
-        """The best by cosine plus bonus; a bonus is the same whoever asks, so `allowed` only leaves tools out.
-
-        The request names tools that the caller `sees`: those allowed, where nothing else is said.
-        """
+    def _nearest(self, vector: Floats, evidence: Any, k: int, allowed: Allowed | None, named: Sequence[str]) -> Pairs:
+        """The best by cosine plus bonus; a bonus is the same whoever asks, so `allowed` only leaves tools out."""
+        search = self._search_vector(vector, evidence)
         with self._lock:
-            named = self._named(request, allowed, sees)
             bonuses = {
                 i: bonus
-                for i, bonus in self._bonuses(vector, k, allowed, named).items()
+                for i, bonus in self._bonuses(search, evidence, k, allowed, named).items()
                 if allowed is None or allowed.permits(i)
             }
             table, rows = self._table, self._rows
             among = None if allowed is None else rows.allowed(allowed)
             skipped = table.skipped()
         # Not under the lock: other searches and changes go on. As many more as may fall behind.
-        found, scores = table.search(vector, k + sum(bonus < 0 for bonus in bonuses.values()), among, skipped)
+        found, scores = table.search(search, k + sum(bonus < 0 for bonus in bonuses.values()), among, skipped)
         with self._lock:
             pairs = {rows.ids[row]: score for row, score in zip(found.tolist(), scores.tolist(), strict=True)}
             pairs.pop("", None)  # removed meanwhile
             places = {i: rows.row(i) for i in dict.fromkeys([*named, *bonuses]) if i not in pairs}
             absent = {i: row for i, row in places.items() if row is not None}
             if absent:
-                more = table.scores(vector, np.array(list(absent.values()), dtype=np.int64))
+                more = table.scores(search, np.array(list(absent.values()), dtype=np.int64))
                 pairs |= dict(zip(absent, more.tolist(), strict=True))
         for tool_id, bonus in bonuses.items():
             if tool_id in pairs:
@@ -299,28 +297,42 @@ class Documents:
                 pairs[tool_id] += EXACT_BONUS
         return sorted(pairs.items(), key=lambda pair: (-pair[1], pair[0]))[:k]
 
-    def _named(self, request: str, allowed: Allowed | None, sees: Allowed | None) -> list[str]:
-        """The tools that a request names for one who sees these, of those allowed."""
-        found = self._names.find(request, allowed if sees is None else sees)
-        return [tool_id for tool_id in found if allowed is None or allowed.permits(tool_id)]
+    def need(self, requests: Sequence[str]) -> list[float] | None:
+        """How likely requests are to need a tool, whatever tools there are; None where the model cannot tell."""
+        if not self._tells_need():
+            return None
+        return self._need(self.encode(requests)) if requests else []
 
-    def best_cosines(self, vectors: Floats, allowed: Allowed | None = None) -> Floats:
+    def extend(self, ranking: Ranking, k: int, scope: Scope) -> Pairs:
+        """The best k of the tools allowed, for a request that was encoded."""
+        if ranking.vector is None or not len(self):
+            return super().extend(ranking, k, scope)
+        return self._ranking(ranking.request, ranking.vector, k, scope).pairs
+
+    def explain(self, ranking: Ranking, ids: Sequence[str]) -> list[tuple[Reason, ...]]:
+        """How similar each tool is to the request."""
+        if not any(tool_id in self._rows for tool_id in ids):
+            return [() for _ in ids]
+        vector = self._asking(self.vector_of(ranking))
+        with self._lock:
+            rows = [self._rows.row(tool_id) for tool_id in ids]
+            known = np.array([row for row in rows if row is not None], dtype=np.int64)
+            scores = iter(self._table.scores(vector, known).tolist() if len(known) else ())  # removed meanwhile
+        return [() if row is None else (Similarity(round(next(scores), 6)),) for row in rows]
+
+    def vector_of(self, ranking: Ranking) -> Floats:
+        """The unit vector of a request that was ranked; encoded now where ranking took none."""
+        if ranking.vector is None:
+            ranking.vector = self.encoder.encode_request(ranking.request)
+        return ranking.vector
+
+    def best_similarities(self, vectors: Floats, scope: Scope = EVERYTHING) -> Floats:
         """How near each of many requests comes to the nearest tool among those allowed; empty where there is none."""
         with self._lock:
-            rows = self._rows.alive() if allowed is None else self._rows.allowed(allowed)
-            return self._table.best_scores(vectors, rows) if len(rows) else np.empty(0, dtype=np.float32)
+            rows = self._rows.alive() if scope.allowed is None else self._rows.allowed(scope.allowed)
+            return self._table.best_scores(self._asking(vectors), rows) if len(rows) else np.empty(0, dtype=np.float32)
 
-    def moved(self) -> int:
-        """How many vectors have come and gone until now."""
-        return self._moved
-
-    def build_graph(self) -> bool:
-        """Link the vectors into a graph where there are enough of them; says whether it did."""
-        with self._lock:
-            due = len(self) > self._graph_above and not self._table.has_graph
-            if due:
-                self._table = self._table.linked()
-            return due
+    # Files.
 
     def _save_documents(self, folder: Path) -> None:
         """Write vectors, ids and the tools that wait."""
@@ -328,7 +340,7 @@ class Documents:
         waiting = [
             [t.id, t.namespace, t.name, list(t.aliases), t.document(), t.digest()] for t in self._waiting.values()
         ]
-        record = {"ids": self._rows.ids, "aliases": self._names.aliases, "waiting": waiting}
+        record = {"ids": self._rows.ids, "aliases": self.names.aliases, "waiting": waiting}
         (folder / "rows.json").write_text(json.dumps(record))
 
     def _load_documents(self, folder: Path, model: Mapping[str, Any]) -> None:
@@ -337,7 +349,7 @@ class Documents:
             saved = json.loads((folder / "rows.json").read_text())
             self._rows = Rows(saved["ids"])
             for tool_id in filter(None, saved["ids"]):
-                self._names.add(tool_id, saved["aliases"].get(tool_id, ()))
+                self.names.add(tool_id, saved["aliases"].get(tool_id, ()))
             for tool_id, namespace, name, aliases, text, digest in saved["waiting"]:
                 self._waiting[tool_id] = Listing(tool_id, namespace, name, tuple(aliases), text, digest)
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -356,9 +368,3 @@ class Documents:
                 f"{folder} was made with another encoder ({made_with}): name that one (TOOLSCOUT_ENCODER=FOLDER; what "
                 "the package had before: toolscout/default_model/README.md), or train or build it again"
             )
-
-    def _fingerprint(self) -> str:
-        try:
-            return self.open_encoder().fingerprint
-        except MissingEncoder:
-            return ""

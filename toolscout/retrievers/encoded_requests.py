@@ -14,11 +14,15 @@ import numpy as np
 
 from toolscout.core.answer import Allowed, Example
 from toolscout.core.arrays import Floats
+from toolscout.core.scope import Scope
 from toolscout.core.tool import Searchable
 from toolscout.data import metrics
 from toolscout.data.dataset import Split
 from toolscout.index.feedback_pool import MAX_REQUEST_CHARS
-from toolscout.retrievers.base import FitProgress, Pairs, Retriever, SeenSplit, TextEncoder, TrainedOn, TrainingSet
+from toolscout.models.encoders.base import TextEncoder
+from toolscout.retrievers.base import FitProgress, Pairs, Retriever
+from toolscout.retrievers.document_index import Documents
+from toolscout.retrievers.provenance import SeenSplit, TrainedOn, TrainingSet
 
 _FOLDER = "encoded"
 _CHUNK = 512
@@ -53,7 +57,7 @@ class DevRequests:
 
     texts: list[str]
     gold: list[tuple[str, ...]]
-    among: Allowed
+    scope: Scope
 
     def recall(self, ranked: Sequence[Pairs]) -> float:
         """The recall@5 of what was ranked for these requests."""
@@ -68,31 +72,39 @@ def dev_sample(split: Split) -> Split:
 
 
 def dev_requests(data: Sequence[TrainingSet]) -> list[DevRequests]:
-    """The requests of the dev splits; sets of the same tools share one Allowed, which an index then reads once."""
-    found, shared = [], dict[frozenset[str], Allowed]()
+    """The requests of the dev splits; sets of the same tools share one Scope, which an index then reads once."""
+    found, shared = [], dict[frozenset[str], Scope]()
     for one in data:
         if one.dev:
             split = dev_sample(one.dataset.split(one.dev))
             ids = frozenset(tool.id for tool in one.dataset.tools)
-            among = shared.setdefault(ids, Allowed(ids=ids))
-            found.append(DevRequests([text for _, text in split.requests], split.gold, among))
+            scope = shared.setdefault(ids, Scope(Allowed(ids=ids)))
+            found.append(DevRequests([text for _, text in split.requests], split.gold, scope))
     return found
 
 
 def encode_dev(
-    encode: Callable[[Sequence[str]], None], dev: Sequence[DevRequests], progress: FitProgress | None
-) -> None:
-    """Have all dev requests encoded before the first trial, by a method that keeps the vectors of its latest texts."""
+    encode: Callable[[Sequence[str]], Floats], dev: Sequence[DevRequests], progress: FitProgress | None
+) -> dict[str, Floats]:
+    """The vectors of all dev requests, by their text: made once, before the first trial."""
     texts = list(dict.fromkeys(text for one in dev for text in one.texts))
+    encoded: dict[str, Floats] = {}
     for start in range(0, len(texts), _CHUNK):
-        encode(texts[: start + _CHUNK])  # those before are named again, so that they stay
+        few = texts[start : start + _CHUNK]
+        encoded |= dict(zip(few, encode(few), strict=True))
         if progress:
-            progress("encoding dev requests", min(start + _CHUNK, len(texts)), len(texts))
+            progress("encoding dev requests", len(encoded), len(texts))
+    return encoded
 
 
-def dev_recall(rank: Callable[[Sequence[str], int, Allowed], list[Pairs]], dev: Sequence[DevRequests]) -> float:
+def dev_recall(retriever: Documents, encoded: Mapping[str, Floats], dev: Sequence[DevRequests]) -> float:
     """Mean recall@5 over the dev splits, each among the tools of its own dataset."""
-    return float(np.mean([one.recall(rank(one.texts, DEV_K, one.among)) for one in dev]))
+    recalls = []
+    for one in dev:
+        vectors = np.stack([encoded[text] for text in one.texts])
+        rankings = retriever.rank_encoded(one.texts, vectors, DEV_K, one.scope)
+        recalls.append(one.recall([ranking.pairs for ranking in rankings]))
+    return float(np.mean(recalls))
 
 
 class Encoding:

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from toolscout.retrievers.base import FitProgress, FitReport, TextEncoder, TrainingSet
+from toolscout.models.encoders.base import TextEncoder
+from toolscout.retrievers.base import FitProgress, FitReport
+from toolscout.retrievers.provenance import TrainingSet
 from toolscout.retrievers.tower.fit import fit
 from toolscout.retrievers.tower.options import ColtOptions, MasstoolOptions
 from toolscout.retrievers.tower.retriever import TowerRetriever

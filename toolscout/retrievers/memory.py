@@ -6,27 +6,18 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 
-from toolscout.core.answer import Allowed, Example, PastRequest
+from toolscout.core.answer import Allowed, Example, Reason
 from toolscout.core.arrays import Floats
-from toolscout.core.tenants import asker
+from toolscout.core.scope import Scope
 from toolscout.errors import BadModel
-from toolscout.index.feedback_pool import Entry, Neighbour, votes
-from toolscout.index.tenant_pools import Voices, readable
-from toolscout.retrievers.base import (
-    FitProgress,
-    FitReport,
-    Pairs,
-    TextEncoder,
-    TrainedOn,
-    TrainingSet,
-    read_model,
-    read_options,
-    write_model,
-)
+from toolscout.index.feedback_pool import Entry, votes
+from toolscout.index.tenant_pools import Recalled, Voices, with_past
+from toolscout.models.encoders.base import TextEncoder
+from toolscout.retrievers.base import FitProgress, FitReport, Pairs, Ranking
 from toolscout.retrievers.document_index import Documents, EncoderOptions
 from toolscout.retrievers.encoded_requests import (
     DEV_K,
@@ -38,7 +29,8 @@ from toolscout.retrievers.encoded_requests import (
     vectors_of,
     with_digests,
 )
-from toolscout.retrievers.showing import Caller, Reasons
+from toolscout.retrievers.model_folder import read_model, read_options, write_model
+from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 
 # A neighbour that would weigh less than this says nothing.
 _LEAST_WEIGHT = 0.01
@@ -86,69 +78,50 @@ class Memory(Documents):
     """
 
     name: ClassVar[str] = "memory"
+    trainable: ClassVar[bool] = True
+    options: MemoryOptions
 
     def __init__(self, options: MemoryOptions | None = None, encoder: TextEncoder | None = None) -> None:
         """Start empty; the encoder is opened when it is first needed."""
-        self.options = options or MemoryOptions()
-        super().__init__(self.options, encoder)
+        super().__init__(options or MemoryOptions(), encoder)
         self._past = Voices(self.options.keep, self.options.share_feedback)
-        self._seen = TrainedOn()
-        self._fit: dict[str, Any] | None = None
-        # The neighbours of the last request: search asks for them twice, to rank and to say why.
-        self._found: tuple[Floats, str, list[Neighbour]] | None = None
+
+    @property
+    def learns(self) -> bool:
+        """Learning is remembering."""
+        return True
 
     def learn(self, examples: Sequence[Example], vectors: Mapping[str, Floats] | None = None) -> None:
         """Remember what requests used and rejected."""
         if examples:
-            rows = vectors_of(examples, vectors, self.open_encoder())
+            rows = vectors_of(examples, vectors, self.encoder)
             with self._lock:
                 self._past.add(examples, rows)
-                self._found = None
 
     def learned(self) -> int:
         """How many requests are remembered."""
         return len(self._past)
 
-    def remove(self, ids: Sequence[str]) -> None:
-        """Forget tools; what is remembered of them rests."""
-        with self._lock:
-            super().remove(ids)
-            self._found = None
-
-    def _place(self, vectors: Mapping[str, Floats]) -> None:
-        super()._place(vectors)
-        self._found = None  # requests that used these tools count again
-
-    def _neighbours(self, vector: Floats) -> list[Neighbour]:
-        found, tenant = self._found, asker()
-        if found is None or found[0] is not vector or found[1] != tenant:
-            options = self.options
-            least = _LEAST_WEIGHT ** (1 / options.power)
-            nearest = self._past.nearest(vector, options.neighbours, options.share, least, self._counts)
-            found = self._found = (vector, tenant, nearest)
-        return found[2]
+    def _recall(self, vector: Floats, scope: Scope) -> Recalled:
+        options = self.options
+        least = _LEAST_WEIGHT ** (1 / options.power)
+        pool = self._past.heard_by(scope.tenant)
+        return Recalled(
+            pool.nearest(vector, options.neighbours, options.share, least, self._counts), pool.newest, scope.tenant
+        )
 
     def _counts(self, entry: Entry) -> bool:
         return any(tool_id in self._rows for tool_id in entry.tools)
 
-    def _bonuses(self, vector: Floats, k: int, allowed: Allowed | None, named: Sequence[str]) -> Mapping[str, float]:
-        said = votes(self._neighbours(vector), self._past.newest, self.options.power, self.options.half_life)
+    def _bonuses(
+        self, vector: Floats, evidence: Recalled, k: int, allowed: Allowed | None, named: Sequence[str]
+    ) -> Mapping[str, float]:
+        said = votes(evidence.neighbours, evidence.newest, self.options.power, self.options.half_life)
         return {tool_id: self.options.votes * vote for tool_id, vote in said.items()}
 
-    def why_for(self, caller: Caller, request: str, ids: Sequence[str]) -> Reasons:
-        """Names and similarities, and the nearest past request that used the tool."""
-        reasons = super().why_for(caller, request, ids)
-        if not any(tool_id in self._rows for tool_id in ids):
-            return reasons
-        vector = self._encoded(request)
-        best: dict[str, PastRequest] = {}
-        with self._lock:
-            for entry, cosine in self._neighbours(vector):
-                reason = PastRequest(readable(entry), round(cosine, 6))
-                for tool_id, sign in entry.tools.items():
-                    if sign > 0:
-                        best.setdefault(tool_id, reason)
-        return [(*why, best[tool_id]) if tool_id in best else why for tool_id, why in zip(ids, reasons, strict=True)]
+    def explain(self, ranking: Ranking, ids: Sequence[str]) -> list[tuple[Reason, ...]]:
+        """Similarities, and the nearest past request that used the tool."""
+        return with_past(super().explain(ranking, ids), ids, ranking.evidence)
 
     def fit(self, data: Sequence[TrainingSet], folder: Path, progress: FitProgress | None = None) -> FitReport:
         """Remember the train splits, each dataset a source, and choose on the dev splits what votes weigh."""
@@ -156,16 +129,16 @@ class Memory(Documents):
         examples = train_examples(data)
         if len(examples) > self.options.keep:
             raise BadModel(f"there are {len(examples):,} requests to remember; set keep to that many or more")
-        encoding = Encoding(self.open_encoder(), folder, progress)
+        encoding = Encoding(self.encoder, folder, progress)
         self.remove(self.ids())
         self._past = Voices(self.options.keep, self.options.share_feedback)
         self.learn(examples, encoding.requests(examples))
         encoding.tools(self, data)
         asked = dev_requests(data)
         dev = {"recall@5": self._choose(asked, progress)} if asked else {}
-        numbers = len(self._past) * self.open_encoder().dimension
+        numbers = len(self._past) * self.encoder.dimension
         report = FitReport(time.perf_counter() - started, "cpu", numbers, dev)
-        self._seen, self._fit = TrainedOn.of(data), asdict(report)
+        self.trained_on, self.fit_record = TrainedOn.of(data), asdict(report)
         self.save(folder)
         encoding.done()
         return report
@@ -175,16 +148,18 @@ class Memory(Documents):
 
         A request is ranked by all weights before the next one is: so its neighbours are found once.
         """
-        encode_dev(self._encode, dev, progress)
+        encoded = encode_dev(self.encode, dev, progress)
         tried = [replace(self.options, votes=weight) for weight in _TRIED_VOTES]
         recalls: list[list[float]] = []
         done, total = 0, sum(len(one.texts) for one in dev)
         for one in dev:
             ranked: list[list[Pairs]] = [[] for _ in tried]
             for text in one.texts:
+                recalled = self._recall(encoded[text], one.scope)
+                named = list(filter(one.scope.permits, self.names.find(text, one.scope.sees)))
                 for options, found in zip(tried, ranked, strict=True):
                     self.options = options
-                    found += self.rank([text], DEV_K, one.among)
+                    found.append(self._nearest(encoded[text], recalled, DEV_K, one.scope.allowed, named))
                 done += 1
                 if progress:
                     progress("choosing", done, total)
@@ -199,8 +174,10 @@ class Memory(Documents):
         with self._lock:
             self._save_documents(folder)
             self._past.save(folder / _REQUESTS)
-            with_digests(self._seen, self._past.digests()).save(folder)
-            write_model(folder, self, encoder=self._fingerprint(), **({"fit": self._fit} if self._fit else {}))
+            with_digests(self.trained_on, self._past.digests()).save(folder)
+            write_model(
+                folder, self, encoder=self._fingerprint(), **({"fit": self.fit_record} if self.fit_record else {})
+            )
 
     @classmethod
     def load(cls, folder: Path, encoder: TextEncoder | None = None) -> Self:
@@ -209,5 +186,5 @@ class Memory(Documents):
         loaded = cls(read_options(MemoryOptions, model), encoder)
         loaded._load_documents(folder, model)
         loaded._past = Voices.load(folder / _REQUESTS, loaded.options.keep, loaded.options.share_feedback)
-        loaded._seen, loaded._fit = TrainedOn.load(folder), model.get("fit")
+        loaded.trained_on, loaded.fit_record = TrainedOn.load(folder), model.get("fit")
         return loaded

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,19 +12,19 @@ from toolscout.core.answer import Allowed
 from toolscout.core.arrays import Floats
 from toolscout.core.tool import Searchable
 from toolscout.index.recent import Recent
-from toolscout.retrievers.base import TextEncoder, TrainedOn, Vectors
+from toolscout.models.encoders.base import TextEncoder
+from toolscout.retrievers.base import Vectors
 from toolscout.retrievers.document_index import Documents, EncoderOptions
 
 _CALLERS_KEPT = 64
 
 
 class Newcomers(Documents):
-    """Documents that know which tools `_seen` does not have. Where all tools are new, or none is, nothing changes."""
+    """Documents that know which tools training has not seen. Where all tools are new, or none is, nothing changes."""
 
     def __init__(self, options: EncoderOptions, encoder: TextEncoder | None) -> None:
         """Start empty."""
         super().__init__(options, encoder)
-        self._seen = TrainedOn()
         self._new: set[str] = set()
         self._new_rows: Recent[Allowed | None, NDArray[np.int64]] = Recent(_CALLERS_KEPT)
 
@@ -33,7 +34,7 @@ class Newcomers(Documents):
 
     def _is_new(self, tool: Searchable) -> bool:
         """Whether training has not seen the tool."""
-        return tool.digest() not in self._seen.tools
+        return tool.digest() not in self.trained_on.tools
 
     def add(self, tools: Sequence[Searchable], vectors: Vectors | None = None) -> None:
         """Take tools with the vectors given; None encodes them here, a vector that is missing makes its tool wait."""
@@ -50,7 +51,9 @@ class Newcomers(Documents):
             self._new.difference_update(ids)
             self._new_rows = Recent(_CALLERS_KEPT)
 
-    def _bonuses(self, vector: Floats, k: int, allowed: Allowed | None, named: Sequence[str]) -> Mapping[str, float]:
+    def _bonuses(
+        self, vector: Floats, evidence: Any, k: int, allowed: Allowed | None, named: Sequence[str]
+    ) -> Mapping[str, float]:
         """The best of the new tools get their bonus; no other new tool can come among the first k, unless named."""
         if not self._new or len(self._new_among(None)) == len(self._rows):
             return {}

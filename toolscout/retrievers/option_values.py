@@ -9,7 +9,7 @@ from dataclasses import asdict, fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from toolscout.errors import BadModel
-from toolscout.retrievers.base import OptionsT
+from toolscout.retrievers.model_folder import OptionsT
 
 
 def with_settings(default: OptionsT, name: str, settings: Sequence[str]) -> OptionsT:

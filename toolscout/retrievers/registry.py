@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import cast
 
 from toolscout.errors import BadModel
-from toolscout.retrievers.base import Retriever, read_model
+from toolscout.retrievers.base import Retriever
+from toolscout.retrievers.model_folder import read_model
 
 ENTRY_POINTS = "toolscout.retrievers"
 BUILT_IN = {

@@ -14,14 +14,16 @@ from numpy.typing import NDArray
 from toolscout.core.arrays import Floats
 from toolscout.errors import BadModel
 from toolscout.models.decoding.constrained import Nearer, Reading, Table
+from toolscout.models.encoders.base import TextEncoder
 from toolscout.models.tool_ids.token_ids import KINDS, MOST_NAME_TOKENS, IdMaker, maker
-from toolscout.retrievers.base import FitProgress, FitReport, TextEncoder, TrainingSet
+from toolscout.retrievers.base import FitProgress, FitReport
 from toolscout.retrievers.document_index import EncoderOptions
 from toolscout.retrievers.generative.base import SPECIALS, Generative, Plan
 from toolscout.retrievers.generative.dev_weights import Trial, chosen
 from toolscout.retrievers.generative.fit import fit
 from toolscout.retrievers.generative.token_rows import Aware, Taught, WideRows, called, name_rows
 from toolscout.retrievers.generative.weighing import Documented, Weighed
+from toolscout.retrievers.provenance import TrainingSet
 from toolscout.training.encoder_options import GenerativeOptions
 
 if TYPE_CHECKING:
@@ -175,19 +177,17 @@ class Toolgen(Generative):
     def _scoring(self) -> Table:
         return self._wide_rows() if self._maker is None else self.words()
 
-    def _nearer(self, requests: Sequence[str]) -> Nearer | None:
-        return None if self.atomic else super()._nearer(requests)
+    def _nearer(self, vectors: Floats | None, count: int) -> Nearer | None:
+        return None if self.atomic else super()._nearer(vectors, count)
 
-    def _aware(self, reading: Reading, requests: Sequence[str]) -> Reading:
+    def _aware(self, reading: Reading, vectors: Floats | None) -> Reading:
         if self._maker is not None:
             return reading
-        more = np.zeros((len(requests), self._taught.map.shape[0] + 1), np.float32)
+        # Of a conversation there is no request: what has no words is similar to nothing.
+        more = np.zeros((len(reading.ends()), self._taught.map.shape[0] + 1), np.float32)
         more[:, -1] = self.options.new_bonus
-        # Of a conversation there is no request: what has no words is similar to nothing, whoever is asked beside it.
-        said = [place for place, request in enumerate(requests) if request]
-        if self.options.similarity and said:
-            self._encode([requests[place] for place in said])
-            more[said, :-1] = self.options.similarity * np.stack([self._encoded(requests[place]) for place in said])
+        if vectors is not None:
+            more[:, :-1] = self.options.similarity * vectors
         return Aware(reading, more)
 
     @property
@@ -243,7 +243,7 @@ def trial(retriever: Toolgen, rows: WideRows, one: TrainingSet) -> Trial:
     states = retriever.reading(texts).ends()
     wide = rows.of(np.array([retriever.path(tool_id)[0] for tool_id in ids]))
     size = states.shape[1]
-    vectors = retriever.open_encoder().encode(texts)
+    vectors = retriever.encoder.encode(texts)
     said = np.asarray(states @ wide[:, :size].T, dtype=np.float32)
     cosines = np.asarray(vectors @ wide[:, size:-1].T, dtype=np.float32)
     return Trial(said, cosines, wide[:, -1] > 0, ids, split.gold[::step])

@@ -14,13 +14,15 @@ import numpy as np
 
 from toolscout.core.arrays import Floats
 from toolscout.errors import BadModel, MissingExtra
+from toolscout.models.encoders.base import TextEncoder
 from toolscout.models.tool_ids.quantizer import Code, CodeOptions, Ints, Quantizer
-from toolscout.retrievers.base import FitProgress, FitReport, TextEncoder, TrainingSet
+from toolscout.retrievers.base import FitProgress, FitReport
 from toolscout.retrievers.document_index import EncoderOptions
 from toolscout.retrievers.generative.base import SPECIALS, Generative, Plan
 from toolscout.retrievers.generative.fit import fit
 from toolscout.retrievers.generative.token_rows import name_rows
 from toolscout.retrievers.generative.weighing import Weighed
+from toolscout.retrievers.provenance import TrainingSet
 from toolscout.training.encoder_options import GenerativeOptions
 
 if TYPE_CHECKING:

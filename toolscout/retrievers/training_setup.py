@@ -13,7 +13,9 @@ from toolscout.data.dataset import Dataset
 from toolscout.data.locate import DATA_FOLDER, find_dataset
 from toolscout.errors import BadDataset, BadModel, Leak
 from toolscout.retrievers import opening
-from toolscout.retrievers.base import MODEL_FILE, Role, SeenSplit, Trainable, TrainedOn, TrainingSet
+from toolscout.retrievers.base import Retriever
+from toolscout.retrievers.model_folder import MODEL_FILE
+from toolscout.retrievers.provenance import Role, SeenSplit, TrainedOn, TrainingSet
 from toolscout.retrievers.registry import available, method
 
 DEFAULT_PARTS = ("bm25", "memory", "dense")
@@ -113,9 +115,9 @@ def _takes_prompts(name: str) -> bool:
     return name in available() and any(field.name == _NO_TOOL for field in fields(method(name)().options))
 
 
-def made(retriever: str, parts: Sequence[str], settings: Sequence[str]) -> Trainable:
+def made(retriever: str, parts: Sequence[str], settings: Sequence[str]) -> Retriever:
     """An untrained retriever with these options; for hybrid and rewrite, of these parts."""
     found = opening.made(retriever, parts or (DEFAULT_PARTS if retriever == "hybrid" else ()), settings)
-    if not isinstance(found, Trainable):
+    if not found.trainable:
         raise BadModel(f"{retriever} learns nothing: it can be used as it is")
     return found

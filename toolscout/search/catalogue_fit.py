@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from toolscout.core.answer import Allowed, ExactName, Hit, MatchedWords, PastRequest, Similarity
+from toolscout.core.answer import ExactName, Hit, MatchedWords, PastRequest, Similarity
+from toolscout.core.scope import Scope
 from toolscout.errors import BadModel, BadRequest
-from toolscout.retrievers.base import Retriever, check_k, sizing
+from toolscout.retrievers.base import Ranking, Retriever, check_k
 
 Count = int | Literal["auto"]
 """How many tools: at most so many, or as many as the model says that a request needs."""
@@ -46,26 +47,40 @@ class FitOptions:
     threshold: float = 0.14
 
 
-def ranked(retriever: Retriever, request: str, k: Count, allowed: Allowed | None) -> tuple[list[Hit], int]:
-    """The tools for a request, how many of them were asked for, and behind those what else is looked at here.
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What was found for a request: its ranking, the tools with their reasons, and how many of them were asked for.
 
-    Whether anything fits must not depend on how many tools one wants to see.
+    Behind those stands what else is looked at here: whether anything fits must not depend on how many tools one wants
+    to see.
     """
+
+    ranking: Ranking
+    hits: list[Hit]
+    count: int
+
+
+def find(retriever: Retriever, requests: Sequence[str], k: Count, scope: Scope) -> list[Found]:
+    """The tools for each request."""
     if not isinstance(k, str):
         check_k(k)
-        return retriever.search([request], max(k, _LOOKED_AT), allowed)[0], k
+        most = max(k, _LOOKED_AT)
+        return [Found(one, retriever.hits(one, most), k) for one in retriever.rank(requests, most, scope)]
     if k != "auto":
         raise BadRequest(f'k must be a number or "auto", got {k!r:.80}')
-    able = sizing(retriever)
-    if able is None:
+    rankings = retriever.rank(requests, _LOOKED_AT, scope)
+    sets = retriever.as_many(rankings)
+    if sets is None:
         raise BadModel(
             f"{retriever.name} cannot say how many tools a request needs; give k as a number, or use a model "
             "that can: toolscout train DATA --retriever toolgen --option sets=true --out FOLDER (or toolweaver)"
         )
-    own = able.as_many([request], allowed)[0]
-    chosen = {hit.tool_id for hit in own}
-    more = retriever.search([request], _LOOKED_AT, allowed)[0] if 0 < len(own) < _LOOKED_AT else []
-    return [*own, *(hit for hit in more if hit.tool_id not in chosen)], len(own)
+    found = []
+    for ranking, pairs in zip(rankings, sets, strict=True):
+        own, chosen = retriever.explained(ranking, pairs), {tool_id for tool_id, _ in pairs}
+        more = retriever.hits(ranking, _LOOKED_AT) if 0 < len(own) < _LOOKED_AT else []
+        found.append(Found(ranking, [*own, *(hit for hit in more if hit.tool_id not in chosen)], len(own)))
+    return found
 
 
 def signals(hits: Sequence[Hit]) -> tuple[float | None, float]:

@@ -10,14 +10,14 @@ import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import Any
 
 import numpy as np
 
 from toolscout.core.answer import Example
 from toolscout.core.arrays import Floats
 from toolscout.errors import MissingEncoder, StoreError
-from toolscout.retrievers.base import Embedded, Learner, Retriever, TextEncoder
+from toolscout.models.encoders.base import TextEncoder
+from toolscout.retrievers.base import Retriever
 from toolscout.stores.base import REQUEST_PREFIX, Store
 
 _AT_ONCE = 512
@@ -27,44 +27,31 @@ class Feedback:
     """What one retriever over one store has learned: everything up to `cursor`."""
 
     def __init__(self, store: Store, retriever: Retriever) -> None:
-        """Find out who learns; nothing is read where nobody does."""
-        self._store = store
-        self._learners = learners(retriever)
+        """Nothing is read where the retriever does not learn."""
+        self._store, self._retriever = store, retriever
         self.cursor = 0
 
     def record(self, example: Example) -> None:
         """Keep an example. The vector goes first, so that no other process that follows has to make its own."""
         with suppress(MissingEncoder):
-            for encoder in self._encoders():
+            if self._retriever.learns and (encoder := self._retriever.encoder) is not None:
                 request_vectors(self._store, encoder, [example.request])
         self._store.add_feedback([example])
 
     def follow(self) -> None:
         """Learn what has been recorded since the last time. Without an encoder it is left for when there is one."""
-        if not self._learners:
+        if not self._retriever.learns:
             return
         try:
-            self._encoders()
+            encoder = self._retriever.encoder
         except MissingEncoder:
             return
         recorded = self._store.feedback(self.cursor)
         while batch := list(islice(recorded, _AT_ONCE)):
             examples = [example for _, example in batch]
-            for learner in self._learners:
-                encoder = learner.open_encoder() if isinstance(learner, Embedded) else None
-                requests = [example.request for example in examples]
-                learner.learn(examples, request_vectors(self._store, encoder, requests) if encoder else None)
+            requests = [example.request for example in examples]
+            self._retriever.learn(examples, request_vectors(self._store, encoder, requests) if encoder else None)
             self.cursor = batch[-1][0]
-
-    def _encoders(self) -> list[TextEncoder]:
-        return [learner.open_encoder() for learner in self._learners if isinstance(learner, Embedded)]
-
-
-def learners(retriever: Any) -> list[Learner]:
-    """The retriever, or those of its parts, that learn from feedback."""
-    if isinstance(retriever, Learner):
-        return [retriever]
-    return [learner for part in getattr(retriever, "parts", ()) for learner in learners(part)]
 
 
 def request_key(request: str) -> str:

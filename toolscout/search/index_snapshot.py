@@ -17,7 +17,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
 
 from toolscout.core.tool import DOCUMENT_VERSION
 from toolscout.errors import BadModel
@@ -98,21 +97,6 @@ def _has_feedback(store: Store, number: int) -> bool:
     return next((found for found, _ in store.feedback(number - 1)), None) == number
 
 
-@runtime_checkable
-class GivesIds(Protocol):
-    """A retriever that gives tools ids of its own."""
-
-    @property
-    def ids_version(self) -> int:
-        """Another number whenever a tool got an id or lost it."""
-
-    def given_ids(self) -> dict[str, tuple[int, ...]]:
-        """The ids of tools that came after its training."""
-
-    def recall_ids(self, ids: Mapping[str, tuple[int, ...]]) -> None:
-        """Keep these for tools that will come again; what does not fit, or is taken, is left out."""
-
-
 class Given:
     """The ids that a model gave to tools of a store; opened again, it gives them the same.
 
@@ -127,7 +111,7 @@ class Given:
         for path in sorted(model.rglob("model.json")):  # a hybrid's parts have one each
             made.update(path.read_bytes())
         self._file = folder(store_path, "ids") / f"{made.hexdigest()}.jsonl"
-        self._parts = [part for part in _parts(retriever) if isinstance(part, GivesIds)]
+        self._parts = [part for part in _parts(retriever) if part.gives_ids]
         self._digests: dict[str, str] = {}
         self._versions: list[int] = []
         self._kept: dict[_Key, _Id] = {}
@@ -232,5 +216,5 @@ def _said(line: bytes) -> tuple[_Key, _Id | None] | None:
 
 def _parts(retriever: Retriever) -> Iterator[Retriever]:
     yield retriever
-    for part in getattr(retriever, "parts", ()):
+    for part in retriever.parts:
         yield from _parts(part)

@@ -17,9 +17,11 @@ import numpy as np
 
 from toolscout.core.answer import Allowed
 from toolscout.core.arrays import Floats
+from toolscout.core.scope import Scope
 from toolscout.errors import MissingEncoder
 from toolscout.index.recent import Recent, bytes_of
-from toolscout.retrievers.base import Gauged, Retriever, TextEncoder
+from toolscout.models.encoders.base import TextEncoder
+from toolscout.retrievers.base import Retriever
 from toolscout.search.feedback_sync import request_vectors
 from toolscout.stores.base import Store
 
@@ -45,16 +47,16 @@ class Background:
     def __init__(self, store: Store, retriever: Retriever) -> None:
         """Nothing is compared yet."""
         self._store = store
-        self._retriever = retriever if isinstance(retriever, Gauged) else None
+        self._retriever = retriever
         self._vectors: tuple[str, Floats] | None = None
         self._levels: Recent[Allowed | None, _Level] = Recent(_CALLERS_KEPT, _CALLERS_BYTES)
         self._lock = threading.Lock()
 
     def level(self, allowed: Allowed | None, count: int) -> float | None:
         """The level among the tools that a caller may see, `count` of them; None where no vectors are searched."""
-        if self._retriever is None or not count:
+        if not count:
             return None
-        moved = self._retriever.moved()
+        moved = self._retriever.changes()
         kept = self._levels.get(allowed)
         if kept is not None and moved - kept.moved <= _SLACK * count:
             return kept.level
@@ -62,7 +64,7 @@ class Background:
         if not self._lock.acquire(blocking=kept is None):
             return kept.level if kept else None
         try:
-            level = self._find(self._retriever, allowed, count)
+            level = self._find(allowed, count)
             self._levels.keep(allowed, _Level(moved, level), bytes_of(allowed))
             return level
         finally:
@@ -70,17 +72,20 @@ class Background:
 
     def prepare(self) -> None:
         """Encode the requests where that has not been done, so that no search has to wait for it."""
-        if self._retriever is not None:
-            with self._lock:
-                self._encoded(self._retriever.open_encoder())
+        with self._lock:
+            if (encoder := self._retriever.encoder) is not None:
+                self._encoded(encoder)
 
-    def _find(self, retriever: Gauged, allowed: Allowed | None, count: int) -> float | None:
+    def _find(self, allowed: Allowed | None, count: int) -> float | None:
         try:
-            vectors = self._encoded(retriever.open_encoder())
+            encoder = self._retriever.encoder
         except MissingEncoder:
             return None
+        if encoder is None:
+            return None
+        vectors = self._encoded(encoder)
         skipped = min(-(-count // _ALL_UP_TO), _MOST_SKIPPED)
-        cosines = retriever.best_cosines(vectors[::skipped], allowed)
+        cosines = self._retriever.best_similarities(vectors[::skipped], Scope(allowed))
         # Rounded: products added up in another order must not tell one caller from another.
         return round(float(np.quantile(cosines, QUANTILE)), 4) if len(cosines) else None
 
@@ -112,8 +117,8 @@ def ship(encoder: TextEncoder, folder: Path) -> None:
 
 def _shipped(encoder: TextEncoder) -> Floats | None:
     """What ship left, if it is of this encoder and of these requests."""
-    folder = getattr(encoder, "folder", None)
-    if not isinstance(folder, Path) or not (folder / FILE).is_file():
+    folder = encoder.folder
+    if folder is None or not (folder / FILE).is_file():
         return None
     try:
         with np.load(folder / FILE) as file:

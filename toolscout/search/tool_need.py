@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from toolscout.core.answer import Allowed, ExactName, Hit, PastRequest
+from toolscout.core.answer import ExactName, Hit, PastRequest
 from toolscout.errors import BadModel, BadRequest, MissingEncoder
+from toolscout.models.encoders.base import TextEncoder
 from toolscout.models.need_head import NEED_FILE, NeedHead
-from toolscout.retrievers import showing
-from toolscout.retrievers.base import Embedded, Retriever, TextEncoder
-from toolscout.retrievers.kinds import keeps
-from toolscout.retrievers.showing import Caller
+from toolscout.retrievers.base import Ranking, Retriever
 
 _LOOKED_AT = 5
 
@@ -38,8 +35,8 @@ class NeedOptions:
 
 def open_head(encoder: TextEncoder) -> NeedHead | None:
     """The head that lies beside an encoder's files; None where there is none, or it reads another one's vectors."""
-    folder = getattr(encoder, "folder", None)
-    if not isinstance(folder, Path) or not (folder / NEED_FILE).exists():
+    folder = encoder.folder
+    if folder is None or not (folder / NEED_FILE).exists():
         return None
     head = NeedHead.load(folder)
     if head.encoder != encoder.fingerprint:
@@ -57,42 +54,46 @@ class Forecaster:
         self._retriever = retriever
         self._opened: tuple[str, NeedHead | None] | None = None
 
-    def need(self, requests: Sequence[str], allowed: Allowed | None = None) -> list[float] | None:
-        """How likely each request is to need a tool; None where nothing can tell.
+    def need(self, requests: Sequence[str]) -> list[float] | None:
+        """How likely each request is to need a tool; None where nothing can tell."""
+        rankings = self._retriever.rank(requests, 1) if requests else []
+        if not rankings or any(ranking.need is None for ranking in rankings):
+            head = self._head()
+            encoder = self._retriever.encoder if head else None
+            if head is None or encoder is None:
+                return None
+            found: list[float] = head.probabilities(encoder.encode(requests)).tolist() if requests else []
+            return found
+        return [ranking.need for ranking in rankings if ranking.need is not None]
 
-        `allowed`: what the caller may see, since a request is spelt right by the words of its tools.
-        """
-        caller = Caller(allowed)
-        own = showing.need(self._retriever, caller, requests)
-        if own is not None or not keeps(self._retriever, Embedded):
-            return own
-        head = self._head(self._retriever)
-        if head is None:
-            return None
-        if len(requests) == 1:
-            vectors = showing.request_vector(self._retriever, caller, requests[0])[None]
-        else:
-            vectors = self._retriever.open_encoder().encode(requests)
-        chances: list[float] = head.probabilities(vectors).tolist()
-        return chances
-
-    def need_of(
-        self, request: str, hits: Sequence[Hit], options: NeedOptions, allowed: Allowed | None = None
-    ) -> float | None:
-        """The need of a request that was searched. One that names a tool, or repeats one that used a tool, needs it."""
+    def need_of(self, ranking: Ranking, hits: Sequence[Hit], options: NeedOptions) -> float | None:
+        """The need of a request that was ranked. One that names a tool, or repeats one that used a tool, needs it."""
         if hits and any(isinstance(reason, ExactName) for reason in hits[0].reasons):
             return 1.0
-        found = self.need([request], allowed)
+        found = self._told(ranking)
         if found is None:
             return None
         past = [reason.cosine for hit in hits[:_LOOKED_AT] for reason in hit.reasons if isinstance(reason, PastRequest)]
         repeats = [cosine for cosine in past if cosine >= options.past]
-        return min(1.0, max([found[0], *repeats]))
+        return min(1.0, max([found, *repeats]))
 
-    def _head(self, retriever: Embedded) -> NeedHead | None:
+    def _told(self, ranking: Ranking) -> float | None:
+        """What the model says, else the head beside its encoder."""
+        if ranking.need is not None:
+            return ranking.need
+        head = self._head()
+        encoder = self._retriever.encoder if head else None
+        if head is None or encoder is None:
+            return None
+        vector = encoder.encode_request(ranking.request) if ranking.vector is None else ranking.vector
+        return float(head.probabilities(vector[None])[0])
+
+    def _head(self) -> NeedHead | None:
         try:
-            encoder = retriever.open_encoder()
+            encoder = self._retriever.encoder
         except MissingEncoder:
+            return None
+        if encoder is None:
             return None
         if self._opened is None or self._opened[0] != encoder.fingerprint:
             self._opened = (encoder.fingerprint, open_head(encoder))

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from hashlib import blake2b
 
-from toolscout.core import tenants
 from toolscout.core.answer import SEARCHED_ALONE, Allowed, Answer, Example
 from toolscout.core.permissions import Key, Rules, key_digest
 from toolscout.core.tool import Tool, clean_text, namespace_of
@@ -133,10 +132,10 @@ class Access:
 
     def search(self, caller: Caller, text: str, k: Count = 5) -> Answer:
         """Scout.search over the caller's tools, with its tenant's feedback; counts, version and notes are its own."""
-        with tenants.asking(caller.tenant):
-            answer = self.scout.search(text, k, caller.allowed)
+        answer = self.scout.search(text, k, caller.allowed, tenant=caller.tenant)
         version = answer.version if caller.allowed is None else self.version(caller)
-        return replace(answer, version=version, notes=tuple(map(_public_note, answer.notes)))
+        cost = replace(answer.cost, problem="") if answer.cost else None  # it may name an endpoint
+        return replace(answer, version=version, notes=tuple(map(_public_note, answer.notes)), cost=cost)
 
     def describe(self, caller: Caller, tool_id: str) -> Tool:
         """One tool; UnknownTool, in the same words and time, where there is none and where it is not the caller's."""

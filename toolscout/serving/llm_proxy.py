@@ -24,7 +24,8 @@ from toolscout.core.arrays import Floats
 from toolscout.core.permissions import KEY_PREFIX
 from toolscout.core.tool import Tool
 from toolscout.errors import BadRequest, BadTool, MissingEncoder
-from toolscout.retrievers.base import Embedded, Retriever, TextEncoder
+from toolscout.models.encoders.base import TextEncoder
+from toolscout.retrievers.base import Retriever
 from toolscout.retrievers.registry import method
 from toolscout.scout import Scout, checked_request
 from toolscout.serving import request_bodies
@@ -186,7 +187,7 @@ class Chooser:
 
     def _encoder(self) -> TextEncoder | None:
         try:
-            return self._scout.retriever.open_encoder() if isinstance(self._scout.retriever, Embedded) else None
+            return self._scout.retriever.encoder
         except MissingEncoder:
             return None
 

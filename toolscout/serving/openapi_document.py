@@ -194,7 +194,7 @@ def _tools() -> Json:
     return {
         "Hit": hit,
         "Answer": _object(
-            "request verdict need fit hits considered searched words_only version notes asked",
+            "request verdict need fit hits considered searched words_only version notes asked cost",
             request=_TEXT,
             verdict={"enum": list(get_args(Verdict))},
             need=_CHANCE,
@@ -203,6 +203,7 @@ def _tools() -> Json:
             considered=hits,
             **dict.fromkeys(("searched", "words_only", "version", "tokens"), _COUNT),
             **dict.fromkeys(("notes", "asked"), texts),
+            cost={"type": ["object", "null"], "description": "What language models were asked for it."},
             tools={"type": "array", "items": {"type": "object"}, "description": "In the format asked for."},
             level={"enum": list(vendor_formats.LEVELS)},
             names={"type": "object", "additionalProperties": _TEXT, "description": "Tool ids by the names sent."},

@@ -12,7 +12,7 @@ from toolscout.core.tool import Tool
 from toolscout.data.beir_files import Qrels
 from toolscout.data.dataset import WRITTEN, Dataset
 from toolscout.errors import BadDataset
-from toolscout.retrievers.base import TrainedOn
+from toolscout.retrievers.provenance import TrainedOn
 from toolscout.synth.hash_draw import chance
 from toolscout.synth.options import SynthOptions
 

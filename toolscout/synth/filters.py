@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from toolscout.core.tool import Tool, clean_text, split_words
 from toolscout.data.dataset import request_digest
-from toolscout.retrievers.base import Ranker, Retriever
+from toolscout.retrievers.base import Retriever
 from toolscout.search.progress import Progress
 from toolscout.synth.prompts import facts
 
@@ -130,11 +130,7 @@ def found_again(
     for start in range(0, len(requests), _ROWS):
         few = slice(start, start + _ROWS)
         texts, depth = list(requests[few]), first * max(sizes[few])
-        rankings = (
-            [[tool_id for tool_id, _ in pairs] for pairs in retriever.rank(texts, depth)]
-            if isinstance(retriever, Ranker)
-            else [[hit.tool_id for hit in hits] for hits in retriever.search(texts, depth)]
-        )
+        rankings = [ranking.ids() for ranking in retriever.rank(texts, depth)]
         rows = zip(rankings, anchors[few], sizes[few], strict=True)
         kept += [anchor in ranking[: first * size] for ranking, anchor, size in rows]
         if progress:

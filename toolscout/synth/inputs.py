@@ -12,7 +12,7 @@ from toolscout.core.tool import Tool
 from toolscout.data.dataset import Dataset
 from toolscout.data.locate import find_dataset
 from toolscout.errors import BadDataset, BadSource
-from toolscout.retrievers.base import TrainedOn, TrainingSet
+from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 
 Wanted = Literal["all", "new"]
 MOST_TOOLS = 3

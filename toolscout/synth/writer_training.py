@@ -11,7 +11,9 @@ from toolscout.core.tool import Tool
 from toolscout.errors import BadDataset, BadModel, MissingExtra
 from toolscout.evaluation.vector_cache import tool_vectors
 from toolscout.llm.base import Message
-from toolscout.retrievers.base import FitProgress, FitReport, Options, TextEncoder, TrainedOn, TrainingSet
+from toolscout.models.encoders.base import TextEncoder
+from toolscout.retrievers.base import FitProgress, FitReport, Options
+from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 from toolscout.synth import prompts
 from toolscout.synth.combinations import Partners, kind_shares
 from toolscout.synth.filters import Filter

@@ -18,7 +18,8 @@ from toolscout.llm.endpoint import Endpoint, Options
 from toolscout.llm.finetuned import GENERATOR_FILE, is_generator, read_generator
 from toolscout.models.language.lora import ADAPTER_FILE
 from toolscout.models.language.open import device_name
-from toolscout.retrievers.base import Retriever, TrainedOn
+from toolscout.retrievers.base import Retriever
+from toolscout.retrievers.provenance import TrainedOn
 from toolscout.search.progress import Progress
 from toolscout.synth import prompts
 from toolscout.synth.combinations import Combination, Partners, combined, kind_shares

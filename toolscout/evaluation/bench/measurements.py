@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from toolscout.core.answer import Allowed
 from toolscout.core.tool import name_of, split_words
 from toolscout.errors import BadModel
-from toolscout.retrievers.base import TextEncoder
+from toolscout.models.encoders.base import TextEncoder
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.dense import Dense
 from toolscout.retrievers.hybrid.retriever import Hybrid
@@ -49,7 +49,7 @@ def parts_of(scout: Scout) -> Parts:
     if isinstance(hybrid, Hybrid) and len(hybrid.parts) == 2:
         words, dense = hybrid.parts
         if isinstance(words, Bm25) and isinstance(dense, Dense):
-            return Parts(hybrid, words, dense, dense.open_encoder())
+            return Parts(hybrid, words, dense, dense.encoder)
     raise BadModel("the benchmark times the default retriever only: hybrid over bm25 and dense")
 
 
@@ -127,10 +127,10 @@ def watched(scout: Scout) -> Stopwatch:
     """A stopwatch on the parts of a Scout over words and vectors."""
     watch, parts = Stopwatch(), parts_of(scout)
     watch.watch(scout, "search", "total")
-    watch.watch(parts.hybrid, "search", "retriever")
-    watch.watch(parts.hybrid, "explain_for", "explain")
-    watch.watch(parts.words, "rank_for", "words")
-    watch.watch(parts.dense, "rank_for", "dense")
+    watch.watch(parts.hybrid, "rank", "retriever")
+    watch.watch(parts.hybrid, "explain", "explain")
+    watch.watch(parts.words, "rank", "words")
+    watch.watch(parts.dense, "rank", "dense")
     watch.watch(parts.encoder, "encode_request", "encoder")
     return watch
 
@@ -139,11 +139,10 @@ def queries(scout: Scout, watch: Stopwatch, requests: Sequence[str], repeats: in
     """Times of a request end to end and in parts: medians over the requests, then over the repeats."""
     for request in requests[:_WARM_UP]:
         scout.search(request, K)
-    dense, rounds = parts_of(scout).dense, []
+    rounds = []
     for _ in range(repeats):
         parts = []
         for request in requests:
-            dense.forget_requests()
             watch.spent.clear()
             scout.search(request, K)
             parts.append(_apart(watch.spent))
@@ -201,7 +200,6 @@ def _is(found: str, tool_id: str, kind: str) -> bool:
 
 def callers(scout: Scout, requests: Sequence[str], repeats: int) -> Values:
     """A caller allowed some tools, by namespaces and by ids, against one allowed all; each request is encoded anew."""
-    dense = parts_of(scout).dense
     who: dict[str, Allowed | None] = {"all": None, **restricted(scout.store)}
     found: Values = {"share": ALLOWED_SHARE}
     for name, allowed in who.items():
@@ -214,7 +212,6 @@ def callers(scout: Scout, requests: Sequence[str], repeats: int) -> Values:
         for name, allowed in who.items():
             times = []
             for request in requests:
-                dense.forget_requests()
                 started = time.perf_counter()
                 scout.search(request, K, allowed)
                 times.append((time.perf_counter() - started) * 1000)
@@ -249,7 +246,8 @@ def recall(scout: Scout, requests: Sequence[str], k: int = 10) -> Values:
     last = _kth_best(scout.store, parts.encoder.fingerprint, asked, k)
     found = 0
     for vector, worst in zip(asked, last, strict=True):
-        found += sum(cosine >= worst - _TIE for _, cosine in parts.dense.nearest("", vector, k))
+        nearest = parts.dense.rank_encoded([""], vector[None], k)[0]
+        found += sum(cosine >= worst - _TIE for _, cosine in nearest.pairs)
     return {f"recall@{k}": found / (k * len(requests)), "requests": len(requests)}
 
 

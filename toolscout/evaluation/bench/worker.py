@@ -22,7 +22,7 @@ from toolscout.core.tool import Tool
 from toolscout.errors import BadModel
 from toolscout.evaluation.bench import measurements, synthetic_catalogue
 from toolscout.evaluation.vector_cache import cache_path, copy_vectors
-from toolscout.retrievers.base import TextEncoder
+from toolscout.models.encoders.base import TextEncoder
 from toolscout.scout import Scout
 from toolscout.stores.sqlite.store import SqliteStore
 

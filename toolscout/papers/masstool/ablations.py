@@ -36,10 +36,12 @@ from toolscout.evaluation.study import STUDY, About, Studied, asked, refuse_seen
 from toolscout.models.encoders.onnx_encoder import Encoder
 from toolscout.models.tower import TRANSFERS
 from toolscout.papers.masstool import noisy_detector
-from toolscout.retrievers.base import MODEL_FILE, FitProgress, TrainedOn, TrainingSet
+from toolscout.retrievers.base import FitProgress
 from toolscout.retrievers.encoded_requests import train_examples
 from toolscout.retrievers.masstool import Masstool
+from toolscout.retrievers.model_folder import MODEL_FILE
 from toolscout.retrievers.option_values import with_settings
+from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 from toolscout.retrievers.tower.dev_weights import as_learned
 from toolscout.retrievers.tower.options import MasstoolOptions
 from toolscout.retrievers.training_setup import training_sets

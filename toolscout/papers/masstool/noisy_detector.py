@@ -63,7 +63,7 @@ def tower(honest: Tower, model: Masstool, requests: Sequence[str], prompts: Sequ
     sure = [text for text, need in zip(prompts, others, strict=True) if need < _HALF]
     if not sure:
         raise BadRequest("the detection tower takes every prompt for one that needs a tool; train it for longer")
-    encoder = model.open_encoder()
+    encoder = model.encoder
     states = honest.states(encoder.encode(sure))
     assert states is not None  # it forecasts, so it has them
     right = np.array(needs) >= _HALF

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from toolscout.core.answer import Allowed, Example
+from toolscout.core.answer import Example
 from toolscout.core.arrays import Floats
 from toolscout.core.model_files import UNREADABLE
 from toolscout.core.tool import Searchable
@@ -25,20 +25,12 @@ from toolscout.data.dataset import request_digest
 from toolscout.data.no_tool_prompts import Prompt, read_prompts
 from toolscout.errors import BadModel, MissingExtra, NeedsTraining
 from toolscout.index.vector_table import VectorTable
-from toolscout.retrievers.base import (
-    FitProgress,
-    FitReport,
-    SeenSplit,
-    TextEncoder,
-    TrainedOn,
-    TrainingSet,
-    Vectors,
-    read_model,
-    read_options,
-    write_model,
-)
+from toolscout.models.encoders.base import TextEncoder
+from toolscout.retrievers.base import FitProgress, FitReport, Vectors
 from toolscout.retrievers.document_index import Documents, EncoderOptions
 from toolscout.retrievers.encoded_requests import Encoding
+from toolscout.retrievers.model_folder import read_model, read_options, write_model
+from toolscout.retrievers.provenance import SeenSplit, TrainedOn, TrainingSet
 from toolscout.training.encoder_options import PublishedOptions
 
 if TYPE_CHECKING:
@@ -109,17 +101,15 @@ class MasstoolPublished(Documents):
     """An index of trained tool vectors. A tool is known by its id and document; any other asks for training."""
 
     name: ClassVar[str] = "masstool_published"
+    trainable: ClassVar[bool] = True
+    options: MasstoolPublishedOptions
 
     def __init__(self, options: MasstoolPublishedOptions | None = None, encoder: TextEncoder | None = None) -> None:
         """Start untrained: no tool can be added."""
-        self.options = options or MasstoolPublishedOptions()
-        super().__init__(self.options, encoder)
+        super().__init__(options or MasstoolPublishedOptions(), encoder)
         self._tower: Tower | None = None
         self._pool = VectorTable()
         self._known: dict[str, tuple[str, Floats]] = {}
-        self._joint: dict[str, Floats] = {}
-        self._seen = TrainedOn()
-        self._fit: dict[str, Any] | None = None
 
     def add(self, tools: Sequence[Searchable], vectors: Vectors | None = None) -> None:
         """Take tools of the catalogue it was trained on; their documents' vectors are not needed."""
@@ -132,49 +122,24 @@ class MasstoolPublished(Documents):
     def _served(self, tool_id: str, document: Floats) -> Floats:
         return self._known[tool_id][1]
 
-    def learn(self, examples: Sequence[Example]) -> None:
-        """It learns by training (`fit`), not from single requests."""
+    def _tells_need(self) -> bool:
+        return self._tower is not None and bool(self.options.no_tool)
 
-    def need(self, requests: Sequence[str]) -> list[float] | None:
-        """How likely each request is to need a tool; None where detection was not trained."""
-        if self._tower is None or not self.options.no_tool:
-            return None
-        if not requests:
-            return []
-        self._encode(requests)
-        return [float(chance) for chance in self._tower.need(np.stack([self.request_vector(r) for r in requests]))]
+    def _need(self, vectors: Floats) -> list[float]:
+        assert self._tower is not None
+        return [float(chance) for chance in self._tower.need(vectors)]
 
-    def share(self, encoder: TextEncoder) -> None:
-        """Use this encoder from now on."""
-        super().share(encoder)
-        self._joint = {}
-
-    def request_vector(self, request: str) -> Floats:
-        """The encoder's vector of a request, not the one that tools are searched with."""
-        return super()._encoded(request)
-
-    def _encode(self, requests: Sequence[str]) -> None:
-        super()._encode(requests)
-        self._joint = {text: vector for text, vector in list(self._joint.items()) if text in self._vectors}
-
-    def _encoded(self, request: str) -> Floats:
+    def _asking(self, vector: Floats) -> Floats:
         """What a request is searched with, in place of its vector: a similarity is the mean of the six cosines."""
-        found = self._joint.get(request)
-        if found is None:
-            found = self._joint[request] = self._search_vector(self.request_vector(request))
-        return found
-
-    def best_cosines(self, vectors: Floats, allowed: Allowed | None = None) -> Floats:
-        """How near each of many requests comes to the nearest tool among those allowed; empty where there is none."""
-        if not len(self):
-            return np.empty(0, dtype=np.float32)
-        return super().best_cosines(np.stack([self._search_vector(vector) for vector in vectors]), allowed)
-
-    def _search_vector(self, vector: Floats) -> Floats:
+        if vector.ndim > 1:
+            return np.stack([self._asking(one) for one in vector])
         assert self._tower is not None  # no tool is here without it
         rows, cosines = self._pool.search(vector, self.options.neighbours)
         best = np.lexsort((rows, -cosines))[: self.options.neighbours]
         return self._tower.joint(vector, rows[best], cosines[best] >= self.options.epsilon)
+
+    def _search_vector(self, vector: Floats, evidence: Any) -> Floats:
+        return self._asking(vector)
 
     def fit(self, data: Sequence[TrainingSet], folder: Path, progress: FitProgress | None = None) -> FitReport:
         """Train on the train split, select on the dev split; the encoder stays as it is."""
@@ -187,15 +152,15 @@ class MasstoolPublished(Documents):
         prompts = read_prompts(self.options.no_tool, "train") if self.options.no_tool else []
         options = replace(self.options, no_tool=Path(self.options.no_tool).resolve().name if prompts else "")
         seen = TrainedOn.of(data) | _seen(options.no_tool, prompts)
-        encoding = Encoding(self.open_encoder(), folder, progress)
+        encoding = Encoding(self.encoder, folder, progress)
         material = _material(data[0], prompts, encoding)
         identity = hashlib.blake2b(json.dumps(asdict(options), sort_keys=True).encode(), digest_size=16)
         identity.update("".join([self._fingerprint(), *(f"{one.digest}{one.role}" for one in seen.splits)]).encode())
         learned = learn(material, options, folder, identity.hexdigest(), progress)
         report = FitReport(learned.trained.seconds, learned.device, learned.parameters, learned.trained.best)
         self.remove(self.ids())
-        self.options, self._seen = options, seen
-        self._fit = asdict(report) | {"history": learned.trained.history}
+        self.options, self.trained_on = options, seen
+        self.fit_record = asdict(report) | {"history": learned.trained.history}
         digests = {tool.id: tool.digest() for tool in data[0].dataset.tools}
         self._take(learned.served, digests, material.requests)
         self.add(data[0].dataset.tools)
@@ -209,7 +174,7 @@ class MasstoolPublished(Documents):
         numbers = {name: array.astype(_kind(name)) for name, array in served.items()}
         tools = numbers.pop("tools").astype(np.float32)
         self._known = {i: (digest, row) for (i, digest), row in zip(digests.items(), tools, strict=True)}
-        self._tower, self._pool, self._joint = Tower(numbers), VectorTable(), {}
+        self._tower, self._pool = Tower(numbers), VectorTable()
         self._pool.append(pool)
 
     def save(self, folder: Path) -> None:
@@ -217,12 +182,14 @@ class MasstoolPublished(Documents):
         with self._lock:
             self._save_documents(folder)
             if self._tower is not None:
-                self._seen.save(folder)
+                self.trained_on.save(folder)
                 self._pool.save(folder / _POOL)
                 tools = np.stack([row for _, row in self._known.values()]).astype(_kind("tools"))
                 np.savez(folder / _TOWER, allow_pickle=False, tools=tools, **self._tower.served)
                 (folder / _TOOLS).write_text(json.dumps({i: digest for i, (digest, _) in self._known.items()}))
-            write_model(folder, self, encoder=self._fingerprint(), **({"fit": self._fit} if self._fit else {}))
+            write_model(
+                folder, self, encoder=self._fingerprint(), **({"fit": self.fit_record} if self.fit_record else {})
+            )
 
     @classmethod
     def load(cls, folder: Path, encoder: TextEncoder | None = None) -> Self:
@@ -230,7 +197,7 @@ class MasstoolPublished(Documents):
         model = read_model(folder)
         loaded = cls(read_options(MasstoolPublishedOptions, model), encoder)
         loaded._load_documents(folder, model)
-        loaded._seen, loaded._fit = TrainedOn.load(folder), model.get("fit")
+        loaded.trained_on, loaded.fit_record = TrainedOn.load(folder), model.get("fit")
         if (folder / _TOWER).is_file():
             pool = VectorTable.load(folder / _POOL)
             try:

@@ -7,7 +7,6 @@ first can still be told apart where scores are added up.
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,9 +15,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from toolscout.core.answer import Allowed, Example, Hit
+from toolscout.core.answer import Allowed
 from toolscout.core.arrays import Floats
 from toolscout.core.model_files import UNREADABLE
+from toolscout.core.scope import EVERYTHING, Scope
 from toolscout.core.tool import Searchable
 from toolscout.data import metrics
 from toolscout.data.conversations import FINISH, Spent, Talks, request_of
@@ -26,29 +26,28 @@ from toolscout.errors import BadModel, NeedsTraining
 from toolscout.index.exact_names import EXACT_BONUS
 from toolscout.models.decoding.constrained import MOST_IN_SET, Nearer, Reading, Table, best, odds_against, sets
 from toolscout.models.decoding.trie import Trie
+from toolscout.models.encoders.base import TextEncoder
 from toolscout.models.language.base import Base, TokenTable, find_base, open_base
 from toolscout.models.language.lora import ADAPTER_FILE, Adapter
 from toolscout.models.language.open import Model, open_engine
 from toolscout.models.language.prompts import Prompter, Spoken, contents
-from toolscout.retrievers.base import (
-    Pairs,
-    TextEncoder,
-    TrainedOn,
-    TrainingSet,
-    Vectors,
-    check_k,
-    hits_of,
-    read_model,
-    read_options,
-    write_model,
-)
+from toolscout.retrievers.base import Pairs, Ranking, Vectors, check_k
 from toolscout.retrievers.generative.dev_weights import BONUSES, MAY_COST, SIMILARITIES
 from toolscout.retrievers.generative.id_pool import Scarce
 from toolscout.retrievers.generative.nearness import Near, Order, Remembered
-from toolscout.retrievers.generative.reading import Ahead, OneOf, Views, chance, flattened, included, relative
+from toolscout.retrievers.generative.reading import (
+    Read,
+    Views,
+    chance,
+    flattened,
+    included,
+    relative,
+    several,
+)
 from toolscout.retrievers.generative.token_rows import Aware
 from toolscout.retrievers.generative.weighing import Weighed
-from toolscout.retrievers.showing import Caller
+from toolscout.retrievers.model_folder import read_model, read_options, write_model
+from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 
 if TYPE_CHECKING:
     from toolscout.models.language.torch_network import Network
@@ -58,7 +57,6 @@ _SPECIALS_FILE = "specials.npy"
 NO_TOOL = "\0no tool"
 STOP = "\0finish"
 SPECIALS = (NO_TOOL, STOP)
-_READINGS_KEPT = 4
 _COMMAND = "toolscout train DATA --retriever {} --out FOLDER"
 Path_ = tuple[int, ...]
 _SETS = 8  # sets that are followed at once
@@ -81,15 +79,16 @@ class _Trial:
         self._texts = [text for _, text in split.requests[::step]]
         self._gold = split.gold[::step]
         self._reading = Remembered(retriever.reading(self._texts))
-        self._among = Allowed.of(ids=(tool.id for tool in one.dataset.tools))
+        self._scope = Scope(Allowed.of(ids=(tool.id for tool in one.dataset.tools)))
+        self._vectors = retriever.encode(self._texts)
         self._new = {tool.id for tool in one.dataset.tools} - retriever.needed
 
     def measured(self, similarity: float, bonus: float) -> dict[str, float]:
         """Recall of all, and of known tools, with these."""
         retriever = self._retriever
         retriever.options = replace(retriever.options, similarity=similarity, new_bonus=bonus)
-        ranked = retriever._rank(self._reading, self._texts, _K, self._among)
-        rankings = [[tool_id for tool_id, _ in pairs] for pairs in ranked]
+        ranked = retriever.ranked(self._reading, self._texts, self._vectors, _K, self._scope)
+        rankings = [[tool_id for tool_id, _ in pairs] for pairs, _ in ranked]
         return metrics.evaluate(rankings, self._gold, ["recall@5", "known_recall@5"], self._new)
 
     def weighs(self) -> bool:
@@ -114,12 +113,13 @@ class Generative(Scarce):
     """
 
     name: ClassVar[str]
+    trainable: ClassVar[bool] = True
     options_kind: ClassVar[type[Any]]
 
     def __init__(self, options: Any, encoder: TextEncoder | None) -> None:
         """Start empty and untrained."""
-        self.options: Any = options
         super().__init__(options, encoder)
+        self.options: Any = options
         self._base: Base | None = None
         self._adapter: Adapter | None = None
         self._engine: Model | None = None
@@ -127,17 +127,13 @@ class Generative(Scarce):
         self._trie = Trie()
         self._prompter: Prompter | None = None
         self._views = Views(self._trie, SPECIALS)
-        self._readings: OrderedDict[tuple[str, ...], Reading] = OrderedDict()
         self._paths: dict[str, tuple[int, ...]] = {}
         self._special_rows: Floats = np.zeros((len(SPECIALS), 1), np.float32)
-        self._ahead = Ahead()
         self._platt: tuple[float, float] | None = (1.0, 0.0)  # none where dev says that it says the opposite
         self._weighed: Weighed | None = None  # what "no tool" stands against
         self._order: Order | None = None
         self.needed: frozenset[str] = frozenset()  # the tools that training requests needed
-        self._seen = TrainedOn()
-        self._fit: dict[str, Any] | None = None
-        # Told of each stage of a training that is over, when this is the model as it is then.
+        # Called after each training stage with the model as it stands.
         self.watch: Callable[[str, Network], None] | None = None
 
     # What a method says.
@@ -183,20 +179,26 @@ class Generative(Scarce):
         """What scores tokens."""
         return self.words()
 
-    def _aware(self, reading: Reading, requests: Sequence[str]) -> Reading:
-        """The reading, with what else is known of the requests."""
+    def _compared(self, requests: Sequence[str]) -> Floats | None:
+        """The vectors of requests, where similarity counts beside the language model; zeros for what has no words."""
+        if not self.options.similarity or not any(requests):
+            return None
+        vectors = np.zeros((len(requests), self.encoder.dimension), np.float32)
+        said = [place for place, request in enumerate(requests) if request]
+        vectors[said] = self.encode([requests[place] for place in said])
+        return vectors
+
+    def _aware(self, reading: Reading, vectors: Floats | None) -> Reading:
+        """The reading, with what else is known of requests with these vectors."""
         return reading
 
-    def _nearer(self, requests: Sequence[str]) -> Nearer | None:
-        """What documents say beside the language model; None where it is told by _aware, or nothing."""
-        return near(self, requests) if self.options.similarity or self.options.new_bonus else None
+    def _nearer(self, vectors: Floats | None, count: int) -> Nearer | None:
+        """What documents say beside the language model of so many requests; None where _aware says it, or nothing."""
+        return near(self, vectors, count) if self.options.similarity or self.options.new_bonus else None
 
     def _restate(self, plan: Plan, state: State) -> None:
         """Take over what was learned until now."""
         raise NotImplementedError
-
-    def learn(self, examples: Sequence[Example]) -> None:
-        """It learns by training (`fit`), not from single requests."""
 
     # The language model.
 
@@ -256,7 +258,7 @@ class Generative(Scarce):
     def _reset(self) -> None:
         """Forget ids and rows."""
         self._trie, self._words, self._engine = Trie(), None, None
-        self._views, self._readings, self._ahead = Views(self._trie, SPECIALS), OrderedDict(), Ahead()
+        self._views = Views(self._trie, SPECIALS)
         if self.options.no_tool:
             self._trie.insert(NO_TOOL, (self.token(NO_TOOL),))
         if self.options.trajectories:
@@ -296,6 +298,11 @@ class Generative(Scarce):
         """The fingerprint of the only encoder it can use: what was learned reads the vectors of one alone."""
         return self._fingerprint() if self._adapter is not None else super().bound_to()
 
+    @property
+    def gives_ids(self) -> bool:
+        """Every tool gets one."""
+        return True
+
     def path(self, tool_id: str) -> tuple[int, ...]:
         """The tokens of a tool's id."""
         return self._paths[tool_id]
@@ -303,104 +310,99 @@ class Generative(Scarce):
     # Search.
 
     def reading(self, requests: Sequence[str]) -> Reading:
-        """The requests as the model has read them; one that was read just now is not read again."""
-        key = tuple(requests)
-        ahead = self._ahead
-        if ahead.reading is not None and len(key) == 1 and key[0] in ahead.places:
-            return OneOf(ahead.reading, ahead.places[key[0]])
-        found = self._readings.get(key)
-        if found is None:
-            prompter = self.prompter()
-            found = self.engine().read([prompter.ask(request) for request in requests])
-            if len(requests) == 1:
-                # Another dict, not a changed one: other threads read it meanwhile.
-                latest = list(self._readings.items())[-_READINGS_KEPT:]
-                self._readings = OrderedDict([*latest, (key, found)])
-        return found
+        """The requests as the model has read them, all in one batch."""
+        prompter = self.prompter()
+        return self.engine().read([prompter.ask(request) for request in requests])
 
-    def forget_requests(self) -> None:
-        """Let go of what was read of recent requests: one that is timed again must be read again."""
-        super().forget_requests()
-        self._readings, self._ahead = OrderedDict(), Ahead()
-
-    def rank_ahead(self, requests: Sequence[str], k: int) -> None:
-        """Read and rank requests together that will be asked one by one: on a GPU that is far faster."""
-        distinct = list(dict.fromkeys(requests))
-        self._ahead = Ahead()
-        if distinct and len(self):
-            reading = self.engine().read([self.prompter().ask(request) for request in distinct])
-            rankings = self._rank(reading, distinct, k, None)
-            places = {request: place for place, request in enumerate(distinct)}
-            self._ahead = Ahead(places, reading, rankings, k, self._trie.version)
-
-    def search(self, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[list[Hit]]:
-        """Rank every tool that has an id; where not all are allowed, scores are relative to the best of those."""
-        found = super().search(requests, k, allowed)
-        return found if allowed is None else list(map(relative, found))
-
-    def rank_for(self, caller: Caller, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[Pairs]:
-        """What search ranks for a caller, without reasons. A tool that the request names, and it sees, comes first."""
+    def rank(self, requests: Sequence[str], k: int, scope: Scope = EVERYTHING) -> list[Ranking]:
+        """Rank every tool that has an id. A tool that the request names comes first."""
         check_k(k)
-        sees = caller.sees
-        if not len(self) or not requests:
-            return [self._named_first(request, [], k, allowed, sees) for request in requests]
-        known = self._ahead.ranked(requests, k, self._trie.version) if allowed is None and sees is None else None
-        return self._rank(self.reading(requests), requests, k, allowed, sees) if known is None else known
-
-    def _rank(
-        self,
-        reading: Reading,
-        requests: Sequence[str],
-        k: int,
-        allowed: Allowed | None,
-        sees: Allowed | None = None,
-    ) -> list[Pairs]:
-        aware = self._aware(reading, requests)
-        with self._lock:
-            rankings = self._ranked(aware, requests, k, allowed)
+        notes = self.notes(scope)
+        if not requests or not (len(self) or self._tells_need()):
+            named = [self.names.find(request, scope.sees) for request in requests]
             return [
-                self._named_first(request, ranking, k, allowed, sees)
-                for request, ranking in zip(requests, rankings, strict=True)
+                Ranking(request, scope, _named_first([], few, k, scope), notes=notes, named=few)
+                for request, few in zip(requests, named, strict=True)
             ]
+        reading, vectors = self.reading(requests), self._compared(requests)
+        found = self.ranked(reading, requests, vectors, k, scope)
+        needed = self._needed(reading, vectors) if self._tells_need() else [None] * len(requests)
+        return [
+            Ranking(
+                request,
+                scope,
+                pairs,
+                None if vectors is None else vectors[place],
+                needed[place],
+                notes=notes,
+                named=named,
+                evidence=Read(reading, place),
+            )
+            for place, (request, (pairs, named)) in enumerate(zip(requests, found, strict=True))
+        ]
 
-    def _ranked(self, reading: Reading, requests: Sequence[str], k: int, allowed: Allowed | None) -> list[Pairs]:
+    def ranked(
+        self, reading: Reading, requests: Sequence[str], vectors: Floats | None, k: int, scope: Scope
+    ) -> list[tuple[Pairs, dict[str, str]]]:
+        """The best k tools of requests that were read, and the tools that each names, which come first."""
+        aware = self._aware(reading, vectors)
+        with self._lock:
+            some = self._ranked(aware, vectors, len(requests), k, scope.allowed) if len(self) else []
+            rankings = some or [[] for _ in requests]
+            named = [self.names.find(request, scope.sees) for request in requests]
+        return [(_named_first(ranking, few, k, scope), few) for ranking, few in zip(rankings, named, strict=True)]
+
+    def extend(self, ranking: Ranking, k: int, scope: Scope) -> Pairs:
+        """The best k of the tools allowed, for a request that was read."""
+        if ranking.evidence is None:
+            return super().extend(ranking, k, scope)
+        reading, vectors = several([ranking.evidence]), None if ranking.vector is None else ranking.vector[None]
+        return self.ranked(reading, [ranking.request], vectors, k, scope)[0][0]
+
+    def shown(self, pairs: Pairs, scope: Scope) -> Pairs:
+        """Where not all tools are allowed, scores are relative to the best of those that are."""
+        return pairs if scope.allowed is None else relative(pairs)
+
+    def _ranked(
+        self, reading: Reading, vectors: Floats | None, count: int, k: int, allowed: Allowed | None
+    ) -> list[Pairs]:
         # Sets of all tools, whoever asks: what a set counts must not depend on who may see a part of it.
         sets_of = written(self, reading) if self.options.ranks_by_sets else []
         # As many more as may fall behind the tools of sets.
         more = max((len({tool_id for tools, _ in few for tool_id in tools}) for few in sets_of), default=0)
-        view, nearer = None if allowed is None else self._views.of(allowed), self._nearer(requests)
+        view, nearer = None if allowed is None else self._views.of(allowed), self._nearer(vectors, count)
         found = best(reading, self._scoring(), self._trie, k + more, pruned=view, extra=SPECIALS, nearer=nearer)
         rankings = [[(key, score) for key, score in ranking if key not in SPECIALS] for ranking in found]
         if self.options.ranks_by_sets:
             rankings = [included(ranking, few, allowed) for ranking, few in zip(rankings, sets_of, strict=True)]
         return [[(key, flattened(score)) for key, score in ranking[:k]] for ranking in rankings]
 
-    def _named_first(
-        self, request: str, ranking: Pairs, k: int, allowed: Allowed | None, sees: Allowed | None = None
-    ) -> Pairs:
-        named = self._named(request, allowed, sees)
-        first = [(tool_id, EXACT_BONUS) for tool_id in sorted(named)]
-        return [*first, *(pair for pair in ranking if pair[0] not in named)][:k]
-
-    def as_many(self, requests: Sequence[str], allowed: Allowed | None = None) -> list[list[Hit]]:
+    def as_many(self, rankings: Sequence[Ranking]) -> list[Pairs] | None:
         """As many tools as each request needs: those it names, and what a caller may see of the likeliest set."""
-        if not self.options.sets:
-            raise BadModel(f"this {self.name} ranks tools one by one; train it with --option sets=true for k=auto")
-        return as_many(self, requests, allowed)
+        return as_many(self, rankings) if self.options.sets else None
+
+    def _tells_need(self) -> bool:
+        taught = self.options.no_tool and NO_TOOL in self._trie
+        return bool(taught) and self._platt is not None and self._weighed is not None
+
+    def _needed(self, reading: Reading, vectors: Floats | None) -> list[float]:
+        """How likely each request that was read is to need a tool."""
+        assert self._platt is not None
+        assert self._weighed is not None
+        odds = np.clip(self._platt[0] * against(self, self._weighed, reading, vectors) + self._platt[1], -60, 60)
+        return [float(one) for one in 1 / (1 + np.exp(-odds))]
 
     def need(self, requests: Sequence[str]) -> list[float] | None:
-        """How likely each request is to need a tool; None where the model was not taught when none is needed."""
-        if not self.options.no_tool or NO_TOOL not in self._trie or not requests or self._platt is None:
+        """How likely requests are to need a tool, whatever tools there are; None where the model cannot tell."""
+        if not self._tells_need():
             return None
-        found = self.against_none(requests)
-        if found is None:
-            return None
-        odds = np.clip(self._platt[0] * found + self._platt[1], -60, 60)
-        return [float(one) for one in 1 / (1 + np.exp(-odds))]
+        return self._needed(self.reading(requests), self._compared(requests)) if requests else []
 
     def against_none(self, requests: Sequence[str]) -> NDArray[np.float64] | None:
         """The log of the odds of any tool of its training against "no tool"; None where those are not known."""
-        return None if self._weighed is None else against(self, self._weighed, requests)
+        if self._weighed is None:
+            return None
+        return against(self, self._weighed, self.reading(requests), self._compared(requests))
 
     def pick(self, conversations: Talks, allowed: Allowed | None = None, without: Spent = ()) -> list[str | None]:
         """The next action of each conversation: a tool of this index that is allowed, or Finish; nothing else."""
@@ -417,9 +419,9 @@ class Generative(Scarce):
                 self._adapter.save(folder)
                 np.save(folder / _SPECIALS_FILE, self._special_rows)
                 self._save_ids(folder)
-            if self._seen.splits:
-                self._seen.save(folder)
-            extra: dict[str, Any] = {"fit": self._fit} if self._fit else {}
+            if self.trained_on.splits:
+                self.trained_on.save(folder)
+            extra: dict[str, Any] = {"fit": self.fit_record} if self.fit_record else {}
             extra |= {"language": self._base.fingerprint if self._base else "", "needed": sorted(self.needed)}
             extra |= {"platt": self._platt}
             write_model(folder, self, encoder=self._fingerprint(), **extra)
@@ -429,7 +431,7 @@ class Generative(Scarce):
         """Open a saved model; its language model must be the one it was trained from."""
         model = read_model(folder)
         loaded = cls(read_options(cls.options_kind, model), encoder)
-        loaded._seen, loaded._fit = TrainedOn.load(folder), model.get("fit")
+        loaded.trained_on, loaded.fit_record = TrainedOn.load(folder), model.get("fit")
         loaded._load_documents(folder, model)
         if not model.get("fit") and not (folder / ADAPTER_FILE).is_file():
             return loaded
@@ -458,41 +460,53 @@ def written(retriever: Generative, reading: Reading) -> list[Written]:
     return [[one for one in few if one[0] and NO_TOOL not in one[0]] for few in found]
 
 
-def as_many(retriever: Generative, requests: Sequence[str], allowed: Allowed | None) -> list[list[Hit]]:
+def as_many(retriever: Generative, rankings: Sequence[Ranking]) -> list[Pairs]:
     """What each request names, and what a caller may see of its likeliest set."""
-    found: list[Written] = [[] for _ in requests]
-    if len(retriever) and requests:
-        reading = retriever._aware(retriever.reading(requests), requests)
-        with retriever._lock:
-            found = written(retriever, reading)
-    hits, most = [], len(retriever) + retriever.without_id()
-    for request, few in zip(requests, found, strict=True):
-        chance = dict(included([], few, allowed))
+    found, most = [], len(retriever) + retriever.without_id()
+    for ranking, few in zip(rankings, _sets(retriever, rankings), strict=True):
+        chance = dict(included([], few, ranking.scope.allowed))
         tools = sorted(chance.keys() & set(few[0][0] if few else ()), key=lambda one: (-chance[one], one))
         pairs = [(tool_id, flattened(chance[tool_id])) for tool_id in tools]
-        best = retriever._named_first(request, pairs, most, allowed)
-        hits.append(hits_of(best, retriever.why_for(Caller(allowed), request, [i for i, _ in best])))
-    return hits
+        found.append(_named_first(pairs, ranking.named or {}, most, ranking.scope))
+    return found
 
 
-def against(retriever: Generative, weighed: Weighed, requests: Sequence[str]) -> NDArray[np.float64]:
-    """The log of the odds of what is weighed against "no tool", for each request."""
-    reading = retriever._aware(retriever.reading(requests), requests)
+def _sets(retriever: Generative, rankings: Sequence[Ranking]) -> list[Written]:
+    """The sets of requests that were read, those of one batch together."""
+    found: list[Written] = [[] for _ in rankings]
+    batches: dict[int, list[int]] = {}
+    for place, ranking in enumerate(rankings):
+        if ranking.evidence is not None:
+            batches.setdefault(id(ranking.evidence.reading), []).append(place)
+    for places in batches.values():
+        few = [rankings[place] for place in places]
+        vectors = [one.vector for one in few if one.vector is not None]
+        reading = several([one.evidence for one in few])
+        aware = retriever._aware(reading, np.stack(vectors) if len(vectors) == len(few) else None)
+        with retriever._lock:
+            for place, sets_of in zip(places, written(retriever, aware), strict=True):
+                found[place] = sets_of
+    return found
+
+
+def against(retriever: Generative, weighed: Weighed, reading: Reading, vectors: Floats | None) -> NDArray[np.float64]:
+    """The log of the odds of what is weighed against "no tool", for each request that was read."""
     stop = [retriever.token(STOP)] if retriever.options.trajectories else []
     others = np.concatenate([np.array(stop, dtype=np.int64), weighed.tokens])
-    return odds_against(reading, weighed.table, others, [retriever.token(NO_TOOL)])
+    return odds_against(retriever._aware(reading, vectors), weighed.table, others, [retriever.token(NO_TOOL)])
 
 
-def near(retriever: Generative, requests: Sequence[str]) -> Near:
-    """What is added for these requests, to ids of tools as they are now."""
+def near(retriever: Generative, vectors: Floats | None, count: int) -> Near:
+    """What is added for so many requests with these vectors, to ids of tools as they are now."""
     order, trie = retriever._order, retriever._trie
     if order is None or order.version != trie.version:
         rows = retriever._rows.alive()
         ids = [retriever._rows.ids[row] for row in rows]
-        vectors = dict(zip(ids, retriever._table.rows(rows), strict=True))
-        order = retriever._order = Order(retriever._paths, vectors, retriever.needed, trie.version)
-    retriever._encode(requests)
-    return order.near([retriever._encoded(request) for request in requests], retriever.options)
+        documents = dict(zip(ids, retriever._table.rows(rows), strict=True))
+        order = retriever._order = Order(retriever._paths, documents, retriever.needed, trie.version)
+    if vectors is None:  # new tools get their bonus, and nothing is similar
+        vectors = np.zeros((count, order.dimension), np.float32)
+    return order.near(vectors, retriever.options)
 
 
 def choose(retriever: Generative, data: Sequence[TrainingSet]) -> None:
@@ -552,14 +566,16 @@ def _actions(
     All tools together stand against Finish: where many would do, none of them alone is likely.
     """
     reading = retriever.engine().read(prompts)
-    alone = retriever._aware(reading, [""] * len(prompts))
+    alone = retriever._aware(reading, None)
     ends = [retriever.token(one) for one in SPECIALS if one in retriever._trie]
     with retriever._lock:
         others = retriever._trie.children(Trie.ROOT)
         acts = odds_against(alone, retriever._scoring(), others, ends) > 0
     k = 1 + max(map(len, without), default=0)
-    tools = retriever._rank(reading, requests, k, allowed) if acts.any() else [[] for _ in prompts]
-    left = [[i for i, _ in pairs if i not in spent] for pairs, spent in zip(tools, without, strict=True)]
+    if not acts.any():
+        return [FINISH for _ in prompts]
+    tools = retriever.ranked(reading, requests, retriever._compared(requests), k, Scope(allowed))
+    left = [[i for i, _ in pairs if i not in spent] for (pairs, _), spent in zip(tools, without, strict=True)]
     return [ids[0] if act and ids else FINISH for act, ids in zip(acts, left, strict=True)]
 
 
@@ -580,7 +596,15 @@ def _carried_on(
     ends = [at for at, action in enumerate(actions) if action == FINISH and called[at]] if 0 < least < 1 else []
     if ends:
         k = 1 + max(len({*called[at], *without[at]}) for at in ends)
-        for at, pairs in zip(ends, retriever.rank([requests[at] for at in ends], k, allowed), strict=True):
-            due = [i for i, score in pairs if chance(score) >= least and i not in called[at] and i not in without[at]]
+        for at, own in zip(ends, retriever.rank([requests[at] for at in ends], k, Scope(allowed)), strict=True):
+            due = [
+                i for i, score in own.pairs if chance(score) >= least and i not in called[at] and i not in without[at]
+            ]
             found[at] = due[0] if due else FINISH
     return found
+
+
+def _named_first(ranking: Pairs, named: Mapping[str, str], k: int, scope: Scope) -> Pairs:
+    """The tools that a request names, by their ids, then the others."""
+    first = [(tool_id, EXACT_BONUS) for tool_id in sorted(filter(scope.permits, named))]
+    return [*first, *(pair for pair in ranking if pair[0] not in named)][:k]

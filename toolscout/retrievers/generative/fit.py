@@ -16,13 +16,14 @@ import numpy as np
 
 from toolscout.core.answer import Allowed
 from toolscout.core.arrays import Floats
+from toolscout.core.scope import Scope
 from toolscout.core.tool import Tool
 from toolscout.data import metrics
 from toolscout.data.conversations import Conversation
 from toolscout.data.no_tool_prompts import Prompt
 from toolscout.errors import BadDataset, BadModel, MissingExtra
 from toolscout.models.language.lora import ADAPTER_FILE
-from toolscout.retrievers.base import FitProgress, FitReport, TrainedOn, TrainingSet, read_model
+from toolscout.retrievers.base import FitProgress, FitReport
 from toolscout.retrievers.encoded_requests import Encoding
 from toolscout.retrievers.generative.base import Path_, Plan
 from toolscout.retrievers.generative.lessons import (
@@ -32,6 +33,8 @@ from toolscout.retrievers.generative.lessons import (
     read_conversations,
     seen_in,
 )
+from toolscout.retrievers.model_folder import read_model
+from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 from toolscout.retrievers.tower.no_tool_prompts import DEV, TRAIN, read_negatives, seen_with
 
 if TYPE_CHECKING:
@@ -78,7 +81,7 @@ def fit(retriever: Generative, data: Sequence[TrainingSet], folder: Path, progre
 
     started = time.perf_counter()
     options, base = retriever.options, retriever.base()
-    encoding = Encoding(retriever.open_encoder(), folder, progress)
+    encoding = Encoding(retriever.encoder, folder, progress)
     material = _material(data, options, encoding)
     no_tool = Path(options.no_tool).resolve().name if material.prompts else ""
     seen = seen_with(data, material.prompts, no_tool) | seen_in(material.talks, Path(options.trajectories).name)
@@ -122,7 +125,7 @@ def fit(retriever: Generative, data: Sequence[TrainingSet], folder: Path, progre
         name: {"seconds": one.seconds, "tokens_per_s": round(learned.paces[name], 1), "history": one.history}
         for name, one in learned.stages.items()
     }
-    retriever._seen, retriever._fit = seen, {**asdict(report), "stages": course}
+    retriever.trained_on, retriever.fit_record = seen, {**asdict(report), "stages": course}
     retriever.save(folder)
     for checkpoints in learned.checkpoints:
         checkpoints.remove()
@@ -330,7 +333,7 @@ def _hold(retriever: Generative, material: Material) -> None:
     retriever.remove(retriever.ids())
     Documents._place(retriever, {tool_id: material.vectors[tool_id] for tool_id in material.tools})
     for tool_id, tool in material.tools.items():
-        retriever._names.add(tool_id, tool.aliases)
+        retriever.names.add(tool_id, tool.aliases)
 
 
 def _use(retriever: Generative, network: Network) -> None:
@@ -373,9 +376,9 @@ def _dev_scores(retriever: Generative, data: Sequence[TrainingSet], most: int | 
 def _measured(retriever: Generative, one: TrainingSet, most: int | None) -> dict[str, float]:
     split = one.dataset.split(one.dev)
     step = max(1, len(split.requests) // most) if most else 1
-    among = Allowed.of(ids=(tool.id for tool in one.dataset.tools))
+    among = Scope(Allowed.of(ids=(tool.id for tool in one.dataset.tools)))
     ranked = retriever.rank([text for _, text in split.requests[::step]], _DEV_K, among)
-    rankings = [[tool_id for tool_id, _ in pairs] for pairs in ranked]
+    rankings = [ranking.ids() for ranking in ranked]
     return metrics.evaluate(rankings, split.gold[::step], _MEASURES, one.dataset.new_tools(one.train, one.dev))
 
 

@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from toolscout.core.answer import Allowed
 from toolscout.core.arrays import Floats
+from toolscout.core.scope import EVERYTHING, Scope
 from toolscout.core.tool import Searchable
-from toolscout.retrievers.base import TextEncoder, Vectors
+from toolscout.models.encoders.base import TextEncoder
+from toolscout.retrievers.base import Vectors
 from toolscout.retrievers.document_index import Documents, EncoderOptions
 
 
 class Scarce(Documents):
-    """A tool without an id is one of those that wait (see `waiting`); a request that names it finds it.
+    """A tool without an id is one of those that wait (see `pending`); a request that names it finds it.
 
     A tool that had an id before it changed comes before those that never had one: an id is kept free for it.
     """
@@ -39,25 +40,25 @@ class Scarce(Documents):
         """Why there is no id left, for whoever has to do something about it."""
         return "all ids are taken"
 
-    def without_id(self, allowed: Allowed | None = None) -> int:
-        """How many of the tools that wait do so for an id, among those allowed; to embed them again is of no use."""
-        if allowed is None:
+    def without_id(self, scope: Scope = EVERYTHING) -> int:
+        """How many of the pending tools wait for an id, among those allowed; to embed them again is of no use."""
+        if scope.allowed is None:
             return len(self._unplaced)
         with self._lock:
-            return sum(map(allowed.permits, self._unplaced))
+            return sum(map(scope.permits, self._unplaced))
 
-    def no_id_left(self, allowed: Allowed | None = None) -> str:
+    def no_id_left(self, scope: Scope = EVERYTHING) -> str:
         """What to say of the tools without an id; nothing where all have one."""
-        count = self.without_id(allowed)
+        count = self.without_id(scope)
         if not count:
             return ""
         have = "1 tool has" if count == 1 else f"{count:,} tools have"
         return f"{have} no id, since {self._full()}: found by name or by words at most; train the model again"
 
-    def told(self, request: str, allowed: Allowed | None = None) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The request was asked as it is; what whoever asks should know."""
-        note = self.no_id_left(allowed)
-        return (), (note,) if note else ()
+    def notes(self, scope: Scope = EVERYTHING) -> tuple[str, ...]:
+        """What whoever asks should know: whether tools have no id."""
+        note = self.no_id_left(scope)
+        return (note,) if note else ()
 
     def add(self, tools: Sequence[Searchable], vectors: Vectors | None = None) -> None:
         """Take tools; those for which there is no id wait."""
@@ -82,7 +83,7 @@ class Scarce(Documents):
     def _drop(self, ids: Sequence[str]) -> None:
         for tool_id in ids:
             if self._unplaced.pop(tool_id, None) is not None:
-                self._names.remove(tool_id)
+                self.names.remove(tool_id)
         super().remove(ids)
 
     def _fitting(self, vectors: Mapping[str, Floats]) -> Mapping[str, Floats]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from toolscout.core.answer import Allowed
+from toolscout.core.scope import Scope
 from toolscout.core.tool import Tool
 from toolscout.data.conversations import (
     ACTION,
@@ -22,9 +23,10 @@ from toolscout.data.dataset import request_digest
 from toolscout.data.trajectories import read_trajectories
 from toolscout.errors import BadDataset
 from toolscout.models.language.prompts import contents
-from toolscout.retrievers.base import Pairs, SeenSplit, TrainedOn, TrainingSet
+from toolscout.retrievers.base import Pairs
 from toolscout.retrievers.generative.base import _written
 from toolscout.retrievers.generative.reading import chance
+from toolscout.retrievers.provenance import SeenSplit, TrainedOn, TrainingSet
 
 if TYPE_CHECKING:
     from toolscout.retrievers.generative.base import Generative, Plan
@@ -76,9 +78,9 @@ def chance_to_carry_on(retriever: Generative, data: Sequence[TrainingSet]) -> fl
     for one in dev:
         split = one.dataset.split(one.dev)
         few = slice(None, None, max(1, len(split) // _JUDGED))
-        among = Allowed.of(ids=(tool.id for tool in one.dataset.tools))
+        among = Scope(Allowed.of(ids=(tool.id for tool in one.dataset.tools)))
         ranked = retriever.rank([text for _, text in split.requests[few]], _LIKELY, among)
-        pairs = [[(i, chance(score)) for i, score in own] for own in ranked]
+        pairs = [[(i, chance(score)) for i, score in own.pairs] for own in ranked]
         likenesses.append([_likeness(pairs, split.gold[few], least) for least in _CHANCES])
     return _CHANCES[int(np.argmax(np.mean(likenesses, 0)))]
 

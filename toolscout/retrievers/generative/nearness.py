@@ -50,7 +50,12 @@ class Order:
         self._paths = [paths[tool_id] for tool_id in ids]
         self._ranges: dict[tuple[int, ...], _Range] = {}
 
-    def near(self, requests: Sequence[Floats], options: GenerativeOptions) -> Near:
+    @property
+    def dimension(self) -> int:
+        """The length of the tools' vectors."""
+        return int(self._vectors.shape[1])
+
+    def near(self, requests: Floats, options: GenerativeOptions) -> Near:
         """What is added for requests with these vectors."""
         cosines = np.stack([self._vectors @ vector for vector in requests])
         return Near(self, options.similarity * cosines + options.new_bonus * self._new)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from toolscout.core.answer import Allowed, Hit
+from toolscout.core.answer import Allowed
 from toolscout.core.arrays import Floats
 from toolscout.index.exact_names import EXACT_BONUS
 from toolscout.index.recent import Recent
@@ -30,30 +30,20 @@ def chance(score: float) -> float:
     return float(min(1.0, score**_ROOT))
 
 
-def relative(hits: Sequence[Hit]) -> list[Hit]:
-    """The hits of one who may not see all tools, with scores relative to the best of them.
+def relative(pairs: Pairs) -> Pairs:
+    """The tools of one who may not see all of them, with scores relative to the best of them.
 
     As probabilities among all tools, low scores would say that there is a better one.
     """
-    best = max((hit.score for hit in hits if hit.score < EXACT_BONUS), default=0.0)
-    return [replace(hit, score=hit.score / best) if 0 < hit.score < EXACT_BONUS else hit for hit in hits]
+    best = max((score for _, score in pairs if score < EXACT_BONUS), default=0.0)
+    return [(tool_id, score / best if 0 < score < EXACT_BONUS else score) for tool_id, score in pairs]
 
 
-@dataclass(frozen=True, slots=True)
-class Ahead:
-    """Requests that were read and ranked together before they are asked: their places, the reading, k tools each."""
+class Read(NamedTuple):
+    """A request that was read: one of those in a reading."""
 
-    places: Mapping[str, int] = field(default_factory=dict)
-    reading: Reading | None = None
-    rankings: Sequence[Pairs] = ()
-    k: int = 0
-    version: int = -1
-
-    def ranked(self, requests: Sequence[str], k: int, version: int) -> list[Pairs] | None:
-        """The rankings of requests, if all were ranked so far down, and among the tools of this version."""
-        if k > self.k or version != self.version or not all(request in self.places for request in requests):
-            return None
-        return [list(self.rankings[self.places[request]][:k]) for request in requests]
+    reading: Reading
+    place: int
 
 
 class Views:
@@ -73,20 +63,25 @@ class Views:
         return view
 
 
-class OneOf:
-    """One prompt of a reading, as a reading of its own."""
+class Some:
+    """Some prompts of a reading, as a reading of their own."""
 
-    def __init__(self, reading: Reading, place: int) -> None:
-        """The prompt at this place."""
-        self._reading, self._place = reading, place
+    def __init__(self, reading: Reading, places: Sequence[int]) -> None:
+        """The prompts at these places."""
+        self._reading, self._places = reading, list(places)
 
     def ends(self) -> Floats:
-        """The state at its end."""
-        return self._reading.ends()[self._place : self._place + 1]
+        """The states at their ends."""
+        return self._reading.ends()[self._places]
 
     def after(self, owners: Sequence[int], paths: Sequence[Sequence[int]]) -> Floats:
-        """The states at the ends of paths behind it."""
-        return self._reading.after([self._place] * len(owners), paths)
+        """The states at the ends of paths behind them."""
+        return self._reading.after([self._places[owner] for owner in owners], paths)
+
+
+def several(read: Sequence[Read]) -> Reading:
+    """Requests of one reading, as a reading of their own."""
+    return Some(read[0].reading, [one.place for one in read])
 
 
 def included(ranking: Pairs, written: Sequence[tuple[Sequence[str], float]], allowed: Allowed | None) -> Pairs:

@@ -12,24 +12,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolscout.core.answer import Allowed
+from toolscout.core.scope import Scope
 from toolscout.data import metrics
 from toolscout.errors import BadDataset, BadModel
 from toolscout.index.exact_names import EXACT_BONUS
 from toolscout.models.encoders.onnx_encoder import CARD_FILE, Encoder
-from toolscout.retrievers.base import (
-    Embedded,
-    FitProgress,
-    FitReport,
-    Pairs,
-    Retriever,
-    TrainingSet,
-    Vectors,
-    read_model,
-)
+from toolscout.retrievers.base import FitProgress, FitReport, Pairs, Retriever, Vectors
 from toolscout.retrievers.document_index import Documents, document_vectors
 from toolscout.retrievers.encoded_requests import dev_sample
 from toolscout.retrievers.hybrid.shared_encoder import SharedEncoder
-from toolscout.retrievers.kinds import keeps
+from toolscout.retrievers.model_folder import read_model
+from toolscout.retrievers.provenance import TrainingSet
 from toolscout.retrievers.registry import load_model, method
 
 Floats = NDArray[np.float64]
@@ -91,7 +84,7 @@ def relative_scores(
     best = max(own.values(), default=0.0)
     if best <= 0:
         return None
-    partial = len(ranking) >= depth or (keeps(part, Embedded) and part.waiting(allowed) > 0)
+    partial = len(ranking) >= depth or part.pending(Scope(allowed)) > 0
     last = min(own.values()) if partial else 0.0
     return {tool_id: score / best for tool_id, score in own.items()}, last / best
 
@@ -120,7 +113,7 @@ def share_encoder(parts: Sequence[Retriever]) -> None:
     embedded = [part for part in parts if isinstance(part, Documents)]
     owners = [part for part in embedded if part.has_own_encoder()] or [part for part in embedded if part.bound_to()]
     for owner in owners[:1]:
-        encoder = owner.open_encoder()
+        encoder = owner.encoder
         shared = encoder if isinstance(encoder, SharedEncoder) else SharedEncoder(encoder)
         for part in embedded:
             if part.bound_to() in (None, shared.fingerprint):
@@ -143,7 +136,7 @@ def load_parts(folders: Sequence[Path]) -> list[Retriever]:
             continue
         part = cast(Any, kind).load(folder, shared)
         if shared is None and record.get("encoder"):
-            shared = SharedEncoder(part.open_encoder())
+            shared = SharedEncoder(part.encoder)
             part.share(shared)
         parts[place] = part
     return [parts[place] for place in range(len(folders))]
@@ -221,9 +214,9 @@ def _document_vectors(
     part: Retriever, one: TrainingSet, known: dict[str, dict[str, Single]], progress: FitProgress | None
 ) -> Vectors | None:
     """The vectors of a set's documents and of those before; each document is encoded once by each encoder."""
-    if not isinstance(part, Embedded):
+    encoder = part.encoder
+    if encoder is None:
         return None
-    encoder = part.open_encoder()
     vectors = known.setdefault(encoder.fingerprint, {})
     missing = [tool for tool in one.dataset.tools if tool.digest() not in vectors]
     if missing:

@@ -7,39 +7,28 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 
-from toolscout.core.answer import Allowed, Example, Hit, Reason
+from toolscout.core.answer import Allowed, Cost, Example, Reason
 from toolscout.core.arrays import Floats
+from toolscout.core.scope import EVERYTHING, Scope
 from toolscout.core.tool import Searchable
-from toolscout.errors import BadDataset, BadModel, MissingEncoder
-from toolscout.index.exact_names import EXACT_BONUS
+from toolscout.errors import BadDataset, BadModel
+from toolscout.index.exact_names import EXACT_BONUS, ExactNames
 from toolscout.index.worker_threads import HELPERS
-from toolscout.retrievers import showing
+from toolscout.models.encoders.base import TextEncoder
 from toolscout.retrievers.base import (
-    Embedded,
     FitProgress,
     FitReport,
-    Foresighted,
-    Gauged,
     Options,
     Pairs,
+    Ranking,
     Retriever,
-    Speller,
-    TextEncoder,
-    Trainable,
-    TrainedOn,
-    TrainingSet,
     Vectors,
     check_k,
-    hits_of,
-    read_model,
-    read_new,
-    read_options,
-    write_model,
-    write_new,
+    seen_by,
 )
 from toolscout.retrievers.hybrid.fusion import (
     check_encoders,
@@ -49,14 +38,13 @@ from toolscout.retrievers.hybrid.fusion import (
     relative_scores,
     share_encoder,
 )
-from toolscout.retrievers.kinds import keeps
+from toolscout.retrievers.model_folder import read_model, read_new, read_options, write_model, write_new
+from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 from toolscout.retrievers.registry import method
-from toolscout.retrievers.showing import Caller, Costs, Reasons, Told
 
-# What a part counts where nothing was learned: vectors of the default encoder beside words, by
-# recipes/hybrid_weights.py.
+# What a part counts where nothing was learned: vectors of the default encoder beside words, as
+# recipes/hybrid_weights.py found.
 _USUAL = {"dense": 1.56}
-_SPELT_KEPT = 7
 _TRIFLE = 1e-6
 
 
@@ -85,7 +73,7 @@ class HybridOptions(Options):
             raise BadModel(f"fusion must be scores or rrf, depth at least 1 and constant at least 0, got {self}")
 
 
-class Hybrid:
+class Hybrid(Retriever):
     """Fusion of full rankings.
 
     Tools are ordered as in the full catalogue, whoever asks: fusing the rankings of what one caller may see would
@@ -94,162 +82,165 @@ class Hybrid:
     """
 
     name: ClassVar[str] = "hybrid"
+    trainable: ClassVar[bool] = True
+    options: HybridOptions
 
     def __init__(self, options: HybridOptions | None = None, parts: Sequence[Retriever] | None = None) -> None:
         """Fuse these parts; without any, words and vectors."""
-        self.options = options or HybridOptions()
-        self.parts = list(parts) if parts is not None else [method("bm25")(), method("dense")()]
-        self._spelt: dict[tuple[str, Allowed | None], str] = {}
-        self._seen = TrainedOn()
-        self._fit: dict[str, Any] | None = None
+        super().__init__(options or HybridOptions())
+        self._parts = list(parts) if parts is not None else [method("bm25")(), method("dense")()]
         self._new: set[str] = set()
-        if not self.parts:
+        if not self._parts:
             raise BadModel("hybrid needs at least one retriever to fuse; hand it some")
         for weights in (self.options.weights, self.options.new_weights):
-            if weights and len(weights) != len(self.parts):
-                raise BadModel(f"hybrid has {len(weights)} weights for {len(self.parts)} parts; give one for each")
-        if any(map(showing.tells, self.parts)):  # of the object: one over words and vectors alone has nothing to tell
-            self.told = self._told
+            if weights and len(weights) != len(self._parts):
+                raise BadModel(f"hybrid has {len(weights)} weights for {len(self._parts)} parts; give one for each")
+
+    @property
+    def parts(self) -> Sequence[Retriever]:
+        """What is fused, in order."""
+        return self._parts
+
+    # Tools.
+
+    @property
+    def names(self) -> ExactNames:
+        """The names that the first part knows."""
+        return self._parts[0].names
 
     def __len__(self) -> int:
         """How many tools at least one part can find."""
-        return max(len(part) for part in self.parts)
+        return max(len(part) for part in self._parts)
 
     def ids(self) -> list[str]:
         """The ids of all tools that any part has."""
-        return list(dict.fromkeys(tool_id for part in self.parts for tool_id in part.ids()))
+        return list(dict.fromkeys(tool_id for part in self._parts for tool_id in part.ids()))
 
     def add(self, tools: Sequence[Searchable], vectors: Vectors | None = None) -> None:
         """Hand tools to every part."""
-        self._spelt = {}
-        for part in self.parts:
+        for part in self._parts:
             part.add(tools, vectors)
-        if self._seen.tools:
+        if self.trained_on.tools:
             self._new.difference_update(tool.id for tool in tools)
-            self._new |= {tool.id for tool in tools if tool.digest() not in self._seen.tools}
+            self._new |= {tool.id for tool in tools if tool.digest() not in self.trained_on.tools}
 
     def remove(self, ids: Sequence[str]) -> None:
         """Remove tools from every part."""
-        self._spelt = {}
         self._new.difference_update(ids)
-        for part in self.parts:
+        for part in self._parts:
             part.remove(ids)
 
-    def learn(self, examples: Sequence[Example]) -> None:
+    def learn(self, examples: Sequence[Example], vectors: Mapping[str, Floats] | None = None) -> None:
         """Hand feedback to every part."""
-        for part in self.parts:
-            part.learn(examples)
-
-    def open_encoder(self) -> TextEncoder:
-        """The encoder of the part that has one."""
-        for part in self._embedded():
-            return part.open_encoder()
-        raise MissingEncoder("no part of this hybrid uses vectors")
-
-    def waiting(self, allowed: Allowed | None = None) -> int:
-        """How many tools some part cannot find yet."""
-        return max((part.waiting(allowed) for part in self._embedded()), default=0)
-
-    def arrived(self, vectors: Vectors) -> None:
-        """Hand vectors to the parts that wait for them."""
-        for part in self._embedded():
-            part.arrived(vectors)
-
-    def build_graph(self) -> bool:
-        """Prepare the parts that have many vectors."""
-        built = [part.build_graph() for part in self._embedded()]
-        return any(built)
-
-    def best_cosines(self, vectors: Floats, allowed: Allowed | None = None) -> Floats:
-        """The best of the parts that say how similar their hits are."""
-        found = [part.best_cosines(vectors, allowed) for part in self.parts if keeps(part, Gauged)]
-        found = [cosines for cosines in found if len(cosines)]
-        return np.max(found, axis=0) if found else np.empty(0, dtype=np.float32)
+        for part in self._parts:
+            part.learn(examples, vectors)
 
     @property
-    def language_parameters(self) -> int:
-        """Those of all parts that have a language model."""
-        return sum(getattr(part, "language_parameters", 0) for part in self.parts)
+    def encoder(self) -> TextEncoder | None:
+        """The encoder of the first part that has one."""
+        return next((encoder for part in self._parts if (encoder := part.encoder) is not None), None)
 
-    def wait_longer(self) -> None:
-        """Have the parts rather wait for their language models than go on without them."""
-        showing.wait_longer(self.parts)
+    def pending(self, scope: Scope = EVERYTHING) -> int:
+        """How many tools some part cannot find yet."""
+        return max(part.pending(scope) for part in self._parts)
 
-    def take_costs(self) -> Costs:
-        """What the language models of all parts were asked since this was last called."""
-        return showing.take_costs(self.parts)
+    def without_id(self, scope: Scope = EVERYTHING) -> int:
+        """How many tools some part has no id for."""
+        return max(part.without_id(scope) for part in self._parts)
 
-    def _told(self, request: str, allowed: Allowed | None = None) -> Told:
-        """What the parts asked for a request that was searched just now, and why they did not."""
-        return showing.all_told(showing.told(part, self._asked(part, request, allowed), allowed) for part in self.parts)
+    def take_vectors(self, vectors: Vectors) -> None:
+        """Hand vectors to the parts that wait for them."""
+        for part in self._parts:
+            part.take_vectors(vectors)
 
-    def rank_ahead(self, requests: Sequence[str], k: int) -> None:
-        """Have the parts that can rank all requests together."""
-        for part in self.parts:
-            if isinstance(part, Foresighted):
-                asked = [self._asked(part, request, None) for request in requests]
-                part.rank_ahead(asked, max(k, self.options.depth))
+    def optimise(self) -> None:
+        """Prepare the parts that have many vectors."""
+        for part in self._parts:
+            part.optimise()
 
-    def moved(self) -> int:
-        """What has moved in any part."""
-        return sum(getattr(part, "moved", int)() for part in self.parts)  # asked per request: no isinstance, it is slow
+    def best_similarities(self, vectors: Floats, scope: Scope = EVERYTHING) -> Floats:
+        """The best of the parts that compare vectors."""
+        found = [part.best_similarities(vectors, scope) for part in self._parts]
+        found = [similarities for similarities in found if len(similarities)]
+        return np.max(found, axis=0) if found else np.empty(0, dtype=np.float32)
 
-    def request_vector(self, request: str) -> Floats:
-        """The unit vector of a request, spelt right, as the part that has an encoder searched it."""
-        return self.request_vector_for(Caller(), request)
+    def changes(self) -> int:
+        """What has changed in any part."""
+        return sum(part.changes() for part in self._parts)
 
-    def request_vector_for(self, caller: Caller, request: str) -> Floats:
-        """The same of a request as it was searched for a caller."""
-        for part in self.parts:
-            asked = self._asked(part, request, caller.sees)
-            if keeps(part, Embedded):
-                return showing.request_vector(part, caller, asked)
-        raise MissingEncoder("no part of this hybrid uses vectors")
+    # Search.
 
-    def need(self, requests: Sequence[str]) -> list[float] | None:
-        """What the first part that can tell says; None where no part can."""
-        return self.need_for(Caller(), requests)
-
-    def need_for(self, caller: Caller, requests: Sequence[str]) -> list[float] | None:
-        """The same of requests as they were searched for a caller."""
-        for part in self.parts:
-            found = showing.need(part, caller, [self._asked(part, text, caller.sees) for text in requests])
-            if found is not None:
-                return found
-        return None
-
-    def _embedded(self) -> list[Embedded]:
-        return [part for part in self.parts if keeps(part, Embedded)]
-
-    def search(self, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[list[Hit]]:
+    def rank(self, requests: Sequence[str], k: int, scope: Scope = EVERYTHING) -> list[Ranking]:
         """Fuse full rankings, keep what is allowed, and go on below them where that leaves fewer than k."""
         check_k(k)
-        caller = Caller(allowed)
-        ranked = zip(requests, self.rankings(requests, caller), strict=True)
-        return [self._fuse(caller, request, rankings, k, allowed) for request, rankings in ranked]
+        found = zip(requests, self.rankings(requests, scope), strict=True)
+        return [self._fuse(request, rankings, k, scope) for request, rankings in found]
 
-    def rank(self, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[Pairs]:
-        """What search ranks, without reasons."""
-        return self.rank_for(Caller(allowed), requests, k, allowed)
+    def rankings(self, requests: Sequence[str], scope: Scope = EVERYTHING) -> list[list[Ranking]]:
+        """For each request the full ranking of each part, all parts at work at once.
 
-    def rank_for(self, caller: Caller, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[Pairs]:
-        """The same for a caller: what is ranked may be more than what a model is shown."""
-        check_k(k)
-        ranked = zip(requests, self.rankings(requests, caller), strict=True)
-        return [self._best(caller, request, rankings, k, allowed) for request, rankings in ranked]
+        The bare name of a tool that the caller sees is looked up by the first part alone: no other knows better, and
+        none is as fast. The other parts get the request spelt right, where the first one knows how.
+        """
+        first, scope, depth = self._parts[0], scope.of_all(), self.options.depth
+        others = [i for i, request in enumerate(requests) if not self.names.is_name(request, scope.sees)]
+        texts = [first.corrected(requests[i], scope) for i in others]
+        beside = [HELPERS.submit(_rank, part, texts, depth, scope) for part in self._parts[1:-1] if texts]
+        lead = HELPERS.submit(_rank, first, requests, depth, scope) if texts and len(self._parts) > 1 else None
+        last = [_rank(self._parts[-1], texts, depth, scope)] if lead else []
+        rankings = [[one] for one in (lead.result() if lead else _rank(first, requests, depth, scope))]
+        for searched in [*(future.result() for future in beside), *last]:
+            for i, ranking in zip(others, searched, strict=True):
+                rankings[i].append(ranking)
+        return rankings
 
-    def _fuse(self, caller: Caller, request: str, rankings: list[Pairs], k: int, allowed: Allowed | None) -> list[Hit]:
-        """The answer to one request, given the full ranking of each part that was asked."""
-        best = self._best(caller, request, rankings, k, allowed)
-        return hits_of(best, self._reasons(caller, request, [i for i, _ in best], self.parts[: len(rankings)]))
+    def _fuse(self, request: str, rankings: list[Ranking], k: int, scope: Scope) -> Ranking:
+        """The ranking of one request, given the full ranking of each part that was asked."""
+        return Ranking(
+            request,
+            scope,
+            self._best(request, rankings, k, scope),
+            vector=next((one.vector for one in rankings if one.vector is not None), None),
+            need=next((one.need for one in rankings if one.need is not None), None),
+            queries=tuple(dict.fromkeys(query for one in rankings for query in one.queries)),
+            notes=tuple(dict.fromkeys(note for one in rankings for note in one.notes)),
+            cost=Cost.total(one.cost for one in rankings),
+            named={tool_id: text for one in reversed(rankings) for tool_id, text in (one.named or {}).items()},
+            evidence=rankings,
+        )
 
-    def _best(self, caller: Caller, request: str, rankings: list[Pairs], k: int, allowed: Allowed | None) -> Pairs:
-        scores = self._fused(rankings)
-        if allowed is not None:
-            scores = {tool_id: score for tool_id, score in scores.items() if allowed.permits(tool_id)}
-        below = self._extend(scores, caller.later(), request, k, allowed)
+    def extend(self, ranking: Ranking, k: int, scope: Scope) -> Pairs:
+        """The best k of the tools allowed, for a request that was ranked; another caller's is ranked anew."""
+        if not scope.same_caller(ranking.scope):
+            return super().extend(ranking, k, scope)
+        return self._best(ranking.request, ranking.evidence, k, scope)
+
+    def _best(self, request: str, rankings: list[Ranking], k: int, scope: Scope) -> Pairs:
+        scores = self._fused([one.pairs for one in rankings])
+        if scope.allowed is not None:
+            scores = {tool_id: score for tool_id, score in scores.items() if scope.permits(tool_id)}
+        below = self._below(scores, request, rankings, k, scope)
         best = sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))[:k]
-        return best if allowed is None else self._own_scores(best, rankings, below, allowed)
+        if scope.allowed is None:
+            return best
+        return self._own_scores(best, [one.pairs for one in rankings], below, scope.allowed)
+
+    def _below(
+        self, scores: dict[str, float], request: str, rankings: Sequence[Ranking], k: int, scope: Scope
+    ) -> dict[int, Pairs]:
+        """Give what comes below the fused tools scores below theirs, until there are k; the rankings of the parts."""
+        position, found = 0, dict[int, Pairs]()
+        for index, part in reversed(list(enumerate(self._parts))):
+            if len(scores) < k:
+                if index < len(rankings):
+                    found[index] = part.extend(rankings[index], k, scope)
+                else:  # a bare name, which the first part alone has looked up
+                    found[index] = _rank(part, [self._parts[0].corrected(request, scope)], k, scope)[0].pairs
+                for tool_id, _ in found[index]:
+                    if tool_id not in scores:
+                        position += 1
+                        scores[tool_id] = -float(position)
+        return found
 
     def _own_scores(
         self, best: Pairs, rankings: Sequence[Pairs], below: Mapping[int, Pairs], allowed: Allowed
@@ -260,7 +251,7 @@ class Hybrid:
         how many. Where the order is another than these scores would give, a score is a trifle below the one before.
         """
         own = []
-        for index in range(len(self.parts)):
+        for index in range(len(self._parts)):
             ranking = rankings[index] if index < len(rankings) else []
             seen = {i: score for i, score in ranking if allowed.permits(i)} | dict(below.get(index, ()))
             own.append(sorted(seen.items(), key=lambda pair: (-pair[1], pair[0])))
@@ -271,132 +262,6 @@ class Hybrid:
             last, least = tool_id, scores[tool_id] if in_order else least - _TRIFLE
             shown.append((tool_id, least))
         return shown
-
-    def why(self, request: str, ids: Sequence[str]) -> Reasons:
-        """The reasons of all parts; of the first alone where the request is nothing but a name."""
-        return self.why_for(Caller(), request, ids)
-
-    def why_for(self, caller: Caller, request: str, ids: Sequence[str]) -> Reasons:
-        """The same for a caller for whom they were ranked."""
-        return self._reasons(caller, request, ids, self.parts[:1] if self.is_name_for(caller, request) else self.parts)
-
-    def _reasons(self, caller: Caller, request: str, ids: Sequence[str], parts: Sequence[Retriever]) -> Reasons:
-        reasons: list[dict[Reason, None]] = [{} for _ in ids]
-        for part in parts:
-            found = showing.why(part, caller, self._asked(part, request, caller.sees), ids)
-            for known, few in zip(reasons, found, strict=True):
-                known.update(dict.fromkeys(few))
-        return [tuple(few) for few in reasons]
-
-    def is_name(self, request: str) -> bool:
-        """Whether the request is nothing but the name of a tool."""
-        return self.is_name_for(Caller(), request)
-
-    def is_name_for(self, caller: Caller, request: str) -> bool:
-        """Whether the request is nothing but the name of a tool that the caller sees."""
-        return showing.is_name(self.parts[0], caller, request)
-
-    def explain(self, request: str, hits: Sequence[Hit]) -> list[Hit]:
-        """Every part adds its reasons."""
-        return self.explain_for(Caller(), request, hits)
-
-    def explain_for(self, caller: Caller, request: str, hits: Sequence[Hit]) -> list[Hit]:
-        """The same for a caller."""
-        explained = list(hits)
-        for part in self.parts:
-            explained = showing.explain(part, caller, request, explained)
-        return explained
-
-    def fit(self, data: Sequence[TrainingSet], folder: Path, progress: FitProgress | None = None) -> FitReport:
-        """Train the parts that can learn and have not yet, then learn on dev what each of them counts."""
-        if not any(one.dev for one in data):
-            raise BadDataset(
-                "hybrid learns its weights on dev splits, and no dataset has one; name one: DATA:TRAIN:DEV"
-            )
-        started = time.perf_counter()
-        report = FitReport(0.0, "cpu", 0, {})
-        untrained = [pair for pair in zip(self._names(), self.parts, strict=True) if not getattr(pair[1], "_fit", None)]
-        self.remove(self.ids())  # vectors of tools can be made again, those of what was learned cannot
-        check_encoders(self.parts, [part for _, part in untrained])
-        share_encoder(self.parts)
-        # The part that trains an encoder goes first, since the others use it.
-        for name, part in sorted(untrained, key=lambda pair: not getattr(pair[1], "trains_encoder", False)):
-            if isinstance(part, Trainable):
-                report = joined(report, part.fit(data, folder / name, progress))
-                share_encoder(self.parts)
-        seen = TrainedOn.of(data)
-        for part in self.parts:
-            seen |= getattr(part, "_seen", TrainedOn())
-        self._seen = seen
-        weighed = time.perf_counter()
-        fusion = learn_weights(self.parts, self.rankings, data, seen.tools, self.options.depth, progress)
-        self.options = replace(self.options, fusion="scores", **asdict(fusion.weights))
-        own = FitReport(time.perf_counter() - weighed, "cpu", fusion.count, fusion.dev)
-        self._fit = asdict(own)  # what its parts took stands with them
-        self.remove(self.ids())
-        self.save(folder)
-        return replace(joined(report, own), seconds=time.perf_counter() - started)
-
-    def _names(self) -> list[str]:
-        return [f"{index}-{part.name}" for index, part in enumerate(self.parts)]
-
-    def save(self, folder: Path) -> None:
-        """Write each part into a folder of its own."""
-        names = self._names()
-        for name, part in zip(names, self.parts, strict=True):
-            part.save(folder / name)
-        if self._seen.splits:
-            self._seen.save(folder)
-        write_new(folder, self._new)
-        parts = {name: part.name for name, part in zip(names, self.parts, strict=True)}
-        write_model(folder, self, parts=parts, **({"fit": self._fit} if self._fit else {}))
-
-    @classmethod
-    def load(cls, folder: Path) -> Self:
-        """Open every part; those that have no encoder of their own use that of the one that has."""
-        model = read_model(folder)
-        try:
-            names = sorted(model.get("parts", {}), key=lambda name: int(name.partition("-")[0]))
-        except ValueError as error:
-            raise BadModel(f"{folder} does not say what its parts are ({error}); build the index again") from None
-        loaded = cls(read_options(HybridOptions, model), load_parts([folder / name for name in names]))
-        loaded._seen, loaded._fit = TrainedOn.load(folder), model.get("fit")
-        loaded._new = read_new(folder)
-        return loaded
-
-    def rankings(self, requests: Sequence[str], caller: Caller | None = None) -> list[list[Pairs]]:
-        """For each request the full ranking of each part, all parts at work at once.
-
-        The bare name of a tool that the caller sees is looked up by the first part alone: no other knows better, and
-        none is as fast.
-        """
-        first, caller = self.parts[0], caller or Caller()
-        others = [i for i, request in enumerate(requests) if not self.is_name_for(caller, request)]
-        asked = [self._corrected(requests[i], caller.sees) for i in others]
-        depth = self.options.depth
-        beside = [HELPERS.submit(showing.rank, part, caller, asked, depth) for part in self.parts[1:-1] if asked]
-        lead = HELPERS.submit(showing.rank, first, caller, requests, depth) if asked and len(self.parts) > 1 else None
-        last = [showing.rank(self.parts[-1], caller, asked, depth)] if lead else []
-        rankings = [[ranking] for ranking in (lead.result() if lead else showing.rank(first, caller, requests, depth))]
-        for searched in [*(future.result() for future in beside), *last]:
-            for i, ranking in zip(others, searched, strict=True):
-                rankings[i].append(ranking)
-        return rankings
-
-    def _asked(self, part: Retriever, request: str, sees: Allowed | None) -> str:
-        """The request as a part gets it from one who sees these tools."""
-        return request if part is self.parts[0] else self._corrected(request, sees)
-
-    def _corrected(self, request: str, sees: Allowed | None) -> str:
-        """The request as the parts behind the first get it: spelt right, where the first part knows how."""
-        first = self.parts[0]
-        if not keeps(first, Speller):
-            return request
-        kept, key = self._spelt, (request, sees)
-        if key not in kept:
-            # Another dict, not a changed one: other threads read it meanwhile, and ask for theirs several times too.
-            kept = self._spelt = {**dict(list(kept.items())[-_SPELT_KEPT:]), key: first.corrected(request, sees)}
-        return kept[key]
 
     def _fused(self, rankings: Sequence[Pairs], allowed: Allowed | None = None) -> dict[str, float]:
         """What the rankings of the parts, of all tools or of those allowed, add up to."""
@@ -416,27 +281,90 @@ class Hybrid:
 
     def _add_scores(self, index: int, ranking: Pairs, scores: dict[str, float], allowed: Allowed | None) -> None:
         """Scores relative to the best, by what the part counts."""
-        relative = relative_scores(self.parts[index], ranking, self.options.depth, allowed)
+        relative = relative_scores(self._parts[index], ranking, self.options.depth, allowed)
         if relative is None:
             return
         own, last = relative
-        weight = self.options.weights[index] if self.options.weights else _USUAL.get(self.parts[index].name, 1.0)
+        weight = self.options.weights[index] if self.options.weights else _USUAL.get(self._parts[index].name, 1.0)
         new_weight = self.options.new_weights[index] if self.options.new_weights else weight
         new, relative_to = self._new, own.get
         for tool_id, score in scores.items():
             scores[tool_id] = score + (new_weight if tool_id in new else weight) * relative_to(tool_id, last)
 
-    def _extend(
-        self, scores: dict[str, float], caller: Caller, request: str, k: int, allowed: Allowed | None
-    ) -> dict[int, Pairs]:
-        """Give what comes below the fused tools scores below theirs, until there are k; the rankings of the parts."""
-        position, found = 0, dict[int, Pairs]()
-        for index, part in reversed(list(enumerate(self.parts))):
-            if len(scores) < k:
-                asked = self._asked(part, request, caller.sees)
-                found[index] = showing.rank(part, caller, [asked], k, allowed)[0]
-                for tool_id, _ in found[index]:
-                    if tool_id not in scores:
-                        position += 1
-                        scores[tool_id] = -float(position)
-        return found
+    def explain(self, ranking: Ranking, ids: Sequence[str]) -> list[tuple[Reason, ...]]:
+        """The reasons of all parts that were asked, each once."""
+        reasons: list[dict[Reason, None]] = [{} for _ in ids]
+        for part, own in zip(self._parts, ranking.evidence, strict=False):
+            for known, few in zip(reasons, part.explain(own, ids), strict=True):
+                known.update(dict.fromkeys(few))
+        return [tuple(few) for few in reasons]
+
+    # Training and files.
+
+    def fit(self, data: Sequence[TrainingSet], folder: Path, progress: FitProgress | None = None) -> FitReport:
+        """Train the parts that can learn and have not yet, then learn on dev what each of them counts."""
+        if not any(one.dev for one in data):
+            raise BadDataset(
+                "hybrid learns its weights on dev splits, and no dataset has one; name one: DATA:TRAIN:DEV"
+            )
+        started = time.perf_counter()
+        report = FitReport(0.0, "cpu", 0, {})
+        untrained = [pair for pair in zip(self._part_folders(), self._parts, strict=True) if pair[1].fit_record is None]
+        self.remove(self.ids())  # vectors of tools can be made again, those of what was learned cannot
+        check_encoders(self._parts, [part for _, part in untrained])
+        share_encoder(self._parts)
+        # The part that trains an encoder goes first, since the others use it.
+        for name, part in sorted(untrained, key=lambda pair: not pair[1].trains_encoder):
+            if part.trainable:
+                report = joined(report, part.fit(data, folder / name, progress))
+                share_encoder(self._parts)
+        seen = TrainedOn.of(data)
+        for part in self._parts:
+            seen |= seen_by(part)
+        self.trained_on = seen
+        weighed = time.perf_counter()
+        fusion = learn_weights(self._parts, self._full, data, seen.tools, self.options.depth, progress)
+        self.options = replace(self.options, fusion="scores", **asdict(fusion.weights))
+        own = FitReport(time.perf_counter() - weighed, "cpu", fusion.count, fusion.dev)
+        self.fit_record = asdict(own)  # what its parts took stands with them
+        self.remove(self.ids())
+        self.save(folder)
+        return replace(joined(report, own), seconds=time.perf_counter() - started)
+
+    def _full(self, requests: Sequence[str]) -> list[list[Pairs]]:
+        return [[one.pairs for one in rankings] for rankings in self.rankings(requests)]
+
+    def _part_folders(self) -> list[str]:
+        return [f"{index}-{part.name}" for index, part in enumerate(self._parts)]
+
+    def save(self, folder: Path) -> None:
+        """Write each part into a folder of its own."""
+        names = self._part_folders()
+        for name, part in zip(names, self._parts, strict=True):
+            part.save(folder / name)
+        if self.trained_on.splits:
+            self.trained_on.save(folder)
+        write_new(folder, self._new)
+        parts = {name: part.name for name, part in zip(names, self._parts, strict=True)}
+        write_model(folder, self, parts=parts, **({"fit": self.fit_record} if self.fit_record else {}))
+
+    @classmethod
+    def load(cls, folder: Path) -> Self:
+        """Open every part; those that have no encoder of their own use that of the one that has."""
+        model = read_model(folder)
+        try:
+            names = sorted(model.get("parts", {}), key=lambda name: int(name.partition("-")[0]))
+        except ValueError as error:
+            raise BadModel(f"{folder} does not say what its parts are ({error}); build the index again") from None
+        loaded = cls(read_options(HybridOptions, model), load_parts([folder / name for name in names]))
+        loaded.trained_on, loaded.fit_record = TrainedOn.load(folder), model.get("fit")
+        loaded._new = read_new(folder)
+        return loaded
+
+
+def _rank(part: Retriever, requests: Sequence[str], k: int, scope: Scope) -> list[Ranking]:
+    """What a part ranks, the tools that a request names first."""
+    rankings = part.rank(requests, k, scope)
+    for ranking in rankings:
+        part.put_named_first(ranking, k)
+    return rankings

@@ -6,58 +6,25 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from toolscout.core.arrays import Floats
-from toolscout.retrievers.base import TextEncoder
+from toolscout.models.encoders.base import TextEncoder
 
 # Vectors of requests that are kept for those who ask again: a dev split, while several parts rank it.
 _RECENT = 2048
 
 
-class EncoderFront:
-    """Stands in front of an encoder and passes for it."""
-
-    def __init__(self, encoder: TextEncoder) -> None:
-        """In front of this one."""
-        self._encoder = encoder
-
-    @property
-    def fingerprint(self) -> str:
-        """That of the encoder."""
-        return self._encoder.fingerprint
-
-    @property
-    def dimension(self) -> int:
-        """That of the encoder."""
-        return self._encoder.dimension
-
-    @property
-    def parameters(self) -> int:
-        """That of the encoder, 0 where it does not say."""
-        return int(getattr(self._encoder, "parameters", 0))
-
-    def use_threads(self, threads: int) -> None:
-        """As the encoder, where it can be told."""
-        if told := getattr(self._encoder, "use_threads", None):
-            told(threads)
-
-    @property
-    def folder(self) -> Path | None:
-        """That of the encoder, where it has one: it says what the encoder was trained on."""
-        folder = getattr(self._encoder, "folder", None)
-        return folder if isinstance(folder, Path) else None
-
-
-class SharedEncoder(EncoderFront):
+class SharedEncoder(TextEncoder):
     """One encoder for several parts of a hybrid: a request that all of them ask for at once is encoded once."""
 
     def __init__(self, encoder: TextEncoder) -> None:
         """Stand in front of an encoder."""
-        super().__init__(encoder)
+        self._encoder = encoder
+        self.fingerprint, self.dimension = encoder.fingerprint, encoder.dimension
+        self.parameters, self.folder = encoder.parameters, encoder.folder
         self._recent: OrderedDict[str, Floats] = OrderedDict()
         self._making: dict[str, Future[Floats]] = {}
         self._lock = threading.Lock()
@@ -94,6 +61,10 @@ class SharedEncoder(EncoderFront):
                 known |= dict(zip(missing, vectors, strict=True))
                 self._keep(missing, vectors)
             return np.stack([known[text] for text in texts])
+
+    def use_threads(self, threads: int) -> None:
+        """As the encoder."""
+        self._encoder.use_threads(threads)
 
     def encode_documents(self, texts: Sequence[str]) -> Iterator[tuple[NDArray[np.int64], Floats]]:
         """Unit vectors of documents."""

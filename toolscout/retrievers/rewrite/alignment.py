@@ -45,7 +45,7 @@ _DRAWN = "drawn.json"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class LabelledRequests:
     """Requests, the tools that each of them needs, and which of the datasets each is of."""
 
     requests: Sequence[str]
@@ -69,8 +69,8 @@ class Means:
 
 def align(
     pupil: Pupil,
-    train: Asked,
-    dev: Asked | None,
+    train: LabelledRequests,
+    dev: LabelledRequests | None,
     means: Means,
     options: AligningOptions,
     generating: GeneratingOptions,
@@ -94,12 +94,12 @@ def align(
     return history
 
 
-def _usable(asked: Asked) -> Asked:
+def _usable(asked: LabelledRequests) -> LabelledRequests:
     every = zip(asked.requests, asked.gold, asked.homes, strict=True)
     kept = [(text, gold, home) for text, gold, home in every if gold and text.strip()]
     if not kept:
         raise BadDataset("there are no requests with gold tools to align with; name another split")
-    return Asked(*zip(*kept, strict=True))
+    return LabelledRequests(*zip(*kept, strict=True))
 
 
 def drawn(homes: Sequence[int], seed: Sequence[int], most: int, evenly: bool) -> list[int]:
@@ -149,7 +149,9 @@ class _Aligning:
         self._folder, self._idf = folder, _idf(means.documents)
         self._begun = ""
 
-    def run(self, train: Asked, dev: Asked | None, progress: FitProgress | None) -> list[dict[str, Any]]:
+    def run(
+        self, train: LabelledRequests, dev: LabelledRequests | None, progress: FitProgress | None
+    ) -> list[dict[str, Any]]:
         """All rounds."""
         beginning = self._pupil.network.learned()
         self._begun = self._state(beginning, train)
@@ -171,7 +173,7 @@ class _Aligning:
         self._pupil.network.begin(best)
         return [record | {"kept": record["round"] == kept} for record in history]
 
-    def _drawn(self, number: int, train: Asked) -> tuple[dict[str, Any], list[Scored]]:
+    def _drawn(self, number: int, train: LabelledRequests) -> tuple[dict[str, Any], list[Scored]]:
         """What was sampled in a round, with its rewards; taken up again where a round was interrupted."""
         from toolscout.training.text_generation import Scored
 
@@ -194,7 +196,7 @@ class _Aligning:
         os.replace(beside, path)
         return record, scored
 
-    def _state(self, beginning: Mapping[str, Any], train: Asked) -> str:
+    def _state(self, beginning: Mapping[str, Any], train: LabelledRequests) -> str:
         """Tells what is begun with, and the retriever, by what it finds: another one gives other rewards."""
         found = hashlib.blake2b(digest_size=16)
         for name in sorted(beginning):
@@ -204,7 +206,7 @@ class _Aligning:
         found.update(json.dumps(rankings).encode(errors="replace"))
         return found.hexdigest()
 
-    def _identity(self, number: int, train: Asked) -> str:
+    def _identity(self, number: int, train: LabelledRequests) -> str:
         """Of a round; how many follow it does not count."""
         options = {**asdict(self._generating), **asdict(self._options), "align": number}
         gold = [sorted(own) for own in train.gold]
@@ -212,7 +214,7 @@ class _Aligning:
         content = json.dumps(known, sort_keys=True)
         return hashlib.blake2b(content.encode(errors="replace"), digest_size=16).hexdigest()
 
-    def _sampled(self, number: int, train: Asked) -> tuple[dict[str, Any], list[Scored]]:
+    def _sampled(self, number: int, train: LabelledRequests) -> tuple[dict[str, Any], list[Scored]]:
         from toolscout.training.text_generation import Scored
 
         options, n, started = self._options, self._options.samples, time.perf_counter()
@@ -300,7 +302,7 @@ class _Aligning:
             "learning_seconds": round(time.perf_counter() - started, 3),
         }
 
-    def _judged(self, dev: Asked | None) -> dict[str, float]:
+    def _judged(self, dev: LabelledRequests | None) -> dict[str, float]:
         """What its likeliest texts find on dev."""
         if dev is None:
             return {}

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import monotonic as _now
 from typing import NamedTuple, cast
 
+from toolscout.core.answer import Cost
+from toolscout.core.scope import Endpoints
 from toolscout.errors import EndpointError, LanguageModelError, NotYet, ToolscoutError
 from toolscout.llm import LanguageModel, Options, open_llm
 from toolscout.llm.base import Completion, Conversation, Usage, complete_each
@@ -29,6 +30,7 @@ class Written(NamedTuple):
 
     text: str
     problem: str = ""
+    cost: Cost = Cost()
 
 
 def is_url(spec: str) -> bool:
@@ -36,19 +38,12 @@ def is_url(spec: str) -> bool:
     return spec.lower().startswith(("http://", "https://"))
 
 
-class _Search(threading.local):
-    """What holds for the search that a thread is at: since when, and how long it may take."""
-
-    began: float | None = None
-    seconds = 0.0
-
-
 class Author:
     """Opens its model when it is first needed. Safe to use from several threads.
 
-    An endpoint has `timeout` seconds for all that is written in one search: tries, pauses and turns that are waited for
-    included. Where many conversations are written at once nobody sits and waits: it has as many times that as there
-    are conversations for each of those that are asked at once.
+    An endpoint has `timeout` seconds for all that is written in one search (a Session): tries, pauses and turns that
+    are waited for included. Where many conversations are written at once nobody sits and waits: it has that as often
+    as there are conversations for each of those that are asked at once.
 
     An endpoint that a model folder names, and not the user, is asked nothing until its host is in $TOOLSCOUT_LLM_HOSTS:
     the folder may come from a stranger, who would get the requests and the key.
@@ -71,12 +66,13 @@ class Author:
 
         An endpoint is checked here, so that nobody waits for a wrong name.
         """
-        self._usage, self._failed, self._in_a_row, self._patience = Usage(), 0, 0, 0
+        self._in_a_row = 0
         self._spec, self._model, self._seed = spec, model, seed
         self._llm: LanguageModel | None = None
+        self._patient: LanguageModel | None = None  # the same endpoint, which is given more time
         self._lock = threading.Lock()
-        self._rests, self._why, self._quiet = -math.inf, "", False
-        self._search, self._timeout, self._concurrency = _Search(), timeout, concurrency
+        self._rests, self._why = -math.inf, ""
+        self.timeout, self.concurrency = timeout, concurrency
         self._refusal = ""  # why an endpoint is not asked
         if is_url(spec):
             read, written = prices or (None, None)
@@ -99,109 +95,117 @@ class Author:
                 return
             self._llm = open_llm(spec, model=model, options=self._asked)
 
-    def wait_longer(self) -> None:
-        """Rather wait for a model than go on without it, unless it is really not there: for evaluations."""
-        self._patience = _PATIENCE
-        if is_url(self._spec) and not self._refusal:
-            usual = Options()
-            asked = replace(self._asked, retries=usual.retries, longest_wait=usual.longest_wait)
-            self._llm = open_llm(self._spec, model=self._model, options=asked)
-
-    @contextmanager
-    def one_search(self) -> Iterator[None]:
-        """All that this thread has written meanwhile is for one search, and shares its time."""
-        search = self._search
-        if search.began is not None:
-            yield
-            return
-        search.began, search.seconds = _now(), 0.0
-        try:
-            yield
-        finally:
-            search.began = None
-
-    @contextmanager
-    def quiet(self) -> Iterator[None]:
-        """Ask no endpoint meanwhile, whichever thread searches: for a search that nobody asked for, to warm up."""
-        self._quiet = True
-        try:
-            yield
-        finally:
-            self._quiet = False
+    def session(self, endpoints: Endpoints = "ask") -> Session:
+        """All that is written in one search, which shares its time."""
+        return Session(self, endpoints)
 
     def use(self, llm: LanguageModel) -> None:
         """Write with this model from now on."""
-        self._llm, self._rests = llm, -math.inf
+        self._llm, self._patient, self._rests = llm, llm, -math.inf
 
     def point(self, folder: Path) -> None:
         """Write with the generator in this folder from now on."""
-        self._spec, self._llm = str(folder), None
+        self._spec, self._llm, self._patient = str(folder), None, None
 
     @property
     def parameters(self) -> int:
         """How many numbers the model has, where it runs on this machine and is open."""
-        return int(getattr(self._llm, "parameters", 0))
+        return self._llm.parameters if self._llm is not None else 0
 
-    def write(self, conversations: Sequence[Conversation], temperature: float, max_tokens: int) -> list[Written]:
-        """A text for each conversation, in one batch where the model is on this machine."""
-        if self._quiet and is_url(self._spec):
-            return [Written("", "the endpoint is not asked for this")] * len(conversations)
-        size = _AT_ONCE if is_url(self._spec) else max(1, len(conversations))
-        found: list[Written] = []
-        with self.one_search():
-            turns = math.ceil(len(conversations) / max(1, self._concurrency))
-            self._search.seconds = max(self._search.seconds, self._timeout * turns)
-            for start in range(0, len(conversations), size):
-                found += self._batch(conversations[start : start + size], temperature, max_tokens)
-        problems = [one.problem for one in found if one.problem]
-        with self._lock:
-            self._failed += len(problems)
-            self._why = problems[-1] if problems else self._why
-        return found
+    @property
+    def is_endpoint(self) -> bool:
+        """Whether the model is behind a URL."""
+        return is_url(self._spec)
 
-    def take_costs(self) -> dict[str, int | float | str | None]:
-        """What was used since this was last called, under the names that rows of results use."""
-        with self._lock:
-            found: dict[str, int | float | str | None] = {**self._usage.row(), "llm_failed": self._failed}
-            found |= {"llm_problem": self._why} if self._failed else {}
-            self._usage, self._failed = Usage(), 0
-        return found
+    @property
+    def spec(self) -> str:
+        """The model as it was named."""
+        return self._spec
 
     def problem(self) -> str:
         """Why the model cannot be opened; empty where it can."""
         try:
-            self._opened()
+            self.opened(patient=False)
         except Exception as error:  # as when it is asked
             return _told(error)
         return ""
+
+    def resting(self) -> str:
+        """Why a model that failed is left alone now; empty where it is not."""
+        return self._why if _now() < self._rests else ""
+
+    def count(self, answered: bool, fault: Exception | None, patient: bool) -> None:
+        """Learn from how a call went: a model that is not there rests."""
+        with self._lock:
+            if answered or fault is None:
+                self._in_a_row = 0
+            elif not isinstance(fault, NotYet):  # who has to wait for a turn is told so at once
+                self._why = _told(fault)
+                self._in_a_row += 1
+                if self._in_a_row > (_PATIENCE if patient else 0):
+                    self._rests = _now() + _REST
+
+    def opened(self, patient: bool) -> LanguageModel:
+        """The model, opened where it is not; `patient`: an endpoint that is tried as often as usual."""
+        with self._lock:
+            if self._llm is None and self.is_endpoint:
+                raise EndpointError(self._refusal)
+            if self._llm is None:
+                self._llm = open_llm(self._spec, seed=self._seed)
+            if not patient or not self.is_endpoint:
+                return self._llm
+            if self._patient is None:
+                usual = Options()
+                asked = replace(self._asked, retries=usual.retries, longest_wait=usual.longest_wait)
+                self._patient = open_llm(self._spec, model=self._model, options=asked)
+            return self._patient
+
+
+class Session:
+    """What is written in one search. An endpoint has the author's time for all of it, unless it is waited for."""
+
+    def __init__(self, author: Author, endpoints: Endpoints) -> None:
+        """Begin now."""
+        self._author, self._endpoints = author, endpoints
+        self._began, self._seconds = _now(), 0.0
+
+    def write(self, conversations: Sequence[Conversation], temperature: float, max_tokens: int) -> list[Written]:
+        """A text for each conversation, in one batch where the model is on this machine."""
+        author = self._author
+        if self._endpoints == "skip" and author.is_endpoint:
+            return [Written("", "the endpoint is not asked for this")] * len(conversations)
+        size = _AT_ONCE if author.is_endpoint else max(1, len(conversations))
+        turns = math.ceil(len(conversations) / max(1, author.concurrency))
+        self._seconds = max(self._seconds, author.timeout * turns)
+        found: list[Written] = []
+        for start in range(0, len(conversations), size):
+            found += self._batch(conversations[start : start + size], temperature, max_tokens)
+        return found
 
     def _batch(self, conversations: Sequence[Conversation], temperature: float, max_tokens: int) -> list[Written]:
         """A text for each; those that were not asked because one met a fault are asked again, while that helps."""
         found: dict[int, Written] = {}
         while left := [place for place in range(len(conversations)) if place not in found]:
-            if why := self._resting():
-                found |= dict.fromkeys(left, Written("", why))
+            if why := self._author.resting() or self._late():
+                found |= dict.fromkeys(left, _failed(why))
                 break
             outcomes = self._outcomes([conversations[place] for place in left], temperature, max_tokens)
             for place, one in zip(left, outcomes, strict=True):
                 if one is not None:
-                    found[place] = Written("", _told(one)) if isinstance(one, Exception) else Written(one[0].text)
+                    found[place] = _failed(_told(one)) if isinstance(one, Exception) else _written(one)
         return [found[place] for place in range(len(conversations))]
-
-    def _resting(self) -> str:
-        """Why the model is not asked now; empty where it is."""
-        if _now() < self._rests:
-            return self._why
-        over = f"{self._spec} took longer than {self._search.seconds:g} seconds in all; raise timeout"
-        return over if self._hurried() and self._left() <= 0 else ""
 
     def _hurried(self) -> bool:
         """Whether a search is answered without the model rather than late."""
-        return is_url(self._spec) and not self._patience
+        return self._author.is_endpoint and self._endpoints != "wait"
 
     def _left(self) -> float:
-        began = self._search.began
-        return self._search.seconds - (0.0 if began is None else _now() - began)
+        return self._seconds - (_now() - self._began)
+
+    def _late(self) -> str:
+        """Why the model is not asked any more; empty where it is."""
+        over = f"{self._author.spec} took longer than {self._seconds:g} seconds in all; raise timeout"
+        return over if self._hurried() and self._left() <= 0 else ""
 
     def _outcomes(
         self, conversations: Sequence[Conversation], temperature: float, max_tokens: int
@@ -210,7 +214,7 @@ class Author:
         outcomes: Sequence[list[Completion] | Exception | None]
         fault: Exception | None = None
         try:
-            llm = self._opened()
+            llm = self._author.opened(self._endpoints == "wait")
             if isinstance(llm, Endpoint) and self._hurried():
                 llm = llm.within(self._left())
             outcomes = complete_each(llm, conversations, temperature=temperature, max_tokens=max_tokens)
@@ -219,28 +223,26 @@ class Author:
             results = (isinstance(error, LanguageModelError) and error.results) or ()
             if any(results) and len(results) == len(outcomes):
                 outcomes = cast(Sequence[list[Completion] | Exception | None], results)
-        self._count([one for one in outcomes if isinstance(one, list)], fault)
+        answered = any(isinstance(one, list) for one in outcomes)
+        self._author.count(answered, fault, self._endpoints == "wait")
         return outcomes
 
-    def _count(self, answered: Sequence[list[Completion]], fault: Exception | None) -> None:
-        """Add up what was used; a model that is not there rests."""
-        with self._lock:
-            self._usage.add(answered)
-            if answered or fault is None:
-                self._in_a_row = 0
-            elif not isinstance(fault, NotYet):  # who has to wait for a turn is told so at once
-                self._why = _told(fault)
-                self._in_a_row += 1
-                if self._in_a_row > self._patience:
-                    self._rests = _now() + _REST
 
-    def _opened(self) -> LanguageModel:
-        with self._lock:
-            if self._llm is None and is_url(self._spec):
-                raise EndpointError(self._refusal)
-            if self._llm is None:
-                self._llm = open_llm(self._spec, seed=self._seed)
-            return self._llm
+def _failed(why: str) -> Written:
+    return Written("", why, Cost(failed=1, problem=why))
+
+
+def _written(completions: list[Completion]) -> Written:
+    usage = Usage()
+    usage.add([completions])
+    cost = Cost(
+        calls=usage.conversations,
+        cached=usage.cached,
+        prompt_tokens=usage.prompt_tokens,
+        completion_tokens=usage.completion_tokens,
+        price=usage.cost,
+    )
+    return Written(completions[0].text, cost=cost)
 
 
 def _told(error: Exception) -> str:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
@@ -15,42 +13,31 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from toolscout.core.answer import SEARCHED_ALONE, Allowed, Example, Hit
+from toolscout.core.answer import SEARCHED_ALONE, Allowed, Asked, Cost, Example, Hit, Reason
+from toolscout.core.arrays import Floats
+from toolscout.core.scope import EVERYTHING, Scope
 from toolscout.core.tool import Searchable
 from toolscout.data import metrics
 from toolscout.errors import BadDataset, BadModel, BadRequest, MissingEncoder, MissingExtra
-from toolscout.index.recent import Recent
+from toolscout.index.exact_names import ExactNames
 from toolscout.llm import LanguageModel
 from toolscout.llm.base import Conversation
 from toolscout.llm.finetuned import is_generator
 from toolscout.llm.hosts import HOSTS_VARIABLE, host_of
 from toolscout.llm.options import checked_url
-from toolscout.retrievers import showing
-from toolscout.retrievers.base import (
-    Embedded,
-    FitProgress,
-    FitReport,
-    Foresighted,
-    Pairs,
-    Retriever,
-    TrainedOn,
-    TrainingSet,
-    Vectors,
-    check_k,
-    read_model,
-    read_options,
-    write_model,
-)
+from toolscout.models.encoders.base import TextEncoder
+from toolscout.retrievers.base import FitProgress, FitReport, Pairs, Ranking, Retriever, Vectors, check_k
 from toolscout.retrievers.encoded_requests import Encoding
+from toolscout.retrievers.model_folder import read_model, read_options, write_model
+from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 from toolscout.retrievers.registry import load_model, method
 from toolscout.retrievers.rewrite import query_text
-from toolscout.retrievers.rewrite.alignment import Asked, Means, align
+from toolscout.retrievers.rewrite.alignment import LabelledRequests, Means, align
 from toolscout.retrievers.rewrite.llm_writer import is_url
 from toolscout.retrievers.rewrite.rewriter import (
     RULES,
     TASK,
     Asking,
-    Placed,
     RewriteOptions,
     Rewriter,
     describes,
@@ -58,7 +45,6 @@ from toolscout.retrievers.rewrite.rewriter import (
     placed,
 )
 from toolscout.retrievers.rewrite.router import Router, features
-from toolscout.retrievers.showing import Caller, Costs, Reasons, Told
 
 if TYPE_CHECKING:
     from toolscout.training.text_generation import Pair, Pupil
@@ -68,110 +54,15 @@ __all__ = ["GENERATOR_FOLDER", "RULES", "Asking", "Group", "Rewrite", "RewriteOp
 GENERATOR_FOLDER = "generator"
 _TEXTS_FILE = "texts.json"
 _FIRST = 10  # of its own ranking, by which the router judges a request
-_RECENT = 64
 _NO_ROUTER = (
     "nothing was trained that says which requests gain by rewriting, so all are rewritten; run: toolscout train"
 )
-# What a part may be able to do beside ranking: then so can this. As attributes of the object, so that one over words
-# alone does not pass for one over vectors.
-_LENT = (
-    "open_encoder",
-    "waiting",
-    "arrived",
-    "build_graph",
-    "request_vector",
-    "request_vector_for",
-    "need",
-    "need_for",
-    "best_cosines",
-    "moved",
-)
+
 _K = 5
 _DEEP = 100  # of a ranking, where its reward is a rank
 _MEASURES = ("recall@5", "comp@5", "ndcg@5", "recall@3", "comp@3")
 _JUDGED = 500  # requests of a dev split
 _TARGET_WORDS = 16  # of the line for a tool: what is longer takes longer to write, and finds no more
-
-
-@dataclass(slots=True)
-class _Judged:
-    """Dev requests searched alone and rewritten: features, what was gained, and the scores of both."""
-
-    rows: list[list[float]] = field(default_factory=list)
-    gains: list[float] = field(default_factory=list)
-    scores: list[dict[str, float]] = field(default_factory=list)
-    alone: list[dict[str, float]] = field(default_factory=list)
-
-
-class _Sets:
-    """The tools of all sets in the retriever; requests are searched among the tools of their own set."""
-
-    def __init__(
-        self, rewrite: Rewrite, data: Sequence[TrainingSet], folder: Path, progress: FitProgress | None
-    ) -> None:
-        self._rewrite, self._data = rewrite, data
-        self._encoding: Encoding | None = None
-        rewrite.remove(rewrite.ids())
-        tools = list({tool.id: tool for one in data for tool in one.dataset.tools}.values())
-        with suppress(MissingEncoder):  # without one words alone are searched, as they will be
-            if isinstance(rewrite, Embedded):
-                self._encoding = Encoding(rewrite.open_encoder(), folder, progress)
-        rewrite.add(tools, self._encoding.documents(tools) if self._encoding else {})
-        self._among: list[Allowed | None] = [None]
-        if len(data) > 1:
-            self._among = [Allowed.of(ids=(tool.id for tool in one.dataset.tools)) for one in data]
-
-    def done(self) -> None:
-        """The model is complete: nothing is left to go on with."""
-        if self._encoding is not None:
-            self._encoding.done()
-
-    def asked(self, role: str, needed: frozenset[str] = frozenset(), of: str = "") -> Asked:
-        """Requests of train or dev splits with their gold: of one set, or that need one of some tools, where named."""
-        requests: list[str] = []
-        gold: list[Collection[str]] = []
-        homes: list[int] = []
-        for number, one in enumerate(self._data):
-            name = one.train if role == "train" else one.dev
-            if name and (not of or one.dataset.name == of):
-                split = one.dataset.split(name)
-                for (_, text), tools in zip(split.requests, split.gold, strict=True):
-                    if not needed or not needed.isdisjoint(tools):
-                        requests.append(text)
-                        gold.append(tools)
-                        homes.append(number)
-        return Asked(requests, gold, homes)
-
-    def ask(self, requests: Sequence[str], queries: Sequence[Sequence[str]], homes: Sequence[int]) -> list[list[str]]:
-        """What the retriever finds by these queries, among the tools of the set that each request is of."""
-        found: list[list[str]] = [[] for _ in requests]
-        k = _DEEP if self._rewrite.options.settled().reward == "rank" else _K
-        for number, among in enumerate(self._among):
-            places = [i for i, home in enumerate(homes) if len(self._among) == 1 or home == number]
-            few, asked = [requests[i] for i in places], [Asking(tuple(queries[i])) for i in places]
-            for place, tools in zip(places, self._rewrite.fused(few, asked, k, among), strict=True):
-                found[place] = list(tools)
-        return found
-
-    def judged(self) -> _Judged:
-        """Dev requests, searched alone and as they are rewritten now."""
-        found, rewrite = _Judged(), self._rewrite
-        for number, one in enumerate(self._data):
-            if not one.dev:
-                continue
-            among, split = self._among[number], one.dataset.split(one.dev)
-            step = max(1, len(split.requests) // _JUDGED)
-            texts, gold = [text for _, text in split.requests[::step]], split.gold[::step]
-            alone = [list(tools) for tools in rewrite.fused(texts, [Asking()] * len(texts), 2 * _K, among)]
-            hits = rewrite.search(texts, 2 * _K, among)
-            better = [[hit.tool_id for hit in few] for few in hits]
-            rankings = rewrite.ranked(texts, 2 * _K, among)
-            found.rows += [rewrite.features(text, rankings[text]) for text in texts]
-            pairs = zip(better, alone, gold, strict=True)
-            found.gains += [metrics.ndcg(b, g, _K) - metrics.ndcg(a, g, _K) for b, a, g in pairs]
-            found.scores.append(metrics.evaluate(better, gold, list(_MEASURES)))
-            found.alone.append(metrics.evaluate(alone, gold, list(_MEASURES)))
-        return found
 
 
 class Group(NamedTuple):
@@ -181,15 +72,24 @@ class Group(NamedTuple):
     hits: list[Hit]
 
 
-class Rewrite:
+class Found(NamedTuple):
+    """What a ranking is made of: the request's own, those of its queries, and how far down all of them go."""
+
+    alone: Ranking
+    lists: dict[str, Ranking]
+    depth: int
+
+
+class Rewrite(Retriever):
     """Searches the request and what a language model made of it with its one part, and interleaves what they find.
 
-    A model that fails costs nothing but its queries: the request alone is searched then, and `asked` says why. Scores
+    A model that fails costs nothing but its queries: the request alone is searched then, and a note says why. Scores
     say the place alone. Rankings are those of the full catalogue, whoever asks; below `depth` tools follow in the order
     of the request's own.
     """
 
     name: ClassVar[str] = "rewrite"
+    trainable: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -204,41 +104,44 @@ class Rewrite:
         `home`: the model folder that the options come from, where the user did not give them. Such an endpoint is asked
         only if its host is in $TOOLSCOUT_LLM_HOSTS, and `cache` is a file in that folder.
         """
-        self._options = options or RewriteOptions()
-        self.parts = list(parts) if parts is not None else [method("hybrid")()]
-        if len(self.parts) != 1:
-            raise BadModel(f"rewrite searches with one part, got {len(self.parts)}; hand it one, such as a hybrid")
-        self.rewriter, self._home = Rewriter(self._options, home), home
+        own = options or RewriteOptions()
+        self.rewriter, self._home = Rewriter(own, home), home
+        super().__init__(own)
+        self._parts = list(parts) if parts is not None else [method("hybrid")()]
+        if len(self._parts) != 1:
+            raise BadModel(f"rewrite searches with one part, got {len(self._parts)}; hand it one, such as a hybrid")
         if llm is not None:
             self.rewriter.author.use(llm)
         self.router: Router | None = None
-        self._rewritten = 0
-        self._seen = TrainedOn.load(Path(self._options.llm)) if self.rewriter.taught else TrainedOn()
-        self._fit: dict[str, Any] | None = None
+        self.trained_on = TrainedOn.load(Path(own.llm)) if self.rewriter.taught else TrainedOn()
         self._generator: Path | None = None
-        self._recent: OrderedDict[tuple[str, Allowed | None], Asking] = OrderedDict()
-        self._ahead: dict[str, Asking] = {}
-        self._found_by: Recent[tuple[str, Allowed | None], dict[str, Placed]] = Recent(_RECENT)
-        self._lock = threading.Lock()
-        for name in _LENT:
-            if hasattr(self.part, name):
-                setattr(self, name, getattr(self.part, name))
 
-    @property
+    @property  # type: ignore[override]
     def options(self) -> RewriteOptions:
         """What it was made with."""
-        return self._options
+        return self.rewriter.options
 
     @options.setter
     def options(self, options: RewriteOptions) -> None:
         """Write and fuse otherwise from now on; the language model stays."""
-        self._options = self.rewriter.options = options
-        self.forget_requests()
+        self.rewriter.options = options
+
+    @property
+    def parts(self) -> Sequence[Retriever]:
+        """What it searches with."""
+        return self._parts
 
     @property
     def part(self) -> Retriever:
         """What it searches with."""
-        return self.parts[0]
+        return self._parts[0]
+
+    # Tools, which are its part's.
+
+    @property
+    def names(self) -> ExactNames:
+        """The names that the part knows."""
+        return self.part.names
 
     def __len__(self) -> int:
         """How many tools its part can find."""
@@ -252,227 +155,217 @@ class Rewrite:
         """Hand tools to the part, and keep a line about each."""
         self.part.add(tools, vectors)
         self.rewriter.add(tools)
-        self._forget()
 
     def remove(self, ids: Sequence[str]) -> None:
         """Forget tools."""
         self.part.remove(ids)
         self.rewriter.remove(ids)
-        self._forget()
 
-    def learn(self, examples: Sequence[Example]) -> None:
+    def learn(self, examples: Sequence[Example], vectors: Mapping[str, Floats] | None = None) -> None:
         """Hand feedback to the part."""
-        self.part.learn(examples)
+        self.part.learn(examples, vectors)
 
-    def _forget(self) -> None:
-        with self._lock:
-            self._recent, self._ahead, self._found_by = OrderedDict(), {}, Recent(_RECENT)
+    @property
+    def encoder(self) -> TextEncoder | None:
+        """The encoder of its part."""
+        return self.part.encoder
 
-    def forget_requests(self) -> None:
-        """Let go of what was written for recent requests: one that is timed again must be written for again."""
-        self._forget()
-        getattr(self.part, "forget_requests", lambda: None)()
+    def pending(self, scope: Scope = EVERYTHING) -> int:
+        """How many tools its part cannot find yet."""
+        return self.part.pending(scope)
+
+    def without_id(self, scope: Scope = EVERYTHING) -> int:
+        """How many tools its part has no id for."""
+        return self.part.without_id(scope)
+
+    def take_vectors(self, vectors: Vectors) -> None:
+        """Hand vectors to its part."""
+        self.part.take_vectors(vectors)
+
+    def optimise(self) -> None:
+        """Prepare its part."""
+        self.part.optimise()
+
+    def best_similarities(self, vectors: Floats, scope: Scope = EVERYTHING) -> Floats:
+        """As its part says."""
+        return self.part.best_similarities(vectors, scope)
+
+    def changes(self) -> int:
+        """What has changed in its part."""
+        return self.part.changes()
+
+    def corrected(self, request: str, scope: Scope) -> str:
+        """The request as its part would spell it."""
+        return self.part.corrected(request, scope)
+
+    @property
+    def rewrites(self) -> bool:
+        """That is what it does."""
+        return True
 
     @property
     def language_parameters(self) -> int:
         """How many numbers its language model has, and that of its part."""
-        return self.rewriter.author.parameters + int(getattr(self.part, "language_parameters", 0))
+        return self.rewriter.author.parameters + self.part.language_parameters
 
-    def wait_longer(self) -> None:
-        """Rather wait for a language model than go on without it: for evaluations."""
-        self.rewriter.author.wait_longer()
-        showing.wait_longer(self.parts)
+    # Search.
 
-    def take_costs(self) -> Costs:
-        """What was asked of the language model since this was last called, and of the part's: for a row of results."""
-        author, rewritten = self.rewriter.author, self._rewritten
-        self._rewritten = 0
-        return showing.added(author.take_costs() | {"rewritten": rewritten}, showing.take_costs(self.parts))
-
-    def asked(self, request: str, allowed: Allowed | None = None) -> Asking:
-        """What was made of a request that was searched just now."""
-        known = self._ahead.get(request) if allowed is None else None
-        return known or self._recent.get((request, allowed), Asking())
-
-    def rank_ahead(self, requests: Sequence[str], k: int) -> None:
-        """Write for many requests in one batch, and have the part rank all of their queries together if it can."""
+    def rank(self, requests: Sequence[str], k: int, scope: Scope = EVERYTHING) -> list[Ranking]:
+        """Interleave the rankings of each request and of its queries."""
+        check_k(k)
         if not len(self) or not requests:
-            return
-        self._forget()
-        asked = self._asking(requests, self.ranked(requests, self._deep(k, None)), Caller())
-        if isinstance(self.part, Foresighted):
-            queries = [query for one in asked for query in one.queries]
-            self.part.rank_ahead(list(dict.fromkeys([*requests, *queries])), self._deep(k, None))
-        self._ahead = dict(zip(requests, asked, strict=True))
+            return [Ranking(request, scope, []) for request in requests]
+        rankings = self.ranked(requests, self._deep(k, scope), scope)
+        asked = self.asked(requests, rankings, k, scope)
+        self._search(asked, rankings, k, scope)
+        spent = set[int]()
+        return [
+            self._ranking(request, one, rankings, k, scope, spent) for request, one in zip(requests, asked, strict=True)
+        ]
 
-    def _asking(self, requests: Sequence[str], alone: dict[str, Pairs], caller: Caller) -> list[Asking]:
-        """What is asked for each request; for those that are new all is written in one batch."""
-        allowed, recent = caller.sees, self._recent
-        ahead = self._ahead if allowed is None else {}
-        known: dict[str, Asking] = {}
-        for request in dict.fromkeys(requests):
-            kept = ahead.get(request) or recent.get((request, allowed))
-            # One that failed is tried again, but not where all were written for ahead.
-            if kept is not None and (kept.queries or not kept.problem or request in ahead or not caller.again):
-                known[request] = kept
-        new = [request for request in dict.fromkeys(requests) if request not in known]
-        due = self._worth([one for one in new if one.strip() and not self.is_name_for(caller, one)], alone, caller)
-        with self.rewriter.author.one_search():
-            found = dict(zip(due, self.rewriter.asked(due, allowed, self.fused), strict=True))
-        with self._lock:
-            self._rewritten += sum(bool(one.queries) for one in found.values())
-            for request in new:
-                known[request] = self._recent[request, allowed] = found.get(request, Asking())
-            while len(self._recent) > _RECENT:
-                self._recent.popitem(last=False)
-        return [known[request] for request in requests]
+    def _ranking(
+        self, request: str, asked: Asking, rankings: Mapping[str, Ranking], k: int, scope: Scope, spent: set[int]
+    ) -> Ranking:
+        alone, lists = rankings[request], {query: rankings[query] for query in asked.queries}
+        searched = [alone, *lists.values()]
+        # A request may come twice in a batch, and two may share a query: what that cost is counted once.
+        written = replace(asked.cost, rewritten=int(bool(asked.queries)))
+        costs = {id(asked): written, **{id(one): one.cost for one in searched}}
+        own = [cost for key, cost in costs.items() if key not in spent]
+        spent.update(costs)
+        notes = [f"{SEARCHED_ALONE}: {asked.problem}"] if asked.problem else []
+        notes += [_NO_ROUTER] if 0 < self.options.share < 1 and self.router is None else []
+        return Ranking(
+            request,
+            scope,
+            self._best(alone, lists, k, scope),
+            vector=alone.vector,
+            need=alone.need,
+            queries=tuple(dict.fromkeys([*asked.queries, *alone.queries])),
+            notes=tuple(dict.fromkeys([*notes, *(note for one in searched for note in one.notes)])),
+            cost=Cost.total([Cost(), *own]),
+            named=alone.named,
+            evidence=Found(alone, lists, self._deep(k, scope)),
+        )
 
-    def is_name(self, request: str) -> bool:
-        """Whether the request is nothing but the name of a tool."""
-        return self.is_name_for(Caller(), request)
+    def extend(self, ranking: Ranking, k: int, scope: Scope) -> Pairs:
+        """The best k of the tools allowed, for a request that was ranked: for its caller nothing is written again."""
+        if ranking.evidence is None or not scope.same_caller(ranking.scope):
+            return super().extend(ranking, k, scope)
+        found: Found = ranking.evidence
+        deep = self._deep(k, scope)
+        if deep > found.depth:
+            for one in (found.alone, *found.lists.values()):
+                known = set(one.ids())
+                one.pairs += [pair for pair in self.part.extend(one, deep, one.scope) if pair[0] not in known]
+            ranking.evidence = found._replace(depth=deep)
+        return self._best(found.alone, found.lists, k, scope)
 
-    def is_name_for(self, caller: Caller, request: str) -> bool:
-        """Whether the request is nothing but the name of a tool that the caller sees."""
-        return showing.is_name(self.part, caller, request)
+    def explain(self, ranking: Ranking, ids: Sequence[str]) -> list[tuple[Reason, ...]]:
+        """The reasons of the part, and the query that found each tool."""
+        if ranking.evidence is None:
+            return [() for _ in ids]
+        found: Found = ranking.evidence
+        lists = {query: one.pairs for query, one in found.lists.items()}
+        owner = owners(found.alone.pairs, lists, self.options.utterance)
+        reasons = zip([owner.get(tool_id, "") for tool_id in ids], self.part.explain(found.alone, ids), strict=True)
+        return [(*why, Asked(query)) if query else why for query, why in reasons]
 
-    def _worth(self, requests: Sequence[str], alone: dict[str, Pairs], caller: Caller) -> list[str]:
+    def ranked(self, texts: Sequence[str], k: int, scope: Scope = EVERYTHING) -> dict[str, Ranking]:
+        """The full ranking of each text by the part, all searched in one batch."""
+        distinct = list(dict.fromkeys(texts))
+        rankings = self.part.rank(distinct, k, scope.of_all()) if distinct else []
+        for ranking in rankings:
+            self.part.put_named_first(ranking, k)
+        return dict(zip(distinct, rankings, strict=True))
+
+    def asked(
+        self, requests: Sequence[str], rankings: dict[str, Ranking], k: int, scope: Scope = EVERYTHING
+    ) -> list[Asking]:
+        """The queries of each request, all written in one batch.
+
+        `rankings`: of the requests; those of queries that are searched meanwhile are put there too.
+        """
+        distinct = [one for one in dict.fromkeys(requests) if one.strip() and not self.names.is_name(one, scope.sees)]
+        due = self._worth(distinct, rankings, scope)
+        shown = replace(scope, allowed=scope.sees)  # what is found is shown to the model, whatever is ranked
+
+        def found(texts: Sequence[str], asked: Sequence[Asking], few: int) -> list[list[str]]:
+            self._search(asked, rankings, k, scope)
+            return self.fused(texts, asked, few, shown, rankings)
+
+        written = dict(zip(due, self.rewriter.asked(due, scope, found), strict=True))
+        return [written.get(request, Asking()) for request in requests]
+
+    def fused(
+        self,
+        requests: Sequence[str],
+        asked: Sequence[Asking],
+        k: int,
+        scope: Scope = EVERYTHING,
+        rankings: dict[str, Ranking] | None = None,
+    ) -> list[list[str]]:
+        """The best k tools of each request, given its queries, and the rankings of all where they are known."""
+        if rankings is None:
+            rankings = self.ranked(requests, self._deep(k, scope), scope)
+            self._search(asked, rankings, k, scope)
+        found = []
+        for text, own in zip(requests, asked, strict=True):
+            best = self._best(rankings[text], {query: rankings[query] for query in own.queries}, k, scope)
+            found.append([tool_id for tool_id, _ in best])
+        return found
+
+    def _search(self, asked: Sequence[Asking], rankings: dict[str, Ranking], k: int, scope: Scope) -> None:
+        """Put the full rankings of all queries beside those that are known."""
+        queries = [query for one in asked for query in one.queries if query not in rankings]
+        rankings.update(self.ranked(queries, self._deep(k, scope), scope))
+
+    def _worth(self, requests: Sequence[str], rankings: Mapping[str, Ranking], scope: Scope) -> list[str]:
         """The requests that are to be rewritten."""
         share = self.options.share
         if share == 0 or not requests:
             return []
         if share == 1 or self.router is None:
             return list(requests)
-        sees = caller.sees
-        seen = {text: [one for one in alone[text] if sees is None or sees.permits(one[0])] for text in requests}
+        sees = scope.sees
+        seen = {
+            text: [one for one in rankings[text].pairs if sees is None or sees.permits(one[0])] for text in requests
+        }
         worth = self.router.worth([self.features(request, seen[request]) for request in requests], share)
         return [request for request, chosen in zip(requests, worth, strict=True) if chosen]
-
-    def told(self, request: str, allowed: Allowed | None = None) -> Told:
-        """What was asked for a request that was searched just now, and why it was not where a model failed.
-
-        Of what the part made of its queries the notes alone: no hit says that it was found by that.
-        """
-        asked = self.asked(request, allowed)
-        notes = [f"{SEARCHED_ALONE}: {asked.problem}"] if asked.problem else []
-        notes += [_NO_ROUTER] if 0 < self.options.share < 1 and self.router is None else []
-        of_queries = [((), showing.told(self.part, query, allowed)[1]) for query in asked.queries]
-        return showing.all_told([(asked.queries, tuple(notes)), showing.told(self.part, request, allowed), *of_queries])
 
     def features(self, request: str, ranking: Pairs) -> list[float]:
         """What the router knows of a request, given its own ranking."""
         return features(request, ranking, [self.rewriter.texts.get(tool_id, "") for tool_id, _ in ranking[:_FIRST]])
 
-    def _deep(self, k: int, allowed: Allowed | None) -> int:
+    def _deep(self, k: int, scope: Scope) -> int:
         """How far down rankings are needed; a caller who may not see all of them needs more of each."""
         depth = self.options.depth
-        return depth if allowed is not None else max(min(k, depth), min(_FIRST, depth))
+        return depth if scope.sees is not None else max(min(k, depth), min(_FIRST, depth))
 
-    def ranked(
-        self, texts: Sequence[str], k: int, allowed: Allowed | None = None, caller: Caller | None = None
-    ) -> dict[str, Pairs]:
-        """The ranking of each text, all searched in one batch; for one who sees what is allowed where none is named."""
-        distinct = list(dict.fromkeys(texts))
-        if not distinct:
-            return {}
-        rankings = showing.rank(self.part, caller or Caller(allowed), distinct, k, allowed)
-        return dict(zip(distinct, rankings, strict=True))
-
-    def fused(
-        self, requests: Sequence[str], asked: Sequence[Asking], k: int, allowed: Allowed | None = None
-    ) -> list[dict[str, str]]:
-        """The best k tools of each request with the query that found each, "" for the request itself."""
-        caller = Caller(allowed).later()  # the requests have been searched
-        alone = self.ranked(requests, self._deep(k, allowed), None, caller)
-        found = self._fused(caller, requests, asked, alone, k, allowed)
-        return [{one.tool_id: one.query for one in few} for few in found]
-
-    def _fused(
-        self,
-        caller: Caller,
-        requests: Sequence[str],
-        asked: Sequence[Asking],
-        alone: dict[str, Pairs],
-        k: int,
-        allowed: Allowed | None,
-    ) -> list[list[Placed]]:
-        lists = self.ranked([query for one in asked for query in one.queries], self._deep(k, allowed), None, caller)
-        return [
-            self._best(caller, request, alone[request], {query: lists[query] for query in one.queries}, k, allowed)
-            for request, one in zip(requests, asked, strict=True)
-        ]
-
-    def _best(
-        self, caller: Caller, request: str, alone: Pairs, lists: dict[str, Pairs], k: int, allowed: Allowed | None
-    ) -> list[Placed]:
+    def _best(self, alone: Ranking, lists: Mapping[str, Ranking], k: int, scope: Scope) -> Pairs:
         """Those that the request names, what was interleaved, and below it the request's own ranking."""
-        found = owners(alone, lists, self.options.utterance, k if allowed is None else None)
-        if allowed is not None:
-            found = {tool_id: query for tool_id, query in found.items() if allowed.permits(tool_id)}
+        rankings = {query: one.pairs for query, one in lists.items()}
+        found = owners(alone.pairs, rankings, self.options.utterance, k if scope.allowed is None else None)
+        if scope.allowed is not None:
+            found = {tool_id: query for tool_id, query in found.items() if scope.permits(tool_id)}
         if len(found) < k:
-            for tool_id, _ in self.ranked([request], k, allowed, caller.later())[request]:
+            for tool_id, _ in self.part.extend(alone, k, scope):
                 found.setdefault(tool_id, "")
-        return placed(found, alone)[:k]
+        return placed(list(found)[:k], alone.pairs)
 
-    def search(self, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[list[Hit]]:
-        """Interleave the rankings of each request and of its queries."""
-        caller = Caller(allowed)
-        return [
-            self._hits(caller, request, found)
-            for request, found in zip(requests, self._found(caller, requests, k, allowed), strict=True)
-        ]
-
-    def _hits(self, caller: Caller, request: str, found: Sequence[Placed]) -> list[Hit]:
-        reasons = showing.why(self.part, caller, request, [one.tool_id for one in found])
-        return [Hit(one.tool_id, one.score, one.reasons(few)) for one, few in zip(found, reasons, strict=True)]
-
-    def rank(self, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[Pairs]:
-        """What search ranks, without reasons."""
-        return self.rank_for(Caller(allowed), requests, k, allowed)
-
-    def rank_for(self, caller: Caller, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[Pairs]:
-        """The same for a caller: what is ranked may be more than what the model is shown."""
-        found = self._found(caller, requests, k, allowed)
-        for request, few in zip(requests, found, strict=True):
-            self._found_by.keep((request, caller.sees), {one.tool_id: one for one in few})
-        return [[(one.tool_id, one.score) for one in few] for few in found]
-
-    def why(self, request: str, ids: Sequence[str]) -> Reasons:
-        """The reasons of the part, and the query that found each where the request was ranked just now."""
-        return self.why_for(Caller(), request, ids)
-
-    def why_for(self, caller: Caller, request: str, ids: Sequence[str]) -> Reasons:
-        """The same for a caller for whom they were ranked."""
-        found = self._found_by.get((request, caller.sees)) or {}
-        reasons = zip(ids, showing.why(self.part, caller, request, ids), strict=True)
-        return [found[tool_id].reasons(few) if tool_id in found else few for tool_id, few in reasons]
-
-    def _found(self, caller: Caller, requests: Sequence[str], k: int, allowed: Allowed | None) -> list[list[Placed]]:
-        check_k(k)
-        if not len(self) or not requests:
-            return [[] for _ in requests]
-        alone = self.ranked(requests, self._deep(k, allowed), None, caller)
-        asked = self._asking(requests, alone, caller)
-        return self._fused(caller, requests, asked, alone, k, allowed)
-
-    def grouped(self, requests: Sequence[str], k: int, allowed: Allowed | None = None) -> list[list[Group]]:
+    def grouped(self, requests: Sequence[str], k: int, scope: Scope = EVERYTHING) -> list[list[Group]]:
         """The best k tools of each sub-request; of the request where it was not split."""
         check_k(k)
         if not len(self) or not requests:
             return [[] for _ in requests]
-        caller = Caller(allowed)
-        asked = self._asking(requests, self.ranked(requests, self._deep(k, allowed), None, caller), caller)
+        asked = self.asked(requests, self.ranked(requests, self._deep(k, scope), scope), k, scope)
         queries = [one.queries or (request,) for request, one in zip(requests, asked, strict=True)]
         distinct = list(dict.fromkeys(query for few in queries for query in few))
-        hits = dict(zip(distinct, self.part.search(distinct, k, allowed), strict=True))
+        hits = dict(zip(distinct, self.part.search(distinct, k, scope), strict=True))
         return [[Group(query, hits[query]) for query in few] for few in queries]
 
-    def explain(self, request: str, hits: Sequence[Hit]) -> list[Hit]:
-        """What the part knows besides."""
-        return self.explain_for(Caller(), request, hits)
-
-    def explain_for(self, caller: Caller, request: str, hits: Sequence[Hit]) -> list[Hit]:
-        """The same for a caller."""
-        return showing.explain(self.part, caller, request, hits)
+    # Training and files.
 
     def fit(self, data: Sequence[TrainingSet], folder: Path, progress: FitProgress | None = None) -> FitReport:
         """Train a generator to describe gold tools, align it with the part, and learn which requests gain by it."""
@@ -481,7 +374,6 @@ class Rewrite:
     def teach(self, llm: LanguageModel | Path) -> None:
         """Write with a generator that was trained: one that is open, or the folder of one."""
         self.rewriter.taught = True
-        self._forget()
         if isinstance(llm, Path):
             self._generator = llm
             self.rewriter.author.point(llm)
@@ -495,10 +387,10 @@ class Rewrite:
         if self._generator is not None and self._generator.resolve() != home.resolve():
             shutil.rmtree(home, ignore_errors=True)
             shutil.copytree(self._generator, home)
-        if self._seen.splits:
-            self._seen.save(folder)
+        if self.trained_on.splits:
+            self.trained_on.save(folder)
         (folder / _TEXTS_FILE).write_text(json.dumps(self.rewriter.texts))
-        extra: dict[str, Any] = {"fit": self._fit} if self._fit else {}
+        extra: dict[str, Any] = {"fit": self.fit_record} if self.fit_record else {}
         extra |= {"router": asdict(self.router)} if self.router else {}
         options = asdict(self.options) | {"cache": self._saved_cache(folder)}
         write_model(folder, self, parts={name: self.part.name}, options=options, **extra)
@@ -521,8 +413,8 @@ class Rewrite:
             loaded = cls(options, parts, home=folder)
         except BadRequest as error:
             raise BadModel(f"{folder} names an endpoint that cannot be used: {error}") from None
-        loaded._seen |= TrainedOn.load(folder)
-        loaded._fit = model.get("fit")
+        loaded.trained_on |= TrainedOn.load(folder)
+        loaded.fit_record = model.get("fit")
         loaded.router = Router.read(model["router"]) if model.get("router") else None
         try:
             loaded.rewriter.know(dict(json.loads((folder / _TEXTS_FILE).read_text())))
@@ -549,10 +441,8 @@ def fit(rewrite: Rewrite, data: Sequence[TrainingSet], folder: Path, progress: F
         device, parameters = course["supervised"]["device"], course["supervised"]["parameters"]
     dev: dict[str, float] = {}
     if any(one.dev for one in data) and (trains or 0 < wanted.share < 1):
-        rewrite.take_costs()
-        rewrite.wait_longer()
         judged = sets.judged()
-        _refuse_silence(rewrite.take_costs(), len(judged.gains))
+        _refuse_silence(judged.cost, len(judged.gains))
         rewrite.router = Router.fitted(judged.rows, judged.gains)
         dev = _mean(judged.scores) | {f"{name}, request alone": value for name, value in _mean(judged.alone).items()}
     if trains:
@@ -565,23 +455,21 @@ def fit(rewrite: Rewrite, data: Sequence[TrainingSet], folder: Path, progress: F
         seen = TrainedOn.of(data) | (TrainedOn.load(Path(wanted.begin)) if wanted.begin else TrainedOn())
         if not trains:  # the train splits were not looked at
             seen = TrainedOn(tuple(one for one in seen.splits if one.role == "dev"))
-        rewrite._seen |= seen
-        rewrite._fit = asdict(report) | course
+        rewrite.trained_on |= seen
+        rewrite.fit_record = asdict(report) | course
         if trains:
-            rewrite._seen.save(folder / GENERATOR_FOLDER)
-    rewrite.take_costs()
+            rewrite.trained_on.save(folder / GENERATOR_FOLDER)
     rewrite.remove(rewrite.ids())
     rewrite.save(folder)
     sets.done()
     return report
 
 
-def _refuse_silence(costs: Mapping[str, Any], requests: int) -> None:
+def _refuse_silence(cost: Cost, requests: int) -> None:
     """What a model that failed did not write says nothing about which requests gain."""
-    failed = int(costs["llm_failed"] or 0)
-    if failed > requests / 2:
+    if cost.failed > requests / 2:
         raise BadModel(
-            f"the language model failed for {failed} of {requests} dev requests ({costs.get('llm_problem')}), so which "
+            f"the language model failed for {cost.failed} of {requests} dev requests ({cost.problem}), so which "
             "requests gain by rewriting cannot be learned; see to that first, or leave share at 1"
         )
 
@@ -703,3 +591,87 @@ def _pairs(
 
 def _mean(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return {name: float(np.mean([one[name] for one in found])) for name in _MEASURES} if found else {}
+
+
+@dataclass(slots=True)
+class _Judged:
+    """Dev requests searched alone and rewritten: features, what was gained, and the scores of both."""
+
+    rows: list[list[float]] = field(default_factory=list)
+    gains: list[float] = field(default_factory=list)
+    scores: list[dict[str, float]] = field(default_factory=list)
+    alone: list[dict[str, float]] = field(default_factory=list)
+    cost: Cost = field(default_factory=Cost)
+
+
+class _Sets:
+    """The tools of all sets in the retriever; requests are searched among the tools of their own set."""
+
+    def __init__(
+        self, rewrite: Rewrite, data: Sequence[TrainingSet], folder: Path, progress: FitProgress | None
+    ) -> None:
+        self._rewrite, self._data = rewrite, data
+        self._encoding: Encoding | None = None
+        rewrite.remove(rewrite.ids())
+        tools = list({tool.id: tool for one in data for tool in one.dataset.tools}.values())
+        with suppress(MissingEncoder):  # without one words alone are searched, as they will be
+            if (encoder := rewrite.encoder) is not None:
+                self._encoding = Encoding(encoder, folder, progress)
+        rewrite.add(tools, self._encoding.documents(tools) if self._encoding else {})
+        self._among = [Scope(endpoints="wait")]
+        if len(data) > 1:
+            each = [Allowed.of(ids=(tool.id for tool in one.dataset.tools)) for one in data]
+            self._among = [Scope(among, endpoints="wait") for among in each]
+
+    def done(self) -> None:
+        """The model is complete: nothing is left to go on with."""
+        if self._encoding is not None:
+            self._encoding.done()
+
+    def asked(self, role: str, needed: frozenset[str] = frozenset(), of: str = "") -> LabelledRequests:
+        """Requests of train or dev splits with their gold: of one set, or that need one of some tools, where named."""
+        requests: list[str] = []
+        gold: list[Collection[str]] = []
+        homes: list[int] = []
+        for number, one in enumerate(self._data):
+            name = one.train if role == "train" else one.dev
+            if name and (not of or one.dataset.name == of):
+                split = one.dataset.split(name)
+                for (_, text), tools in zip(split.requests, split.gold, strict=True):
+                    if not needed or not needed.isdisjoint(tools):
+                        requests.append(text)
+                        gold.append(tools)
+                        homes.append(number)
+        return LabelledRequests(requests, gold, homes)
+
+    def ask(self, requests: Sequence[str], queries: Sequence[Sequence[str]], homes: Sequence[int]) -> list[list[str]]:
+        """What the retriever finds by these queries, among the tools of the set that each request is of."""
+        found: list[list[str]] = [[] for _ in requests]
+        k = _DEEP if self._rewrite.options.settled().reward == "rank" else _K
+        for number, among in enumerate(self._among):
+            places = [i for i, home in enumerate(homes) if len(self._among) == 1 or home == number]
+            few, asked = [requests[i] for i in places], [Asking(tuple(queries[i])) for i in places]
+            for place, tools in zip(places, self._rewrite.fused(few, asked, k, among), strict=True):
+                found[place] = list(tools)
+        return found
+
+    def judged(self) -> _Judged:
+        """Dev requests, searched alone and as they are rewritten now."""
+        found, rewrite = _Judged(), self._rewrite
+        for number, one in enumerate(self._data):
+            if not one.dev:
+                continue
+            among, split = self._among[number], one.dataset.split(one.dev)
+            step = max(1, len(split.requests) // _JUDGED)
+            texts, gold = [text for _, text in split.requests[::step]], split.gold[::step]
+            alone = rewrite.fused(texts, [Asking()] * len(texts), 2 * _K, among)
+            rewritten = rewrite.rank(texts, 2 * _K, among)
+            found.cost += Cost.total(one.cost for one in rewritten) or Cost()
+            better = [one.ids() for one in rewritten]
+            rankings = rewrite.part.rank(texts, 2 * _K, among)
+            found.rows += [rewrite.features(one.request, one.pairs) for one in rankings]
+            pairs = zip(better, alone, gold, strict=True)
+            found.gains += [metrics.ndcg(b, g, _K) - metrics.ndcg(a, g, _K) for b, a, g in pairs]
+            found.scores.append(metrics.evaluate(better, gold, list(_MEASURES)))
+            found.alone.append(metrics.evaluate(alone, gold, list(_MEASURES)))
+        return found

@@ -10,7 +10,8 @@ from heapq import nsmallest
 from pathlib import Path
 from typing import NamedTuple, get_args
 
-from toolscout.core.answer import Allowed, Asked, Reason
+from toolscout.core.answer import Allowed, Cost
+from toolscout.core.scope import Scope
 from toolscout.core.tool import Searchable
 from toolscout.errors import BadModel
 from toolscout.index.exact_names import EXACT_BONUS
@@ -19,7 +20,7 @@ from toolscout.llm.base import Message
 from toolscout.llm.finetuned import is_generator, read_generator
 from toolscout.retrievers.base import Options, Pairs
 from toolscout.retrievers.rewrite import query_text
-from toolscout.retrievers.rewrite.llm_writer import Author, Written, is_url
+from toolscout.retrievers.rewrite.llm_writer import Author, Session, Written, is_url
 from toolscout.training.text_options import AligningOptions, GeneratingOptions
 
 RULES = "rules"
@@ -84,21 +85,10 @@ class Asking(NamedTuple):
 
     queries: tuple[str, ...] = ()
     problem: str = ""
+    cost: Cost = Cost()
 
 
-class Placed(NamedTuple):
-    """A ranked tool and the query that found it, "" for the request itself."""
-
-    tool_id: str
-    score: float
-    query: str
-
-    def reasons(self, why: tuple[Reason, ...]) -> tuple[Reason, ...]:
-        """Why the part has it, and what was asked."""
-        return (*why, Asked(self.query)) if self.query else why
-
-
-Found = Callable[[Sequence[str], Sequence[Asking], int, Allowed | None], Sequence[Iterable[str]]]
+Find = Callable[[Sequence[str], Sequence[Asking], int], Sequence[Iterable[str]]]
 """The best k tools of requests, given their queries."""
 
 
@@ -148,27 +138,30 @@ class Rewriter:
             return query_text.learned_prompt(text)
         return query_text.first_prompt(self.options.form, text, self.options.queries, examples)
 
-    def asked(self, requests: Sequence[str], allowed: Allowed | None, found: Found) -> list[Asking]:
+    def asked(self, requests: Sequence[str], scope: Scope, find: Find) -> list[Asking]:
         """The queries of each request; what a model writes is written in one batch."""
         options = self.options
         if options.llm == RULES:
             return [Asking(query_text.split(request, options.queries)) for request in requests]
-        shown = [] if self.taught or options.form == "decompose" else self._drawn(allowed)
-        written = self._parsed(requests, self._write([self.prompt(one, shown) for one in requests]), shown)
+        shown = [] if self.taught or options.form == "decompose" else self._drawn(scope.sees)
+        session = self.author.session(scope.endpoints)
+        texts = self._write(session, [self.prompt(one, shown) for one in requests])
+        written, costs = self._parsed(requests, texts, shown), [one.cost for one in texts]
         # One that copied from the catalogue is asked without anything of the catalogue: what was copied may be a trick,
         # or just what is needed.
         again = [place for place, one in enumerate(written) if one.copied]
-        texts = self._write([self.prompt(requests[place]) for place in again])
+        texts = self._write(session, [self.prompt(requests[place]) for place in again])
         retried = self._parsed([requests[place] for place in again], texts, ())
-        for place, one in zip(again, retried, strict=True):
+        for place, text, one in zip(again, texts, retried, strict=True):
             written[place] = one if one.queries or not written[place].queries else written[place]
-        asked = [Asking(one.queries, one.problem) for one in written]
+            costs[place] += text.cost
+        asked = [Asking(one.queries, one.problem, cost) for one, cost in zip(written, costs, strict=True)]
         if options.form == "iterate":
-            self._iterate(requests, asked, allowed, found)
+            self._iterate(session, requests, asked, find)
         return asked
 
-    def _write(self, prompts: Sequence[list[Message]]) -> list[Written]:
-        return self.author.write(prompts, self.options.temperature, self.options.max_tokens) if prompts else []
+    def _write(self, session: Session, prompts: Sequence[list[Message]]) -> list[Written]:
+        return session.write(prompts, self.options.temperature, self.options.max_tokens) if prompts else []
 
     def _parsed(
         self, requests: Sequence[str], texts: Sequence[Written], shown: Sequence[str]
@@ -179,25 +172,25 @@ class Rewriter:
             for request, one in zip(requests, texts, strict=True)
         ]
 
-    def _iterate(self, requests: Sequence[str], asked: list[Asking], allowed: Allowed | None, found: Found) -> None:
+    def _iterate(self, session: Session, requests: Sequence[str], asked: list[Asking], find: Find) -> None:
         """Show the model what was found, and let it go on until it adds nothing."""
         most, words = self.options.queries, self.options.request_words
         active = [place for place, one in enumerate(asked) if not one.problem]
         for _ in range(self.options.rounds - 1):
             due = [requests[place] for place in active]
-            tools = found(due, [asked[place] for place in active], _FOUND, allowed) if due else []
+            tools = find(due, [asked[place] for place in active], _FOUND) if due else []
             shown = [[self.texts.get(tool_id, "") for tool_id in few] for few in tools]
             prompts = [
                 query_text.next_prompt(query_text.shortened(request, words), most, few)
                 for request, few in zip(due, shown, strict=True)
             ]
             going = []
-            for place, one, few in zip(active, self._write(prompts), shown, strict=True):
+            for place, one, few in zip(active, self._write(session, prompts), shown, strict=True):
                 more = () if one.problem else query_text.parsed(one.text, requests[place], most, few).queries
                 wider = tuple(dict.fromkeys([*asked[place].queries, *more]))
                 if len(wider) > len(asked[place].queries):
                     going.append(place)
-                asked[place] = Asking(wider)
+                asked[place] = Asking(wider, cost=asked[place].cost + one.cost)
             active = going
 
     def _drawn(self, allowed: Allowed | None) -> list[str]:
@@ -233,13 +226,10 @@ def owners(alone: Pairs, lists: Mapping[str, Pairs], utterance: bool, most: int 
     return {tool_id: found[tool_id][1] for tool_id in [*named, *order]}
 
 
-def placed(found: Mapping[str, str], alone: Pairs) -> list[Placed]:
-    """Tools in this order, each with its query; scores say the place, and whether the request names it."""
+def placed(ids: Sequence[str], alone: Pairs) -> Pairs:
+    """Tools in this order; scores say the place, and whether the request names it."""
     bonus = dict.fromkeys(_named(alone), EXACT_BONUS)
-    return [
-        Placed(tool_id, bonus.get(tool_id, 0.0) + 1 / (1 + place), query)
-        for place, (tool_id, query) in enumerate(found.items(), 1)
-    ]
+    return [(tool_id, bonus.get(tool_id, 0.0) + 1 / (1 + place)) for place, tool_id in enumerate(ids, 1)]
 
 
 def _named(ranking: Pairs) -> list[str]:

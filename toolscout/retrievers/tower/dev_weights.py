@@ -79,7 +79,7 @@ class DevScores:
         requests = retriever._asking(vectors)
         around, votes = np.zeros_like(requests), np.zeros((len(requests), len(tools)), dtype=np.float32)
         for number, (request, vector) in enumerate(zip(requests, vectors, strict=True)):
-            neighbours = retriever._neighbours(vector, lambda entry: True)
+            neighbours = retriever._neighbours(vector, "", lambda entry: True)
             asked = retriever._listened(vector, neighbours, kin=1.0)
             around[number] = asked.vector - request
             for (entry, _), weight in zip(neighbours, asked.attention.tolist(), strict=True):

@@ -23,8 +23,9 @@ from toolscout.index.feedback_pool import MAX_REQUEST_CHARS
 from toolscout.models.encoders.onnx_encoder import Encoder
 from toolscout.models.need_head import NeedHead
 from toolscout.models.tower import Tower, unit
-from toolscout.retrievers.base import FitProgress, FitReport, TrainedOn, TrainingSet
+from toolscout.retrievers.base import FitProgress, FitReport
 from toolscout.retrievers.encoded_requests import Encoding, train_examples
+from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 from toolscout.retrievers.tower.dev_weights import Choice, DevScores, choose
 from toolscout.retrievers.tower.no_tool_prompts import DEV as _DEV
 from toolscout.retrievers.tower.no_tool_prompts import TRAIN as _TRAIN
@@ -132,14 +133,14 @@ def fit(
     heard = around if prompts else replace(around, detection=0.0)
     parts = training.TowerOptions(replace(options, batch=few), options, heard)
     seen = seen_with(data, prompts, no_tool)
-    identity = _identity(options, seen, "" if options.through else retriever.open_encoder().fingerprint)
+    identity = _identity(options, seen, "" if options.through else retriever.encoder.fingerprint)
     learned_prompts = [prompt for prompt in prompts if prompt.split == _TRAIN]
     if options.through:
         seen |= TrainedOn.load(Path(options.start)) if options.start else TrainedOn()
         learned = _through(retriever, both, known, learned_prompts, parts, folder, identity, progress)
         for home in (folder / WEIGHTS_FOLDER, folder / ENCODER_FOLDER):  # they may be used without the rest
             seen.save(home)
-    encoding = Encoding(retriever.open_encoder(), folder, progress)
+    encoding = Encoding(retriever.encoder, folder, progress)
     vectors = _encoded(encoding, both, learned_prompts)
     if not options.through:
         from toolscout.training.tower_task import learn_frozen
@@ -149,7 +150,7 @@ def fit(
     if progress:
         progress("choosing on dev", 0, 0)
     retriever.remove(retriever.ids())
-    retriever._tower, retriever._seen = learned.tower, seen
+    retriever._tower, retriever.trained_on = learned.tower, seen
     retriever._head = _calibrated(learned.tower, both, vectors, prompts, encoding, retriever._fingerprint())
     choice = _gathered(retriever, both, known, vectors, parts, data)
     found = {**asdict(choice.weights), "no_tool": no_tool}
@@ -159,7 +160,7 @@ def fit(
     numbers = learned.parameters
     notes = overlap(both, options)
     report = FitReport(time.perf_counter() - started, str(learned.device.type), numbers, choice.dev, notes)
-    retriever._fit = {**asdict(report), "history": learned.trained.history, "trained_s": learned.trained.seconds}
+    retriever.fit_record = {**asdict(report), "history": learned.trained.history, "trained_s": learned.trained.seconds}
     encoding.tools(retriever, data)
     retriever.save(folder)
     learned.checkpoints.remove()
@@ -173,7 +174,7 @@ def _knows(retriever: TowerRetriever, both: Material) -> bool:
     It then has moved them to their tools already, further than it will move new ones: to learn from where they are how
     vectors should be moved on, or whom to listen to, would learn the wrong thing.
     """
-    folder = getattr(retriever.open_encoder(), "folder", None)
+    folder = retriever.encoder.folder
     seen = TrainedOn.load(folder) if isinstance(folder, Path) else TrainedOn()
     known = frozenset[str]().union(*(split.requests for split in seen.splits if split.role == "train"))
     return any(request_digest(text) in known for text in both.requests)
@@ -275,6 +276,6 @@ def _gathered(
         keys = [(f"source {one.source}", request_digest(one.request[:MAX_REQUEST_CHARS])) for one in examples]
         retriever._views = {key: view.astype(np.float16) for key, view in zip(keys, views, strict=True)}
     new = np.ones(known.tools, dtype=bool)
-    new[[both.rows[tool.id] for tool in both.dataset.tools if tool.digest() in retriever._seen.tools]] = False
+    new[[both.rows[tool.id] for tool in both.dataset.tools if tool.digest() in retriever.trained_on.tools]] = False
     scores = DevScores.of(retriever, vectors.dev, both.dev_gold, both.rows, tools, terms, new, both.dev_scenes)
     return choose(scores, tower, layers=parts.graph.layers > 0, around=parts.around.neighbours > 0)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from toolscout.data.dataset import request_digest
 from toolscout.data.no_tool_prompts import Prompt, read_prompts
 from toolscout.errors import BadDataset
-from toolscout.retrievers.base import SeenSplit, TrainedOn, TrainingSet
+from toolscout.retrievers.provenance import SeenSplit, TrainedOn, TrainingSet
 
 TRAIN, DEV = "train", "dev"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from toolscout.errors import BadModel
 from toolscout.retrievers.document_index import EncoderOptions
@@ -26,6 +26,12 @@ class ColtOptions(LearningOptions, GraphOptions, EncoderOptions):
     graph: float = 0.3
     new_bonus: float = 0.0
     keep: int = 100_000
+    # It asks no neighbours and has no detection tower.
+    neighbours: ClassVar[int] = 0
+    kin: ClassVar[float] = 0.0
+    votes: ClassVar[float] = 0.0
+    share_feedback: ClassVar[bool] = False
+    no_tool: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be trained with."""

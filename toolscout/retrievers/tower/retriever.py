@@ -4,38 +4,30 @@ from __future__ import annotations
 
 import json
 import shutil
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from toolscout.core.answer import Allowed, Example, PastRequest
+from toolscout.core.answer import Allowed, Example, Reason
 from toolscout.core.arrays import Floats
 from toolscout.core.model_files import UNREADABLE
-from toolscout.core.tenants import asker
+from toolscout.core.scope import Scope
 from toolscout.core.tool import Searchable
 from toolscout.errors import BadModel
 from toolscout.index.feedback_pool import Entry, Neighbour
-from toolscout.index.tenant_pools import Voices, readable
+from toolscout.index.tenant_pools import Recalled, Voices, with_past
+from toolscout.models.encoders.base import TextEncoder
 from toolscout.models.encoders.onnx_encoder import CARD_FILE, Encoder
 from toolscout.models.need_head import NEED_FILE, NeedHead
 from toolscout.models.tower import TOWER_FILE, VIEWS, Asked, Tower, unit
-from toolscout.retrievers.base import (
-    Pairs,
-    TextEncoder,
-    TrainedOn,
-    read_model,
-    read_new,
-    read_options,
-    write_model,
-    write_new,
-)
+from toolscout.retrievers.base import Ranking
 from toolscout.retrievers.encoded_requests import vectors_of, with_digests
+from toolscout.retrievers.model_folder import read_model, read_new, read_options, write_model, write_new
 from toolscout.retrievers.new_tool_bonus import Newcomers
-from toolscout.retrievers.showing import Caller, Reasons
+from toolscout.retrievers.provenance import TrainedOn
 from toolscout.retrievers.tower.options import ColtOptions, MasstoolOptions
 
 ENCODER_FOLDER = "encoder"
@@ -44,6 +36,15 @@ _REQUESTS, _VIEWS, _TERMS, _TERM_IDS = "requests", "views.npy", "terms.npy", "te
 _UNLEARNED_SHARPNESS, _UNLEARNED_OWN, _UNLEARNED_SEARCH = 10.0, -5.0, 0.2
 
 Key = tuple[str, str]
+
+
+class Heeded(NamedTuple):
+    """What a request is searched with after its neighbours had their say: a vector of this length, and their votes."""
+
+    vector: Floats
+    length: float
+    votes: dict[str, float]
+    recalled: Recalled
 
 
 class TowerRetriever(Newcomers):
@@ -55,22 +56,29 @@ class TowerRetriever(Newcomers):
     """
 
     name: ClassVar[str]
+    trainable: ClassVar[bool] = True
     options_kind: ClassVar[type[MasstoolOptions | ColtOptions]]
 
     def __init__(self, options: MasstoolOptions | ColtOptions, encoder: TextEncoder | None) -> None:
         """Start empty and untrained; the encoder is opened when it is first needed."""
-        self.options: Any = options
         super().__init__(options, encoder)
-        self.trains_encoder = options.through
+        self.options: Any = options
         self._own_encoder: Path | None = None
         self._tower: Tower | None = None
         self._head: NeedHead | None = None
         self._terms: dict[str, Floats] = {}
         self._past = self._silence()
         self._views: dict[Key, Floats] = {}
-        self._fit: dict[str, Any] | None = None
-        # Search asks for the same request's neighbours twice, to rank and to say why; each thread has its own.
-        self._local = threading.local()
+
+    @property
+    def trains_encoder(self) -> bool:
+        """Whether training goes through the encoder."""
+        return bool(self.options.through)
+
+    @property
+    def learns(self) -> bool:
+        """Whether past requests are asked."""
+        return bool(self.options.neighbours)
 
     def has_own_encoder(self) -> bool:
         """Whether its encoder is its own: trained for it and kept in its folder."""
@@ -95,17 +103,12 @@ class TowerRetriever(Newcomers):
     def _asking(self, vector: Floats) -> Floats:
         return self._tower.request(vector) if self._tower else vector
 
-    def best_cosines(self, vectors: Floats, allowed: Allowed | None = None) -> Floats:
-        """How near each of many requests comes to the nearest tool among those allowed; empty where there is none."""
-        return super().best_cosines(self._asking(vectors), allowed)
-
     def learn(self, examples: Sequence[Example], vectors: Mapping[str, Floats] | None = None) -> None:
         """Take requests into the pool, with what they used and rejected."""
-        if examples and self._neighbours_asked():
-            rows = vectors_of(examples, vectors, self.open_encoder())
+        if examples and self.learns:
+            rows = vectors_of(examples, vectors, self.encoder)
             with self._lock:
                 self._past.add(examples, rows)
-                self._local = threading.local()
 
     def learned(self) -> int:
         """How many requests are in the pool."""
@@ -115,10 +118,9 @@ class TowerRetriever(Newcomers):
         """Empty the pool. What training made of its requests is used again for those that are learned again."""
         with self._lock:
             self._past = self._silence()
-            self._local = threading.local()
 
     def _silence(self) -> Voices:
-        return Voices(self.options.keep, getattr(self.options, "share_feedback", False))
+        return Voices(self.options.keep, self.options.share_feedback)
 
     @property
     def tower(self) -> Tower | None:
@@ -132,51 +134,30 @@ class TowerRetriever(Newcomers):
             self.options = replace(self.options, **weights)
             self._tower = tower or self._tower
 
-    def remove(self, ids: Sequence[str]) -> None:
-        """Forget tools; what is known of their use rests."""
-        with self._lock:
-            super().remove(ids)
-            self._local = threading.local()
+    def _recall(self, vector: Floats, scope: Scope) -> Heeded:
+        """What a request is searched with, and the past requests that had a say in it."""
+        neighbours = self._neighbours(vector, scope.tenant, self._counts)
+        asked = self._listened(vector, neighbours, self.options.kin)
+        votes: dict[str, float] = {}
+        for (entry, _), weight in zip(neighbours, asked.attention.tolist(), strict=True):
+            for tool_id, sign in entry.tools.items():
+                votes[tool_id] = votes.get(tool_id, 0.0) + sign * weight
+        length = max(float(np.linalg.norm(asked.vector)), 1e-12)
+        return Heeded(asked.vector, length, votes, Recalled(neighbours, 0.0, scope.tenant))
 
-    def _place(self, vectors: Mapping[str, Floats]) -> None:
-        super()._place(vectors)
-        self._local = threading.local()  # requests that used these tools count again
+    def _search_vector(self, vector: Floats, evidence: Heeded) -> Floats:
+        return (evidence.vector / evidence.length).astype(np.float32)
 
-    def _neighbours_asked(self) -> int:
-        return int(getattr(self.options, "neighbours", 0))
-
-    def nearest(
-        self, request: str, vector: Floats, k: int, allowed: Allowed | None = None, sees: Allowed | None = None
-    ) -> Pairs:
-        """The best by the product with the search vector, plus votes and bonus; `allowed` only leaves tools out."""
-        with self._lock:
-            asked, neighbours = self._asked(vector)
-            length = max(float(np.linalg.norm(asked.vector)), 1e-12)
-            search = (asked.vector / length).astype(np.float32)
-            votes: dict[str, float] = {}
-            for (entry, _), weight in zip(neighbours, asked.attention.tolist(), strict=True):
-                for tool_id, sign in entry.tools.items():
-                    votes[tool_id] = votes.get(tool_id, 0.0) + sign * weight
-            weight = float(getattr(self.options, "votes", 0.0))
-            self._local.bonuses = ({i: weight * vote / length for i, vote in votes.items() if weight}, length)
-            return super().nearest(request, search, k, allowed, sees)
-
-    def _bonuses(self, vector: Floats, k: int, allowed: Allowed | None, named: Sequence[str]) -> Mapping[str, float]:
-        votes, length = self._local.bonuses
+    def _bonuses(
+        self, vector: Floats, evidence: Heeded, k: int, allowed: Allowed | None, named: Sequence[str]
+    ) -> Mapping[str, float]:
+        weight, length = float(self.options.votes), evidence.length
+        votes = {i: weight * vote / length for i, vote in evidence.votes.items() if weight}
         k += sum(vote < 0 for vote in votes.values())  # as many new tools more as votes may bring down
-        newcomers = {i: bonus / length for i, bonus in super()._bonuses(vector, k, allowed, named).items()}
+        newcomers = {i: bonus / length for i, bonus in super()._bonuses(vector, evidence, k, allowed, named).items()}
         extra = self._new_bonus() / length if newcomers else 0.0
         voted = {i: vote + (extra if i in self._new else 0.0) for i, vote in votes.items()}
         return {**newcomers, **voted}
-
-    def _asked(self, vector: Floats) -> tuple[Asked, list[Neighbour]]:
-        """What a request, by the encoder's vector, is searched with, and the past requests that had a say in it."""
-        found, tenant = getattr(self._local, "asked", None), asker()
-        if found is None or found[0] is not vector or found[1] != tenant:
-            neighbours = self._neighbours(vector, self._counts)
-            asked = self._listened(vector, neighbours, float(getattr(self.options, "kin", 0.0)))
-            found = self._local.asked = (vector, tenant, asked, neighbours)
-        return found[2], found[3]
 
     def _listened(self, vector: Floats, neighbours: Sequence[Neighbour], kin: float) -> Asked:
         request = self._asking(vector)
@@ -186,13 +167,13 @@ class TowerRetriever(Newcomers):
         keys = keys.reshape(len(neighbours), VIEWS, len(request)).swapaxes(0, 1)
         return tower.ask(request, None if states is None else states[0], keys, kin)
 
-    def _neighbours(self, vector: Floats, counts: Callable[[Entry], bool]) -> list[Neighbour]:
-        count = self._neighbours_asked()
+    def _neighbours(self, vector: Floats, tenant: str, counts: Callable[[Entry], bool]) -> list[Neighbour]:
+        count = self.options.neighbours
         if not count:
             return []
         # A cosine of exactly epsilon is near enough.
         least = float(np.nextafter(np.float32(self.options.epsilon), np.float32(-2)))
-        return self._past.nearest(vector, count, self.options.share, least, counts)
+        return self._past.heard_by(tenant).nearest(vector, count, self.options.share, least, counts)
 
     def _counts(self, entry: Entry) -> bool:
         return any(tool_id in self._rows for tool_id in entry.tools)
@@ -208,28 +189,16 @@ class TowerRetriever(Newcomers):
         view = unit(own + unit(self._table.rows(rows).sum(0))) if len(rows) else own
         return np.stack([view] * VIEWS)
 
-    def why_for(self, caller: Caller, request: str, ids: Sequence[str]) -> Reasons:
-        """Names and similarities, and the nearest past request that used the tool."""
-        reasons = super().why_for(caller, request, ids)
-        if not len(self._past) or not any(tool_id in self._rows for tool_id in ids):
-            return reasons
-        best: dict[str, PastRequest] = {}
-        with self._lock:
-            for entry, cosine in self._asked(self._encoded(request))[1]:
-                reason = PastRequest(readable(entry), round(cosine, 6))
-                for tool_id, sign in entry.tools.items():
-                    if sign > 0:
-                        best.setdefault(tool_id, reason)
-        return [(*why, best[tool_id]) if tool_id in best else why for tool_id, why in zip(ids, reasons, strict=True)]
+    def explain(self, ranking: Ranking, ids: Sequence[str]) -> list[tuple[Reason, ...]]:
+        """Similarities, and the nearest past request that used the tool."""
+        return with_past(super().explain(ranking, ids), ids, ranking.evidence and ranking.evidence.recalled)
 
-    def need(self, requests: Sequence[str]) -> list[float] | None:
-        """How likely each request is to need a tool; None where no prompts that need none were trained on."""
-        if self._head is None:
-            return None
-        if not requests:
-            return []
-        self._encode(requests)
-        found: list[float] = self._head.probabilities(np.stack([self._encoded(text) for text in requests])).tolist()
+    def _tells_need(self) -> bool:
+        return self._head is not None
+
+    def _need(self, vectors: Floats) -> list[float]:
+        assert self._head is not None
+        found: list[float] = self._head.probabilities(vectors).tolist()
         return found
 
     def save(self, folder: Path) -> None:
@@ -251,9 +220,11 @@ class TowerRetriever(Newcomers):
                     (folder / name).unlink(missing_ok=True)
                 else:
                     part.save(folder)
-            with_digests(self._seen, self._past.digests()).save(folder)
+            with_digests(self.trained_on, self._past.digests()).save(folder)
             write_new(folder, self._new)
-            write_model(folder, self, encoder=self._fingerprint(), **({"fit": self._fit} if self._fit else {}))
+            write_model(
+                folder, self, encoder=self._fingerprint(), **({"fit": self.fit_record} if self.fit_record else {})
+            )
 
     @classmethod
     def load(cls, folder: Path, encoder: TextEncoder | None = None) -> Self:
@@ -264,11 +235,10 @@ class TowerRetriever(Newcomers):
             loaded._own_encoder = folder / ENCODER_FOLDER
             loaded._encoder = encoder or Encoder.load(loaded._own_encoder)
         loaded._load_documents(folder, model)
-        shared = getattr(loaded.options, "share_feedback", False)
-        loaded._past = Voices.load(folder / _REQUESTS, loaded.options.keep, shared)
+        loaded._past = Voices.load(folder / _REQUESTS, loaded.options.keep, loaded.options.share_feedback)
         trained = bool(model.get("fit"))
         loaded._tower = Tower.load(folder) if trained else None
-        loaded._head = NeedHead.load(folder) if trained and getattr(loaded.options, "no_tool", False) else None
+        loaded._head = NeedHead.load(folder) if trained and loaded.options.no_tool else None
         try:
             record = json.loads((folder / _TERM_IDS).read_text())
             terms, views = np.load(folder / _TERMS), np.load(folder / _VIEWS)
@@ -276,7 +246,7 @@ class TowerRetriever(Newcomers):
             loaded._views = dict(zip(map(tuple, record["views"]), views, strict=True))
         except UNREADABLE as error:
             raise BadModel(f"what tools gathered in {folder} cannot be read ({error}); train the model again") from None
-        loaded._seen, loaded._fit = TrainedOn.load(folder), model.get("fit")
+        loaded.trained_on, loaded.fit_record = TrainedOn.load(folder), model.get("fit")
         loaded._new = read_new(folder)
         return loaded
 

@@ -10,14 +10,6 @@ from toolscout.models.tool_ids.quantizer import Code
 NEAR = 3
 
 
-def codes_of(retriever: Any) -> dict[str, Code]:
-    """The codes of a retriever's tools, or of that part of it which has any; empty where none does."""
-    codes = getattr(retriever, "codes", None)
-    if callable(codes):
-        return dict(codes())
-    return next(filter(None, map(codes_of, getattr(retriever, "parts", ()))), {})
-
-
 class CodeTree:
     """The tree of some tools' codes: it knows of no others."""
 

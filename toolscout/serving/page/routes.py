@@ -27,7 +27,7 @@ from toolscout.serving.limits import FeedbackQuota, Gate, ServeOptions
 from toolscout.serving.middleware import key_of, record_of
 from toolscout.serving.page import results as page_results
 from toolscout.serving.page.add import Addition
-from toolscout.serving.page.codes import CodeTree, codes_of
+from toolscout.serving.page.codes import CodeTree
 from toolscout.serving.page.shapes import narrowed, tool_shape
 from toolscout.serving.problems import Problem, public_message
 
@@ -153,7 +153,7 @@ class _Page:
         found = {tool.id: tool for tool in _present(access, caller, [hit.tool_id for hit in answer.considered])}
         hits = [hit for hit in answer.considered if hit.tool_id in found]
         # Tools get their codes when they are embedded, which is no change of the catalogue.
-        tree = self._tree(name, caller, version, len(codes_of(scout.retriever)))
+        tree = self._tree(name, caller, version, len(scout.retriever.codes()))
         shown = [
             tool_shape(found[hit.tool_id])
             | hit.to_dict()
@@ -176,7 +176,7 @@ class _Page:
         }
 
     def _code_tree(self, name: str, caller: Caller, version: int, coded: int) -> CodeTree:
-        codes = codes_of(self._doors[name][0].retriever)
+        codes = self._doors[name][0].retriever.codes()
         return CodeTree({i: c for i, c in codes.items() if caller.allowed is None or caller.allowed.permits(i)})
 
     def tokens(self, caller: Caller, _: _Values) -> dict[str, Any]:

@@ -1,0 +1,76 @@
+"""The files that every model folder has: model.json, what a model was trained on, which tools are new to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+from toolscout.core.model_files import malformed, of_another_kind
+from toolscout.errors import BadModel
+from toolscout.retrievers.base import Options, Retriever
+from toolscout.retrievers.provenance import TrainedOn
+
+MODEL_FILE = "model.json"
+FORMAT = 1
+_NEW_FILE = "new.json"
+
+OptionsT = TypeVar("OptionsT", bound=Options)
+
+
+def write_new(folder: Path, ids: Iterable[str]) -> None:
+    """Keep which tools of an index are new to its model."""
+    (folder / _NEW_FILE).write_text(json.dumps(sorted(ids)))
+
+
+def read_new(folder: Path) -> set[str]:
+    """What write_new kept."""
+    try:
+        return set(json.loads((folder / _NEW_FILE).read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise BadModel(f"the index in {folder} cannot be read ({error}); build it again") from None
+
+
+def write_model(folder: Path, retriever: Retriever, parts: Mapping[str, str] | None = None, **extra: Any) -> None:
+    """Write model.json, which names the method, its options and its parts (folders inside this one)."""
+    folder.mkdir(parents=True, exist_ok=True)
+    record = {"format": FORMAT, "method": retriever.name, "options": asdict(retriever.options)}
+    record |= {"parts": dict(parts or {}), **extra}
+    (folder / MODEL_FILE).write_text(json.dumps(record, indent=2, sort_keys=True) + "\n")
+
+
+def read_model(folder: Path) -> dict[str, Any]:
+    """Read model.json, checked."""
+    path = folder / MODEL_FILE
+    try:
+        record: dict[str, Any] = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise BadModel(f"{folder} is not a model folder: it has no {MODEL_FILE}") from None
+    except (OSError, ValueError) as error:
+        raise BadModel(f"{path} cannot be read ({error}); write the model again") from None
+    if wrong := malformed(record):
+        raise BadModel(f"{path} {wrong}; write the model again")
+    if record.get("format") != FORMAT:
+        raise BadModel(f"{path} has format {record.get('format')!r}, this version reads {FORMAT}; upgrade toolscout")
+    return record
+
+
+def read_options(kind: type[OptionsT], record: Mapping[str, Any]) -> OptionsT:
+    """The options a model was saved with; unknown ones are an error, not a silent default."""
+    saved = record.get("options", {})
+    unknown = set(saved) - {field.name for field in fields(kind)}
+    if unknown:
+        raise BadModel(f"options that this version does not know: {', '.join(sorted(unknown))}; upgrade toolscout")
+    if wrong := of_another_kind(kind, saved):
+        raise BadModel(f"the model has an option of the wrong kind ({', '.join(wrong)}); write the model again")
+    return kind(**saved)
+
+
+def trained_on(folder: Path) -> TrainedOn:
+    """What a saved model and its parts have seen; nothing where nothing was learned."""
+    seen = TrainedOn.load(folder)
+    for part in read_model(folder).get("parts", {}):
+        seen |= trained_on(folder / part)
+    return seen
