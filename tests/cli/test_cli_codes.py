@@ -11,9 +11,10 @@ from cli_samples import Run
 
 from toolscout.retrievers import registry
 from toolscout.retrievers.bm25 import Bm25
+from toolscout.retrievers.toolweaver import Toolweaver
 
 
-class Weaver(Bm25):
+class Weaver(Toolweaver):
     """Stands in for a model with codes."""
 
     def codes(self) -> dict[str, tuple[int, ...]]:
