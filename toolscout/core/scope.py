@@ -18,8 +18,8 @@ class Scope:
     `allowed`: the tools that may be ranked; None: all of them. `visible`: the tools whose names and words may be read
     into a request, and that a language model may be shown, whatever is ranked; None: those in `allowed`. Whoever fuses
     rankings asks for those of the whole catalogue, so the two differ there. `tenant`: whose feedback is heard besides
-    everybody's. `endpoints`: whether language models behind a URL are skipped, asked
-    within the time that they have, or waited for.
+    everybody's. `endpoints`: whether language models behind a URL are skipped, asked within the time that they have, or
+    waited for.
     """
 
     allowed: Allowed | None = None

@@ -73,9 +73,9 @@ class FitReport:
 class Retriever(ABC):
     """Takes tools live and ranks them for requests: batch in, batch out, ties broken by tool id.
 
-    A method needs a `name` and `rank`; everything else has a harmless default. What is kept about tools is kept in
-    `add` and dropped in `remove`; both call this class, which knows tools by their names. Several threads may search
-    while one changes the tools. Nothing is kept about a request: `rank` puts all of it into the Ranking.
+    A method needs a `name`, `rank`, `save` and `load`; everything else has a harmless default. What is kept about tools
+    is kept in `add` and dropped in `remove`; both call this class, which knows tools by their names. Several threads
+    may search while one changes the tools. Nothing is kept about a request: `rank` puts all of it into the Ranking.
     """
 
     name: ClassVar[str]
