@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from brains import FORECAST, MAIL, TOOLS, Brain, called, lookup
 
+from tests.agent.brains import FORECAST, MAIL, TOOLS, Brain, called, lookup
 from toolscout.agent.loop import USED_UP, Agent, AgentOptions, trace
 from toolscout.agent.pickers import Permitted, ShortlistPicker, picks_itself, request_of
 from toolscout.calling.dispatch import OriginCaller

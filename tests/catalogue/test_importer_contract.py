@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from importer_samples import PETSTORE, SAMPLES, WEATHER, json_values, mcp_tool, mutated, write_lines
 from jsonschema import Draft202012Validator
 
+from tests.catalogue.importer_samples import PETSTORE, SAMPLES, WEATHER, json_values, mcp_tool, mutated, write_lines
 from toolscout import catalogue
 from toolscout.catalogue import ReadOptions, importers
 from toolscout.catalogue.base import unique

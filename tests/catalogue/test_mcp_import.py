@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from importer_samples import RAW_SERVER
 
+from tests.catalogue.importer_samples import RAW_SERVER
 from tests.security.hostile_backend import ODD, USABLE
 from toolscout import catalogue
 from toolscout.catalogue import ReadOptions, importers
@@ -237,6 +237,7 @@ def test_servers_that_fail(mode: str, said: str) -> None:
             names(raw(mode), keep_going=keep_going)
 
 
+@pytest.mark.timing
 def test_a_server_that_hangs() -> None:
     start = time.monotonic()
     with pytest.raises(BadSource, match=r"hang did not answer within 0\.5 s; check .* longer timeout"):

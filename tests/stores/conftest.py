@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from store_helpers import MAKERS
 
+from tests.stores.store_helpers import MAKERS
 from toolscout.stores import Store, kinds
 
 

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 
 import numpy as np
 import pytest
-from store_helpers import tool, tools
 
+from tests.stores.store_helpers import tool, tools
 from toolscout.core.tool import Listing, Origin, Tool, text_digest
 from toolscout.errors import BadRequest, BadTool, DuplicateTool, StoreError, UnknownTool
 from toolscout.stores import AddReport, Change, Store

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from store_helpers import MAKERS, follow
 
+from tests.stores.store_helpers import MAKERS, follow
 from toolscout.core.tool import Tool
 from toolscout.errors import DuplicateTool, UnknownTool
 from toolscout.stores import kinds

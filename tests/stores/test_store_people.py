@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from store_helpers import tool, tools
 
+from tests.stores.store_helpers import tool, tools
 from toolscout.core.answer import Allowed
 from toolscout.core.permissions import Key, Principal, new_key
 from toolscout.errors import UnknownPrincipal

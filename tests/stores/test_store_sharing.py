@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 
 import numpy as np
 import pytest
-from store_helpers import follow, tool, tools
 
+from tests.stores.store_helpers import follow, tool, tools
 from toolscout.core.answer import Allowed, Example
 from toolscout.core.tool import Tool
 from toolscout.errors import StoreError
