@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import yaml
-from importer_samples import PETSTORE
 from jsonschema import Draft202012Validator
 
+from tests.catalogue.importer_samples import PETSTORE
 from toolscout import catalogue
 from toolscout.catalogue import ReadOptions
 from toolscout.core.tool import Tool
