@@ -101,7 +101,7 @@ class Scout:
         try:
             if not isinstance(retriever, str | Path):
                 scout = cls(store, retriever, fit_options, need_options)
-            elif str(retriever) not in available() and Path(retriever).is_dir():
+            elif Path(retriever).is_dir() and str(retriever) not in available():
                 scout = cls(store, load_model(Path(retriever)), fit_options, need_options)
                 scout.retriever.remove(scout.retriever.ids())  # a model may have been saved with another catalogue
                 scout._given = index_snapshot.Given(store, Path(path), Path(retriever), scout.retriever)
