@@ -23,12 +23,12 @@ from toolscout.retrievers.base import Retriever
 from toolscout.retrievers.registry import available, load_model, method
 from toolscout.search import index_snapshot
 from toolscout.search.catalogue_fit import Count as Count
-from toolscout.search.catalogue_fit import FitOptions, Found, find, fit
+from toolscout.search.catalogue_fit import FitOptions, SearchResult, catalogue_fit_of, find
 from toolscout.search.feedback_sync import Feedback
 from toolscout.search.progress import Progress as Progress
 from toolscout.search.progress import batches, collector_paused, counted, reported
-from toolscout.search.similarity_baseline import Background
-from toolscout.search.tool_need import Forecaster, NeedOptions
+from toolscout.search.similarity_baseline import SimilarityBaseline
+from toolscout.search.tool_need import NeedEstimator, NeedOptions
 from toolscout.stores.base import AddReport, Store
 from toolscout.stores.sqlite.store import SqliteStore
 
@@ -61,9 +61,9 @@ class Scout:
         self.retriever = retriever
         self.fit_options = fit_options or FitOptions()
         self.need_options = need_options or NeedOptions()
-        self._forecaster = Forecaster(retriever)
+        self._forecaster = NeedEstimator(retriever)
         self._feedback = Feedback(store, retriever)
-        self._level = Background(store, retriever)
+        self._level = SimilarityBaseline(store, retriever)
         self._lock = threading.RLock()
         self._embedding = threading.Lock()
         self._unkept = 0
@@ -76,7 +76,7 @@ class Scout:
         self._counts: dict[Allowed, int] = {}
         self._principals: dict[str, Allowed] = {}
         self._snapshots: Path | None = None
-        self._given: index_snapshot.Given | None = None
+        self._given: index_snapshot.AssignedIds | None = None
         self._background: threading.Thread | None = None
         self._failure: BaseException | None = None
         self._closing = threading.Event()
@@ -104,7 +104,7 @@ class Scout:
             elif str(retriever) not in available() and Path(retriever).is_dir():
                 scout = cls(store, load_model(Path(retriever)), fit_options, need_options)
                 scout.retriever.remove(scout.retriever.ids())  # a model may have been saved with another catalogue
-                scout._given = index_snapshot.Given(store, Path(path), Path(retriever), scout.retriever)
+                scout._given = index_snapshot.AssignedIds(store, Path(path), Path(retriever), scout.retriever)
             else:
                 folder = index_snapshot.folder(Path(path), str(retriever))
                 kept = index_snapshot.read(folder, store)
@@ -211,10 +211,10 @@ class Scout:
         scope = Scope(self._permitted(allowed), tenant=tenant, endpoints=endpoints)
         return [self._answer(one, scope) for one in find(self.retriever, requests, k, scope)]
 
-    def _answer(self, found: Found, scope: Scope) -> Answer:
+    def _answer(self, found: SearchResult, scope: Scope) -> Answer:
         permitted, ranking = scope.allowed, found.ranking
         needed = self._forecaster.need_of(ranking, found.hits, self.need_options)
-        likely = fit(found.hits, self.fit_options, self._level.level(permitted, self.count(permitted)))
+        likely = catalogue_fit_of(found.hits, self.fit_options, self._level.level(permitted, self.count(permitted)))
         considered = tuple(found.hits[: found.count])
         verdict: Verdict = "use"
         if needed is not None and needed < self.need_options.threshold:
@@ -331,7 +331,7 @@ class Scout:
         """Close it."""
         self.close()
 
-    def _take_up(self, state: index_snapshot.State) -> None:
+    def _take_up(self, state: index_snapshot.SnapshotState) -> None:
         self._version, self._cursor, self._feedback.cursor = state.version, state.cursor, state.feedback
         self._ids = set(self.retriever.ids())
         self._namespaces = Counter(map(namespace_of, self._ids))
@@ -404,7 +404,9 @@ class Scout:
             self.retriever.optimise()
             if self._snapshots is None or self.words_only() or not index_snapshot.worth(len(self._ids), self._unkept):
                 return
-            state = index_snapshot.State(self.store.identity(), self._version, self._cursor, self._feedback.cursor)
+            state = index_snapshot.SnapshotState(
+                self.store.identity(), self._version, self._cursor, self._feedback.cursor
+            )
             with suppress(OSError):  # an index is derived: where it cannot be kept it is built again
                 index_snapshot.write(self._snapshots, self.retriever, state)
                 self._unkept = 0

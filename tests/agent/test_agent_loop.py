@@ -10,7 +10,7 @@ import pytest
 from brains import FORECAST, MAIL, TOOLS, Brain, called, lookup
 
 from toolscout.agent.loop import USED_UP, Agent, AgentOptions, trace
-from toolscout.agent.pickers import Permitted, ShortlistPicker, picks_itself, request_of
+from toolscout.agent.pickers import RestrictedIdWriter, ShortlistPicker, picks_itself, request_of
 from toolscout.calling.dispatch import OriginCaller
 from toolscout.core.answer import Allowed
 from toolscout.core.tool import Tool
@@ -258,8 +258,8 @@ def test_a_model_that_writes_ids_writes_what_its_caller_may_see() -> None:
             return [MAIL.id if allowed and allowed.permits(MAIL.id) else None for _ in conversations]
 
     turns = [[Turn("user", "Mail Ann")]]
-    assert Permitted(Writer(), Allowed.of(ids=[MAIL.id])).pick(turns) == [MAIL.id]
-    assert Permitted(Writer(), Allowed.of(ids=[FORECAST.id])).pick(turns) == [None]
+    assert RestrictedIdWriter(Writer(), Allowed.of(ids=[MAIL.id])).pick(turns) == [MAIL.id]
+    assert RestrictedIdWriter(Writer(), Allowed.of(ids=[FORECAST.id])).pick(turns) == [None]
     assert not picks_itself(Writer())
 
 

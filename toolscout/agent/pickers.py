@@ -13,7 +13,7 @@ from toolscout.core.tool import Tool
 from toolscout.core.vendor_formats import first_sentence, wire_name
 from toolscout.data.conversations import FINISH, Spent, Talks, Turn, request_of
 from toolscout.llm.base import LanguageModel
-from toolscout.retrievers.generative.base import Generative
+from toolscout.retrievers.generative.base import GenerativeRetriever
 
 Search = Callable[[Sequence[str], int], list[list[Tool]]]
 """For each request its k best tools."""
@@ -44,7 +44,7 @@ class IdWriter(Protocol):
         """As Picker's."""
 
 
-class Permitted:
+class RestrictedIdWriter:
     """A model that writes tool ids, for a caller who may not see all tools."""
 
     def __init__(self, writer: IdWriter, allowed: Allowed | None) -> None:
@@ -58,11 +58,11 @@ class Permitted:
 
 def picks_itself(retriever: object) -> bool:
     """Whether a retriever is a model that writes tool ids and was trained on conversations; others are searched."""
-    return isinstance(retriever, Generative) and bool(retriever.options.trajectories)
+    return isinstance(retriever, GenerativeRetriever) and bool(retriever.options.trajectories)
 
 
 @runtime_checkable
-class Introducing(Protocol):
+class IntroducingPicker(Protocol):
     """A picker that has something to say before the first step: which tools there are."""
 
     def introduce(self, requests: Sequence[str]) -> list[str]:

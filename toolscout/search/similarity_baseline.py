@@ -36,12 +36,12 @@ _CALLERS_KEPT, _CALLERS_BYTES = 4_096, 256 << 20
 _ALL_UP_TO, _MOST_SKIPPED = 25_000, 5
 
 
-class _Level(NamedTuple):
+class _Baseline(NamedTuple):
     moved: int
     level: float | None
 
 
-class Background:
+class SimilarityBaseline:
     """The levels of one retriever over one store, found when they are first asked for and kept for each caller."""
 
     def __init__(self, store: Store, retriever: Retriever) -> None:
@@ -49,7 +49,7 @@ class Background:
         self._store = store
         self._retriever = retriever
         self._vectors: tuple[str, Floats] | None = None
-        self._levels: Recent[Allowed | None, _Level] = Recent(_CALLERS_KEPT, _CALLERS_BYTES)
+        self._levels: Recent[Allowed | None, _Baseline] = Recent(_CALLERS_KEPT, _CALLERS_BYTES)
         self._lock = threading.Lock()
 
     def level(self, allowed: Allowed | None, count: int) -> float | None:
@@ -65,7 +65,7 @@ class Background:
             return kept.level if kept else None
         try:
             level = self._find(allowed, count)
-            self._levels.keep(allowed, _Level(moved, level), bytes_of(allowed))
+            self._levels.keep(allowed, _Baseline(moved, level), bytes_of(allowed))
             return level
         finally:
             self._lock.release()

@@ -8,7 +8,7 @@ from typing import Any
 
 from toolscout.catalogue.base import (
     ReadOptions,
-    Seen,
+    RepeatCheck,
     as_json,
     existing_file,
     not_a,
@@ -47,7 +47,7 @@ def accepts(source: object) -> bool:
 def read(source: object, options: ReadOptions) -> Iterator[Tool]:
     """The tools in their order. A record's own namespace stands; options or the file's name serve where it has none."""
     quiet = ReadOptions(namespace=options.namespace, keep_going=True)
-    return unique(_tools(source, options), options, Seen(again=lambda: _tools(source, quiet)))
+    return unique(_tools(source, options), options, RepeatCheck(again=lambda: _tools(source, quiet)))
 
 
 def _tools(source: object, options: ReadOptions) -> Iterator[tuple[str, Tool]]:

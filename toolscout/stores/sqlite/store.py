@@ -14,16 +14,17 @@ from typing import Self
 import numpy as np
 
 from toolscout.core.answer import Example
+from toolscout.core.arrays import Floats
 from toolscout.errors import CorruptStore, DiskFull, StoreError
-from toolscout.stores.base import REQUEST_PREFIX, Floats, VectorBatch
+from toolscout.stores.base import REQUEST_PREFIX, VectorBatch
 from toolscout.stores.sqlite.connections import Connections, check_path, durable_by_default
-from toolscout.stores.sqlite.principals import People
-from toolscout.stores.sqlite.tools import Catalogue, storable
+from toolscout.stores.sqlite.principals import PrincipalTables
+from toolscout.stores.sqlite.tools import ToolTables, storable
 
 _HALF = np.dtype("<f2")
 
 
-class SqliteStore(Catalogue, People):
+class SqliteStore(ToolTables, PrincipalTables):
     """A store in one SQLite file with a write-ahead log: many processes read while one writes.
 
     A process that forks opens its store after the fork: SQLite connections do not survive one.
