@@ -123,7 +123,7 @@ def ask(source: Source, kept: set[str], retriever: Retriever, store: SqliteStore
     some = [[group[i] for i in random.permutation(len(group))[:REQUESTS]] for group in (served, unserved)]
     texts = some[0] + some[1]
     hits = [tuple(one) for one in retriever.search(texts, 5)]
-    level = similarity_baseline.SimilarityBaseline(store, retriever).level(None, len(kept)) or 0.0
+    level = similarity_baseline.SimilarityBaseline(store, retriever).baseline(None, len(kept)) or 0.0
     return Asked(hits, np.arange(len(texts)) < len(some[0]), level, len(kept))
 
 
@@ -142,7 +142,7 @@ def asked_whole(text: str, encoder: SharedEncoder, retriever: Retriever) -> Aske
         source = read(text, encoder)
         retriever.add(source.tools, source.vectors)
         hits = [tuple(one) for one in retriever.search([request for request, _ in source.requests], 5)]
-        level = similarity_baseline.SimilarityBaseline(store, retriever).level(None, len(source.tools)) or 0.0
+        level = similarity_baseline.SimilarityBaseline(store, retriever).baseline(None, len(source.tools)) or 0.0
     return Asked(hits, np.array([bool(gold) for _, gold in source.requests]), level, len(source.tools))
 
 

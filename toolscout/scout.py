@@ -61,9 +61,9 @@ class Scout:
         self.retriever = retriever
         self.fit_options = fit_options or FitOptions()
         self.need_options = need_options or NeedOptions()
-        self._forecaster = NeedEstimator(retriever)
+        self._need_estimator = NeedEstimator(retriever)
         self._feedback = Feedback(store, retriever)
-        self._level = SimilarityBaseline(store, retriever)
+        self._baseline = SimilarityBaseline(store, retriever)
         self._lock = threading.RLock()
         self._embedding = threading.Lock()
         self._unkept = 0
@@ -76,7 +76,7 @@ class Scout:
         self._counts: dict[Allowed, int] = {}
         self._principals: dict[str, Allowed] = {}
         self._snapshots: Path | None = None
-        self._given: index_snapshot.AssignedIds | None = None
+        self._assigned_ids: index_snapshot.AssignedIds | None = None
         self._background: threading.Thread | None = None
         self._failure: BaseException | None = None
         self._closing = threading.Event()
@@ -104,7 +104,7 @@ class Scout:
             elif str(retriever) not in available() and Path(retriever).is_dir():
                 scout = cls(store, load_model(Path(retriever)), fit_options, need_options)
                 scout.retriever.remove(scout.retriever.ids())  # a model may have been saved with another catalogue
-                scout._given = index_snapshot.AssignedIds(store, Path(path), Path(retriever), scout.retriever)
+                scout._assigned_ids = index_snapshot.AssignedIds(store, Path(path), Path(retriever), scout.retriever)
             else:
                 folder = index_snapshot.folder(Path(path), str(retriever))
                 kept = index_snapshot.read(folder, store)
@@ -164,7 +164,7 @@ class Scout:
                 self.refresh()
                 if self._closing.is_set():
                     return done
-        self._level.prepare()
+        self._baseline.prepare()
         self._prepare(progress)
         return done
 
@@ -213,8 +213,10 @@ class Scout:
 
     def _answer(self, found: SearchResult, scope: Scope) -> Answer:
         permitted, ranking = scope.allowed, found.ranking
-        needed = self._forecaster.need_of(ranking, found.hits, self.need_options)
-        likely = catalogue_fit_of(found.hits, self.fit_options, self._level.level(permitted, self.count(permitted)))
+        needed = self._need_estimator.need_of(ranking, found.hits, self.need_options)
+        likely = catalogue_fit_of(
+            found.hits, self.fit_options, self._baseline.baseline(permitted, self.count(permitted))
+        )
         considered = tuple(found.hits[: found.count])
         verdict: Verdict = "use"
         if needed is not None and needed < self.need_options.threshold:
@@ -307,8 +309,8 @@ class Scout:
             self._follow_tools(fingerprint)
             self._follow_vectors(fingerprint)
             self._feedback.follow()
-            if self._given:
-                self._given.keep()
+            if self._assigned_ids:
+                self._assigned_ids.keep()
             self._counts, self._principals = {}, {}
             self._stamp = stamp
         finally:
@@ -366,8 +368,8 @@ class Scout:
             self._ids.difference_update(removed)
         if arrived:
             digests = [listing.digest() for listing in arrived]
-            if self._given:
-                self._given.saw([listing.id for listing in arrived], digests)
+            if self._assigned_ids:
+                self._assigned_ids.saw([listing.id for listing in arrived], digests)
             self.retriever.add(arrived, self.store.vectors(fingerprint, digests) if fingerprint else {})
             new = {listing.id for listing in arrived} - self._ids
             self._namespaces.update(map(namespace_of, new))

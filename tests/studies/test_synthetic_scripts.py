@@ -36,7 +36,7 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
     def opened(folder: str, seed: int, batch: int | None) -> RequestWriter:
         return RequestWriter(writer(), {"sizes": {"1": 1.0}}, TrainedOn.load(Path(folder)))
 
-    monkeypatch.setattr(synthetic, "Writer", type("Writer", (), {"open": staticmethod(opened)}))
+    monkeypatch.setattr(synthetic, "RequestWriter", type("RequestWriter", (), {"open": staticmethod(opened)}))
     tiny = {"base": tmp_path / "llama", "rank": 2, "epochs": 1, "batch": 4, "device": "cpu"}
     learning = {"start": tiny_source(tmp_path / "source"), "epochs": 1, "batch": 8, "device": "cpu", "average": 1}
     told = {f"synth.{key}": value for key, value in (tiny | {"request_tokens": 480}).items()}

@@ -21,8 +21,8 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> TrainableEncoder:
     return TrainableEncoder(tiny_source(tmp_path_factory.mktemp("tiny") / "source"), torch.device("cpu"))
 
 
-def material(encoder: TrainableEncoder, unused: bool = False, own: bool = False) -> EncoderTrainingData:
-    return EncoderTrainingData.of(encoder, learnable(used=15), "train", "dev", unused=unused, self_queries=own)
+def material(encoder: TrainableEncoder, unused: bool = False, self_queries: bool = False) -> EncoderTrainingData:
+    return EncoderTrainingData.of(encoder, learnable(used=15), "train", "dev", unused=unused, self_queries=self_queries)
 
 
 def test_only_tools_that_training_asks_for_compete(encoder: TrainableEncoder) -> None:

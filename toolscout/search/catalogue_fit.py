@@ -91,11 +91,11 @@ def signals(hits: Sequence[Hit]) -> tuple[float | None, float]:
     return max(cosines, default=None), max(shares, default=0.0)
 
 
-def catalogue_fit_of(hits: Sequence[Hit], options: FitOptions, level: float | None = None) -> float:
+def catalogue_fit_of(hits: Sequence[Hit], options: FitOptions, baseline: float | None = None) -> float:
     """How likely it is that one of these tools serves the request. A tool that is named always does.
 
-    `level`: what a request about something else scores among them (similarity_baseline.py), the usual where that is not
-    known.
+    `baseline` is the cosine that a request about something else reaches among them (see similarity_baseline.py);
+    None takes `options.usual`.
     """
     if not hits:
         return 0.0
@@ -105,7 +105,7 @@ def catalogue_fit_of(hits: Sequence[Hit], options: FitOptions, level: float | No
     half_way = options.words_alone if cosine is None else options.share
     curves = [_logistic(options.steepness * (share - half_way))]
     if cosine is not None:
-        above = cosine - (options.usual if level is None else level)
+        above = cosine - (options.usual if baseline is None else baseline)
         curves.append(_logistic(options.bias + options.similarity * above))
     past = [reason.cosine for hit in hits[:_LOOKED_AT] for reason in hit.reasons if isinstance(reason, PastRequest)]
     curves += [_logistic(options.steepness * (max(past) - options.past))] if past else []
