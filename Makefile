@@ -58,7 +58,7 @@ $(VENV)/dev.stamp: $(VENV)/bin/python pyproject.toml constraints.txt
 	touch $@
 
 $(VENV)/docs.stamp: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(PIP) install -q -c constraints.txt 'mkdocs-material>=9.7,<10'
+	$(PIP) install -q -c constraints.txt -e '.[docs]'
 	touch $@
 
 # Drives the chromium of the system; where there is none the tests of the page are skipped with a reason.

@@ -18,8 +18,8 @@ TARGET = Path(__file__).parent / "reference" / "python.md"
 HEAD = """\
 # Python
 
-Generated from docstrings by `python docs/make_python_reference.py`; a test fails where it is stale. What stands first is
-imported from `toolscout` itself; names with a leading underscore are nobody's to use.
+Generated from docstrings by `python docs/make_python_reference.py`; a test fails where it is stale. What stands first
+is imported from `toolscout` itself; names with a leading underscore are nobody's to use.
 """
 # What is used or extended besides `toolscout` itself, by module.
 BESIDES = {
@@ -91,10 +91,7 @@ def _entry(name: str, thing: Any, module: str = "") -> Iterator[str]:
 
 
 def _options(name: str, retriever: Any) -> Iterator[str]:
-    kind = next(
-        (one for one in map(_named_class, _annotations(retriever)) if one is not None and dataclasses.is_dataclass(one)),
-        None,
-    )
+    kind = next(filter(dataclasses.is_dataclass, map(_named_class, _annotations(retriever))), None)
     if kind is None:
         return
     yield f"\n### {name}: {kind.__name__}\n\n{_text(kind)}\n\n| option | default |\n|---|---|\n"

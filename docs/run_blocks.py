@@ -4,8 +4,10 @@ Every ```python block of a page is run, in order and in one empty folder. A comm
 
     <!-- not run: needs a GPU -->    the Python block is shown only, for this reason
     <!-- run -->                     the `toolscout` commands of this shell block are run too; others are only parsed
+    <!-- run slowly -->              the same, by the slow tests alone
     <!-- file: tools.jsonl -->       the block is written to this file of the folder
-    <!-- output -->                  the block is what was printed last; `output: TEXT` the paragraph that begins with TEXT
+    <!-- output -->                  the block is what was printed last; of `output: TEXT` the paragraph that
+                                     begins with TEXT
 
 A test runs all of it as well and fails where an output is stale; times may differ, and fractions by little.
 """
@@ -14,15 +16,17 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import re
 import shlex
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+from typer.testing import CliRunner
+
+from toolscout.cli.main import app
 
 ROOT = Path(__file__).parent.parent
 WIDTH = "100"
@@ -80,22 +84,29 @@ def commands(block: Block) -> Iterator[list[str]]:
             words = words[end + 1 :]
 
 
-def remade(page: Path, folder: Path) -> str:
+def remade(page: Path, folder: Path, slowly: bool = True) -> str:
     """Run the blocks of a page in an empty folder; the page with every output as it is now.
+
+    Without `slowly`, what is to be run slowly is not run, and its output stays as it is.
 
     Raises what a Python block raises, and ValueError where a command fails.
     """
     text = page.read_text(encoding="utf-8")
     names: dict[str, object] = {"__name__": "page"}
-    made, done, printed = "", 0, ""
+    made, done = "", 0
+    printed: str | None = ""
     for block in blocks(text):
         if block.kind == "output":
+            if printed is None:
+                continue
             new = _paragraph(printed, block.detail)
             if not same(new, block.text):
                 made, done = made + text[done : block.start] + new, block.end
         elif block.kind == "file":
             (folder / block.detail).write_text(block.text, encoding="utf-8")
-        elif block.kind == "run":
+        elif block.kind == "run slowly" and not slowly:
+            printed = None
+        elif block.kind in ("run", "run slowly"):
             printed = "".join(_run(command, folder) for command in commands(block))
         elif block.language == "python" and block.kind != "not run":
             with contextlib.chdir(folder), contextlib.redirect_stdout(io.StringIO()) as out:
@@ -113,15 +124,12 @@ def same(printed: str, shown: str) -> bool:
 
 
 def _run(command: list[str], folder: Path) -> str:
-    environment = {**os.environ, "COLUMNS": WIDTH, "PYTHONPATH": str(ROOT), "PYTHONUTF8": "1"}
-    for name in ("TOOLSCOUT_STORE", "TOOLSCOUT_DATA", "TOOLSCOUT_ENCODER"):
-        environment.pop(name, None)
-    ran = subprocess.run(
-        [sys.executable, "-m", "toolscout", *command], cwd=folder, env=environment, text=True, capture_output=True
-    )
-    if ran.returncode not in (0, 1):  # 1: there are no tools to use, which is an answer
-        raise ValueError(f"toolscout {shlex.join(command)}: {ran.stderr}")
-    return ran.stdout
+    unset = dict.fromkeys(("TOOLSCOUT_STORE", "TOOLSCOUT_DATA", "TOOLSCOUT_ENCODER"))
+    with contextlib.chdir(folder):
+        ran = CliRunner().invoke(app, command, env={"COLUMNS": WIDTH, **unset}, prog_name="toolscout")
+    if ran.exit_code not in (0, 1) or (ran.exception and not isinstance(ran.exception, SystemExit)):
+        raise ValueError(f"toolscout {shlex.join(command)}: {ran.exception!r} {ran.stderr}")
+    return ran.stdout  # exit code 1: there are no tools to use, which is an answer
 
 
 def _paragraph(printed: str, begins: str) -> str:

@@ -15,7 +15,8 @@ from toolscout.cli.main import app
 
 ROOT = run_blocks.ROOT
 PAGES = run_blocks.pages()
-KINDS = {"", "not run", "run", "file", "output"}
+STALE = "run: python docs/run_blocks.py"
+KINDS = {"", "not run", "run", "run slowly", "file", "output"}
 
 
 @cache
@@ -28,13 +29,20 @@ def _name(page: Path) -> str:
 
 
 def _runs(page: Path) -> bool:
-    found = run_blocks.blocks(page.read_text())
-    return any(one.kind == "run" or (one.language == "python" and one.kind != "not run") for one in found)
+    found = list(run_blocks.blocks(page.read_text()))
+    python = any(one.language == "python" and one.kind != "not run" for one in found)
+    return python or any(one.kind in ("run", "run slowly") for one in found)
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if _runs(page)], ids=_name)
 def test_blocks_run_in_order_and_print_what_is_shown(page: Path, tmp_path: Path) -> None:
-    assert run_blocks.remade(page, tmp_path) == page.read_text(), "run: python docs/run_blocks.py"
+    assert run_blocks.remade(page, tmp_path, slowly=False) == page.read_text(), STALE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [page for page in PAGES if "<!-- run slowly -->" in page.read_text()], ids=_name)
+def test_what_takes_longer_prints_what_is_shown_too(page: Path, tmp_path: Path) -> None:
+    assert run_blocks.remade(page, tmp_path) == page.read_text(), STALE
 
 
 @pytest.mark.parametrize("page", PAGES, ids=_name)
@@ -88,9 +96,10 @@ def _parse(words: list[str]) -> None:
     context, name, rest = None, "toolscout", words
     while True:
         context = command.make_context(name, list(rest), parent=context)
-        if not hasattr(command, "commands"):
+        words = [*getattr(context, "_protected_args", ()), *context.args]
+        if not hasattr(command, "commands") or (not words and command.invoke_without_command):
             return
-        name, command, rest = command.resolve_command(context, [*context._protected_args, *context.args])
+        name, command, rest = command.resolve_command(context, words)
 
 
 def test_outputs_may_differ_in_times_and_last_digits_alone() -> None:
