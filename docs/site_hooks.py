@@ -49,7 +49,12 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
             return match[0]
         return relpath(_in_site(_in_repository(here), target), str(PurePosixPath(here).parent)) + anchor
 
-    return _LINK.sub(moved, markdown)
+    return _LINK.sub(moved, _with_lists_apart(markdown))
+
+
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Show `A|B` in a cell of a table as GitHub does, where the source has to say `A\\|B`."""
+    return re.sub(r"<td.*?</td>", lambda cell: cell[0].replace("\\|", "|"), html, flags=re.DOTALL)
 
 
 def on_post_build(config: MkDocsConfig) -> None:
@@ -62,6 +67,19 @@ def on_post_build(config: MkDocsConfig) -> None:
     for path in sorted(Path(config.site_dir).rglob("*.css")):
         if found := re.findall(r"url\(['\"]?(?:https?:)?//[^)]*\)", path.read_text(encoding="utf-8")):
             raise PluginError(f"{path.name} loads from elsewhere: {', '.join(found)}")
+
+
+def _with_lists_apart(markdown: str) -> str:
+    """Put an empty line between a paragraph and the list behind it, as Python-Markdown wants it and GitHub does not."""
+    made: list[str] = []
+    in_code = False
+    for line in markdown.split("\n"):
+        in_code ^= line.lstrip().startswith("```")
+        before = made[-1] if made else ""
+        if not in_code and re.match(r"(-|1\.) ", line) and before and not re.match(r"(- |\d+\. |  |#)", before):
+            made.append("")
+        made.append(line)
+    return "\n".join(made)
 
 
 def _in_repository(page: str) -> str:
