@@ -18,9 +18,9 @@ from typing import Annotated, Any, Literal, NamedTuple, NewType, NotRequired, Op
 
 import pydantic
 import pytest
-from importer_samples import FUNCTIONS
 from jsonschema import Draft202012Validator
 
+from tests.catalogue.importer_samples import FUNCTIONS
 from toolscout import catalogue
 from toolscout.catalogue import ReadOptions
 from toolscout.core.tool import Origin, Tool
