@@ -46,12 +46,12 @@ from toolscout.errors import BadModel
 from toolscout.evaluation import leakage
 from toolscout.evaluation import row as rows
 from toolscout.evaluation.history import Fitted
-from toolscout.evaluation.jobs import Job, run_jobs
-from toolscout.evaluation.precomputed_encoder import StoredEncoder
 from toolscout.evaluation.request_result import Asked
-from toolscout.evaluation.study import STUDY, About, Studied, asked, studied
 from toolscout.evaluation.vector_cache import tool_vectors
 from toolscout.models.encoders.onnx_encoder import Encoder
+from toolscout.papers.experiment import STUDY, About, Studied, asked, studied
+from toolscout.papers.jobs import Job, run_jobs
+from toolscout.papers.precomputed_encoder import StoredEncoder
 from toolscout.retrievers.base import FitReport
 from toolscout.retrievers.option_values import with_settings
 from toolscout.retrievers.provenance import TrainingSet

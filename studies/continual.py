@@ -31,10 +31,10 @@ from toolscout.data.no_tool_prompts import read_prompts
 from toolscout.evaluation import leakage
 from toolscout.evaluation import row as rows
 from toolscout.evaluation.history import Fitted, fitted
-from toolscout.evaluation.jobs import Job, run_jobs
-from toolscout.evaluation.precomputed_encoder import StoredEncoder
-from toolscout.evaluation.study import STUDY, About, Studied, asked, refuse_seen, studied
 from toolscout.models.encoders.onnx_encoder import Encoder
+from toolscout.papers.experiment import STUDY, About, Studied, asked, refuse_seen, studied
+from toolscout.papers.jobs import Job, run_jobs
+from toolscout.papers.precomputed_encoder import StoredEncoder
 from toolscout.retrievers.colt import Colt
 from toolscout.retrievers.dense import Dense, DenseOptions
 from toolscout.retrievers.encoded_requests import train_examples

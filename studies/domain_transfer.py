@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from toolscout.evaluation import row as rows
-from toolscout.evaluation.jobs import Job, run_jobs
-from toolscout.evaluation.study import STUDY
+from toolscout.papers.experiment import STUDY
+from toolscout.papers.jobs import Job, run_jobs
 from toolscout.retrievers.model_folder import trained_on
 
 NAME = "transfer"

@@ -21,11 +21,11 @@ from typing import Any
 import numpy as np
 
 from studies.catalogue_growth import by_hash, say
+from studies.generative_report import SPEED
 from toolscout.data.dataset import Dataset
 from toolscout.data.locate import find_dataset
 from toolscout.errors import BadModel
 from toolscout.evaluation import row as rows
-from toolscout.evaluation.report.generative_tables import SPEED
 from toolscout.models.language.onnx_engine import Served
 from toolscout.models.language.open import device_name
 from toolscout.retrievers.generative.base import Generative

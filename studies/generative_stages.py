@@ -35,11 +35,11 @@ from toolscout.data.no_tool_prompts import read_prompts
 from toolscout.errors import BadModel
 from toolscout.evaluation import row as rows
 from toolscout.evaluation.history import Fitted
-from toolscout.evaluation.jobs import Job, run_jobs
-from toolscout.evaluation.study import STUDY, About, asked, studied
 from toolscout.models.decoding.constrained import best, free
 from toolscout.models.decoding.trie import Trie
 from toolscout.models.encoders.onnx_encoder import Encoder
+from toolscout.papers.experiment import STUDY, About, asked, studied
+from toolscout.papers.jobs import Job, run_jobs
 from toolscout.retrievers.generative.base import SPECIALS
 from toolscout.retrievers.model_folder import MODEL_FILE
 from toolscout.retrievers.option_values import with_settings

@@ -27,12 +27,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from studies.masstool_cost_report import COST
 from toolscout.core.tool import Tool
 from toolscout.data.dataset import Dataset
 from toolscout.evaluation import row as rows
-from toolscout.evaluation.jobs import Job, run_jobs
-from toolscout.evaluation.report.study_tables import COST
 from toolscout.models.encoders.base import TextEncoder
+from toolscout.papers.jobs import Job, run_jobs
 from toolscout.retrievers.dense import Dense
 from toolscout.retrievers.masstool import Masstool
 from toolscout.retrievers.model_folder import MODEL_FILE

@@ -39,9 +39,9 @@ from toolscout.evaluation import leakage
 from toolscout.evaluation import row as rows
 from toolscout.evaluation.evaluate import seen_by
 from toolscout.evaluation.history import Fitted
-from toolscout.evaluation.jobs import Job
 from toolscout.evaluation.request_result import DEPTH, Asked
-from toolscout.evaluation.study import About, Studied, refuse_seen, studied
+from toolscout.papers.experiment import About, Studied, refuse_seen, studied
+from toolscout.papers.jobs import Job
 from toolscout.retrievers.base import Ranking
 from toolscout.retrievers.model_folder import read_model
 from toolscout.retrievers.option_values import with_settings

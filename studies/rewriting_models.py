@@ -20,10 +20,10 @@ from toolscout.data.dataset import Dataset
 from toolscout.data.locate import find_dataset
 from toolscout.errors import BadModel
 from toolscout.evaluation.evaluate import load_splits
-from toolscout.evaluation.precomputed_encoder import StoredEncoder
 from toolscout.evaluation.vector_cache import cache_path, encoder_of, tool_vectors
 from toolscout.llm import open_llm
 from toolscout.models.encoders.onnx_encoder import RAW, Encoder
+from toolscout.papers.precomputed_encoder import StoredEncoder
 from toolscout.retrievers import training_setup
 from toolscout.retrievers.base import Retriever
 from toolscout.retrievers.bm25 import Bm25

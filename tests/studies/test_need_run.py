@@ -14,9 +14,9 @@ from studies import need as run
 from studies import need_llm
 from studies import need_measures as need
 from studies.need_measures import Collection, Item
+from studies.need_report import is_need
 from tests.toys import HashedWords
 from toolscout.data.dataset import request_digest
-from toolscout.evaluation.report.need_tables import is_need
 from toolscout.evaluation.report.rows import merged
 from toolscout.training import need_head
 from toolscout.training.need_head import DetectionOptions

@@ -15,7 +15,7 @@ from tests.retrievers.scenes import scenes
 from tests.toys import HashedWords, catalogue
 from toolscout.core.tool import Tool
 from toolscout.evaluation.row import append
-from toolscout.evaluation.study import STUDY
+from toolscout.papers.experiment import STUDY
 
 SMALL = ("epochs=1", "batch=16", "rate=0.001", "device=cpu")
 

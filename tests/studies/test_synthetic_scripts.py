@@ -16,8 +16,8 @@ from tests.toys import HashedWords
 from tests.training.learnable import tiny_source
 from toolscout.data.dataset import Dataset
 from toolscout.evaluation import row as rows
-from toolscout.evaluation.jobs import run_jobs
-from toolscout.evaluation.study import STUDY
+from toolscout.papers.experiment import STUDY
+from toolscout.papers.jobs import run_jobs
 from toolscout.retrievers.model_folder import trained_on
 from toolscout.retrievers.provenance import TrainedOn
 from toolscout.synth import Writer

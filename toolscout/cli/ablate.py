@@ -64,8 +64,8 @@ def ablate(
     Each is measured with what its parts count chosen on dev, as it is served, and with what they counted in training.
     What is in the file of rows is not made again: an interrupted command goes on.
     """
-    from toolscout.evaluation import jobs as jobs_module
     from toolscout.evaluation import row
+    from toolscout.papers import jobs as jobs_module
     from toolscout.papers.masstool import ablations
 
     if method != "masstool":

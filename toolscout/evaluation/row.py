@@ -29,6 +29,8 @@ from typing import Any
 from toolscout.errors import BadDataset, ToolscoutError
 
 COMMIT = "TOOLSCOUT_COMMIT"
+STUDY = "study"
+"""The further key of a row of an experiment: its name, and all that its section of a page is made of."""
 _PACKAGE = Path(__file__).resolve().parent.parent
 
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar
 
 from toolscout.core.tool import clean_text
 from toolscout.errors import BadDataset
-from toolscout.evaluation.row import read_rows
+from toolscout.evaluation.row import STUDY, read_rows
 
 Row = dict[str, Any]
+_Item = TypeVar("_Item")
+_Key = TypeVar("_Key", bound=Hashable)
 # Without these a row says nothing. What else is missing was not known to an earlier version.
 _QUALITY: dict[str, type] = {
     **dict.fromkeys(("dataset", "digest", "split", "retriever", "variant"), str),
@@ -77,6 +79,15 @@ class Line:
         ends = [pair for pair in found if isinstance(pair, list) and len(pair) == 2 and all(map(_is_number, pair))]
         return (fmean(low for low, _ in ends), fmean(high for _, high in ends)) if len(ends) == len(found) else None
 
+    def interval_text(self, name: str) -> str:
+        """The interval of a measure in percent, such as "31.36–36.99"; "" where no row has it."""
+        return "–".join(f"{100 * end:.2f}" for end in self.interval(name) or ())
+
+    @property
+    def commits(self) -> str:
+        """The commits that the rows were made at."""
+        return commits(self.rows)
+
 
 def read_folder(folder: Path) -> tuple[list[Line], list[Row]]:
     """The lines of what `evaluate` wrote, and the rows of what `bench` wrote, out of every .jsonl file of a folder."""
@@ -101,6 +112,11 @@ def read_folder(folder: Path) -> tuple[list[Line], list[Row]]:
 
 
 _REMEDY = "write some with: toolscout evaluate DATA --json {folder}/rows.jsonl, or name the folder that has them"
+
+
+def is_method(line: Line) -> bool:
+    """Whether a line measures a method on a dataset, as `toolscout evaluate` does; false for the rows of studies."""
+    return STUDY not in line.newest and not (line.newest.get("options") or {}).get("need")
 
 
 def newest(rows: Iterable[Row], *keys: str) -> list[Row]:
@@ -136,12 +152,27 @@ def percent(values: Sequence[float]) -> str:
     return f"{100 * fmean(values):.2f}{spread}"
 
 
-def by_split(lines: Sequence[Line]) -> dict[str, dict[tuple[str, str, str], list[Line]]]:
-    """Lines by dataset, then by split."""
-    found: dict[str, dict[tuple[str, str, str], list[Line]]] = {}
-    for line in lines:
-        found.setdefault(line.split[0], {}).setdefault(line.split, []).append(line)
+def commits(rows: Iterable[Row]) -> str:
+    """The commits of rows, each once, with commas between them."""
+    return ", ".join(filter(None, dict.fromkeys(str(row.get("commit") or "") for row in rows)))
+
+
+def group_by(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, list[_Item]]:
+    """The items under each key, in the order they came."""
+    found: dict[_Key, list[_Item]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
     return found
+
+
+def by_split(lines: Iterable[Line]) -> dict[tuple[str, str, str], list[Line]]:
+    """Lines by dataset, split and digest."""
+    return group_by(lines, lambda line: line.split)
+
+
+def by_dataset(lines: Iterable[Line]) -> dict[str, dict[tuple[str, str, str], list[Line]]]:
+    """Lines by dataset, then by split."""
+    return {dataset: by_split(own) for dataset, own in group_by(lines, lambda line: line.split[0]).items()}
 
 
 def _seed(row: Row) -> object:

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from toolscout.evaluation.bench.speed import target_of
 from toolscout.evaluation.report.figures import Figure, Panel, Series
-from toolscout.evaluation.report.rewriting_tables import Table, commit
-from toolscout.evaluation.report.rows import Row
+from toolscout.evaluation.report.rows import Row, commits
+from toolscout.evaluation.report.tables import table, verdict
 
 SERVING = "serving"
 _KINDS = ("serve", "saturation", "storm")
@@ -43,7 +43,7 @@ def is_serving(row: Row) -> bool:
     return str(row["bench"]).split(" ")[0] in _KINDS and row.get("how") == "over HTTP"
 
 
-def section(rows: Sequence[Row], pictures: Mapping[str, str], table: Table) -> Iterator[str]:
+def section(rows: Sequence[Row], pictures: Mapping[str, str]) -> Iterator[str]:
     """All rows: the newest of each kind."""
     if not rows:
         return
@@ -67,9 +67,9 @@ def _cells(row: Row) -> dict[str, str]:
     for head, name in _COLUMNS.items():
         if values.get(name) is not None:
             aim = aims.get(name)
-            met = "" if aim is None else f" ({aim}: {'met' if aim.met(values[name]) else '**missed**'})"
+            met = "" if aim is None else verdict(aim, aim.met(values[name]))
             cells[head] = f"{values[name]:,.4g}{met}" if values[name] < 1000 else f"{values[name]:,.0f}{met}"
-    return cells | commit([row])
+    return cells | {"commit": commits([row])}
 
 
 def serving_figures(rows: Sequence[Row]) -> dict[str, Figure]:

@@ -29,13 +29,13 @@ from toolscout.evaluation import leakage, significance
 from toolscout.evaluation import row as rows
 from toolscout.evaluation.evaluate import load_split
 from toolscout.evaluation.history import fitted
-from toolscout.evaluation.jobs import Job
-from toolscout.evaluation.precomputed_encoder import StoredEncoder
 from toolscout.evaluation.scores import Scores
-from toolscout.evaluation.study import STUDY, About, Studied, asked, refuse_seen, studied
 from toolscout.models.encoders.onnx_encoder import Encoder
 from toolscout.models.tower import TRANSFERS
+from toolscout.papers.experiment import STUDY, About, Studied, asked, refuse_seen, studied
+from toolscout.papers.jobs import Job
 from toolscout.papers.masstool import noisy_detector
+from toolscout.papers.precomputed_encoder import StoredEncoder
 from toolscout.retrievers.base import FitProgress
 from toolscout.retrievers.encoded_requests import train_examples
 from toolscout.retrievers.masstool import Masstool

@@ -1,14 +1,17 @@
-"""Markdown of training on requests that a language model wrote."""
+"""The section and figure about training on requests that a language model wrote (studies/synthetic.py)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 
-from toolscout.evaluation.report.rewriting_tables import SYNTHETIC, Table, commit, groups, of, told
-from toolscout.evaluation.report.rows import Line, Row, percent
-from toolscout.evaluation.study import STUDY
+from studies.study_rows import StudyRows, about
+from toolscout.evaluation.report.figures import Figure, Series, deviation, mean_percent, panels_of
+from toolscout.evaluation.report.rows import Line, Row, by_split, commits, group_by, percent
+from toolscout.evaluation.report.tables import table, verdict
+from toolscout.evaluation.row import STUDY
 
+SYNTHETIC = "synthetic"
 DEFAULT = "default"
 _HEAD = """
 ## Training on written requests
@@ -39,60 +42,61 @@ _COLUMNS = ("for", "tools", "to write for", "kept", "left out", "seconds", "toke
 _LIMIT, _DOCUMENTS = 1200.0, 46_000
 
 
-def sections(
-    studies: Sequence[Line], written: Sequence[Row], pictures: Mapping[str, str], table: Table
-) -> Iterator[str]:
-    """All that there is something for."""
-    lines = of(studies, SYNTHETIC)
-    held = [line for line in lines if told(line, "family") != DEFAULT]
-    shipped = [line for line in lines if told(line, "family") == DEFAULT]
+def section(rows: StudyRows, pictures: Mapping[str, str]) -> Iterator[str]:
+    """Held-out tools, the default encoder and the writing itself: what there are rows for."""
+    lines, written = rows.study(SYNTHETIC), rows.bench(SYNTHETIC)
+    held, shipped = _held_out(lines), [line for line in lines if about(line, "family") == DEFAULT]
     if not lines and not written:
         return
     yield _HEAD
     yield from filter(None, [pictures.get(SYNTHETIC)])
-    for (dataset, split, _), chosen in groups(held).items():
+    for (dataset, split, _), chosen in by_split(held).items():
         yield f"\n**{dataset} {split}**, {max(line.newest['requests'] for line in chosen):,} requests\n"
-        order = sorted(chosen, key=lambda line: (str(told(line, "method")), int(told(line, "per_tool"))))
-        yield table(["method", "per tool", "real", "written", *_MEASURES, "seeds", "commit"], map(_held, order))
+        order = sorted(chosen, key=lambda line: (str(about(line, "method")), int(about(line, "per_tool"))))
+        yield table(["method", "per tool", "real", "written", *_MEASURES, "seeds", "commit"], map(_held_cells, order))
     if shipped:
         yield _DEFAULT_HEAD
-        order = sorted(shipped, key=lambda line: (str(line.newest["dataset"]), int(told(line, "per_tool"))))
+        order = sorted(shipped, key=lambda line: (str(line.newest["dataset"]), int(about(line, "per_tool"))))
         yield table(["requests of", "encoder", "per tool", *_RANKED, "fit, s", "commit"], map(_shipped, order))
     if written:
         yield _WRITTEN_HEAD
         yield table(list(_COLUMNS), map(_written, written))
 
 
-def _held(line: Line) -> dict[str, str]:
+def _held_out(lines: Sequence[Line]) -> list[Line]:
+    return [line for line in lines if about(line, "family") != DEFAULT]
+
+
+def _held_cells(line: Line) -> dict[str, str]:
     cells = {head: percent(line.values(name)) for head, name in _MEASURES.items()}
     for head, aim in _AIM.items():
         value = line.mean(_MEASURES[head])
-        if value is not None and told(line, "per_tool"):
-            cells[head] += f" (≥ {100 * aim:g}: {'met' if value >= aim else '**missed**'})"
+        if value is not None and about(line, "per_tool"):
+            cells[head] += verdict(f"≥ {100 * aim:g}", value >= aim)
     real, written = (sum(row[STUDY][name] for row in line.rows) // len(line.rows) for name in ("real", "written"))
-    about = {"method": str(told(line, "method")), "per tool": str(told(line, "per_tool"))}
+    first = {"method": str(about(line, "method")), "per tool": str(about(line, "per_tool"))}
     return (
-        about
+        first
         | {"real": f"{real:,}", "written": f"{written:,}"}
         | cells
         | {"seeds": str(len(line.rows))}
-        | commit(line.rows)
+        | {"commit": line.commits}
     )
 
 
 def _shipped(line: Line) -> dict[str, str]:
     spent = line.mean("fit_s", "timing")
-    cells = {"requests of": str(line.newest["dataset"]), "encoder": "after" if told(line, "per_tool") else "before"}
-    cells |= {"per tool": str(told(line, "per_tool"))}
+    cells = {"requests of": str(line.newest["dataset"]), "encoder": "after" if about(line, "per_tool") else "before"}
+    cells |= {"per tool": str(about(line, "per_tool"))}
     cells |= {head: percent(line.values(name)) for head, name in _RANKED.items()}
-    return cells | ({} if spent is None else {"fit, s": f"{spent:,.0f}"}) | commit(line.rows)
+    return cells | ({} if spent is None else {"fit, s": f"{spent:,.0f}"}) | {"commit": line.commits}
 
 
 def _written(row: Row) -> dict[str, str]:
     values = row["values"]
     met = ""
     if values["anchors"] >= _DOCUMENTS:
-        met = f" (≤ {_LIMIT:,.0f}: {'met' if values['seconds'] <= _LIMIT else '**missed**'})"
+        met = verdict(f"≤ {_LIMIT:,.0f}", values["seconds"] <= _LIMIT)
     left_out = [(name.partition(": ")[2], count) for name, count in values.items() if name.startswith("dropped: ")]
     return {
         "for": str(row["requests"]).removeprefix("written "),
@@ -103,5 +107,25 @@ def _written(row: Row) -> dict[str, str]:
         "seconds": f"{values['seconds']:,.0f}{met}",
         "tokens / s": f"{values['tokens_per_s']:,.0f}",
         "learned from": ", ".join((row.get("writer") or {}).get("learned_from", ())),
-        **commit([row]),
+        "commit": commits([row]),
     }
+
+
+def figures(rows: StudyRows) -> dict[str, Figure]:
+    """New R@5, and dashed known R@5, against the written requests for each tool; none where there is nothing."""
+    panels = []
+    for (dataset, split, _), chosen in by_split(_held_out(rows.study(SYNTHETIC))).items():
+        series = []
+        for name, dashed in (("new_recall@5", False), ("known_recall@5", True)):
+            for method, own in sorted(group_by(chosen, lambda line: str(about(line, "method"))).items()):
+                measured = {int(about(line, "per_tool")): line.values(name) for line in own}
+                points = sorted((float(count), values) for count, values in measured.items() if values)
+                if points:
+                    x, heights = zip(*points, strict=True)
+                    y, errors = tuple(map(mean_percent, heights)), tuple(map(deviation, heights))
+                    series.append(Series(method, x, y, errors, dashed))
+        panels += panels_of(f"{dataset} {split}", series)
+    if not panels:
+        return {}
+    heading, labels = "Held-out tools: new R@5, and known R@5 (dashed)", ("written requests for each tool", "%")
+    return {SYNTHETIC: Figure("synthetic.svg", heading, "", "lines", *labels, tuple(panels))}

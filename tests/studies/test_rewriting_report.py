@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from studies import report
 from tests.evaluation.report_samples import scored, write_rows
-from tests.evaluation.test_generative_studies import lines, page
-from toolscout.evaluation.report import page as report
+from tests.studies.test_generative_report import lines, page
 from toolscout.evaluation.report import plots
 
 

@@ -14,12 +14,10 @@ from toolscout.evaluation import leakage
 from toolscout.evaluation.history import Fitted
 from toolscout.evaluation.measures import RIGHT, VERDICTS, measured
 from toolscout.evaluation.request_result import DEPTH, Asked
-from toolscout.evaluation.row import Row, provenance
+from toolscout.evaluation.row import STUDY, Row, provenance
 from toolscout.evaluation.vector_cache import encoder_of
 from toolscout.retrievers.base import Retriever
 from toolscout.retrievers.provenance import TrainedOn
-
-STUDY = "study"
 
 
 @dataclass(frozen=True, slots=True)

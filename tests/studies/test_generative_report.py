@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from studies import report
 from tests.evaluation.report_samples import scored, timed, write_rows
-from toolscout.evaluation.report import page as report
 from toolscout.evaluation.report import plots
 
 
