@@ -121,7 +121,7 @@ def test_nothing_is_said_where_there_are_no_rows(tmp_path: Path) -> None:
 def test_plots_are_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     write_rows(tmp_path, grown("toolgen", 1000, 0.75, 1002), grown("toolweaver", 1000, 0.5, 1026))
-    report.write(tmp_path)
+    report.make(tmp_path).write(tmp_path)
     assert plots.drawn(tmp_path / "growth.svg")
     assert plots.drawn(tmp_path / "growth_cost.svg")
-    assert report.stale(tmp_path) == []
+    assert report.make(tmp_path).stale(tmp_path) == []
