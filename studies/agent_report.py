@@ -9,7 +9,7 @@ from typing import Any
 from studies.study_rows import StudyRows
 from toolscout.agent.replay import STUDY as AGENT
 from toolscout.core.tool import clean_text
-from toolscout.evaluation.report.rows import Line, group_by, percent
+from toolscout.evaluation.report.rows import ResultLine, group_by, percent
 from toolscout.evaluation.report.tables import table
 from toolscout.evaluation.row import STUDY
 
@@ -54,7 +54,7 @@ def section(rows: StudyRows, _pictures: Mapping[str, str]) -> Iterator[str]:
         yield table(_COLUMNS, [_cells(line) for line in lines])
 
 
-def _setting(line: Line) -> tuple[Any, ...]:
+def _setting(line: ResultLine) -> tuple[Any, ...]:
     told = line.newest[STUDY]
     return *line.split, told.get("llm"), told.get("k"), tuple(sorted((told.get("agent") or {}).items()))
 
@@ -65,7 +65,7 @@ def _way(agent: Mapping[str, Any], k: Any) -> str:
     return ", ".join([*parts, "arguments under the schema" if agent.get("constrain") else "arguments written freely"])
 
 
-def _cells(line: Line) -> dict[str, str]:
+def _cells(line: ResultLine) -> dict[str, str]:
     told = line.newest[STUDY]
     cells = {head: percent(line.values(name)) for head, name in _SHARES.items()}
     if (steps := line.mean("steps")) is not None:
@@ -82,7 +82,7 @@ def _cells(line: Line) -> dict[str, str]:
     }
 
 
-def _front(line: Line, llm: str) -> str:
+def _front(line: ResultLine, llm: str) -> str:
     """The method without the language model, which the heading names."""
     llm = clean_text(llm)
     return line.method.replace(f" ({llm})", "").replace(f"({llm}_", "(")

@@ -45,13 +45,13 @@ from toolscout.data.locate import find_dataset
 from toolscout.errors import BadModel
 from toolscout.evaluation import leakage
 from toolscout.evaluation import row as rows
-from toolscout.evaluation.history import Fitted
-from toolscout.evaluation.request_result import Asked
+from toolscout.evaluation.history import FitRecord
+from toolscout.evaluation.request_result import RequestResult
 from toolscout.evaluation.vector_cache import tool_vectors
 from toolscout.models.encoders.onnx_encoder import Encoder
-from toolscout.papers.experiment import STUDY, About, Studied, asked, studied
+from toolscout.papers.experiment import STUDY, ExperimentContext, ExperimentResult, asked, studied
 from toolscout.papers.jobs import Job, run_jobs
-from toolscout.papers.precomputed_encoder import StoredEncoder
+from toolscout.papers.precomputed_encoder import PrecomputedEncoder
 from toolscout.retrievers.base import FitReport
 from toolscout.retrievers.option_values import with_settings
 from toolscout.retrievers.provenance import TrainingSet
@@ -69,7 +69,7 @@ Model = Toolgen | Toolweaver
 
 
 @dataclass(frozen=True)
-class Plan:
+class GrowthPlan:
     """What all jobs share."""
 
     models: Path
@@ -83,7 +83,7 @@ class Plan:
 
 
 @lru_cache(maxsize=1)
-def read(plan: Plan) -> Dataset:
+def read(plan: GrowthPlan) -> Dataset:
     """The dataset with the three splits that are used."""
     return Dataset.load(find_dataset(plan.data), ["train", "dev", "test"])
 
@@ -94,7 +94,7 @@ def by_hash(ids: Iterable[str]) -> list[str]:
 
 
 @lru_cache(maxsize=1)
-def ordered(plan: Plan) -> list[Tool]:
+def ordered(plan: GrowthPlan) -> list[Tool]:
     """All tools up to the largest size; a catalogue is the first of them."""
     whole, largest = read(plan), max(plan.sizes)
     known = {tool.id: tool for tool in whole.tools}
@@ -112,7 +112,7 @@ def ordered(plan: Plan) -> list[Tool]:
     return found[:largest]
 
 
-def at(plan: Plan, size: int) -> Dataset:
+def at(plan: GrowthPlan, size: int) -> Dataset:
     """The first tools, and the requests that need no other."""
     whole, tools = read(plan), ordered(plan)[:size]
     there = {tool.id for tool in tools}
@@ -126,7 +126,7 @@ def at(plan: Plan, size: int) -> Dataset:
     return replace(whole, tools=tools, qrels={split: found for split, found in qrels.items() if found}, scenes={})
 
 
-def write_vectors(plan: Plan, path: Path, parts: int) -> list[Path]:
+def write_vectors(plan: GrowthPlan, path: Path, parts: int) -> list[Path]:
     """Vectors of all documents in half precision, by their digests: in one file, or in some of like size."""
     encoder, tools = Encoder.load(None), ordered(plan)
     size, files = -(-len(tools) // parts), []
@@ -158,19 +158,19 @@ def read_vectors(paths: Sequence[Path], fingerprint: str) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=1)
-def stored(plan: Plan) -> StoredEncoder:
+def stored(plan: GrowthPlan) -> PrecomputedEncoder:
     """The encoder with the vectors of all tools, and of the requests that are asked."""
     whole, encoder = read(plan), Encoder.load(None)
     texts = [text for split in ("dev", "test") for _, text in whole.split(split).requests]
     cache = plan.models / "vectors.db"
-    made = StoredEncoder.of(encoder, texts, [], cache)
+    made = PrecomputedEncoder.of(encoder, texts, [], cache)
     missing = made.take_documents(ordered(plan), read_vectors(plan.vectors, encoder.fingerprint))
     say(f"{len(missing):,} of {len(ordered(plan)):,} documents have no vector yet")
     made.add_documents(missing, cache)
     return made
 
 
-def untrained(plan: Plan, method: str, seed: int) -> Model:
+def untrained(plan: GrowthPlan, method: str, seed: int) -> Model:
     """A model with the options of the study; one written METHOD.KEY=VALUE is that method's alone."""
     named = [(name.rpartition("."), value) for name, _, value in (one.partition("=") for one in plan.settings)]
     own = [f"{key}={value}" for (whose, _, key), value in named if whose in ("", method)]
@@ -181,7 +181,7 @@ def untrained(plan: Plan, method: str, seed: int) -> Model:
     return Toolweaver(woven, stored(plan))
 
 
-def measure(plan: Plan, method: str, size: int, seed: int) -> Studied:
+def measure(plan: GrowthPlan, method: str, size: int, seed: int) -> ExperimentResult:
     """Train at one size, ask, add tools; the row of it."""
     data, folder = at(plan, size), plan.models / job_name(method, size, seed)
     model = untrained(plan, method, seed)
@@ -208,8 +208,8 @@ def measure(plan: Plan, method: str, size: int, seed: int) -> Studied:
 
 
 def _about(
-    plan: Plan, model: Model, size: int, seed: int, report: FitReport, costs: Mapping[str, float], data: Dataset
-) -> About:
+    plan: GrowthPlan, model: Model, size: int, seed: int, report: FitReport, costs: Mapping[str, float], data: Dataset
+) -> ExperimentContext:
     told = {
         "name": NAME,
         "tools": len(data.tools),
@@ -221,8 +221,8 @@ def _about(
         "device": report.device,
         "costs": dict(costs),
     }
-    fit = Fitted(round(report.seconds, 3), report.device, report.parameters, seed)
-    return About(told, f"{NAME}-{size}-s{seed}", seed, "python -m studies.catalogue_growth", fit)
+    fit = FitRecord(round(report.seconds, 3), report.device, report.parameters, seed)
+    return ExperimentContext(told, f"{NAME}-{size}-s{seed}", seed, "python -m studies.catalogue_growth", fit)
 
 
 def tokens_per_s(model: Model) -> dict[str, float]:
@@ -239,7 +239,7 @@ def vocabulary(model: Model) -> dict[str, float]:
     return {"vocabulary": len(added), "trained_rows": trained, "rows_mb": round(added.nbytes / 1e6, 3)}
 
 
-def same(plan: Plan, answers: Sequence[Asked]) -> dict[str, float]:
+def same(plan: GrowthPlan, answers: Sequence[RequestResult]) -> dict[str, float]:
     """Measures over the requests that every catalogue of the study can answer."""
     common = set(at(plan, min(plan.sizes)).qrels["test"])
     few = [one for one in answers if one.request_id in common]
@@ -248,7 +248,7 @@ def same(plan: Plan, answers: Sequence[Asked]) -> dict[str, float]:
     return {f"same_{name}": round(value, 6) for name, value in found.items()}
 
 
-def adding(method: str, folder: Path, tools: Sequence[Tool], encoder: StoredEncoder) -> dict[str, float]:
+def adding(method: str, folder: Path, tools: Sequence[Tool], encoder: PrecomputedEncoder) -> dict[str, float]:
     """Seconds to open a model, and to add a tool to it: with its document encoded, and what of it is the id alone."""
     started = time.perf_counter()
     model: Model = (Toolgen if method == "toolgen" else Toolweaver).load(folder, encoder)
@@ -328,7 +328,7 @@ def job_name(method: str, size: int, seed: int) -> str:
     return f"{method}-{size}-s{seed}"
 
 
-def jobs(plan: Plan, methods: Sequence[str], seeds: Sequence[int], path: Path, only: str = "") -> list[Job]:
+def jobs(plan: GrowthPlan, methods: Sequence[str], seeds: Sequence[int], path: Path, only: str = "") -> list[Job]:
     """All jobs whose rows are not in the file yet, small ones first."""
     known = [row[STUDY] for row in rows.read_rows(path)] if path.is_file() else []
     same_plan = {"epochs": plan.epochs, "settings": list(plan.settings), "capped": plan.requests}
@@ -359,7 +359,7 @@ def main() -> None:
     parser.add_argument("--only", default="")
     parser.add_argument("--option", action="append", default=[])
     told = parser.parse_args()
-    plan = Plan(
+    plan = GrowthPlan(
         told.models,
         tuple(int(size) for size in told.sizes.split(",")),
         requests=told.requests,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from studies.study_rows import StudyRows, about
-from toolscout.evaluation.report.rows import Line, by_split, percent
+from toolscout.evaluation.report.rows import ResultLine, by_split, percent
 from toolscout.evaluation.report.tables import table
 
 _MEASURES = MappingProxyType({"R@5": "recall@5", "N@5": "ndcg@5", "C@5": "comp@5", "new R@5": "new_recall@5"})
@@ -31,18 +31,18 @@ def section(rows: StudyRows, _pictures: Mapping[str, str]) -> Iterator[str]:
         yield table(["model", *_MEASURES, "seeds", "commit"], cells)
 
 
-def _is_reference(line: Line, dataset: str) -> bool:
+def _is_reference(line: ResultLine, dataset: str) -> bool:
     """The domain's own dense model, and what no training on these sets stands behind."""
     retriever, variant = line.newest["retriever"], line.newest["variant"]
     plain = retriever in ("bm25", "dense", "hybrid") and variant in ("default", "drop-seen")
     return plain or (retriever == "dense" and variant.startswith(dataset))
 
 
-def _reference(line: Line) -> str:
+def _reference(line: ResultLine) -> str:
     plain = line.newest["variant"] in ("default", "drop-seen")
     return f"{line.newest['retriever']}, as it comes" if plain else f"{line.newest['retriever']}, trained on this set"
 
 
-def _cells(line: Line, name: str) -> dict[str, str]:
+def _cells(line: ResultLine, name: str) -> dict[str, str]:
     cells = {head: percent(line.values(measure)) for head, measure in _MEASURES.items()}
     return cells | {"model": name, "seeds": str(len(line.rows)), "commit": line.commits}

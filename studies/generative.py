@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
-from studies.trained import RESULTS, SETS, Runner, Set
+from studies.trained import RESULTS, SETS, Runner, TrainedSet
 
 # As the dense models: on unseen combinations and tools more epochs learn the training scenes by heart.
 EPOCHS = {"toollens-unseen": 3, "toollens": 6, "g3": 3, "ultratool": 6, "simpletoolquestions": 3}
@@ -42,7 +42,7 @@ VARIANTS: dict[str, tuple[str, tuple[str, ...]]] = {
 HEADLINE = ("toolgen", "toolweaver", "sets", FUSION)
 
 
-class Generative(Runner):
+class GenerativeRunner(Runner):
     """Trains the variants on top of each dense model, all on the GPU's pool."""
 
     def __init__(
@@ -61,14 +61,14 @@ class Generative(Runner):
             command += [word for setting in ("epochs=2", "absent=0.9") for word in ("--option", setting)]
             return folder if (folder / "model.json").is_file() or self.run(command, POOL, pinned=False) else None
 
-    def followers(self, one: Set, dense: Path, seed: int) -> None:
+    def followers(self, one: TrainedSet, dense: Path, seed: int) -> None:
         """Queue the variants; fusion follows toolgen."""
         for own in self._seeds or (seed,):
             for variant in VARIANTS:
                 if variant in self.methods or (variant == "toolgen" and FUSION in self.methods):
                     self.waiting.append(self.gpu.submit(self.variant, one, dense, variant, own))
 
-    def variant(self, one: Set, dense: Path, variant: str, seed: int) -> None:
+    def variant(self, one: TrainedSet, dense: Path, variant: str, seed: int) -> None:
         """Train one, and measure it."""
         method, options = VARIANTS[variant]
         epochs = next(count for name, count in EPOCHS.items() if one.name.startswith(name))
@@ -86,7 +86,7 @@ class Generative(Runner):
             if variant == "toolgen" and FUSION in self.methods:
                 self.waiting.append(self.gpu.submit(self.fused, one, dense, folder, seed))
 
-    def fused(self, one: Set, dense: Path, toolgen: Path, seed: int) -> None:
+    def fused(self, one: TrainedSet, dense: Path, toolgen: Path, seed: int) -> None:
         """Fuse toolgen with what there is beside it."""
         folder = self.models / f"{FUSION}-{one.name}-s{seed}"
         command = ["train", one.data, "--retriever", "hybrid", "--out", str(folder)]
@@ -127,7 +127,7 @@ def main() -> None:
     seeds = [int(seed) for seed in asked.seeds.split(",")]
     shared = asked.encoder_seed is not None
     variants = asked.variants.split(",")
-    runner = Generative(asked.models, asked.gpu, asked.cpu, asked.stop_after, variants, seeds if shared else ())
+    runner = GenerativeRunner(asked.models, asked.gpu, asked.cpu, asked.stop_after, variants, seeds if shared else ())
     for seed in [asked.encoder_seed] if shared else seeds:
         for one in SETS:
             if any(fnmatch(one.name, word) for word in asked.only.split(",")):

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from studies.study_rows import StudyRows, about, number
 from toolscout.evaluation.report.figures import Figure, Series, mean_percent, panels_of
-from toolscout.evaluation.report.rows import Line, Row, commits, group_by, percent
+from toolscout.evaluation.report.rows import ResultLine, Row, commits, group_by, percent
 from toolscout.evaluation.report.tables import table, verdict
 from toolscout.evaluation.row import STUDY
 
@@ -122,13 +122,13 @@ def section(rows: StudyRows, pictures: Mapping[str, str]) -> Iterator[str]:
     yield from _speed(rows.bench(SPEED))
 
 
-def costs(line: Line, name: str) -> float | None:
+def costs(line: ResultLine, name: str) -> float | None:
     """A cost of a line: the mean over its seeds, None where not all have it."""
     found = [row[STUDY].get("costs", {}).get(name) for row in line.rows]
     return None if None in found else fmean(float(one) for one in found)
 
 
-def _growth(lines: Sequence[Line], pictures: Mapping[str, str]) -> Iterator[str]:
+def _growth(lines: Sequence[ResultLine], pictures: Mapping[str, str]) -> Iterator[str]:
     if not lines:
         return
     yield _GROWTH_HEAD
@@ -147,7 +147,7 @@ def _growth(lines: Sequence[Line], pictures: Mapping[str, str]) -> Iterator[str]
     yield table(["method", "tools", *_COSTS, "device"], cost)
 
 
-def _stages(lines: Sequence[Line]) -> Iterator[str]:
+def _stages(lines: Sequence[ResultLine]) -> Iterator[str]:
     if not lines:
         return
     yield _STAGES_HEAD
@@ -160,12 +160,12 @@ def _stages(lines: Sequence[Line]) -> Iterator[str]:
         yield table(columns, [_stage(line, task or "task") for line in sorted(chosen, key=_place)])
 
 
-def _place(line: Line) -> tuple[bool, str, int]:
+def _place(line: ResultLine) -> tuple[bool, str, int]:
     told = line.newest[STUDY]
     return told["stage"] != "base", told["variant"], _ORDER.index(told["stage"]) if told["stage"] in _ORDER else 9
 
 
-def _stage(line: Line, task: str) -> dict[str, str]:
+def _stage(line: ResultLine, task: str) -> dict[str, str]:
     told = line.newest[STUDY]
     cells = {"training": str(told["variant"]).replace("-mixed", ", mixed").replace("-", " "), "after": told["stage"]}
     if told["stage"] == "base":
@@ -203,7 +203,7 @@ def figures(rows: StudyRows) -> dict[str, Figure]:
     return {name: figure for name, figure in made.items() if figure.panels}
 
 
-def _quality_figure(lines: Sequence[Line]) -> Figure:
+def _quality_figure(lines: Sequence[ResultLine]) -> Figure:
     """N@5, and dashed R@5, against the number of tools."""
     panels = []
     for title, names in _QUALITY.items():
@@ -213,7 +213,7 @@ def _quality_figure(lines: Sequence[Line]) -> Figure:
     return Figure("growth.svg", heading, "", "lines", *labels, tuple(panels), log=("x",))
 
 
-def _cost_figure(lines: Sequence[Line]) -> Figure:
+def _cost_figure(lines: Sequence[ResultLine]) -> Figure:
     panels = []
     for title, name in _DRAWN_COSTS.items():
         panels += panels_of(title, _curves(lines, partial(costs, name=name)))
@@ -221,12 +221,14 @@ def _cost_figure(lines: Sequence[Line]) -> Figure:
     return Figure("growth_cost.svg", heading, "", "curves", "tools", "", tuple(panels), log=("x", "y"))
 
 
-def _percent(line: Line, name: str) -> float | None:
+def _percent(line: ResultLine, name: str) -> float | None:
     values = line.values(name)
     return mean_percent(values) if values else None
 
 
-def _curves(lines: Sequence[Line], height: Callable[[Line], float | None], dashed: bool = False) -> list[Series]:
+def _curves(
+    lines: Sequence[ResultLine], height: Callable[[ResultLine], float | None], dashed: bool = False
+) -> list[Series]:
     """A curve for each method over the numbers of tools."""
     found = []
     for method, own in sorted(group_by(lines, lambda line: str(line.newest["retriever"])).items()):

@@ -10,7 +10,7 @@ from statistics import fmean
 from types import MappingProxyType
 
 from studies.study_rows import StudyRows
-from toolscout.evaluation.report.rows import Line, by_split, group_by, percent
+from toolscout.evaluation.report.rows import ResultLine, by_split, group_by, percent
 from toolscout.evaluation.report.tables import table
 
 _MEASURES = MappingProxyType(
@@ -90,7 +90,7 @@ _PARTS: Mapping[str, tuple[str, str]] = MappingProxyType(
 )
 
 
-def is_need(line: Line) -> bool:
+def is_need(line: ResultLine) -> bool:
     """Whether a line is of this study."""
     return bool((line.newest.get("options") or {}).get("need"))
 
@@ -115,7 +115,7 @@ def _first(part: str) -> str:
     return "left out" if part == "left out" else "against" if part == "tooldet" else "texts of"
 
 
-def _rows(lines: Sequence[Line]) -> Iterator[dict[str, str]]:
+def _rows(lines: Sequence[ResultLine]) -> Iterator[dict[str, str]]:
     for chosen in by_split(lines).values():
         for line in chosen:
             part = line.newest["options"]["need"]
@@ -129,7 +129,7 @@ def _rows(lines: Sequence[Line]) -> Iterator[dict[str, str]]:
             }
 
 
-def _summary(lines: Sequence[Line]) -> Iterator[dict[str, str]]:
+def _summary(lines: Sequence[ResultLine]) -> Iterator[dict[str, str]]:
     """Each method over all that was left out; where one has fewer, the others over the same few too."""
     methods = group_by(lines, _forecast)
     most = max(map(len, methods.values()))
@@ -146,7 +146,7 @@ def _summary(lines: Sequence[Line]) -> Iterator[dict[str, str]]:
         yield cells | {"forecast": name, "left out": f"{len(chosen)} of {most}"}
 
 
-def _forecast(line: Line) -> str:
+def _forecast(line: ResultLine) -> str:
     method, variant = line.newest["retriever"], line.newest["variant"]
     notes = [_VARIANTS.get(variant, "" if variant == "default" else variant)]
     notes += [f"{len(line.rows)} seeds"] if len(line.rows) > 1 else []

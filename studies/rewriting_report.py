@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from studies.study_rows import StudyRows, about
 from toolscout.evaluation.report.figures import Figure, Panel, Series, deviation, mean_percent, panels_of
-from toolscout.evaluation.report.rows import Line, Row, by_split, commits, group_by, percent
+from toolscout.evaluation.report.rows import ResultLine, Row, by_split, commits, group_by, percent
 from toolscout.evaluation.report.tables import table
 from toolscout.evaluation.row import STUDY
 
@@ -126,32 +126,32 @@ def section(rows: StudyRows, pictures: Mapping[str, str]) -> Iterator[str]:
         yield table(["form", "over", "on", *_SPEEDS, "asked", "commit"], map(_speed, speed))
 
 
-def rank(line: Line) -> tuple[int, int, str]:
+def rank(line: ResultLine) -> tuple[int, int, str]:
     """Where a line of the main table stands."""
     over, form = str(about(line, "over")), str(about(line, "form"))
     places = (_OVERS.index(over) if over in _OVERS else len(_OVERS), _FORMS.index(form))
     return *places, str(about(line, "author"))
 
 
-def label(line: Line) -> str:
+def label(line: ResultLine) -> str:
     """The form, with who writes where that is not SmolLM2 or a generator of the set."""
     form, author = str(about(line, "form")), str(about(line, "author") or "")
     return f"{form} ({author})" if form in ("zero", "decompose", "iterate") and author != "SmolLM2" else form
 
 
-def main_lines(lines: Sequence[Line]) -> list[Line]:
+def main_lines(lines: Sequence[ResultLine]) -> list[ResultLine]:
     """Those of the main table, in order."""
     return sorted((line for line in lines if about(line, "form") in _FORMS), key=rank)
 
 
-def _quality(lines: Sequence[Line]) -> Iterator[str]:
+def _quality(lines: Sequence[ResultLine]) -> Iterator[str]:
     for (dataset, split, _), chosen in by_split(main_lines(lines)).items():
         yield f"\n**{dataset} {split}**, {max(line.newest['requests'] for line in chosen):,} requests\n"
         alone = {about(line, "over"): line for line in chosen if about(line, "form") == ALONE}
         yield table(_COLUMNS, [_cells(line, alone.get(about(line, "over"))) for line in chosen])
 
 
-def _cells(line: Line, alone: Line | None) -> dict[str, str]:
+def _cells(line: ResultLine, alone: ResultLine | None) -> dict[str, str]:
     cells = {"over": str(about(line, "over")), "form": label(line)}
     cells |= {"seeds": str(len(line.rows)), "commit": line.commits}
     cells |= {head: percent(line.values(name)) for head, name in _MEASURES.items()}
@@ -180,10 +180,10 @@ def moved(before: Row, after: Row) -> tuple[int, int]:
     return sum(step >= _MARGIN - 1e-9 for step in steps), sum(step <= -_MARGIN + 1e-9 for step in steps)
 
 
-def shares(lines: Sequence[Line]) -> dict[tuple[str, str, str], dict[int, Line]]:
+def shares(lines: Sequence[ResultLine]) -> dict[tuple[str, str, str], dict[int, ResultLine]]:
     """By dataset, split and source: the lines at a share of the requests, in percent, where a router was asked."""
     over = [line for line in lines if about(line, "over") == OVER]
-    found: dict[tuple[str, str, str], dict[int, Line]] = {}
+    found: dict[tuple[str, str, str], dict[int, ResultLine]] = {}
     for line in over:
         source, _, percent_ = str(about(line, "form")).partition("-share")
         if percent_ in SHARES:
@@ -196,7 +196,7 @@ def shares(lines: Sequence[Line]) -> dict[tuple[str, str, str], dict[int, Line]]
     return found
 
 
-def _shares(lines: Sequence[Line], pictures: Mapping[str, str]) -> Iterator[str]:
+def _shares(lines: Sequence[ResultLine], pictures: Mapping[str, str]) -> Iterator[str]:
     found = shares(lines)
     if not found:
         return
@@ -222,7 +222,7 @@ def _shares(lines: Sequence[Line], pictures: Mapping[str, str]) -> Iterator[str]
     yield table(["set", "by", "share", "rewritten", "R@5", "R@5 at random", "C@5", "new R@5", "commit"], cells)
 
 
-def _ablations(lines: Sequence[Line]) -> Iterator[str]:
+def _ablations(lines: Sequence[ResultLine]) -> Iterator[str]:
     aligned = [line for line in lines if about(line, "history") and "-share" not in str(about(line, "form"))]
     if not aligned:
         return
@@ -260,7 +260,7 @@ def figures(rows: StudyRows) -> dict[str, Figure]:
     return {name: figure for name, figure in made.items() if figure.panels}
 
 
-def _forms_figure(lines: Sequence[Line]) -> Figure:
+def _forms_figure(lines: Sequence[ResultLine]) -> Figure:
     """R@5 of each form, a bar for each retriever."""
     panels = []
     for (dataset, split, _), chosen in by_split(lines).items():
@@ -275,7 +275,7 @@ def _forms_figure(lines: Sequence[Line]) -> Figure:
     return Figure("rewriting.svg", "Rewriting requests: R@5", "", "bars", "", "R@5, %", tuple(panels))
 
 
-def _shares_figure(lines: Sequence[Line]) -> Figure:
+def _shares_figure(lines: Sequence[ResultLine]) -> Figure:
     """R@5 against the share of requests that are rewritten."""
     panels: dict[str, list[Series]] = {}
     for (dataset, split, source), own in sorted(shares(lines).items()):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from toolscout.evaluation.report.rows import Line, Row, is_method, read_folder
+from toolscout.evaluation.report.rows import ResultLine, Row, is_method, read_folder
 from toolscout.evaluation.row import STUDY
 
 
@@ -15,7 +15,7 @@ from toolscout.evaluation.row import STUDY
 class StudyRows:
     """The rows of a folder: quality lines, those of studies and of plain methods alike, and rows with times."""
 
-    lines: Sequence[Line]
+    lines: Sequence[ResultLine]
     timed: Sequence[Row]
 
     @classmethod
@@ -23,7 +23,7 @@ class StudyRows:
         """All rows of a folder; raises BadDataset where there are none, or one that cannot be read."""
         return cls(*read_folder(folder))
 
-    def study(self, name: str) -> list[Line]:
+    def study(self, name: str) -> list[ResultLine]:
         """The lines of one study."""
         return [line for line in self.lines if line.newest.get(STUDY, {}).get("name") == name]
 
@@ -31,12 +31,12 @@ class StudyRows:
         """The rows with times of one study."""
         return [row for row in self.timed if row["bench"] == name]
 
-    def methods(self) -> list[Line]:
+    def methods(self) -> list[ResultLine]:
         """The lines of methods, which no study made."""
         return [line for line in self.lines if is_method(line)]
 
 
-def about(line: Line, key: str) -> Any:
+def about(line: ResultLine, key: str) -> Any:
     """What the newest row of a line says of its study under a key; None where it says nothing."""
     return line.newest[STUDY].get(key)
 

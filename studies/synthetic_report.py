@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from studies.study_rows import StudyRows, about
 from toolscout.evaluation.report.figures import Figure, Series, deviation, mean_percent, panels_of
-from toolscout.evaluation.report.rows import Line, Row, by_split, commits, group_by, percent
+from toolscout.evaluation.report.rows import ResultLine, Row, by_split, commits, group_by, percent
 from toolscout.evaluation.report.tables import table, verdict
 from toolscout.evaluation.row import STUDY
 
@@ -63,11 +63,11 @@ def section(rows: StudyRows, pictures: Mapping[str, str]) -> Iterator[str]:
         yield table(list(_COLUMNS), map(_written, written))
 
 
-def _held_out(lines: Sequence[Line]) -> list[Line]:
+def _held_out(lines: Sequence[ResultLine]) -> list[ResultLine]:
     return [line for line in lines if about(line, "family") != DEFAULT]
 
 
-def _held_cells(line: Line) -> dict[str, str]:
+def _held_cells(line: ResultLine) -> dict[str, str]:
     cells = {head: percent(line.values(name)) for head, name in _MEASURES.items()}
     for head, aim in _AIM.items():
         value = line.mean(_MEASURES[head])
@@ -84,7 +84,7 @@ def _held_cells(line: Line) -> dict[str, str]:
     )
 
 
-def _shipped(line: Line) -> dict[str, str]:
+def _shipped(line: ResultLine) -> dict[str, str]:
     spent = line.mean("fit_s", "timing")
     cells = {"requests of": str(line.newest["dataset"]), "encoder": "after" if about(line, "per_tool") else "before"}
     cells |= {"per tool": str(about(line, "per_tool"))}

@@ -9,7 +9,7 @@ import pytest
 from tests.evaluation.made_up import dataset
 from toolscout.errors import BadModel
 from toolscout.evaluation.evaluate import evaluate
-from toolscout.evaluation.history import Fitted, fitted
+from toolscout.evaluation.history import FitRecord, fitted
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.hybrid.retriever import Hybrid
 from toolscout.retrievers.model_folder import write_model
@@ -24,13 +24,13 @@ def test_the_fits_of_a_model_and_its_parts_are_added_up(tmp_path: Path) -> None:
     trained = {"seconds": 61.25, "device": "cuda", "parameters": 22_000_000, "dev": {"recall@5": 0.9}}
     write_model(tmp_path / "0-bm25", Bm25(), fit=trained, seed=3)
     write_model(tmp_path / "1-bm25", Bm25())
-    assert fitted(tmp_path) == Fitted(63.25, "cpu, cuda", 22_000_007, 3)
+    assert fitted(tmp_path) == FitRecord(63.25, "cpu, cuda", 22_000_007, 3)
 
 
 def test_nothing_is_known_of_what_was_not_fitted(tmp_path: Path) -> None:
-    assert fitted("bm25") == Fitted()
+    assert fitted("bm25") == FitRecord()
     Bm25().save(tmp_path / "plain")
-    assert fitted(str(tmp_path / "plain")) == Fitted()
+    assert fitted(str(tmp_path / "plain")) == FitRecord()
 
 
 @pytest.mark.parametrize("fit", ["soon", {"seconds": 1}, {"seconds": "1", "device": "cpu", "parameters": 1}])

@@ -16,7 +16,7 @@ from toolscout.errors import BadDataset
 if TYPE_CHECKING:
     from toolscout.data.dataset import Dataset
     from toolscout.evaluation.evaluate import Evaluation
-    from toolscout.evaluation.minimums import Gate
+    from toolscout.evaluation.minimums import Minimum
     from toolscout.evaluation.no_tool_mix import Mixture
 
 # What no run has to be asked for.
@@ -232,7 +232,7 @@ def _evaluated(
         )
 
 
-def _judge(done: Sequence[Evaluation], least: Sequence[Gate]) -> None:
+def _judge(done: Sequence[Evaluation], least: Sequence[Minimum]) -> None:
     """Say which minimums were missed; exit code 1 where any was."""
     if not least:
         return
@@ -275,7 +275,7 @@ def bench(
 
     if json is not None:
         row.check_writable(json)
-    plan = speed.Plan(speed.parse_sizes(sizes), repeats, work or speed.default_work(), embed_timing)
+    plan = speed.BenchPlan(speed.parse_sizes(sizes), repeats, work or speed.default_work(), embed_timing)
     table = output.table("tools", "measurement", "value", "target", grow="measurement")
     with output.progress() as report:
         for measured in speed.bench(plan, output.note, report):

@@ -12,7 +12,7 @@ from toolscout.retrievers.model_folder import MODEL_FILE, read_model
 
 
 @dataclass(frozen=True, slots=True)
-class Fitted:
+class FitRecord:
     """How a model was fitted; nothing is known of a method that was not. Nested parts are added up."""
 
     seconds: float | None = None
@@ -21,15 +21,15 @@ class Fitted:
     seed: int | None = None
 
 
-def fitted(retriever: str | Path) -> Fitted:
+def fitted(retriever: str | Path) -> FitRecord:
     """How a model folder was fitted; a method's name was not."""
     folder = Path(retriever)
     if not folder.is_dir():
-        return Fitted()
+        return FitRecord()
     fits, seeds = _fits(folder)
     if not fits:
-        return Fitted(seed=next(iter(seeds), None))
-    return Fitted(
+        return FitRecord(seed=next(iter(seeds), None))
+    return FitRecord(
         seconds=round(sum(fit["seconds"] for fit in fits), 3),
         device=", ".join(dict.fromkeys(fit["device"] for fit in fits)),
         parameters=sum(fit["parameters"] for fit in fits),

@@ -15,7 +15,7 @@ DEPTH = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RequestResult:
     """One request and what came of it. One that failed has no ranking, and its error.
 
     `returned`: the tools that came where it was left to the method how many; None where that was not asked.

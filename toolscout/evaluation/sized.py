@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from toolscout.evaluation.request_result import Asked
+from toolscout.evaluation.request_result import RequestResult
 from toolscout.retrievers.base import Retriever
 from toolscout.scout import checked_request
 from toolscout.search.progress import Progress
@@ -14,15 +14,15 @@ _AT_ONCE = 64
 
 
 def with_sets(
-    asked: Sequence[Asked], texts: Sequence[str], retriever: Retriever, progress: Progress | None = None
-) -> list[Asked]:
+    asked: Sequence[RequestResult], texts: Sequence[str], retriever: Retriever, progress: Progress | None = None
+) -> list[RequestResult]:
     """The same requests, whose texts these are, with the tools returned; as they are where it cannot tell how many.
 
     They are asked together, since a language model is far faster so; one that fails returned nothing.
     """
     if retriever.as_many([]) is None:
         return list(asked)
-    made: list[Asked] = []
+    made: list[RequestResult] = []
     for start in range(0, len(asked), _AT_ONCE):
         few = asked[start : start + _AT_ONCE]
         for one, found in zip(few, _returned(retriever, texts[start : start + _AT_ONCE]), strict=True):

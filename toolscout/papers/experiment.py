@@ -11,9 +11,9 @@ from typing import Any
 
 from toolscout.data.dataset import Dataset
 from toolscout.evaluation import leakage
-from toolscout.evaluation.history import Fitted
+from toolscout.evaluation.history import FitRecord
 from toolscout.evaluation.measures import RIGHT, VERDICTS, measured
-from toolscout.evaluation.request_result import DEPTH, Asked
+from toolscout.evaluation.request_result import DEPTH, RequestResult
 from toolscout.evaluation.row import STUDY, Row, provenance
 from toolscout.evaluation.vector_cache import encoder_of
 from toolscout.retrievers.base import Retriever
@@ -21,7 +21,7 @@ from toolscout.retrievers.provenance import TrainedOn
 
 
 @dataclass(frozen=True, slots=True)
-class Studied:
+class ExperimentResult:
     """A row and the scores of its single requests, ready to be written."""
 
     row: dict[str, Any]
@@ -29,22 +29,22 @@ class Studied:
 
 
 @dataclass(frozen=True, slots=True)
-class About:
+class ExperimentContext:
     """What a row says beside its numbers."""
 
     study: Mapping[str, Any]
     variant: str
     seed: int | None
     command: str
-    fitted: Fitted
+    fitted: FitRecord
 
 
-def asked(dataset: Dataset, split: str, retriever: Retriever) -> list[Asked]:
+def asked(dataset: Dataset, split: str, retriever: Retriever) -> list[RequestResult]:
     """Rank all requests of a split that have gold. No verdict is made, and nothing is timed."""
     part = dataset.split(split)
     ranked = retriever.rank([text for _, text in part.requests], DEPTH)
     return [
-        Asked(i, dataset.scene(i), "use", gold, tuple(ranking.ids()), 0.0, None, 0.0)
+        RequestResult(i, dataset.scene(i), "use", gold, tuple(ranking.ids()), 0.0, None, 0.0)
         for (i, _), gold, ranking in zip(part.requests, part.gold, ranked, strict=True)
     ]
 
@@ -53,11 +53,11 @@ def studied(
     dataset: Dataset,
     split: str,
     retriever: Retriever,
-    answers: Sequence[Asked],
-    about: About,
+    answers: Sequence[RequestResult],
+    about: ExperimentContext,
     new_tools: Collection[str] | None = None,
     extra: Mapping[str, float] | None = None,
-) -> Studied:
+) -> ExperimentResult:
     """The row of a ranking; `extra` are further metrics."""
     encoder = encoder_of(retriever)
     found = measured(answers, (), new_tools)
@@ -90,7 +90,7 @@ def studied(
         **provenance(about.command),
     )
     told = frozenset(new_tools) if new_tools is not None else None
-    return Studied(row.to_dict() | {STUDY: dict(about.study)}, [one.to_dict(told) for one in answers])
+    return ExperimentResult(row.to_dict() | {STUDY: dict(about.study)}, [one.to_dict(told) for one in answers])
 
 
 def refuse_seen(dataset: Dataset, split: str, retriever: Retriever, seen: TrainedOn) -> TrainedOn:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from toolscout.errors import BadDataset
-from toolscout.evaluation.report.rows import FILE, Line, Row
+from toolscout.evaluation.report.rows import FILE, ResultLine, Row
 from toolscout.evaluation.row import read_scores, scores_path
 from toolscout.evaluation.scores import Scores, by_gold
 
@@ -18,7 +18,7 @@ _KEYS = ("dataset", "digest", "split", "retriever", "variant", "seed")
 Groups = dict[int, tuple[int, float, float]]
 
 
-def groups_by_row(folder: Path, lines: Iterable[Line]) -> dict[str, Groups]:
+def groups_by_row(folder: Path, lines: Iterable[ResultLine]) -> dict[str, Groups]:
     """For each row that it is known of: from its scores, else from the file that an earlier report left.
 
     Either counts only where its mean is the row's own: scores of another run, or an older one, are passed over.

@@ -11,7 +11,7 @@ from statistics import fmean, stdev
 from typing import Literal
 
 from toolscout.evaluation.report.by_gold_count import Groups, key
-from toolscout.evaluation.report.rows import Line, Row, by_dataset
+from toolscout.evaluation.report.rows import ResultLine, Row, by_dataset
 
 # A change in how figures are drawn makes those that were drawn before stale.
 _DRAWN = 1
@@ -79,13 +79,13 @@ class Figure:
         return hashlib.sha256(drawn.encode()).hexdigest()[:32]
 
 
-def figures(lines: Sequence[Line], bench: Sequence[Row], by_gold: Mapping[str, Groups]) -> list[Figure]:
+def figures(lines: Sequence[ResultLine], bench: Sequence[Row], by_gold: Mapping[str, Groups]) -> list[Figure]:
     """Those plots that there is something for."""
     made = [_latency(lines), _unseen(lines), _golds(lines, by_gold), _cost(bench)]
     return [figure for figure in made if figure.panels]
 
 
-def lines_of_tests(lines: Sequence[Line]) -> list[list[Line]]:
+def lines_of_tests(lines: Sequence[ResultLine]) -> list[list[ResultLine]]:
     """The lines of each dataset's test split: "test", else those that begin with it, else all that it has."""
     found = []
     for splits in by_dataset(lines).values():
@@ -95,7 +95,7 @@ def lines_of_tests(lines: Sequence[Line]) -> list[list[Line]]:
     return found
 
 
-def _latency(lines: Sequence[Line]) -> Figure:
+def _latency(lines: Sequence[ResultLine]) -> Figure:
     panels = []
     for chosen in lines_of_tests(lines):
         series = []
@@ -112,7 +112,7 @@ def _latency(lines: Sequence[Line]) -> Figure:
     return Figure("quality_latency.svg", heading, caption, "points", *about, tuple(panels), log=("x",))
 
 
-def _unseen(lines: Sequence[Line]) -> Figure:
+def _unseen(lines: Sequence[ResultLine]) -> Figure:
     panels = []
     for dataset, splits in by_dataset(lines).items():
         found = {(split, _across(line)): line for (_, split, _), chosen in splits.items() for line in chosen}
@@ -135,7 +135,7 @@ def _unseen(lines: Sequence[Line]) -> Figure:
     return Figure("seen_unseen.svg", "Seen against unseen", caption, "bars", "", "R@5, %", tuple(panels))
 
 
-def _across(line: Line) -> str:
+def _across(line: ResultLine) -> str:
     """The method without its split: a model for unseen tools is trained apart, and its folder may be named so."""
     family, dot, _ = line.split[1].partition(".")
     if not dot:
@@ -144,7 +144,7 @@ def _across(line: Line) -> str:
     return re.sub(rf"[-_.]?{own}(?![A-Za-z0-9])", "", line.method).replace("(-", "(").replace(" ()", "")
 
 
-def _golds(lines: Sequence[Line], by_gold: Mapping[str, Groups]) -> Figure:
+def _golds(lines: Sequence[ResultLine], by_gold: Mapping[str, Groups]) -> Figure:
     panels = []
     for chosen in lines_of_tests(lines):
         series: list[Series] = []
@@ -190,7 +190,7 @@ def panels_of(title: str, series: Iterable[Series]) -> list[Panel]:
     return [Panel(title, found)] if found else []
 
 
-def _title(line: Line) -> str:
+def _title(line: ResultLine) -> str:
     dataset, split, _ = line.split
     return f"{dataset} {split}"
 

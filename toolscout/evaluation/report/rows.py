@@ -31,7 +31,7 @@ FILE = "file"
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ResultLine:
     """A method on a split: the newest row of each seed."""
 
     rows: tuple[Row, ...]
@@ -89,7 +89,7 @@ class Line:
         return commits(self.rows)
 
 
-def read_folder(folder: Path) -> tuple[list[Line], list[Row]]:
+def read_folder(folder: Path) -> tuple[list[ResultLine], list[Row]]:
     """The lines of what `evaluate` wrote, and the rows of what `bench` wrote, out of every .jsonl file of a folder."""
     if not folder.is_dir():
         raise BadDataset(f"there is no folder {folder}; {_REMEDY.format(folder=folder)}")
@@ -114,7 +114,7 @@ def read_folder(folder: Path) -> tuple[list[Line], list[Row]]:
 _REMEDY = "write some with: toolscout evaluate DATA --json {folder}/rows.jsonl, or name the folder that has them"
 
 
-def is_method(line: Line) -> bool:
+def is_method(line: ResultLine) -> bool:
     """Whether a line measures a method on a dataset, as `toolscout evaluate` does; false for the rows of studies."""
     return STUDY not in line.newest and not (line.newest.get("options") or {}).get("need")
 
@@ -124,7 +124,7 @@ def newest(rows: Iterable[Row], *keys: str) -> list[Row]:
     return list({tuple(str(row[key]) for key in keys): row for row in rows}.values())
 
 
-def merged(rows: Iterable[Row]) -> list[Line]:
+def merged(rows: Iterable[Row]) -> list[ResultLine]:
     """Lines out of rows. Seeds join that agree with the newest in every option; older rows with other options go.
 
     Models whose names differ in the seed alone are of one recipe: what they chose for themselves on dev may differ.
@@ -140,7 +140,7 @@ def merged(rows: Iterable[Row]) -> list[Line]:
     for seeds in groups.values():
         last = list(seeds.values())[-1]
         named = _NAMED_SEED.search(last["variant"]) is not None
-        lines.append(Line(tuple(row for row in seeds.values() if named or _options(row) == _options(last))))
+        lines.append(ResultLine(tuple(row for row in seeds.values() if named or _options(row) == _options(last))))
     return lines
 
 
@@ -165,12 +165,12 @@ def group_by(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key,
     return found
 
 
-def by_split(lines: Iterable[Line]) -> dict[tuple[str, str, str], list[Line]]:
+def by_split(lines: Iterable[ResultLine]) -> dict[tuple[str, str, str], list[ResultLine]]:
     """Lines by dataset, split and digest."""
     return group_by(lines, lambda line: line.split)
 
 
-def by_dataset(lines: Iterable[Line]) -> dict[str, dict[tuple[str, str, str], list[Line]]]:
+def by_dataset(lines: Iterable[ResultLine]) -> dict[str, dict[tuple[str, str, str], list[ResultLine]]]:
     """Lines by dataset, then by split."""
     return {dataset: by_split(own) for dataset, own in group_by(lines, lambda line: line.split[0]).items()}
 

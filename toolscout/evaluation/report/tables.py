@@ -7,7 +7,7 @@ from typing import Any
 
 from toolscout.evaluation.bench.speed import target_of
 from toolscout.evaluation.leakage import base
-from toolscout.evaluation.report.rows import Line, Row, by_dataset, percent
+from toolscout.evaluation.report.rows import ResultLine, Row, by_dataset, percent
 from toolscout.papers import published_numbers
 
 _MEASURES = {
@@ -72,7 +72,7 @@ def verdict(aim: object, met: bool) -> str:
     return f" ({aim}: {'met' if met else '**missed**'})"
 
 
-def quality(lines: Sequence[Line]) -> Iterator[str]:
+def quality(lines: Sequence[ResultLine]) -> Iterator[str]:
     """A section for each dataset, a table for each split, with the papers' numbers where there are any."""
     machines = list(dict.fromkeys(machine(row) for line in lines for row in line.rows))
     if any(line.values("exact_set") for line in lines):
@@ -110,7 +110,7 @@ def machine(row: Row) -> str:
     return ", ".join(str(part) for part in parts if part) or "not said"
 
 
-def _cells(line: Line, machines: Sequence[str]) -> dict[str, str]:
+def _cells(line: ResultLine, machines: Sequence[str]) -> dict[str, str]:
     cells = {head: percent(line.values(name)) for head, name in _MEASURES.items()}
     if (returned := line.mean("returned")) is not None:
         cells["returned"] = f"{returned:.2f}"
@@ -128,7 +128,7 @@ def _mark(machines: Sequence[str], name: str) -> str:
     return f"[{machines.index(name) + 1}]" if len(machines) > 1 else ""
 
 
-def _fit(lines: Sequence[Line]) -> Iterator[str]:
+def _fit(lines: Sequence[ResultLine]) -> Iterator[str]:
     if lines:
         yield _FIT_HEAD
         yield table(

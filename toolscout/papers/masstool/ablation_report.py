@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from toolscout.evaluation.report.figures import Figure, Series, deviation, mean_percent, panels_of
-from toolscout.evaluation.report.rows import Line, group_by, percent
+from toolscout.evaluation.report.rows import ResultLine, group_by, percent
 from toolscout.evaluation.report.tables import table
 from toolscout.evaluation.row import STUDY
 from toolscout.papers.masstool.ablations import NAME, place
@@ -42,12 +42,12 @@ _WHOLE = "MassTool"
 _OPTIONS = {"lambda": ("λ of detection", "detection"), "epsilon": ("ε of the filter", "epsilon")}
 
 
-def lines_of(lines: Iterable[Line]) -> list[Line]:
+def lines_of(lines: Iterable[ResultLine]) -> list[ResultLine]:
     """Those of ablations."""
     return [line for line in lines if line.newest.get(STUDY, {}).get("name") == NAME]
 
 
-def section(lines: Sequence[Line], pictures: Mapping[str, str]) -> Iterator[str]:
+def section(lines: Sequence[ResultLine], pictures: Mapping[str, str]) -> Iterator[str]:
     """The Markdown of ablated variants beside the full model; nothing where there are no lines.
 
     `pictures`: the Markdown that shows each of `figures`, where they are drawn.
@@ -68,7 +68,7 @@ def _heads(weights: str) -> list[str]:
     return [f"{head}{weights}" for head in (*_MEASURES, "N@5 - full", "p")]
 
 
-def _variants(lines: Sequence[Line]) -> Iterator[dict[str, str]]:
+def _variants(lines: Sequence[ResultLine]) -> Iterator[dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     for line in lines:
         told = line.newest[STUDY]
@@ -83,7 +83,7 @@ def _variants(lines: Sequence[Line]) -> Iterator[dict[str, str]]:
     yield from (found[name] for name in sorted(found, key=place))
 
 
-def _difference(line: Line) -> dict[str, str]:
+def _difference(line: ResultLine) -> dict[str, str]:
     tested = [row[STUDY]["against"][_TESTED] for row in line.rows if _TESTED in row[STUDY].get("against", {})]
     if not tested or len(tested) < len(line.rows):
         return {}
@@ -109,7 +109,7 @@ def variant_label(told: Mapping[str, Any]) -> str:
     return f"{values.get(str(told.get('part')), name)} {value}".replace("_", " ")
 
 
-def figures(lines: Sequence[Line]) -> dict[str, Figure]:
+def figures(lines: Sequence[ResultLine]) -> dict[str, Figure]:
     """The figure of ablations, by their name; none where there is nothing to show."""
     panels = []
     groups = group_by(lines, lambda line: (*line.split[:2], line.newest[STUDY]["of"]))
@@ -126,7 +126,7 @@ def figures(lines: Sequence[Line]) -> dict[str, Figure]:
     return {NAME: Figure("ablation.svg", heading, "", "lines", "", "N@5, %", tuple(panels))}
 
 
-def _curves(lines: Sequence[Line], part: str, option: str) -> list[Series]:
+def _curves(lines: Sequence[ResultLine], part: str, option: str) -> list[Series]:
     """Over the values of one option, that of the full model among them; dashed: as learned."""
     chosen = [line for line in lines if line.newest[STUDY]["part"] in (part, "full")]
     if not any(line.newest[STUDY]["part"] == part for line in chosen):
@@ -134,7 +134,7 @@ def _curves(lines: Sequence[Line], part: str, option: str) -> list[Series]:
     return _twins(_WHOLE, chosen, lambda line: float(line.newest["options"][option]))
 
 
-def _layers(lines: Sequence[Line]) -> list[Series]:
+def _layers(lines: Sequence[ResultLine]) -> list[Series]:
     found: list[Series] = []
     chosen = [line for line in lines if line.newest[STUDY]["part"] in ("graph", "full")]
     if not any(line.newest[STUDY]["part"] == "graph" for line in chosen):
@@ -145,7 +145,7 @@ def _layers(lines: Sequence[Line]) -> list[Series]:
     return found
 
 
-def _served(lines: Sequence[Line], part: str) -> list[Series]:
+def _served(lines: Sequence[ResultLine], part: str) -> list[Series]:
     """Over what a full model is left with when it serves; for the detector beside a model without the gate."""
     chosen = [line for line in lines if line.newest[STUDY]["part"] == part]
     if not chosen:
@@ -165,7 +165,7 @@ def _served(lines: Sequence[Line], part: str) -> list[Series]:
     return found
 
 
-def _twins(label: str, lines: Sequence[Line], x: Callable[[Line], float]) -> list[Series]:
+def _twins(label: str, lines: Sequence[ResultLine], x: Callable[[ResultLine], float]) -> list[Series]:
     found = []
     for weights in ("chosen", "learned"):
         points = sorted(
