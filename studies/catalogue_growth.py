@@ -20,12 +20,10 @@ from __future__ import annotations
 
 import argparse
 import gc
-import hashlib
 import resource
 import shutil
-import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -36,6 +34,7 @@ from typing import Any
 
 import numpy as np
 
+from studies.running import RESULTS, by_hash, numbers, progress, run, say
 from toolscout import catalogue
 from toolscout.catalogue.base import ReadOptions
 from toolscout.core.tool import Tool
@@ -49,8 +48,8 @@ from toolscout.evaluation.history import FitRecord
 from toolscout.evaluation.request_result import RequestResult
 from toolscout.evaluation.vector_cache import tool_vectors
 from toolscout.models.encoders.onnx_encoder import Encoder
-from toolscout.papers.experiment import STUDY, ExperimentContext, ExperimentResult, asked, studied
-from toolscout.papers.jobs import Job, run_jobs
+from toolscout.papers.experiment import STUDY, ExperimentContext, ExperimentResult, experiment_result, rank_split
+from toolscout.papers.jobs import Job
 from toolscout.papers.precomputed_encoder import PrecomputedEncoder
 from toolscout.retrievers.base import FitReport
 from toolscout.retrievers.option_values import with_settings
@@ -59,11 +58,10 @@ from toolscout.retrievers.toolgen import Toolgen, ToolgenOptions
 from toolscout.retrievers.toolweaver import Toolweaver, ToolweaverOptions
 
 NAME = "growth"
-OUT = Path(__file__).resolve().parent.parent / "results" / "growth.jsonl"
+OUT = RESULTS / "growth.jsonl"
 SIZES, METHODS = "1000,10000,46587,130000", "toolgen,toolweaver"
 DISTRACTORS = ("openapi_ops/operations.jsonl.gz", "mcp_tools/tools.jsonl.gz")
 ADDED = 20
-_SAID_EVERY = 5.0
 _AT_ONCE = 4096
 Model = Toolgen | Toolweaver
 
@@ -86,11 +84,6 @@ class GrowthPlan:
 def read(plan: GrowthPlan) -> Dataset:
     """The dataset with the three splits that are used."""
     return Dataset.load(find_dataset(plan.data), ["train", "dev", "test"])
-
-
-def by_hash(ids: Iterable[str]) -> list[str]:
-    """Ids in an order that is always the same and says nothing."""
-    return sorted(ids, key=lambda one: hashlib.blake2b(one.encode(), digest_size=8).digest())
 
 
 @lru_cache(maxsize=1)
@@ -194,12 +187,12 @@ def measure(plan: GrowthPlan, method: str, size: int, seed: int) -> ExperimentRe
     costs = {"fit_s": round(report.seconds, 2), **tokens_per_s(model)}
     model.rank([text for _, text in data.split("test").requests[:8]], 1)  # the first are slower than others
     started = time.perf_counter()
-    answers = asked(data, "test", model)
+    answers = rank_split(data, "test", model)
     costs["requests_per_s"] = round(len(answers) / (time.perf_counter() - started), 2)
     costs |= _peaks() | vocabulary(model)
     costs["model_mb"] = round(sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6, 2)
     shown = _about(plan, model, size, seed, report, costs, data)
-    row = studied(data, "test", model, answers, shown, data.new_tools("train", "test"), same(plan, answers))
+    row = experiment_result(data, "test", model, answers, shown, data.new_tools("train", "test"), same(plan, answers))
     del model
     gc.collect()
     row.row[STUDY]["costs"] |= adding(method, folder, data.tools, stored(plan))
@@ -293,36 +286,6 @@ def _host_peak_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def say(text: str) -> None:
-    """A line of progress."""
-    sys.stderr.write(f"{time.strftime('%H:%M:%S')} {text}\n")
-    sys.stderr.flush()
-
-
-def run_saying(todo: Sequence[Job], side_by_side: int, stop_after: float) -> None:
-    """Run jobs, and say of each that it is done, or why it failed; ends with 1 where one failed."""
-    say(f"{len(todo)} jobs: {', '.join(job.name for job in todo)}")
-    started, failed = time.perf_counter(), False
-    for number, done in enumerate(run_jobs(todo, side_by_side, stop_after), 1):
-        say(f"{number} of {len(todo)} after {time.perf_counter() - started:.0f} s: {done.name} {done.error}")
-        failed |= bool(done.error)
-    if failed:
-        sys.exit(1)
-
-
-def progress() -> Any:
-    """Says how far a fit is, every few seconds."""
-    last = 0.0
-
-    def told(text: str, done: int, total: int) -> None:
-        nonlocal last
-        if time.monotonic() - last > _SAID_EVERY:
-            last = time.monotonic()
-            say(f"{text} {done:,} of {total:,}")
-
-    return told
-
-
 def job_name(method: str, size: int, seed: int) -> str:
     """What tells jobs apart."""
     return f"{method}-{size}-s{seed}"
@@ -330,7 +293,7 @@ def job_name(method: str, size: int, seed: int) -> str:
 
 def jobs(plan: GrowthPlan, methods: Sequence[str], seeds: Sequence[int], path: Path, only: str = "") -> list[Job]:
     """All jobs whose rows are not in the file yet, small ones first."""
-    known = [row[STUDY] for row in rows.read_rows(path)] if path.is_file() else []
+    known = [row[STUDY] for row in rows.known_rows(path)]
     same_plan = {"epochs": plan.epochs, "settings": list(plan.settings), "capped": plan.requests}
     there = {told["job"] for told in known if all(told.get(key) == value for key, value in same_plan.items())}
     made = [
@@ -361,7 +324,7 @@ def main() -> None:
     told = parser.parse_args()
     plan = GrowthPlan(
         told.models,
-        tuple(int(size) for size in told.sizes.split(",")),
+        tuple(numbers(told.sizes)),
         requests=told.requests,
         epochs=told.epochs,
         vectors=tuple(told.vectors),
@@ -374,12 +337,8 @@ def main() -> None:
     out = told.out or OUT
     rows.check_writable(out)
     told.models.mkdir(parents=True, exist_ok=True)
-    todo = jobs(plan, told.methods.split(","), [int(seed) for seed in told.seeds.split(",")], out, told.only)
-    for number, done in enumerate(run_jobs(todo, 1, told.stop_after), 1):
-        say(f"{number} of {len(todo)}: {done.name} {done.error}")
-        if done.result:
-            rows.write_scores(rows.scores_path(out, done.result.row), done.result.lines)
-            rows.append(out, done.result.row)
+    todo = jobs(plan, told.methods.split(","), numbers(told.seeds), out, told.only)
+    run(todo, 1, told.stop_after, lambda one: rows.append_with_scores(out, one.row, one.lines))
 
 
 if __name__ == "__main__":

@@ -16,14 +16,14 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 from studies.document_edits import edited
+from studies.running import RESULTS, numbers, run, say
 from toolscout.core.tool import Tool
 from toolscout.data.dataset import Dataset
 from toolscout.data.locate import find_dataset
@@ -32,8 +32,15 @@ from toolscout.evaluation import leakage
 from toolscout.evaluation import row as rows
 from toolscout.evaluation.history import FitRecord, fitted
 from toolscout.models.encoders.onnx_encoder import Encoder
-from toolscout.papers.experiment import STUDY, ExperimentContext, ExperimentResult, asked, refuse_seen, studied
-from toolscout.papers.jobs import Job, run_jobs
+from toolscout.papers.experiment import (
+    STUDY,
+    ExperimentContext,
+    ExperimentResult,
+    experiment_result,
+    rank_split,
+    refuse_seen,
+)
+from toolscout.papers.jobs import Job
 from toolscout.papers.precomputed_encoder import PrecomputedEncoder
 from toolscout.retrievers.colt import Colt
 from toolscout.retrievers.dense import Dense, DenseOptions
@@ -45,7 +52,7 @@ from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 from toolscout.retrievers.tower.options import ColtOptions, MasstoolOptions
 
 NAME = "continual"
-OUT = Path(__file__).resolve().parent.parent / "results" / "continual.jsonl"
+OUT = RESULTS / "continual.jsonl"
 STEPS, BASE = 5, 0.8
 TOOLS, DOCUMENTS = "tools", "documents"
 KEPT, TOLD, RETRAINED = "kept", "told", "retrained"
@@ -214,7 +221,7 @@ def measured(
         }
         named = f"{change}-{mode}-{group}-{step}-{plan.encoder_name.replace(' ', '-')}-s{seed}"
         about = ExperimentContext(told, named, seed, "python -m studies.continual", fit)
-        found.append(studied(dataset, "test", model, asked(dataset, "test", model), about, new))
+        found.append(experiment_result(dataset, "test", model, rank_split(dataset, "test", model), about, new))
     return found
 
 
@@ -225,7 +232,7 @@ def job_name(method: str, change: str, mode: str, step: int, seed: int) -> str:
 
 def jobs(plan: ContinualPlan, methods: Sequence[str], seeds: Sequence[int], path: Path, only: str = "") -> list[Job]:
     """All jobs whose rows are not in the file yet."""
-    there = {row[STUDY].get("job") for row in rows.read_rows(path) if _is_own(plan, row)} if path.is_file() else set()
+    there = {row[STUDY].get("job") for row in rows.known_rows(path) if _is_own(plan, row)}
     made = []
     for seed in seeds:
         for method in sorted(methods, key=lambda name: name != "dense"):
@@ -287,13 +294,14 @@ def main() -> None:
         seen = leakage.encoder_history(stored(plan, told.encoder)).tools  # encodes all, before there are many processes
         known = sum(tool.digest() in seen for tool in read(plan).tools if tool.id in come)
         if known:
-            sys.stderr.write(f"note: the encoder was trained on {known} of the {len(come)} tools that come\n")
-    todo = jobs(plan, told.methods.split(","), [int(seed) for seed in told.seeds.split(",")], told.out, told.only)
-    for number, done in enumerate(run_jobs(todo, told.jobs, told.stop_after), 1):
-        sys.stderr.write(f"{number} of {len(todo)}: {done.name} {done.error}\n")
-        for one in done.result or ():
-            rows.write_scores(rows.scores_path(told.out, one.row), one.lines)
-            rows.append(told.out, one.row)
+            say(f"note: the encoder was trained on {known} of the {len(come)} tools that come")
+    todo = jobs(plan, told.methods.split(","), numbers(told.seeds), told.out, told.only)
+    run(todo, told.jobs, told.stop_after, partial(_write, told.out))
+
+
+def _write(out: Path, found: Sequence[ExperimentResult]) -> None:
+    for one in found:
+        rows.append_with_scores(out, one.row, one.lines)
 
 
 if __name__ == "__main__":

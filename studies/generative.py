@@ -14,14 +14,13 @@ each has its own. What is already there is not made again. `--only`: names of se
 from __future__ import annotations
 
 import argparse
-import json
-import shutil
 import threading
 from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
-from studies.trained import RESULTS, SETS, Runner, TrainedSet
+from studies.running import collect, numbers
+from studies.trained import SETS, Runner, TrainedSet
 
 # As the dense models: on unseen combinations and tools more epochs learn the training scenes by heart.
 EPOCHS = {"toollens-unseen": 3, "toollens": 6, "g3": 3, "ultratool": 6, "simpletoolquestions": 3}
@@ -95,22 +94,6 @@ class GenerativeRunner(Runner):
             self.measure(one, folder, pinned=False)
 
 
-def collect(models: Path, variants: Sequence[str]) -> None:
-    """Put the rows together, and their scores beside them; rows that were not made again stay."""
-    known = RESULTS / "generative.jsonl"
-    lines = known.read_text().splitlines() if known.is_file() else []
-    target = RESULTS / "generative.scores"
-    for path in sorted((models / "rows").glob("*.jsonl")):
-        if path.name.split("-")[0] in variants and not path.name.endswith(".part.jsonl"):
-            lines += path.read_text().splitlines()
-            target.mkdir(exist_ok=True)
-            for scores in path.with_suffix(".scores").glob("*"):
-                shutil.copyfile(scores, target / scores.name)
-    if lines:
-        rows = {tuple(json.loads(line)[key] for key in ("dataset", "split", "variant")): line for line in lines}
-        known.write_text("".join(f"{line}\n" for _, line in sorted(rows.items())))
-
-
 def main() -> None:
     """Read the arguments and run."""
     parser = argparse.ArgumentParser()
@@ -124,7 +107,7 @@ def main() -> None:
     parser.add_argument("--stop-after", type=float, default=1e9)
     asked = parser.parse_args()
     (asked.models / "rows").mkdir(parents=True, exist_ok=True)
-    seeds = [int(seed) for seed in asked.seeds.split(",")]
+    seeds = numbers(asked.seeds)
     shared = asked.encoder_seed is not None
     variants = asked.variants.split(",")
     runner = GenerativeRunner(asked.models, asked.gpu, asked.cpu, asked.stop_after, variants, seeds if shared else ())
@@ -133,7 +116,8 @@ def main() -> None:
             if any(fnmatch(one.name, word) for word in asked.only.split(",")):
                 runner.waiting.append(runner.gpu.submit(runner.train, one, seed))
     runner.wait()
-    collect(asked.models, [*VARIANTS, FUSION])
+    made = {*VARIANTS, FUSION}
+    collect((path for path in (asked.models / "rows").glob("*.jsonl") if path.name.split("-")[0] in made), "generative")
 
 
 if __name__ == "__main__":

@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from studies.catalogue_growth import by_hash, progress, say
 from studies.language_measures import Labelled, accuracy, perplexity, read_labelled
+from studies.running import RESULTS, by_hash, numbers, progress, run, say
 from toolscout.data.dataset import Dataset
 from toolscout.data.locate import find_dataset
 from toolscout.data.no_tool_prompts import read_prompts
@@ -38,8 +38,8 @@ from toolscout.evaluation.history import FitRecord
 from toolscout.models.decoding.constrained import best, free
 from toolscout.models.decoding.trie import Trie
 from toolscout.models.encoders.onnx_encoder import Encoder
-from toolscout.papers.experiment import STUDY, ExperimentContext, asked, studied
-from toolscout.papers.jobs import Job, run_jobs
+from toolscout.papers.experiment import STUDY, ExperimentContext, experiment_result, rank_split
+from toolscout.papers.jobs import Job
 from toolscout.retrievers.generative.base import SPECIALS
 from toolscout.retrievers.model_folder import MODEL_FILE
 from toolscout.retrievers.option_values import with_settings
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from toolscout.models.language.torch_network import Network
 
 NAME = "stages"
-OUT = Path(__file__).resolve().parent.parent / "results" / "stages.jsonl"
+OUT = RESULTS / "stages.jsonl"
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "full": {},
     "full-mixed": {"instruct_mix": 0.5},
@@ -142,9 +142,8 @@ class StageWatch:
         about = ExperimentContext(
             self._told(stage), self._name(stage), self._seed, "python -m studies.generative_stages", fit
         )
-        found = studied(data, "dev", model, asked(data, "dev", model), about, None, extra)
-        rows.write_scores(rows.scores_path(self._plan.out, found.row), found.lines)
-        rows.append(self._plan.out, found.row)
+        found = experiment_result(data, "dev", model, rank_split(data, "dev", model), about, None, extra)
+        rows.append_with_scores(self._plan.out, found.row, found.lines)
         say(f"{self._variant} {stage}: {', '.join(f'{name} {value:.3f}' for name, value in extra.items())}")
 
     def _told(self, stage: str) -> dict[str, Any]:
@@ -178,7 +177,7 @@ class StageWatch:
             self._told(BASE), self._name(BASE), None, "python -m studies.generative_stages", FitRecord()
         )
         extra = language(self._plan, network, nothing, self._model)
-        found = studied(data, "dev", self._model, asked(data, "dev", self._model), about, None, extra)
+        found = experiment_result(data, "dev", self._model, rank_split(data, "dev", self._model), about, None, extra)
         rows.append(self._plan.out, found.row | {"metrics": extra, "intervals": {}, "options": {}})
         del network
         torch.cuda.empty_cache()
@@ -248,7 +247,7 @@ def language(plan: StagesPlan, network: Network, added: Any, model: Model) -> di
 
 def done(plan: StagesPlan, variant: str, seed: int | None) -> set[str]:
     """The stages of a training whose rows are there."""
-    found = rows.read_rows(plan.out) if plan.out.is_file() else []
+    found = rows.known_rows(plan.out)
     same = {"variant": variant, "epochs": plan.epochs, "memorise": plan.memorise, "settings": list(plan.settings)}
     return {
         row[STUDY]["stage"]
@@ -313,9 +312,8 @@ def main() -> None:
     plan = StagesPlan(told.models, told.out, **about, dev=told.dev, glue=told.glue, settings=tuple(told.option))
     rows.check_writable(told.out)
     told.models.mkdir(parents=True, exist_ok=True)
-    todo = jobs(plan, told.variants.split(","), [int(seed) for seed in told.seeds.split(",")])
-    for number, one in enumerate(run_jobs(todo, 1, told.stop_after), 1):
-        say(f"{number} of {len(todo)}: {one.name} {one.error}")
+    todo = jobs(plan, told.variants.split(","), numbers(told.seeds))
+    run(todo, 1, told.stop_after)
 
 
 if __name__ == "__main__":

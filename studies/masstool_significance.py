@@ -9,12 +9,11 @@ compare` does; what is written is the mean difference over the seeds that both h
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
+from studies.running import RESULTS
 from toolscout.errors import ToolscoutError
 from toolscout.evaluation.scores import RowFilter, compare, find
 
-RESULTS = Path(__file__).resolve().parent.parent / "results"
 ROWS = RESULTS / "trained.jsonl"
 SETS = {
     "toollens test": ("toollens", "test", "toollens"),

@@ -30,6 +30,7 @@ from studies import need_measures
 from studies.need_llm import OUT as ANSWERS
 from studies.need_llm import read as read_answers
 from studies.need_measures import Collection, Item, NeedTrial
+from studies.running import RESULTS, numbers
 from toolscout.data.dataset import Dataset, request_digest
 from toolscout.data.locate import find_dataset
 from toolscout.errors import BadModel
@@ -40,7 +41,7 @@ from toolscout.models.need_head import NeedHead
 from toolscout.search.tool_need import NeedOptions, open_head
 from toolscout.training import need_head
 
-OUT = Path(__file__).resolve().parent.parent / "results" / "need.jsonl"
+OUT = RESULTS / "need.jsonl"
 PACKAGE = OUT.parent.parent / "toolscout"
 HEAD, COSINE, MODEL = "need-head", "best-cosine", "smollm2-135m"
 MODEL_PARAMETERS = 134_515_008
@@ -262,7 +263,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--encoder", type=Path, default=None)
     asked = parser.parse_args()
-    names, seeds = asked.methods.split(","), [int(seed) for seed in asked.seeds.split(",")]
+    names, seeds = asked.methods.split(","), numbers(asked.seeds)
     tools, prompts = (
         need_measures.tool_collections(),
         need_measures.prompt_collections(find_dataset(need_measures.PROMPTS)),

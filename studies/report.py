@@ -22,11 +22,11 @@ from studies import (
     rewriting_report,
     synthetic_report,
 )
+from studies.running import RESULTS
 from studies.study_rows import StudyRows
 from toolscout.errors import ToolscoutError
 from toolscout.evaluation.report.page import Report, page_text, picture
 
-FOLDER = Path(__file__).resolve().parent.parent / "results"
 PAGE = "studies.md"
 _MAKER = "python -m studies.report"
 _HEAD = f"""<!-- made by {_MAKER} -->
@@ -69,7 +69,7 @@ def make(folder: Path, with_plots: bool = True) -> Report:
 def main(arguments: Sequence[str]) -> None:
     """Write what is stale, or with --check only say what is, and end with code 1 where something is."""
     parser = argparse.ArgumentParser(prog="report", description="Make the page of studies out of the rows of a folder.")
-    parser.add_argument("folder", nargs="?", type=Path, default=FOLDER)
+    parser.add_argument("folder", nargs="?", type=Path, default=RESULTS)
     parser.add_argument("--check", action="store_true", help="write nothing; code 1 where a file is stale")
     parser.add_argument("--no-plots", action="store_true", help="leave the figures out, which need matplotlib")
     given = parser.parse_args(arguments)

@@ -28,9 +28,9 @@ from pathlib import Path
 from typing import Any
 
 from studies import rewriting_models as models
-from studies.catalogue_growth import by_hash, run_saying, say
 from studies.exposure import by_namespace, exposure
 from studies.rewriting_models import FORMS, Family, RewritingForm, RewritingPlan
+from studies.running import RESULTS, by_hash, numbers, run, say
 from toolscout.core.answer import Cost
 from toolscout.core.scope import Scope
 from toolscout.data.dataset import Dataset
@@ -40,7 +40,7 @@ from toolscout.evaluation import row as rows
 from toolscout.evaluation.evaluate import seen_by
 from toolscout.evaluation.history import FitRecord
 from toolscout.evaluation.request_result import DEPTH, RequestResult
-from toolscout.papers.experiment import ExperimentContext, ExperimentResult, refuse_seen, studied
+from toolscout.papers.experiment import ExperimentContext, ExperimentResult, experiment_result, refuse_seen
 from toolscout.papers.jobs import Job
 from toolscout.retrievers.base import Ranking
 from toolscout.retrievers.model_folder import read_model
@@ -49,7 +49,7 @@ from toolscout.retrievers.provenance import TrainedOn
 from toolscout.retrievers.rewrite.retriever import Rewrite, RewriteOptions
 
 NAME = "rewriting"
-OUT = Path(__file__).resolve().parent.parent / "results" / "rewriting.jsonl"
+OUT = RESULTS / "rewriting.jsonl"
 _PATHS = ("llm", "cache", "base", "begin")
 _FAILED = 0.02
 
@@ -80,7 +80,7 @@ def variant(plan: RewritingPlan, name: str, over: str, seed: int) -> str:
 
 def missing(plan: RewritingPlan, family: Family, seed: int, names: Sequence[str]) -> list[tuple[str, str, str]]:
     """What is not in the file yet: form, retriever, split."""
-    known = rows.read_rows(plan.out) if plan.out.is_file() else []
+    known = rows.known_rows(plan.out)
     there = {(row["dataset"], row["split"], row["variant"]) for row in known}
     return [
         (name, over, split)
@@ -150,7 +150,7 @@ def measured(
     own = seed if named.endswith(f"-s{seed}") else None
     about = ExperimentContext(told, named, own, _command(plan, family, name, over, own), fit)
     new = leakage.new_tools(data, split, whole)
-    found = studied(data, split, rewrite, answers, about, new, exposure(answers, data.tools))
+    found = experiment_result(data, split, rewrite, answers, about, new, exposure(answers, data.tools))
     options = {key: Path(str(value)).name if key in _PATHS else value for key, value in asdict(rewrite.options).items()}
     return ExperimentResult(found.row | {"options": options}, found.lines)
 
@@ -171,8 +171,7 @@ def measure(plan: RewritingPlan, family: Family, seed: int, todo: Sequence[tuple
             rewrite = models.rewriting(plan, family, name, part, seed)
             for split in [split for one, where, split in todo if (one, where) == (name, over)]:
                 found = measured(plan, family, name, over, split, seed, rewrite, seen)
-                rows.write_scores(rows.scores_path(plan.out, found.row), found.lines)
-                rows.append(plan.out, found.row)
+                rows.append_with_scores(plan.out, found.row, found.lines)
                 say(f"{family.name} {split} {over} {name}: R@5 {found.row['metrics']['recall@5']:.4f}")
     return len(todo)
 
@@ -268,7 +267,7 @@ def asked_for(told: argparse.Namespace) -> tuple[list[str], RewritingPlan, list[
     plan = RewritingPlan(
         told.models, told.out, families, retrievers, told.llm, told.model, told.requests, tuple(told.option)
     )
-    return names, plan, [int(seed) for seed in told.seeds.split(",")]
+    return names, plan, numbers(told.seeds)
 
 
 def main() -> None:
@@ -294,7 +293,7 @@ def main() -> None:
     except (ToolscoutError, ValueError) as error:
         parser.error(str(error))
     told.models.mkdir(parents=True, exist_ok=True)
-    run_saying(jobs(plan, seeds, names, told.what), told.side_by_side, told.stop_after)
+    run(jobs(plan, seeds, names, told.what), told.side_by_side, told.stop_after)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from studies.catalogue_growth import progress
 from studies.recorded_llm import RecordedModel
+from studies.running import progress
 from studies.trained import SETS
 from toolscout.core.arrays import Floats
 from toolscout.core.tool import Tool
@@ -40,7 +40,6 @@ RETRIEVERS = ("bm25", "dense-raw", "dense-trained", "hybrid")
 ALIGNED_WITH = "dense-raw"
 TRAINED = "dense-trained"
 SUPERVISED, TAUGHT, WRITTEN, NOBODY, ZERO = "supervised", "taught", "supervised-written", "", "zero"
-TEACHINGS = (SUPERVISED, TAUGHT, WRITTEN)
 HELD = 0.15
 _REQUESTS_KEPT = 400_000
 

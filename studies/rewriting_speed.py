@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from studies import rewriting_models as models
-from studies.catalogue_growth import by_hash, say
 from studies.rewriting_models import FORMS, Family, RewritingPlan
+from studies.running import RESULTS, by_hash, say
 from toolscout.core.answer import Cost
 from toolscout.evaluation import row as rows
 from toolscout.models.encoders.onnx_encoder import RAW, Encoder
@@ -31,7 +31,7 @@ from toolscout.retrievers.dense import Dense
 from toolscout.retrievers.rewrite.retriever import Rewrite
 
 NAME = "rewriting"
-OUT = Path(__file__).resolve().parent.parent / "results" / "rewriting_speed.jsonl"
+OUT = RESULTS / "rewriting_speed.jsonl"
 USUAL = "alone,rules,zero,decompose,iterate,supervised,aligned"
 _WARM = 2
 _K = 5
@@ -113,7 +113,7 @@ def key(family: Family, name: str, where: str, count: int) -> str:
 
 def todo(plan: RewritingPlan, family: Family, names: list[str], where: str, seed: int) -> list[str]:
     """The forms whose rows are not there and whose generators are."""
-    known = {row["requests"] for row in rows.read_rows(plan.out)} if plan.out.is_file() else set()
+    known = {row["requests"] for row in rows.known_rows(plan.out)}
     return [
         name
         for name in names

@@ -30,9 +30,9 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from studies.catalogue_growth import progress, run_saying, say
 from studies.rewriting_models import complete, raw
 from studies.round_trip import judge
+from studies.running import RESULTS, numbers, progress, run, say
 from studies.trained import SETS
 from toolscout.data.dataset import Dataset
 from toolscout.data.locate import find_dataset
@@ -52,7 +52,7 @@ from toolscout.retrievers.registry import load_model
 from toolscout.synth import Source, SynthOptions, SynthTraining, Writer, fewer, synthesise, train_synth
 
 NAME = "synthetic"
-OUT = Path(__file__).resolve().parent.parent / "results" / "synthetic.jsonl"
+OUT = RESULTS / "synthetic.jsonl"
 METHODS, PER_TOOL = "dense,masstool,toolgen,hybrid", "0,5,10,20,40"
 DEFAULT = "toolbench"
 # Beside ToolBench: two sets of its tools, two of others.
@@ -227,8 +227,7 @@ def _evaluated(
     row = found.row.to_dict() | {STUDY: dict(told) | {"settings": list(plan.settings)}}
     options = {key: Path(value).name if isinstance(value, str) else value for key, value in row["options"].items()}
     row["options"] = options
-    rows.write_scores(rows.scores_path(plan.out, row), found.lines())
-    rows.append(plan.out, row)
+    rows.append_with_scores(plan.out, row, found.lines())
     measures = ("new_recall@5", "known_recall@5", "recall@5", "ndcg@1")
     say(f"{variant}: " + ", ".join(f"{one} {row['metrics'][one]:.4f}" for one in measures if one in row["metrics"]))
     return row
@@ -236,7 +235,7 @@ def _evaluated(
 
 def there(plan: SyntheticPlan, dataset: str) -> set[str]:
     """The variants of a dataset whose rows are in the file."""
-    known = rows.read_rows(plan.out) if plan.out.is_file() else []
+    known = rows.known_rows(plan.out)
     return {row["variant"] for row in known if row.get("dataset") == Path(dataset).name}
 
 
@@ -354,12 +353,12 @@ def main() -> None:
     plan = replace(plan, held=tuple(one for one in HELD if any(fnmatch(one.name, w) for w in told.only.split(","))))
     rows.check_writable(told.out)
     told.models.mkdir(parents=True, exist_ok=True)
-    seeds, kind = [int(seed) for seed in told.seeds.split(",")], "texts" if told.what.endswith("texts") else "rows"
+    seeds, kind = numbers(told.seeds), "texts" if told.what.endswith("texts") else "rows"
     if of_default:
         todo = [job for seed in seeds for job in default_jobs(plan, seed, kind)]
     else:
         todo = jobs(plan, told.methods.split(","), seeds, kind)
-    run_saying(todo, told.side_by_side, told.stop_after)
+    run(todo, told.side_by_side, told.stop_after)
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ dense model's encoder, encoded once for all of them; `through` is masstool with 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import queue
 import shlex
@@ -26,7 +25,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
-RESULTS = Path(__file__).resolve().parent.parent / "results"
+from studies.running import collect, numbers
 
 
 @dataclass(frozen=True)
@@ -178,22 +177,6 @@ class Runner:
             self.waiting.pop(0).result()
 
 
-def collect(models: Path) -> None:
-    """Put the rows of all models together, and their scores beside them; rows that were not made again stay."""
-    files = sorted(path for path in (models / "rows").glob("*.jsonl") if not path.name.endswith(".part.jsonl"))
-    if files:
-        known = RESULTS / "trained.jsonl"
-        lines = known.read_text().splitlines() if known.is_file() else []
-        for path in files:
-            lines += path.read_text().splitlines()
-        rows = {tuple(json.loads(line)[key] for key in ("dataset", "split", "variant")): line for line in lines}
-        known.write_text("".join(f"{line}\n" for _, line in sorted(rows.items())))
-        target = RESULTS / "trained.scores"
-        target.mkdir(exist_ok=True)
-        for path in (models / "rows").glob("*.scores/*"):
-            shutil.copyfile(path, target / path.name)
-
-
 def main() -> None:
     """Read the arguments and run."""
     parser = argparse.ArgumentParser()
@@ -208,7 +191,7 @@ def main() -> None:
     methods = asked.methods.split(",")
     (asked.models / "rows").mkdir(parents=True, exist_ok=True)
     runner = Runner(asked.models, asked.gpu, asked.cpu, asked.stop_after, methods)
-    for seed in map(int, asked.seeds.split(",")):
+    for seed in numbers(asked.seeds):
         for one in SETS:
             if any(fnmatch(one.name, word) for word in asked.only.split(",")):
                 if {"dense", *METHODS}.intersection(methods):
@@ -216,7 +199,7 @@ def main() -> None:
                 if THROUGH in methods:
                     runner.waiting.append(runner.gpu.submit(runner.through, one, seed))
     runner.wait()
-    collect(asked.models)
+    collect((asked.models / "rows").glob("*.jsonl"), "trained")
 
 
 if __name__ == "__main__":

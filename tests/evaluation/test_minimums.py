@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from toolscout.errors import BadRequest
-from toolscout.evaluation.minimums import Minimum, gates
+from toolscout.evaluation.minimums import Minimum, read_minimums
 
 
 def test_minimums_are_read() -> None:
-    assert gates(["recall@5=0.8", "mrr = .5", "need_auroc=1", "comp@12=0"]) == [
+    assert read_minimums(["recall@5=0.8", "mrr = .5", "need_auroc=1", "comp@12=0"]) == [
         Minimum("recall@5", 0.8),
         Minimum("mrr", 0.5),
         Minimum("need_auroc", 1.0),
@@ -33,7 +33,7 @@ def test_minimums_are_read() -> None:
 )
 def test_what_is_no_minimum_is_refused(text: str, expected: str) -> None:
     with pytest.raises(BadRequest, match=expected):
-        gates([text])
+        read_minimums([text])
 
 
 def test_a_gate_passes_at_its_minimum_and_not_below() -> None:

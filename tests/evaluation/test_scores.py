@@ -17,7 +17,7 @@ from toolscout.errors import BadDataset, BadRequest
 from toolscout.evaluation import row as rows
 from toolscout.evaluation.evaluate import Evaluation, evaluate
 from toolscout.evaluation.measures import MEASURES, NEW_TOOL_MEASURES, VERDICTS
-from toolscout.evaluation.request_result import RequestResult, ranked
+from toolscout.evaluation.request_result import RequestResult, scoring_ranking
 from toolscout.evaluation.scores import RowFilter, Scores, by_gold, compare, find, worst
 from toolscout.retrievers.bm25 import Bm25, Bm25Options
 from toolscout.retrievers.provenance import TrainedOn
@@ -56,7 +56,7 @@ def test_a_line_scores_as_its_request_did(
     ranking = None if failed else tuple(tools[:returned])
     one = RequestResult("r", "s", "use", golds, ranking, 0.5, None, 0.0)
     line = one.to_dict(fresh, depth=14)
-    again, placeholders = ranked(line)
+    again, placeholders = scoring_ranking(line)
     named = frozenset(name for name in placeholders if name.startswith("new "))
     names = [*MEASURES, *NEW_TOOL_MEASURES, "recall@12", "precision@7"]
     expected = [values[0] for values in metrics.scores([ranking], [golds], names, fresh).values()]

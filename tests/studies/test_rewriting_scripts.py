@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from studies import rewriting, rewriting_models, rewriting_speed
-from studies.catalogue_growth import run_saying
+from studies import rewriting, rewriting_models, rewriting_speed, running
 from studies.exposure import by_namespace, exposure, gini
 from studies.recorded_llm import RecordedModel
 from studies.rewriting_models import Family, RewritingPlan
@@ -260,5 +259,5 @@ def test_what_there_is_nothing_to_do_for_is_said(
 def test_a_job_that_fails_ends_the_run_with_1(plan: RewritingPlan) -> None:
     todo = rewriting.jobs(replace(plan, retrievers=("bm25",)), [0], ["supervised-written"], "texts")
     with pytest.raises(SystemExit) as ended:
-        run_saying(todo, 1, float("inf"))
+        running.run(todo, 1, float("inf"))
     assert ended.value.code == 1

@@ -34,8 +34,8 @@ from toolscout.stores.sqlite.store import SqliteStore
 __all__ = [
     "CUTOFFS",
     "MEASURES",
-    "Asked",
     "Evaluation",
+    "RequestResult",
     "command_line",
     "evaluate",
     "load_split",

@@ -24,12 +24,12 @@ class Minimum:
         return "" if found >= self.least else f"{self.measure} is {found:g}, below {self.least:g}"
 
 
-def gates(texts: Sequence[str]) -> list[Minimum]:
+def read_minimums(texts: Sequence[str]) -> list[Minimum]:
     """Read minimums such as "recall@5=0.8"."""
-    return [_gate(text) for text in texts]
+    return [_read_minimum(text) for text in texts]
 
 
-def _gate(text: str) -> Minimum:
+def _read_minimum(text: str) -> Minimum:
     name, equals, number = (part.strip() for part in text.partition("="))
     try:
         least = float(number)

@@ -70,7 +70,7 @@ class RequestResult:
         return sorted(places[tool_id] for tool_id in tools if tool_id in places)
 
 
-def ranked(line: Mapping[str, Any]) -> tuple[list[str] | None, list[str]]:
+def scoring_ranking(line: Mapping[str, Any]) -> tuple[list[str] | None, list[str]]:
     """A ranking and gold that score as the request of a line did. New tools are called "new 0", "new 1" …"""
     ranks, new_ranks = line["ranks"], line.get("new_ranks") or []
     new = int(line.get("new", 0))
@@ -88,14 +88,14 @@ def ranked(line: Mapping[str, Any]) -> tuple[list[str] | None, list[str]]:
     return ranking, golds
 
 
-def returned(line: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+def scoring_set(line: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """Tools returned and gold that score as the set of a line did."""
     golds = [f"gold {number}" for number in range(line["gold"])]
     right = line["returned_gold"]
     return [*golds[:right], *(f"other {number}" for number in range(line["returned"] - right))], golds
 
 
-def placeholders(lines: Collection[Mapping[str, Any]]) -> frozenset[str] | None:
+def new_tool_placeholders(lines: Collection[Mapping[str, Any]]) -> frozenset[str] | None:
     """The new tools as `ranked` calls them; None where some line does not tell new tools apart."""
     if not all("new" in line for line in lines):
         return None

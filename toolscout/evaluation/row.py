@@ -138,6 +138,17 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     return _objects(path, text)
 
 
+def known_rows(path: Path) -> list[dict[str, Any]]:
+    """As read_rows; none where there is no such file yet."""
+    return read_rows(path) if path.is_file() else []
+
+
+def append_with_scores(path: Path, record: Mapping[str, Any], requests: Iterable[Mapping[str, Any]]) -> None:
+    """Add one row to a file of rows, and write the scores of its single requests beside it."""
+    write_scores(scores_path(path, record), requests)
+    append(path, record)
+
+
 def scores_path(path: Path, row: Row | Mapping[str, Any]) -> Path:
     """Where the scores of a row's single requests lie."""
     about = row.to_dict() if isinstance(row, Row) else row

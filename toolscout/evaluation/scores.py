@@ -27,7 +27,7 @@ from toolscout.evaluation.measures import (
     set_score,
     verdict_score,
 )
-from toolscout.evaluation.request_result import DEPTH, placeholders, ranked, returned
+from toolscout.evaluation.request_result import DEPTH, new_tool_placeholders, scoring_set
 
 ScoreLine = Mapping[str, Any]
 _HOW = "write scores with: toolscout evaluate DATA --json OUT.jsonl"
@@ -78,13 +78,13 @@ class Scores:
         if name in VERDICTS:
             return [verdict_score(name, line["kind"], line.get("verdict")) for line in self.lines]
         if name in SETS:
-            return [set_score(name, *returned(line)) if line["gold"] else math.nan for line in self.lines]
+            return [set_score(name, *scoring_set(line)) if line["gold"] else math.nan for line in self.lines]
         return [right_score(name, line["kind"], line.get("verdict"), _complete(line)) for line in self.lines]
 
     def _ranking(self, name: str) -> list[float]:
         answerable = [line for line in self.lines if line["gold"]]
         rankings, golds = zip(*map(ranked, answerable), strict=True) if answerable else ((), ())
-        found = iter(scores(rankings, golds, [name], placeholders(answerable))[name])
+        found = iter(scores(rankings, golds, [name], new_tool_placeholders(answerable))[name])
         return [next(found) if line["gold"] else math.nan for line in self.lines]
 
     def _check(self, names: Sequence[str]) -> None:
@@ -101,7 +101,7 @@ class Scores:
             k = metrics.measure(name).k
             if k is not None and k > depth:
                 raise BadRequest(f"{self.path} ranks {depth} tools; for {name} evaluate again with --measure {name}")
-            if needs_new_tools(name) and placeholders([line for line in self.lines if line["gold"]]) is None:
+            if needs_new_tools(name) and new_tool_placeholders([line for line in self.lines if line["gold"]]) is None:
                 raise BadRequest(f"{self.path} does not tell new tools from others, so it has no {name}")
 
 

@@ -39,7 +39,7 @@ class ExperimentContext:
     fitted: FitRecord
 
 
-def asked(dataset: Dataset, split: str, retriever: Retriever) -> list[RequestResult]:
+def rank_split(dataset: Dataset, split: str, retriever: Retriever) -> list[RequestResult]:
     """Rank all requests of a split that have gold. No verdict is made, and nothing is timed."""
     part = dataset.split(split)
     ranked = retriever.rank([text for _, text in part.requests], DEPTH)
@@ -49,7 +49,7 @@ def asked(dataset: Dataset, split: str, retriever: Retriever) -> list[RequestRes
     ]
 
 
-def studied(
+def experiment_result(
     dataset: Dataset,
     split: str,
     retriever: Retriever,

@@ -32,7 +32,14 @@ from toolscout.evaluation.history import fitted
 from toolscout.evaluation.scores import Scores
 from toolscout.models.encoders.onnx_encoder import Encoder
 from toolscout.models.tower import TRANSFERS
-from toolscout.papers.experiment import STUDY, ExperimentContext, ExperimentResult, asked, refuse_seen, studied
+from toolscout.papers.experiment import (
+    STUDY,
+    ExperimentContext,
+    ExperimentResult,
+    experiment_result,
+    rank_split,
+    refuse_seen,
+)
 from toolscout.papers.jobs import Job
 from toolscout.papers.masstool import noisy_detector
 from toolscout.papers.precomputed_encoder import PrecomputedEncoder
@@ -250,7 +257,7 @@ def _served(
     named = f"{variant.name}-{weights}-{found.identity}-s{seed}"
     about = ExperimentContext(told, named, seed, plan.command(), fitted(folder))
     new = leakage.new_tools(found.test, plan.test, seen)
-    return studied(found.test, plan.test, model, asked(found.test, plan.test, model), about, new, need)
+    return experiment_result(found.test, plan.test, model, rank_split(found.test, plan.test, model), about, new, need)
 
 
 def kept(examples: Sequence[Example], share: float) -> list[Example]:
@@ -294,7 +301,7 @@ def jobs(plan: AblationPlan, chosen: Sequence[Variant], seeds: Sequence[int], pa
 
 def own_rows(path: Path, identity: str) -> list[dict[str, Any]]:
     """The rows in a file that are of this study."""
-    found = rows.read_rows(path) if path.is_file() else []
+    found = rows.known_rows(path)
     return [row for row in found if row.get(STUDY, {}).get("name") == NAME and row[STUDY].get("of") == identity]
 
 
@@ -316,8 +323,7 @@ class AblationWriter:
             if self._against(one) is None:
                 self._waiting.append(one)
             else:
-                rows.write_scores(rows.scores_path(self._path, one.row), one.lines)
-                rows.append(self._path, one.row)
+                rows.append_with_scores(self._path, one.row, one.lines)
 
     def _against(self, one: ExperimentResult) -> Scores | None:
         """The scores of the full model, once they are there; the row then says how it differs from them."""
