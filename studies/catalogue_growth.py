@@ -44,7 +44,7 @@ from toolscout.data.locate import find_dataset
 from toolscout.errors import BadModel
 from toolscout.evaluation import leakage
 from toolscout.evaluation import row as rows
-from toolscout.evaluation.history import FitRecord
+from toolscout.evaluation.fit_record import FitRecord
 from toolscout.evaluation.request_result import RequestResult
 from toolscout.evaluation.vector_cache import tool_vectors
 from toolscout.models.encoders.onnx_encoder import Encoder

@@ -30,7 +30,7 @@ from toolscout.data.locate import find_dataset
 from toolscout.data.no_tool_prompts import read_prompts
 from toolscout.evaluation import leakage
 from toolscout.evaluation import row as rows
-from toolscout.evaluation.history import FitRecord, fitted
+from toolscout.evaluation.fit_record import FitRecord, read_fit_record
 from toolscout.models.encoders.onnx_encoder import Encoder
 from toolscout.papers.experiment import (
     STUDY,
@@ -205,7 +205,7 @@ def measured(
 ) -> list[ExperimentResult]:
     """The rows of a model after a step, one for each group of requests."""
     found = []
-    fit = fitted(folder) if (folder / MODEL_FILE).is_file() else FitRecord()
+    fit = read_fit_record(folder) if (folder / MODEL_FILE).is_file() else FitRecord()
     seen = TrainedOn.load(folder) if folder.is_dir() else TrainedOn()
     for group, dataset, new in grouped(plan, change, step):
         refuse_seen(dataset, "test", model, seen)

@@ -34,7 +34,7 @@ from toolscout.data.locate import find_dataset
 from toolscout.data.no_tool_prompts import read_prompts
 from toolscout.errors import BadModel
 from toolscout.evaluation import row as rows
-from toolscout.evaluation.history import FitRecord
+from toolscout.evaluation.fit_record import FitRecord
 from toolscout.models.decoding.constrained import best, free
 from toolscout.models.decoding.trie import Trie
 from toolscout.models.encoders.onnx_encoder import Encoder

@@ -38,7 +38,7 @@ from toolscout.errors import BadModel, ToolscoutError
 from toolscout.evaluation import leakage
 from toolscout.evaluation import row as rows
 from toolscout.evaluation.evaluate import seen_by
-from toolscout.evaluation.history import FitRecord
+from toolscout.evaluation.fit_record import FitRecord
 from toolscout.evaluation.request_result import DEPTH, RequestResult
 from toolscout.papers.experiment import ExperimentContext, ExperimentResult, experiment_result, refuse_seen
 from toolscout.papers.jobs import Job

@@ -102,7 +102,7 @@ ALIGNED: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True)
 class RewritingForm:
-    """A way to ask: whose texts, with which options, over which retrievers, and whether it looks at what is found."""
+    """A form of rewriting: who writes, with which options, over which retrievers, whether it sees what was found."""
 
     source: str
     options: Mapping[str, Any]

@@ -36,7 +36,7 @@ from studies.running import RESULTS, numbers, progress, run, say
 from studies.trained import SETS
 from toolscout.data.dataset import Dataset
 from toolscout.data.locate import find_dataset
-from toolscout.evaluation import history
+from toolscout.evaluation import fit_record
 from toolscout.evaluation import row as rows
 from toolscout.evaluation.evaluate import evaluate, load_splits
 from toolscout.evaluation.vector_cache import cache_path, tool_vectors
@@ -222,7 +222,7 @@ def _evaluated(
         variant=variant,
         command="python -m studies.synthetic",
         seen=trained_on(folder) if is_model else TrainedOn.load(folder),
-        fitted=history.fitted(folder) if is_model else None,
+        fitted=fit_record.read_fit_record(folder) if is_model else None,
     )
     row = found.row.to_dict() | {STUDY: dict(told) | {"settings": list(plan.settings)}}
     options = {key: Path(value).name if isinstance(value, str) else value for key, value in row["options"].items()}

@@ -30,7 +30,7 @@ from studies.running import collect, numbers
 
 @dataclass(frozen=True)
 class TrainedSet:
-    """What to train on, how, and what to measure then."""
+    """A dataset to train on, the options of the training, and the splits to measure the model on."""
 
     name: str
     data: str

@@ -211,7 +211,7 @@ def _evaluated(
     one: _Run, settings: Sequence[str], parts: Sequence[str], names: Sequence[str], drop_seen: bool
 ) -> Evaluation:
     from toolscout.evaluation import evaluate as run
-    from toolscout.evaluation import history, leakage
+    from toolscout.evaluation import fit_record, leakage
     from toolscout.retrievers import opening
 
     opened, variant = opening.open_retriever(one.retriever, settings, parts)
@@ -227,7 +227,7 @@ def _evaluated(
             measures=names,
             seen=run.seen_by(one.retriever, opened),
             drop_seen=drop_seen,
-            fitted=history.fitted(one.retriever),
+            fitted=fit_record.read_fit_record(one.retriever),
             progress=report,
         )
 

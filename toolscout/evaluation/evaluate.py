@@ -7,7 +7,7 @@ import shlex
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,11 +16,10 @@ import numpy as np
 from toolscout.core.answer import Cost
 from toolscout.data.dataset import Dataset, Kind
 from toolscout.evaluation import leakage
-from toolscout.evaluation.history import FitRecord
+from toolscout.evaluation.fit_record import FitRecord
 from toolscout.evaluation.measures import CUTOFFS, MEASURES, checked, depth_of, measured
 from toolscout.evaluation.request_result import DEPTH, RequestResult
 from toolscout.evaluation.row import Row, provenance
-from toolscout.evaluation.sized import with_sets
 from toolscout.evaluation.vector_cache import cached_vectors, encoder_of
 from toolscout.models.language.base import DEVICE_VARIABLE
 from toolscout.retrievers.base import Retriever
@@ -28,7 +27,7 @@ from toolscout.retrievers.base import seen_by as seen_by_parts
 from toolscout.retrievers.model_folder import trained_on
 from toolscout.retrievers.opening import variant_of
 from toolscout.retrievers.provenance import TrainedOn
-from toolscout.scout import Progress, Scout
+from toolscout.scout import Progress, Scout, checked_request
 from toolscout.stores.sqlite.store import SqliteStore
 
 __all__ = [
@@ -45,6 +44,7 @@ __all__ = [
 
 _DROPPED = "drop-seen"
 _TOGETHER = 256  # requests that are ranked at once where a GPU does it
+_SETS_TOGETHER = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ def _run(
                 costs.append(cost)
             if progress:
                 progress("asking", len(asked), len(requests))
-        asked = with_sets(asked, [text for _, text in requests], retriever, progress)
+        asked = _with_sets(asked, [text for _, text in requests], retriever, progress)
     return _Run(asked, index_s, bool(cached), Cost.total(costs), size == 1)
 
 
@@ -217,6 +217,38 @@ def _ask(
         one = RequestResult(*about, ranking, answer.fit or 0.0, answer.verdict, seconds, need=answer.need)
         found.append((one, answer.cost))
     return found
+
+
+def _with_sets(
+    asked: Sequence[RequestResult], texts: Sequence[str], retriever: Retriever, progress: Progress | None = None
+) -> list[RequestResult]:
+    """The same results with the tools that `Scout.search(k="auto")` returns, where the retriever can tell how many.
+
+    `texts` are those of the requests. They are ranked together, since a language model is far faster so; a request that
+    fails returned nothing.
+    """
+    if retriever.as_many([]) is None:
+        return list(asked)
+    made: list[RequestResult] = []
+    for start in range(0, len(asked), _SETS_TOGETHER):
+        few = asked[start : start + _SETS_TOGETHER]
+        for one, found in zip(few, _returned(retriever, texts[start : start + _SETS_TOGETHER]), strict=True):
+            error = one.error or (found if isinstance(found, str) else "")
+            made.append(replace(one, returned=() if isinstance(found, str) else found, error=error))
+        if progress:
+            progress("asking for sets", len(made), len(asked))
+    return made
+
+
+def _returned(retriever: Retriever, texts: Sequence[str]) -> list[tuple[str, ...] | str]:
+    """The tools for each request, or what went wrong with it."""
+    try:
+        sets = retriever.as_many(retriever.rank(list(map(checked_request, texts)), 1)) or []
+        return [tuple(tool_id for tool_id, _ in pairs) for pairs in sets]
+    except Exception as error:  # whatever a method does on one request, the others are still asked
+        if len(texts) == 1:
+            return [f"{type(error).__name__}: {error}"]
+        return [found for text in texts for found in _returned(retriever, [text])]
 
 
 def _about(dataset: Dataset, split: str, request_id: str) -> tuple[str, str, Kind, tuple[str, ...]]:

@@ -25,7 +25,7 @@ class Minimum:
 
 
 def read_minimums(texts: Sequence[str]) -> list[Minimum]:
-    """Read minimums such as "recall@5=0.8"."""
+    """The minimums in texts such as "recall@5=0.8"; raises BadRequest where a text is none."""
     return [_read_minimum(text) for text in texts]
 
 

@@ -1,4 +1,4 @@
-"""One request that was asked, what came of it, and the line that is written of it beside the row."""
+"""The result of one request of an evaluation, and the line that is written of it beside the row."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ DEPTH = 10
 
 @dataclass(frozen=True, slots=True)
 class RequestResult:
-    """One request and what came of it. One that failed has no ranking, and its error.
+    """What an evaluation found for one request: the ranking, the verdict, the time it took.
 
-    `returned`: the tools that came where it was left to the method how many; None where that was not asked.
+    `ranking` is None and `error` says why where the request failed. `returned`: the tools of a search with k="auto";
+    None where the retriever cannot tell how many a request needs.
     """
 
     request_id: str

@@ -27,7 +27,7 @@ from toolscout.evaluation.measures import (
     set_score,
     verdict_score,
 )
-from toolscout.evaluation.request_result import DEPTH, new_tool_placeholders, scoring_set
+from toolscout.evaluation.request_result import DEPTH, new_tool_placeholders, scoring_ranking, scoring_set
 
 ScoreLine = Mapping[str, Any]
 _HOW = "write scores with: toolscout evaluate DATA --json OUT.jsonl"
@@ -83,7 +83,7 @@ class Scores:
 
     def _ranking(self, name: str) -> list[float]:
         answerable = [line for line in self.lines if line["gold"]]
-        rankings, golds = zip(*map(ranked, answerable), strict=True) if answerable else ((), ())
+        rankings, golds = zip(*map(scoring_ranking, answerable), strict=True) if answerable else ((), ())
         found = iter(scores(rankings, golds, [name], new_tool_placeholders(answerable))[name])
         return [next(found) if line["gold"] else math.nan for line in self.lines]
 

@@ -1,6 +1,6 @@
-"""What studies share: requests ranked by a retriever itself, without a store around it, and the row of that.
+"""What experiments share: requests ranked by a retriever itself, without a store around it, and the row of that.
 
-A row of a study has one more key, "study": its name and all that its section of the page is made of.
+A row of an experiment has one more key, "study": its name and all that its section of a page is made of.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from toolscout.data.dataset import Dataset
 from toolscout.evaluation import leakage
-from toolscout.evaluation.history import FitRecord
+from toolscout.evaluation.fit_record import FitRecord
 from toolscout.evaluation.measures import RIGHT, VERDICTS, measured
 from toolscout.evaluation.request_result import DEPTH, RequestResult
 from toolscout.evaluation.row import STUDY, Row, provenance
@@ -30,7 +30,10 @@ class ExperimentResult:
 
 @dataclass(frozen=True, slots=True)
 class ExperimentContext:
-    """What a row says beside its numbers."""
+    """What a row says beside its numbers.
+
+    `study` goes under the key "study"; `command` makes the row again; `fitted` says how the model was trained.
+    """
 
     study: Mapping[str, Any]
     variant: str
@@ -40,7 +43,7 @@ class ExperimentContext:
 
 
 def rank_split(dataset: Dataset, split: str, retriever: Retriever) -> list[RequestResult]:
-    """Rank all requests of a split that have gold. No verdict is made, and nothing is timed."""
+    """The results of all requests of a split that have gold, ranked in one batch: no verdicts, no times."""
     part = dataset.split(split)
     ranked = retriever.rank([text for _, text in part.requests], DEPTH)
     return [
@@ -58,7 +61,11 @@ def experiment_result(
     new_tools: Collection[str] | None = None,
     extra: Mapping[str, float] | None = None,
 ) -> ExperimentResult:
-    """The row of a ranking; `extra` are further metrics."""
+    """The row and the scores that `answers`, the results of a split, make.
+
+    `new_tools`: the gold tools that are new to the retriever, None where they are not told apart. `extra`: further
+    metrics.
+    """
     encoder = encoder_of(retriever)
     found = measured(answers, (), new_tools)
     judged = {*VERDICTS, *RIGHT}

@@ -28,7 +28,7 @@ from toolscout.errors import BadModel, BadRequest
 from toolscout.evaluation import leakage, significance
 from toolscout.evaluation import row as rows
 from toolscout.evaluation.evaluate import load_split
-from toolscout.evaluation.history import fitted
+from toolscout.evaluation.fit_record import read_fit_record
 from toolscout.evaluation.scores import Scores
 from toolscout.models.encoders.onnx_encoder import Encoder
 from toolscout.models.tower import TRANSFERS
@@ -165,7 +165,7 @@ class AblationPlan:
 
 @dataclass(frozen=True)
 class AblationData:
-    """What the variants stand on, read and encoded."""
+    """What all variants are trained and measured on: the data, its texts encoded once, and what tells runs apart."""
 
     data: TrainingSet
     test: Dataset
@@ -255,7 +255,7 @@ def _served(
         "encoder": plan.encoder.rstrip("/").rpartition("/")[2] or "default",
     }
     named = f"{variant.name}-{weights}-{found.identity}-s{seed}"
-    about = ExperimentContext(told, named, seed, plan.command(), fitted(folder))
+    about = ExperimentContext(told, named, seed, plan.command(), read_fit_record(folder))
     new = leakage.new_tools(found.test, plan.test, seen)
     return experiment_result(found.test, plan.test, model, rank_split(found.test, plan.test, model), about, new, need)
 

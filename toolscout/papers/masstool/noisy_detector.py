@@ -46,7 +46,7 @@ def _chance(drawn: bytes) -> float:
 
 @dataclass(frozen=True, slots=True)
 class NoisyDetector:
-    """The tower, and the share of the requests that it still takes for such that need a tool."""
+    """A tower whose detector errs, and the share of the requests that it still takes for such that need a tool."""
 
     tower: NoisyDetectorTower
     accuracy: float
