@@ -12,9 +12,9 @@ from types import MappingProxyType
 
 from studies.study_rows import StudyRows, about, number
 from toolscout.evaluation.report.figures import Figure, Series, mean_percent, panels_of
-from toolscout.evaluation.report.rows import ResultLine, Row, commits, group_by, percent
+from toolscout.evaluation.report.rows import ResultLine, commits, group_by, percent
 from toolscout.evaluation.report.tables import table, verdict
-from toolscout.evaluation.row import STUDY
+from toolscout.evaluation.row import STUDY, RowDict
 
 SPEED = "generative"
 _GROWTH_HEAD = """
@@ -177,7 +177,7 @@ def _stage(line: ResultLine, task: str) -> dict[str, str]:
     return cells | {task: percent(line.values("task_accuracy")), "seeds": str(len(line.rows)), "commit": line.commits}
 
 
-def _speed(rows: Sequence[Row]) -> Iterator[str]:
+def _speed(rows: Sequence[RowDict]) -> Iterator[str]:
     if not rows:
         return
     yield _SPEED_HEAD

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from studies.study_rows import StudyRows
 from toolscout.evaluation.report.figures import Figure, Series, panels_of
-from toolscout.evaluation.report.rows import Row
 from toolscout.evaluation.report.tables import table, verdict
+from toolscout.evaluation.row import RowDict
 
 COST = "masstool"
 _FIGURE = "cost"
@@ -67,7 +67,7 @@ def figures(rows: StudyRows) -> dict[str, Figure]:
     return {_FIGURE: Figure("cost.svg", heading, "", "curves", "", "", found, log=("x", "y"), shared_legend=False)}
 
 
-def _along(rows: Sequence[Row], along: str, fixed: str, name: str) -> dict[int, list[tuple[int, float]]]:
+def _along(rows: Sequence[RowDict], along: str, fixed: str, name: str) -> dict[int, list[tuple[int, float]]]:
     found: dict[int, list[tuple[int, float]]] = {}
     for row in rows:
         if row["values"].get(name):

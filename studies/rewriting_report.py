@@ -11,9 +11,9 @@ from types import MappingProxyType
 
 from studies.study_rows import StudyRows, about
 from toolscout.evaluation.report.figures import Figure, Panel, Series, deviation, mean_percent, panels_of
-from toolscout.evaluation.report.rows import ResultLine, Row, by_split, commits, group_by, percent
+from toolscout.evaluation.report.rows import ResultLine, by_split, commits, group_by, percent
 from toolscout.evaluation.report.tables import table
-from toolscout.evaluation.row import STUDY
+from toolscout.evaluation.row import STUDY, RowDict
 
 REWRITING = "rewriting"
 ALONE, OVER = "alone", "dense-raw"
@@ -173,7 +173,7 @@ def _cells(line: ResultLine, alone: ResultLine | None) -> dict[str, str]:
     return cells | {"better": str(better), "worse": str(worse)}
 
 
-def moved(before: Row, after: Row) -> tuple[int, int]:
+def moved(before: RowDict, after: RowDict) -> tuple[int, int]:
     """How many namespaces are found better than before, and how many worse."""
     was, now = (row[STUDY].get("namespaces") or {} for row in (before, after))
     steps = [found / count - was[name][1] / was[name][0] for name, (count, found) in now.items() if name in was]
@@ -246,7 +246,7 @@ def _ablations(lines: Sequence[ResultLine]) -> Iterator[str]:
         yield table(["alignment", "round", *_ROUNDS, ""], rounds)
 
 
-def _speed(row: Row) -> dict[str, str]:
+def _speed(row: RowDict) -> dict[str, str]:
     values = row["values"]
     cells = {head: f"{values[name]:,.4g}" for head, name in _SPEEDS.items() if values.get(name) is not None}
     first = {"form": str(row.get("form")), "over": str(row.get("over")), "on": str(row.get("device"))}

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from toolscout.evaluation.report.rows import ResultLine, Row, is_method, read_folder
-from toolscout.evaluation.row import STUDY
+from toolscout.evaluation.report.rows import ResultLine, is_method, read_folder
+from toolscout.evaluation.row import STUDY, RowDict
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class StudyRows:
     """The rows of a folder: quality lines, those of studies and of plain methods alike, and rows with times."""
 
     lines: Sequence[ResultLine]
-    timed: Sequence[Row]
+    timed: Sequence[RowDict]
 
     @classmethod
     def read(cls, folder: Path) -> StudyRows:
@@ -27,7 +27,7 @@ class StudyRows:
         """The lines of one study."""
         return [line for line in self.lines if line.newest.get(STUDY, {}).get("name") == name]
 
-    def bench(self, name: str) -> list[Row]:
+    def bench(self, name: str) -> list[RowDict]:
         """The rows with times of one study."""
         return [row for row in self.timed if row["bench"] == name]
 

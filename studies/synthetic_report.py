@@ -7,9 +7,9 @@ from types import MappingProxyType
 
 from studies.study_rows import StudyRows, about
 from toolscout.evaluation.report.figures import Figure, Series, deviation, mean_percent, panels_of
-from toolscout.evaluation.report.rows import ResultLine, Row, by_split, commits, group_by, percent
+from toolscout.evaluation.report.rows import ResultLine, by_split, commits, group_by, percent
 from toolscout.evaluation.report.tables import table, verdict
-from toolscout.evaluation.row import STUDY
+from toolscout.evaluation.row import STUDY, RowDict
 
 SYNTHETIC = "synthetic"
 DEFAULT = "default"
@@ -92,7 +92,7 @@ def _shipped(line: ResultLine) -> dict[str, str]:
     return cells | ({} if spent is None else {"fit, s": f"{spent:,.0f}"}) | {"commit": line.commits}
 
 
-def _written(row: Row) -> dict[str, str]:
+def _written(row: RowDict) -> dict[str, str]:
     values = row["values"]
     met = ""
     if values["anchors"] >= _DOCUMENTS:

@@ -28,6 +28,8 @@ from typing import Any
 
 from toolscout.errors import BadDataset, ToolscoutError
 
+RowDict = dict[str, Any]
+"""A row as it is read from a file, or as a benchmark writes it; `Row` is what `evaluate` makes."""
 COMMIT = "TOOLSCOUT_COMMIT"
 STUDY = "study"
 """The further key of a row of an experiment: its name, and all that its section of a page is made of."""

@@ -11,7 +11,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from toolscout.evaluation.report.rows import ResultLine, Row, percent
+from toolscout.evaluation.report.rows import ResultLine, percent
+from toolscout.evaluation.row import RowDict
 
 _FILE = Path(__file__).with_name("papers.json")
 # ToolBench's test requests come in six files; papers report them as three parts.
@@ -108,7 +109,7 @@ def _joined(parts: Sequence[ResultLine], k: int) -> str:
     return percent(scores)
 
 
-def _toolgen_ndcg(row: Row, k: int) -> float | None:
+def _toolgen_ndcg(row: RowDict, k: int) -> float | None:
     metrics = row["metrics"]
     found: float | None = metrics.get(f"toolgen_ndcg@{k}", metrics.get("ndcg@1") if k == 1 else None)
     return found

@@ -25,14 +25,13 @@ from toolscout.data.dataset import Dataset
 from toolscout.data.locate import find_dataset
 from toolscout.errors import BadRequest, ToolscoutError
 from toolscout.evaluation.bench.http_client import Client, Tally, paced
-from toolscout.evaluation.row import provenance
+from toolscout.evaluation.row import RowDict, provenance
+from toolscout.search.progress import Progress
 
 LIVE_NAMESPACE = "live"
 _LIVE = 100
 _STARTS_WITHIN_S = 120
 _SAMPLED_EVERY_S = 5.0
-Row = dict[str, Any]
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +78,7 @@ class ChangingTools:
         self.stale += sum(self.gone.get(tool_id, asked_at) < asked_at for tool_id in ids)
 
 
-def measure(plan: ServingPlan, progress: Progress | None = None) -> Iterator[Row]:
+def measure(plan: ServingPlan, progress: Progress | None = None) -> Iterator[RowDict]:
     """Start a server, load it, and yield a row for each measurement."""
     about, asked = provenance(plan.command()), Counter[str]()
     for _, data, *_ in _steps(plan):  # before a server is started for nothing

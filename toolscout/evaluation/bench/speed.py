@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from toolscout.core.tool import DOCUMENT_VERSION
 from toolscout.data.dataset import Dataset
@@ -21,7 +21,7 @@ from toolscout.data.locate import DATA_FOLDER, find_dataset
 from toolscout.errors import BadDataset, BadRequest, ToolscoutError
 from toolscout.evaluation.bench import synthetic_catalogue
 from toolscout.evaluation.bench.worker import BenchTask, BenchValues
-from toolscout.evaluation.row import provenance
+from toolscout.evaluation.row import RowDict, provenance
 from toolscout.retrievers.dense import DenseOptions
 from toolscout.scout import Progress
 
@@ -29,7 +29,6 @@ PUBLISHED = {464: "toollens", 46_587: "toolbench"}
 REQUEST_SETS = ("toollens", "toolbench")
 ASKED = 300
 _INDEXED_ONCE = 10_000  # from this size on, embedding takes minutes and is not repeated
-Row = dict[str, Any]
 
 
 class Target(NamedTuple):
@@ -117,7 +116,7 @@ def default_work() -> Path:
     return Path(tempfile.gettempdir()) / "toolscout-bench"
 
 
-def bench(plan: BenchPlan, note: Callable[[str], None], progress: Progress | None = None) -> Iterator[Row]:
+def bench(plan: BenchPlan, note: Callable[[str], None], progress: Progress | None = None) -> Iterator[RowDict]:
     """Measure every size and yield a row for each measurement, as soon as it is made."""
     about = provenance(plan.command())
     requests = _requests(plan.asked, note)
@@ -140,7 +139,7 @@ def bench(plan: BenchPlan, note: Callable[[str], None], progress: Progress | Non
             }
 
 
-def lines(row: Row) -> list[ValueLine]:
+def lines(row: RowDict) -> list[ValueLine]:
     """The values of a row for a table, with what was aimed at."""
     name = " ".join(filter(None, [row["bench"], row["requests"]]))
     targets = target_of(row)
@@ -152,7 +151,7 @@ def lines(row: Row) -> list[ValueLine]:
     return shown
 
 
-def target_of(row: Row) -> Mapping[str, Target]:
+def target_of(row: RowDict) -> Mapping[str, Target]:
     """What was aimed at for the values of a row. A restricted caller is compared with one allowed all."""
     if row["bench"] == "caller":
         everyone = Target(row["values"]["all_p50_ms"])

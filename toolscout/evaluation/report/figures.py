@@ -11,7 +11,8 @@ from statistics import fmean, stdev
 from typing import Literal
 
 from toolscout.evaluation.report.by_gold_count import Groups, key
-from toolscout.evaluation.report.rows import ResultLine, Row, by_dataset
+from toolscout.evaluation.report.rows import ResultLine, by_dataset
+from toolscout.evaluation.row import RowDict
 
 # A change in how figures are drawn makes those that were drawn before stale.
 _DRAWN = 1
@@ -79,7 +80,7 @@ class Figure:
         return hashlib.sha256(drawn.encode()).hexdigest()[:32]
 
 
-def figures(lines: Sequence[ResultLine], bench: Sequence[Row], by_gold: Mapping[str, Groups]) -> list[Figure]:
+def figures(lines: Sequence[ResultLine], bench: Sequence[RowDict], by_gold: Mapping[str, Groups]) -> list[Figure]:
     """Those plots that there is something for."""
     made = [_latency(lines), _unseen(lines), _golds(lines, by_gold), _cost(bench)]
     return [figure for figure in made if figure.panels]
@@ -169,7 +170,7 @@ def _common(known: Sequence[Groups]) -> list[int]:
     return sorted(set.intersection(*enough)) if enough else []
 
 
-def _cost(rows: Sequence[Row]) -> Figure:
+def _cost(rows: Sequence[RowDict]) -> Figure:
     panels = []
     for title, curves in _BENCH.items():
         series = []

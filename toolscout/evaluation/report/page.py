@@ -14,7 +14,8 @@ from toolscout.errors import ToolscoutError
 from toolscout.evaluation.leakage import base
 from toolscout.evaluation.report import by_gold_count, plots, serving, tables
 from toolscout.evaluation.report.figures import Figure, figures, lines_of_tests
-from toolscout.evaluation.report.rows import ResultLine, Row, is_method, read_folder
+from toolscout.evaluation.report.rows import ResultLine, is_method, read_folder
+from toolscout.evaluation.row import RowDict
 from toolscout.papers.masstool import ablation_report
 
 PAGE = "README.md"
@@ -105,7 +106,7 @@ def write(folder: Path, with_plots: bool = True) -> list[Path]:
     return make(folder, with_plots).write(folder)
 
 
-def _page(lines: list[ResultLine], bench: list[Row], found: tuple[Figure, ...]) -> Iterator[str]:
+def _page(lines: list[ResultLine], bench: list[RowDict], found: tuple[Figure, ...]) -> Iterator[str]:
     yield _HEAD
     cost = ""
     for one in found:

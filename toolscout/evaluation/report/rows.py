@@ -13,9 +13,8 @@ from typing import Any, TypeGuard, TypeVar
 
 from toolscout.core.tool import clean_text
 from toolscout.errors import BadDataset
-from toolscout.evaluation.row import STUDY, read_rows
+from toolscout.evaluation.row import STUDY, RowDict, read_rows
 
-Row = dict[str, Any]
 _Item = TypeVar("_Item")
 _Key = TypeVar("_Key", bound=Hashable)
 # Without these a row says nothing. What else is missing was not known to an earlier version.
@@ -34,10 +33,10 @@ FILE = "file"
 class ResultLine:
     """A method on a split: the newest row of each seed."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[RowDict, ...]
 
     @property
-    def newest(self) -> Row:
+    def newest(self) -> RowDict:
         """The row written last."""
         return self.rows[-1]
 
@@ -89,12 +88,12 @@ class ResultLine:
         return commits(self.rows)
 
 
-def read_folder(folder: Path) -> tuple[list[ResultLine], list[Row]]:
+def read_folder(folder: Path) -> tuple[list[ResultLine], list[RowDict]]:
     """The lines of what `evaluate` wrote, and the rows of what `bench` wrote, out of every .jsonl file of a folder."""
     if not folder.is_dir():
         raise BadDataset(f"there is no folder {folder}; {_REMEDY.format(folder=folder)}")
-    quality: list[Row] = []
-    bench: list[Row] = []
+    quality: list[RowDict] = []
+    bench: list[RowDict] = []
     for path in sorted(folder.glob("*.jsonl")):
         for number, row in enumerate(read_rows(path), 1):
             is_bench = "bench" in row
@@ -119,17 +118,17 @@ def is_method(line: ResultLine) -> bool:
     return STUDY not in line.newest and not (line.newest.get("options") or {}).get("need")
 
 
-def newest(rows: Iterable[Row], *keys: str) -> list[Row]:
+def newest(rows: Iterable[RowDict], *keys: str) -> list[RowDict]:
     """One row for each combination of keys: the last written, where the first stood."""
     return list({tuple(str(row[key]) for key in keys): row for row in rows}.values())
 
 
-def merged(rows: Iterable[Row]) -> list[ResultLine]:
+def merged(rows: Iterable[RowDict]) -> list[ResultLine]:
     """Lines out of rows. Seeds join that agree with the newest in every option; older rows with other options go.
 
     Models whose names differ in the seed alone are of one recipe: what they chose for themselves on dev may differ.
     """
-    groups: dict[tuple[str, ...], dict[object, Row]] = {}
+    groups: dict[tuple[str, ...], dict[object, RowDict]] = {}
     for row in rows:
         seed = _seed(row)
         variant = _without_seed(row["variant"], seed) or "default"
@@ -152,7 +151,7 @@ def percent(values: Sequence[float]) -> str:
     return f"{100 * fmean(values):.2f}{spread}"
 
 
-def commits(rows: Iterable[Row]) -> str:
+def commits(rows: Iterable[RowDict]) -> str:
     """The commits of rows, each once, with commas between them."""
     return ", ".join(filter(None, dict.fromkeys(str(row.get("commit") or "") for row in rows)))
 
@@ -175,13 +174,13 @@ def by_dataset(lines: Iterable[ResultLine]) -> dict[str, dict[tuple[str, str, st
     return {dataset: by_split(own) for dataset, own in group_by(lines, lambda line: line.split[0]).items()}
 
 
-def _seed(row: Row) -> object:
+def _seed(row: RowDict) -> object:
     """The seed of a row, or that in its model's name: a method that has none of its own may stand on one that has."""
     named = _NAMED_SEED.search(row["variant"])
     return int(named[1]) if named else row.get("seed")
 
 
-def _options(row: Row) -> str:
+def _options(row: RowDict) -> str:
     return json.dumps(_comparable(row.get("options") or {}, _seed(row)), sort_keys=True)
 
 

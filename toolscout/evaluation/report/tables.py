@@ -7,7 +7,8 @@ from typing import Any
 
 from toolscout.evaluation.bench.speed import target_of
 from toolscout.evaluation.leakage import base
-from toolscout.evaluation.report.rows import ResultLine, Row, by_dataset, percent
+from toolscout.evaluation.report.rows import ResultLine, by_dataset, percent
+from toolscout.evaluation.row import RowDict
 from toolscout.papers import published_numbers
 
 _MEASURES = {
@@ -102,7 +103,7 @@ def quality(lines: Sequence[ResultLine]) -> Iterator[str]:
         yield "\n".join(f"- {name} {_mark(machines, name)}".rstrip() for name in machines) + "\n"
 
 
-def machine(row: Row) -> str:
+def machine(row: RowDict) -> str:
     """The machine of a row in words."""
     about: Mapping[str, Any] = row.get("hardware") or {}
     cores, memory = about.get("cores"), about.get("memory_gb")
@@ -141,7 +142,7 @@ def _fit(lines: Sequence[ResultLine]) -> Iterator[str]:
         )
 
 
-def bench(rows: Sequence[Row], picture: str) -> Iterator[str]:
+def bench(rows: Sequence[RowDict], picture: str) -> Iterator[str]:
     """What `bench` measured: a line for each value, a column for each size."""
     yield _BENCH_HEAD
     if picture:
