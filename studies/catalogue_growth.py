@@ -46,9 +46,10 @@ from toolscout.evaluation import leakage
 from toolscout.evaluation import row as rows
 from toolscout.evaluation.fit_record import FitRecord
 from toolscout.evaluation.request_result import RequestResult
+from toolscout.evaluation.row import STUDY
 from toolscout.evaluation.vector_cache import tool_vectors
 from toolscout.models.encoders.onnx_encoder import Encoder
-from toolscout.papers.experiment import STUDY, ExperimentContext, ExperimentResult, experiment_result, rank_split
+from toolscout.papers.experiment import ExperimentContext, ExperimentResult, experiment_result, rank_split
 from toolscout.papers.jobs import Job
 from toolscout.papers.precomputed_encoder import PrecomputedEncoder
 from toolscout.retrievers.base import FitReport

@@ -20,7 +20,7 @@ from typing import Any
 
 from studies.running import RESULTS, numbers, run, say
 from toolscout.evaluation import row as rows
-from toolscout.papers.experiment import STUDY
+from toolscout.evaluation.row import STUDY
 from toolscout.papers.jobs import Job
 from toolscout.retrievers.model_folder import trained_on
 

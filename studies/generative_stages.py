@@ -35,10 +35,11 @@ from toolscout.data.no_tool_prompts import read_prompts
 from toolscout.errors import BadModel
 from toolscout.evaluation import row as rows
 from toolscout.evaluation.fit_record import FitRecord
+from toolscout.evaluation.row import STUDY
 from toolscout.models.decoding.constrained import best, free
 from toolscout.models.decoding.trie import Trie
 from toolscout.models.encoders.onnx_encoder import Encoder
-from toolscout.papers.experiment import STUDY, ExperimentContext, experiment_result, rank_split
+from toolscout.papers.experiment import ExperimentContext, experiment_result, rank_split
 from toolscout.papers.jobs import Job
 from toolscout.retrievers.generative.base import SPECIALS
 from toolscout.retrievers.model_folder import MODEL_FILE

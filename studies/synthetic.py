@@ -39,9 +39,9 @@ from toolscout.data.locate import find_dataset
 from toolscout.evaluation import fit_record
 from toolscout.evaluation import row as rows
 from toolscout.evaluation.evaluate import evaluate, load_splits
+from toolscout.evaluation.row import STUDY
 from toolscout.evaluation.vector_cache import cache_path, tool_vectors
 from toolscout.llm.finetuned import is_generator, read_generator
-from toolscout.papers.experiment import STUDY
 from toolscout.papers.jobs import Job
 from toolscout.retrievers import training_setup
 from toolscout.retrievers.dense import ENCODER_FOLDER, Dense, DenseOptions

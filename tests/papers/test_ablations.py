@@ -14,9 +14,8 @@ from tests.retrievers.scenes import scenes
 from tests.toys import HashedWords
 from toolscout.core.scope import EVERYTHING
 from toolscout.errors import BadModel, BadRequest, Leak
-from toolscout.evaluation.row import read_rows, read_scores, scores_path
+from toolscout.evaluation.row import STUDY, read_rows, read_scores, scores_path
 from toolscout.models.tower import Tower
-from toolscout.papers.experiment import STUDY
 from toolscout.papers.masstool import ablations, noisy_detector
 from toolscout.papers.masstool.ablations import FULL, VARIANTS, AblationPlan, AblationWriter, jobs, kept, variants
 from toolscout.retrievers.encoded_requests import train_examples

@@ -16,9 +16,9 @@ from tests.retrievers.scenes import scenes
 from tests.toys import HashedWords, catalogue
 from toolscout.errors import BadDataset, BadModel
 from toolscout.evaluation import row as rows
+from toolscout.evaluation.row import STUDY
 from toolscout.models.decoding.trie import Trie
 from toolscout.models.language.base import open_base
-from toolscout.papers.experiment import STUDY
 from toolscout.retrievers import document_index
 from toolscout.retrievers.generative.base import SPECIALS
 from toolscout.retrievers.provenance import TrainingSet

@@ -22,9 +22,9 @@ from toolscout.data.dataset import Dataset
 from toolscout.errors import BadCompletion, BadModel
 from toolscout.evaluation import row as rows
 from toolscout.evaluation.request_result import DEPTH, RequestResult
+from toolscout.evaluation.row import STUDY
 from toolscout.llm.base import LanguageModel, Message
 from toolscout.llm.scripted import Line, Scripted
-from toolscout.papers.experiment import STUDY
 from toolscout.retrievers import document_index
 from toolscout.retrievers.rewrite.retriever import Rewrite, RewriteOptions
 

@@ -14,8 +14,7 @@ from studies.continual import DOCUMENTS, KEPT, RETRAINED, STEPS, TOLD, TOOLS, Co
 from tests.retrievers.scenes import scenes
 from tests.toys import HashedWords, catalogue
 from toolscout.core.tool import Tool
-from toolscout.evaluation.row import append
-from toolscout.papers.experiment import STUDY
+from toolscout.evaluation.row import STUDY, append
 
 SMALL = ("epochs=1", "batch=16", "rate=0.001", "device=cpu")
 

@@ -16,7 +16,7 @@ from tests.toys import HashedWords
 from tests.training.learnable import tiny_source
 from toolscout.data.dataset import Dataset
 from toolscout.evaluation import row as rows
-from toolscout.papers.experiment import STUDY
+from toolscout.evaluation.row import STUDY
 from toolscout.papers.jobs import run_jobs
 from toolscout.retrievers.model_folder import trained_on
 from toolscout.retrievers.provenance import TrainedOn
