@@ -31,9 +31,9 @@ from toolscout.data.no_tool_prompts import read_prompts
 from toolscout.evaluation import leakage
 from toolscout.evaluation import row as rows
 from toolscout.evaluation.fit_record import FitRecord, read_fit_record
+from toolscout.evaluation.row import STUDY
 from toolscout.models.encoders.onnx_encoder import Encoder
 from toolscout.papers.experiment import (
-    STUDY,
     ExperimentContext,
     ExperimentResult,
     experiment_result,

@@ -71,6 +71,7 @@ def test_parts_stand_beside_the_full_model_in_a_section_of_their_own(tmp_path: P
     assert "![MassTool: what each part is worth](ablation.svg)" in section
 
 
+@pytest.mark.slow
 def test_plots_of_ablations_are_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     write_rows(tmp_path, ablated("full", "full", 0.5), ablated("lambda-1", "lambda", 0.4, options={"detection": 1.0}))

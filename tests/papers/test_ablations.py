@@ -74,6 +74,7 @@ def test_the_variants_are_those_of_the_paper_less_the_full_model(plan: AblationP
         variants(replace(plan, settings=("through=true",)))
 
 
+@pytest.mark.slow
 def test_rows_say_what_differs_and_are_made_once(plan: AblationPlan, tmp_path: Path) -> None:
     path = tmp_path / "ablations.jsonl"
     assert run(plan, "without-adakt", path) == [f"{FULL} s0", "without-adakt s0"]
@@ -101,6 +102,7 @@ def test_rows_say_what_differs_and_are_made_once(plan: AblationPlan, tmp_path: P
     assert [job.name for job in jobs(changed, variants(changed, FULL), [0], path)] == [f"{FULL} s0"]
 
 
+@pytest.mark.slow
 def test_serving_variants_use_the_full_model_as_it_was_trained(plan: AblationPlan, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     run(plan, "pool", path)
@@ -115,6 +117,7 @@ def test_serving_variants_use_the_full_model_as_it_was_trained(plan: AblationPla
     assert run(plan, "pool", path) == ["pool-0.5 s0"]
 
 
+@pytest.mark.slow
 def test_rows_wait_for_the_full_model_to_be_compared_with(plan: AblationPlan, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     todo, writer = jobs(plan, variants(plan, "epsilon-0.4"), [0], path), AblationWriter(path)
@@ -134,6 +137,7 @@ def test_a_smaller_pool_is_part_of_a_larger_one() -> None:
     assert tenth < half
 
 
+@pytest.mark.slow
 def test_a_misled_tower_errs_as_often_as_asked(plan: AblationPlan) -> None:
     found = ablations.ground(plan)
     folder = plan.out / "model"

@@ -29,11 +29,11 @@ from toolscout.evaluation import leakage, significance
 from toolscout.evaluation import row as rows
 from toolscout.evaluation.evaluate import load_split
 from toolscout.evaluation.fit_record import read_fit_record
+from toolscout.evaluation.row import STUDY
 from toolscout.evaluation.scores import Scores
 from toolscout.models.encoders.onnx_encoder import Encoder
 from toolscout.models.tower import TRANSFERS
 from toolscout.papers.experiment import (
-    STUDY,
     ExperimentContext,
     ExperimentResult,
     experiment_result,
