@@ -25,7 +25,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class JobResult:
     """What came of a job: its result, or why it failed."""
 
     name: str
@@ -33,7 +33,7 @@ class Done:
     error: str = ""
 
 
-def run_jobs(jobs: Sequence[Job], side_by_side: int, stop_after: float = float("inf")) -> Iterator[Done]:
+def run_jobs(jobs: Sequence[Job], side_by_side: int, stop_after: float = float("inf")) -> Iterator[JobResult]:
     """Run jobs and yield each as it is done; after `stop_after` seconds no other one is begun.
 
     With one at a time they run in this process. What a failed job was needed for is left out.
@@ -51,21 +51,21 @@ def run_jobs(jobs: Sequence[Job], side_by_side: int, stop_after: float = float("
             pool.shutdown(cancel_futures=True)
 
 
-def _one_by_one(jobs: Sequence[Job], deadline: float) -> Iterator[Done]:
+def _one_by_one(jobs: Sequence[Job], deadline: float) -> Iterator[JobResult]:
     done: set[str] = set()
     for job in jobs:
         if time.monotonic() >= deadline:
             return
         if done.issuperset(job.after):
             try:
-                found = Done(job.name, job.work(*job.arguments))
+                found = JobResult(job.name, job.work(*job.arguments))
                 done.add(job.name)
             except Exception as error:  # the others are still worth having
-                found = Done(job.name, error=_said(error))
+                found = JobResult(job.name, error=_said(error))
             yield found
 
 
-def _together(jobs: Sequence[Job], pool: ProcessPoolExecutor, most: int, deadline: float) -> Iterator[Done]:
+def _together(jobs: Sequence[Job], pool: ProcessPoolExecutor, most: int, deadline: float) -> Iterator[JobResult]:
     waiting, done = list(jobs), set[str]()
     running: dict[Future[Any], str] = {}
     while waiting or running:
@@ -79,7 +79,7 @@ def _together(jobs: Sequence[Job], pool: ProcessPoolExecutor, most: int, deadlin
             name, error = running.pop(future), future.exception()
             if error is None:
                 done.add(name)
-            yield Done(name, None if error else future.result(), _said(error) if error else "")
+            yield JobResult(name, None if error else future.result(), _said(error) if error else "")
 
 
 def _said(error: BaseException) -> str:

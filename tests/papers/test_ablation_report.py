@@ -1,4 +1,4 @@
-"""The sections of the page that studies have: their tables and plots, apart from those of methods."""
+"""The section of the page about ablations of masstool: its table and plot, apart from those of methods."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from tests.evaluation.report_samples import scored, write_rows
 from toolscout.evaluation.report import page as report
 from toolscout.evaluation.report import plots
-from toolscout.evaluation.report.study_tables import said
+from toolscout.papers.masstool.ablation_report import variant_label
 
 
 def ablated(variant: str, part: str, value: float, weights: str = "chosen", **more: Any) -> dict[str, Any]:
@@ -71,75 +71,8 @@ def test_parts_stand_beside_the_full_model_in_a_section_of_their_own(tmp_path: P
     assert "![MassTool: what each part is worth](ablation.svg)" in section
 
 
-def test_other_domains_stand_beside_their_own_model(tmp_path: Path) -> None:
-    about = {"dataset": "ultratool", "digest": "d" * 32}
-    write_rows(
-        tmp_path,
-        scored(
-            0.5,
-            **about,
-            retriever="masstool",
-            variant="masstool-toollens-s0",
-            study={"name": "transfer", "from": "toollens"},
-        ),
-        scored(0.75, **about, retriever="dense", variant="ultratool-s0", seed=0),
-        scored(0.25, **about),
-        scored(0.1, **about, retriever="dense", variant="encoder-raw"),
-    )
-    section = page(tmp_path).partition("## Across domains")[2]
-    found = [line for line in section.splitlines() if line.startswith("| ") and "---" not in line]
-    assert [line.split(" | ")[0] for line in found[1:]] == [
-        "| masstool, trained on toollens",
-        "| dense, trained on this set",
-        "| bm25, as it comes",
-    ]
-
-
-def test_steps_are_columns_and_curves(tmp_path: Path) -> None:
-    for mode in ("kept", "retrained"):
-        for step in range(2):
-            told = {
-                "name": "continual",
-                "change": "tools",
-                "mode": mode,
-                "step": step,
-                "group": "old",
-                "encoder": "default",
-            }
-            write_rows(
-                tmp_path,
-                scored(
-                    0.5 + 0.1 * step,
-                    retriever="colt",
-                    variant=f"tools-{mode}-old-{step}-s0",
-                    digest=f"{step}" * 32,
-                    study=told,
-                ),
-            )
-    text = page(tmp_path)
-    assert "### Tools in five steps: " in text
-    assert "| colt | kept | old | R@5 | 50.00 | 60.00 |" in text
-    figure = next(one for one in report.make(tmp_path).figures if one.file == "continual.svg")
-    assert [(one.label, one.y, one.dashed) for one in figure.panels[0].series] == [
-        ("colt", (50.0, 60.0), False),
-        ("colt", (50.0, 60.0), True),
-    ]
-
-
-def test_cost_has_its_own_table_and_aim(tmp_path: Path) -> None:
-    for requests, more in (("1000", 1.0), ("10000", 4.0)):
-        values = {"fit_s": 10.0, "masstool_p50_ms": more + 1, "dense_p50_ms": 1.0, "more_ms": more}
-        write_rows(
-            tmp_path, {"bench": "masstool", "tools": 464, "requests": requests, "values": values, "device": "cpu"}
-        )
-    text = page(tmp_path)
-    assert "## Cost against catalogue size" not in text
-    assert "1 (≤ 3: met)" in text
-    assert "4 (≤ 3: **missed**)" in text
-
-
 @pytest.mark.slow
-def test_plots_of_studies_are_drawn(tmp_path: Path) -> None:
+def test_plots_of_ablations_are_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     write_rows(tmp_path, ablated("full", "full", 0.5), ablated("lambda-1", "lambda", 0.4, options={"detection": 1.0}))
     report.write(tmp_path)
@@ -149,5 +82,5 @@ def test_plots_of_studies_are_drawn(tmp_path: Path) -> None:
 
 def test_variants_are_said_in_words() -> None:
     told = {"variant": "transfer-cross_attention", "part": "transfer", "changes": {"transfer": "cross_attention"}}
-    assert said(told) == "transfer cross attention"
-    assert said({"variant": "lambda-0.08", "part": "lambda", "changes": {"detection": 0.08}}) == "λ 0.08"
+    assert variant_label(told) == "transfer cross attention"
+    assert variant_label({"variant": "lambda-0.08", "part": "lambda", "changes": {"detection": 0.08}}) == "λ 0.08"

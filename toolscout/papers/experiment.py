@@ -1,6 +1,6 @@
-"""What studies share: requests ranked by a retriever itself, without a store around it, and the row of that.
+"""What experiments share: requests ranked by a retriever itself, without a store around it, and the row of that.
 
-A row of a study has one more key, "study": its name and all that its section of the page is made of.
+A row of an experiment has one more key, "study": its name and all that its section of a page is made of.
 """
 
 from __future__ import annotations
@@ -11,19 +11,17 @@ from typing import Any
 
 from toolscout.data.dataset import Dataset
 from toolscout.evaluation import leakage
-from toolscout.evaluation.history import Fitted
+from toolscout.evaluation.fit_record import FitRecord
 from toolscout.evaluation.measures import RIGHT, VERDICTS, measured
-from toolscout.evaluation.request_result import DEPTH, Asked
-from toolscout.evaluation.row import Row, provenance
+from toolscout.evaluation.request_result import DEPTH, RequestResult
+from toolscout.evaluation.row import STUDY, Row, provenance
 from toolscout.evaluation.vector_cache import encoder_of
 from toolscout.retrievers.base import Retriever
 from toolscout.retrievers.provenance import TrainedOn
 
-STUDY = "study"
-
 
 @dataclass(frozen=True, slots=True)
-class Studied:
+class ExperimentResult:
     """A row and the scores of its single requests, ready to be written."""
 
     row: dict[str, Any]
@@ -31,36 +29,43 @@ class Studied:
 
 
 @dataclass(frozen=True, slots=True)
-class About:
-    """What a row says beside its numbers."""
+class ExperimentContext:
+    """What a row says beside its numbers.
+
+    `study` goes under the key "study"; `command` makes the row again; `fitted` says how the model was trained.
+    """
 
     study: Mapping[str, Any]
     variant: str
     seed: int | None
     command: str
-    fitted: Fitted
+    fitted: FitRecord
 
 
-def asked(dataset: Dataset, split: str, retriever: Retriever) -> list[Asked]:
-    """Rank all requests of a split that have gold. No verdict is made, and nothing is timed."""
+def rank_split(dataset: Dataset, split: str, retriever: Retriever) -> list[RequestResult]:
+    """The results of all requests of a split that have gold, ranked in one batch: no verdicts, no times."""
     part = dataset.split(split)
     ranked = retriever.rank([text for _, text in part.requests], DEPTH)
     return [
-        Asked(i, dataset.scene(i), "use", gold, tuple(ranking.ids()), 0.0, None, 0.0)
+        RequestResult(i, dataset.scene(i), "use", gold, tuple(ranking.ids()), 0.0, None, 0.0)
         for (i, _), gold, ranking in zip(part.requests, part.gold, ranked, strict=True)
     ]
 
 
-def studied(
+def experiment_result(
     dataset: Dataset,
     split: str,
     retriever: Retriever,
-    answers: Sequence[Asked],
-    about: About,
+    answers: Sequence[RequestResult],
+    about: ExperimentContext,
     new_tools: Collection[str] | None = None,
     extra: Mapping[str, float] | None = None,
-) -> Studied:
-    """The row of a ranking; `extra` are further metrics."""
+) -> ExperimentResult:
+    """The row and the scores that `answers`, the results of a split, make.
+
+    `new_tools`: the gold tools that are new to the retriever, None where they are not told apart. `extra`: further
+    metrics.
+    """
     encoder = encoder_of(retriever)
     found = measured(answers, (), new_tools)
     judged = {*VERDICTS, *RIGHT}
@@ -92,7 +97,7 @@ def studied(
         **provenance(about.command),
     )
     told = frozenset(new_tools) if new_tools is not None else None
-    return Studied(row.to_dict() | {STUDY: dict(about.study)}, [one.to_dict(told) for one in answers])
+    return ExperimentResult(row.to_dict() | {STUDY: dict(about.study)}, [one.to_dict(told) for one in answers])
 
 
 def refuse_seen(dataset: Dataset, split: str, retriever: Retriever, seen: TrainedOn) -> TrainedOn:

@@ -1,17 +1,18 @@
-"""Markdown of the agent: what stands in front of it, and what that is worth end to end."""
+"""The section about agents: what stands in front of one, and what that is worth end to end (studies/agent.py)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from studies.study_rows import StudyRows
+from toolscout.agent.replay import STUDY as AGENT
 from toolscout.core.tool import clean_text
-from toolscout.evaluation.report.rows import Line, percent
-from toolscout.evaluation.study import STUDY
+from toolscout.evaluation.report.rows import ResultLine, group_by, percent
+from toolscout.evaluation.report.tables import table
+from toolscout.evaluation.row import STUDY
 
-Table = Callable[[Sequence[str], Iterable[Mapping[str, str]]], str]
-AGENT = "agent"
 _HEAD = """
 ## Agent: what retrieval is worth end to end
 
@@ -41,14 +42,9 @@ _SHARES = MappingProxyType(
 _COLUMNS = ("front", "picks", *_SHARES, "all called, 95 %", "steps", "n", "seeds", "commit")
 
 
-def section(studies: Sequence[Line], table: Table) -> Iterator[str]:
-    """A table for each split, language model and way of the agent; nothing where none was measured."""
-    groups: dict[tuple[Any, ...], list[Line]] = {}
-    for line in studies:
-        told = line.newest[STUDY]
-        if told.get("name") == AGENT:
-            way = tuple(sorted((told.get("agent") or {}).items()))
-            groups.setdefault((*line.split, told.get("llm"), told.get("k"), way), []).append(line)
+def section(rows: StudyRows, _pictures: Mapping[str, str]) -> Iterator[str]:
+    """A table for each split, language model and settings of the agent; nothing where there are no rows."""
+    groups = group_by(rows.study(AGENT), _setting)
     if groups:
         yield _HEAD
     for (dataset, split, _, llm, k, way), lines in groups.items():
@@ -58,32 +54,35 @@ def section(studies: Sequence[Line], table: Table) -> Iterator[str]:
         yield table(_COLUMNS, [_cells(line) for line in lines])
 
 
+def _setting(line: ResultLine) -> tuple[Any, ...]:
+    told = line.newest[STUDY]
+    return *line.split, told.get("llm"), told.get("k"), tuple(sorted((told.get("agent") or {}).items()))
+
+
 def _way(agent: Mapping[str, Any], k: Any) -> str:
     parts = [f"k {k}", f"at most {agent.get('steps')} steps"]
     parts += ["with thoughts" if agent.get("thoughts") else "without thoughts"]
     return ", ".join([*parts, "arguments under the schema" if agent.get("constrain") else "arguments written freely"])
 
 
-def _cells(line: Line) -> dict[str, str]:
+def _cells(line: ResultLine) -> dict[str, str]:
     told = line.newest[STUDY]
     cells = {head: percent(line.values(name)) for head, name in _SHARES.items()}
-    if between := line.interval("all_called"):
-        cells["all called, 95 %"] = "–".join(f"{100 * end:.2f}" for end in between)
     if (steps := line.mean("steps")) is not None:
         cells["steps"] = f"{steps:.2f}"
     if "against" in told and cells["win rate"]:
         cells["win rate"] += f" (against {clean_text(str(told['against']))})"
-    commits = dict.fromkeys(str(row.get("commit") or "") for row in line.rows)
     return cells | {
+        "all called, 95 %": line.interval_text("all_called"),
         "front": _front(line, str(told.get("llm"))),
         "picks": str(told.get("picks", "")),
         "n": f"{max(row['requests'] for row in line.rows):,}",
         "seeds": str(len(line.rows)),
-        "commit": ", ".join(filter(None, commits)),
+        "commit": line.commits,
     }
 
 
-def _front(line: Line, llm: str) -> str:
+def _front(line: ResultLine, llm: str) -> str:
     """The method without the language model, which the heading names."""
     llm = clean_text(llm)
     return line.method.replace(f" ({llm})", "").replace(f"({llm}_", "(")

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from studies import report
 from tests.evaluation.report_samples import scored, timed, write_rows
-from toolscout.evaluation.report import page as report
 from toolscout.evaluation.report import plots
 
 
@@ -122,7 +122,7 @@ def test_nothing_is_said_where_there_are_no_rows(tmp_path: Path) -> None:
 def test_plots_are_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     write_rows(tmp_path, grown("toolgen", 1000, 0.75, 1002), grown("toolweaver", 1000, 0.5, 1026))
-    report.write(tmp_path)
+    report.make(tmp_path).write(tmp_path)
     assert plots.drawn(tmp_path / "growth.svg")
     assert plots.drawn(tmp_path / "growth_cost.svg")
-    assert report.stale(tmp_path) == []
+    assert report.make(tmp_path).stale(tmp_path) == []

@@ -20,7 +20,7 @@ _AT_ONCE = 2048
 _CHARS = 4_000
 
 
-class StoredEncoder(TextEncoder):
+class PrecomputedEncoder(TextEncoder):
     """Stands in front of an encoder with the vectors of known texts; others are encoded when they are asked for."""
 
     def __init__(self, encoder: TextEncoder, requests: dict[str, Floats], documents: dict[str, Floats]) -> None:

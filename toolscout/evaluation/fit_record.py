@@ -1,4 +1,4 @@
-"""What a model folder says of its own making: how long its fit took, on what device, and with which seed."""
+"""What a model folder says of its training: how long the fit took, on what device, and with which seed."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from toolscout.retrievers.model_folder import MODEL_FILE, read_model
 
 
 @dataclass(frozen=True, slots=True)
-class Fitted:
-    """How a model was fitted; nothing is known of a method that was not. Nested parts are added up."""
+class FitRecord:
+    """How a model was trained, its parts added up; all None for a method that was not."""
 
     seconds: float | None = None
     device: str | None = None
@@ -21,15 +21,18 @@ class Fitted:
     seed: int | None = None
 
 
-def fitted(retriever: str | Path) -> Fitted:
-    """How a model folder was fitted; a method's name was not."""
+def read_fit_record(retriever: str | Path) -> FitRecord:
+    """How the model in a folder was trained; an empty record for the name of a method.
+
+    Raises BadModel where the folder does not say it as it should.
+    """
     folder = Path(retriever)
     if not folder.is_dir():
-        return Fitted()
+        return FitRecord()
     fits, seeds = _fits(folder)
     if not fits:
-        return Fitted(seed=next(iter(seeds), None))
-    return Fitted(
+        return FitRecord(seed=next(iter(seeds), None))
+    return FitRecord(
         seconds=round(sum(fit["seconds"] for fit in fits), 3),
         device=", ".join(dict.fromkeys(fit["device"] for fit in fits)),
         parameters=sum(fit["parameters"] for fit in fits),

@@ -1,15 +1,21 @@
-"""Markdown of the studies of generative models: catalogues that grow, stages of training, and speed."""
+"""The sections and figures about generative models: catalogues that grow, stages of training, and speed.
+
+The rows are made by studies/catalogue_growth.py, studies/generative_stages.py and studies/generative_speed.py.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from statistics import fmean
 from types import MappingProxyType
 
-from toolscout.evaluation.report.rows import Line, Row, percent
-from toolscout.evaluation.study import STUDY
+from studies.study_rows import StudyRows, about, number
+from toolscout.evaluation.report.figures import Figure, Series, mean_percent, panels_of
+from toolscout.evaluation.report.rows import ResultLine, commits, group_by, percent
+from toolscout.evaluation.report.tables import table, verdict
+from toolscout.evaluation.row import STUDY, RowDict
 
-Table = Callable[[Sequence[str], Iterable[Mapping[str, str]]], str]
 SPEED = "generative"
 _GROWTH_HEAD = """
 ## Generative models: catalogues that grow
@@ -97,59 +103,55 @@ _SPEEDS = MappingProxyType(
     }
 )
 _ONE_TOKEN_MS, _CODE_MS, _AGREES = 80.0, 160.0, 0.98
+_QUALITY = {
+    "all test requests there": ("ndcg@5", "recall@5"),
+    "the same requests": ("same_ndcg@5", "same_recall@5"),
+}
+_DRAWN_COSTS = {
+    "added vocabulary": "vocabulary",
+    "added rows in memory, MB": "rows_mb",
+    "GPU peak, MB": "gpu_peak_mb",
+    "adding a tool, s": "add_s",
+}
 
 
-def of(lines: Sequence[Line], name: str) -> list[Line]:
-    """The lines of one study."""
-    return [line for line in lines if line.newest[STUDY].get("name") == name]
+def section(rows: StudyRows, pictures: Mapping[str, str]) -> Iterator[str]:
+    """The sections that there are rows for. `pictures`: the Markdown of each of `figures`."""
+    yield from _growth(rows.study("growth"), pictures)
+    yield from _stages(rows.study("stages"))
+    yield from _speed(rows.bench(SPEED))
 
 
-def sections(studies: Sequence[Line], speed: Sequence[Row], pictures: Mapping[str, str], table: Table) -> Iterator[str]:
-    """All sections that there is something for. `pictures`: by the study that they belong to."""
-    yield from _growth(of(studies, "growth"), pictures, table)
-    yield from _stages(of(studies, "stages"), table)
-    yield from _speed(speed, table)
-
-
-def costs(line: Line, name: str) -> float | None:
+def costs(line: ResultLine, name: str) -> float | None:
     """A cost of a line: the mean over its seeds, None where not all have it."""
     found = [row[STUDY].get("costs", {}).get(name) for row in line.rows]
     return None if None in found else fmean(float(one) for one in found)
 
 
-def _growth(lines: Sequence[Line], pictures: Mapping[str, str], table: Table) -> Iterator[str]:
+def _growth(lines: Sequence[ResultLine], pictures: Mapping[str, str]) -> Iterator[str]:
     if not lines:
         return
     yield _GROWTH_HEAD
-    for name in ("growth", "growth_cost"):
-        if pictures.get(name):
-            yield pictures[name]
+    yield from filter(None, (pictures.get(name) for name in ("growth", "growth_cost")))
     quality, cost = [], []
     for line in sorted(lines, key=lambda line: (line.newest["retriever"], line.newest[STUDY]["tools"])):
         told = line.newest[STUDY]
         first = {"method": line.newest["retriever"], "tools": f"{told['tools']:,}"}
-        about = {
-            "trained on": f"{told['train']:,}",
-            "asked": f"{line.newest['requests']:,}",
-            "seeds": str(len(line.rows)),
-        }
-        quality.append(
-            first | about | {head: percent(line.values(name)) for head, name in _GROWTH.items()} | _commit(line.rows)
-        )
+        cells = {"trained on": f"{told['train']:,}", "asked": f"{line.newest['requests']:,}"}
+        cells |= {head: percent(line.values(name)) for head, name in _GROWTH.items()}
+        quality.append(first | cells | {"seeds": str(len(line.rows)), "commit": line.commits})
         found = {head: costs(line, name) for head, name in _COSTS.items()}
-        shown = {head: _number(value) for head, value in found.items() if value is not None}
+        shown = {head: number(value) for head, value in found.items() if value is not None}
         cost.append(first | shown | {"device": str(told.get("device", ""))})
     yield table(["method", "tools", "trained on", "asked", *_GROWTH, "seeds", "commit"], quality)
     yield table(["method", "tools", *_COSTS, "device"], cost)
 
 
-def _stages(lines: Sequence[Line], table: Table) -> Iterator[str]:
+def _stages(lines: Sequence[ResultLine]) -> Iterator[str]:
     if not lines:
         return
     yield _STAGES_HEAD
-    groups: dict[tuple[str, str, str], list[Line]] = {}
-    for line in lines:
-        groups.setdefault((line.split[0], line.split[1], line.newest["retriever"]), []).append(line)
+    groups = group_by(lines, lambda line: (*line.split[:2], line.newest["retriever"]))
     for (dataset, split, method), chosen in groups.items():
         told = chosen[0].newest[STUDY]
         yield f"\n**{method}, {dataset} {split}**, {chosen[0].newest['requests']:,} requests; text: {told['text']}\n"
@@ -158,12 +160,12 @@ def _stages(lines: Sequence[Line], table: Table) -> Iterator[str]:
         yield table(columns, [_stage(line, task or "task") for line in sorted(chosen, key=_place)])
 
 
-def _place(line: Line) -> tuple[bool, str, int]:
+def _place(line: ResultLine) -> tuple[bool, str, int]:
     told = line.newest[STUDY]
     return told["stage"] != "base", told["variant"], _ORDER.index(told["stage"]) if told["stage"] in _ORDER else 9
 
 
-def _stage(line: Line, task: str) -> dict[str, str]:
+def _stage(line: ResultLine, task: str) -> dict[str, str]:
     told = line.newest[STUDY]
     cells = {"training": str(told["variant"]).replace("-mixed", ", mixed").replace("-", " "), "after": told["stage"]}
     if told["stage"] == "base":
@@ -172,37 +174,67 @@ def _stage(line: Line, task: str) -> dict[str, str]:
     for head, name in _PERPLEXITY.items():
         mean = line.mean(name)
         cells |= {} if mean is None else {head: f"{mean:.2f}"}
-    return cells | {task: percent(line.values("task_accuracy")), "seeds": str(len(line.rows))} | _commit(line.rows)
+    return cells | {task: percent(line.values("task_accuracy")), "seeds": str(len(line.rows)), "commit": line.commits}
 
 
-def _commit(rows: Sequence[Row]) -> dict[str, str]:
-    found = dict.fromkeys(str(row.get("commit") or "") for row in rows)
-    return {"commit": ", ".join(filter(None, found))}
-
-
-def _speed(rows: Sequence[Row], table: Table) -> Iterator[str]:
+def _speed(rows: Sequence[RowDict]) -> Iterator[str]:
     if not rows:
         return
     yield _SPEED_HEAD
     lines = []
     for row in sorted(rows, key=lambda row: (str(row.get("model")), str(row.get("device")))):
         values = row["values"]
-        cells = {head: _number(values[name]) for head, name in _SPEEDS.items() if values.get(name) is not None}
+        cells = {head: number(values[name]) for head, name in _SPEEDS.items() if values.get(name) is not None}
         aim = _ONE_TOKEN_MS if row.get("ids") == "atomic" else _CODE_MS
         if "search p50, ms" in cells:
-            cells["search p50, ms"] += _met(f"≤ {aim:g}", values["search_p50_ms"] <= aim)
+            cells["search p50, ms"] += verdict(f"≤ {aim:g}", values["search_p50_ms"] <= aim)
         if "same first tool" in cells:
-            cells["same first tool"] += _met(f"≥ {_AGREES:g}", values["top1"] >= _AGREES)
-        about = {"model": str(row.get("model", "")), "ids": str(row.get("ids", "")), "tools": f"{row['tools']:,}"}
+            cells["same first tool"] += verdict(f"≥ {_AGREES:g}", values["top1"] >= _AGREES)
+        first = {"model": str(row.get("model", "")), "ids": str(row.get("ids", "")), "tools": f"{row['tools']:,}"}
         more = {"asked": str(row.get("asked", "")), "on": str(row.get("device", ""))}
-        lines.append(about | more | cells | _commit([row]))
+        lines.append(first | more | cells | {"commit": commits([row])})
     yield table(["model", "ids", "tools", "asked", "on", *_SPEEDS, "commit"], lines)
 
 
-def _met(aim: str, met: bool) -> str:
-    return f" ({aim}: {'met' if met else '**missed**'})"
+def figures(rows: StudyRows) -> dict[str, Figure]:
+    """Quality and cost of catalogues that grow, by the names of the figures; only those with something to show."""
+    lines = rows.study("growth")
+    made = {"growth": _quality_figure(lines), "growth_cost": _cost_figure(lines)}
+    return {name: figure for name, figure in made.items() if figure.panels}
 
 
-def _number(value: float) -> str:
-    """Four digits, or all that stand before the point."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+def _quality_figure(lines: Sequence[ResultLine]) -> Figure:
+    """N@5, and dashed R@5, against the number of tools."""
+    panels = []
+    for title, names in _QUALITY.items():
+        curves = [_curves(lines, partial(_percent, name=name), bool(place)) for place, name in enumerate(names)]
+        panels += panels_of(title, (one for some in curves for one in some))
+    heading, labels = "Catalogues that grow: N@5, and R@5 (dashed)", ("tools", "%")
+    return Figure("growth.svg", heading, "", "lines", *labels, tuple(panels), log=("x",))
+
+
+def _cost_figure(lines: Sequence[ResultLine]) -> Figure:
+    panels = []
+    for title, name in _DRAWN_COSTS.items():
+        panels += panels_of(title, _curves(lines, partial(costs, name=name)))
+    heading = "Catalogues that grow: cost"
+    return Figure("growth_cost.svg", heading, "", "curves", "tools", "", tuple(panels), log=("x", "y"))
+
+
+def _percent(line: ResultLine, name: str) -> float | None:
+    values = line.values(name)
+    return mean_percent(values) if values else None
+
+
+def _curves(
+    lines: Sequence[ResultLine], height: Callable[[ResultLine], float | None], dashed: bool = False
+) -> list[Series]:
+    """A curve for each method over the numbers of tools."""
+    found = []
+    for method, own in sorted(group_by(lines, lambda line: str(line.newest["retriever"])).items()):
+        heights = [(float(about(line, "tools")), height(line)) for line in own]
+        points = sorted((tools, float(value)) for tools, value in heights if value is not None)
+        if points:
+            x, y = zip(*points, strict=True)
+            found.append(Series(method, x, y, dashed=dashed))
+    return found

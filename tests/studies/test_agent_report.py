@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from studies import report
 from tests.evaluation.report_samples import scored, write_rows
-from toolscout.evaluation.report import page as report
+from toolscout.evaluation.report import page as methods
 
 WAY = {"steps": 6, "thoughts": True, "constrain": False}
 
@@ -58,5 +59,6 @@ def test_a_line_for_each_front_and_a_table_for_each_language_model(tmp_path: Pat
 
 
 def test_its_rows_stand_in_no_other_table(tmp_path: Path) -> None:
-    page = report.make(write_rows(tmp_path, scored(), replayed("gold", 0.5))).texts[report.PAGE]
-    assert "recorded" not in page.partition("## Agent")[0]
+    write_rows(tmp_path, scored(), replayed("gold", 0.5))
+    assert "**recorded" not in report.make(tmp_path).texts[report.PAGE].partition("## Agent")[0]
+    assert "**recorded" not in methods.make(tmp_path).texts[methods.PAGE]

@@ -1,17 +1,21 @@
-"""Markdown of the studies of written text: requests rewritten before a search, and requests written for training."""
+"""The section and figures about requests that are rewritten before a search.
+
+The rows are made by studies/rewriting.py and studies/rewriting_speed.py.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from types import MappingProxyType
-from typing import Any
 
-from toolscout.evaluation.report.rows import Line, Row, percent
-from toolscout.evaluation.study import STUDY
+from studies.study_rows import StudyRows, about
+from toolscout.evaluation.report.figures import Figure, Panel, Series, deviation, mean_percent, panels_of
+from toolscout.evaluation.report.rows import ResultLine, by_split, commits, group_by, percent
+from toolscout.evaluation.report.tables import table
+from toolscout.evaluation.row import STUDY, RowDict
 
-Table = Callable[[Sequence[str], Iterable[Mapping[str, str]]], str]
-REWRITING, SYNTHETIC = "rewriting", "synthetic"
+REWRITING = "rewriting"
 ALONE, OVER = "alone", "dense-raw"
 SHARES = ("25", "50")
 _MARGIN = 0.05  # a namespace whose recall moved by less stays as it is
@@ -107,66 +111,49 @@ _SPEEDS = MappingProxyType(
 )
 
 
-def of(lines: Sequence[Line], name: str) -> list[Line]:
-    """The lines of one study."""
-    return [line for line in lines if line.newest[STUDY].get("name") == name]
-
-
-def sections(studies: Sequence[Line], speed: Sequence[Row], pictures: Mapping[str, str], table: Table) -> Iterator[str]:
-    """All about rewriting that there is something for."""
-    lines = of(studies, REWRITING)
+def section(rows: StudyRows, pictures: Mapping[str, str]) -> Iterator[str]:
+    """Quality by form, the share of requests rewritten, alignment and speed: what there are rows for."""
+    lines, speed = rows.study(REWRITING), rows.bench(REWRITING)
     if lines:
         yield _HEAD
         yield from filter(None, [pictures.get(REWRITING)])
-        yield from _quality(lines, table)
-        yield from _shares(lines, pictures, table)
-        yield from _ablations(lines, table)
+        yield from _quality(lines)
+        yield from _shares(lines, pictures)
+        yield from _ablations(lines)
     if speed:
         yield from [] if lines else ["\n## Rewriting requests\n"]
         yield _SPEED_HEAD
         yield table(["form", "over", "on", *_SPEEDS, "asked", "commit"], map(_speed, speed))
 
 
-def told(line: Line, name: str) -> Any:
-    """What a row's study says."""
-    return line.newest[STUDY].get(name)
-
-
-def groups(lines: Iterable[Line]) -> dict[tuple[str, str, str], list[Line]]:
-    """Lines by their split."""
-    found: dict[tuple[str, str, str], list[Line]] = {}
-    for line in lines:
-        found.setdefault(line.split, []).append(line)
-    return found
-
-
-def rank(line: Line) -> tuple[int, int, str]:
+def rank(line: ResultLine) -> tuple[int, int, str]:
     """Where a line of the main table stands."""
-    over, form = str(told(line, "over")), str(told(line, "form"))
+    over, form = str(about(line, "over")), str(about(line, "form"))
     places = (_OVERS.index(over) if over in _OVERS else len(_OVERS), _FORMS.index(form))
-    return *places, str(told(line, "author"))
+    return *places, str(about(line, "author"))
 
 
-def label(line: Line) -> str:
+def label(line: ResultLine) -> str:
     """The form, with who writes where that is not SmolLM2 or a generator of the set."""
-    form, author = str(told(line, "form")), str(told(line, "author") or "")
+    form, author = str(about(line, "form")), str(about(line, "author") or "")
     return f"{form} ({author})" if form in ("zero", "decompose", "iterate") and author != "SmolLM2" else form
 
 
-def main_lines(lines: Sequence[Line]) -> list[Line]:
+def main_lines(lines: Sequence[ResultLine]) -> list[ResultLine]:
     """Those of the main table, in order."""
-    return sorted((line for line in lines if told(line, "form") in _FORMS), key=rank)
+    return sorted((line for line in lines if about(line, "form") in _FORMS), key=rank)
 
 
-def _quality(lines: Sequence[Line], table: Table) -> Iterator[str]:
-    for (dataset, split, _), chosen in groups(main_lines(lines)).items():
+def _quality(lines: Sequence[ResultLine]) -> Iterator[str]:
+    for (dataset, split, _), chosen in by_split(main_lines(lines)).items():
         yield f"\n**{dataset} {split}**, {max(line.newest['requests'] for line in chosen):,} requests\n"
-        alone = {told(line, "over"): line for line in chosen if told(line, "form") == ALONE}
-        yield table(_COLUMNS, [_cells(line, alone.get(told(line, "over"))) for line in chosen])
+        alone = {about(line, "over"): line for line in chosen if about(line, "form") == ALONE}
+        yield table(_COLUMNS, [_cells(line, alone.get(about(line, "over"))) for line in chosen])
 
 
-def _cells(line: Line, alone: Line | None) -> dict[str, str]:
-    cells = {"over": str(told(line, "over")), "form": label(line), "seeds": str(len(line.rows))} | commit(line.rows)
+def _cells(line: ResultLine, alone: ResultLine | None) -> dict[str, str]:
+    cells = {"over": str(about(line, "over")), "form": label(line)}
+    cells |= {"seeds": str(len(line.rows)), "commit": line.commits}
     cells |= {head: percent(line.values(name)) for head, name in _MEASURES.items()}
     for head, name in (("queries", "queries"), ("read", "llm_prompt_tokens"), ("written", "llm_completion_tokens")):
         each = [row[STUDY]["costs"].get(name, 0) / row["requests"] for row in line.rows]
@@ -186,30 +173,30 @@ def _cells(line: Line, alone: Line | None) -> dict[str, str]:
     return cells | {"better": str(better), "worse": str(worse)}
 
 
-def moved(before: Row, after: Row) -> tuple[int, int]:
+def moved(before: RowDict, after: RowDict) -> tuple[int, int]:
     """How many namespaces are found better than before, and how many worse."""
     was, now = (row[STUDY].get("namespaces") or {} for row in (before, after))
     steps = [found / count - was[name][1] / was[name][0] for name, (count, found) in now.items() if name in was]
     return sum(step >= _MARGIN - 1e-9 for step in steps), sum(step <= -_MARGIN + 1e-9 for step in steps)
 
 
-def shares(lines: Sequence[Line]) -> dict[tuple[str, str, str], dict[int, Line]]:
+def shares(lines: Sequence[ResultLine]) -> dict[tuple[str, str, str], dict[int, ResultLine]]:
     """By dataset, split and source: the lines at a share of the requests, in percent, where a router was asked."""
-    over = [line for line in lines if told(line, "over") == OVER]
-    found: dict[tuple[str, str, str], dict[int, Line]] = {}
+    over = [line for line in lines if about(line, "over") == OVER]
+    found: dict[tuple[str, str, str], dict[int, ResultLine]] = {}
     for line in over:
-        source, _, percent_ = str(told(line, "form")).partition("-share")
+        source, _, percent_ = str(about(line, "form")).partition("-share")
         if percent_ in SHARES:
             found.setdefault((*line.split[:2], source), {})[int(percent_)] = line
     for (dataset, split, source), own in found.items():
         ends = {ALONE: 0, source: 100}
         for line in over:
-            if line.split[:2] == (dataset, split) and told(line, "form") in ends:
-                own[ends[told(line, "form")]] = line
+            if line.split[:2] == (dataset, split) and about(line, "form") in ends:
+                own[ends[about(line, "form")]] = line
     return found
 
 
-def _shares(lines: Sequence[Line], pictures: Mapping[str, str], table: Table) -> Iterator[str]:
+def _shares(lines: Sequence[ResultLine], pictures: Mapping[str, str]) -> Iterator[str]:
     found = shares(lines)
     if not found:
         return
@@ -224,49 +211,77 @@ def _shares(lines: Sequence[Line], pictures: Mapping[str, str], table: Table) ->
                 low, high = (float(one or 0) for one in ends)
                 random = f"{100 * (low + (high - low) * share / 100):.2f}"
             done = fmean(row[STUDY]["costs"].get("rewritten", 0) / row["requests"] for row in line.rows)
-            about = {
+            first = {
                 "set": f"{dataset} {split}",
                 "by": source,
                 "share": f"{share} %",
                 "rewritten": f"{100 * done:.1f} %",
             }
             measures = {head: percent(line.values(name)) for head, name in _MEASURES.items()}
-            cells.append(about | measures | {"R@5 at random": random} | commit(line.rows))
+            cells.append(first | measures | {"R@5 at random": random} | {"commit": line.commits})
     yield table(["set", "by", "share", "rewritten", "R@5", "R@5 at random", "C@5", "new R@5", "commit"], cells)
 
 
-def _ablations(lines: Sequence[Line], table: Table) -> Iterator[str]:
-    aligned = [line for line in lines if told(line, "history") and "-share" not in str(told(line, "form"))]
+def _ablations(lines: Sequence[ResultLine]) -> Iterator[str]:
+    aligned = [line for line in lines if about(line, "history") and "-share" not in str(about(line, "form"))]
     if not aligned:
         return
     yield _ABLATION_HEAD
-    for (dataset, split, _), chosen in groups(aligned).items():
+    for (dataset, split, _), chosen in by_split(aligned).items():
         yield f"\n**{dataset} {split}**\n"
         own, rounds = [], []
-        for line in sorted(chosen, key=lambda line: (told(line, "form") != "aligned", str(told(line, "form")))):
-            first, *later = history = told(line, "history")
+        for line in sorted(chosen, key=lambda line: (about(line, "form") != "aligned", str(about(line, "form")))):
+            first, *later = history = about(line, "history")
             kept = next((one for one in history if one.get("kept")), first)
             gain = kept.get("dev_recall@5", 0) - first.get("dev_recall@5", 0)
-            cells = {"alignment": str(told(line, "form")), "gain on dev": f"{100 * gain:+.2f}"}
+            cells = {"alignment": str(about(line, "form")), "gain on dev": f"{100 * gain:+.2f}"}
             cells |= {head: percent(line.values(name)) for head, name in _MEASURES.items()}
             spent = sum(one.get("seconds", 0) for one in later)
-            own.append(cells | {"seconds": f"{spent:,.0f}", "seeds": str(len(line.rows))} | commit(line.rows))
+            own.append(cells | {"seconds": f"{spent:,.0f}", "seeds": str(len(line.rows))} | {"commit": line.commits})
             for one in history:
                 shown = {head: f"{one[name]:.4g}" for head, name in _ROUNDS.items() if one.get(name) is not None}
                 note = ", ".join(name for name in ("kept", "plateau") if one.get(name))
-                rounds.append({"alignment": str(told(line, "form")), "round": str(one["round"]), "": note} | shown)
+                rounds.append({"alignment": str(about(line, "form")), "round": str(one["round"]), "": note} | shown)
         yield table(["alignment", *_MEASURES, "gain on dev", "seconds", "seeds", "commit"], own)
         yield table(["alignment", "round", *_ROUNDS, ""], rounds)
 
 
-def _speed(row: Row) -> dict[str, str]:
+def _speed(row: RowDict) -> dict[str, str]:
     values = row["values"]
     cells = {head: f"{values[name]:,.4g}" for head, name in _SPEEDS.items() if values.get(name) is not None}
-    about = {"form": str(row.get("form")), "over": str(row.get("over")), "on": str(row.get("device"))}
-    return about | cells | {"asked": str(row.get("asked", ""))} | commit([row])
+    first = {"form": str(row.get("form")), "over": str(row.get("over")), "on": str(row.get("device"))}
+    return first | cells | {"asked": str(row.get("asked", ""))} | {"commit": commits([row])}
 
 
-def commit(rows: Sequence[Row]) -> dict[str, str]:
-    """The commits of rows, each once."""
-    found = dict.fromkeys(str(row.get("commit") or "") for row in rows)
-    return {"commit": ", ".join(filter(None, found))}
+def figures(rows: StudyRows) -> dict[str, Figure]:
+    """R@5 of each form, and against the share of requests rewritten; only those with something to show."""
+    lines = rows.study(REWRITING)
+    made = {REWRITING: _forms_figure(main_lines(lines)), "rewriting_share": _shares_figure(lines)}
+    return {name: figure for name, figure in made.items() if figure.panels}
+
+
+def _forms_figure(lines: Sequence[ResultLine]) -> Figure:
+    """R@5 of each form, a bar for each retriever."""
+    panels = []
+    for (dataset, split, _), chosen in by_split(lines).items():
+        series = []
+        for over, own in group_by(chosen, lambda line: str(about(line, "over"))).items():
+            found = {label(line): line.values("recall@5") for line in own}
+            shown = {name: values for name, values in found.items() if values}
+            if shown:
+                heights, errors = tuple(map(mean_percent, shown.values())), tuple(map(deviation, shown.values()))
+                series.append(Series(over, tuple(shown), heights, errors))
+        panels += panels_of(f"{dataset} {split}", series)
+    return Figure("rewriting.svg", "Rewriting requests: R@5", "", "bars", "", "R@5, %", tuple(panels))
+
+
+def _shares_figure(lines: Sequence[ResultLine]) -> Figure:
+    """R@5 against the share of requests that are rewritten."""
+    panels: dict[str, list[Series]] = {}
+    for (dataset, split, source), own in sorted(shares(lines).items()):
+        points = [(share, line.values("recall@5")) for share, line in sorted(own.items())]
+        x, y = zip(*((float(share), mean_percent(values)) for share, values in points if values), strict=True)
+        panels.setdefault(f"{dataset} {split}", []).append(Series(source, x, y))
+    made = tuple(Panel(title, tuple(series)) for title, series in panels.items())
+    labels = ("requests rewritten, %", "R@5, %")
+    return Figure("rewriting_share.svg", "Only where it is worth it", "", "lines", *labels, made)

@@ -1,14 +1,18 @@
-"""Markdown of how well "is a tool needed?" is answered: what was left out of training first, the pooled figure last."""
+"""The section about "is a tool needed?": what was left out of training first, the pooled figure last.
+
+The rows are made by studies/need.py.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean
 from types import MappingProxyType
 
-from toolscout.evaluation.report.rows import Line, percent
+from studies.study_rows import StudyRows
+from toolscout.evaluation.report.rows import ResultLine, by_split, group_by, percent
+from toolscout.evaluation.report.tables import table
 
-Table = Callable[[Sequence[str], Iterable[Mapping[str, str]]], str]
 _MEASURES = MappingProxyType(
     {
         "AUROC": "need_auroc",
@@ -86,13 +90,14 @@ _PARTS: Mapping[str, tuple[str, str]] = MappingProxyType(
 )
 
 
-def is_need(line: Line) -> bool:
-    """Whether a line is about this question alone."""
+def is_need(line: ResultLine) -> bool:
+    """Whether a line is of this study."""
     return bool((line.newest.get("options") or {}).get("need"))
 
 
-def section(lines: Sequence[Line], table: Table) -> Iterator[str]:
-    """The whole section; nothing where there are no such lines."""
+def section(rows: StudyRows, _pictures: Mapping[str, str]) -> Iterator[str]:
+    """A table for each collection of texts; nothing where there are no rows."""
+    lines = [line for line in rows.lines if is_need(line)]
     if not lines:
         return
     yield _HEAD
@@ -110,30 +115,23 @@ def _first(part: str) -> str:
     return "left out" if part == "left out" else "against" if part == "tooldet" else "texts of"
 
 
-def _rows(lines: Sequence[Line]) -> Iterator[dict[str, str]]:
-    ordered: dict[tuple[str, str, str], list[Line]] = {}
-    for line in lines:
-        ordered.setdefault(line.split, []).append(line)
-    for chosen in ordered.values():
+def _rows(lines: Sequence[ResultLine]) -> Iterator[dict[str, str]]:
+    for chosen in by_split(lines).values():
         for line in chosen:
             part = line.newest["options"]["need"]
             cells = {head: percent(line.values(name)) for head, name in _MEASURES.items()}
-            if between := line.interval("need_auroc"):
-                cells["95 %"] = "–".join(f"{100 * end:.2f}" for end in between)
-            commits = dict.fromkeys(str(row.get("commit") or "") for row in line.rows)
             yield cells | {
                 _first(part): line.newest["options"].get("left_out") or line.split[0],
                 "forecast": _forecast(line),
                 "texts": f"{line.newest['requests']:,}",
-                "commit": ", ".join(filter(None, commits)),
+                "95 %": line.interval_text("need_auroc"),
+                "commit": line.commits,
             }
 
 
-def _summary(lines: Sequence[Line]) -> Iterator[dict[str, str]]:
+def _summary(lines: Sequence[ResultLine]) -> Iterator[dict[str, str]]:
     """Each method over all that was left out; where one has fewer, the others over the same few too."""
-    methods: dict[str, list[Line]] = {}
-    for line in lines:
-        methods.setdefault(_forecast(line), []).append(line)
+    methods = group_by(lines, _forecast)
     most = max(map(len, methods.values()))
     few = [{line.split for line in chosen} for chosen in methods.values() if len(chosen) < most]
     groups = [(name, chosen) for name, chosen in methods.items() if len(chosen) == most]
@@ -148,7 +146,7 @@ def _summary(lines: Sequence[Line]) -> Iterator[dict[str, str]]:
         yield cells | {"forecast": name, "left out": f"{len(chosen)} of {most}"}
 
 
-def _forecast(line: Line) -> str:
+def _forecast(line: ResultLine) -> str:
     method, variant = line.newest["retriever"], line.newest["variant"]
     notes = [_VARIANTS.get(variant, "" if variant == "default" else variant)]
     notes += [f"{len(line.rows)} seeds"] if len(line.rows) > 1 else []

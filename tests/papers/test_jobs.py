@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from toolscout.evaluation.jobs import Job, run_jobs
+from toolscout.papers.jobs import Job, run_jobs
 
 
 @pytest.mark.parametrize("side_by_side", [1, 2])
@@ -31,7 +31,7 @@ def test_all_is_done_but_what_depends_on_a_failure(side_by_side: int) -> None:
 
 def test_nothing_is_begun_after_time_is_up(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
-    monkeypatch.setattr("toolscout.evaluation.jobs.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("toolscout.papers.jobs.time.monotonic", lambda: now[0])
 
     def slow() -> None:
         now[0] += 6

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from studies import report
 from tests.evaluation.report_samples import scored, write_rows
-from tests.evaluation.test_generative_studies import lines, page
-from toolscout.evaluation.report import page as report
+from tests.studies.test_generative_report import lines, page
 from toolscout.evaluation.report import plots
 
 
@@ -158,7 +158,7 @@ def test_nothing_is_said_without_rows_and_plots_are_drawn(tmp_path: Path) -> Non
     assert "written requests" not in text
     pytest.importorskip("matplotlib", reason="plots need the extra 'report'")
     write_rows(tmp_path, rewritten("bm25", "alone", 0.3), held("dense", 0, 0.1, 0.6), held("dense", 5, 0.3, 0.6))
-    report.write(tmp_path)
+    report.make(tmp_path).write(tmp_path)
     assert plots.drawn(tmp_path / "rewriting.svg")
     assert plots.drawn(tmp_path / "synthetic.svg")
-    assert report.stale(tmp_path) == []
+    assert report.make(tmp_path).stale(tmp_path) == []
