@@ -70,6 +70,11 @@ class Background:
         finally:
             self._lock.release()
 
+    def take_up(self, level: float | None) -> None:
+        """Go on from the level of the whole catalogue that was found when the index was kept."""
+        if level is not None:
+            self._levels.keep(None, _Level(self._retriever.changes(), level))
+
     def prepare(self) -> None:
         """Encode the requests where that has not been done, so that no search has to wait for it."""
         with self._lock:

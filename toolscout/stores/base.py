@@ -108,8 +108,8 @@ class Store(Protocol):
         """Every tool id, sorted; or those of one namespace."""
         ...
 
-    def count(self) -> int:
-        """How many tools there are."""
+    def count(self, allowed: Allowed | None = None) -> int:
+        """How many tools there are, or how many of them a caller may see; quick however many there are."""
         ...
 
     def namespaces(self) -> dict[str, int]:
