@@ -19,7 +19,7 @@ from toolscout.core.tool import Listing, Tool, clean_text
 from toolscout.errors import BadRequest, DiskFull, MissingEncoder
 from toolscout.models.encoders.base import TextEncoder
 from toolscout.retrievers.base import Retriever
-from toolscout.retrievers.registry import available, load_model, method
+from toolscout.retrievers.registry import is_method, load_model, method
 from toolscout.search import index_snapshot
 from toolscout.search.catalogue_fit import Count as Count
 from toolscout.search.catalogue_fit import FitOptions, Found, find, fit
@@ -101,7 +101,7 @@ class Scout:
         try:
             if not isinstance(retriever, str | Path):
                 scout = cls(store, retriever, fit_options, need_options)
-            elif str(retriever) not in available() and Path(retriever).is_dir():
+            elif not is_method(str(retriever)) and Path(retriever).is_dir():
                 scout = cls(store, load_model(Path(retriever)), fit_options, need_options)
                 scout.retriever.remove(scout.retriever.ids())  # a model may have been saved with another catalogue
                 scout._given = index_snapshot.Given(store, Path(path), Path(retriever), scout.retriever)
@@ -308,7 +308,9 @@ class Scout:
             self._feedback.follow()
             if self._given:
                 self._given.keep()
-            total = self._counts.get(None) if self._version == version else None  # a large catalogue takes time to count
+            total = (
+                self._counts.get(None) if self._version == version else None
+            )  # a large catalogue takes time to count
             self._counts, self._principals = {} if total is None else {None: total}, {}
             self._stamp = stamp
         finally:

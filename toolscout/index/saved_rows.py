@@ -56,9 +56,7 @@ class Waiting(MutableMapping[str, Searchable]):
         row = self._saved.row(tool_id)
         if row is None or (table := self._saved.ids.table) is None:
             raise KeyError(tool_id)
-        return Listing(
-            tool_id, namespace_of(tool_id), name_of(tool_id), table.aliases(row), "", table.digest(row)
-        )
+        return Listing(tool_id, namespace_of(tool_id), name_of(tool_id), table.aliases(row), "", table.digest(row))
 
     def __setitem__(self, tool_id: str, tool: Searchable) -> None:
         """Have a tool wait."""
@@ -89,7 +87,9 @@ class Waiting(MutableMapping[str, Searchable]):
         """Write the table where there is one; what the record says of the rest."""
         table, dead = self._saved.ids.table, self._saved.ids.dead
         if _listed(len(self._later) + len(dead), table) and _linked(table, folder / _WAITING):
-            later = [[t.id, t.namespace, t.name, list(t.aliases), t.document(), t.digest()] for t in self._later.values()]
+            later = [
+                [t.id, t.namespace, t.name, list(t.aliases), t.document(), t.digest()] for t in self._later.values()
+            ]
             return {"waiting": later, "waiting_dead": sorted(dead)}
         tools = list(self.values())
         tool_table.write(

@@ -6,6 +6,7 @@ hashed, and the hashes are sorted, so that a look-up is a binary search in a map
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import secrets
@@ -192,7 +193,7 @@ class _Texts:
 
     def all(self) -> list[str]:
         data, ends = bytes(self._bytes), [0, *self._ends.tolist()]
-        return [data[start:end].decode(errors="surrogatepass") for start, end in zip(ends, ends[1:], strict=False)]
+        return [data[start:end].decode(errors="surrogatepass") for start, end in itertools.pairwise(ends)]
 
 
 def _write_texts(folder: Path, name: str, texts: Sequence[str]) -> None:

@@ -12,8 +12,8 @@ import numpy as np
 
 from toolscout.core.answer import Allowed, Reason, Similarity
 from toolscout.core.arrays import Floats
-from toolscout.core.scope import EVERYTHING, Scope
 from toolscout.core.model_files import UNREADABLE
+from toolscout.core.scope import EVERYTHING, Scope
 from toolscout.core.tool import Searchable
 from toolscout.errors import BadModel, MissingEncoder
 from toolscout.index.exact_names import EXACT_BONUS
