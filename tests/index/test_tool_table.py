@@ -74,7 +74,7 @@ def test_a_table_lies_in_two_places_and_is_written_once(table: ToolTable, tmp_pa
 
 def test_no_file_is_ever_unpickled(table: ToolTable) -> None:
     np.save(table.folder / "ids.ends.npy", np.array([{}], dtype=object), allow_pickle=True)
-    with pytest.raises(ValueError, match="allow_pickle"):
+    with pytest.raises(ValueError, match="objects"):
         ToolTable(table.folder)
 
 
@@ -85,10 +85,10 @@ _change = st.tuples(st.booleans(), _ids, st.sampled_from([(), ("One Two",), ("th
 @settings(max_examples=60, deadline=None)
 @given(st.lists(_change, max_size=12), st.lists(_change, max_size=12), st.sampled_from([0, 3, 100]))
 def test_rows_and_names_of_a_table_are_those_that_were_never_saved(
+    tmp_path_factory: pytest.TempPathFactory,
     first: list[tuple[bool, str, tuple[str, ...]]],
     second: list[tuple[bool, str, tuple[str, ...]]],
     listed: int,
-    tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     rows, names = Rows(), ExactNames()
     with pytest.MonkeyPatch.context() as patch:
@@ -139,11 +139,8 @@ def test_tools_that_wait_do_so_in_a_file_too(tmp_path: Path, monkeypatch: pytest
     later = Listing("n0/tool_2", "n0", "tool_2", (), "other", "d7")
     waiting["n0/tool_2"] = later
     assert (len(waiting), "n0/tool_0" in waiting, waiting["n0/tool_2"]) == (5, False, later)
-    assert [tool.id for tool in waiting.with_digests({"d0": 0, "d7": 0, "d2": 0})] == [
-        "n1/tool_3",
-        "n1/tool_5",
-        "n0/tool_2",
-    ]
+    found = waiting.with_digests({"d0": 0, "d7": 0, "d2": 0})
+    assert sorted(tool.id for tool in found) == ["n0/tool_2", "n1/tool_3", "n1/tool_5"]
 
 
 def test_one_name_in_many_spellings_has_one_key() -> None:
