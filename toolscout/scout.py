@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ParamSpec, Self, TypeVar
 
 from toolscout import catalogue
 from toolscout.catalogue.base import ReadOptions
@@ -19,21 +20,26 @@ from toolscout.core.tool import Listing, Tool, clean_text
 from toolscout.errors import BadRequest, DiskFull, MissingEncoder
 from toolscout.models.encoders.base import TextEncoder
 from toolscout.retrievers.base import Retriever
-from toolscout.retrievers.registry import is_method, load_model, method
+from toolscout.retrievers.registry import available, load_model, method
 from toolscout.search import index_snapshot
+from toolscout.search.async_calls import Workers
 from toolscout.search.catalogue_fit import Count as Count
-from toolscout.search.catalogue_fit import FitOptions, Found, find, fit
+from toolscout.search.catalogue_fit import FitOptions, SearchResult, catalogue_fit_of, find
 from toolscout.search.feedback_sync import Feedback
 from toolscout.search.progress import Progress as Progress
 from toolscout.search.progress import batches, collector_paused, counted, reported
-from toolscout.search.similarity_baseline import Background
-from toolscout.search.tool_need import Forecaster, NeedOptions
+from toolscout.search.similarity_baseline import SimilarityBaseline
+from toolscout.search.tool_need import NeedEstimator, NeedOptions
 from toolscout.stores.base import AddReport, Store
 from toolscout.stores.sqlite.store import SqliteStore
 
 DEFAULT_RETRIEVER = "hybrid"
 MAX_REQUEST_CHARS = 20_000
+# Threads that serve coroutines. More of them keep the event loop from running; adds must not keep searches waiting.
+_SEARCHING, _CHANGING = 4, 2
 _FOLLOWED_AT_ONCE = 100_000
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +66,9 @@ class Scout:
         self.retriever = retriever
         self.fit_options = fit_options or FitOptions()
         self.need_options = need_options or NeedOptions()
-        self._forecaster = Forecaster(retriever)
+        self._need_estimator = NeedEstimator(retriever)
         self._feedback = Feedback(store, retriever)
-        self._level = Background(store, retriever)
+        self._baseline = SimilarityBaseline(store, retriever)
         self._lock = threading.RLock()
         self._embedding = threading.Lock()
         # How many tools have changed since the index was kept, and since it was opened from what was kept.
@@ -76,10 +82,12 @@ class Scout:
         self._counts: dict[Allowed | None, int] = {}
         self._principals: dict[str, Allowed] = {}
         self._snapshots: Path | None = None
-        self._given: index_snapshot.Given | None = None
+        self._assigned_ids: index_snapshot.AssignedIds | None = None
         self._background: threading.Thread | None = None
         self._failure: BaseException | None = None
         self._closing = threading.Event()
+        self._searchers = Workers(_SEARCHING, "toolscout-search")
+        self._changers = Workers(_CHANGING, "toolscout-change")
 
     @classmethod
     def open(
@@ -101,10 +109,10 @@ class Scout:
         try:
             if not isinstance(retriever, str | Path):
                 scout = cls(store, retriever, fit_options, need_options)
-            elif not is_method(str(retriever)) and Path(retriever).is_dir():
+            elif Path(retriever).is_dir() and str(retriever) not in available():
                 scout = cls(store, load_model(Path(retriever)), fit_options, need_options)
                 scout.retriever.remove(scout.retriever.ids())  # a model may have been saved with another catalogue
-                scout._given = index_snapshot.Given(store, Path(path), Path(retriever), scout.retriever)
+                scout._assigned_ids = index_snapshot.AssignedIds(store, Path(path), Path(retriever), scout.retriever)
             else:
                 folder = index_snapshot.folder(Path(path), str(retriever))
                 kept = index_snapshot.read(folder, store)
@@ -137,21 +145,38 @@ class Scout:
         lets it take over tools that another source brought. `label`: what to call the source,
         where it is no lasting one.
         """
+        return self._add(source, options, replace, sync, wait, progress, label)
+
+    def _add(
+        self,
+        source: Any,
+        options: ReadOptions | None,
+        replace: bool,
+        sync: bool,
+        wait: bool,
+        progress: Progress | None,
+        label: str | None,
+        stopped: Callable[[], bool] | None = None,
+    ) -> Added:
+        """As add. `stopped`: whether to store nothing, or after that to embed nothing more; asked now and then."""
         options = options or ReadOptions()
-        tools = counted(catalogue.read(source, options), progress)
+        tools = counted(catalogue.read(source, options), progress, stopped)
         waited, before = self.not_embedded(), self._version
         with collector_paused():
             report = self.store.add(tools, label or catalogue.describe(source), replace=replace, sync=sync)
             self.refresh()
         embedded = 0
         if wait:
-            embedded = self.embed(progress, 0 if waited else before)  # looking through all tools takes time
+            embedded = self._embed(progress, 0 if waited else before, stopped)  # looking through all tools takes time
         else:
             self._embed_in_background()
         return Added(report, embedded, tuple(options.problems))
 
     def embed(self, progress: Progress | None = None, since: int = 0) -> int:
         """Embed what changed after version `since` and has no vector; how many texts. None without an encoder."""
+        return self._embed(progress, since)
+
+    def _embed(self, progress: Progress | None, since: int, stopped: Callable[[], bool] | None = None) -> int:
         encoder = self._encoder()
         if encoder is None:
             self._keep()
@@ -164,9 +189,9 @@ class Scout:
                 self.store.put_vectors(encoder.fingerprint, [missing[i][0] for i in positions], vectors)
                 done += len(positions)
                 self.refresh()
-                if self._closing.is_set():
+                if self._closing.is_set() or (stopped is not None and stopped()):
                     return done
-        self._level.prepare()
+        self._baseline.prepare()
         self._prepare(progress)
         return done
 
@@ -213,10 +238,65 @@ class Scout:
         scope = Scope(self._permitted(allowed), tenant=tenant, endpoints=endpoints)
         return [self._answer(one, scope) for one in find(self.retriever, requests, k, scope)]
 
-    def _answer(self, found: Found, scope: Scope) -> Answer:
+    # The same for coroutines.
+
+    async def asearch(
+        self,
+        text: str,
+        k: Count = 5,
+        allowed: Allowed | str | None = None,
+        *,
+        tenant: str = "",
+        endpoints: Endpoints = "ask",
+    ) -> Answer:
+        """As search, for coroutines on asyncio: the event loop goes on meanwhile.
+
+        A few threads of this Scout search at a time and further requests wait. A task that is cancelled returns at
+        once; a request that waited is then never searched.
+        """
+        return await self.arun(self.search, text, k, allowed, tenant=tenant, endpoints=endpoints)
+
+    async def aadd(
+        self,
+        source: Any,
+        *,
+        options: ReadOptions | None = None,
+        replace: bool = False,
+        sync: bool = False,
+        wait: bool = True,
+        progress: Progress | None = None,
+        label: str | None = None,
+    ) -> Added:
+        """As add, for coroutines on asyncio. `progress` is called, and an iterable is read, in another thread.
+
+        A task that is cancelled returns at once. Of an add whose tools are not stored yet none is stored then; one
+        that has stored them has stored all, and embeds no more after its current batch: `embed` does the rest.
+        """
+        left = threading.Event()
+
+        def stopped() -> bool:
+            return left.is_set() or self._closing.is_set()
+
+        work = partial(self._add, source, options, replace, sync, wait, progress, label, stopped)
+        try:
+            return await self._changers.run(work)
+        finally:
+            left.set()
+
+    async def afeedback(self, example: Example) -> None:
+        """As feedback, for coroutines on asyncio. Once it has begun it is recorded, though the task be cancelled."""
+        await self._changers.run(partial(self.feedback, example))
+
+    async def arun(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Run short work that uses this Scout, such as a search and what is made of it, where asearch searches."""
+        return await self._searchers.run(partial(work, *args, **kwargs))
+
+    def _answer(self, found: SearchResult, scope: Scope) -> Answer:
         permitted, ranking = scope.allowed, found.ranking
-        needed = self._forecaster.need_of(ranking, found.hits, self.need_options)
-        likely = fit(found.hits, self.fit_options, self._level.level(permitted, self.count(permitted)))
+        needed = self._need_estimator.need_of(ranking, found.hits, self.need_options)
+        likely = catalogue_fit_of(
+            found.hits, self.fit_options, self._baseline.baseline(permitted, self.count(permitted))
+        )
         considered = tuple(found.hits[: found.count])
         verdict: Verdict = "use"
         if needed is not None and needed < self.need_options.threshold:
@@ -306,19 +386,23 @@ class Scout:
             self._follow_tools(fingerprint)
             self._follow_vectors(fingerprint)
             self._feedback.follow()
-            if self._given:
-                self._given.keep()
-            total = (
-                self._counts.get(None) if self._version == version else None
-            )  # a large catalogue takes time to count
+            if self._assigned_ids:
+                self._assigned_ids.keep()
+            # A large catalogue takes time to count: once for each state of its tools.
+            total = self._counts.get(None) if self._version == version else None
             self._counts, self._principals = {} if total is None else {None: total}, {}
             self._stamp = stamp
         finally:
             self._lock.release()
 
     def close(self) -> None:
-        """Stop embedding after the current batch and let go of the store; what is committed stays."""
+        """Stop embedding after the current batch and let go of the store; what is committed stays.
+
+        Waits for what coroutines have begun; what they wait for raises StoreError.
+        """
         self._closing.set()
+        self._searchers.close()
+        self._changers.close()
         if self._background is not None:
             self._background.join()
         self.store.close()
@@ -333,9 +417,9 @@ class Scout:
         """Close it."""
         self.close()
 
-    def _take_up(self, state: index_snapshot.State) -> None:
+    def _take_up(self, state: index_snapshot.SnapshotState) -> None:
         self._version, self._cursor, self._feedback.cursor = state.version, state.cursor, state.feedback
-        self._level.take_up(state.level)
+        self._baseline.take_up(state.baseline)
         self._since_open = 0
 
     def _encoder(self) -> TextEncoder | None:
@@ -366,8 +450,8 @@ class Scout:
             self.retriever.remove(removed)
         if arrived:
             digests = [listing.digest() for listing in arrived]
-            if self._given:
-                self._given.saw([listing.id for listing in arrived], digests)
+            if self._assigned_ids:
+                self._assigned_ids.saw([listing.id for listing in arrived], digests)
             self.retriever.add(arrived, self.store.vectors(fingerprint, digests) if fingerprint else {})
         self._changed(len(removed) + len(arrived))
 
@@ -415,9 +499,9 @@ class Scout:
             count = self.count()
             if not index_snapshot.worth(count, self._unkept, self._since_open):
                 return
-            level = self._level.level(None, count) if self.words_only() < count else None
-            state = index_snapshot.State(
-                self.store.identity(), self._version, self._cursor, self._feedback.cursor, level=level
+            baseline = self._baseline.baseline(None, count) if self.words_only() < count else None
+            state = index_snapshot.SnapshotState(
+                self.store.identity(), self._version, self._cursor, self._feedback.cursor, baseline=baseline
             )
             try:
                 index_snapshot.write(self._snapshots, self.retriever, state)

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 
 from toolscout import catalogue
-from toolscout.calling.dispatch import CallOptions, CallResult, OriginCaller, Recorded, Recording
+from toolscout.calling.dispatch import CallOptions, CallResult, OriginCaller, RecordedCaller, Recording
 from toolscout.catalogue.base import ReadOptions
 from toolscout.core.tool import Origin, Tool
 
@@ -284,6 +284,7 @@ def test_a_response_that_ends_early_says_so(operations: dict[str, Tool]) -> None
     )
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("name", ["drip", "drip_head"])
 def test_a_server_that_drips_does_not_answer_in_time(operations: dict[str, Tool], name: str) -> None:
     began = time.monotonic()
@@ -379,7 +380,7 @@ def test_mcp_servers_that_cannot_be_called() -> None:
 
 def test_recordings() -> None:
     tool, other = Tool("a", "b"), Tool("a", "c")
-    recorded = Recorded(
+    recorded = RecordedCaller(
         [
             Recording("a/b", {"is_id": "5", "user_name": "Ann"}, "first"),
             Recording("a/b", {"is_id": "6", "user_name": "Bob Ray"}, "second"),

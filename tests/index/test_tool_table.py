@@ -14,7 +14,7 @@ from toolscout.core.answer import Allowed
 from toolscout.core.tool import Listing, name_of, namespace_of, tool_id
 from toolscout.index import saved_rows, tool_table
 from toolscout.index.exact_names import ExactNames
-from toolscout.index.row_ids import Rows
+from toolscout.index.row_ids import RowIds
 from toolscout.index.saved_rows import Waiting, load_rows, save_rows
 from toolscout.index.tool_table import ToolTable, name_key
 
@@ -90,7 +90,7 @@ def test_rows_and_names_of_a_table_are_those_that_were_never_saved(
     second: list[tuple[bool, str, tuple[str, ...]]],
     listed: int,
 ) -> None:
-    rows, names = Rows(), ExactNames()
+    rows, names = RowIds(), ExactNames()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(saved_rows, "LISTED", listed)
         saved, called = rows, names
@@ -127,7 +127,7 @@ def test_tools_that_wait_do_so_in_a_file_too(tmp_path: Path, monkeypatch: pytest
         waiting[one] = Listing(one, namespace_of(one), name_of(one), ("known",), "text", f"d{number % 3}")
     for turn in range(3):
         folder = tmp_path / str(turn)
-        save_rows(folder, Rows(), ExactNames(), waiting)
+        save_rows(folder, RowIds(), ExactNames(), waiting)
         waiting = Waiting.load(folder, load_rows(folder)[2])
     assert (len(waiting), sorted(waiting)[0], waiting["n0/tool_0"].aliases) == (6, "n0/tool_0", ("known",))
     assert sorted(tool.id for tool in waiting.with_digests({"d1": 0, "d9": 0})) == ["n0/tool_4", "n1/tool_1"]

@@ -30,6 +30,8 @@ from toolscout.retrievers.provenance import TrainingSet
 from toolscout.retrievers.registry import available, load_model, method
 from toolscout.retrievers.rewrite.retriever import Rewrite, RewriteOptions
 
+pytestmark = pytest.mark.slow
+
 # Those that rank the tools they were trained on alone: here catalogue(60).
 CLOSED = ("masstool_published",)
 EMBEDDED: dict[str, Callable[..., Retriever]] = {
@@ -56,7 +58,7 @@ def fitted(kind: type[Masstool | Colt | MasstoolPublished]) -> Path:
     made = masstool(epochs=1) if kind is Masstool else colt(epochs=1)
     made.fit([TrainingSet(scenes())], folder)
     weights = {"graph": 0.5, "new_bonus": 0.1}
-    made.retune(weights | ({"kin": 0.5, "votes": 0.3} if kind is Masstool else {}))
+    made.retune(weights | ({"neighbour_weight": 0.5, "votes": 0.3} if kind is Masstool else {}))
     made.save(folder)
     return folder
 

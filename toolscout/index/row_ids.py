@@ -15,7 +15,7 @@ from toolscout.index.tool_table import ToolTable
 _CACHED_MASKS, _MASK_BYTES = 4_096, 256 << 20
 
 
-class RowIds:
+class IdList:
     """The id in each row, "" where the row is dead: first those of a table, then those that came later."""
 
     def __init__(self, table: ToolTable | None, dead: Iterable[int]) -> None:
@@ -41,12 +41,12 @@ class RowIds:
         yield from self.later
 
 
-class Rows:
+class RowIds:
     """Ids by row and rows by id. A removed tool's row is never used again, so a row means one version of one tool."""
 
     def __init__(self, ids: Iterable[str] = (), table: ToolTable | None = None, dead: Iterable[int] = ()) -> None:
         """Start with the rows of a table of which some are dead, then these ids, "" where a row is dead."""
-        self.ids = RowIds(table, dead)
+        self.ids = IdList(table, dead)
         self._row: dict[str, int] = {}
         self._namespaces: dict[str, set[int]] = {}
         self._masks = _no_masks()  # others with each change

@@ -16,7 +16,7 @@ from toolscout.core.answer import Allowed
 from toolscout.core.tool import Listing, Searchable, name_of, namespace_of
 from toolscout.index import tool_table
 from toolscout.index.exact_names import ExactNames
-from toolscout.index.row_ids import Rows
+from toolscout.index.row_ids import RowIds
 from toolscout.index.tool_table import ToolTable
 
 _RECORD = "rows.json"
@@ -33,7 +33,7 @@ class Waiting(MutableMapping[str, Searchable]):
 
     def __init__(self, table: ToolTable | None = None, dead: Iterable[int] = ()) -> None:
         """Start with the tools of a table, without its dead rows."""
-        self._saved = Rows(table=table, dead=dead)
+        self._saved = RowIds(table=table, dead=dead)
         self._later: dict[str, Searchable] = {}
 
     def __len__(self) -> int:
@@ -107,7 +107,7 @@ class Waiting(MutableMapping[str, Searchable]):
         return waiting
 
 
-def save_rows(folder: Path, rows: Rows, names: ExactNames, waiting: Waiting | None = None) -> None:
+def save_rows(folder: Path, rows: RowIds, names: ExactNames, waiting: Waiting | None = None) -> None:
     """Write the tools of an index, and those that wait to come into it."""
     folder.mkdir(parents=True, exist_ok=True)
     ids, record = rows.ids, dict[str, Any]()
@@ -122,12 +122,12 @@ def save_rows(folder: Path, rows: Rows, names: ExactNames, waiting: Waiting | No
     tool_table.replace_file(folder / _RECORD, lambda path: path.write_text(json.dumps(record)))
 
 
-def load_rows(folder: Path) -> tuple[Rows, ExactNames, Mapping[str, Any]]:
+def load_rows(folder: Path) -> tuple[RowIds, ExactNames, Mapping[str, Any]]:
     """What save_rows wrote: the rows, the names of the tools in them, and the record, for Waiting.load."""
     record = json.loads((folder / _RECORD).read_text())
     table = _table(folder / _TABLE)
     dead = _dead(record.get("dead", ()), table)
-    rows, names = Rows(record["ids"], table, dead), ExactNames(table, dead)
+    rows, names = RowIds(record["ids"], table, dead), ExactNames(table, dead)
     for tool_id in filter(None, record["ids"]):
         names.add(tool_id, record["aliases"].get(tool_id, ()))
     return rows, names, record

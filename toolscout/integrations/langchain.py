@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from toolscout.calling.dispatch import Caller
+from toolscout.calling.dispatch import ToolCaller
 from toolscout.core.answer import Allowed
 from toolscout.integrations.toolbox import Choice, Offer, Offered, Toolbox, chosen_names, library
 from toolscout.scout import Scout
@@ -35,6 +34,9 @@ def retriever(scout: Scout, k: int = 5, allowed: Allowed | str | None = None) ->
                 found.append(Document(f"{tool.name}: {tool.description}", id=tool.id, metadata=about))
             return found
 
+        async def _aget_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
+            return await scout.arun(self._get_relevant_documents, query, run_manager=run_manager)
+
     return ScoutRetriever()
 
 
@@ -62,13 +64,13 @@ def middleware(scout: Scout, choice: Choice | None = None) -> AgentMiddleware:
             return handler(narrowed(request))
 
         async def awrap_model_call(self, request: Any, handler: Any) -> Any:
-            return await handler(await asyncio.to_thread(narrowed, request))
+            return await handler(await scout.arun(narrowed, request))
 
     return ScoutMiddleware()
 
 
 def catalogue_middleware(
-    scout: Scout, k: int = 5, allowed: Allowed | str | None = None, caller: Caller | None = None
+    scout: Scout, k: int = 5, allowed: Allowed | str | None = None, caller: ToolCaller | None = None
 ) -> AgentMiddleware:
     """Adds the tools of the catalogue that a request needs to the agent's own, and runs them.
 
@@ -98,7 +100,7 @@ def catalogue_middleware(
             return handler(widened(request))
 
         async def awrap_model_call(self, request: Any, handler: Any) -> Any:
-            return await handler(await asyncio.to_thread(widened, request))
+            return await handler(await scout.arun(widened, request))
 
         def wrap_tool_call(self, request: Any, handler: Any) -> Any:
             return handler(known(request))
@@ -109,7 +111,7 @@ def catalogue_middleware(
     return ScoutCatalogue()
 
 
-def tools(scout: Scout, ids: Iterable[str], caller: Caller | None = None) -> list[BaseTool]:
+def tools(scout: Scout, ids: Iterable[str], caller: ToolCaller | None = None) -> list[BaseTool]:
     """These tools of the catalogue as LangChain's, which run where they come from."""
     return list(Offered(scout, _tool, caller=caller).of(scout.tools(ids)).values())
 

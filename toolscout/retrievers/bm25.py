@@ -20,7 +20,7 @@ from toolscout.core.tool import Searchable, name_of, namespace_of, split_words
 from toolscout.errors import BadModel
 from toolscout.index.exact_names import EXACT_BONUS
 from toolscout.index.recent import Recent
-from toolscout.index.row_ids import Rows
+from toolscout.index.row_ids import RowIds
 from toolscout.index.saved_rows import load_rows, save_rows
 from toolscout.index.spelling import FUNCTION_WORDS, Vocabulary, correctable, edits
 from toolscout.index.word_files import WordFiles
@@ -89,7 +89,7 @@ class _Term(NamedTuple):
     weight: float
 
 
-class _Known(NamedTuple):
+class _VisibleWords(NamedTuple):
     """What was found of one caller's words: whether its tools have a term of a field, and the words near others.
 
     `terms`: all of a field's, of one who sees few tools.
@@ -127,9 +127,9 @@ class Bm25(Retriever):
     def __init__(self, options: Bm25Options | None = None) -> None:
         """Start empty."""
         super().__init__(options or Bm25Options())
-        self._open(Rows())
+        self._open(RowIds())
 
-    def _open(self, rows: Rows, saved: Path | None = None) -> None:
+    def _open(self, rows: RowIds, saved: Path | None = None) -> None:
         self._schema = _schema()
         self._analyzers = {"words": _analyzer(stem=False), "stems": _analyzer(stem=True)}
         self._files = WordFiles(self._schema, self._analyzers, saved)
@@ -139,7 +139,7 @@ class Bm25(Retriever):
         self._stems: dict[int, frozenset[str]] = {}
         self._dead: list[int] = []
         self._buried = 0  # how many documents the engine was told to forget, and may count still
-        self._known: Recent[Allowed, _Known] = Recent(_CALLERS_KEPT)
+        self._known: Recent[Allowed, _VisibleWords] = Recent(_CALLERS_KEPT)
         self._rows = rows
         self._lock = threading.Lock()
 
@@ -323,7 +323,7 @@ class Bm25(Retriever):
             found = known.occurring[field, term] = self._is_seen(field, term, sees, known)
         return found
 
-    def _is_seen(self, field: str, term: str, sees: Allowed, known: _Known) -> bool:
+    def _is_seen(self, field: str, term: str, sees: Allowed, known: _VisibleWords) -> bool:
         rows = self._rows.allowed(sees)
         if len(rows) <= _FEW:
             if field not in known.terms:
@@ -343,11 +343,11 @@ class Bm25(Retriever):
         """These tools came or went: forget which words those callers know who see any of them."""
         self._known.drop(lambda sees: len(ids) > _MANY or any(map(sees.permits, ids)))
 
-    def _known_to(self, sees: Allowed) -> _Known:
+    def _known_to(self, sees: Allowed) -> _VisibleWords:
         """What is known of a caller's words; asked for before any is searched, since a change puts another here."""
         known = self._known.get(sees)
         if known is None or known.full:
-            self._known.keep(sees, known := _Known({}, {}, {}))
+            self._known.keep(sees, known := _VisibleWords({}, {}, {}))
         return known
 
     def _stems_in(self, word: str) -> list[str]:

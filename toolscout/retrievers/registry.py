@@ -38,14 +38,9 @@ def available() -> dict[str, metadata.EntryPoint | None]:
     return {**plugins, **dict.fromkeys(BUILT_IN)}
 
 
-def is_method(name: str) -> bool:
-    """Whether there is a method of this name. Other packages are looked through for those alone that are not here."""
-    return name in BUILT_IN or name in available()
-
-
 def method(name: str) -> type[Retriever]:
-    """The class behind a method's name."""
-    if name in BUILT_IN:
+    """The class behind a method's name. BadModel where there is none of this name."""
+    if name in BUILT_IN:  # without looking through all packages that are installed
         module, _, kind = BUILT_IN[name].partition(":")
         return cast(type[Retriever], getattr(import_module(module), kind))
     found = available()

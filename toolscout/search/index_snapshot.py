@@ -45,15 +45,15 @@ _Id = tuple[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class State:
-    """Which state of which store an index holds. `level`: see similarity_baseline.py, None where it is not known."""
+class SnapshotState:
+    """Which state of which store an index holds. `baseline`: of all its tools, see similarity_baseline.py, if known."""
 
     store: str
     version: int
     cursor: int
     feedback: int = 0
     document_version: int = DOCUMENT_VERSION
-    level: float | None = None
+    baseline: float | None = None
 
 
 def worth(tools: int, changed: int, opened: int | None = None) -> bool:
@@ -72,7 +72,7 @@ def folder(store_path: Path, retriever: str) -> Path:
     return store_path.with_name(store_path.name + ".index") / retriever
 
 
-def read(folder: Path, store: Store) -> tuple[Retriever, State] | None:
+def read(folder: Path, store: Store) -> tuple[Retriever, SnapshotState] | None:
     """The newest snapshot of a store and what it holds; None where there is none that fits.
 
     A snapshot of a later version than the store's, or that learned feedback which the store has not, is one of a copy
@@ -83,7 +83,7 @@ def read(folder: Path, store: Store) -> tuple[Retriever, State] | None:
         name = ""
         try:
             pointer = json.loads((folder / _POINTER).read_text())
-            name, state = str(pointer["folder"]), State(**pointer["state"])
+            name, state = str(pointer["folder"]), SnapshotState(**pointer["state"])
             if not _fits(state, store):
                 return None
             return _opened(folder / name, pointer["files"]), state
@@ -94,7 +94,7 @@ def read(folder: Path, store: Store) -> tuple[Retriever, State] | None:
     return None
 
 
-def _fits(state: State, store: Store) -> bool:
+def _fits(state: SnapshotState, store: Store) -> bool:
     if (state.store, state.document_version) != (store.identity(), DOCUMENT_VERSION):
         return False
     return state.version <= store.version() and (not state.feedback or _has_feedback(store, state.feedback))
@@ -115,7 +115,7 @@ def _opened(folder: Path, files: Mapping[str, Sequence[object]]) -> Retriever:
     return retriever
 
 
-def write(folder: Path, retriever: Retriever, state: State) -> None:
+def write(folder: Path, retriever: Retriever, state: SnapshotState) -> None:
     """Save the index into a new folder, point to it in one atomic step, and drop the older ones that nobody has open.
 
     Nothing is written where another process is writing, or has written a later state. OSError where it cannot be kept.
@@ -143,10 +143,10 @@ def write(folder: Path, retriever: Retriever, state: State) -> None:
                 _drop(other)
 
 
-def _kept_later(folder: Path, state: State) -> bool:
+def _kept_later(folder: Path, state: SnapshotState) -> bool:
     """Whether what is kept is of the same store and of a later version than this."""
     with suppress(OSError, ValueError, KeyError, TypeError):
-        kept = State(**json.loads((folder / _POINTER).read_text())["state"])
+        kept = SnapshotState(**json.loads((folder / _POINTER).read_text())["state"])
         return kept.store == state.store and kept.document_version == DOCUMENT_VERSION and kept.version > state.version
     return False
 
@@ -221,7 +221,7 @@ def _has_feedback(store: Store, number: int) -> bool:
     return next((found for found, _ in store.feedback(number - 1)), None) == number
 
 
-class Given:
+class AssignedIds:
     """The ids that a model gave to tools of a store; opened again, it gives them the same.
 
     A tool whose document is another one by now gets an id anew, as one would that came while the model was open. What
