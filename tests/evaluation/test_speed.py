@@ -189,8 +189,8 @@ def test_every_measurement_of_a_published_size_is_a_row(
     rows = rows_of(speed.BenchPlan((464,), 2, tmp_path / "work", asked=5))
     kinds = [(row["bench"], row["requests"]) for row in rows]
     queries = [("query", "toollens"), ("query", "toolbench")]
-    assert kinds == [("index", ""), *queries, ("memory", ""), ("lookup", ""), ("caller", "")]
-    assert [task.phase for task in in_process] == ["index", "index", "serve"]
+    assert kinds == [("index", ""), ("open", ""), *queries, ("memory", ""), ("lookup", ""), ("caller", "")]
+    assert [task.phase for task in in_process] == ["index", "index", "open", "serve"]
     for row in rows:
         assert {"tools", "catalogue", "how", "hardware", "commit", "command", "date"} <= row.keys()
         assert row["tools"] == 464
@@ -204,7 +204,7 @@ def test_cached_vectors_stand_in_for_embedding(data: Path, tmp_path: Path, in_pr
     assert "index_s" in first["values"]
     assert "index_s" not in second["values"]
     assert second["command"].endswith("--no-embed-timing")
-    assert in_process[2].cached
+    assert in_process[3].cached
 
 
 def test_a_made_up_catalogue_is_prepared_once(
@@ -213,9 +213,9 @@ def test_a_made_up_catalogue_is_prepared_once(
     monkeypatch.setattr(speed, "DenseOptions", lambda: DenseOptions(graph_above=100))
     plan = speed.BenchPlan((250,), 1, tmp_path / "work", asked=5)
     rows = rows_of(plan)
-    assert [task.phase for task in in_process] == ["prepare", "serve", "recall"]
+    assert [task.phase for task in in_process] == ["prepare", "open", "serve", "recall"]
     again = rows_of(plan)
-    assert [task.phase for task in in_process[3:]] == ["serve", "recall"]
+    assert [task.phase for task in in_process[4:]] == ["open", "serve", "recall"]
     assert again[0]["values"] == rows[0]["values"]
     assert (rows[0]["values"]["embedded"], rows[-1]["values"]["recall@10"]) == (0, 1.0)
     assert f"noise of length {synthetic_catalogue.SIGMA}" in rows[0]["how"]

@@ -54,10 +54,12 @@ TARGETS: Mapping[tuple[int, str, str], Mapping[str, Target]] = {
         "again_embedded": Target(0),
         "peak_mb": Target(600),
     },
+    (46_587, "open", ""): {"open_s": Target(0.3), "words_open_s": Target(0.3), "command_s": Target(1.5)},
     (46_587, "memory", ""): {"peak_mb": Target(600)},
     (46_587, "query", "toollens"): {"p50_ms": Target(11), "searches_ms": Target(4)},
     (46_587, "query", "toolbench"): {"p50_ms": Target(16), "searches_ms": Target(4)},
     (46_587, "serve", "toollens"): {"p95_ms": Target(60), **dict.fromkeys(("errors", "missing", "stale"), Target(0))},
+    (1_000_000, "open", ""): {"open_s": Target(2), "words_open_s": Target(2)},
     (1_000_000, "query", "toollens"): {"p50_ms": Target(30)},
     (1_000_000, "query", "toolbench"): {"p50_ms": Target(30)},
     (1_000_000, "lookup", ""): {"name_p50_ms": Target(2), "id_p50_ms": Target(2)},
@@ -178,6 +180,8 @@ def _measured(
         if not plan.embed_timing:  # what was not done cannot have been timed
             del values["index_s"]
         yield "index", values
+    task = BenchTask("open", str(path), repeats=plan.repeats, requests=requests)
+    yield from _child(task, subject, progress).items()
     task = BenchTask("serve", str(path), repeats=plan.repeats, requests=requests)
     yield from _child(task, subject, progress).items()
     if subject.tools > DenseOptions().graph_above:

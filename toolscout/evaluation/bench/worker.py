@@ -37,7 +37,7 @@ class BenchTask:
     `requests` are texts by the name of the set they come from. `cached`: take vectors from the cache.
     """
 
-    phase: Literal["index", "prepare", "serve", "recall"]
+    phase: Literal["index", "prepare", "open", "serve", "recall"]
     store: str
     source: str = ""
     tools: int = 0
@@ -58,6 +58,8 @@ def run(task: BenchTask) -> BenchValues:
         return {"index": _index(task, path, asked[0])}
     if task.phase == "prepare":
         return {"index": _prepare(task, path, asked[0])}
+    if task.phase == "open":
+        return {"open": measurements.opening(path, asked[0], task.repeats)}
     started = time.perf_counter()
     with _open(path) as scout:
         opened = time.perf_counter() - started
