@@ -501,7 +501,12 @@ class Scout:
                 return
             baseline = self._baseline.baseline(None, count) if self.words_only() < count else None
             state = index_snapshot.SnapshotState(
-                self.store.identity(), self._version, self._cursor, self._feedback.cursor, baseline=baseline
+                self.store.identity(),
+                self._version,
+                self._cursor,
+                self._feedback.cursor,
+                baseline=baseline,
+                last=index_snapshot.last_changes(self.store, self._version),
             )
             try:
                 index_snapshot.write(self._snapshots, self.retriever, state)
