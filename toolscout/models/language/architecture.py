@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -60,6 +61,11 @@ class Architecture:
             found[prefix + "mlp.down_proj.weight"] = (self.hidden, self.inner)
         found[NORM] = (self.hidden,)
         return found if self.tied else found | {HEAD: (self.vocabulary, self.hidden)}
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers the model has."""
+        return sum(map(math.prod, self.shapes().values()))
 
 
 class Checkpoint(Protocol):
