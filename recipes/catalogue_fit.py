@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from toolscout.core.answer import Hit
+from toolscout.core.arrays import Bools, Doubles
 from toolscout.core.tool import Tool
 from toolscout.data import metrics
 from toolscout.data.dataset import Dataset
@@ -37,7 +38,7 @@ from toolscout.retrievers.dense import Dense
 from toolscout.retrievers.hybrid.retriever import Hybrid
 from toolscout.retrievers.hybrid.shared_encoder import SharedEncoder
 from toolscout.search import similarity_baseline
-from toolscout.search.catalogue_fit import FitOptions, fit, signals
+from toolscout.search.catalogue_fit import FitOptions, catalogue_fit_of, signals
 from toolscout.stores.sqlite.store import SqliteStore
 
 SETS = "bundled:dev simpletoolquestions:dev toollens:dev toolbench-g3:dev toolbench:dev".split()
@@ -55,15 +56,13 @@ ANSWERED = 0.9
 # Keeps the curve finite where the two kinds can be told apart perfectly.
 PENALTY = 0.0001
 AT = (0.1, 0.14, 0.2, 0.3, 0.5)
-Floats = NDArray[np.float64]
-Truth = NDArray[np.bool_]
 
 
 class Asked(NamedTuple):
     """Requests put to one catalogue: what was found, whether a tool of it serves them, and the level there."""
 
     hits: list[tuple[Hit, ...]]
-    truth: Truth
+    truth: Bools
     level: float
     tools: int
 
@@ -124,7 +123,7 @@ def ask(source: Source, kept: set[str], retriever: Retriever, store: SqliteStore
     some = [[group[i] for i in random.permutation(len(group))[:REQUESTS]] for group in (served, unserved)]
     texts = some[0] + some[1]
     hits = [tuple(one) for one in retriever.search(texts, 5)]
-    level = similarity_baseline.Background(store, retriever).level(None, len(kept)) or 0.0
+    level = similarity_baseline.SimilarityBaseline(store, retriever).baseline(None, len(kept)) or 0.0
     return Asked(hits, np.arange(len(texts)) < len(some[0]), level, len(kept))
 
 
@@ -143,16 +142,16 @@ def asked_whole(text: str, encoder: SharedEncoder, retriever: Retriever) -> Aske
         source = read(text, encoder)
         retriever.add(source.tools, source.vectors)
         hits = [tuple(one) for one in retriever.search([request for request, _ in source.requests], 5)]
-        level = similarity_baseline.Background(store, retriever).level(None, len(source.tools)) or 0.0
+        level = similarity_baseline.SimilarityBaseline(store, retriever).baseline(None, len(source.tools)) or 0.0
     return Asked(hits, np.array([bool(gold) for _, gold in source.requests]), level, len(source.tools))
 
 
-def logistic(signal: Floats, truth: Truth, weights: Floats | None = None) -> tuple[float, float]:
+def logistic(signal: Doubles, truth: Bools, weights: Doubles | None = None) -> tuple[float, float]:
     """Bias and weight by Newton's method; unless told otherwise, both kinds weigh the same."""
     share = balanced(truth) if weights is None else weights
     design, share = np.column_stack([np.ones(len(signal)), signal]), share / share.mean()
     penalty = PENALTY * len(signal) * np.diag([0.0, 1.0])
-    found: Floats = np.zeros(2)
+    found: Doubles = np.zeros(2)
     for _ in range(100):
         chance = chances(signal, (float(found[0]), float(found[1])))
         slope = design.T @ (share * (chance - truth)) + penalty @ found
@@ -164,18 +163,18 @@ def logistic(signal: Floats, truth: Truth, weights: Floats | None = None) -> tup
     return float(found[0]), float(found[1])
 
 
-def balanced(truth: Truth) -> Floats:
+def balanced(truth: Bools) -> Doubles:
     """Weights that sum to one, half for each kind."""
     return np.where(truth, 0.5 / max(int(truth.sum()), 1), 0.5 / max(int((~truth).sum()), 1))
 
 
-def chances(signal: Floats, curve: tuple[float, float]) -> Floats:
+def chances(signal: Doubles, curve: tuple[float, float]) -> Doubles:
     """What a curve says."""
-    said: Floats = 1 / (1 + np.exp(-(curve[0] + curve[1] * signal)))
+    said: Doubles = 1 / (1 + np.exp(-(curve[0] + curve[1] * signal)))
     return said
 
 
-def lenient_threshold(chance: Floats, truth: Truth) -> float:
+def lenient_threshold(chance: Doubles, truth: Bools) -> float:
     """The highest threshold that still answers nine in ten of the requests that a tool serves."""
     return float(np.floor(1000 * np.quantile(chance[truth], 1 - ANSWERED, method="lower")) / 1000)
 
@@ -183,13 +182,13 @@ def lenient_threshold(chance: Floats, truth: Truth) -> float:
 class Signals(NamedTuple):
     """What the curve is drawn over, for all catalogues of a set; a catalogue weighs as much as any other."""
 
-    signal: Floats
-    truth: Truth
-    weights: Floats
+    signal: Doubles
+    truth: Bools
+    weights: Doubles
     sizes: NDArray[np.int64]
 
 
-def answering(said: Floats, found: Signals) -> float:
+def answering(said: Doubles, found: Signals) -> float:
     """The threshold that answers nine in ten over all sets."""
     order = np.argsort(said[found.truth])
     share = np.cumsum(found.weights[found.truth][order]) / found.weights[found.truth].sum()
@@ -225,7 +224,7 @@ class Measured(NamedTuple):
         return self.turned_away / max(self.turned_away + 1 - self.answered, 1e-9)
 
 
-def measured(said: Floats, found: Signals, threshold: float) -> Measured:
+def measured(said: Doubles, found: Signals, threshold: float) -> Measured:
     """Brier and ECE as in toolscout.data.metrics, but weighted; AUROC within catalogues of one size, averaged."""
     weights, truth = found.weights / found.weights.sum(), found.truth
     sizes = [found.sizes == size for size in np.unique(found.sizes)]
@@ -251,7 +250,7 @@ def table(title: str, rows: Sequence[tuple[str, Measured]]) -> Table:
     return made
 
 
-def left_out(sets: dict[str, Signals]) -> dict[str, Floats]:
+def left_out(sets: dict[str, Signals]) -> dict[str, Doubles]:
     """What is said of each set by a curve that was fitted on the others."""
     said = {}
     for name, own in sets.items():
@@ -277,7 +276,7 @@ def show_left_out(console: Console, title: str, sets: dict[str, Signals]) -> Non
 
 def served(asked: Asked, options: FitOptions, threshold: float) -> Measured:
     """What fit says of requests put to one catalogue."""
-    said = np.array([fit(hits, options, asked.level) for hits in asked.hits])
+    said = np.array([catalogue_fit_of(hits, options, asked.level) for hits in asked.hits])
     found = Signals(said, asked.truth, balanced(asked.truth), np.full(len(said), asked.tools))
     return measured(said, found, threshold)
 

@@ -26,6 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from recipes import default_model_data, need_texts
+from toolscout.core.arrays import Floats
 from toolscout.data import metrics
 from toolscout.data.dataset import Dataset, request_digest
 from toolscout.data.locate import find_dataset
@@ -49,7 +50,6 @@ OPTIONS = DetectionOptions(hidden=128, dropout=0.4, epochs=20, rate=0.005, batch
 TASKS, DEV_TASKS, MOST_MEASURED, DEV_SHARE = 3000, 300, 485, 0.2
 THRESHOLDS = (0.1, 0.2, 0.3, 0.5)
 MARK = "need: "
-Floats = NDArray[np.float32]
 Texts = dict[str, list[str]]
 
 

@@ -77,7 +77,7 @@ class Generative(Runner):
             pool = self.pooled()
             if pool is None:
                 return
-            options = (f"begin={pool}",)
+            options = (f"init_from={pool}",)
         settings = (f"encoder={dense / 'encoder'}", f"seed={seed}", f"epochs={epochs}", *options)
         command = ["train", one.data, "--retriever", method, "--out", str(folder), "--no-tool", "none"]
         command += [word for setting in settings for word in ("--option", setting)]

@@ -48,7 +48,7 @@ from toolscout.retrievers.toolgen import Toolgen, ToolgenOptions
 from toolscout.retrievers.toolweaver import Toolweaver, ToolweaverOptions
 
 if TYPE_CHECKING:
-    from toolscout.models.language.torch_network import Network
+    from toolscout.models.language.torch_network import TransformerNetwork
 
 NAME = "stages"
 OUT = Path(__file__).resolve().parent.parent / "results" / "stages.jsonl"
@@ -127,7 +127,7 @@ class Watch:
         self._stages: list[str] = []
         self._started = time.perf_counter()
 
-    def __call__(self, stage: str, network: Network) -> None:
+    def __call__(self, stage: str, network: TransformerNetwork) -> None:
         """A stage is over."""
         self._stages.append(stage)
         if stage in done(self._plan, self._variant, self._seed):
@@ -166,11 +166,11 @@ class Watch:
         """The row of the language model as it comes: it knows no tools, but it knows language."""
         import torch
 
-        from toolscout.models.language.torch_network import Network
+        from toolscout.models.language.torch_network import TransformerNetwork
         from toolscout.training.loop import pick_device
 
         base, data = self._model.base(), read(self._plan)
-        network = Network(base.architecture, base.weights(), 1, pick_device(self._model.options.device))
+        network = TransformerNetwork(base.architecture, base.weights(), 1, pick_device(self._model.options.device))
         nothing = np.zeros((0, base.architecture.hidden), np.float32)
         about = About(self._told(BASE), self._name(BASE), None, "python -m studies.generative_stages", Fitted())
         extra = language(self._plan, network, nothing, self._model)
@@ -233,7 +233,7 @@ def kind(model: Model, tokens: Sequence[int], gold: Sequence[str]) -> str:
     return INVENTED if begun or tokens[0] >= model.base().architecture.vocabulary else WORDS
 
 
-def language(plan: Plan, network: Network, added: Any, model: Model) -> dict[str, float]:
+def language(plan: Plan, network: TransformerNetwork, added: Any, model: Model) -> dict[str, float]:
     """How well texts are foretold, and the task of labels where there is one."""
     texts = [prompt.text for prompt in read_prompts(find_dataset(plan.no_tool), TEXT)]
     found = perplexity(network, added, model.base(), texts)

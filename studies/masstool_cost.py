@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from toolscout.core.arrays import Floats
 from toolscout.core.tool import Tool
 from toolscout.data.dataset import Dataset
 from toolscout.evaluation import row as rows
@@ -44,7 +45,6 @@ OUT = Path(__file__).resolve().parent.parent / "results" / "cost.jsonl"
 DIMENSION, DEV, ASKED, CORES = 384, 200, 300, 2
 # So that requests of one scene have a cosine of about 0.8: neighbours are near enough to be heard.
 NOISE = 0.3
-Floats = NDArray[np.float32]
 _NUMBER = re.compile(r"(\d+)")
 
 

@@ -30,6 +30,7 @@ from studies import need_measures
 from studies.need_llm import OUT as ANSWERS
 from studies.need_llm import read as read_answers
 from studies.need_measures import Collection, Item, Trial
+from toolscout.core.arrays import Doubles
 from toolscout.data.dataset import Dataset, request_digest
 from toolscout.data.locate import find_dataset
 from toolscout.errors import BadModel
@@ -50,7 +51,6 @@ REST, ALL, SHIPPED = "trained-on-the-rest", "trained-on-all", "shipped"
 TAUGHT = "need: "
 # A pair that comes as near to a sentence that was taught is no test of what was not.
 NEAR = 0.85
-Floats = NDArray[np.float64]
 
 
 @dataclass
@@ -95,7 +95,7 @@ class Bench:
 
         return need_head.Examples(chosen(self.tools), chosen(self.prompts))
 
-    def cosines(self, items: Sequence[Item]) -> Floats:
+    def cosines(self, items: Sequence[Item]) -> Doubles:
         """Of each text the best cosine to a tool of its catalogue."""
         vectors, best = self.vectors([item.text for item in items]), np.zeros(len(items))
         for name in dict.fromkeys(item.catalogue for item in items):
@@ -135,7 +135,7 @@ def own_sentences() -> list[str]:
     return [*asked, *talked, *written]
 
 
-def calibrated(values: Floats, items: Sequence[Item], tested: Floats) -> tuple[list[float], float]:
+def calibrated(values: Doubles, items: Sequence[Item], tested: Doubles) -> tuple[list[float], float]:
     """Values made probabilities by what dev items have, both kinds weighing the same; and where one half lies."""
     truth = np.array([item.need for item in items])
     weights = np.where(truth, 0.5 / truth.mean(), 0.5 / (1 - truth.mean()))
@@ -145,7 +145,7 @@ def calibrated(values: Floats, items: Sequence[Item], tested: Floats) -> tuple[l
     return chances.tolist(), float(values.mean() - shift / scale * spread)
 
 
-def best_place(values: Floats, items: Sequence[Item]) -> float:
+def best_place(values: Doubles, items: Sequence[Item]) -> float:
     """The value from which on "yes" is most often right on dev, both kinds weighing the same."""
     truth = np.array([item.need for item in items])
     places = np.unique(values)

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from toolscout.core.arrays import Doubles
 from toolscout.data import metrics
 from toolscout.data.dataset import Dataset, request_digest
 from toolscout.data.locate import find_dataset
@@ -38,8 +39,6 @@ ENOUGH = 100
 MOST_TRAIN, MOST_DEV = 3_000, 500
 RESAMPLES = 1_000
 BUNDLED = "bundled"
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +213,7 @@ class Judged:
     intervals: dict[str, list[float]]
 
 
-def judged(trial: Trial, chances: Sequence[float] | Floats, served: float | None = None) -> Judged:
+def judged(trial: Trial, chances: Sequence[float] | Doubles, served: float | None = None) -> Judged:
     """AUROC, F1, accuracy, Brier and ECE of probabilities; of pairs also both right, and the right one above.
 
     `served`: the threshold that is served, where the share of requests let through and of prompts turned away is
@@ -246,7 +245,7 @@ def judged(trial: Trial, chances: Sequence[float] | Floats, served: float | None
 
 
 def _paired(
-    trial: Trial, truth: NDArray[np.bool_], value: Floats, right: NDArray[np.bool_]
+    trial: Trial, truth: NDArray[np.bool_], value: Doubles, right: NDArray[np.bool_]
 ) -> dict[str, NDArray[np.float64]]:
     """For the text that needs a tool: whether its pair is judged right, and whether it stands above the other."""
     both, above = np.full(len(truth), np.nan), np.full(len(truth), np.nan)
@@ -259,7 +258,7 @@ def _paired(
     return {"need_pair_accuracy": both, "need_pair_auroc": above}
 
 
-def _auroc_interval(truth: NDArray[np.bool_], value: Floats, scenes: Sequence[str]) -> list[float]:
+def _auroc_interval(truth: NDArray[np.bool_], value: Doubles, scenes: Sequence[str]) -> list[float]:
     """Resamples scenes; a sample that lacks one kind is drawn again."""
     rng = np.random.default_rng(0)
     _, scene = np.unique(np.array(scenes, dtype=object).astype(str), return_inverse=True)

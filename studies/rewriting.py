@@ -50,7 +50,7 @@ from toolscout.retrievers.rewrite.retriever import Rewrite, RewriteOptions
 
 NAME = "rewriting"
 OUT = Path(__file__).resolve().parent.parent / "results" / "rewriting.jsonl"
-_PATHS = ("llm", "cache", "base", "begin")
+_PATHS = ("llm", "cache", "base", "init_from")
 _FAILED = 0.02
 
 

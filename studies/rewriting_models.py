@@ -29,11 +29,11 @@ from toolscout.retrievers.base import Retriever
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.dense import Dense, DenseOptions
 from toolscout.retrievers.hybrid.retriever import Hybrid
-from toolscout.retrievers.model_folder import MODEL_FILE, read_model, trained_on
+from toolscout.retrievers.model_folder import MODEL_FILE, read_model, read_options, trained_on
 from toolscout.retrievers.option_values import with_settings
 from toolscout.retrievers.provenance import TrainedOn
 from toolscout.retrievers.registry import load_model
-from toolscout.retrievers.rewrite.retriever import GENERATOR_FOLDER, RULES, Rewrite, RewriteOptions
+from toolscout.retrievers.rewrite.retriever import FINETUNED_FOLDER, RULES, Rewrite, RewriteOptions
 from toolscout.retrievers.rewrite.router import Router
 
 RETRIEVERS = ("bm25", "dense-raw", "dense-trained", "hybrid")
@@ -79,12 +79,12 @@ _DENSE = {one.name: one.options for one in SETS} | {"sealtools": ("epochs=6", "r
 # "even" and "written-even", on as many written as real ones.
 ALIGNED: Mapping[str, Mapping[str, Any]] = {
     "aligned": {},
-    "aligned-known": {"held": 0.0},
-    "aligned-written": {"held": 0.0},
-    "aligned-new": {"held": 0.0},
-    "aligned-even": {"held": 0.0, "align_evenly": True},
-    "aligned-written-new": {"held": 0.0},
-    "aligned-written-even": {"held": 0.0, "align_evenly": True},
+    "aligned-known": {"held_out_share": 0.0},
+    "aligned-written": {"held_out_share": 0.0},
+    "aligned-new": {"held_out_share": 0.0},
+    "aligned-even": {"held_out_share": 0.0, "align_evenly": True},
+    "aligned-written-new": {"held_out_share": 0.0},
+    "aligned-written-even": {"held_out_share": 0.0, "align_evenly": True},
     "aligned-ndcg": {"reward": "ndcg"},
     "aligned-recall": {"reward": "recall"},
     "aligned-rank": {"reward": "rank"},
@@ -236,7 +236,7 @@ def options_of(plan: Plan, form: Form, folder: Path | None) -> RewriteOptions:
     """The options of a form; of a trained generator those that it was trained with too."""
     told: dict[str, Any] = {}
     if folder is not None:
-        told = {**read_model(folder)["options"], "llm": str(folder / GENERATOR_FOLDER)}
+        told = {**asdict(read_options(RewriteOptions, read_model(folder))), "llm": str(folder / FINETUNED_FOLDER)}
     elif form.source == ZERO and plan.llm:
         own = RewriteOptions(llm=plan.llm, model=plan.model, cache=str(plan.models / "endpoint.db"))
         told = asdict(with_settings(own, "rewrite", plan.settings))
@@ -260,7 +260,7 @@ def rewriting(plan: Plan, family: Family, name: str, over: Retriever, seed: int)
 def recorded(plan: Plan, family: Family, source: str, seed: int) -> Recorded:
     """What writes, with all that it wrote before."""
     base = next((one.partition("=")[2] for one in plan.settings if one.startswith("base=")), "")
-    spec = base if source == ZERO else str(plan.folder(family, source, seed) / GENERATOR_FOLDER)
+    spec = base if source == ZERO else str(plan.folder(family, source, seed) / FINETUNED_FOLDER)
     return Recorded(plan.written(family, source, seed), source, partial(open_llm, spec))
 
 
@@ -273,15 +273,15 @@ def begins_with(variant: str) -> str:
 
 def train_generator(plan: Plan, family: Family, source: str, seed: int) -> None:
     """Teach a generator to describe gold tools; the epoch is chosen by what dense over raw vectors finds on dev."""
-    own = {"align": 0, "preset": "", "held": HELD if source == TAUGHT else 0.0}
+    own = {"align": 0, "preset": "", "held_out_share": HELD if source == TAUGHT else 0.0}
     _fit(plan, family, source, RewriteOptions(seed=seed, epochs=family.epochs), own)
 
 
 def train_aligned(plan: Plan, family: Family, variant: str, seed: int) -> None:
     """Go on from such a generator by what dense over raw vectors finds."""
-    begin = str(plan.folder(family, begins_with(variant), seed) / GENERATOR_FOLDER)
-    usual = RewriteOptions(seed=seed, align=2, pairs=4, held=HELD)
-    _fit(plan, family, variant, usual, {**ALIGNED[variant], "begin": begin, "epochs": 0})
+    begin = str(plan.folder(family, begins_with(variant), seed) / FINETUNED_FOLDER)
+    usual = RewriteOptions(seed=seed, align=2, pairs=4, held_out_share=HELD)
+    _fit(plan, family, variant, usual, {**ALIGNED[variant], "init_from": begin, "epochs": 0})
 
 
 def _fit(plan: Plan, family: Family, source: str, usual: RewriteOptions, own: Mapping[str, Any]) -> None:

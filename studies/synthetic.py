@@ -42,14 +42,22 @@ from toolscout.evaluation.evaluate import evaluate, load_splits
 from toolscout.evaluation.jobs import Job
 from toolscout.evaluation.study import STUDY
 from toolscout.evaluation.vector_cache import cache_path, tool_vectors
-from toolscout.llm.finetuned import is_generator, read_generator
+from toolscout.llm.finetuned import is_finetuned, read_finetuned
 from toolscout.retrievers import training_setup
 from toolscout.retrievers.dense import ENCODER_FOLDER, Dense, DenseOptions
 from toolscout.retrievers.model_folder import trained_on
 from toolscout.retrievers.option_values import with_settings
 from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 from toolscout.retrievers.registry import load_model
-from toolscout.synth import Source, SynthOptions, SynthTraining, Writer, fewer, synthesise, train_synth
+from toolscout.synth import (
+    RequestWriter,
+    SynthOptions,
+    SynthSource,
+    WriterTrainingOptions,
+    fewer,
+    synthesise,
+    train_synth,
+)
 
 NAME = "synthetic"
 OUT = Path(__file__).resolve().parent.parent / "results" / "synthetic.jsonl"
@@ -117,7 +125,7 @@ class Plan:
 
 def train_writer(plan: Plan, name: str, data: Sequence[str], seed: int) -> None:
     """Teach a generator to write requests like those of the train splits."""
-    options = with_settings(SynthTraining(seed=seed), "synth", plan.of("synth"))
+    options = with_settings(WriterTrainingOptions(seed=seed), "synth", plan.of("synth"))
     train_synth(
         training_setup.training_sets(data), plan.generator(name, seed), options, encoder=raw(), progress=progress()
     )
@@ -125,13 +133,13 @@ def train_writer(plan: Plan, name: str, data: Sequence[str], seed: int) -> None:
 
 def write(plan: Plan, name: str, source: str, wanted: str, count: int, seed: int) -> None:
     """Have it write so many requests for each tool, and say on the way what that took."""
-    opened = Source.open(source)
+    opened = SynthSource.open(source)
     options = with_settings(SynthOptions(per_tool=count, seed=seed), "writing", plan.of("writing"))  # type: ignore[type-var]
     folder = plan.written(name, seed)
     partial = folder.with_name(f"{folder.name}.partial.jsonl")
     started = time.perf_counter()
     vectors = tool_vectors(opened.tools, raw(), cache_path())
-    writer = Writer.open(str(plan.generator(name, seed)), seed=seed, batch=plan.batch or None)
+    writer = RequestWriter.open(str(plan.generator(name, seed)), seed=seed, batch=plan.batch or None)
     began = time.perf_counter()
     made = synthesise(
         opened,
@@ -168,7 +176,7 @@ def write(plan: Plan, name: str, source: str, wanted: str, count: int, seed: int
 
 
 def _writer(plan: Plan, name: str, seed: int) -> dict[str, Any]:
-    about = read_generator(plan.generator(name, seed))
+    about = read_finetuned(plan.generator(name, seed))
     return {"learned_from": about["data"], "fit_s": about["fit"]["seconds"], "examples": about["fit"]["examples"]}
 
 
@@ -268,7 +276,7 @@ def _writing(
     made: dict[str, Job] = {}
     teach, texts = f"writer {name} s{seed}", f"written {name} s{seed}"
     if not (plan.written(name, seed) / "qrels").is_dir():
-        if not is_generator(plan.generator(name, seed)):
+        if not is_finetuned(plan.generator(name, seed)):
             made[teach] = Job(teach, train_writer, (plan, name, data, seed))
         made[texts] = Job(texts, write, (plan, name, source, wanted, count, seed), tuple(made))
     return made

@@ -120,7 +120,9 @@ class Runner:
     def through(self, one: Set, seed: int) -> None:
         """Train masstool with its encoder, and measure it."""
         folder = self.models / f"{THROUGH}-{one.name}-s{seed}"
-        settings = [word for option in (*one.options, "through=true", f"seed={seed}") for word in ("--option", option)]
+        settings = [
+            word for option in (*one.options, "train_encoder=true", f"seed={seed}") for word in ("--option", option)
+        ]
         command = ["train", one.data, "--retriever", "masstool", "--out", str(folder), *settings]
         if (folder / "model.json").is_file() or self.run(command, folder.name, pinned=False):
             self.waiting.append(self.cpu.submit(self.measure, one, folder))

@@ -25,12 +25,12 @@ from toolscout.retrievers.registry import available, load_model, method
 from toolscout.search import index_snapshot
 from toolscout.search.async_calls import Workers
 from toolscout.search.catalogue_fit import Count as Count
-from toolscout.search.catalogue_fit import FitOptions, Found, find, fit
+from toolscout.search.catalogue_fit import FitOptions, SearchResult, catalogue_fit_of, find
 from toolscout.search.feedback_sync import Feedback
 from toolscout.search.progress import Progress as Progress
 from toolscout.search.progress import batches, collector_paused, counted, reported
-from toolscout.search.similarity_baseline import Background
-from toolscout.search.tool_need import Forecaster, NeedOptions
+from toolscout.search.similarity_baseline import SimilarityBaseline
+from toolscout.search.tool_need import NeedEstimator, NeedOptions
 from toolscout.stores.base import AddReport, Store
 from toolscout.stores.sqlite.store import SqliteStore
 
@@ -67,9 +67,9 @@ class Scout:
         self.retriever = retriever
         self.fit_options = fit_options or FitOptions()
         self.need_options = need_options or NeedOptions()
-        self._forecaster = Forecaster(retriever)
+        self._need_estimator = NeedEstimator(retriever)
         self._feedback = Feedback(store, retriever)
-        self._level = Background(store, retriever)
+        self._baseline = SimilarityBaseline(store, retriever)
         self._lock = threading.RLock()
         self._embedding = threading.Lock()
         self._unkept = 0
@@ -82,7 +82,7 @@ class Scout:
         self._counts: dict[Allowed, int] = {}
         self._principals: dict[str, Allowed] = {}
         self._snapshots: Path | None = None
-        self._given: index_snapshot.Given | None = None
+        self._assigned_ids: index_snapshot.AssignedIds | None = None
         self._background: threading.Thread | None = None
         self._failure: BaseException | None = None
         self._closing = threading.Event()
@@ -112,7 +112,7 @@ class Scout:
             elif Path(retriever).is_dir() and str(retriever) not in available():
                 scout = cls(store, load_model(Path(retriever)), fit_options, need_options)
                 scout.retriever.remove(scout.retriever.ids())  # a model may have been saved with another catalogue
-                scout._given = index_snapshot.Given(store, Path(path), Path(retriever), scout.retriever)
+                scout._assigned_ids = index_snapshot.AssignedIds(store, Path(path), Path(retriever), scout.retriever)
             else:
                 folder = index_snapshot.folder(Path(path), str(retriever))
                 kept = index_snapshot.read(folder, store)
@@ -189,7 +189,7 @@ class Scout:
                 self.refresh()
                 if self._closing.is_set() or (stopped is not None and stopped()):
                     return done
-        self._level.prepare()
+        self._baseline.prepare()
         self._prepare(progress)
         return done
 
@@ -289,10 +289,12 @@ class Scout:
         """Run short work that uses this Scout, such as a search and what is made of it, where asearch searches."""
         return await self._searchers.run(partial(work, *args, **kwargs))
 
-    def _answer(self, found: Found, scope: Scope) -> Answer:
+    def _answer(self, found: SearchResult, scope: Scope) -> Answer:
         permitted, ranking = scope.allowed, found.ranking
-        needed = self._forecaster.need_of(ranking, found.hits, self.need_options)
-        likely = fit(found.hits, self.fit_options, self._level.level(permitted, self.count(permitted)))
+        needed = self._need_estimator.need_of(ranking, found.hits, self.need_options)
+        likely = catalogue_fit_of(
+            found.hits, self.fit_options, self._baseline.baseline(permitted, self.count(permitted))
+        )
         considered = tuple(found.hits[: found.count])
         verdict: Verdict = "use"
         if needed is not None and needed < self.need_options.threshold:
@@ -385,8 +387,8 @@ class Scout:
             self._follow_tools(fingerprint)
             self._follow_vectors(fingerprint)
             self._feedback.follow()
-            if self._given:
-                self._given.keep()
+            if self._assigned_ids:
+                self._assigned_ids.keep()
             self._counts, self._principals = {}, {}
             self._stamp = stamp
         finally:
@@ -414,7 +416,7 @@ class Scout:
         """Close it."""
         self.close()
 
-    def _take_up(self, state: index_snapshot.State) -> None:
+    def _take_up(self, state: index_snapshot.SnapshotState) -> None:
         self._version, self._cursor, self._feedback.cursor = state.version, state.cursor, state.feedback
         self._ids = set(self.retriever.ids())
         self._namespaces = Counter(map(namespace_of, self._ids))
@@ -449,8 +451,8 @@ class Scout:
             self._ids.difference_update(removed)
         if arrived:
             digests = [listing.digest() for listing in arrived]
-            if self._given:
-                self._given.saw([listing.id for listing in arrived], digests)
+            if self._assigned_ids:
+                self._assigned_ids.saw([listing.id for listing in arrived], digests)
             self.retriever.add(arrived, self.store.vectors(fingerprint, digests) if fingerprint else {})
             new = {listing.id for listing in arrived} - self._ids
             self._namespaces.update(map(namespace_of, new))
@@ -487,7 +489,9 @@ class Scout:
             self.retriever.optimise()
             if self._snapshots is None or self.words_only() or not index_snapshot.worth(len(self._ids), self._unkept):
                 return
-            state = index_snapshot.State(self.store.identity(), self._version, self._cursor, self._feedback.cursor)
+            state = index_snapshot.SnapshotState(
+                self.store.identity(), self._version, self._cursor, self._feedback.cursor
+            )
             with suppress(OSError):  # an index is derived: where it cannot be kept it is built again
                 index_snapshot.write(self._snapshots, self.retriever, state)
                 self._unkept = 0

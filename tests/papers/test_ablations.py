@@ -72,7 +72,7 @@ def test_the_variants_are_those_of_the_paper_less_the_full_model(plan: Plan) -> 
     with pytest.raises(BadRequest, match="no variant has 'nonsense'"):
         variants(plan, "nonsense")
     with pytest.raises(BadModel, match="name it by --encoder"):
-        variants(replace(plan, settings=("through=true",)))
+        variants(replace(plan, settings=("train_encoder=true",)))
 
 
 @pytest.mark.slow
@@ -86,7 +86,7 @@ def test_rows_say_what_differs_and_are_made_once(plan: Plan, tmp_path: Path) -> 
     ]
     full, lacking = rows[1], rows[3]
     assert (full["options"]["transfer"], lacking["options"]["transfer"]) == ("gating", "none")
-    assert full["options"]["kin"] == 1.0
+    assert full["options"]["neighbour_weight"] == 1.0
     assert full["options"]["no_tool"] == "no_tool"
     assert "need_auroc" in full["metrics"]
     assert "fit_use" not in full["metrics"]
@@ -164,10 +164,10 @@ def test_a_misled_tower_errs_as_often_as_asked(plan: Plan) -> None:
         changed = set(np.flatnonzero(np.abs(own - states).sum(1)).tolist())
         assert before < changed
         before = changed
-    model.retune({"kin": 1.0}, made.tower)
+    model.retune({"neighbour_weight": 1.0}, made.tower)
     model.add(found.test.tools)
     asked = [model._recall(vector, EVERYTHING).vector for vector in vectors]
-    model.retune({"kin": 1.0}, tower)
+    model.retune({"neighbour_weight": 1.0}, tower)
     model.add(found.test.tools)
     heeded = [model._recall(vector, EVERYTHING) for vector in vectors]
     moved = {at for at, vector in enumerate(asked) if np.abs(vector - heeded[at].vector).max() > 1e-6}

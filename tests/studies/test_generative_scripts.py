@@ -27,7 +27,7 @@ from toolscout.retrievers.toolgen import Toolgen, ToolgenOptions
 pytest.importorskip("torch", reason="training needs the extra 'train'")
 
 from tests.models.tiny_llama import tiny_llama
-from toolscout.models.language.torch_network import Network
+from toolscout.models.language.torch_network import TransformerNetwork
 from toolscout.training.loop import pick_device
 
 pytestmark = pytest.mark.slow
@@ -185,7 +185,7 @@ def test_perplexity_is_what_the_oracle_says(tmp_path: Path) -> None:
 
     oracle = tiny_llama(tmp_path)
     base = open_base(str(tmp_path))
-    network = Network(base.architecture, base.weights(), 1, pick_device("cpu"))
+    network = TransformerNetwork(base.architecture, base.weights(), 1, pick_device("cpu"))
     texts = ["Find me a hotel in Paris", "What will the weather be", "a"]
     losses, count = 0.0, 0
     with torch.no_grad():

@@ -25,7 +25,7 @@ from toolscout.evaluation import row as rows
 from toolscout.evaluation.request_result import DEPTH, Asked
 from toolscout.evaluation.study import STUDY
 from toolscout.llm.base import LanguageModel, Message
-from toolscout.llm.scripted import Line, Scripted
+from toolscout.llm.scripted import Scripted, ScriptedReply
 from toolscout.retrievers import document_index
 from toolscout.retrievers.rewrite.retriever import Rewrite, RewriteOptions
 
@@ -109,10 +109,10 @@ def test_one_generator_serves_all_retrievers_and_no_row_is_made_twice(plan: Plan
     taught = rewriting_models.read_model(plan.folder(plan.families[0], "taught", 0))["fit"]["seconds"]
     assert told["timing"]["fit_s"] > taught
     assert "history" not in made["rewriting-bm25-aligned-s0"][STUDY]
-    assert {name: told["options"][name] for name in ("align", "epochs", "begin", "llm")} == {
+    assert {name: told["options"][name] for name in ("align", "epochs", "init_from", "llm")} == {
         "align": 1,
         "epochs": 0,
-        "begin": "generator",
+        "init_from": "generator",
         "llm": "generator",
     }
     assert made["rewriting-dense-raw-aligned-share50-s0"]["options"]["share"] == 0.5
@@ -137,7 +137,8 @@ def test_forms_are_named_alone_or_together() -> None:
     with pytest.raises(BadModel, match="no form 'other'"):
         rewriting.form_names("other")
     assert {option for told in rewriting_models.ALIGNED.values() for option in told} == {
-        "reward", "margin", "samples", "align", "reset", "loss", "utterance", "preset", "held", "align_evenly",
+        "reward", "margin", "samples", "align", "reset", "loss", "utterance", "preset",
+        "held_out_share", "align_evenly",
     }  # fmt: skip
 
 
@@ -154,7 +155,7 @@ def test_a_generator_is_taught_by_written_requests_too(plan: Plan) -> None:
     (align, _) = rewriting.jobs(replace(plan, retrievers=("bm25",)), [0], ["aligned-written"], "texts")
     align.work(*align.arguments)
     told = rewriting_models.read_model(plan.folder(plan.families[0], "aligned-written", 0))
-    assert (told["options"]["align_on"], told["options"]["begin"]) == ("", "generator")
+    assert (told["options"]["align_on"], told["options"]["init_from"]) == ("", "generator")
     supervise, align, _ = rewriting.jobs(replace(plan, retrievers=("bm25",)), [0], ["aligned-new"], "texts")
     assert supervise.name == "supervised scenes s0"
     supervise.work(*supervise.arguments)
@@ -165,7 +166,7 @@ def test_a_generator_is_taught_by_written_requests_too(plan: Plan) -> None:
 
 def test_what_is_measured_is_what_search_finds() -> None:
     data = scenes()
-    llm = Scripted([Line("rooms like it\nspace weather")] * 200)
+    llm = Scripted([ScriptedReply("rooms like it\nspace weather")] * 200)
     rewrite = Rewrite(RewriteOptions(), [rewriting_models.Bm25()], llm)
     rewrite.add(data.tools)
     found, costs = rewriting.answered(rewrite, data, "test")
@@ -186,7 +187,9 @@ def test_what_was_written_is_not_asked_again(tmp_path: Path) -> None:
 
         def complete(self, conversations: Any, **settings: Any) -> Any:
             asked.append(len(conversations))
-            return Scripted([Line(one[0].content.upper()) for one in conversations]).complete(conversations, **settings)
+            return Scripted([ScriptedReply(one[0].content.upper()) for one in conversations]).complete(
+                conversations, **settings
+            )
 
     first = Recorded(tmp_path / "x" / "w.jsonl", "m", Model)
     turns = [[Message("user", word)] for word in ("a", "b", "a")]

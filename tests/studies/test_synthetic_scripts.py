@@ -20,7 +20,7 @@ from toolscout.evaluation.jobs import run_jobs
 from toolscout.evaluation.study import STUDY
 from toolscout.retrievers.model_folder import trained_on
 from toolscout.retrievers.provenance import TrainedOn
-from toolscout.synth import Writer
+from toolscout.synth import RequestWriter
 
 pytestmark = pytest.mark.slow
 
@@ -35,10 +35,10 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
     rewriting_models.raw.cache_clear()
     monkeypatch.setenv("TOOLSCOUT_CACHE", str(tmp_path / "cache"))
 
-    def opened(folder: str, seed: int, batch: int | None) -> Writer:
-        return Writer(writer(), {"sizes": {"1": 1.0}}, TrainedOn.load(Path(folder)))
+    def opened(folder: str, seed: int, batch: int | None) -> RequestWriter:
+        return RequestWriter(writer(), {"sizes": {"1": 1.0}}, TrainedOn.load(Path(folder)))
 
-    monkeypatch.setattr(synthetic, "Writer", type("Writer", (), {"open": staticmethod(opened)}))
+    monkeypatch.setattr(synthetic, "RequestWriter", type("RequestWriter", (), {"open": staticmethod(opened)}))
     tiny = {"base": tmp_path / "llama", "rank": 2, "epochs": 1, "batch": 4, "device": "cpu"}
     learning = {"start": tiny_source(tmp_path / "source"), "epochs": 1, "batch": 8, "device": "cpu", "average": 1}
     told = {f"synth.{key}": value for key, value in (tiny | {"request_tokens": 480}).items()}

@@ -168,10 +168,10 @@ def _share_heaps() -> None:
 
 def _warm(scout: Any) -> None:
     """Open what the first request would wait for, and keep each request to one core: more of them come at once."""
-    from toolscout.index.worker_threads import HELPERS
+    from toolscout.index.worker_threads import WORKER_THREADS
 
     sys.setswitchinterval(_SWITCH_S)
-    HELPERS.rest()
+    WORKER_THREADS.rest()
     with suppress(MissingEncoder):
         if (encoder := scout.retriever.encoder) is not None:
             encoder.use_threads(1)

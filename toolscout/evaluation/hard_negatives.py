@@ -15,8 +15,8 @@ from itertools import groupby
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
+from toolscout.core.arrays import Floats
 from toolscout.core.tool import Listing, Tool, namespace_of
 from toolscout.data import beir_files as files
 from toolscout.data.dataset import request_digest
@@ -26,7 +26,6 @@ from toolscout.models.encoders.base import TextEncoder
 from toolscout.models.need_head import NeedHead
 from toolscout.scout import Progress
 
-Floats = NDArray[np.float32]
 DEFAULT_BAND = "0.4:0.6"
 TENTHS = 10
 _CHUNK = 512

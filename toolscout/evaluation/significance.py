@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from toolscout.core.arrays import Doubles
 from toolscout.errors import BadDataset
 
 RESAMPLES = 2_000
@@ -22,8 +22,6 @@ _EXACT = 13
 _SEED = 20_261
 _AT_ONCE = 4_000_000  # numbers in memory at a time
 _SAME = 1e-12
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +39,8 @@ class Paired:
 
 
 def intervals(
-    values: Floats, scenes: Sequence[str], resamples: int = RESAMPLES, level: float = LEVEL, seed: int = _SEED
-) -> Floats:
+    values: Doubles, scenes: Sequence[str], resamples: int = RESAMPLES, level: float = LEVEL, seed: int = _SEED
+) -> Doubles:
     """For each column of values (a row for each request) the low and high end of its mean's interval.
 
     A value that is not a number leaves its request out of that column. A column without any number has no interval.
@@ -53,8 +51,8 @@ def intervals(
 
 
 def paired(
-    a: Floats,
-    b: Floats,
+    a: Doubles,
+    b: Doubles,
     scenes: Sequence[str],
     *,
     resamples: int = RESAMPLES,
@@ -85,7 +83,7 @@ def paired(
     return found
 
 
-def _by_scene(values: Floats, scenes: Sequence[str]) -> tuple[Floats, Floats]:
+def _by_scene(values: Doubles, scenes: Sequence[str]) -> tuple[Doubles, Doubles]:
     """Sums and counts of each column by scene, scenes in the order they first come."""
     if values.ndim != 2 or len(values) != len(scenes) or not len(scenes):
         raise BadDataset(f"needs a scene for each row of scores and at least one, got {values.shape}, {len(scenes)}")
@@ -98,7 +96,7 @@ def _by_scene(values: Floats, scenes: Sequence[str]) -> tuple[Floats, Floats]:
     return sums, counts
 
 
-def _resampled(sums: Floats, counts: Floats, resamples: int, seed: int) -> Floats:
+def _resampled(sums: Doubles, counts: Doubles, resamples: int, seed: int) -> Doubles:
     """The mean of each column in each resample of scenes; not a number where a resample has no request of it."""
     random, scenes = np.random.default_rng(seed), len(sums)
     both, means = np.concatenate([sums, counts], axis=1), []
@@ -111,7 +109,7 @@ def _resampled(sums: Floats, counts: Floats, resamples: int, seed: int) -> Float
     return np.concatenate(means)
 
 
-def _percentiles(samples: Floats, shares: Sequence[float]) -> Floats:
+def _percentiles(samples: Doubles, shares: Sequence[float]) -> Doubles:
     """Percentiles of each column over the samples that are numbers; a row for each column."""
     ends = np.full((samples.shape[1], len(shares)), np.nan)
     for column in range(samples.shape[1]):
@@ -121,7 +119,7 @@ def _percentiles(samples: Floats, shares: Sequence[float]) -> Floats:
     return ends
 
 
-def _flipped(sums: Floats, flips: int, seed: int) -> Floats:
+def _flipped(sums: Doubles, flips: int, seed: int) -> Doubles:
     """For each column: how often the total is as far from nothing when each scene's sign is left to chance."""
     moving = sums[(np.abs(sums) > _SAME).any(axis=1)]
     far, scenes = np.abs(sums.sum(axis=0)), len(moving)

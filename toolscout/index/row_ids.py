@@ -12,7 +12,7 @@ from toolscout.index.recent import Recent, bytes_of
 _CACHED_MASKS, _MASK_BYTES = 4_096, 256 << 20
 
 
-class Rows:
+class RowIds:
     """Ids by row and rows by id. A removed tool's row is never used again, so a row means one version of one tool."""
 
     def __init__(self, ids: list[str] | None = None) -> None:

@@ -12,13 +12,10 @@ import numkong
 import numpy as np
 from numpy.typing import NDArray
 
+from toolscout.core.arrays import Bytes, Floats, Ints
 from toolscout.core.model_files import UNREADABLE
 from toolscout.errors import BadModel
-from toolscout.index.worker_threads import HELPERS
-
-Floats = NDArray[np.float32]
-Bytes = NDArray[np.int8]
-Ints = NDArray[np.int64]
+from toolscout.index.worker_threads import WORKER_THREADS
 
 # More than what rounding adds to all these numbers of single precision.
 _ROUNDING = 1e-5
@@ -34,7 +31,7 @@ _LOWEST = -10.0  # below any product of unit vectors, above the score of a skipp
 _SHARED_FROM = 20_000 if (os.cpu_count() or 1) > 1 else 1 << 62
 
 
-class _Live:
+class _GrowingRows:
     """Growing rows in single precision, with a one-byte copy of each.
 
     The copies are a quarter of the size, so a search reads them first and then only those rows in full that they cannot
@@ -86,8 +83,8 @@ class _Live:
 
 def _products(query: Bytes, rows: Bytes) -> Floats:
     """The product of a row with each of many; a helper thread takes half of a large table."""
-    half = len(rows) // 2 if len(rows) >= _SHARED_FROM and HELPERS.free() else 0
-    other = HELPERS.submit(_scan, query, rows[:half]) if half else None
+    half = len(rows) // 2 if len(rows) >= _SHARED_FROM and WORKER_THREADS.free() else 0
+    other = WORKER_THREADS.submit(_scan, query, rows[:half]) if half else None
     mine = _scan(query, rows[half:])
     return mine if other is None else np.concatenate([other.result(), mine])
 
@@ -109,10 +106,10 @@ class VectorTable:
         """Start empty, or on saved rows with the graph over them."""
         self._base = base
         self._graph = graph
-        self._live = _Live()
+        self._live = _GrowingRows()
         self._dead: set[int] = set()
         self._dead_rows: Ints | None = None
-        self._subsets: dict[int, tuple[Ints, _Live]] = {}
+        self._subsets: dict[int, tuple[Ints, _GrowingRows]] = {}
         self._keeping = threading.Lock()
 
     def __len__(self) -> int:
@@ -273,7 +270,7 @@ class VectorTable:
             if kept is None or kept[0] is not among:
                 if len(self._subsets) >= _SUBSETS_KEPT:
                     self._subsets.pop(next(iter(self._subsets)))
-                kept = self._subsets[key] = (among, _Live())
+                kept = self._subsets[key] = (among, _GrowingRows())
                 if len(among):
                     kept[1].append(self.rows(among))
         return among[kept[1].best(query, k, np.empty(0, dtype=np.int64))]

@@ -21,7 +21,7 @@ from toolscout.core.tool import Searchable, split_words
 from toolscout.errors import BadModel
 from toolscout.index.exact_names import EXACT_BONUS
 from toolscout.index.recent import Recent
-from toolscout.index.row_ids import Rows
+from toolscout.index.row_ids import RowIds
 from toolscout.index.spelling import FUNCTION_WORDS, Vocabulary, correctable, edits
 from toolscout.index.word_files import WordFiles
 from toolscout.retrievers.base import Options, Pairs, Ranking, Retriever, Vectors, check_k
@@ -86,7 +86,7 @@ class _Term(NamedTuple):
     weight: float
 
 
-class _Known(NamedTuple):
+class _VisibleWords(NamedTuple):
     """What was found of one caller's words: whether its tools have a term of a field, and the words near others.
 
     `terms`: all of a field's, of one who sees few tools.
@@ -120,9 +120,9 @@ class Bm25(Retriever):
     def __init__(self, options: Bm25Options | None = None) -> None:
         """Start empty."""
         super().__init__(options or Bm25Options())
-        self._open(Rows())
+        self._open(RowIds())
 
-    def _open(self, rows: Rows, saved: Path | None = None) -> None:
+    def _open(self, rows: RowIds, saved: Path | None = None) -> None:
         self._schema = _schema()
         self._analyzers = {"words": _analyzer(stem=False), "stems": _analyzer(stem=True)}
         self._files = WordFiles(self._schema, self._analyzers, saved)
@@ -131,7 +131,7 @@ class Bm25(Retriever):
         self._stemmed: dict[str, list[str]] = {}
         self._stems: dict[int, frozenset[str]] = {}
         self._dead: list[int] = []
-        self._known: Recent[Allowed, _Known] = Recent(_CALLERS_KEPT)
+        self._known: Recent[Allowed, _VisibleWords] = Recent(_CALLERS_KEPT)
         self._rows = rows
         self._lock = threading.Lock()
 
@@ -228,7 +228,7 @@ class Bm25(Retriever):
             saved = json.loads((folder / "rows.json").read_text())
             for tool_id in filter(None, saved["ids"]):
                 loaded.names.add(tool_id, saved["aliases"].get(tool_id, ()))
-            loaded._open(Rows(saved["ids"]), folder / "words")
+            loaded._open(RowIds(saved["ids"]), folder / "words")
         except UNREADABLE as error:
             raise BadModel(f"the word index in {folder} cannot be read ({error}); build it again") from None
         return loaded
@@ -303,7 +303,7 @@ class Bm25(Retriever):
             found = known.occurring[field, term] = self._is_seen(field, term, sees, known)
         return found
 
-    def _is_seen(self, field: str, term: str, sees: Allowed, known: _Known) -> bool:
+    def _is_seen(self, field: str, term: str, sees: Allowed, known: _VisibleWords) -> bool:
         rows = self._rows.allowed(sees)
         if len(rows) <= _FEW:
             if field not in known.terms:
@@ -323,11 +323,11 @@ class Bm25(Retriever):
         """These tools came or went: forget which words those callers know who see any of them."""
         self._known.drop(lambda sees: len(ids) > _MANY or any(map(sees.permits, ids)))
 
-    def _known_to(self, sees: Allowed) -> _Known:
+    def _known_to(self, sees: Allowed) -> _VisibleWords:
         """What is known of a caller's words; asked for before any is searched, since a change puts another here."""
         known = self._known.get(sees)
         if known is None or known.full:
-            self._known.keep(sees, known := _Known({}, {}, {}))
+            self._known.keep(sees, known := _VisibleWords({}, {}, {}))
         return known
 
     def _stems_in(self, word: str) -> list[str]:

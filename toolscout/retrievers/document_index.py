@@ -17,7 +17,7 @@ from toolscout.core.scope import EVERYTHING, Scope
 from toolscout.core.tool import Listing, Searchable
 from toolscout.errors import BadModel, MissingEncoder
 from toolscout.index.exact_names import EXACT_BONUS
-from toolscout.index.row_ids import Rows
+from toolscout.index.row_ids import RowIds
 from toolscout.index.vector_table import VectorTable
 from toolscout.models.encoders.base import TextEncoder
 from toolscout.models.encoders.onnx_encoder import Encoder
@@ -48,7 +48,7 @@ def document_vectors(
     return vectors
 
 
-class Documents(Retriever):
+class DocumentIndex(Retriever):
     """Live index of the tools' vectors. A tool whose document has no vector yet is pending: it is not searched.
 
     A method says in `_served` which vector stands for a tool, in `_recall` what it knows of a request besides its
@@ -62,7 +62,7 @@ class Documents(Retriever):
         super().__init__(options)
         self._encoder_folder, self._graph_above = options.encoder, options.graph_above
         self._encoder = encoder
-        self._rows = Rows()
+        self._rows = RowIds()
         self._table = VectorTable()
         self._waiting: dict[str, Searchable] = {}
         self._moved = 0
@@ -190,7 +190,7 @@ class Documents(Retriever):
                     self.names.remove(tool_id)
                     self._moved += 1
             if not len(self._rows):  # nothing of an encoder is left: the next one may have another dimension
-                self._rows, self._table = Rows(), VectorTable()
+                self._rows, self._table = RowIds(), VectorTable()
 
     def _replace(self, ids: Sequence[str]) -> None:
         """Forget tools that come again at once."""
@@ -210,7 +210,7 @@ class Documents(Retriever):
                 self._table.kill(row)
         if len(self._table) > 2 * len(self._rows) + _DEAD_KEPT:
             alive = self._rows.alive()
-            rows, table = Rows([self._rows.ids[row] for row in alive]), VectorTable()
+            rows, table = RowIds([self._rows.ids[row] for row in alive]), VectorTable()
             if len(alive):
                 table.append(self._table.rows(alive))
             self._rows, self._table = rows, table
@@ -347,7 +347,7 @@ class Documents(Retriever):
         """Open what was saved; the encoder must be the one the vectors were made with."""
         try:
             saved = json.loads((folder / "rows.json").read_text())
-            self._rows = Rows(saved["ids"])
+            self._rows = RowIds(saved["ids"])
             for tool_id in filter(None, saved["ids"]):
                 self.names.add(tool_id, saved["aliases"].get(tool_id, ()))
             for tool_id, namespace, name, aliases, text, digest in saved["waiting"]:

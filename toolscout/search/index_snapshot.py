@@ -38,7 +38,7 @@ _Id = tuple[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class SnapshotState:
     """Which state of which store an index holds."""
 
     store: str
@@ -58,7 +58,7 @@ def folder(store_path: Path, retriever: str) -> Path:
     return store_path.with_name(store_path.name + ".index") / retriever
 
 
-def read(folder: Path, store: Store) -> tuple[Retriever, State] | None:
+def read(folder: Path, store: Store) -> tuple[Retriever, SnapshotState] | None:
     """The newest snapshot of a store and what it holds; None where there is none that fits.
 
     A snapshot of a later version than the store's, or that learned feedback which the store has not, is one of a copy
@@ -66,7 +66,7 @@ def read(folder: Path, store: Store) -> tuple[Retriever, State] | None:
     """
     try:
         pointer = json.loads((folder / _POINTER).read_text())
-        state = State(**pointer["state"])
+        state = SnapshotState(**pointer["state"])
         if (state.store, state.document_version) != (store.identity(), DOCUMENT_VERSION):
             return None
         if state.version > store.version() or (state.feedback and not _has_feedback(store, state.feedback)):
@@ -76,7 +76,7 @@ def read(folder: Path, store: Store) -> tuple[Retriever, State] | None:
         return None
 
 
-def write(folder: Path, retriever: Retriever, state: State) -> None:
+def write(folder: Path, retriever: Retriever, state: SnapshotState) -> None:
     """Save the index into a new folder, point to it in one atomic step, and drop the older ones."""
     folder.mkdir(parents=True, exist_ok=True)
     target = Path(tempfile.mkdtemp(prefix=f"{state.version}-", dir=folder))
@@ -97,7 +97,7 @@ def _has_feedback(store: Store, number: int) -> bool:
     return next((found for found, _ in store.feedback(number - 1)), None) == number
 
 
-class Given:
+class AssignedIds:
     """The ids that a model gave to tools of a store; opened again, it gives them the same.
 
     A tool whose document is another one by now gets an id anew, as one would that came while the model was open. What

@@ -46,7 +46,7 @@ def open_head(encoder: TextEncoder) -> NeedHead | None:
     return head
 
 
-class Forecaster:
+class NeedEstimator:
     """Asks the retriever whether a request needs a tool: its own tower, else the head beside its encoder."""
 
     def __init__(self, retriever: Retriever) -> None:

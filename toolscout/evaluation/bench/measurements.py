@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolscout.core.answer import Allowed
+from toolscout.core.arrays import Floats
 from toolscout.core.tool import name_of, split_words
 from toolscout.errors import BadModel
 from toolscout.models.encoders.base import TextEncoder
@@ -24,7 +25,6 @@ from toolscout.stores.base import Store
 
 Values = dict[str, float]
 OpenScout = Callable[[], Scout]
-Floats = NDArray[np.float32]
 
 K = 5
 ALLOWED_SHARE = 0.05

@@ -18,6 +18,7 @@ from typing import Any, Literal
 import numpy as np
 
 from toolscout import catalogue
+from toolscout.core.arrays import Floats
 from toolscout.core.tool import Tool
 from toolscout.errors import BadModel
 from toolscout.evaluation.bench import measurements, synthetic_catalogue
@@ -119,7 +120,7 @@ def _prepare(task: Task, path: Path, request: str) -> measurements.Values:
     return values | {"embedded": embedded} | measurements.file_sizes_mb(path)
 
 
-def _base_vectors(base: Sequence[Tool], encoder: TextEncoder) -> synthetic_catalogue.Floats:
+def _base_vectors(base: Sequence[Tool], encoder: TextEncoder) -> Floats:
     """The vectors of the real records: from the cache, and embedded into it where it has none."""
     texts = {tool.digest(): tool.document() for tool in base}
     cache_path().parent.mkdir(parents=True, exist_ok=True)
@@ -136,9 +137,7 @@ def _base_vectors(base: Sequence[Tool], encoder: TextEncoder) -> synthetic_catal
     return np.stack([there[tool.digest()] for tool in base])
 
 
-def _put_vectors(
-    scout: Scout, fingerprint: str, base: Sequence[Tool], vectors: synthetic_catalogue.Floats, count: int
-) -> None:
+def _put_vectors(scout: Scout, fingerprint: str, base: Sequence[Tool], vectors: Floats, count: int) -> None:
     tools, done = synthetic_catalogue.tools(base, count), 0
     for batch in synthetic_catalogue.vectors(vectors, count):
         digests = [tool.digest() for tool in islice(tools, len(batch))]

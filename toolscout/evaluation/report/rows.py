@@ -14,6 +14,7 @@ from typing import Any, TypeGuard
 from toolscout.core.tool import clean_text
 from toolscout.errors import BadDataset
 from toolscout.evaluation.row import read_rows
+from toolscout.retrievers.model_folder import RENAMED_OPTIONS
 
 Row = dict[str, Any]
 # Without these a row says nothing. What else is missing was not known to an earlier version.
@@ -155,9 +156,10 @@ def _options(row: Row) -> str:
 
 
 def _comparable(value: Any, seed: object) -> Any:
-    """Options without the seed, also where a path names it."""
+    """Options by their names of today, without the seed, also where a path names it."""
     if isinstance(value, Mapping):
-        return {key: _comparable(inner, seed) for key, inner in value.items() if key != "seed"}
+        named = {RENAMED_OPTIONS.get(key, key): inner for key, inner in value.items() if key != "seed"}
+        return {key: _comparable(inner, seed) for key, inner in named.items()}
     if isinstance(value, list):
         return [_comparable(inner, seed) for inner in value]
     return _without_seed(value, seed) if isinstance(value, str) else value

@@ -117,7 +117,7 @@ class Plan:
     def options(self, seed: int) -> MasstoolOptions:
         """Those of the full model."""
         found = with_settings(MasstoolOptions(), "masstool", self.settings)
-        if found.through or found.encoder or found.no_tool:
+        if found.train_encoder or found.encoder or found.no_tool:
             raise BadModel(
                 "variants share the vectors of one frozen encoder: name it by --encoder, prompts by --no-tool"
             )

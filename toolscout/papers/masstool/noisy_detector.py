@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from toolscout.core.arrays import Floats
 from toolscout.errors import BadRequest
-from toolscout.models.tower import Floats, Tower
+from toolscout.models.tower import Tower
 from toolscout.retrievers.masstool import Masstool
 
 _HALF = 0.5

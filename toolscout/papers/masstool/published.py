@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolscout.core.answer import Example
-from toolscout.core.arrays import Floats
+from toolscout.core.arrays import Floats, Ints
 from toolscout.core.model_files import UNREADABLE
 from toolscout.core.tool import Searchable
 from toolscout.data.dataset import request_digest
@@ -27,7 +27,7 @@ from toolscout.errors import BadModel, MissingExtra, NeedsTraining
 from toolscout.index.vector_table import VectorTable
 from toolscout.models.encoders.base import TextEncoder
 from toolscout.retrievers.base import FitProgress, FitReport, Vectors
-from toolscout.retrievers.document_index import Documents, EncoderOptions
+from toolscout.retrievers.document_index import DocumentIndex, EncoderOptions
 from toolscout.retrievers.encoded_requests import Encoding
 from toolscout.retrievers.model_folder import read_model, read_options, write_model
 from toolscout.retrievers.provenance import SeenSplit, TrainedOn, TrainingSet
@@ -40,8 +40,6 @@ COMMAND = "toolscout train DATA --retriever masstool_published --out FOLDER"
 _TOWER, _TOOLS, _POOL = "tower.npz", "tools.json", "pool"
 _VIEWS = 2
 _COSINES = 6
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +95,7 @@ def _unit(vector: Floats) -> Floats:
     return vector / np.float32(max(float(np.linalg.norm(vector)), 1e-12))
 
 
-class MasstoolPublished(Documents):
+class MasstoolPublished(DocumentIndex):
     """An index of trained tool vectors. A tool is known by its id and document; any other asks for training."""
 
     name: ClassVar[str] = "masstool_published"

@@ -17,17 +17,15 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from toolscout.core.arrays import Floats, Ints
 from toolscout.data import metrics
 from toolscout.training.checkpoint import Checkpoints
 from toolscout.training.encoder_options import PublishedOptions
 from toolscout.training.loop import Report, Schedule, Trained, pick_device, run
 
-Floats = NDArray[np.float32]
-Ints = NDArray[np.int64]
 # Published: stopped on recall and completeness at 3; here the first of these selects.
 _MEASURES = ("recall@3", "recall@5", "ndcg@3", "ndcg@5", "comp@3", "comp@5")
 _TINY = 1e-8  # as published, it keeps nodes without edges from dividing by zero

@@ -32,7 +32,7 @@ _PUT = """
 _ENCODE = json.JSONEncoder(default=str, separators=(",", ":")).encode  # ASCII: no text can fail to be stored
 
 
-class Catalogue:
+class ToolTables:
     """Tools in SQLite tables."""
 
     _files: Connections
