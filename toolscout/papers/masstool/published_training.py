@@ -24,7 +24,7 @@ from toolscout.core.arrays import Floats, Ints
 from toolscout.data import metrics
 from toolscout.training.checkpoint import Checkpoints
 from toolscout.training.encoder_options import PublishedOptions
-from toolscout.training.loop import Report, Schedule, Trained, pick_device, run
+from toolscout.training.loop import Report, Schedule, Trained, TrainingTask, pick_device, run
 
 # Published: stopped on recall and completeness at 3; here the first of these selects.
 _MEASURES = ("recall@3", "recall@5", "ndcg@3", "ndcg@5", "comp@3", "comp@5")
@@ -248,8 +248,8 @@ class Network(nn.Module):
         return {**pools, "tools": functional.normalize(views.tools, dim=1), **layers}
 
 
-class Task:
-    """A loop.Task over the material."""
+class Task(TrainingTask):
+    """Over the material."""
 
     def __init__(self, material: Material, options: PublishedOptions, device: torch.device) -> None:
         """Build the graphs and find the neighbours."""
