@@ -71,6 +71,11 @@ class SimilarityBaseline:
         finally:
             self._lock.release()
 
+    def take_up(self, baseline: float | None) -> None:
+        """Go on from the baseline of the whole catalogue that was measured when the index was kept."""
+        if baseline is not None:
+            self._baselines.keep(None, _Baseline(self._retriever.changes(), baseline))
+
     def prepare(self) -> None:
         """Encode the requests where that has not been done, so that no search has to wait for it."""
         with self._lock:

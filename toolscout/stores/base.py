@@ -107,8 +107,8 @@ class Store(ABC):
         """Every tool id, sorted; or those of one namespace."""
 
     @abstractmethod
-    def count(self) -> int:
-        """How many tools there are."""
+    def count(self, allowed: Allowed | None = None) -> int:
+        """How many tools there are, or how many of them a caller may see; quick however many there are."""
 
     @abstractmethod
     def namespaces(self) -> dict[str, int]:
