@@ -87,7 +87,7 @@ class SimilarityLogits:
         return more
 
 
-class CachedReading:
+class CachedReading(Reading):
     """A reading that does not look twice at the same path: what is chosen on dev is tried many times."""
 
     def __init__(self, reading: Reading) -> None:

@@ -75,7 +75,7 @@ class WideRows:
         return np.asarray(states @ self.of(tokens).T, dtype=np.float32)
 
 
-class ExtendedReading:
+class ExtendedReading(Reading):
     """A reading whose states are longer by what else is known of the requests."""
 
     def __init__(self, reading: Reading, more: Floats) -> None:
