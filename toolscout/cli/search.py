@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -30,6 +30,7 @@ from toolscout.cli.tools import Shape
 from toolscout.core.answer import Allowed, Answer, Example, Hit
 from toolscout.core.tool import Tool, namespace_of
 from toolscout.errors import BadRequest
+from toolscout.search.score_share import EXPLANATION, share_texts
 
 if TYPE_CHECKING:
     from toolscout.scout import Count, Scout
@@ -87,17 +88,20 @@ def search(
     # Each default is that of its options, which a test compares: to import those here would slow every command.
     need_threshold: Annotated[
         float | None,
-        typer.Option(metavar="P", min=0, max=1, help="Below this need no tool is needed.", show_default="0.2"),
+        typer.Option(metavar="X", min=0, max=1, help="Below this tool need no tool is needed.", show_default="0.2"),
     ] = None,
     fit_threshold: Annotated[
         float | None,
-        typer.Option(metavar="P", min=0, max=1, help="Below this fit nothing fits.", show_default="0.14"),
+        typer.Option(metavar="X", min=0, max=1, help="Below this catalogue fit nothing fits.", show_default="0.14"),
     ] = None,
     format: Annotated[
         Shape, typer.Option(help="table for people, json for the whole answer, else the tools as a vendor takes them.")
     ] = "table",
 ) -> None:
     """Find the tools for a request.
+
+    Tool need (does the request need a tool?) and catalogue fit (does a tool here serve it?) go from 0 to 1 and are
+    shown beside their thresholds; they are no probabilities. "of best" is a tool's score as a share of the best one.
 
     Exit code 0: there are tools to use; 1: no tool is needed, or nothing fits; 2: wrong use or bad input.
     """
@@ -205,29 +209,49 @@ def revoke(
     _print_permissions(principal, now)
 
 
-def answer_lines(answer: Answer, tools: Mapping[str, Tool], grouped: bool = False) -> Iterator[RenderableType]:
-    """An answer for people: what it says first, then a table of the tools to use, or one for each query."""
-    forecasts = [
-        f"{name} {chance:.2f}" for name, chance in (("need", answer.need), ("fit", answer.fit)) if chance is not None
+def print_answer(console: Console, scout: Scout, answer: Answer, grouped: bool = False) -> None:
+    """Print an answer for people: what it says first, then a table of the tools to use, or one for each query."""
+    about = [
+        *_compared("tool need", answer.need, scout.need_options.threshold),
+        *_compared("catalogue fit", answer.fit, scout.fit_options.threshold),
+        f"{plural(answer.searched, 'tool')} searched",
+        f"version {answer.version}",
     ]
-    about = [*forecasts, f"{plural(answer.searched, 'tool')} searched", f"version {answer.version}"]
     verdict = (answer.verdict.replace("_", " "), "bold green" if answer.hits else "bold yellow")
-    yield Text(" · ").join([Text(*verdict), *map(Text, about)])
+    console.print(Text(" · ").join([Text(*verdict), *map(Text, about)]))
     for line in answer.notes:
-        yield output.shown(f"note: {line}", "yellow")
+        console.print(output.shown(f"note: {line}", "yellow"))
     if answer.asked and not (grouped and answer.hits):
-        yield output.shown("asked: " + " · ".join(f"“{query}”" for query in answer.asked), "dim")
-    if answer.hits and grouped:
-        for query, hits in _groups(answer).items():
-            yield output.shown(query or answer.request, "bold")
-            if hits:
-                yield _table(hits, tools, [answer.hits.index(hit) + 1 for hit in hits])
-            else:
-                yield output.shown(f"nothing among the first {len(answer.hits)}; a higher -k shows more", "dim")
-    elif answer.hits:
-        yield _table(answer.hits, tools, range(1, len(answer.hits) + 1))
+        console.print(output.shown("asked: " + " · ".join(f"“{query}”" for query in answer.asked), "dim"))
+    if answer.hits:
+        _print_hits(console, scout, answer, grouped)
     elif answer.considered:
-        yield output.shown("closest: " + ", ".join(hit.tool_id for hit in answer.considered[:CLOSEST]), "dim")
+        console.print(output.shown("closest: " + ", ".join(hit.tool_id for hit in answer.considered[:CLOSEST]), "dim"))
+
+
+def _compared(name: str, value: float | None, threshold: float) -> list[str]:
+    """A value beside its threshold, with as many digits as tell them apart; nothing where it is not known."""
+    if value is None:
+        return []
+    digits = 2 if f"{value:.2f}" != f"{threshold:.2f}" else 4
+    return [f"{name} {value:.{digits}f} {'<' if value < threshold else '≥'} {threshold:g}"]
+
+
+def _print_hits(console: Console, scout: Scout, answer: Answer, grouped: bool) -> None:
+    tools = {tool.id: tool for tool in scout.tools(answer)}
+    rows = [
+        (str(rank), _tool_cell(tools[hit.tool_id]), share, output.shown("; ".join(map(str, hit.reasons))))
+        for rank, (hit, share) in enumerate(zip(answer.hits, share_texts(answer.hits), strict=True), 1)
+    ]
+    if not grouped:
+        console.print(_table(rows))
+        return
+    for query, hits in _groups(answer).items():
+        console.print(output.shown(query or answer.request, "bold"))
+        if hits:
+            console.print(_table([rows[answer.hits.index(hit)] for hit in hits]))
+        else:
+            console.print(output.shown(f"nothing among the first {len(answer.hits)}; a higher -k shows more", "dim"))
 
 
 def _groups(answer: Answer) -> dict[str, tuple[Hit, ...]]:
@@ -238,28 +262,27 @@ def _groups(answer: Answer) -> dict[str, tuple[Hit, ...]]:
     }
 
 
-def print_answer(console: Console, answer: Answer, tools: Sequence[Tool], grouped: bool = False) -> None:
-    """Print answer_lines."""
-    for line in answer_lines(answer, {tool.id: tool for tool in tools}, grouped):
-        console.print(line)
-
-
-def _table(hits: Sequence[Hit], tools: Mapping[str, Tool], ranks: Sequence[int]) -> Table:
+def _tool_cell(tool: Tool) -> Text:
     from toolscout.core.vendor_formats import first_sentence
 
-    made = output.table("#", "tool", "score", "why", grow="tool")
+    description = first_sentence(tool.description[: output.MAX_SHOWN_CHARS])
+    return Text.assemble((output.shown(tool.id).plain, "bold"), "\n", (output.shown(description).plain, "dim"))
+
+
+def _table(rows: Sequence[tuple[str, Text, str, Text]]) -> Table:
+    made = output.table("#", "tool", "of best", "why", grow="tool")
     made.columns[3].max_width = 30
-    for rank, hit in zip(ranks, hits, strict=True):
-        description = first_sentence(tools[hit.tool_id].description[: output.MAX_SHOWN_CHARS])
-        cell = Text.assemble((output.shown(hit.tool_id).plain, "bold"), "\n", (output.shown(description).plain, "dim"))
-        why = "; ".join(map(str, hit.reasons))
-        made.add_row(str(rank), cell, f"{hit.score:.3f}", output.shown(why))
+    for row in rows:
+        made.add_row(*row)
     return made
 
 
 def _print(scout: Scout, answer: Answer, format: Shape, budget: int | None, grouped: bool) -> None:
     if format == "table":
-        print_answer(output.stdout(), answer, scout.tools(answer), grouped)
+        console = output.stdout()
+        print_answer(console, scout, answer, grouped)
+        if answer.hits:
+            console.print(Text(EXPLANATION, "dim"))
     elif format == "json":
         tools = [{"id": tool.id, **tool.to_record()} for tool in scout.tools(answer)]
         groups = [{"asked": query, "hits": [hit.tool_id for hit in hits]} for query, hits in _groups(answer).items()]

@@ -156,7 +156,7 @@ class _Face:
             return found
 
     async def need(self, request: Request) -> Response:
-        """How likely each request is to need a tool at all."""
+        """The tool need of each request, and whether that is enough."""
         caller, asked = _caller(request), request_bodies.needed(await record_of(request, self.searches))
         return await self._each(asked, partial(self._need, caller))
 

@@ -22,6 +22,7 @@ from toolscout.core.addresses import Addresses
 from toolscout.core.tool import Tool
 from toolscout.errors import BadRequest, ToolscoutError, UnknownTool
 from toolscout.scout import Scout
+from toolscout.search.score_share import is_named, score_shares
 from toolscout.serving.access import Access, Caller
 from toolscout.serving.limits import FeedbackQuota, Gate, ServeOptions
 from toolscout.serving.middleware import key_of, record_of
@@ -157,8 +158,9 @@ class _Page:
         shown = [
             tool_shape(found[hit.tool_id])
             | hit.to_dict()
+            | {"share": share, "named": is_named(hit)}
             | {"offered": hit.tool_id in offered, "code": tree.path(hit.tool_id)}
-            for hit in hits
+            for hit, share in zip(hits, score_shares(hits), strict=True)
         ]
         rendered = {
             f: vendor_formats.render([t for t in found.values() if t.id in offered], f) for f in vendor_formats.FORMATS
