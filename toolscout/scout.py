@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ParamSpec, Self, TypeVar
 
 from toolscout import catalogue
 from toolscout.catalogue.base import ReadOptions
@@ -22,6 +23,7 @@ from toolscout.models.encoders.base import TextEncoder
 from toolscout.retrievers.base import Retriever
 from toolscout.retrievers.registry import available, load_model, method
 from toolscout.search import index_snapshot
+from toolscout.search.async_calls import Workers
 from toolscout.search.catalogue_fit import Count as Count
 from toolscout.search.catalogue_fit import FitOptions, Found, find, fit
 from toolscout.search.feedback_sync import Feedback
@@ -34,7 +36,11 @@ from toolscout.stores.sqlite.store import SqliteStore
 
 DEFAULT_RETRIEVER = "hybrid"
 MAX_REQUEST_CHARS = 20_000
+# Threads that serve coroutines. More of them keep the event loop from running; adds must not keep searches waiting.
+_SEARCHING, _CHANGING = 4, 2
 _FOLLOWED_AT_ONCE = 100_000
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +86,8 @@ class Scout:
         self._background: threading.Thread | None = None
         self._failure: BaseException | None = None
         self._closing = threading.Event()
+        self._searchers = Workers(_SEARCHING, "toolscout-search")
+        self._changers = Workers(_CHANGING, "toolscout-change")
 
     @classmethod
     def open(
@@ -101,7 +109,7 @@ class Scout:
         try:
             if not isinstance(retriever, str | Path):
                 scout = cls(store, retriever, fit_options, need_options)
-            elif str(retriever) not in available() and Path(retriever).is_dir():
+            elif Path(retriever).is_dir() and str(retriever) not in available():
                 scout = cls(store, load_model(Path(retriever)), fit_options, need_options)
                 scout.retriever.remove(scout.retriever.ids())  # a model may have been saved with another catalogue
                 scout._given = index_snapshot.Given(store, Path(path), Path(retriever), scout.retriever)
@@ -136,21 +144,38 @@ class Scout:
         lets it take over tools that another source brought. `label`: what to call the source,
         where it is no lasting one.
         """
+        return self._add(source, options, replace, sync, wait, progress, label)
+
+    def _add(
+        self,
+        source: Any,
+        options: ReadOptions | None,
+        replace: bool,
+        sync: bool,
+        wait: bool,
+        progress: Progress | None,
+        label: str | None,
+        stopped: Callable[[], bool] | None = None,
+    ) -> Added:
+        """As add. `stopped`: whether to store nothing, or after that to embed nothing more; asked now and then."""
         options = options or ReadOptions()
-        tools = counted(catalogue.read(source, options), progress)
+        tools = counted(catalogue.read(source, options), progress, stopped)
         waited, before = self.not_embedded(), self._version
         with collector_paused():
             report = self.store.add(tools, label or catalogue.describe(source), replace=replace, sync=sync)
             self.refresh()
         embedded = 0
         if wait:
-            embedded = self.embed(progress, 0 if waited else before)  # looking through all tools takes time
+            embedded = self._embed(progress, 0 if waited else before, stopped)  # looking through all tools takes time
         else:
             self._embed_in_background()
         return Added(report, embedded, tuple(options.problems))
 
     def embed(self, progress: Progress | None = None, since: int = 0) -> int:
         """Embed what changed after version `since` and has no vector; how many texts. None without an encoder."""
+        return self._embed(progress, since)
+
+    def _embed(self, progress: Progress | None, since: int, stopped: Callable[[], bool] | None = None) -> int:
         encoder = self._encoder()
         if encoder is None:
             return 0
@@ -162,7 +187,7 @@ class Scout:
                 self.store.put_vectors(encoder.fingerprint, [missing[i][0] for i in positions], vectors)
                 done += len(positions)
                 self.refresh()
-                if self._closing.is_set():
+                if self._closing.is_set() or (stopped is not None and stopped()):
                     return done
         self._level.prepare()
         self._prepare(progress)
@@ -210,6 +235,59 @@ class Scout:
         self.refresh(wait=False)
         scope = Scope(self._permitted(allowed), tenant=tenant, endpoints=endpoints)
         return [self._answer(one, scope) for one in find(self.retriever, requests, k, scope)]
+
+    # The same for coroutines.
+
+    async def asearch(
+        self,
+        text: str,
+        k: Count = 5,
+        allowed: Allowed | str | None = None,
+        *,
+        tenant: str = "",
+        endpoints: Endpoints = "ask",
+    ) -> Answer:
+        """As search, for coroutines on asyncio: the event loop goes on meanwhile.
+
+        A few threads of this Scout search at a time and further requests wait. A task that is cancelled returns at
+        once; a request that waited is then never searched.
+        """
+        return await self.arun(self.search, text, k, allowed, tenant=tenant, endpoints=endpoints)
+
+    async def aadd(
+        self,
+        source: Any,
+        *,
+        options: ReadOptions | None = None,
+        replace: bool = False,
+        sync: bool = False,
+        wait: bool = True,
+        progress: Progress | None = None,
+        label: str | None = None,
+    ) -> Added:
+        """As add, for coroutines on asyncio. `progress` is called, and an iterable is read, in another thread.
+
+        A task that is cancelled returns at once. Of an add whose tools are not stored yet none is stored then; one
+        that has stored them has stored all, and embeds no more after its current batch: `embed` does the rest.
+        """
+        left = threading.Event()
+
+        def stopped() -> bool:
+            return left.is_set() or self._closing.is_set()
+
+        work = partial(self._add, source, options, replace, sync, wait, progress, label, stopped)
+        try:
+            return await self._changers.run(work)
+        finally:
+            left.set()
+
+    async def afeedback(self, example: Example) -> None:
+        """As feedback, for coroutines on asyncio. Once it has begun it is recorded, though the task be cancelled."""
+        await self._changers.run(partial(self.feedback, example))
+
+    async def arun(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Run short work that uses this Scout, such as a search and what is made of it, where asearch searches."""
+        return await self._searchers.run(partial(work, *args, **kwargs))
 
     def _answer(self, found: Found, scope: Scope) -> Answer:
         permitted, ranking = scope.allowed, found.ranking
@@ -315,8 +393,13 @@ class Scout:
             self._lock.release()
 
     def close(self) -> None:
-        """Stop embedding after the current batch and let go of the store; what is committed stays."""
+        """Stop embedding after the current batch and let go of the store; what is committed stays.
+
+        Waits for what coroutines have begun; what they wait for raises StoreError.
+        """
         self._closing.set()
+        self._searchers.close()
+        self._changers.close()
         if self._background is not None:
             self._background.join()
         self.store.close()

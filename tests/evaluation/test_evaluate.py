@@ -48,6 +48,7 @@ print(json.dumps({name: float(value) for name, value in found.items()}))
 """
 
 
+@pytest.mark.slow
 def test_scores_equal_those_of_ranx(cache: Path) -> None:
     done = evaluate(dataset(), "test", hybrid(), cache=cache)
     answerable = [one for one in done.asked if one.gold]

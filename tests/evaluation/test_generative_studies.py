@@ -118,6 +118,7 @@ def test_nothing_is_said_where_there_are_no_rows(tmp_path: Path) -> None:
     assert "Generative models" not in page(tmp_path)
 
 
+@pytest.mark.slow
 def test_plots_are_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     write_rows(tmp_path, grown("toolgen", 1000, 0.75, 1002), grown("toolweaver", 1000, 0.5, 1026))

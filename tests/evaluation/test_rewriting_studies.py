@@ -151,6 +151,7 @@ def test_held_out_tools_against_the_number_of_written_requests(tmp_path: Path) -
     ]
 
 
+@pytest.mark.slow
 def test_nothing_is_said_without_rows_and_plots_are_drawn(tmp_path: Path) -> None:
     text = page(write_rows(tmp_path, scored()))
     assert "Rewriting" not in text

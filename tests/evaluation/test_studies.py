@@ -138,6 +138,7 @@ def test_cost_has_its_own_table_and_aim(tmp_path: Path) -> None:
     assert "4 (≤ 3: **missed**)" in text
 
 
+@pytest.mark.slow
 def test_plots_of_studies_are_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     write_rows(tmp_path, ablated("full", "full", 0.5), ablated("lambda-1", "lambda", 0.4, options={"detection": 1.0}))

@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from toolscout.models.light_gcn import Edges, propagate
 
+pytestmark = pytest.mark.slow
+
 torch.set_num_threads(1)
 Doubles = NDArray[np.float64]
 

@@ -75,6 +75,7 @@ def test_the_variants_are_those_of_the_paper_less_the_full_model(plan: Plan) -> 
         variants(replace(plan, settings=("through=true",)))
 
 
+@pytest.mark.slow
 def test_rows_say_what_differs_and_are_made_once(plan: Plan, tmp_path: Path) -> None:
     path = tmp_path / "ablations.jsonl"
     assert run(plan, "without-adakt", path) == [f"{FULL} s0", "without-adakt s0"]
@@ -102,6 +103,7 @@ def test_rows_say_what_differs_and_are_made_once(plan: Plan, tmp_path: Path) -> 
     assert [job.name for job in jobs(changed, variants(changed, FULL), [0], path)] == [f"{FULL} s0"]
 
 
+@pytest.mark.slow
 def test_serving_variants_use_the_full_model_as_it_was_trained(plan: Plan, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     run(plan, "pool", path)
@@ -116,6 +118,7 @@ def test_serving_variants_use_the_full_model_as_it_was_trained(plan: Plan, tmp_p
     assert run(plan, "pool", path) == ["pool-0.5 s0"]
 
 
+@pytest.mark.slow
 def test_rows_wait_for_the_full_model_to_be_compared_with(plan: Plan, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     todo, writer = jobs(plan, variants(plan, "epsilon-0.4"), [0], path), Writer(path)
@@ -135,6 +138,7 @@ def test_a_smaller_pool_is_part_of_a_larger_one() -> None:
     assert tenth < half
 
 
+@pytest.mark.slow
 def test_a_misled_tower_errs_as_often_as_asked(plan: Plan) -> None:
     found = ablations.ground(plan)
     folder = plan.out / "model"

@@ -24,6 +24,8 @@ from toolscout.retrievers.model_folder import read_model, trained_on
 from toolscout.retrievers.provenance import TrainingSet
 from toolscout.retrievers.registry import load_model
 
+pytestmark = pytest.mark.slow
+
 torch.set_num_threads(1)
 CHAT = ["tell me a joke", "write a poem", "who are you", "a song of joy", "how do you feel", "cheer me up"] * 4
 

@@ -17,6 +17,8 @@ from toolscout.training.checkpoint import Checkpoints
 from toolscout.training.encoder_options import PublishedOptions
 from toolscout.training.loop import Schedule, run
 
+pytestmark = pytest.mark.slow
+
 torch.set_num_threads(1)
 WIDTH = 24
 CPU = torch.device("cpu")

@@ -30,6 +30,8 @@ from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 from toolscout.retrievers.registry import load_model
 from toolscout.scout import Scout
 
+pytestmark = pytest.mark.slow
+
 DATA = learnable()
 
 

@@ -28,6 +28,8 @@ from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 from toolscout.retrievers.registry import load_model
 from toolscout.scout import Scout
 
+pytestmark = pytest.mark.slow
+
 DATA = learnable()
 SETS = [TrainingSet(DATA)]
 ASKED = [text for _, text in DATA.split("test").requests]
@@ -90,6 +92,7 @@ def test_a_saved_copy_ranks_the_same(home: Path, tmp_path: Path) -> None:
     assert trained_on(tmp_path / "copy") == trained_on(home / "hybrid")
 
 
+@pytest.mark.timing
 def test_what_a_fit_took_is_counted_once(home: Path) -> None:
     parts = [fitted(home / "hybrid" / name) for name in ("1-memory", "2-dense")]
     whole = fitted(home / "hybrid")

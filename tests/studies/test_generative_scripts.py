@@ -30,6 +30,8 @@ from tests.models.tiny_llama import tiny_llama
 from toolscout.models.language.torch_network import Network
 from toolscout.training.loop import pick_device
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:

@@ -21,6 +21,8 @@ from toolscout.evaluation.report.rows import merged
 from toolscout.training import need_head
 from toolscout.training.need_head import DetectionOptions
 
+pytestmark = pytest.mark.slow
+
 
 def texts(name: str, verb: str, part: str, count: int) -> tuple[str, ...]:
     return tuple(f"{verb} {name} {part}{number}" for number in range(count))

@@ -29,6 +29,8 @@ from toolscout.llm.scripted import Line, Scripted
 from toolscout.retrievers import document_index
 from toolscout.retrievers.rewrite.retriever import Rewrite, RewriteOptions
 
+pytestmark = pytest.mark.slow
+
 FORMS = ["alone", "rules", "zero", "supervised", "decompose-supervised", "aligned", "aligned-share50"]
 
 

@@ -52,6 +52,7 @@ def test_requests_are_there_when_all_their_tools_are(plan: Plan) -> None:
     assert [name for name, _, _ in continual.grouped(plan, TOOLS, 0)] == ["old"]
 
 
+@pytest.mark.slow
 def test_a_model_follows_all_steps_and_its_rows_are_not_made_again(plan: Plan, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     todo = continual.jobs(plan, ["dense", "masstool"], [0], path)
@@ -115,6 +116,7 @@ def test_transfer_asks_models_that_are_there_about_sets_that_are_not(
     assert "there is no model" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_made_up_requests_lie_near_their_tools_and_cost_is_measured(tmp_path: Path) -> None:
     assert masstool_cost.sizes([10, 1000, 100], [50, 500]) == [(50, 10), (50, 100), (50, 1000), (500, 100)]
     encoder = masstool_cost.Numbered(40, 700)

@@ -22,6 +22,8 @@ from toolscout.retrievers.model_folder import trained_on
 from toolscout.retrievers.provenance import TrainedOn
 from toolscout.synth import Writer
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:

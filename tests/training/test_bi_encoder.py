@@ -20,6 +20,8 @@ from toolscout.training.batches import Ints, Material
 from toolscout.training.bi_encoder import BONUS_MAY_COST, EncoderTask, learn
 from toolscout.training.encoder_options import LearningOptions
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 
 

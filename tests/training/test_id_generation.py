@@ -18,6 +18,8 @@ from toolscout.models.language.torch_network import Network
 from toolscout.training import id_generation, loop
 from toolscout.training.id_generation import Added, Learned, Lesson, Rows, Settings, Stage, Task, learn
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 FIRST = 340  # the first added token
 

@@ -34,6 +34,8 @@ from toolscout.training.text_generation import (
 )
 from toolscout.training.text_options import AligningOptions, GeneratingOptions
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 EXAMPLES = [Example([5, 9, 11], [30, 31, 2]), Example([7], [32, 2]), Example([5, 9], [33, 34, 35, 36, 2])]
 PAIRS = [

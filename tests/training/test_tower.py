@@ -18,6 +18,8 @@ from toolscout.training import losses
 from toolscout.training.encoder_options import GraphOptions, NeighbourOptions
 from toolscout.training.tower import Batch, Known, Net, Objective, Surroundings, TowerOptions, nearest, voted, whole
 
+pytestmark = pytest.mark.slow
+
 torch.set_num_threads(1)
 CPU = torch.device("cpu")
 D, TOOLS = 10, 7

@@ -37,7 +37,7 @@ KindOption = Annotated[
     str | None,
     typer.Option(
         metavar="KIND",
-        help="Read the source as this: beir, functions, jsonl, mcp, openapi or toolbench.",
+        help="Read the source as this: beir, functions, jsonl, mcp, openapi, toolbench, or an installed importer.",
         show_default="by its look",
     ),
 ]

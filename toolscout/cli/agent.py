@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -145,11 +145,11 @@ def _check(scout: Scout, k: int | None, by_namespace: Mapping[str, Mapping[str, 
 
 def _picker(scout: Scout, answer: Answer, llm: LanguageModel, k: int, principal: str | None) -> Picker:
     """A model that was trained to act picks by itself; else the tools of the answer are shown to the language model."""
-    from toolscout.agent.pickers import IdWriter, Permitted, ShortlistPicker, picks_itself
+    from toolscout.agent.pickers import IdPicker, ShortlistPicker, picks_itself
 
     if picks_itself(scout.retriever):
         allowed = None if principal is None else scout.store.permissions(principal)
-        return Permitted(cast(IdWriter, scout.retriever), allowed)
+        return IdPicker(scout.retriever, allowed)
     found = scout.tools(answer)
     return ShortlistPicker(lambda requests, most: [found[:most] for _ in requests], llm, k)
 

@@ -34,15 +34,15 @@ def available() -> dict[str, metadata.EntryPoint | None]:
 
 
 def method(name: str) -> type[Retriever]:
-    """The class behind a method's name."""
+    """The class behind a method's name. BadModel where there is none of this name."""
+    if name in BUILT_IN:  # without looking through all packages that are installed
+        module, _, kind = BUILT_IN[name].partition(":")
+        return cast(type[Retriever], getattr(import_module(module), kind))
     found = available()
-    if name not in found:
+    plugin = found.get(name)
+    if plugin is None:
         raise BadModel(f"there is no retriever called {name!r}; choose one of {', '.join(sorted(found))}, or a folder")
-    plugin = found[name]
-    if plugin is not None:
-        return cast(type[Retriever], plugin.load())
-    module, _, kind = BUILT_IN[name].partition(":")
-    return cast(type[Retriever], getattr(import_module(module), kind))
+    return cast(type[Retriever], plugin.load())
 
 
 def load_model(folder: Path) -> Retriever:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from store_helpers import MAKERS, follow
 
+from tests.stores.store_helpers import follow
 from toolscout.core.tool import Tool
 from toolscout.errors import DuplicateTool, UnknownTool
-from toolscout.stores import kinds
+from toolscout.stores import Store
 
 NAMES = st.sampled_from(["a", "b", "c/d", "e%2Ff", "g h", "é"])
 TOOLS = st.builds(
@@ -27,12 +27,11 @@ SOURCES = st.sampled_from(["", "s", "t"])
 
 
 class Model(RuleBasedStateMachine):
-    kind = ""
-
-    def __init__(self) -> None:
+    def __init__(self, make: Callable[[Path], Store]) -> None:
         super().__init__()
         self.folder = tempfile.TemporaryDirectory()
-        self.store = MAKERS[self.kind](Path(self.folder.name))
+        self.make = make
+        self.store = make(Path(self.folder.name))
         self.tools: dict[str, tuple[Tool, str]] = {}
         self.aliases: dict[str, set[str]] = {}
         self.states: list[dict[str, str]] = [{}]  # of each version: id -> digest
@@ -95,7 +94,7 @@ class Model(RuleBasedStateMachine):
     @rule()
     def reopen(self) -> None:
         self.store.close()
-        self.store = MAKERS[self.kind](Path(self.folder.name))
+        self.store = self.make(Path(self.folder.name))
 
     @rule(data=st.data())
     def replay(self, data: st.DataObject) -> None:
@@ -120,10 +119,3 @@ class Model(RuleBasedStateMachine):
         self.store.check()
         self.store.close()
         self.folder.cleanup()
-
-
-@pytest.mark.parametrize("kind", kinds())
-def test_store_behaves_like_a_dict(kind: str) -> None:
-    case = type(f"Model_{kind}", (Model,), {"kind": kind}).TestCase()
-    case.settings = settings(max_examples=30, stateful_step_count=25, deadline=None)
-    case.runTest()
