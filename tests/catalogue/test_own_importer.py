@@ -67,9 +67,7 @@ class TestListing(ImporterContract):
 
 def test_a_package_that_is_broken_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path / "site", monkeypatch, "import no_such_library_at_all")
-    with pytest.raises(
-        BadSource, match=r"of my-package cannot be loaded .*no_such_library.*uninstall my-package"
-    ):
+    with pytest.raises(BadSource, match=r"of my-package cannot be loaded .*no_such_library.*uninstall my-package"):
         catalogue.read(tmp_path / "x.csv", ReadOptions(kind="csv"))
     lines = tmp_path / "t.jsonl"
     lines.write_text('{"name": "a"}')

@@ -1,4 +1,4 @@
-"""search, feedback, grant, revoke: the right tools out, to those who may see them."""
+"""search: the tools for a request, for people or as a vendor takes them."""
 
 from __future__ import annotations
 
@@ -17,36 +17,26 @@ from toolscout.cli.common import (
     LlmOption,
     ModelOption,
     PartsOption,
+    RequestArgument,
     RetrieverOption,
     SettingsOption,
     StoreOption,
     open_scout,
-    open_store,
     plural,
     request_text,
     rewriting,
+    tenant_of,
 )
 from toolscout.cli.tools import Shape
-from toolscout.core.answer import Allowed, Answer, Example, Hit
+from toolscout.core.answer import Allowed, Answer, Hit
 from toolscout.core.tool import Tool, namespace_of
 from toolscout.errors import BadRequest
 from toolscout.search.score_share import EXPLANATION, share_texts
 
 if TYPE_CHECKING:
     from toolscout.scout import Count, Scout
-    from toolscout.stores.base import Store
 
 CLOSEST = 3
-RequestArgument = Annotated[
-    str, typer.Argument(metavar="REQUEST", help='What should be done, in words; "-" reads stdin.')
-]
-PrincipalArgument = Annotated[str, typer.Argument(metavar="PRINCIPAL", help="Who: a user, team or agent, by any name.")]
-NamespacesOption = Annotated[
-    list[str] | None, typer.Option("--namespace", metavar="NS", help="A whole namespace; may be given again.")
-]
-ToolsOption = Annotated[
-    list[str] | None, typer.Option("--tool", metavar="ID", help="A single tool; may be given again.")
-]
 
 
 def search(
@@ -120,7 +110,7 @@ def search(
             scout.need_options = replace(scout.need_options, threshold=need_threshold)
         if fit_threshold is not None:
             scout.fit_options = replace(scout.fit_options, threshold=fit_threshold)
-        tenant = _tenant(scout.store, principal or "")
+        tenant = tenant_of(scout.store, principal or "")
         answer = scout.search(text, count, _allowed(scout, namespace, principal), tenant=tenant)
         _tell_need(answer, need_threshold)
         _print(scout, answer, format, budget, grouped)
@@ -150,63 +140,6 @@ def _count(text: str) -> Count:
         return int(text)
     except ValueError:
         raise typer.BadParameter(f"{text!r:.80} is neither a number nor auto", param_hint="-k") from None
-
-
-def feedback(
-    ctx: typer.Context,
-    request: RequestArgument,
-    used: Annotated[list[str] | None, typer.Option(metavar="ID", help="A tool it used; may be given again.")] = None,
-    rejected: Annotated[
-        list[str] | None,
-        typer.Option(metavar="ID", help="A tool that was offered and turned down; may be given again."),
-    ] = None,
-    principal: Annotated[
-        str, typer.Option("--as", metavar="PRINCIPAL", help="Who made the request.", show_default=False)
-    ] = "",
-    store: StoreOption = None,
-) -> None:
-    """Record which tools a request really used, for retrievers that learn from use."""
-    if not used and not rejected:
-        raise typer.BadParameter("name at least one tool", param_hint="--used or --rejected")
-    text = request_text(request)
-    with open_store(ctx, store) as opened:
-        opened.get([*(used or ()), *(rejected or ())])  # refuses ids that are not there
-        tenant = _tenant(opened, principal)
-        opened.add_feedback([Example(text, tuple(used or ()), tuple(rejected or ()), tenant=tenant, source="cli")])
-    output.write(f"recorded: {plural(len(used or ()), 'tool')} used, {len(rejected or ()):,} rejected")
-
-
-def grant(
-    ctx: typer.Context,
-    principal: PrincipalArgument,
-    namespace: NamespacesOption = None,
-    tool: ToolsOption = None,
-    store: StoreOption = None,
-) -> None:
-    """Let a principal see namespaces and tools, besides what it may see already."""
-    allowed = _named(namespace, tool)
-    with open_store(ctx, store) as opened:
-        known, ids = opened.namespaces(), set(opened.ids()) if allowed.ids else set()
-        opened.grant(principal, allowed)
-        now = opened.permissions(principal)
-    for absent in sorted({*(allowed.namespaces - known.keys()), *(allowed.ids - ids)}):
-        output.note(f"granted, but not in the catalogue yet: {absent}")
-    _print_permissions(principal, now)
-
-
-def revoke(
-    ctx: typer.Context,
-    principal: PrincipalArgument,
-    namespace: NamespacesOption = None,
-    tool: ToolsOption = None,
-    store: StoreOption = None,
-) -> None:
-    """Take back what was granted to a principal."""
-    allowed = _named(namespace, tool)
-    with open_store(ctx, store) as opened:
-        opened.revoke(principal, allowed)
-        now = opened.permissions(principal)
-    _print_permissions(principal, now)
 
 
 def print_answer(console: Console, scout: Scout, answer: Answer, grouped: bool = False) -> None:
@@ -309,20 +242,3 @@ def _allowed(scout: Scout, namespaces: list[str] | None, principal: str | None) 
         return Allowed.of(namespaces)
     within = frozenset(namespaces)
     return Allowed.of(granted.namespaces & within, (i for i in granted.ids if namespace_of(i) in within))
-
-
-def _tenant(store: Store, principal: str) -> str:
-    """Whose feedback a principal gives and hears: its own, unless it was said otherwise when its key was made."""
-    known = store.principal(principal)
-    return known.tenant if known else principal
-
-
-def _named(namespaces: list[str] | None, tools: list[str] | None) -> Allowed:
-    if not namespaces and not tools:
-        raise typer.BadParameter("name at least one", param_hint="--namespace or --tool")
-    return Allowed.of(namespaces or (), tools or ())
-
-
-def _print_permissions(principal: str, allowed: Allowed) -> None:
-    seen = [f"namespace {name}" for name in sorted(allowed.namespaces)] + [f"tool {i}" for i in sorted(allowed.ids)]
-    output.stdout().print(output.shown(f"{principal} may see: {', '.join(seen) or 'nothing'}"), soft_wrap=True)
