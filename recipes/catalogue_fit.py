@@ -26,6 +26,7 @@ from rich.console import Console
 from rich.table import Table
 
 from toolscout.core.answer import Hit
+from toolscout.core.arrays import Bools, Doubles
 from toolscout.core.tool import Tool
 from toolscout.data import metrics
 from toolscout.data.dataset import Dataset
@@ -38,7 +39,7 @@ from toolscout.retrievers.dense import Dense
 from toolscout.retrievers.hybrid.retriever import Hybrid
 from toolscout.retrievers.hybrid.shared_encoder import SharedEncoder
 from toolscout.search import similarity_baseline
-from toolscout.search.catalogue_fit import FitOptions, fit, signals
+from toolscout.search.catalogue_fit import FitOptions, catalogue_fit_of, signals
 from toolscout.stores.sqlite.store import SqliteStore
 
 SETS = "bundled:dev simpletoolquestions:dev toollens:dev toolbench-g3:dev toolbench:dev".split()
@@ -56,20 +57,18 @@ ANSWERED = 0.9
 # Keeps the curve finite where the two kinds can be told apart perfectly.
 PENALTY = 0.0001
 AT = (0.1, 0.14, 0.2, 0.3, 0.5)
-Floats = NDArray[np.float64]
-Truth = NDArray[np.bool_]
 
 
-class Asked(NamedTuple):
+class SearchedRequests(NamedTuple):
     """Requests put to one catalogue: what was found, whether a tool of it serves them, and the level there."""
 
     hits: list[tuple[Hit, ...]]
-    truth: Truth
+    truth: Bools
     level: float
     tools: int
 
 
-class Source(NamedTuple):
+class LabelledCatalogue(NamedTuple):
     """Tools, their vectors, the published encoder's, and requests with the tools they need (none: nothing fits)."""
 
     tools: list[Tool]
@@ -78,7 +77,7 @@ class Source(NamedTuple):
     requests: list[tuple[str, frozenset[str]]]
 
 
-def read(text: str, encoder: SharedEncoder) -> Source:
+def read(text: str, encoder: SharedEncoder) -> LabelledCatalogue:
     """The tools of a set, and some hundred requests of a split."""
     name, split = text.split(":")
     data = Dataset.load(find_dataset(name), [split])
@@ -88,10 +87,10 @@ def read(text: str, encoder: SharedEncoder) -> Source:
     own, published = (tool_vectors(data.tools, one, cache_path()) for one in (encoder, Encoder.load(Path(RAW))))
     known = {tool.digest(): row for tool, row in zip(data.tools, own, strict=True)}
     step = max(1, len(served) // (8 * REQUESTS))
-    return Source(data.tools, known, published, served[::step] + unserved)
+    return LabelledCatalogue(data.tools, known, published, served[::step] + unserved)
 
 
-def catalogues(source: Source, random: np.random.Generator) -> Iterator[set[str]]:
+def catalogues(source: LabelledCatalogue, random: np.random.Generator) -> Iterator[set[str]]:
     """The ids of the tools that are kept, one set after another; all of them where some requests are never served."""
     ids = np.array([tool.id for tool in source.tools])
     if not all(gold for _, gold in source.requests):
@@ -117,7 +116,9 @@ def groups(rows: NDArray[np.float32], count: int, random: np.random.Generator) -
     return np.asarray((rows @ centres.T).argmax(axis=1), dtype=np.int64)
 
 
-def ask(source: Source, kept: set[str], retriever: Retriever, store: SqliteStore, random: np.random.Generator) -> Asked:
+def ask(
+    source: LabelledCatalogue, kept: set[str], retriever: Retriever, store: SqliteStore, random: np.random.Generator
+) -> SearchedRequests:
     """Put some requests of either kind to what is kept of a set."""
     retriever.add([tool for tool in source.tools if tool.id in kept], source.vectors)
     served = [request for request, gold in source.requests if gold and gold <= kept]
@@ -125,11 +126,11 @@ def ask(source: Source, kept: set[str], retriever: Retriever, store: SqliteStore
     some = [[group[i] for i in random.permutation(len(group))[:REQUESTS]] for group in (served, unserved)]
     texts = some[0] + some[1]
     hits = [tuple(one) for one in retriever.search(texts, 5)]
-    level = similarity_baseline.Background(store, retriever).level(None, len(kept)) or 0.0
-    return Asked(hits, np.arange(len(texts)) < len(some[0]), level, len(kept))
+    level = similarity_baseline.SimilarityBaseline(store, retriever).baseline(None, len(kept)) or 0.0
+    return SearchedRequests(hits, np.arange(len(texts)) < len(some[0]), level, len(kept))
 
 
-def asked_of(text: str, encoder: SharedEncoder, new: Callable[[], Retriever]) -> list[Asked]:
+def asked_of(text: str, encoder: SharedEncoder, new: Callable[[], Retriever]) -> list[SearchedRequests]:
     """Requests of one set put to each of its catalogues; those that leave only one kind of request are passed over."""
     random = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder, SqliteStore(Path(folder) / "store.db") as store:
@@ -138,22 +139,22 @@ def asked_of(text: str, encoder: SharedEncoder, new: Callable[[], Retriever]) ->
     return [one for one in asked if one.truth.any() and not one.truth.all()]
 
 
-def asked_whole(text: str, encoder: SharedEncoder, retriever: Retriever) -> Asked:
+def asked_whole(text: str, encoder: SharedEncoder, retriever: Retriever) -> SearchedRequests:
     """All requests of a set put to all of its tools."""
     with tempfile.TemporaryDirectory() as folder, SqliteStore(Path(folder) / "store.db") as store:
         source = read(text, encoder)
         retriever.add(source.tools, source.vectors)
         hits = [tuple(one) for one in retriever.search([request for request, _ in source.requests], 5)]
-        level = similarity_baseline.Background(store, retriever).level(None, len(source.tools)) or 0.0
-    return Asked(hits, np.array([bool(gold) for _, gold in source.requests]), level, len(source.tools))
+        level = similarity_baseline.SimilarityBaseline(store, retriever).baseline(None, len(source.tools)) or 0.0
+    return SearchedRequests(hits, np.array([bool(gold) for _, gold in source.requests]), level, len(source.tools))
 
 
-def logistic(signal: Floats, truth: Truth, weights: Floats | None = None) -> tuple[float, float]:
+def logistic(signal: Doubles, truth: Bools, weights: Doubles | None = None) -> tuple[float, float]:
     """Bias and weight by Newton's method; unless told otherwise, both kinds weigh the same."""
     share = balanced(truth) if weights is None else weights
     design, share = np.column_stack([np.ones(len(signal)), signal]), share / share.mean()
     penalty = PENALTY * len(signal) * np.diag([0.0, 1.0])
-    found: Floats = np.zeros(2)
+    found: Doubles = np.zeros(2)
     for _ in range(100):
         chance = chances(signal, (float(found[0]), float(found[1])))
         slope = design.T @ (share * (chance - truth)) + penalty @ found
@@ -165,18 +166,18 @@ def logistic(signal: Floats, truth: Truth, weights: Floats | None = None) -> tup
     return float(found[0]), float(found[1])
 
 
-def balanced(truth: Truth) -> Floats:
+def balanced(truth: Bools) -> Doubles:
     """Weights that sum to one, half for each kind."""
     return np.where(truth, 0.5 / max(int(truth.sum()), 1), 0.5 / max(int((~truth).sum()), 1))
 
 
-def chances(signal: Floats, curve: tuple[float, float]) -> Floats:
+def chances(signal: Doubles, curve: tuple[float, float]) -> Doubles:
     """What a curve says."""
-    said: Floats = 1 / (1 + np.exp(-(curve[0] + curve[1] * signal)))
+    said: Doubles = 1 / (1 + np.exp(-(curve[0] + curve[1] * signal)))
     return said
 
 
-def lenient_threshold(chance: Floats, truth: Truth) -> float:
+def lenient_threshold(chance: Doubles, truth: Bools) -> float:
     """The highest threshold that still answers nine in ten of the requests that a tool serves."""
     return float(np.floor(1000 * np.quantile(chance[truth], 1 - ANSWERED, method="lower")) / 1000)
 
@@ -184,20 +185,20 @@ def lenient_threshold(chance: Floats, truth: Truth) -> float:
 class Signals(NamedTuple):
     """What the curve is drawn over, for all catalogues of a set; a catalogue weighs as much as any other."""
 
-    signal: Floats
-    truth: Truth
-    weights: Floats
+    signal: Doubles
+    truth: Bools
+    weights: Doubles
     sizes: NDArray[np.int64]
 
 
-def answering(said: Floats, found: Signals) -> float:
+def answering(said: Doubles, found: Signals) -> float:
     """The threshold that answers nine in ten over all sets."""
     order = np.argsort(said[found.truth])
     share = np.cumsum(found.weights[found.truth][order]) / found.weights[found.truth].sum()
     return float(said[found.truth][order][np.searchsorted(share, 1 - ANSWERED)])
 
 
-def signals_of(asked: Sequence[Asked], above: bool) -> Signals:
+def signals_of(asked: Sequence[SearchedRequests], above: bool) -> Signals:
     """The best cosines, plain or above the level of their catalogue."""
     rows = [np.array([signals(hits)[0] or 0.0 for hits in one.hits]) - above * one.level for one in asked]
     truth = np.concatenate([one.truth for one in asked])
@@ -211,7 +212,7 @@ def joined(several: Sequence[Signals]) -> Signals:
     return Signals(*(np.concatenate(parts) for parts in zip(*several, strict=True)))
 
 
-class Measured(NamedTuple):
+class CurveQuality(NamedTuple):
     """How right a curve is; both kinds weigh the same."""
 
     auroc: float
@@ -226,13 +227,13 @@ class Measured(NamedTuple):
         return self.turned_away / max(self.turned_away + 1 - self.answered, 1e-9)
 
 
-def measured(said: Floats, found: Signals, threshold: float) -> Measured:
+def measured(said: Doubles, found: Signals, threshold: float) -> CurveQuality:
     """Brier and ECE as in toolscout.data.metrics, but weighted; AUROC within catalogues of one size, averaged."""
     weights, truth = found.weights / found.weights.sum(), found.truth
     sizes = [found.sizes == size for size in np.unique(found.sizes)]
     areas = [metrics.auroc(truth[one], said[one]) for one in sizes if truth[one].any() and not truth[one].all()]
     gaps = np.bincount(np.minimum((said * 10).astype(int), 9), weights=weights * (truth - said), minlength=10)
-    return Measured(
+    return CurveQuality(
         float(np.mean(areas)),
         float(np.sum(weights * (said - truth) ** 2)),
         float(np.abs(gaps).sum()),
@@ -241,7 +242,7 @@ def measured(said: Floats, found: Signals, threshold: float) -> Measured:
     )
 
 
-def table(title: str, rows: Sequence[tuple[str, Measured]]) -> Table:
+def table(title: str, rows: Sequence[tuple[str, CurveQuality]]) -> Table:
     """One row for each name."""
     made = Table(title=title)
     for header in ("", "AUROC", "Brier", "ECE", "answered", "turned away", "precision"):
@@ -252,7 +253,7 @@ def table(title: str, rows: Sequence[tuple[str, Measured]]) -> Table:
     return made
 
 
-def left_out(sets: dict[str, Signals]) -> dict[str, Floats]:
+def left_out(sets: dict[str, Signals]) -> dict[str, Doubles]:
     """What is said of each set by a curve that was fitted on the others."""
     said = {}
     for name, own in sets.items():
@@ -268,7 +269,7 @@ def show_left_out(console: Console, title: str, sets: dict[str, Signals]) -> Non
     both, every = joined(list(sets.values())), np.concatenate(list(said.values()))
     threshold = answering(every, both)
     rows = [(name, measured(said[name], one, threshold)) for name, one in sets.items()]
-    rows.append(("mean", Measured(*np.mean([one for _, one in rows], axis=0).tolist())))
+    rows.append(("mean", CurveQuality(*np.mean([one for _, one in rows], axis=0).tolist())))
     for least, most in ((1, 20), (21, 500), (501, 5_000), (5_001, 50_000)):
         among = (both.sizes >= least) & (both.sizes <= most)
         part = Signals(both.signal[among], both.truth[among], both.weights[among], both.sizes[among])
@@ -276,19 +277,19 @@ def show_left_out(console: Console, title: str, sets: dict[str, Signals]) -> Non
     console.print(table(f"{title}, each set left out of the fit, threshold {threshold:.3f}", rows))
 
 
-def served(asked: Asked, options: FitOptions, threshold: float) -> Measured:
+def served(asked: SearchedRequests, options: FitOptions, threshold: float) -> CurveQuality:
     """What fit says of requests put to one catalogue."""
-    said = np.array([fit(hits, options, asked.level) for hits in asked.hits])
+    said = np.array([catalogue_fit_of(hits, options, asked.level) for hits in asked.hits])
     found = Signals(said, asked.truth, balanced(asked.truth), np.full(len(said), asked.tools))
     return measured(said, found, threshold)
 
 
-def reliability(asked: Asked, options: FitOptions) -> Table:
+def reliability(asked: SearchedRequests, options: FitOptions) -> Table:
     """By what fit says: how many requests it says so of, and the share of them that a tool serves.
 
     Were fit a probability, the share would lie within the bounds of its row.
     """
-    said = np.array([fit(hits, options, asked.level) for hits in asked.hits])
+    said = np.array([catalogue_fit_of(hits, options, asked.level) for hits in asked.hits])
     made = Table("fit", "requests", "served", title="The bundled test requests by their fit")
     for low, high in itertools.pairwise((0.0, options.threshold, 0.2, 0.3, 0.5, 1.01)):
         among = (said >= low) & (said < high)

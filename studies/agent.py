@@ -33,11 +33,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from studies.running import RESULTS
 from toolscout.agent import judge, replay
-from toolscout.agent.llm_batch import Metered
+from toolscout.agent.llm_batch import MeteredModel
 from toolscout.agent.loop import AgentOptions
 from toolscout.agent.model_loading import Models, is_own
-from toolscout.agent.replay_checkpoint import Kept
+from toolscout.agent.replay_checkpoint import ReplayCheckpoint
 from toolscout.data.locate import find_dataset
 from toolscout.errors import BadCompletion, Leak, ToolscoutError
 from toolscout.evaluation import row as rows
@@ -48,14 +49,14 @@ from toolscout.llm import open_llm
 from toolscout.llm.base import LanguageModel
 from toolscout.models.language.open import device_name
 
-OUT = Path(__file__).resolve().parent.parent / "results" / "agent.jsonl"
+OUT = RESULTS / "agent.jsonl"
 RETRIEVERS = ("bm25", "dense", "hybrid", replay.GOLD)
 # Requests that go in lockstep: on a GPU all of them.
 AT_ONCE, ON_DEVICE = 64, 1024
 SMOLLM2 = "smollm2"
 
 
-def judged(done: Mapping[str, replay.Replayed], against: str, llm: LanguageModel, model: str) -> None:
+def judged(done: Mapping[str, replay.ReplayResult], against: str, llm: LanguageModel, model: str) -> None:
     """Put pass rate, and win rate against one of the runs, into the rows."""
     other = done.get(against)
     for one in done.values():
@@ -115,7 +116,7 @@ def parsed(parser: argparse.ArgumentParser, arguments: Sequence[str]) -> argpars
     return found
 
 
-def is_there(out: Path, trial: replay.Trial, told: Mapping[str, Any], encoder: str | None) -> bool:
+def is_there(out: Path, trial: replay.ReplaySet, told: Mapping[str, Any], encoder: str | None) -> bool:
     """Whether a row says the same. One from before fingerprints of models were kept is known by their names alone."""
     digest, unkept = trial.dataset.digest(trial.split), {"models": told["models"]}
     return any(
@@ -143,8 +144,8 @@ def trained(models: Models, front: str, llm: str) -> dict[str, str]:
 
 
 def replayed(
-    asked: argparse.Namespace, trial: replay.Trial, command: str, stop: Callable[[], bool]
-) -> Iterator[tuple[str, replay.Replayed, Kept]]:
+    asked: argparse.Namespace, trial: replay.ReplaySet, command: str, stop: Callable[[], bool]
+) -> Iterator[tuple[str, replay.ReplayResult, ReplayCheckpoint]]:
     """Each front that is not measured yet, in turn, until it is time to stop."""
     options = AgentOptions(steps=asked.steps, thoughts=not asked.no_thoughts, constrain=asked.constrain)
     models = Models()
@@ -163,8 +164,10 @@ def replayed(
             sys.stderr.write(f"{name}: its row is there\n")
             continue
         depends_on = {key: value for key, value in {**told, "encoder": under[name] or {}}.items() if value != {}}
-        kept = Kept(asked.out.with_suffix(".partial"), depends_on | {"digest": trial.dataset.digest(trial.split)})
-        llm = Metered(opened)  # each row counts its own tokens
+        kept = ReplayCheckpoint(
+            asked.out.with_suffix(".partial"), depends_on | {"digest": trial.dataset.digest(trial.split)}
+        )
+        llm = MeteredModel(opened)  # each row counts its own tokens
         before = replay.front(trial, name, llm, asked.k, models=models)
         settings: dict[str, Any] = {"told": told, "command": command, "at_once": asked.at_once}
         done = replay.replay(trial, before, llm, options, **settings, kept=kept, stop=stop)
@@ -179,10 +182,9 @@ def replayed(
         yield name, done, kept
 
 
-def write(asked: argparse.Namespace, one: replay.Replayed, kept: Kept) -> None:
+def write(asked: argparse.Namespace, one: replay.ReplayResult, kept: ReplayCheckpoint) -> None:
     """The row, the scores of its requests beside it, and what the agent did where that is wanted."""
-    rows.write_scores(rows.scores_path(asked.out, one.row), one.lines)
-    rows.append(asked.out, one.row)
+    rows.append_with_scores(asked.out, one.row, one.lines)
     if asked.traces:
         lines = [json.dumps(episode.to_dict(), default=str) + "\n" for episode in one.episodes]
         asked.traces.mkdir(parents=True, exist_ok=True)

@@ -20,27 +20,27 @@ from typing import Any
 
 import numpy as np
 
-from studies.catalogue_growth import by_hash, say
+from studies.generative_report import SPEED
+from studies.running import RESULTS, by_hash, say
 from toolscout.data.dataset import Dataset
 from toolscout.data.locate import find_dataset
 from toolscout.errors import BadModel
 from toolscout.evaluation import row as rows
-from toolscout.evaluation.report.generative_tables import SPEED
-from toolscout.models.language.onnx_engine import Served
+from toolscout.models.language.onnx_engine import OnnxEngine
 from toolscout.models.language.open import device_name
-from toolscout.retrievers.generative.base import Generative
+from toolscout.retrievers.generative.base import GenerativeRetriever
 from toolscout.retrievers.registry import load_model
 
-OUT = Path(__file__).resolve().parent.parent / "results" / "generative_speed.jsonl"
+OUT = RESULTS / "generative_speed.jsonl"
 CORES, K = 2, 5
 TOKENS = (25, 35)
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
-def opened(folder: Path) -> Generative:
+def opened(folder: Path) -> GenerativeRetriever:
     """The model, with its tools."""
     model = load_model(folder)
-    if not isinstance(model, Generative):
+    if not isinstance(model, GenerativeRetriever):
         raise BadModel(f"{folder} is a {model.name}; name a toolgen or a toolweaver")
     return model
 
@@ -52,7 +52,7 @@ def requests(data: str, split: str, most: int) -> list[str]:
     return [texts[request] for request in by_hash(texts)[:most]]
 
 
-def latency(model: Generative, texts: Sequence[str]) -> dict[str, float]:
+def latency(model: GenerativeRetriever, texts: Sequence[str]) -> dict[str, float]:
     """Milliseconds of a search, of the reading in it, and of the encoder beside it; every request is asked afresh."""
     encoder = model.encoder
     model.search(texts[:1], K)
@@ -71,14 +71,14 @@ def _timed(work: Callable[[], Any]) -> float:
     return 1000 * (time.perf_counter() - started)
 
 
-def exact(model: Generative) -> None:
+def exact(model: GenerativeRetriever) -> None:
     """Serve the same weights, and the rows of tokens, in single precision from now on."""
     assert model._adapter is not None
     base, added = model.base(), model.words().added()
     table = base.table(half=False)
     table.grow(added)
     weights = model._adapter.applied(base.architecture, base.weights())
-    model._words, model._engine = table, Served(base.architecture, weights, table, bits=32)
+    model._words, model._engine = table, OnnxEngine(base.architecture, weights, table, bits=32)
 
 
 def agreement(served: Sequence[Sequence[str]], wanted: Sequence[Sequence[str]]) -> dict[str, float]:
@@ -90,7 +90,7 @@ def agreement(served: Sequence[Sequence[str]], wanted: Sequence[Sequence[str]]) 
     }
 
 
-def ranked(model: Generative, texts: Sequence[str]) -> list[list[str]]:
+def ranked(model: GenerativeRetriever, texts: Sequence[str]) -> list[list[str]]:
     """The first tools of each request, each asked alone."""
     return [model.rank([text], K)[0].ids() for text in texts]
 
@@ -143,7 +143,7 @@ def named(folder: Path, data: str, split: str, device: str) -> str:
 
 def todo(folders: Sequence[Path], data: str, split: str, path: Path) -> list[Path]:
     """The models whose rows are not in the file yet."""
-    there = {row["requests"] for row in rows.read_rows(path)} if path.is_file() else set()
+    there = {row["requests"] for row in rows.known_rows(path)}
     return [folder for folder in folders if named(folder, data, split, device_name()) not in there]
 
 

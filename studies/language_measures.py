@@ -14,7 +14,7 @@ from toolscout.models.language.base import Base
 
 if TYPE_CHECKING:
     from toolscout.core.arrays import Floats
-    from toolscout.models.language.torch_network import Network
+    from toolscout.models.language.torch_network import TransformerNetwork
 
 MOST_TOKENS = 192
 _AT_ONCE = 4096  # tokens whose scores over the whole vocabulary are held at once
@@ -41,7 +41,7 @@ def read_labelled(path: Path) -> list[Labelled]:
     return found
 
 
-def perplexity(network: Network, rows: Floats, base: Base, texts: Sequence[str]) -> dict[str, float]:
+def perplexity(network: TransformerNetwork, rows: Floats, base: Base, texts: Sequence[str]) -> dict[str, float]:
     """Of plain texts, each token after those before it: among all tokens, and among those of the base alone."""
     sequences = [tokens for text in texts if len(tokens := base.encode(text)[:MOST_TOKENS]) > 1]
     whole, words, count = 0.0, 0.0, 0
@@ -50,7 +50,7 @@ def perplexity(network: Network, rows: Floats, base: Base, texts: Sequence[str])
     return {"perplexity": float(np.exp(whole / count)), "perplexity_words": float(np.exp(words / count))}
 
 
-def accuracy(network: Network, rows: Floats, base: Base, data: Sequence[Labelled]) -> float:
+def accuracy(network: TransformerNetwork, rows: Floats, base: Base, data: Sequence[Labelled]) -> float:
     """How often the right label is the likeliest behind its text, by the mean over the label's tokens."""
     labels = sorted({one.label for one in data})
     written = [base.encode(f" {label}") for label in labels]
@@ -63,7 +63,9 @@ def accuracy(network: Network, rows: Floats, base: Base, data: Sequence[Labelled
     return float(np.mean([labels[at] == one.label for at, one in zip(said.tolist(), data, strict=True)]))
 
 
-def _losses(network: Network, rows: Floats, sequences: Sequence[Sequence[int]]) -> Iterator[tuple[Floats, Floats]]:
+def _losses(
+    network: TransformerNetwork, rows: Floats, sequences: Sequence[Sequence[int]]
+) -> Iterator[tuple[Floats, Floats]]:
     """For each sequence the loss of all its tokens but the first: among all tokens, and among the base's."""
     import torch
     from torch.nn import functional

@@ -22,7 +22,7 @@ import numpy as np
 from toolscout.data.locate import find_dataset
 from toolscout.evaluation.evaluate import load_split
 from toolscout.models.language.base import Base, TokenTable, open_base
-from toolscout.models.language.onnx_engine import Served
+from toolscout.models.language.onnx_engine import OnnxEngine
 from toolscout.models.language.onnx_graph import Bits
 
 TOKENS = 30
@@ -46,7 +46,7 @@ def least(rounds: int, work: Callable[[int], Any]) -> float:
     return 1000 * min(times[1:])
 
 
-def latency(served: Served, base: Base, rounds: int) -> dict[str, float]:
+def latency(served: OnnxEngine, base: Base, rounds: int) -> dict[str, float]:
     """The four figures in milliseconds."""
     prompts = np.random.default_rng(0).integers(100, base.architecture.vocabulary, (rounds + 1, TOKENS)).tolist()
     before = base.chat([("system", PREFIX)], open_turn=False)
@@ -59,7 +59,7 @@ def latency(served: Served, base: Base, rounds: int) -> dict[str, float]:
     return found | {"a token": (long - short) / 16}
 
 
-def chosen(served: Served, prompts: Sequence[Sequence[int]]) -> list[int]:
+def chosen(served: OnnxEngine, prompts: Sequence[Sequence[int]]) -> list[int]:
     """The most likely next token of each prompt, each read alone."""
     return [int(served.table.logits(served.read([prompt]).ends(), None).argmax()) for prompt in prompts]
 
@@ -82,7 +82,7 @@ def main() -> None:
     precisions: tuple[Bits, ...] = (32, 8)
     for bits in precisions:
         start = time.perf_counter()
-        served = Served(
+        served = OnnxEngine(
             base.architecture, weights, TokenTable.of(weights, half=bits == 8), bits=bits, threads=asked.threads
         )
         row = {"build s": time.perf_counter() - start, **latency(served, base, asked.rounds)}

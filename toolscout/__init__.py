@@ -7,13 +7,13 @@ from toolscout import errors
 from toolscout.core.answer import (
     Allowed,
     Answer,
-    Asked,
     ExactName,
     Example,
     Hit,
     MatchedWords,
     PastRequest,
     Reason,
+    RewrittenQuery,
     Similarity,
 )
 from toolscout.core.tool import Origin, Tool
@@ -28,7 +28,6 @@ __version__ = "0.1.0"
 __all__ = [
     "Allowed",
     "Answer",
-    "Asked",
     "Dataset",
     "ExactName",
     "Example",
@@ -39,6 +38,7 @@ __all__ = [
     "Origin",
     "PastRequest",
     "Reason",
+    "RewrittenQuery",
     "Scout",
     "Similarity",
     "Tool",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -17,20 +16,20 @@ from toolscout.catalogue.base import ReadOptions
 from toolscout.core import vendor_formats
 from toolscout.core.answer import Allowed, Answer, Example, Verdict
 from toolscout.core.scope import Endpoints, Scope
-from toolscout.core.tool import Listing, Tool, clean_text, namespace_of
-from toolscout.errors import BadRequest, MissingEncoder
+from toolscout.core.tool import Listing, Tool, clean_text
+from toolscout.errors import BadRequest, DiskFull, MissingEncoder
 from toolscout.models.encoders.base import TextEncoder
 from toolscout.retrievers.base import Retriever
 from toolscout.retrievers.registry import available, load_model, method
 from toolscout.search import index_snapshot
 from toolscout.search.async_calls import Workers
 from toolscout.search.catalogue_fit import Count as Count
-from toolscout.search.catalogue_fit import FitOptions, Found, find, fit
+from toolscout.search.catalogue_fit import FitOptions, SearchResult, catalogue_fit_of, find
 from toolscout.search.feedback_sync import Feedback
 from toolscout.search.progress import Progress as Progress
 from toolscout.search.progress import batches, collector_paused, counted, reported
-from toolscout.search.similarity_baseline import Background
-from toolscout.search.tool_need import Forecaster, NeedOptions
+from toolscout.search.similarity_baseline import SimilarityBaseline
+from toolscout.search.tool_need import NeedEstimator, NeedOptions
 from toolscout.stores.base import AddReport, Store
 from toolscout.stores.sqlite.store import SqliteStore
 
@@ -67,22 +66,23 @@ class Scout:
         self.retriever = retriever
         self.fit_options = fit_options or FitOptions()
         self.need_options = need_options or NeedOptions()
-        self._forecaster = Forecaster(retriever)
+        self._need_estimator = NeedEstimator(retriever)
         self._feedback = Feedback(store, retriever)
-        self._level = Background(store, retriever)
+        self._baseline = SimilarityBaseline(store, retriever)
         self._lock = threading.RLock()
         self._embedding = threading.Lock()
+        # How many tools have changed since the index was kept, and since it was opened from what was kept.
         self._unkept = 0
+        self._since_open: int | None = None
+        self._not_kept = ""
         self._stamp: int | None = None
         self._version = 0
         self._cursor = 0
-        self._ids: set[str] = set()
-        self._namespaces: Counter[str] = Counter()
         # What is remembered about callers until anything is committed: they may be given other tools then.
-        self._counts: dict[Allowed, int] = {}
+        self._counts: dict[Allowed | None, int] = {}
         self._principals: dict[str, Allowed] = {}
         self._snapshots: Path | None = None
-        self._given: index_snapshot.Given | None = None
+        self._assigned_ids: index_snapshot.AssignedIds | None = None
         self._background: threading.Thread | None = None
         self._failure: BaseException | None = None
         self._closing = threading.Event()
@@ -112,7 +112,7 @@ class Scout:
             elif Path(retriever).is_dir() and str(retriever) not in available():
                 scout = cls(store, load_model(Path(retriever)), fit_options, need_options)
                 scout.retriever.remove(scout.retriever.ids())  # a model may have been saved with another catalogue
-                scout._given = index_snapshot.Given(store, Path(path), Path(retriever), scout.retriever)
+                scout._assigned_ids = index_snapshot.AssignedIds(store, Path(path), Path(retriever), scout.retriever)
             else:
                 folder = index_snapshot.folder(Path(path), str(retriever))
                 kept = index_snapshot.read(folder, store)
@@ -121,6 +121,7 @@ class Scout:
                 if kept:
                     scout._take_up(kept[1])
             scout.refresh()
+            scout._keep()
         except BaseException:
             store.close()
             raise
@@ -178,6 +179,7 @@ class Scout:
     def _embed(self, progress: Progress | None, since: int, stopped: Callable[[], bool] | None = None) -> int:
         encoder = self._encoder()
         if encoder is None:
+            self._keep()
             return 0
         done = 0
         with self._embedding:
@@ -189,7 +191,7 @@ class Scout:
                 self.refresh()
                 if self._closing.is_set() or (stopped is not None and stopped()):
                     return done
-        self._level.prepare()
+        self._baseline.prepare()
         self._prepare(progress)
         return done
 
@@ -289,10 +291,12 @@ class Scout:
         """Run short work that uses this Scout, such as a search and what is made of it, where asearch searches."""
         return await self._searchers.run(partial(work, *args, **kwargs))
 
-    def _answer(self, found: Found, scope: Scope) -> Answer:
+    def _answer(self, found: SearchResult, scope: Scope) -> Answer:
         permitted, ranking = scope.allowed, found.ranking
-        needed = self._forecaster.need_of(ranking, found.hits, self.need_options)
-        likely = fit(found.hits, self.fit_options, self._level.level(permitted, self.count(permitted)))
+        needed = self._need_estimator.need_of(ranking, found.hits, self.need_options)
+        likely = catalogue_fit_of(
+            found.hits, self.fit_options, self._baseline.baseline(permitted, self.count(permitted))
+        )
         considered = tuple(found.hits[: found.count])
         verdict: Verdict = "use"
         if needed is not None and needed < self.need_options.threshold:
@@ -346,13 +350,10 @@ class Scout:
 
     def count(self, allowed: Allowed | None = None) -> int:
         """How many tools there are, or how many of them a caller may see."""
-        if allowed is None:
-            return len(self._ids)
-        counted = self._counts.get(allowed)
+        counts = self._counts  # taken first: what is counted while another thread follows a change is not kept
+        counted = counts.get(allowed)
         if counted is None:
-            single = sum(i in self._ids and namespace_of(i) not in allowed.namespaces for i in allowed.ids)
-            counted = single + sum(self._namespaces[namespace] for namespace in allowed.namespaces)
-            self._counts[allowed] = counted
+            counted = counts[allowed] = self.store.count(allowed)
         return counted
 
     def _permitted(self, allowed: Allowed | str | None) -> Allowed | None:
@@ -379,15 +380,17 @@ class Scout:
         if self.store.stamp() == self._stamp or not self._lock.acquire(blocking=wait or self._stamp is None):
             return
         try:
-            stamp = self.store.stamp()
+            stamp, version = self.store.stamp(), self._version
             encoder = self._encoder()
             fingerprint = encoder.fingerprint if encoder else ""
             self._follow_tools(fingerprint)
             self._follow_vectors(fingerprint)
             self._feedback.follow()
-            if self._given:
-                self._given.keep()
-            self._counts, self._principals = {}, {}
+            if self._assigned_ids:
+                self._assigned_ids.keep()
+            # A large catalogue takes time to count: once for each state of its tools.
+            total = self._counts.get(None) if self._version == version else None
+            self._counts, self._principals = {} if total is None else {None: total}, {}
             self._stamp = stamp
         finally:
             self._lock.release()
@@ -414,10 +417,10 @@ class Scout:
         """Close it."""
         self.close()
 
-    def _take_up(self, state: index_snapshot.State) -> None:
+    def _take_up(self, state: index_snapshot.SnapshotState) -> None:
         self._version, self._cursor, self._feedback.cursor = state.version, state.cursor, state.feedback
-        self._ids = set(self.retriever.ids())
-        self._namespaces = Counter(map(namespace_of, self._ids))
+        self._baseline.take_up(state.baseline)
+        self._since_open = 0
 
     def _encoder(self) -> TextEncoder | None:
         with suppress(MissingEncoder):
@@ -445,26 +448,27 @@ class Scout:
     def _apply(self, arrived: list[Listing], removed: list[str], fingerprint: str) -> None:
         if removed:
             self.retriever.remove(removed)
-            self._namespaces.subtract(namespace_of(i) for i in removed if i in self._ids)
-            self._ids.difference_update(removed)
         if arrived:
             digests = [listing.digest() for listing in arrived]
-            if self._given:
-                self._given.saw([listing.id for listing in arrived], digests)
+            if self._assigned_ids:
+                self._assigned_ids.saw([listing.id for listing in arrived], digests)
             self.retriever.add(arrived, self.store.vectors(fingerprint, digests) if fingerprint else {})
-            new = {listing.id for listing in arrived} - self._ids
-            self._namespaces.update(map(namespace_of, new))
-            self._ids |= new
-        self._unkept += len(removed) + len(arrived)
+        self._changed(len(removed) + len(arrived))
+
+    def _changed(self, count: int) -> None:
+        self._unkept += count
+        if self._since_open is not None:
+            self._since_open += count
 
     def _follow_vectors(self, fingerprint: str) -> None:
         if not fingerprint:
             return
-        while self.retriever.pending():
+        while pending := self.retriever.pending():
             batch = self.store.vectors_after(fingerprint, self._cursor)
             if not batch.digests:
                 break
             self.retriever.take_vectors(dict(zip(batch.digests, batch.vectors, strict=True)))
+            self._changed(pending - self.retriever.pending())
             self._cursor = batch.cursor  # behind it: what a model had no id for is tried again
 
     def _embed_in_background(self) -> None:
@@ -485,14 +489,30 @@ class Scout:
             progress("linking", 0, 0)
         with self._lock:
             self.retriever.optimise()
-            if self._snapshots is None or self.words_only() or not index_snapshot.worth(len(self._ids), self._unkept):
+        self._keep()
+
+    def _keep(self) -> None:
+        """Keep the built index beside the store for the next time it is opened, where that pays."""
+        if self._snapshots is None or not self._unkept:
+            return
+        with self._lock:
+            count = self.count()
+            if not index_snapshot.worth(count, self._unkept, self._since_open):
                 return
-            state = index_snapshot.State(self.store.identity(), self._version, self._cursor, self._feedback.cursor)
-            with suppress(OSError):  # an index is derived: where it cannot be kept it is built again
+            baseline = self._baseline.baseline(None, count) if self.words_only() < count else None
+            state = index_snapshot.SnapshotState(
+                self.store.identity(), self._version, self._cursor, self._feedback.cursor, baseline=baseline
+            )
+            try:
                 index_snapshot.write(self._snapshots, self.retriever, state)
-                self._unkept = 0
+                self._unkept, self._not_kept = 0, ""
+            except (OSError, DiskFull) as error:  # an index is derived: where it cannot be kept it is built again
+                why = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
+                self._not_kept = f"the index cannot be kept beside the store ({why}), which makes opening it slow"
 
     def _notes(self, allowed: Allowed | None) -> Iterator[str]:
+        if self._not_kept:
+            yield self._not_kept
         if not self.count(allowed):
             empty = "the catalogue is empty; add tools with: toolscout add SOURCE"
             yield empty if allowed is None else "there is no tool here that this caller may see"

@@ -9,7 +9,7 @@ from typing import Any
 from toolscout.core.tool import Tool
 from toolscout.data.conversations import INPUT
 from toolscout.llm.base import Completion, Message
-from toolscout.llm.scripted import Line, Scripted
+from toolscout.llm.scripted import Scripted, ScriptedReply
 
 Conversation = Sequence[Message]
 Decide = Callable[[Conversation], Any]
@@ -33,7 +33,7 @@ class Brain(Scripted):
     """Thinks, picks and fills in by functions of the conversation; `batches` are the sizes of its calls."""
 
     def __init__(self, pick: Decide, fill: Decide, answer: Decide = lambda _: "done") -> None:
-        super().__init__([Line(self._say, when="")])
+        super().__init__([ScriptedReply(self._say, when="")])
         self._decide = (pick, fill, answer)
         self.batches: list[int] = []
 

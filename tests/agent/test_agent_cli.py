@@ -147,7 +147,7 @@ def test_without_tools(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     done = search("zzz qqq")
     assert done.exit_code == 1
     assert "nothing in the catalogue fits" in done.stderr
-    monkeypatch.setattr("toolscout.search.tool_need.Forecaster.need_of", lambda *_: 0.0)
+    monkeypatch.setattr("toolscout.search.tool_need.NeedEstimator.need_of", lambda *_: 0.0)
     done = search("hello there")
     assert (done.exit_code, done.stdout) == (0, "I look it up.\n")
     (tmp_path / "script.jsonl").write_text('{"text": ""}\n')

@@ -11,7 +11,7 @@ import pytest
 from tests.retrievers import generators
 from tests.retrievers.scenes import scenes
 from toolscout.agent import replay
-from toolscout.agent.llm_batch import Metered, ask
+from toolscout.agent.llm_batch import MeteredModel, ask
 from toolscout.agent.loop import AgentOptions
 from toolscout.agent.model_loading import Models, is_own
 from toolscout.data.conversations import FINISH, Turn
@@ -19,7 +19,7 @@ from toolscout.errors import BadRequest, EndpointError
 from toolscout.llm.base import Completion, Conversation, Message
 from toolscout.llm.scripted import Scripted
 from toolscout.retrievers.bm25 import Bm25
-from toolscout.retrievers.generative.base import STOP, Generative, prompt
+from toolscout.retrievers.generative.base import STOP, GenerativeRetriever, prompt
 
 pytestmark = pytest.mark.slow
 
@@ -34,14 +34,14 @@ def models() -> Models:
 
 
 @pytest.fixture
-def retriever(models: Models) -> Generative:
+def retriever(models: Models) -> GenerativeRetriever:
     opened = models.retriever(str(generators.fitted(NAME)))[0]
-    assert isinstance(opened, Generative)
+    assert isinstance(opened, GenerativeRetriever)
     return opened
 
 
 def test_it_speaks_with_the_trained_weights_and_ends_where_it_would_name_a_tool(
-    models: Models, retriever: Generative
+    models: Models, retriever: GenerativeRetriever
 ) -> None:
     llm = models.language_model(str(generators.fitted(NAME)))
     assert llm.name == f"toolgen-{NAME}"
@@ -58,7 +58,7 @@ def test_it_speaks_with_the_trained_weights_and_ends_where_it_would_name_a_tool(
     assert set(retriever.path(tool_id)) < ends
 
 
-def test_past_actions_are_ids_as_in_training(retriever: Generative) -> None:
+def test_past_actions_are_ids_as_in_training(retriever: GenerativeRetriever) -> None:
     tool_id = retriever.ids()[0]
     said = [Message("user", "Find"), Message("assistant", tool_id, tool_id), Message("assistant", FINISH, FINISH)]
     tokens, base = prompt(retriever, said), retriever.base()
@@ -76,7 +76,7 @@ def test_what_was_answered_before_an_endpoint_failed_counts() -> None:
             error.results = [[Completion("yes", 5, 1, "stop")], error, None]
             raise error
 
-    metered = Metered(Failing([]))
+    metered = MeteredModel(Failing([]))
     turns = [[Turn("user", word)] for word in "abc"]
     replies = ask(metered, turns, max_tokens=5)
     assert [(one.text, one.failed) for one in replies] == [("yes", ""), ("", "no money left"), ("", "no money left")]
@@ -103,7 +103,7 @@ def test_it_is_the_front_and_the_language_model(
     rows = [{"tool_id": corpus_ids[tool.id], "arguments": {}, "response": "done"} for tool in data.tools]
     (folder / "cache.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     trial, place = replay.read_trial(folder).first(2), str(generators.fitted(NAME))
-    llm = Metered(replay.language_model(trial, place, "", models))
+    llm = MeteredModel(replay.language_model(trial, place, "", models))
     options = AgentOptions(steps=2, thoughts=False, constrain=False, argument_tokens=8, answer_tokens=8)
     for name, picks, variant in ((place, "itself", NAME), (f"shortlist:{place}", "shortlist", f"shortlist_{NAME}")):
         before = replay.front(trial, name, llm, models=models)

@@ -14,10 +14,10 @@ from studies import agent as script
 from tests.agent.brains import CITY, Brain, called
 from toolscout.agent import judge, replay
 from toolscout.agent.episode import Episode, Step
-from toolscout.agent.llm_batch import Metered
+from toolscout.agent.llm_batch import MeteredModel
 from toolscout.agent.loop import AgentOptions
 from toolscout.agent.model_loading import Models
-from toolscout.agent.replay_checkpoint import Kept
+from toolscout.agent.replay_checkpoint import ReplayCheckpoint
 from toolscout.core.tool import Tool
 from toolscout.data.dataset import Dataset
 from toolscout.errors import BadDataset, BadRequest
@@ -61,7 +61,7 @@ def test_the_requests_whose_gold_is_recorded(folder: Path) -> None:
 
 
 def test_gold_tools_in_front_of_the_agent(folder: Path) -> None:
-    trial, llm = replay.read_trial(folder), Metered(brain())
+    trial, llm = replay.read_trial(folder), MeteredModel(brain())
     done = replay.replay(trial, replay.front(trial, "gold", llm), llm, AgentOptions(constrain=False, steps=3))
     assert done is not None
     assert done.row["metrics"] == {
@@ -265,11 +265,11 @@ def test_what_cannot_be_done_ends_with_a_line(
 
 
 def test_episodes_are_kept_as_they_were(tmp_path: Path) -> None:
-    kept, done = Kept(tmp_path, {"a": 1}), [episode("x"), Episode("y", (), "gave_up", reason="z")]
+    kept, done = ReplayCheckpoint(tmp_path, {"a": 1}), [episode("x"), Episode("y", (), "gave_up", reason="z")]
     kept.add(done, 2.0, Usage(conversations=3))
-    again = Kept(tmp_path, {"a": 1})
+    again = ReplayCheckpoint(tmp_path, {"a": 1})
     assert (again.episodes, again.seconds, again.usage.conversations) == (done, 2.0, 3)
-    assert Kept(tmp_path, {"a": 2}).episodes == []
+    assert ReplayCheckpoint(tmp_path, {"a": 2}).episodes == []
 
 
 def test_bad_recordings(folder: Path) -> None:
@@ -321,7 +321,7 @@ def test_win_rate_asks_in_both_orders() -> None:
 
 
 def test_a_judge_puts_its_numbers_into_the_rows(folder: Path) -> None:
-    trial, llm = replay.read_trial(folder), Metered(brain())
+    trial, llm = replay.read_trial(folder), MeteredModel(brain())
     front = replay.front(trial, "gold", llm)
     done = {}
     for name in "ab":

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 
 from toolscout import catalogue
-from toolscout.calling.dispatch import CallOptions, CallResult, OriginCaller, Recorded, Recording
+from toolscout.calling.dispatch import CallOptions, CallResult, OriginCaller, RecordedCaller, Recording
 from toolscout.catalogue.base import ReadOptions
 from toolscout.core.tool import Origin, Tool
 
@@ -380,7 +380,7 @@ def test_mcp_servers_that_cannot_be_called() -> None:
 
 def test_recordings() -> None:
     tool, other = Tool("a", "b"), Tool("a", "c")
-    recorded = Recorded(
+    recorded = RecordedCaller(
         [
             Recording("a/b", {"is_id": "5", "user_name": "Ann"}, "first"),
             Recording("a/b", {"is_id": "6", "user_name": "Bob Ray"}, "second"),

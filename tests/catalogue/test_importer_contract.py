@@ -21,7 +21,7 @@ from toolscout.catalogue import Importer, ReadOptions, registry
 from toolscout.catalogue.base import unique
 from toolscout.catalogue.importers import mcp
 from toolscout.catalogue.importers.beir import BeirImporter
-from toolscout.catalogue.mcp.client import Listing, Server
+from toolscout.catalogue.mcp.client import McpServer, ServerListing
 from toolscout.catalogue.mcp.config import config_servers
 from toolscout.core.tool import Tool
 from toolscout.errors import BadSource, DuplicateTool, ToolscoutError
@@ -86,11 +86,11 @@ def test_any_file_gives_tools_or_a_toolscout_error(value: Any, name: str, kind: 
 )
 def test_anything_a_server_or_its_file_says_gives_tools_or_a_toolscout_error(listed: list[Any], config: Any) -> None:
     """The mcp importer without its process: a random value must never become a command that is run."""
-    server = Server(command=("serve",))
+    server = McpServer(command=("serve",))
     for keep_going in (False, True):
         options = ReadOptions(keep_going=keep_going)
         with contextlib.suppress(ToolscoutError):
-            found = mcp.tools_of(server, Listing("n", "", listed), options, alone=True)
+            found = mcp.tools_of(server, ServerListing("n", "", listed), options, alone=True)
             check_tools(list(unique(found, options)))
         with contextlib.suppress(ToolscoutError):
             config_servers({"mcpServers": config}, "file", options)

@@ -24,7 +24,7 @@ from toolscout import catalogue
 from toolscout.catalogue import ReadOptions
 from toolscout.catalogue.importers.mcp import McpImporter
 from toolscout.catalogue.mcp import client
-from toolscout.catalogue.mcp.client import Server, call_tool
+from toolscout.catalogue.mcp.client import McpServer, call_tool
 from toolscout.core.vendor_formats import to_wire
 from toolscout.errors import BadSource, DuplicateTool, MissingExtra
 
@@ -197,7 +197,7 @@ def test_an_odd_schema_costs_its_tool_and_no_other(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["empty", "untyped", "listed", "anything", "odd_output", "plain"])
 def test_a_tool_of_a_server_with_odd_tools_is_called(name: str) -> None:
-    answer = asyncio.run(call_tool(Server(command=tuple(hostile("odd"))), name, {}, 20))
+    answer = asyncio.run(call_tool(McpServer(command=tuple(hostile("odd"))), name, {}, 20))
     assert answer.content[0].text == name
 
 

@@ -63,7 +63,7 @@ def test_a_variant_that_fails_leaves_the_others(
 ) -> None:
     whole = ablations.work
 
-    def failing(plan: ablations.Plan, variant: ablations.Variant, seed: int) -> list[ablations.Studied]:
+    def failing(plan: ablations.AblationPlan, variant: ablations.Variant, seed: int) -> list[ablations.Studied]:
         if variant.name == "without-suim":
             raise ValueError("no luck")
         return whole(plan, variant, seed)
@@ -79,7 +79,7 @@ def test_a_variant_that_fails_leaves_the_others(
     [
         (["--only", "nonsense"], "no variant has 'nonsense' in its name"),
         (["--option", "speed=9"], "'speed=9' is no option of masstool"),
-        (["--option", "through=true"], "variants share the vectors of one frozen encoder"),
+        (["--option", "train_encoder=true"], "variants share the vectors of one frozen encoder"),
         (["--seeds", "one"], "seeds must be numbers"),
         (["--no-tool", "nowhere"], "there is no dataset 'nowhere'"),
         (["--test", "train"], "shares 160 of its 160 requests"),

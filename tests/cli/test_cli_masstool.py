@@ -134,7 +134,7 @@ def test_a_hybrid_has_it_trained_as_a_part(here: Run, home: Path, tmp_path: Path
         (["--retriever", "masstool", "--no-tool", "data"], "holds no prompts.jsonl"),
         (["--retriever", "masstool", "--no-tool", "chat", "--option", "no_tool=x"], "say the same twice"),
         (["--retriever", "masstool", "--option", "transfer=shouting"], "must be one of gating, attention"),
-        (["--retriever", "masstool", "--option", "start=x"], "set through=true as well"),
+        (["--retriever", "masstool", "--option", "start=x"], "set train_encoder=true as well"),
         (["--retriever", "masstol"], "no retriever called 'masstol'"),
     ],
 )

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from toolscout.core.tool import Tool
 from toolscout.data.dataset import Dataset, request_digest
-from toolscout.data.splits import Cut, cut
+from toolscout.data.splits import SplitDataset, cut
 from toolscout.errors import BadDataset
 
 FAMILIES = ("", "unseen_scene.", "unseen_tool.")
@@ -55,7 +55,7 @@ def shuffled(data: Dataset, draw: random.Random) -> Dataset:
     return Dataset(data.name, mix(data.tools), requests, qrels, metadata, dict(mix(data.scenes.items())))
 
 
-def by_text(done: Cut) -> dict[str, list[tuple[str, list[str]]]]:
+def by_text(done: SplitDataset) -> dict[str, list[tuple[str, list[str]]]]:
     """The splits without ids and orders."""
     data = done.dataset
     splits = {
@@ -65,15 +65,15 @@ def by_text(done: Cut) -> dict[str, list[tuple[str, list[str]]]]:
     return splits | {f"goldless {part}": sorted((text, []) for _, text in data.goldless(part)) for part in PARTS}
 
 
-def tools_of(done: Cut, split: str) -> set[str]:
+def tools_of(done: SplitDataset, split: str) -> set[str]:
     return {tool for gold in done.dataset.qrels[split].values() for tool in gold}
 
 
-def scenes_of(done: Cut, split: str) -> set[frozenset[str]]:
+def scenes_of(done: SplitDataset, split: str) -> set[frozenset[str]]:
     return {frozenset(gold) for gold in done.dataset.qrels[split].values()}
 
 
-def check(data: Dataset, done: Cut) -> None:
+def check(data: Dataset, done: SplitDataset) -> None:
     """All that a cut promises of any data."""
     gold = {key: tools for rows in data.qrels.values() for key, tools in rows.items()}
     assert done.dataset.splits == tuple(family + part for family in FAMILIES for part in PARTS)
@@ -96,7 +96,7 @@ def check(data: Dataset, done: Cut) -> None:
     assert not seen[0] & seen[1] | seen[0] & seen[2] | seen[1] & seen[2]
 
 
-def check_unseen(done: Cut) -> None:
+def check_unseen(done: SplitDataset) -> None:
     named = {scene: frozenset(tools) for scene, tools in done.dataset.scenes.items()}
     for part in ("dev", "test"):
         held = {named[scene] for scene, own in done.unseen_scenes.items() if own == part}

@@ -20,8 +20,8 @@ from toolscout.core.tool import Tool
 from toolscout.errors import DiskFull
 from toolscout.index import row_ids, scratch_dir, word_files
 from toolscout.index.exact_names import ExactNames
-from toolscout.index.row_ids import Rows
-from toolscout.index.spelling import Known, edits
+from toolscout.index.row_ids import RowIds
+from toolscout.index.spelling import WordsByPrefix, edits
 from toolscout.index.word_files import Fields, WordFiles
 from toolscout.retrievers import bm25
 from toolscout.retrievers.base import Retriever
@@ -131,7 +131,7 @@ def test_edits_are_those_of_the_textbook(one: str, other: str, limit: int) -> No
 @settings(max_examples=100, deadline=None)
 @given(_word, st.lists(_word, max_size=30, unique=True), st.integers(1, 2))
 def test_near_words_are_all_found(term: str, words: list[str], limit: int) -> None:
-    found = Known([(word, place) for place, word in enumerate(words)]).near(term, limit)
+    found = WordsByPrefix([(word, place) for place, word in enumerate(words)]).near(term, limit)
     expected = [(far, -place, w) for place, w in enumerate(words) if (far := _distance(term, w)) <= limit]
     assert found == expected
 
@@ -203,7 +203,7 @@ def test_a_tool_that_goes_while_its_name_is_looked_up_is_not_remembered(
 def test_rows_that_come_while_those_allowed_are_worked_out_are_seen_by_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    rows, allowed = Rows(["a/one"]), Allowed.of(namespaces=["a"])
+    rows, allowed = RowIds(["a/one"]), Allowed.of(namespaces=["a"])
     sort = np.sort
 
     def slow(given: Any) -> Any:

@@ -13,10 +13,10 @@ from toolscout.core.answer import Allowed
 from toolscout.index import recent as recent_module
 from toolscout.index import row_ids
 from toolscout.index.recent import Recent, bytes_of
-from toolscout.index.row_ids import Rows
+from toolscout.index.row_ids import RowIds
 from toolscout.models.decoding.trie import Pruned, Trie
 from toolscout.retrievers.generative import reading
-from toolscout.retrievers.generative.reading import Views
+from toolscout.retrievers.generative.reading import CallerTries
 from toolscout.retrievers.rewrite import rewriter as rewriting
 from toolscout.retrievers.rewrite.rewriter import RewriteOptions, Rewriter
 
@@ -122,7 +122,7 @@ def test_the_rows_of_a_frequent_caller_are_found_once(
     monkeypatch.setattr(recent_module, "_LEAST_KEPT", 4)
     monkeypatch.setattr(row_ids, "_CACHED_MASKS", limits[0])
     monkeypatch.setattr(row_ids, "_MASK_BYTES", limits[1])
-    rows, fresh = Rows(IDS), Rows(IDS)
+    rows, fresh = RowIds(IDS), RowIds(IDS)
     sorts = counted(row_ids.np, "sort")
     found = {caller: rows.allowed(caller).tolist() for caller in between()}
     assert len(sorts) == len(OTHERS) + 1
@@ -132,7 +132,7 @@ def test_the_rows_of_a_frequent_caller_are_found_once(
 
 
 def test_more_callers_than_once_fitted_keep_their_rows(counted: Callable[[Any, str], list[object]]) -> None:
-    rows, callers = Rows(IDS), [Allowed.of(["space1"], [f"nowhere/{number}"]) for number in range(500)]
+    rows, callers = RowIds(IDS), [Allowed.of(["space1"], [f"nowhere/{number}"]) for number in range(500)]
     sorts = counted(row_ids.np, "sort")
     for caller in callers * 2:
         rows.allowed(caller)
@@ -140,7 +140,7 @@ def test_more_callers_than_once_fitted_keep_their_rows(counted: Callable[[Any, s
 
 
 def test_rows_are_found_anew_once_a_tool_came_or_went() -> None:
-    rows = Rows(IDS)
+    rows = RowIds(IDS)
     before = rows.allowed(FREQUENT).tolist()
     added = rows.add("space1/new")
     assert rows.allowed(FREQUENT).tolist() == [*before, added]
@@ -155,7 +155,7 @@ def test_a_frequent_caller_keeps_its_view_of_a_trie(
     trie = Trie()
     for number, tool_id in enumerate(IDS):
         trie.insert(tool_id, (number % 5, number))
-    views = Views(trie, ())
+    views = CallerTries(trie, ())
     made = counted(Trie, "pruned")
     first = views.of(FREQUENT)
     for caller in between():

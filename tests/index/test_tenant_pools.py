@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from tests.toys import WORDS, HashedWords, catalogue, examples
 from toolscout.core.answer import Example, Hit, PastRequest
 from toolscout.core.scope import Scope
-from toolscout.index.feedback_pool import Past, merged
-from toolscout.index.tenant_pools import Voices
+from toolscout.index.feedback_pool import FeedbackPool, merged
+from toolscout.index.tenant_pools import TenantPools
 from toolscout.retrievers.base import Retriever
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.centroid import Centroid, CentroidOptions
@@ -111,9 +111,9 @@ def test_what_was_saved_together_is_taken_apart(tmp_path: Path) -> None:
     learned = examples(60)
     made = taught(memory(share_feedback=True), learned)
     made._past.save(tmp_path)
-    apart, encoder = Voices.load(tmp_path, 100), HashedWords()
+    apart, encoder = TenantPools.load(tmp_path, 100), HashedWords()
     assert sorted(apart.keys()) == sorted(made._past.keys())
-    assert Voices.load(tmp_path, 3, shared=True).keys() == made._past.keys()[-3:]
+    assert TenantPools.load(tmp_path, 3, shared=True).keys() == made._past.keys()[-3:]
     for tenant in ("", "ann"):
         heard = apart.heard_by(tenant)
         near = heard.nearest(encoder.encode_request(REQUESTS[0]), 100, 1.0, -1.0, lambda entry: True)
@@ -125,7 +125,7 @@ def test_what_was_saved_together_is_taken_apart(tmp_path: Path) -> None:
 def test_two_pasts_answer_as_one(seed: int, count: int, share: float, word: str) -> None:
     encoder, learned = HashedWords(), [one for one in examples(50, seed) if one.tenant != "bob"]
     vectors = encoder.encode([one.request for one in learned])
-    whole, parts = Past(100), [Past(100), Past(100)]
+    whole, parts = FeedbackPool(100), [FeedbackPool(100), FeedbackPool(100)]
     whole.add(learned, vectors)
     for tenant, past in zip(("", "ann"), parts, strict=True):
         rows = [row for row, one in enumerate(learned) if one.tenant == tenant]
@@ -136,6 +136,6 @@ def test_two_pasts_answer_as_one(seed: int, count: int, share: float, word: str)
 
 
 def test_times_and_vectors_of_an_empty_past() -> None:
-    empty = Voices(3)
+    empty = TenantPools(3)
     empty.add([Example("", ("a/b",), time=datetime(2026, 1, 1, tzinfo=UTC))], np.ones((1, 4), dtype=np.float32))
     assert (len(empty), empty.keys(), empty.heard_by("").newest) == (0, [], float("-inf"))

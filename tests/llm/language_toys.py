@@ -96,9 +96,9 @@ class Follower:
     """Wants to write given texts, one for each prompt in turn: the longest allowed token that goes on with its text."""
 
     def __init__(self, tokenizer: Tokenizer, texts: Sequence[str]) -> None:
-        from toolscout.llm.constrained_json.filling import Vocabulary
+        from toolscout.llm.constrained_json.filling import TokenVocabulary
 
-        self.bytes_of = Vocabulary(tokenizer).bytes_of
+        self.bytes_of = TokenVocabulary(tokenizer).bytes_of
         self.texts = list(texts)
 
     def write(

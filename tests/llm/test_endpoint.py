@@ -14,10 +14,11 @@ import pytest
 from tests.llm.fake_endpoint import KEY, Answer, FakeEndpoint, asked, chat, echo, in_turn, message, refused
 from toolscout.errors import BadCompletion, BadRequest, EndpointError, NotCached
 from toolscout.llm import Completion, Message, Usage, open_llm
-from toolscout.llm.endpoint import Endpoint, Options
-from toolscout.retrievers.rewrite.llm_writer import Author
+from toolscout.llm.endpoint import Endpoint
+from toolscout.llm.options import EndpointOptions
+from toolscout.retrievers.rewrite.llm_writer import QueryWriter
 
-QUICK = Options(retries=2, backoff=0.005, timeout=5.0)
+QUICK = EndpointOptions(retries=2, backoff=0.005, timeout=5.0)
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
 
@@ -203,31 +204,31 @@ def test_what_was_answered_before_a_fault_is_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "options"),
     [
-        ("ftp://host/v1", Options()),
-        ("https://", Options()),
-        (f"https://user:{KEY}@host/v1", Options()),
-        (f"https://host/v1?key={KEY}", Options()),
-        (f"http://{KEY}@[::1/v1", Options()),
-        ("http://host:port/v1", Options()),
-        ("http://host/ökö/v1", Options()),
-        ("http://host/a b/v1", Options()),
-        ("https://host/v1", Options(key_variable=KEY)),
-        ("https://host/v1", Options(offline=True)),
-        ("https://host/v1", Options(input_price=1.0)),
-        ("https://host/v1", Options(concurrency=0)),
-        ("https://host/v1", Options(timeout=0)),
-        ("https://host/v1", Options(requests_per_minute=-1)),
-        ("https://host/v1", Options(requests_per_minute=0)),
-        ("https://host/v1", Options(retries=-1)),
-        ("https://host/v1", Options(backoff=-1.0)),
-        ("https://host/v1", Options(backoff=float("nan"))),
-        ("https://host/v1", Options(timeout=1e12)),
-        ("https://host/v1", Options(longest_wait=float("inf"))),
-        ("https://host/v1", Options(input_price=-1.0, output_price=1.0)),
-        ("https://host/v1", Options(input_price=1.0, output_price=float("nan"))),
+        ("ftp://host/v1", EndpointOptions()),
+        ("https://", EndpointOptions()),
+        (f"https://user:{KEY}@host/v1", EndpointOptions()),
+        (f"https://host/v1?key={KEY}", EndpointOptions()),
+        (f"http://{KEY}@[::1/v1", EndpointOptions()),
+        ("http://host:port/v1", EndpointOptions()),
+        ("http://host/ökö/v1", EndpointOptions()),
+        ("http://host/a b/v1", EndpointOptions()),
+        ("https://host/v1", EndpointOptions(key_variable=KEY)),
+        ("https://host/v1", EndpointOptions(offline=True)),
+        ("https://host/v1", EndpointOptions(input_price=1.0)),
+        ("https://host/v1", EndpointOptions(concurrency=0)),
+        ("https://host/v1", EndpointOptions(timeout=0)),
+        ("https://host/v1", EndpointOptions(requests_per_minute=-1)),
+        ("https://host/v1", EndpointOptions(requests_per_minute=0)),
+        ("https://host/v1", EndpointOptions(retries=-1)),
+        ("https://host/v1", EndpointOptions(backoff=-1.0)),
+        ("https://host/v1", EndpointOptions(backoff=float("nan"))),
+        ("https://host/v1", EndpointOptions(timeout=1e12)),
+        ("https://host/v1", EndpointOptions(longest_wait=float("inf"))),
+        ("https://host/v1", EndpointOptions(input_price=-1.0, output_price=1.0)),
+        ("https://host/v1", EndpointOptions(input_price=1.0, output_price=float("nan"))),
     ],
 )
-def test_options_that_make_no_sense_are_refused_without_repeating_a_key(url: str, options: Options) -> None:
+def test_options_that_make_no_sense_are_refused_without_repeating_a_key(url: str, options: EndpointOptions) -> None:
     with pytest.raises(BadRequest) as caught:
         Endpoint(url, "m", options)
     assert KEY not in str(caught.value)
@@ -248,7 +249,7 @@ def test_a_scheme_in_capitals_is_the_same_endpoint() -> None:
         assert model.complete(asked("a"))[0][0].text == "A"
         assert isinstance(model, Endpoint)
         assert model.url == server.url  # so that a cache knows it
-        author = Author(server.url.replace("http", "Http"), "m")
+        author = QueryWriter(server.url.replace("http", "Http"), "m")
         assert [(one.text, one.problem) for one in author.session().write(asked("b"), 0.0, 8)] == [("B", "")]
 
 

@@ -16,10 +16,11 @@ import pytest
 from tests.llm.fake_endpoint import Answer, FakeEndpoint, asked, chat, echo, in_turn, message, refused
 from toolscout.errors import BadCompletion, BadRequest, EndpointError
 from toolscout.llm import complete_each
-from toolscout.llm.endpoint import Endpoint, Options
+from toolscout.llm.endpoint import Endpoint
+from toolscout.llm.options import EndpointOptions
 
 pytestmark = pytest.mark.usefixtures("planted")
-QUICK = Options(retries=2, backoff=0.005, timeout=5.0)
+QUICK = EndpointOptions(retries=2, backoff=0.005, timeout=5.0)
 
 
 HTML = (200, {"Content-Type": "text/html"}, b"<html><style>p{}</style><h1>Log in</h1></html>")

@@ -13,10 +13,11 @@ import pytest
 
 from tests.llm.fake_endpoint import KEY, Answer, FakeEndpoint, asked, chat, in_turn, message, refused
 from toolscout.errors import EndpointError, LanguageModelError
-from toolscout.llm.endpoint import Endpoint, Options
+from toolscout.llm.endpoint import Endpoint
+from toolscout.llm.options import EndpointOptions
 
 pytestmark = pytest.mark.usefixtures("planted")
-QUICK = Options(retries=2, backoff=0.005, timeout=5.0)
+QUICK = EndpointOptions(retries=2, backoff=0.005, timeout=5.0)
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 
 

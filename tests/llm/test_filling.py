@@ -15,11 +15,11 @@ from jsonschema import Draft202012Validator
 
 from tests.llm.language_toys import END, Follower, RandomWriter, toy_tokenizer
 from toolscout.errors import BadCompletion
-from toolscout.llm.constrained_json.filling import Filling, Vocabulary
+from toolscout.llm.constrained_json.filling import Filling, TokenVocabulary
 from toolscout.llm.constrained_json.numbers import Numbers
 
 TOKENIZER = toy_tokenizer()
-VOCABULARY = Vocabulary(TOKENIZER)
+VOCABULARY = TokenVocabulary(TOKENIZER)
 SIZE = TOKENIZER.get_vocab_size()
 ENDS = [TOKENIZER.token_to_id(END)]
 STRUCTURE = [token for token, text in VOCABULARY.bytes_of.items() if set(text) & set(b'"}]')]
@@ -235,7 +235,7 @@ def test_markup_is_no_text() -> None:
 @pytest.mark.timing
 def test_a_large_vocabulary_is_walked_quickly() -> None:
     words = ["".join(letters) for letters in itertools.product("aeinrst", repeat=5)]  # 16,807
-    vocabulary = Vocabulary(toy_tokenizer([*words, '"', '",', '": "']))
+    vocabulary = TokenVocabulary(toy_tokenizer([*words, '"', '",', '": "']))
     filling, started, steps = Filling(vocabulary, WEATHER, ENDS), time.monotonic(), 0
     for seed in range(3):
         tokens = RandomWriter(1).write([[1]], most=200, temperature=1.0, allow=filling.rows(), seed=seed)[0]

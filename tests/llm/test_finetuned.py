@@ -14,8 +14,8 @@ from tests.models.tiny_llama import tiny_llama
 from toolscout.errors import BadModel
 from toolscout.llm import open_llm
 from toolscout.llm.base import Message
-from toolscout.llm.finetuned import GENERATOR_FILE, is_generator, load_generator, open_generator, read_generator
-from toolscout.llm.finetuned import save_generator as save
+from toolscout.llm.finetuned import FINETUNED_FILE, is_finetuned, load_finetuned, open_finetuned, read_finetuned
+from toolscout.llm.finetuned import save_finetuned as save
 from toolscout.llm.local import Local
 from toolscout.models.language.base import open_base
 from toolscout.models.language.lora import Adapter
@@ -48,15 +48,15 @@ def test_it_writes_with_what_was_learned(home: Path, monkeypatch: pytest.MonkeyP
     assert served.name == "base-describe"
     assert texts(served) != texts(Local.open(str(home / "base")))
     monkeypatch.setenv("TOOLSCOUT_DEVICE", "cpu")
-    assert texts(open_generator(home / "made", batch=1)) == texts(open_generator(home / "made"))
-    base, adapter = load_generator(home / "made")
-    assert texts(open_generator(home / "made")) == texts(Local.of(base, adapter))
+    assert texts(open_finetuned(home / "made", batch=1)) == texts(open_finetuned(home / "made"))
+    base, adapter = load_finetuned(home / "made")
+    assert texts(open_finetuned(home / "made")) == texts(Local.of(base, adapter))
 
 
 def test_its_base_is_found_where_it_was_moved_to(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wanted = texts(open_generator(home / "made"))
+    wanted = texts(open_finetuned(home / "made"))
     shutil.copytree(home / "made", tmp_path / "made")
-    path = tmp_path / "made" / GENERATOR_FILE
+    path = tmp_path / "made" / FINETUNED_FILE
     path.write_text(json.dumps({**json.loads(path.read_text()), "base": "/no/such/place/base"}))
     with pytest.raises(BadModel, match="TOOLSCOUT_BASE=PLACE"):
         open_llm(str(tmp_path / "made"))
@@ -65,10 +65,10 @@ def test_its_base_is_found_where_it_was_moved_to(home: Path, tmp_path: Path, mon
 
 
 def test_it_says_what_it_is(home: Path) -> None:
-    assert is_generator(home / "made")
-    assert not is_generator(home / "base")
-    assert not is_generator("")
-    record = read_generator(home / "made")
+    assert is_finetuned(home / "made")
+    assert not is_finetuned(home / "base")
+    assert not is_finetuned("")
+    record = read_finetuned(home / "made")
     assert record["base"] == str(home / "base")
     assert record["settings"] == {"queries": 4}
 
@@ -86,7 +86,7 @@ def test_it_says_what_it_is(home: Path) -> None:
 )
 def test_a_spoilt_folder_is_refused(home: Path, tmp_path: Path, changed: Any, said: str) -> None:
     shutil.copytree(home / "made", tmp_path / "made")
-    path = tmp_path / "made" / GENERATOR_FILE
+    path = tmp_path / "made" / FINETUNED_FILE
     path.write_text(changed if isinstance(changed, str) else json.dumps({**json.loads(path.read_text()), **changed}))
     with pytest.raises(BadModel, match=said):
         open_llm(str(tmp_path / "made"))
@@ -96,4 +96,4 @@ def test_an_adapter_of_another_base_is_refused(home: Path, tmp_path: Path) -> No
     shutil.copytree(home / "made", tmp_path / "made")
     Adapter({"o": np.zeros((3, 32, 64), np.float32)}).save(tmp_path / "made")
     with pytest.raises(BadModel, match="does not fit"):
-        open_generator(tmp_path / "made")
+        open_finetuned(tmp_path / "made")

@@ -168,4 +168,4 @@ def test_an_opened_model_runs_on_onnx_runtime_and_on_the_device_that_is_named(
         assert answers[1][0].text == '["a"]'
         assert answers[0][0].prompt_tokens > 0
         found.append(type(model._writer).__name__)
-    assert found == ["Served", "Live"]
+    assert found == ["OnnxEngine", "TorchEngine"]

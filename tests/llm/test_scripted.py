@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from toolscout.errors import BadCompletion, BadRequest
-from toolscout.llm import Completion, Message, Options, Usage, complete_each, open_llm
+from toolscout.llm import Completion, EndpointOptions, Message, Usage, complete_each, open_llm
 from toolscout.llm.base import fitted
-from toolscout.llm.scripted import Line, Scripted
+from toolscout.llm.scripted import Scripted, ScriptedReply
 
 
 def asked(*texts: str) -> list[list[Message]]:
@@ -16,7 +16,7 @@ def asked(*texts: str) -> list[list[Message]]:
 
 
 def test_lines_are_said_in_turn_and_those_that_match_first() -> None:
-    model = Scripted(["one", Line("sunny", when="weather"), lambda asked: asked[-1].content.upper()])
+    model = Scripted(["one", ScriptedReply("sunny", when="weather"), lambda asked: asked[-1].content.upper()])
     answers = model.complete(asked("hello", "the weather?", "loud", "weather again"))
     assert [one.text for (one,) in answers] == ["one", "sunny", "LOUD", "sunny"]
     assert model.asked == asked("hello", "the weather?", "loud", "weather again")
@@ -74,7 +74,7 @@ def test_a_spec_that_names_nothing_says_what_can_be_named() -> None:
     with pytest.raises(BadRequest, match="give its URL"):
         open_llm("", model="gpt")
     with pytest.raises(BadRequest, match="give its URL"):
-        open_llm("smollm2", options=Options(concurrency=2))
+        open_llm("smollm2", options=EndpointOptions(concurrency=2))
     with pytest.raises(BadRequest, match="needs the name of a model"):
         open_llm("https://host/v1")
 

@@ -12,12 +12,13 @@ from tests.llm.fake_endpoint import KEY, FakeEndpoint, asked, chat, in_turn, mes
 from toolscout.errors import BadCompletion, EndpointError, LanguageModelError
 from toolscout.llm import complete_each
 from toolscout.llm.base import spoken
-from toolscout.llm.endpoint import Endpoint, Options
-from toolscout.llm.http import Gate
-from toolscout.llm.scripted import Line, Scripted
+from toolscout.llm.endpoint import Endpoint
+from toolscout.llm.http import RateLimiter
+from toolscout.llm.options import EndpointOptions
+from toolscout.llm.scripted import Scripted, ScriptedReply
 
 pytestmark = pytest.mark.usefixtures("planted")
-QUICK = Options(retries=0, backoff=0.005, timeout=5.0)
+QUICK = EndpointOptions(retries=0, backoff=0.005, timeout=5.0)
 ANSWER = "weather forecast for a city\nsend a message"
 
 
@@ -71,7 +72,9 @@ def test_nothing_but_thoughts_is_no_answer(text: str) -> None:
             model.complete(asked("x"))
         with pytest.raises(BadCompletion, match="before it wrote a word"):
             model.complete(asked("x"))
-    good, bad = complete_each(Scripted([Line("fine", "good"), Line(text, "bad")]), asked("good", "bad"))
+    good, bad = complete_each(
+        Scripted([ScriptedReply("fine", "good"), ScriptedReply(text, "bad")]), asked("good", "bad")
+    )
     assert isinstance(good, list)
     assert isinstance(bad, BadCompletion)
 
@@ -145,7 +148,7 @@ def test_who_would_wait_too_long_at_the_gate_leaves_the_turn_to_others(monkeypat
     now, slept = 100.0, list[float]()
     monkeypatch.setattr("toolscout.llm.http.time.monotonic", lambda: now)
     monkeypatch.setattr("toolscout.llm.http.time.sleep", slept.append)
-    gate = Gate(6)
+    gate = RateLimiter(6)
     assert [gate.wait(until) for until in (102.0, 102.0, 102.0, 111.0)] == [True, False, False, True]
     assert slept == [0.0, 10.0]
     gate.shut(60)

@@ -18,10 +18,11 @@ from tests.models.toy_language import (
     scored,
     trie_of,
 )
+from toolscout.core.arrays import Floats, Ints
 from toolscout.errors import BadModel, BadRequest
 from toolscout.models.decoding.best_first import smallest
-from toolscout.models.decoding.constrained import Floats, best, free, sample, sets
-from toolscout.models.decoding.trie import Tokens, Trie
+from toolscout.models.decoding.constrained import best, free, sample, sets
+from toolscout.models.decoding.trie import Trie
 
 SEEDS = st.integers(0, 10**6)
 FINISH = 39
@@ -108,7 +109,7 @@ class OneRow:
         for token, value in logits.items():
             self.values[token] = value
 
-    def logits(self, states: Floats, tokens: Tokens | None) -> Floats:
+    def logits(self, states: Floats, tokens: Ints | None) -> Floats:
         return np.tile(self.values if tokens is None else self.values[tokens], (len(states), 1))
 
 
@@ -294,7 +295,7 @@ class FlatTable:
     def __init__(self) -> None:
         self.rows = np.random.default_rng(0).normal(size=(47_000, DIMENSION)).astype(np.float32)
 
-    def logits(self, states: Floats, tokens: Tokens | None) -> Floats:
+    def logits(self, states: Floats, tokens: Ints | None) -> Floats:
         assert tokens is not None
         return states @ (self.rows if len(tokens) == len(self.rows) else self.rows[tokens]).T
 

@@ -7,14 +7,13 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
-from toolscout.models.light_gcn import Edges, propagate
+from toolscout.core.arrays import Doubles
+from toolscout.models.light_gcn import BipartiteEdges, propagate
 
 pytestmark = pytest.mark.slow
 
 torch.set_num_threads(1)
-Doubles = NDArray[np.float64]
 
 
 def by_hand(pairs: set[tuple[int, int]], left: Doubles, right: Doubles, layers: int) -> tuple[Doubles, Doubles]:
@@ -33,9 +32,9 @@ def by_hand(pairs: set[tuple[int, int]], left: Doubles, right: Doubles, layers: 
     return total[: len(left)], total[len(left) :]
 
 
-def edges(pairs: set[tuple[int, int]], lefts: int, rights: int) -> Edges:
+def edges(pairs: set[tuple[int, int]], lefts: int, rights: int) -> BipartiteEdges:
     both = torch.tensor(sorted(pairs), dtype=torch.long).reshape(-1, 2)
-    return Edges(both[:, 0], both[:, 1], lefts, rights)
+    return BipartiteEdges(both[:, 0], both[:, 1], lefts, rights)
 
 
 @settings(max_examples=60, deadline=None)

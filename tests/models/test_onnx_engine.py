@@ -11,7 +11,7 @@ from tests.models.tiny_llama import tiny_llama
 from toolscout.errors import BadModel, BadRequest
 from toolscout.models.language import onnx_engine
 from toolscout.models.language.base import TokenTable, open_base
-from toolscout.models.language.onnx_engine import Served
+from toolscout.models.language.onnx_engine import OnnxEngine
 from toolscout.models.language.onnx_graph import quantise
 
 pytestmark = pytest.mark.slow
@@ -61,16 +61,16 @@ def oracle(folder: tuple[Path, Oracle]) -> Oracle:
 
 
 @pytest.fixture
-def served(folder: tuple[Path, Oracle]) -> Served:
+def served(folder: tuple[Path, Oracle]) -> OnnxEngine:
     base = open_base(str(folder[0]))
-    return Served(base.architecture, base.weights(), bits=32, threads=1)
+    return OnnxEngine(base.architecture, base.weights(), bits=32, threads=1)
 
 
 def near(found: Any, wanted: Any) -> None:
     np.testing.assert_allclose(found, wanted, atol=1e-4, rtol=1e-4)
 
 
-def test_states_and_logits_are_those_of_torch(served: Served, oracle: Oracle) -> None:
+def test_states_and_logits_are_those_of_torch(served: OnnxEngine, oracle: Oracle) -> None:
     ends = served.read(PROMPTS).ends()
     near(ends, [oracle.state(prompt) for prompt in PROMPTS])
     near(served.table.logits(ends, None), [oracle.logits(prompt) for prompt in PROMPTS])
@@ -94,12 +94,12 @@ def test_states_and_logits_are_those_of_torch(served: Served, oracle: Oracle) ->
 def test_relatives_are_served_too(tmp_path: Path, kind: str, changes: dict[str, Any]) -> None:
     oracle = Oracle(tiny_llama(tmp_path, kind=kind, **changes))
     base = open_base(str(tmp_path))
-    served = Served(base.architecture, base.weights(), bits=32, threads=1)
+    served = OnnxEngine(base.architecture, base.weights(), bits=32, threads=1)
     ends = served.read(PROMPTS).ends()
     near(served.table.logits(ends, None), [oracle.logits(prompt) for prompt in PROMPTS])
 
 
-def test_what_follows_is_as_if_it_had_been_read(served: Served, oracle: Oracle) -> None:
+def test_what_follows_is_as_if_it_had_been_read(served: OnnxEngine, oracle: Oracle) -> None:
     reading = served.read(PROMPTS)
     owners = [0, 0, 0, 2, 3, 4, 0]
     paths = [[3], [3, 8, 20], [3, 8], [9, 9], [3], [11, 12, 13, 14], [3, 8, 20]]
@@ -112,7 +112,7 @@ def test_what_follows_is_as_if_it_had_been_read(served: Served, oracle: Oracle) 
     assert reading.after([], []).shape == (0, 32)
 
 
-def test_prompts_together_may_be_longer_than_the_context(served: Served, oracle: Oracle) -> None:
+def test_prompts_together_may_be_longer_than_the_context(served: OnnxEngine, oracle: Oracle) -> None:
     prompts = [[number, *range(20, 75)] for number in range(3, 9)]  # the context is 64
     reading = served.read(prompts)
     near(reading.ends(), [oracle.state(prompt) for prompt in prompts])
@@ -121,7 +121,9 @@ def test_prompts_together_may_be_longer_than_the_context(served: Served, oracle:
 
 def test_what_was_looked_at_stays_as_it_was(folder: tuple[Path, Oracle]) -> None:
     base = open_base(str(folder[0]))
-    reading = Served(base.architecture, base.weights(), threads=1).read(PROMPTS)  # 8 bits: rounded a little differently
+    reading = OnnxEngine(base.architecture, base.weights(), threads=1).read(
+        PROMPTS
+    )  # 8 bits: rounded a little differently
     first = reading.after([2], [[9, 9]])
     owners, paths = [0, 2, 2, 1], [[3], [9, 9], [9, 9, 4], [9]]
     again = reading.after(owners, paths)
@@ -129,13 +131,13 @@ def test_what_was_looked_at_stays_as_it_was(folder: tuple[Path, Oracle]) -> None
     np.testing.assert_array_equal(reading.after(owners[::-1], paths[::-1]), again[::-1])
 
 
-def test_single_tokens_follow_one_by_one(served: Served, oracle: Oracle) -> None:
+def test_single_tokens_follow_one_by_one(served: OnnxEngine, oracle: Oracle) -> None:
     reading = served.read(PROMPTS)
     for owner, path in ((1, [3]), (2, [4]), (2, [4, 5]), (2, [4, 5, 6]), (2, [7]), (2, [7, 5]), (2, [4, 9])):
         near(reading.after([owner], [path]), [oracle.state([*PROMPTS[owner], *path])])
 
 
-def test_small_runs_change_nothing(served: Served, oracle: Oracle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_runs_change_nothing(served: OnnxEngine, oracle: Oracle, monkeypatch: pytest.MonkeyPatch) -> None:
     for limit in ("_RUN", "_SEEN", "_PIECE", "_REMEMBERED", "_KEPT", "_CACHED"):
         monkeypatch.setattr(onnx_engine, limit, 3)
     reading = served.read(PROMPTS)
@@ -149,7 +151,7 @@ def test_small_runs_change_nothing(served: Served, oracle: Oracle, monkeypatch: 
 
 
 def test_the_beginning_of_a_prompt_is_read_once(
-    served: Served, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
+    served: OnnxEngine, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run, sizes = served.run, []
     monkeypatch.setattr(
@@ -165,7 +167,7 @@ def test_the_beginning_of_a_prompt_is_read_once(
     assert sizes == [31, 2]
 
 
-def test_writing_is_what_torch_would_write(served: Served, oracle: Oracle) -> None:
+def test_writing_is_what_torch_would_write(served: OnnxEngine, oracle: Oracle) -> None:
     wanted = [oracle.greedy(prompt, 12) for prompt in PROMPTS]
     assert served.write(PROMPTS, most=12) == wanted
     end = wanted[0][3]
@@ -174,7 +176,7 @@ def test_writing_is_what_torch_would_write(served: Served, oracle: Oracle) -> No
     assert served.write([], most=3) == []
 
 
-def test_what_may_be_written_is_up_to_the_caller(served: Served, oracle: Oracle) -> None:
+def test_what_may_be_written_is_up_to_the_caller(served: OnnxEngine, oracle: Oracle) -> None:
     def allow(one: int, written: Sequence[int]) -> Any:
         if one == 0:
             return np.array([30, 40, 50]) if len(written) < 3 else np.array([], int)
@@ -188,7 +190,7 @@ def test_what_may_be_written_is_up_to_the_caller(served: Served, oracle: Oracle)
     assert second[2:] == oracle.greedy([*PROMPTS[1], *second[:2]], 3)
 
 
-def test_chance_depends_on_the_seed_alone(served: Served) -> None:
+def test_chance_depends_on_the_seed_alone(served: OnnxEngine) -> None:
     drawn = served.write(PROMPTS, most=6, temperature=1.0, seed=3)
     assert drawn == served.write(PROMPTS, most=6, temperature=1.0, seed=3)
     assert drawn[:2] == served.write(PROMPTS[:2], most=6, temperature=1.0, seed=3)
@@ -197,12 +199,12 @@ def test_chance_depends_on_the_seed_alone(served: Served) -> None:
 
 def test_eight_bits_are_close_and_do_not_depend_on_the_batch(folder: tuple[Path, Oracle], oracle: Oracle) -> None:
     base = open_base(str(folder[0]))
-    small = Served(base.architecture, base.weights(), threads=1)
+    small = OnnxEngine(base.architecture, base.weights(), threads=1)
     ends = small.read(PROMPTS).ends()
     wanted = np.stack([oracle.state(prompt) for prompt in PROMPTS])
     assert np.linalg.norm(ends - wanted) < 0.05 * np.linalg.norm(wanted)
     for prompt, end in zip(PROMPTS, ends, strict=True):
-        alone = Served(base.architecture, base.weights(), threads=1).read([prompt]).ends()[0]
+        alone = OnnxEngine(base.architecture, base.weights(), threads=1).read([prompt]).ends()[0]
         assert np.linalg.norm(alone - end) < 0.005 * np.linalg.norm(end)
 
 
@@ -210,7 +212,7 @@ def test_added_tokens_are_read_and_written(folder: tuple[Path, Oracle], oracle: 
     base = open_base(str(folder[0]))
     weights = base.weights()
     rows = weights["model.embed_tokens.weight"]
-    served = Served(base.architecture, weights, TokenTable(rows, rows[[12, 77]]), bits=32, threads=1)
+    served = OnnxEngine(base.architecture, weights, TokenTable(rows, rows[[12, 77]]), bits=32, threads=1)
     near(served.read([[5, 340, 341]]).ends(), [oracle.state([5, 12, 77])])
     assert list(served.table.grow(rows[[40]])) == [342]
     near(served.read([[5, 342]]).ends(), [oracle.state([5, 40])])
@@ -227,7 +229,7 @@ def test_blocks_round_to_the_nearest() -> None:
     assert not back[3].any()
 
 
-def test_bad_input_is_refused(served: Served, folder: tuple[Path, Oracle]) -> None:
+def test_bad_input_is_refused(served: OnnxEngine, folder: tuple[Path, Oracle]) -> None:
     for prompts in ([[]], [[1], [340]], [[-1]], [[1] * 65]):
         with pytest.raises(BadRequest):
             served.read(prompts)
@@ -238,4 +240,4 @@ def test_bad_input_is_refused(served: Served, folder: tuple[Path, Oracle]) -> No
     weights = base.weights()
     del weights["model.layers.1.mlp.up_proj.weight"]
     with pytest.raises(BadModel, match=r"lack model.layers.1.mlp.up_proj.weight"):
-        Served(base.architecture, weights)
+        OnnxEngine(base.architecture, weights)

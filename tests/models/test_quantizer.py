@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]
 
+from toolscout.core.arrays import Floats
 from toolscout.errors import BadModel
 from toolscout.models.tool_ids import quantizer as module
 from toolscout.models.tool_ids.assignment import one_each, with_room
-from toolscout.models.tool_ids.quantizer import QUANTIZER_FILE, CodeOptions, Floats, Quantizer, distances
+from toolscout.models.tool_ids.quantizer import QUANTIZER_FILE, CodeOptions, Quantizer, distances
 
 pytestmark = pytest.mark.slow
 

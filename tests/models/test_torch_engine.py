@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from tests.models.tiny_llama import tiny_llama
 from toolscout.models.language import torch_engine
 from toolscout.models.language.base import TokenTable, open_base
-from toolscout.models.language.torch_engine import Live, together
-from toolscout.models.language.torch_network import Network, Past
+from toolscout.models.language.torch_engine import TorchEngine, together
+from toolscout.models.language.torch_network import KeyValueCache, TransformerNetwork
 
 pytestmark = pytest.mark.slow
 
@@ -24,17 +24,17 @@ PROMPTS = [[5, 9, 11], [7], [20, 21, 22, 23, 24, 25, 26], [3, 4], [300, 341, 30]
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Live, TokenTable]:
+def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[TorchEngine, TokenTable]:
     folder = tmp_path_factory.mktemp("tiny")
     tiny_llama(folder)
     base = open_base(str(folder))
     table = base.table(half=False)
     table.grow(np.random.default_rng(0).normal(size=(ADDED, base.architecture.hidden)).astype(np.float32))
-    network = Network(base.architecture, base.weights(), 1, torch.device("cpu"))
-    return Live.of(network, table), table
+    network = TransformerNetwork(base.architecture, base.weights(), 1, torch.device("cpu"))
+    return TorchEngine.of(network, table), table
 
 
-def slowly(made: tuple[Live, TokenTable], at: int, most: int, end: set[int], allow: Allow | None) -> list[int]:
+def slowly(made: tuple[TorchEngine, TokenTable], at: int, most: int, end: set[int], allow: Allow | None) -> list[int]:
     (live, table), written = made, list[int]()
     while len(written) < most:
         allowed = allow(at, written) if allow else None
@@ -65,7 +65,7 @@ EVEN = np.arange(344, 0, -2)
 @pytest.mark.parametrize("allow", [None, even])
 @pytest.mark.parametrize("room", [1 << 30, 20_000])
 def test_the_likeliest_tokens(
-    made: tuple[Live, TokenTable], allow: Allow | None, room: int, monkeypatch: pytest.MonkeyPatch
+    made: tuple[TorchEngine, TokenTable], allow: Allow | None, room: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     live, _ = made
     monkeypatch.setitem(torch_engine._NOTES, "cpu", room)
@@ -94,7 +94,7 @@ def test_memory_is_what_is_free_on_the_device_now(monkeypatch: pytest.MonkeyPatc
     assert torch_engine.spare(torch.device("cpu")) == math.inf
 
 
-def test_little_memory_changes_no_answer(made: tuple[Live, TokenTable], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_little_memory_changes_no_answer(made: tuple[TorchEngine, TokenTable], monkeypatch: pytest.MonkeyPatch) -> None:
     live, _ = made
     owners, paths = [0, 2, 4, 2, 1], [[3], [3, 8], [9], [4], [5, 6, 7]]
     read, after, wanted = (
@@ -105,7 +105,7 @@ def test_little_memory_changes_no_answer(made: tuple[Live, TokenTable], monkeypa
     sizes: list[int] = []
     states = live._states
 
-    def counted(sequences: Sequence[Sequence[int]], past: Past | None) -> tuple[torch.Tensor, Past]:
+    def counted(sequences: Sequence[Sequence[int]], past: KeyValueCache | None) -> tuple[torch.Tensor, KeyValueCache]:
         sizes.append(len(sequences))
         return states(sequences, past)
 
@@ -121,24 +121,24 @@ def test_little_memory_changes_no_answer(made: tuple[Live, TokenTable], monkeypa
 
 
 def test_memory_that_others_took_meanwhile_costs_a_second_try(
-    made: tuple[Live, TokenTable], monkeypatch: pytest.MonkeyPatch
+    made: tuple[TorchEngine, TokenTable], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     live, _ = made
-    wanted, grown, most = live.write(PROMPTS, most=9), torch_engine.Notes.grow, 2
+    wanted, grown, most = live.write(PROMPTS, most=9), torch_engine.GrowingKeyValueCache.grow, 2
 
-    def grow(notes: torch_engine.Notes) -> None:
+    def grow(notes: torch_engine.GrowingKeyValueCache) -> None:
         grown(notes)
         if notes.keys.shape[1] > most:
             raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(torch_engine.Notes, "grow", grow)
+    monkeypatch.setattr(torch_engine.GrowingKeyValueCache, "grow", grow)
     assert live.write(PROMPTS, most=9) == wanted
     most = 0
     with pytest.raises(RuntimeError, match="out of memory"):
         live.write(PROMPTS, most=9)
 
 
-def test_what_reading_is_said_to_take(made: tuple[Live, TokenTable]) -> None:
+def test_what_reading_is_said_to_take(made: tuple[TorchEngine, TokenTable]) -> None:
     live, shape = made[0], made[0]._network.architecture
     past = live.read([[5, 9, 11]])._pasts[0][0]
     assert 3 * live.noted_bytes == past.keys.nbytes + past.values.nbytes
@@ -148,7 +148,7 @@ def test_what_reading_is_said_to_take(made: tuple[Live, TokenTable]) -> None:
     assert live._read_bytes(200) - 2 * live._read_bytes(100) == 2 * 4 * shape.heads * 100 * 100
 
 
-def test_drawn_tokens_come_again_and_follow_the_odds(made: tuple[Live, TokenTable]) -> None:
+def test_drawn_tokens_come_again_and_follow_the_odds(made: tuple[TorchEngine, TokenTable]) -> None:
     live, table = made
     prompts = [PROMPTS[0]] * 600
     few = table.logits(live.read([PROMPTS[0]]).ends(), None)[0].argsort()[-3:]
@@ -160,7 +160,7 @@ def test_drawn_tokens_come_again_and_follow_the_odds(made: tuple[Live, TokenTabl
     assert live.write([], most=3) == []
 
 
-def test_rows_that_the_table_gets_later_are_written(made: tuple[Live, TokenTable]) -> None:
+def test_rows_that_the_table_gets_later_are_written(made: tuple[TorchEngine, TokenTable]) -> None:
     live, table = made
     (token,) = table.grow(100 * live.read([PROMPTS[0]]).ends())
     assert live.write([PROMPTS[0]], most=2)[0][0] == token

@@ -15,8 +15,8 @@ from tests.models.tiny_llama import tiny_llama
 from toolscout.models.language import torch_engine
 from toolscout.models.language.base import Base, TokenTable, open_base
 from toolscout.models.language.lora import Adapter
-from toolscout.models.language.torch_engine import Live
-from toolscout.models.language.torch_network import Network, Past, padded
+from toolscout.models.language.torch_engine import TorchEngine
+from toolscout.models.language.torch_network import KeyValueCache, TransformerNetwork, padded
 
 pytestmark = pytest.mark.slow
 
@@ -53,11 +53,11 @@ class Oracle:
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Base, Oracle, Network]:
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> tuple[Base, Oracle, TransformerNetwork]:
     folder = tmp_path_factory.mktemp("tiny")
     network = tiny_llama(folder)
     base = open_base(str(folder))
-    return base, Oracle(network, added()), Network(base.architecture, base.weights(), 2, CPU)
+    return base, Oracle(network, added()), TransformerNetwork(base.architecture, base.weights(), 2, CPU)
 
 
 def added() -> Any:
@@ -65,13 +65,13 @@ def added() -> Any:
 
 
 @pytest.fixture
-def live(tiny: tuple[Base, Oracle, Network]) -> Live:
+def live(tiny: tuple[Base, Oracle, TransformerNetwork]) -> TorchEngine:
     base, _, network = tiny
-    return Live.of(network, TokenTable(base.weights()["model.embed_tokens.weight"], added()))
+    return TorchEngine.of(network, TokenTable(base.weights()["model.embed_tokens.weight"], added()))
 
 
 @pytest.fixture
-def oracle(tiny: tuple[Base, Oracle, Network]) -> Oracle:
+def oracle(tiny: tuple[Base, Oracle, TransformerNetwork]) -> Oracle:
     return tiny[1]
 
 
@@ -87,7 +87,7 @@ def near(found: Any, wanted: Any) -> None:
 def test_the_network_is_that_of_transformers(tmp_path: Path, kind: str, changes: dict[str, Any], rank: int) -> None:
     oracle = Oracle(tiny_llama(tmp_path, kind=kind, **changes), added())
     base = open_base(str(tmp_path))
-    network = Network(base.architecture, base.weights(), rank, CPU)
+    network = TransformerNetwork(base.architecture, base.weights(), rank, CPU)
     with torch.no_grad():
         states = network.states(PROMPTS, torch.tensor(added()), network.merged())
         unlearned = network.states(PROMPTS, torch.tensor(added()), network.unlearned())
@@ -98,12 +98,12 @@ def test_the_network_is_that_of_transformers(tmp_path: Path, kind: str, changes:
         near(states[row, len(prompt) - 1].numpy() @ head.T, oracle.logits(prompt)[: len(head)])
 
 
-def test_a_past_stands_for_the_tokens_before(tiny: tuple[Base, Oracle, Network]) -> None:
+def test_a_past_stands_for_the_tokens_before(tiny: tuple[Base, Oracle, TransformerNetwork]) -> None:
     _, oracle, network = tiny
     rows, merged = torch.tensor(added()), network.merged()
     with torch.no_grad():
         _, past = network(network.embed(padded(PROMPTS, CPU), rows), merged, keep=True)
-        past = Past(past.keys, past.values, torch.tensor([len(prompt) for prompt in PROMPTS]))
+        past = KeyValueCache(past.keys, past.values, torch.tensor([len(prompt) for prompt in PROMPTS]))
         more = [[8, 342, 30]] * len(PROMPTS)
         states, kept = network(network.embed(padded(more, CPU), rows), merged, past, keep=True)
     for row, prompt in enumerate(PROMPTS):
@@ -113,7 +113,7 @@ def test_a_past_stands_for_the_tokens_before(tiny: tuple[Base, Oracle, Network])
 
 
 def test_cudnn_does_not_plan_every_step_anew(
-    tiny: tuple[Base, Oracle, Network], monkeypatch: pytest.MonkeyPatch
+    tiny: tuple[Base, Oracle, TransformerNetwork], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain, allowed = functional.scaled_dot_product_attention, []
 
@@ -131,7 +131,7 @@ def test_cudnn_does_not_plan_every_step_anew(
 
 
 def test_reading_and_looking_ahead_are_what_reading_all_would_be(
-    live: Live, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
+    live: TorchEngine, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for limit in (256, 2):
         monkeypatch.setattr(torch_engine, "_PROMPTS", limit)
@@ -144,7 +144,7 @@ def test_reading_and_looking_ahead_are_what_reading_all_would_be(
 
 
 def test_writing_is_what_the_best_token_after_another_would_be(
-    live: Live, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
+    live: TorchEngine, oracle: Oracle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = [oracle.greedy(prompt, 8) for prompt in PROMPTS]
     assert live.write(PROMPTS, most=8) == wanted
@@ -154,7 +154,7 @@ def test_writing_is_what_the_best_token_after_another_would_be(
     assert live.write([], most=3) == []
 
 
-def test_what_may_be_written_is_up_to_the_caller(live: Live, oracle: Oracle) -> None:
+def test_what_may_be_written_is_up_to_the_caller(live: TorchEngine, oracle: Oracle) -> None:
     def allow(one: int, written: Sequence[int]) -> Any:
         if one == 0:
             return np.array([30, 340, 341]) if len(written) < 3 else np.array([], int)
@@ -169,29 +169,29 @@ def test_what_may_be_written_is_up_to_the_caller(live: Live, oracle: Oracle) -> 
     assert live.write(PROMPTS[:1], most=5, end=[342], allow=lambda one, written: np.array([342])) == [[]]
 
 
-def test_chance_is_up_to_the_seed(live: Live) -> None:
+def test_chance_is_up_to_the_seed(live: TorchEngine) -> None:
     drawn = live.write(PROMPTS, most=6, temperature=1.0, seed=3)
     assert drawn == live.write(PROMPTS, most=6, temperature=1.0, seed=3)
     assert drawn != live.write(PROMPTS, most=6, temperature=1.0, seed=4)
 
 
-def test_it_is_what_onnx_runtime_serves(tiny: tuple[Base, Oracle, Network]) -> None:
+def test_it_is_what_onnx_runtime_serves(tiny: tuple[Base, Oracle, TransformerNetwork]) -> None:
     pytest.importorskip("onnx", reason="serving a language model needs the extra 'encoder'")
-    from toolscout.models.language.onnx_engine import Served
+    from toolscout.models.language.onnx_engine import OnnxEngine
 
     base, _, _ = tiny
     network = trained(base, 3)
     weights = Adapter(network.learned()).applied(base.architecture, base.weights())
     table = TokenTable(weights["model.embed_tokens.weight"], added())
-    live, served = Live.of(network, table), Served(base.architecture, weights, table, bits=32, threads=1)
+    live, served = TorchEngine.of(network, table), OnnxEngine(base.architecture, weights, table, bits=32, threads=1)
     near(live.read(PROMPTS).ends(), served.read(PROMPTS).ends())
     near(live.read(PROMPTS).after(OWNERS, PATHS), served.read(PROMPTS).after(OWNERS, PATHS))
     assert live.write(PROMPTS, most=6) == served.write(PROMPTS, most=6)
 
 
-def trained(base: Base, rank: int) -> Network:
+def trained(base: Base, rank: int) -> TransformerNetwork:
     """A network whose learned numbers are anything."""
-    network = Network(base.architecture, base.weights(), rank, CPU)
+    network = TransformerNetwork(base.architecture, base.weights(), rank, CPU)
     with torch.no_grad():
         for number, parameter in enumerate(network.parameters()):
             parameter.add_(0.1 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(number)))
@@ -199,11 +199,13 @@ def trained(base: Base, rank: int) -> Network:
 
 
 @pytest.mark.parametrize("rank", [0, 3])
-def test_what_was_learned_is_merged_in_numpy_as_in_torch(tiny: tuple[Base, Oracle, Network], rank: int) -> None:
+def test_what_was_learned_is_merged_in_numpy_as_in_torch(
+    tiny: tuple[Base, Oracle, TransformerNetwork], rank: int
+) -> None:
     base, oracle, _ = tiny
     network = trained(base, rank)
     weights = Adapter(network.learned()).applied(base.architecture, base.weights())
-    merged = Network(base.architecture, weights, 0, CPU).merged()
+    merged = TransformerNetwork(base.architecture, weights, 0, CPU).merged()
     for kind, matrices in network.merged().items():
         for found, wanted in zip(merged[kind], matrices, strict=True):
             near(found.detach().numpy(), wanted.detach().numpy())
@@ -214,7 +216,7 @@ def test_what_was_learned_is_merged_in_numpy_as_in_torch(tiny: tuple[Base, Oracl
     assert np.abs(states[0].numpy() - before[0].numpy()).max() > 0.1
 
 
-def test_rows_that_come_after_the_prompts_were_read_are_known(live: Live, oracle: Oracle) -> None:
+def test_rows_that_come_after_the_prompts_were_read_are_known(live: TorchEngine, oracle: Oracle) -> None:
     reading = live.read(PROMPTS[:2])
     table = live._table
     assert table is not None

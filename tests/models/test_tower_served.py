@@ -13,7 +13,7 @@ import torch
 from toolscout.errors import BadModel
 from toolscout.models.tower import TOWER_FILE, TRANSFERS, VIEWS, Tower, unit
 from toolscout.retrievers.tower.options import MasstoolOptions
-from toolscout.training.tower import Net, TowerOptions
+from toolscout.training.tower import TowerNetwork, TowerOptions
 from toolscout.training.tower_task import served
 
 pytestmark = pytest.mark.slow
@@ -22,11 +22,11 @@ torch.set_num_threads(1)
 D, K = 12, 6
 
 
-def net(transfer: str = "gating", maps: bool = True, **changed: Any) -> Net:
+def net(transfer: str = "gating", maps: bool = True, **changed: Any) -> TowerNetwork:
     """One whose numbers are all far from where they begin."""
     options = MasstoolOptions(transfer=transfer, hidden=7, **changed)  # type: ignore[arg-type]
     torch.manual_seed(5)
-    made = Net(D, TowerOptions(options, options, options), torch.device("cpu"), maps)
+    made = TowerNetwork(D, TowerOptions(options, options, options), torch.device("cpu"), maps)
     with torch.no_grad():
         for parameter in made.numbers.values():
             parameter.add_(torch.randn(parameter.shape))
@@ -53,7 +53,7 @@ def test_what_is_served_is_what_was_learned(transfer: str) -> None:
         told = tower.states(encoded[row : row + 1].numpy())
         assert told is not None or transfer == "none"
         state = None if told is None else told[0]
-        asked = tower.ask(request, state, pool[:, row][:, near[row]].numpy(), kin=1.0)
+        asked = tower.ask(request, state, pool[:, row][:, near[row]].numpy(), neighbour_weight=1.0)
         np.testing.assert_allclose(asked.vector, expected[row], atol=2e-5)
         np.testing.assert_allclose(asked.attention, attention[row][near[row]], atol=1e-5)
     np.testing.assert_allclose(tower.tool(rows(3).numpy()), learned.moved(rows(3), "tool_map").detach(), atol=1e-6)
@@ -67,7 +67,7 @@ def test_without_neighbours_a_request_is_searched_with_itself(transfer: str) -> 
         asked, attention = learned.ask(rows(3), learned.states(rows(3)), pool, near)
         torch.testing.assert_close(asked, rows(3))
         assert (attention * near).sum() == 0
-    own = served(learned, learned.numbers).ask(rows(1)[0].numpy(), None, nobody[:, 0].numpy(), kin=1.0)
+    own = served(learned, learned.numbers).ask(rows(1)[0].numpy(), None, nobody[:, 0].numpy(), neighbour_weight=1.0)
     np.testing.assert_array_equal(own.vector, rows(1)[0])
     assert len(own.attention) == 0
 

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from hypothesis import strategies as st
 
-from toolscout.models.decoding.constrained import Floats
-from toolscout.models.decoding.trie import Tokens, Trie
+from toolscout.core.arrays import Floats, Ints
+from toolscout.models.decoding.trie import Trie
 
 DIMENSION = 6
 Ids = Mapping[str, tuple[int, ...]]
@@ -39,7 +39,7 @@ class ToyTable:
         self.rows = np.random.default_rng([seed, 7]).normal(size=(size, DIMENSION)).astype(np.float32)
         self.scale = np.float32(scale)
 
-    def logits(self, states: Floats, tokens: Tokens | None) -> Floats:
+    def logits(self, states: Floats, tokens: Ints | None) -> Floats:
         # Not a matrix product: its last bits would depend on how many rows there are.
         rows = self.rows if tokens is None else self.rows[tokens]
         scores: Floats = (states[:, None, :] * rows[None]).sum(2) * self.scale

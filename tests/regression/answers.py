@@ -26,7 +26,7 @@ from toolscout.core.scope import Scope
 from toolscout.core.tool import Tool
 from toolscout.data.dataset import Dataset
 from toolscout.data.locate import find_dataset
-from toolscout.llm.scripted import Line, Scripted
+from toolscout.llm.scripted import Scripted, ScriptedReply
 from toolscout.models.encoders.base import TextEncoder
 from toolscout.papers.masstool.published import MasstoolPublished
 from toolscout.retrievers.base import Retriever
@@ -139,7 +139,7 @@ def words_and_vectors(**options: Any) -> Hybrid:
 def scripted() -> Rewrite:
     """Rewrites by a language model that always answers the same."""
     answer = json.dumps({"queries": ["send an email to a contact", "look up the weather forecast"]})
-    return Rewrite(RewriteOptions(depth=20), [words_and_vectors(depth=20)], Scripted([Line(answer, "")]))
+    return Rewrite(RewriteOptions(depth=20), [words_and_vectors(depth=20)], Scripted([ScriptedReply(answer, "")]))
 
 
 def learned(made: Any) -> Any:

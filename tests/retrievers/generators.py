@@ -19,8 +19,8 @@ from tests.retrievers.towers import write_prompts
 from tests.toys import HashedWords
 from toolscout.core.tool import Tool
 from toolscout.data.conversations import conversation
-from toolscout.data.trajectories import Call, Said, Trajectory
-from toolscout.retrievers.generative.base import Generative
+from toolscout.data.trajectories import Call, Trajectory, TrajectoryMessage
+from toolscout.retrievers.generative.base import GenerativeRetriever
 from toolscout.retrievers.provenance import TrainingSet
 from toolscout.retrievers.toolgen import Toolgen, ToolgenOptions
 from toolscout.retrievers.toolweaver import Toolweaver, ToolweaverOptions
@@ -49,7 +49,7 @@ JUDGED = ("toolgen", "toolweaver")
 # A tool that a conversation calls, and that the catalogue does not have.
 STRANGE = Tool("zoo", "feed_lion", "gives the lion its dinner")
 # Those that were fitted, as they were left.
-LEARNED: dict[str, Generative] = {}
+LEARNED: dict[str, GenerativeRetriever] = {}
 
 
 @cache
@@ -81,7 +81,7 @@ def base(**changes: Any) -> Path:
     return folder
 
 
-def made(name: str, encoder: HashedWords | None = None, **changed: Any) -> Generative:
+def made(name: str, encoder: HashedWords | None = None, **changed: Any) -> GenerativeRetriever:
     """One that is not trained yet."""
     options = {"base": str(base()), **QUICK, **VARIANTS[name], **changed}
     for path in ("no_tool", "trajectories"):
@@ -118,11 +118,11 @@ def empty(name: str) -> Any:
 def trajectories() -> list[Trajectory]:
     """The requests of scenes: the first tool of one is called, one is answered at once, one calls a strange tool."""
     data = scenes()
-    split, answer = data.split("train"), Said("assistant", "All is done.")
+    split, answer = data.split("train"), TrajectoryMessage("assistant", "All is done.")
     used = next(tool for tool in data.tools if tool.id == split.gold[0][0])
-    asked = [Said("user", split.requests[number][1]) for number in (0, 5, 11)]
+    asked = [TrajectoryMessage("user", split.requests[number][1]) for number in (0, 5, 11)]
     called, strange = (
-        (request, Said("assistant", "", (Call(tool.id, {}),)), Said("tool", "done"), answer)
+        (request, TrajectoryMessage("assistant", "", (Call(tool.id, {}),)), TrajectoryMessage("tool", "done"), answer)
         for request, tool in ((asked[0], used), (asked[2], STRANGE))
     )
     answered = Trajectory("answered", (used,), (asked[1], answer))

@@ -13,15 +13,15 @@ import pytest
 
 from toolscout.errors import BadDataset, BadModel
 from toolscout.llm.base import Message
-from toolscout.llm.finetuned import read_generator
+from toolscout.llm.finetuned import read_finetuned
 from toolscout.retrievers.rewrite import alignment
-from toolscout.retrievers.rewrite.alignment import LabelledRequests, Means, align, contrasts, drawn, reward_of
-from toolscout.training.text_options import AligningOptions, GeneratingOptions
+from toolscout.retrievers.rewrite.alignment import LabelledRequests, RankingSteps, align, contrasts, drawn, reward_of
+from toolscout.training.text_options import AlignmentOptions, TextTrainingOptions
 
 torch = pytest.importorskip("torch", reason="training needs the extra 'train'")
 
 from tests.models.tiny_llama import tiny_llama  # noqa: E402
-from toolscout.training.text_generation import Pupil, train_generator  # noqa: E402
+from toolscout.training.text_generation import TrainableWriter, finetune  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -58,20 +58,20 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def taught(tmp_path_factory: pytest.TempPathFactory) -> tuple[GeneratingOptions, dict[str, Any]]:
+def taught(tmp_path_factory: pytest.TempPathFactory) -> tuple[TextTrainingOptions, dict[str, Any]]:
     """A tiny model that half knows that it is to write words."""
     home = tmp_path_factory.mktemp("aligning")
     tiny_llama(home / "base", max_position_embeddings=128, initializer_range=0.4)
-    options = GeneratingOptions(
+    options = TextTrainingOptions(
         base=str(home / "base"), rank=8, epochs=24, rate=2e-2, batch=4, max_tokens=8, device="cpu"
     )
     words = ["hotel", "weather", "user", "Paris"]
     pairs = [([Message("user", request)], word) for request in REQUESTS for word in words]
-    return options, train_generator(options, lambda epoch: pairs, home / "made").pupil.network.learned()
+    return options, finetune(options, lambda epoch: pairs, home / "made").pupil.network.learned()
 
 
-def pupil_of(taught: tuple[GeneratingOptions, dict[str, Any]]) -> Pupil:
-    pupil = Pupil.open(taught[0])
+def pupil_of(taught: tuple[TextTrainingOptions, dict[str, Any]]) -> TrainableWriter:
+    pupil = TrainableWriter.open(taught[0])
     pupil.network.begin(taught[1])
     return pupil
 
@@ -85,14 +85,14 @@ def ask(requests: Sequence[str], queries: Sequence[Sequence[str]], homes: Sequen
     return [[query for query in dict.fromkeys(own) if query in ("hotel", "weather", "user")] for own in queries]
 
 
-def means(**changed: Any) -> Means:
+def means(**changed: Any) -> RankingSteps:
     usual = {
         "prompts": lambda requests: [[Message("user", request)] for request in requests],
         "parse": parse,
         "ask": ask,
         "documents": DOCUMENTS,
     }
-    return Means(**{**usual, **changed})
+    return RankingSteps(**{**usual, **changed})
 
 
 TRAIN = LabelledRequests(REQUESTS * 6, [{"user"}] * 24, [0] * 24)
@@ -109,7 +109,7 @@ def test_what_finds_more_is_written_more(taught: Any, tmp_path: Path, loss: Any)
             assert len({(request, *own) for request, own in zip(requests, queries, strict=True)}) == len(requests)
         return ask(requests, queries, homes)
 
-    aligned = AligningOptions(align=3, samples=8, spread=0.7, align_rate=5e-3, sft=0.5, loss=loss)
+    aligned = AlignmentOptions(align=3, samples=8, spread=0.7, align_rate=5e-3, sft=0.5, loss=loss)
     pupil.save(tmp_path, {"fit": {"seconds": 1}})
     history = align(pupil, TRAIN, DEV, means(ask=counted), aligned, taught[0], tmp_path, about={"task": "describe"})
     assert [record["round"] for record in history] == [0, 1, 2, 3]
@@ -122,7 +122,7 @@ def test_what_finds_more_is_written_more(taught: Any, tmp_path: Path, loss: Any)
     kept = [record for record in history if record["kept"]]
     assert len(kept) == 1
     assert kept[0]["dev_recall@5"] == max(record["dev_recall@5"] for record in history)
-    saved = read_generator(tmp_path)
+    saved = read_finetuned(tmp_path)
     assert saved["align"] == history
     assert (saved["task"], saved["fit"]) == ("describe", {"seconds": 1})
     assert not (tmp_path / "training").exists()
@@ -142,7 +142,7 @@ def test_rounds_compare_with_their_own_beginning_or_the_first(
 
     monkeypatch.setattr(text_generation, "prefer", seen)
     for reset in (True, False):
-        options = AligningOptions(align=2, samples=4, spread=0.7, align_rate=1e-2, reset=reset, margin=0.0)
+        options = AlignmentOptions(align=2, samples=4, spread=0.7, align_rate=1e-2, reset=reset, margin=0.0)
         align(pupil_of(taught), TRAIN, None, means(), options, taught[0], tmp_path / str(reset))
     assert references[:2] == [None, None]
     for reference in references[2:]:
@@ -152,7 +152,7 @@ def test_rounds_compare_with_their_own_beginning_or_the_first(
 
 def test_an_alignment_that_was_killed_goes_on(taught: Any, tmp_path: Path) -> None:
     wanted = pupil_of(taught)
-    options = AligningOptions(align=2, samples=4, spread=0.7, align_rate=1e-2)
+    options = AlignmentOptions(align=2, samples=4, spread=0.7, align_rate=1e-2)
     history = align(wanted, TRAIN, None, means(), options, taught[0], tmp_path / "whole")
     left = iter(range(2))
 
@@ -166,7 +166,7 @@ def test_an_alignment_that_was_killed_goes_on(taught: Any, tmp_path: Path) -> No
 
     with pytest.raises(KeyboardInterrupt):
         align(pupil_of(taught), TRAIN, None, means(ask=dying), options, taught[0], tmp_path / "killed")
-    other = AligningOptions(align=2, samples=5, spread=0.7, align_rate=1e-2)
+    other = AlignmentOptions(align=2, samples=5, spread=0.7, align_rate=1e-2)
     with pytest.raises(BadModel, match="other options, that was interrupted"):
         align(pupil_of(taught), TRAIN, None, means(), other, taught[0], tmp_path / "killed")
     with pytest.raises(BadModel, match="of another generator or retriever"):
@@ -187,7 +187,7 @@ def test_an_alignment_that_was_killed_goes_on(taught: Any, tmp_path: Path) -> No
 
 def test_requests_without_use_are_left_out(taught: Any, tmp_path: Path) -> None:
     asked = LabelledRequests([*REQUESTS, " ", "hotel " * 300, "hotel"], [{"user"}] * 6 + [set()], [0] * 7)
-    options = AligningOptions(align=1, samples=2, align_requests=0, margin=5.0)
+    options = AlignmentOptions(align=1, samples=2, align_requests=0, margin=5.0)
     history = align(pupil_of(taught), asked, None, means(), options, taught[0], tmp_path)
     assert history[1]["requests"] == 4
     assert history[1]["pairs"] == 0
@@ -196,7 +196,7 @@ def test_requests_without_use_are_left_out(taught: Any, tmp_path: Path) -> None:
 
 
 def test_queries_are_described() -> None:
-    made = alignment._Aligning.__new__(alignment._Aligning)
+    made = alignment._Alignment.__new__(alignment._Alignment)
     made._idf = alignment._idf(DOCUMENTS)
     told = made._described(["Find a hotel", "Find a hotel"], [["find a Hotel", "a hotel in Paris"], []])
     assert told["queries"] == 1.0

@@ -19,7 +19,7 @@ from toolscout.core.scope import EVERYTHING, Scope
 from toolscout.core.tool import Tool
 from toolscout.data import metrics
 from toolscout.data.dataset import Split
-from toolscout.index.tenant_pools import Heard
+from toolscout.index.tenant_pools import HeardPools
 from toolscout.retrievers.base import Retriever
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.centroid import _TRIED_ALPHA, _TRIED_TAU, Centroid
@@ -81,13 +81,13 @@ def by_hand(retriever: Retriever) -> float:
 def test_memory_finds_the_neighbours_of_a_request_once_for_all_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    searched, nearest = Counter[bytes](), Heard.nearest
+    searched, nearest = Counter[bytes](), HeardPools.nearest
 
-    def counted(self: Heard, vector: NDArray[np.float32], *args: Any) -> Any:
+    def counted(self: HeardPools, vector: NDArray[np.float32], *args: Any) -> Any:
         searched[vector.tobytes()] += 1
         return nearest(self, vector, *args)
 
-    monkeypatch.setattr(Heard, "nearest", counted)
+    monkeypatch.setattr(HeardPools, "nearest", counted)
     made = Memory(encoder=HashedWords())
     said: list[tuple[str, int, int]] = []
     report = made.fit(SETS, tmp_path, lambda *now: said.append(now))
@@ -177,7 +177,7 @@ def test_the_recalls_of_many_bonuses_are_those_of_metrics() -> None:
         gold = tuple(f"n/{n}" for n in random.choice(14, 3)) if number % 7 else ("n/1", "n/2")
         scores, new = random.integers(0, 4, (len(ids), 2)) / 3, {"n/1", "n/2", "n/3"}
         is_gold, is_new = (np.array([i in few for i in ids], dtype=bool) for few in (gold, new))
-        asked.append(fusion._apart(fusion._Asked(ids, scores, gold, frozenset(new & {*gold}), is_gold, is_new)))
+        asked.append(fusion._apart(fusion._DevRequest(ids, scores, gold, frozenset(new & {*gold}), is_gold, is_new)))
     thetas = [np.array([1.0, 0.5, 0.7, 1.1, bonus]) for bonus in (-1e6, *fusion._BONUSES.tolist())]
     names = ["recall@5", "known_recall@5"]
     for theta, found in zip(thetas, fusion._recalls(asked, thetas), strict=True):

@@ -58,7 +58,7 @@ def fitted(kind: type[Masstool | Colt | MasstoolPublished]) -> Path:
     made = masstool(epochs=1) if kind is Masstool else colt(epochs=1)
     made.fit([TrainingSet(scenes())], folder)
     weights = {"graph": 0.5, "new_bonus": 0.1}
-    made.retune(weights | ({"kin": 0.5, "votes": 0.3} if kind is Masstool else {}))
+    made.retune(weights | ({"neighbour_weight": 0.5, "votes": 0.3} if kind is Masstool else {}))
     made.save(folder)
     return folder
 

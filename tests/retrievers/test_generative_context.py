@@ -10,8 +10,8 @@ import pytest
 
 from tests.retrievers.generators import base, made, opened
 from tests.retrievers.scenes import scenes
-from toolscout.retrievers.generative.base import Plan
-from toolscout.retrievers.generative.fit import Lessons, Material
+from toolscout.retrievers.generative.base import IdPlan
+from toolscout.retrievers.generative.fit import IdExamples, IdTrainingData
 from toolscout.retrievers.provenance import TrainingSet
 
 pytestmark = pytest.mark.slow
@@ -51,8 +51,8 @@ def test_lessons_with_many_tools_fit_into_the_context(sets: bool) -> None:
     retriever: Any = made("toolgen-sets" if sets else "toolgen-semantic", request_tokens=5000)
     size = 1 if sets else 20
     paths = {f"a/{number}": tuple(range(30 + number, 30 + number + size)) for number in range(40)}
-    material: Any = Material({}, {}, {}, [LONG, "weather"], [tuple(paths)] * 2, [], [])
-    lessons = Lessons(retriever, Plan(paths, retriever._special_rows, retriever._special_rows), material, [])
+    material: Any = IdTrainingData({}, {}, {}, [LONG, "weather"], [tuple(paths)] * 2, [], [])
+    lessons = IdExamples(retriever, IdPlan(paths, retriever._special_rows, retriever._special_rows), material, [])
     cut, short = lessons.requests(0)
     assert len(short.tokens) < len(cut.tokens)
     ends = [cut.right[0][0] + (len(paths) * size if sets else size)]

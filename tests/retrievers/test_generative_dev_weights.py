@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from toolscout.retrievers.generative.dev_weights import MAY_COST, Trial, chosen
+from toolscout.retrievers.generative.dev_weights import MAY_COST, DevTrial, chosen
 
 KNOWN, NEW = 3, 6
 IDS = [f"known{n}" for n in range(KNOWN)] + [f"new{n}" for n in range(NEW)]
 
 
-def trial(crowded: int) -> Trial:
+def trial(crowded: int) -> DevTrial:
     """Twenty requests, half of them for new tools. The model likes known tools; for some, new ones are more alike."""
     said = np.tile(np.array([1.0] * KNOWN + [0.0] * NEW, np.float32), (20, 1))
     said[:crowded] *= 0.1
@@ -24,7 +24,7 @@ def trial(crowded: int) -> Trial:
         place = KNOWN + row % NEW
         gold.append((IDS[place],))
         cosines[row, place] = 0.9
-    return Trial(said, cosines, np.array([False] * KNOWN + [True] * NEW), IDS, gold)
+    return DevTrial(said, cosines, np.array([False] * KNOWN + [True] * NEW), IDS, gold)
 
 
 def test_similarity_may_cost_known_tools_what_new_ones_gain() -> None:

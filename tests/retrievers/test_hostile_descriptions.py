@@ -9,7 +9,7 @@ import pytest
 
 from toolscout.core.tool import Tool
 from toolscout.llm.base import Conversation
-from toolscout.llm.scripted import Line, Scripted
+from toolscout.llm.scripted import Scripted, ScriptedReply
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.rewrite.retriever import Rewrite, RewriteOptions
 
@@ -39,7 +39,7 @@ def obeying(conversation: Conversation) -> str:
 
 
 def searched(form: Any, description: str) -> tuple[list[str], tuple[str, ...]]:
-    rewrite = Rewrite(RewriteOptions(form=form), [Bm25()], Scripted([Line(obeying, "")]))
+    rewrite = Rewrite(RewriteOptions(form=form), [Bm25()], Scripted([ScriptedReply(obeying, "")]))
     rewrite.add([*TOOLS, Tool("evil", "week_helper", description)])
     # It is shown that one alone: of so few tools the target would be an example, and words of its own copies of that.
     rewrite.rewriter.remove([tool.id for tool in TOOLS])

@@ -112,7 +112,7 @@ def test_parts_that_need_two_encoders_are_refused(tmp_path: Path) -> None:
     data = [TrainingSet(learnable(train=16))]
     trained = colt(epochs=1)
     trained.fit([TrainingSet(DATA)], tmp_path / "colt")
-    dense, through = Dense(options(tmp_path)), Masstool(MasstoolOptions(through=True))
+    dense, through = Dense(options(tmp_path)), Masstool(MasstoolOptions(train_encoder=True))
     for parts in ([trained, dense], [through, dense], [trained, through]):
         with pytest.raises(BadModel, match="use one encoder"):
             Hybrid(parts=parts).fit(data, tmp_path / "model")

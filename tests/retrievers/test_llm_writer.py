@@ -20,7 +20,7 @@ from toolscout.llm import endpoint
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.hybrid.retriever import Hybrid
 from toolscout.retrievers.rewrite import llm_writer
-from toolscout.retrievers.rewrite.llm_writer import Author, Written
+from toolscout.retrievers.rewrite.llm_writer import QueryWriter, WrittenText
 from toolscout.retrievers.rewrite.retriever import Rewrite, RewriteOptions
 from toolscout.scout import Scout
 from toolscout.stores.sqlite.store import SqliteStore
@@ -36,7 +36,7 @@ def reached(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
 
 
-def texts(written: Sequence[Written]) -> list[str]:
+def texts(written: Sequence[WrittenText]) -> list[str]:
     """What was written; nothing went wrong."""
     assert not any(one.problem for one in written)
     return [one.text for one in written]
@@ -94,13 +94,13 @@ def test_a_rest_that_is_asked_for_ends_with_the_timeout_too(monkeypatch: pytest.
         return refused(429, "slow down", wait)
 
     with FakeEndpoint(script) as server:
-        (found,) = Author(server.url, "m", timeout=20).session().write(asked("a"), 0.0, 8)
+        (found,) = QueryWriter(server.url, "m", timeout=20).session().write(asked("a"), 0.0, 8)
         assert len(server.requests) == 1
     assert "asks to wait 12 seconds" in found.problem
     assert clock.now == 1010.0
     wait["Retry-After"] = "3"
     with FakeEndpoint(script) as server:
-        (found,) = Author(server.url, "m", timeout=20).session().write(asked("a"), 0.0, 8)
+        (found,) = QueryWriter(server.url, "m", timeout=20).session().write(asked("a"), 0.0, 8)
         assert len(server.requests) == 2
     assert "429" in found.problem
     assert clock.now <= 1010.0 + 25
@@ -109,7 +109,7 @@ def test_a_rest_that_is_asked_for_ends_with_the_timeout_too(monkeypatch: pytest.
 def test_a_turn_that_comes_too_late_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
     with FakeEndpoint(echo) as server:
-        author = Author(server.url, "m", timeout=2, requests_per_minute=6)
+        author = QueryWriter(server.url, "m", timeout=2, requests_per_minute=6)
         with ThreadPoolExecutor(4) as pool:
             found = [few[0] for few in pool.map(lambda text: author.session().write(asked(text), 0.0, 8), "abcd")]
         assert clock.now == 1000.0
@@ -128,7 +128,7 @@ def test_all_that_is_written_for_one_search_shares_its_time(monkeypatch: pytest.
         return echo(request, number)
 
     with FakeEndpoint(slow) as server:
-        author = Author(server.url, "m", timeout=20)
+        author = QueryWriter(server.url, "m", timeout=20)
         session = author.session()
         assert texts(session.write(asked("a"), 0.0, 8)) == ["A"]
         assert texts(session.write(asked("b"), 0.0, 8)) == ["B"]  # asked in time, and answered at once
@@ -145,7 +145,7 @@ def test_who_waits_longer_has_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
         return refused(429, "slow down", {"Retry-After": "50"}) if number % 2 == 0 else echo(request, number)
 
     with FakeEndpoint(limited) as server:
-        author = Author(server.url, "m", timeout=20, concurrency=1, requests_per_minute=2)
+        author = QueryWriter(server.url, "m", timeout=20, concurrency=1, requests_per_minute=2)
         assert texts(author.session("wait").write(asked("a", "b"), 0.0, 8)) == ["A", "B"]
     assert clock.now > 1100
 
@@ -158,7 +158,7 @@ def test_many_at_once_have_the_time_of_their_turns(monkeypatch: pytest.MonkeyPat
         return echo(request, number)
 
     with FakeEndpoint(slow) as server:
-        author = Author(server.url, "m", timeout=20, concurrency=1)
+        author = QueryWriter(server.url, "m", timeout=20, concurrency=1)
         assert texts(author.session().write(asked(*"abc"), 0.0, 8)) == ["A", "B", "C"]
 
 
@@ -174,7 +174,7 @@ def test_one_that_fails_spoils_no_other_and_what_they_cost_is_counted(
     monkeypatch.setattr(endpoint.time, "sleep", lambda _: None)
     sent = [*"abcdefghijklm", "bad", *"nopqrstuvwxyz"]
     with FakeEndpoint(stumbling) as server:
-        author = Author(server.url, "m", concurrency=concurrency, prices=(1.0, 1.0))
+        author = QueryWriter(server.url, "m", concurrency=concurrency, prices=(1.0, 1.0))
         found = author.session("wait" if patient else "ask").write(asked(*sent), 0.0, 8)
         assert len(server.requests) == 26 + (6 if patient else 2)
     assert [one.text for one in found] == ["" if text == "bad" else text.upper() for text in sent]
@@ -194,7 +194,7 @@ def test_an_endpoint_that_breaks_down_is_given_up_and_what_it_answered_is_used(m
         return echo(request, number) if number < 3 else refused(401, "revoked")
 
     with FakeEndpoint(script) as server:
-        author = Author(server.url, "m", concurrency=1)
+        author = QueryWriter(server.url, "m", concurrency=1)
         found = author.session("wait").write(asked(*"abcdefghijklmnop"), 0.0, 8)
         assert [one.text for one in found[:4]] == ["A", "B", "C", ""]
         assert all("revoked" in one.problem for one in found[3:])
@@ -203,7 +203,7 @@ def test_an_endpoint_that_breaks_down_is_given_up_and_what_it_answered_is_used(m
 
 
 def test_a_server_warms_up_without_asking_an_endpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolscout.index.worker_threads.HELPERS.rest", lambda: None)
+    monkeypatch.setattr("toolscout.index.worker_threads.WORKER_THREADS.rest", lambda: None)
     switching = sys.getswitchinterval()
     with FakeEndpoint(lambda *_: chat("weather forecast for a city")) as server:
         rewrite = Rewrite(RewriteOptions(llm=server.url, model="m", examples=0), [Bm25()])
@@ -226,5 +226,5 @@ def test_a_server_warms_up_without_asking_an_endpoint(tmp_path: Path, monkeypatc
 def test_a_model_on_this_machine_is_opened_by_the_warm_up(tmp_path: Path) -> None:
     script = tmp_path / "script.jsonl"
     script.write_text('{"text": "weather forecast", "when": ""}\n')
-    author = Author(f"scripted:{script}")
+    author = QueryWriter(f"scripted:{script}")
     assert texts(author.session("skip").write(asked("a"), 0.0, 8)) == ["weather forecast"]

@@ -172,7 +172,7 @@ def by_hand(made: TowerRetriever, request: str) -> Pairs:
     """Every tool's score, one by one: cosine to the search vector, votes, bonus."""
     vector = HashedWords().encode_request(request)
     neighbours = made._neighbours(vector, "", made._counts)
-    asked = made._listened(vector, neighbours, made.options.kin)
+    asked = made._listened(vector, neighbours, made.options.neighbour_weight)
     length = float(np.linalg.norm(asked.vector))
     all_new = made._new >= set(made.ids())
     pairs = []
@@ -349,7 +349,7 @@ def test_a_tower_is_bound_to_its_encoder(folders: dict[str, Path]) -> None:
     made = opened(folders["colt"])
     made.remove(made.ids())
     assert (made.bound_to(), made.learned()) == ("hashed-words", 0)
-    assert (masstool().trains_encoder, masstool(through=True).trains_encoder) == (False, True)
+    assert (masstool().trains_encoder, masstool(train_encoder=True).trains_encoder) == (False, True)
 
 
 def test_without_a_graph_a_past_request_is_seen_as_itself() -> None:

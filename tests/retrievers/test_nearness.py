@@ -18,7 +18,7 @@ from toolscout.core.answer import Allowed
 from toolscout.core.scope import Scope
 from toolscout.models.decoding.constrained import best
 from toolscout.retrievers.generative.base import choose
-from toolscout.retrievers.generative.nearness import Order, Remembered
+from toolscout.retrievers.generative.nearness import CachedReading, IdOrder
 from toolscout.retrievers.provenance import TrainingSet
 
 pytestmark = pytest.mark.slow
@@ -53,10 +53,10 @@ def test_rankings_are_those_of_brute_force_whoever_asks(ids: Ids, seed: int, k: 
     permitted = data.draw(st.sets(st.sampled_from(sorted(ids))))
     requests = [rng.normal(size=4).astype(np.float32) for _ in range(2)]
     options: Any = SimpleNamespace(similarity=3.0, new_bonus=2.0)
-    nearer = Order(ids, vectors, needed, 0).near(requests, options)
+    nearer = IdOrder(ids, vectors, needed, 0).near(requests, options)
     reading, table, trie = ToyReading(2, seed), ToyTable(seed), trie_of(ids)
     whole = best(reading, table, trie, len(ids), nearer=nearer)
-    some = best(Remembered(reading), table, trie, k, nearer=nearer, pruned=trie.pruned(permitted.__contains__))
+    some = best(CachedReading(reading), table, trie, k, nearer=nearer, pruned=trie.pruned(permitted.__contains__))
     for owner, (all_tools, few) in enumerate(zip(whole, some, strict=True)):
         scores = {key: 3 * float(vectors[key] @ requests[owner]) + 2 * (key not in needed) for key in ids}
         expected = by_hand(reading, table, ids, scores, owner)

@@ -15,14 +15,14 @@ import pytest
 from tests.evaluation.made_up import dataset
 from tests.llm.fake_endpoint import FakeEndpoint, Script, chat, refused
 from tests.toys import HashedWords, catalogue
-from toolscout.core.answer import Allowed, Asked, Cost, ExactName, Similarity
+from toolscout.core.answer import Allowed, Cost, ExactName, RewrittenQuery, Similarity
 from toolscout.core.scope import Scope
 from toolscout.core.tool import Tool
 from toolscout.errors import BadModel, BadRequest, MissingLanguageModel
 from toolscout.evaluation.evaluate import evaluate
 from toolscout.index.exact_names import EXACT_BONUS
 from toolscout.llm.base import Conversation
-from toolscout.llm.scripted import Line, Scripted
+from toolscout.llm.scripted import Scripted, ScriptedReply
 from toolscout.retrievers.base import Retriever
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.dense import Dense
@@ -76,7 +76,7 @@ def at(url: str) -> Rewrite:
 
 
 def always(text: str | Callable[[Conversation], str]) -> Scripted:
-    return Scripted([Line(text, "")])
+    return Scripted([ScriptedReply(text, "")])
 
 
 def test_what_was_asked_is_searched_and_said() -> None:
@@ -84,7 +84,7 @@ def test_what_was_asked_is_searched_and_said() -> None:
     hits = rewrite.search([REQUEST], 3)[0]
     assert [hit.tool_id for hit in hits] == FOUND
     assert [hit.score for hit in hits] == [1 / 2, 1 / 3, 1 / 4]
-    assert [[one.query for one in hit.reasons if isinstance(one, Asked)] for hit in hits] == [
+    assert [[one.query for one in hit.reasons if isinstance(one, RewrittenQuery)] for hit in hits] == [
         [],
         ["weather forecast for a city"],
         ["free hotel rooms"],
@@ -139,7 +139,7 @@ def test_many_requests_are_written_for_in_one_batch() -> None:
             return super().complete(conversations, **settings)
 
     requests = [f"{REQUEST} number {n}" for n in range(70)]
-    rewrite = made(Counting([Line(ANSWER, "")]))
+    rewrite = made(Counting([ScriptedReply(ANSWER, "")]))
     rankings = rewrite.rank([*requests, *requests[:10]], 3)  # what comes twice is written for once
     assert calls == [70]
     cost = Cost.total(ranking.cost for ranking in rankings)
@@ -181,7 +181,7 @@ def test_rules_need_no_model() -> None:
     ]
     ranking = rewrite.rank([request], 2)[0]
     hits = rewrite.hits(ranking, 2)
-    owners = {hit.tool_id: one.query for hit in hits for one in hit.reasons if isinstance(one, Asked)}
+    owners = {hit.tool_id: one.query for hit in hits for one in hit.reasons if isinstance(one, RewrittenQuery)}
     assert owners == {hits[0].tool_id: hits_of[hits[0].tool_id], hits[1].tool_id: hits_of[hits[1].tool_id]}
     assert ranking.cost == Cost(rewritten=1)
 
@@ -312,7 +312,7 @@ def test_an_evaluation_rather_waits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_bad_answer_does_not_spoil_the_others() -> None:
-    llm = Scripted([Line(ANSWER, "Lisbon")])
+    llm = Scripted([ScriptedReply(ANSWER, "Lisbon")])
     rewrite = made(llm)
     rankings = rewrite.rank([REQUEST, "a plan"], 3)
     assert [ranking.ids() for ranking in rankings] == [FOUND, alone("a plan")]

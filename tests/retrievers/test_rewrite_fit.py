@@ -14,12 +14,12 @@ from tests.retrievers.scenes import recall, scenes
 from toolscout.data.dataset import Dataset
 from toolscout.errors import BadDataset, BadModel, Leak
 from toolscout.evaluation.evaluate import evaluate, seen_by
-from toolscout.llm.scripted import Line, Scripted
+from toolscout.llm.scripted import Scripted, ScriptedReply
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.model_folder import trained_on
 from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 from toolscout.retrievers.registry import load_model
-from toolscout.retrievers.rewrite.retriever import Rewrite, RewriteOptions, _notes, _Sets
+from toolscout.retrievers.rewrite.retriever import Rewrite, RewriteOptions, _DatasetSearch, _notes
 
 pytestmark = pytest.mark.slow
 
@@ -87,16 +87,16 @@ def test_it_is_aligned_with_its_part(tmp_path: Path, changed: dict[str, Any]) ->
 
 def test_it_is_aligned_on_requests_for_tools_that_it_was_not_taught(tmp_path: Path) -> None:
     # Two scenes of two tools: one tool of the four is kept back, and with it the five requests of its scene.
-    rewrite = made(epochs=1, align=1, samples=2, align_requests=0, rank=2, max_tokens=8, held=0.25)
+    rewrite = made(epochs=1, align=1, samples=2, align_requests=0, rank=2, max_tokens=8, held_out_share=0.25)
     rewrite.fit([TrainingSet(few(2))], tmp_path)
     fit = json.loads((tmp_path / "model.json").read_text())["fit"]
     assert fit["supervised"]["examples"] == 5
     assert [one.get("requests") for one in fit["align"]] == [None, 5]
-    assert rewrite.options.held == 0.25
+    assert rewrite.options.held_out_share == 0.25
     with pytest.raises(BadDataset, match="hold fewer tools out"):
-        made(epochs=1, align=1, held=0.9).fit([TrainingSet(few(1))], tmp_path / "all")
+        made(epochs=1, align=1, held_out_share=0.9).fit([TrainingSet(few(1))], tmp_path / "all")
     with pytest.raises(BadModel, match="held must be from 0 to below 1"):
-        RewriteOptions(held=1.0)
+        RewriteOptions(held_out_share=1.0)
 
 
 def test_without_training_there_is_a_model_at_once(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_which_requests_gain_is_learned_on_dev_alone(tmp_path: Path) -> None:
     data = few()
     gold = next(tool for tool in data.tools if tool.id == data.split("dev").gold[0][0])
     rewrite = Rewrite(
-        RewriteOptions(epochs=0, share=0.5, examples=0), [Bm25()], Scripted([Line(f"use {gold.name}", "")])
+        RewriteOptions(epochs=0, share=0.5, examples=0), [Bm25()], Scripted([ScriptedReply(f"use {gold.name}", "")])
     )
     rewrite.fit([TrainingSet(data)], tmp_path)
     assert rewrite.router is not None
@@ -156,7 +156,7 @@ def test_what_cannot_be_trained_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadDataset, match="learned on dev"):
         Rewrite(RewriteOptions(llm="rules", epochs=0, share=0.5), [Bm25()]).fit(data, tmp_path)
     with pytest.raises(BadModel, match="set align above 0 to align it"):
-        Rewrite(RewriteOptions(begin=str(tmp_path / "nowhere"), epochs=0), [Bm25()]).fit(data, tmp_path / "m")
+        Rewrite(RewriteOptions(init_from=str(tmp_path / "nowhere"), epochs=0), [Bm25()]).fit(data, tmp_path / "m")
     assert not (tmp_path / "m").exists()
     with pytest.raises(BadModel, match="at least one dataset"):
         Rewrite(None, [Bm25()]).fit([], tmp_path)
@@ -178,7 +178,9 @@ def test_a_request_is_searched_in_its_own_set_whatever_others_ask(tmp_path: Path
     tools = few().tools
     one = Dataset("one", tools[:4], {"q": "something"}, {"train": {"q": (tools[0].id,)}})
     other = Dataset("other", tools[4:8], {"q": "something"}, {"train": {"q": (tools[4].id,)}})
-    sets = _Sets(Rewrite(RewriteOptions(), [Bm25()]), [TrainingSet(x, dev="") for x in (one, other)], tmp_path, None)
+    sets = _DatasetSearch(
+        Rewrite(RewriteOptions(), [Bm25()]), [TrainingSet(x, dev="") for x in (one, other)], tmp_path, None
+    )
     asked = sets.asked("train")
     assert asked.homes == [0, 1]
     found = sets.ask(asked.requests, [[tool.name for tool in tools]] * 2, asked.homes)
@@ -200,4 +202,4 @@ def test_what_would_have_no_effect_is_refused(tmp_path: Path) -> None:
     about = {"format": 1, "base": "", "language": "x", "task": "synth"}
     (tmp_path / "writer" / "generator.json").write_text(json.dumps(about))
     with pytest.raises(BadModel, match="trained for another task"):
-        made(epochs=0, align=1, begin=str(tmp_path / "writer")).fit([TrainingSet(few(1))], tmp_path / "m")
+        made(epochs=0, align=1, init_from=str(tmp_path / "writer")).fit([TrainingSet(few(1))], tmp_path / "m")

@@ -14,10 +14,10 @@ from tests.evaluation.made_up import dataset
 from tests.llm.fake_endpoint import FakeEndpoint, chat, refused
 from tests.retrievers.test_rewrite import ANSWER, REQUEST, TOOLS, always
 from tests.toys import HashedWords, catalogue
-from toolscout.core.answer import Allowed, Answer, Asked, Cost, ExactName, Similarity
+from toolscout.core.answer import Allowed, Answer, Cost, ExactName, RewrittenQuery, Similarity
 from toolscout.core.scope import Endpoints, Scope
 from toolscout.evaluation.evaluate import evaluate
-from toolscout.llm.scripted import Line, Scripted
+from toolscout.llm.scripted import Scripted, ScriptedReply
 from toolscout.retrievers.base import Retriever
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.dense import Dense
@@ -175,7 +175,7 @@ def test_what_was_asked_is_said(way: str, tmp_path: Path) -> None:
     for allowed in (None, ALLOWED):
         answer = answered(nested(way, always(ANSWER)), tmp_path, allowed=allowed)
         assert set(ANSWER.splitlines()) <= set(answer.asked)
-        by = {reason.query for hit in answer.considered for reason in hit.reasons if isinstance(reason, Asked)}
+        by = {reason.query for hit in answer.considered for reason in hit.reasons if isinstance(reason, RewrittenQuery)}
         assert SEEN in by
         assert by <= set(answer.asked)
 
@@ -240,7 +240,7 @@ def test_costs_of_several_are_added() -> None:
 def test_whether_it_fits_is_judged_by_vectors(way: str, tmp_path: Path) -> None:
     request = "knit quilted trousers for a city"
     plain = answered(Hybrid(parts=[Bm25(), dense()]), tmp_path, request)
-    llm = Scripted([Line("warm clothes", "")])
+    llm = Scripted([ScriptedReply("warm clothes", "")])
     answer = answered(WAYS[way](writing(llm, Hybrid(parts=[Bm25(), dense()]))), tmp_path, request)
     cosines = [one.cosine for hit in answer.considered for one in hit.reasons if isinstance(one, Similarity)]
     assert cosines

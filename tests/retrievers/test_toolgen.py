@@ -20,7 +20,7 @@ from tests.toys import HashedWords, catalogue
 from toolscout.core.answer import Allowed, ExactName, Hit
 from toolscout.core.scope import EVERYTHING, Scope
 from toolscout.core.tool import Tool
-from toolscout.data.conversations import Script
+from toolscout.data.conversations import ConversationBuilder
 from toolscout.errors import BadDataset, BadModel, NeedsTraining
 from toolscout.retrievers.model_folder import trained_on
 from toolscout.retrievers.provenance import TrainingSet
@@ -275,7 +275,7 @@ def test_an_untrained_model_names_the_command(tmp_path: Path) -> None:
         retriever.add(catalogue(7))
     assert raised.value.ids == tuple(tool.id for tool in catalogue(7))
     with pytest.raises(NeedsTraining, match="cannot search anything before it is trained; run: toolscout train"):
-        retriever.pick([Script("anything").before_action()])
+        retriever.pick([ConversationBuilder("anything").before_action()])
     retriever.add([])
     retriever.save(tmp_path / "model")
     loaded = Toolgen.load(tmp_path / "model", HashedWords())

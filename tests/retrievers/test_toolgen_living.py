@@ -45,10 +45,10 @@ def test_tools_that_come_and_go_use_the_same_tokens_again() -> None:
 def test_a_training_goes_on_from_an_earlier_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     earlier = opened("toolgen")
     monkeypatch.setattr(Toolgen, "encoder", HashedWords())
-    options = replace(earlier.options, begin=str(fitted("toolgen")), epochs=1, rate=1e-9, memorise=0, no_tool="")
+    options = replace(earlier.options, init_from=str(fitted("toolgen")), epochs=1, rate=1e-9, memorise=0, no_tool="")
     again = Toolgen(options, HashedWords())
     again.fit([TrainingSet(scenes("other", 1))], tmp_path / "again")
-    assert again.options.begin == fitted("toolgen").name
+    assert again.options.init_from == fitted("toolgen").name
     assert {split.dataset for split in again.trained_on.splits} >= {"scenes", "other"}
     assert abs(again._taught.map - earlier._taught.map).max() < 1e-3
     assert abs(again._taught.map).max() > 1e-2
@@ -57,10 +57,10 @@ def test_a_training_goes_on_from_an_earlier_one(tmp_path: Path, monkeypatch: pyt
 def test_a_model_of_another_rank_cannot_be_begun_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Toolgen, "encoder", HashedWords())
     earlier = opened("toolgen")
-    options = ToolgenOptions(base=earlier.options.base, rank=2, begin=str(fitted("toolgen")), device="cpu")
+    options = ToolgenOptions(base=earlier.options.base, rank=2, init_from=str(fitted("toolgen")), device="cpu")
     with pytest.raises(BadModel, match="set rank"):
         Toolgen(options, HashedWords()).fit([TrainingSet(scenes())], tmp_path / "other")
-    woven = replace(options, begin=str(fitted("toolweaver")))
+    woven = replace(options, init_from=str(fitted("toolweaver")))
     with pytest.raises(BadModel, match="is a toolweaver; begin with a toolgen"):
         Toolgen(woven, HashedWords()).fit([TrainingSet(scenes())], tmp_path / "other")
 
@@ -98,7 +98,7 @@ def test_what_was_learned_is_bound_to_one_encoder(name: str) -> None:
 
 def test_a_map_of_another_encoder_cannot_be_begun_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Toolgen, "encoder", property(lambda self: self._encoder or HashedWords()))
-    options = replace(opened("toolgen").options, begin=str(fitted("toolgen")), epochs=1, memorise=0, no_tool="")
+    options = replace(opened("toolgen").options, init_from=str(fitted("toolgen")), epochs=1, memorise=0, no_tool="")
     with pytest.raises(BadModel, match="was trained with another encoder"):
         Toolgen(options, Other()).fit([TrainingSet(scenes())], tmp_path / "other")
 

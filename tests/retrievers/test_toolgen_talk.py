@@ -16,13 +16,13 @@ from tests.retrievers.scenes import scenes
 from tests.toys import HashedWords
 from toolscout.core.answer import Allowed
 from toolscout.core.scope import Scope
-from toolscout.data.conversations import FINISH, Script, conversation
+from toolscout.data.conversations import FINISH, ConversationBuilder, conversation
 from toolscout.data.dataset import request_digest
 from toolscout.retrievers.base import Ranking
 from toolscout.retrievers.encoded_requests import Encoding
 from toolscout.retrievers.generative import base
-from toolscout.retrievers.generative.base import Plan, prompt
-from toolscout.retrievers.generative.fit import Lessons, _hold, _material
+from toolscout.retrievers.generative.base import IdPlan, prompt
+from toolscout.retrievers.generative.fit import IdExamples, _hold, _material
 from toolscout.retrievers.generative.lessons import (
     called_tools,
     chance_to_carry_on,
@@ -45,7 +45,7 @@ IDS = [tool.id for tool in DATA.tools]
 
 
 def asked(request: str) -> Any:
-    return Script(request).before_action()
+    return ConversationBuilder(request).before_action()
 
 
 def test_conversations_are_gone_on_with() -> None:
@@ -85,7 +85,7 @@ def test_the_model_says_whether_to_act_and_similarity_helps_to_say_how() -> None
     retriever.options = replace(retriever.options, similarity=500.0)
     (nearest,) = retriever.search([called], 1)[0]
     assert nearest.tool_id != generators.trajectories()[0].tools[0].id
-    script = Script(called)
+    script = ConversationBuilder(called)
     script.think("I look")  # the request is the first turn of the user's, not the last
     found = retriever.pick([asked(called), asked(answered), script.before_action()])
     assert found[:2] == [nearest.tool_id, FINISH]
@@ -97,7 +97,7 @@ def test_an_agent_carries_on_while_a_tool_that_it_has_not_called_is_likely(monke
     request = generators.trajectories()[0].messages[0].content
     (first, sure), (second, less), *_ = [(i, chance(score)) for i, score in retriever.rank([request], 5)[0].pairs]
     assert 1 > sure > less > 0
-    script = Script(request)
+    script = ConversationBuilder(request)
     script.act(first)
     script.observe("done")
     turns = script.before_action()
@@ -132,13 +132,13 @@ def test_the_chance_to_carry_on_is_where_what_is_likelier_is_most_like_the_gold(
     assert chance_to_carry_on(retriever, [data]) == 1.0
 
 
-def lessons_of(name: str, folder: Path, **changed: Any) -> tuple[Any, Lessons]:
+def lessons_of(name: str, folder: Path, **changed: Any) -> tuple[Any, IdExamples]:
     retriever = made(name, trajectories="trajectories.jsonl", **changed)
     data = [TrainingSet(DATA)]
     material = _material(data, retriever.options, Encoding(HashedWords(), folder, None))
     _hold(retriever, material)
     plan = retriever.plan(material.vectors, [*material.gold, *((tool_id,) for tool_id in material.called)])
-    lessons = Lessons(retriever, plan, material, data)
+    lessons = IdExamples(retriever, plan, material, data)
     lessons.stages(retriever.options)
     return retriever, lessons
 
@@ -167,7 +167,7 @@ def test_a_tool_that_nobody_describes_is_read_as_text(tmp_path: Path) -> None:
     talks = read_conversations(path)
     assert list(called_tools(talks, {IDS[7]: DATA.tools[7]})) == [IDS[7]]
     retriever = opened("toolgen")
-    plan = Plan({IDS[7]: retriever.path(IDS[7])}, np.zeros((0, 1), np.float32), np.zeros((0, 1), np.float32))
+    plan = IdPlan({IDS[7]: retriever.path(IDS[7])}, np.zeros((0, 1), np.float32), np.zeros((0, 1), np.float32))
     (lesson,) = lessons(retriever, plan, talks, str(path))  # nothing is learned of the other
     assert retriever.path(IDS[7])[0] in lesson.tokens
 
@@ -186,7 +186,7 @@ def test_requests_are_rehearsed_beside_conversations(tmp_path: Path) -> None:
 
 def test_an_action_is_read_as_its_id() -> None:
     retriever = opened("toolgen-agent")
-    script = Script("do it")
+    script = ConversationBuilder("do it")
     script.act(IDS[0])
     tokens = retriever.base().chat([])
     found = prompt(retriever, script.before_action())

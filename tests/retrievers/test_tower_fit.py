@@ -22,7 +22,7 @@ from toolscout.retrievers.model_folder import read_model, trained_on
 from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 from toolscout.retrievers.registry import load_model
 from toolscout.retrievers.tower import fit as tower_fit
-from toolscout.retrievers.tower.dev_weights import Choice, DevScores, Weights, choose, standard_error
+from toolscout.retrievers.tower.dev_weights import ChosenWeights, DevScores, TowerWeights, choose, standard_error
 from toolscout.retrievers.tower.options import MasstoolOptions
 
 pytestmark = pytest.mark.slow
@@ -39,11 +39,11 @@ def test_what_was_chosen_on_dev_is_what_is_served(tmp_path: Path, monkeypatch: p
         "new tools": [with_new_tools()],
         "twins and repeats": [_with_twins_and_repeats()],
     }[case]
-    caught: list[tuple[DevScores, Choice]] = []
+    caught: list[tuple[DevScores, ChosenWeights]] = []
 
-    def chosen(dev: DevScores, *args: Any, **given: Any) -> Choice:
+    def chosen(dev: DevScores, *args: Any, **given: Any) -> ChosenWeights:
         found = choose(dev, *args, **given)
-        weights = replace(found.weights, kin=0.5, votes=0.2, new_bonus=0.05)  # so that all of it counts
+        weights = replace(found.weights, neighbour_weight=0.5, votes=0.2, new_bonus=0.05)  # so that all of it counts
         caught.append((dev, replace(found, weights=weights)))
         return caught[-1][1]
 
@@ -262,7 +262,7 @@ def tower(**numbers: float) -> Tower:
 def test_new_tools_get_the_bonus_that_dev_asks_for() -> None:
     known = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4]
     lifted = dev_scores([[*known, 0.295, 0.1]], [{0, 6}], 6, [[0.0] * 8])
-    assert choose(lifted, tower(), layers=False, around=False).weights == Weights(new_bonus=0.21)
+    assert choose(lifted, tower(), layers=False, around=False).weights == TowerWeights(new_bonus=0.21)
     for gold in ({0, 5}, {6, 7}):  # no new one, or nothing to weigh it against
         found = choose(dev_scores([[*known, 0.295, 0.1]], [gold], 6, [[0.0] * 8]), tower(), layers=False, around=False)
         assert found.weights.new_bonus == 0
@@ -275,7 +275,7 @@ def test_votes_count_as_much_as_dev_says_and_as_much_as_it_allows() -> None:
     assert found.weights.votes >= 0.8
     assert found.dev["ndcg@5"] == pytest.approx(1.0)
     idle = choose(dev_scores(scores, [{0}], 6, [[0.0] * 6]), tower(), layers=False, around=True)
-    assert (idle.weights.votes, idle.weights.kin) == (0.1, 0.0)  # what is learned later is to be heard
+    assert (idle.weights.votes, idle.weights.neighbour_weight) == (0.1, 0.0)  # what is learned later is to be heard
     hurt = [[0.9, 0.89, 0.7, 0.6, 0.5, 0.1]]
     found = choose(dev_scores(hurt, [{0}], 6, [[0.0, 0.3, 0, 0, 0, 0]]), tower(), layers=False, around=True)
     assert found.weights.votes == 0.02
@@ -302,8 +302,10 @@ def test_without_dev_what_was_learned_counts() -> None:
     none = dev_scores([[0.5, 0.1]], [{0}], 2, [[0.0, 0.0]])
     empty = replace(none, requests=none.requests[:0], votes=none.votes[:0], gold=none.gold[:0], scenes=none.scenes[:0])
     found = choose(empty, tower(graph=0.7, votes=0.4), layers=True, around=True)
-    assert found == Choice(Weights(graph=pytest.approx(0.7), kin=1.0, votes=pytest.approx(0.4)), {})
-    assert choose(empty, tower(), layers=False, around=False).weights == Weights()
+    assert found == ChosenWeights(
+        TowerWeights(graph=pytest.approx(0.7), neighbour_weight=1.0, votes=pytest.approx(0.4)), {}
+    )
+    assert choose(empty, tower(), layers=False, around=False).weights == TowerWeights()
 
 
 @pytest.fixture(scope="module")
@@ -313,7 +315,7 @@ def through(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source = tiny_source(home / "source")
     TrainedOn.of([TrainingSet(learnable("before"))]).save(source)
     options = MasstoolOptions(
-        through=True, start=str(source), epochs=2, batch=16, rate=3e-3, pace=2.0, mix=0.2, hidden=8, device="cpu"
+        train_encoder=True, start=str(source), epochs=2, batch=16, rate=3e-3, pace=2.0, mix=0.2, hidden=8, device="cpu"
     )
     Masstool(options).fit([TrainingSet(learnable())], home / "model")
     return home

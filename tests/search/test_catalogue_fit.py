@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from toolscout.core.answer import ExactName, Hit, MatchedWords, PastRequest, Reason, Similarity
-from toolscout.search.catalogue_fit import FitOptions, fit
+from toolscout.search.catalogue_fit import FitOptions, catalogue_fit_of
 
 
 def fits(*reasons: Reason, level: float | None = None) -> float:
-    return fit([Hit("mail/send", 1.0, reasons)], FitOptions(), level)
+    return catalogue_fit_of([Hit("mail/send", 1.0, reasons)], FitOptions(), level)
 
 
 def test_nothing_found_does_not_fit_and_a_name_always_does() -> None:
-    assert fit([], FitOptions()) == 0
+    assert catalogue_fit_of([], FitOptions()) == 0
     assert fits(ExactName("send"), Similarity(0.0)) == 1
 
 

@@ -12,7 +12,7 @@ import pytest
 from toolscout.core.tool import Tool
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.search import index_snapshot
-from toolscout.search.index_snapshot import Given
+from toolscout.search.index_snapshot import AssignedIds
 from toolscout.stores.sqlite.store import SqliteStore
 
 TOOLS = [Tool("shop", f"tool_{n}", f"does thing {n}") for n in range(6)]
@@ -56,7 +56,7 @@ class Process:
     def __init__(self, store: SqliteStore, folder: Path) -> None:
         """Recall what was given."""
         self.retriever: Any = Naming()
-        self.given = Given(store, folder / "s.db", folder / "model", self.retriever)
+        self.given = AssignedIds(store, folder / "s.db", folder / "model", self.retriever)
         there = [one for _, one in store.documents(0) if one is not None]
         self.given.saw([one.id for one in there], [one.digest() for one in there])
 

@@ -25,7 +25,7 @@ from toolscout.retrievers.memory import Memory
 from toolscout.scout import Scout
 from toolscout.search import similarity_baseline
 from toolscout.search.feedback_sync import request_key
-from toolscout.search.similarity_baseline import Background, texts
+from toolscout.search.similarity_baseline import SimilarityBaseline, texts
 from toolscout.stores.sqlite.store import SqliteStore
 
 
@@ -77,7 +77,7 @@ def test_the_requests_are_many_short_and_different() -> None:
 def test_the_level_is_a_low_quantile_of_what_others_score(make: Any, count: int, store: SqliteStore) -> None:
     retriever = make(encoder=HashedWords())
     retriever.add(catalogue(count))
-    found = Background(store, retriever).level(None, count)
+    found = SimilarityBaseline(store, retriever).baseline(None, count)
     assert found == pytest.approx(expected(catalogue(count)), abs=1e-3)  # vectors rest in half precision
 
 
@@ -86,7 +86,7 @@ def test_more_tools_raise_the_level(store: SqliteStore) -> None:
     for count in (2, 20, 200):
         dense = Dense(encoder=HashedWords())
         dense.add(catalogue(count))
-        levels.append(Background(store, dense).level(None, count) or 0.0)
+        levels.append(SimilarityBaseline(store, dense).baseline(None, count) or 0.0)
     assert levels == sorted(levels)
     assert levels[0] != levels[-1]
 
@@ -94,11 +94,11 @@ def test_more_tools_raise_the_level(store: SqliteStore) -> None:
 def test_where_no_vectors_are_searched_there_is_no_level(store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
     words = Bm25()
     words.add(catalogue(5))
-    assert Background(store, words).level(None, 5) is None
+    assert SimilarityBaseline(store, words).baseline(None, 5) is None
     waiting = Dense(encoder=HashedWords())
     waiting.add(catalogue(5), {})
-    assert Background(store, waiting).level(None, 5) is None
-    assert Background(store, Dense(encoder=HashedWords())).level(None, 0) is None
+    assert SimilarityBaseline(store, waiting).baseline(None, 5) is None
+    assert SimilarityBaseline(store, Dense(encoder=HashedWords())).baseline(None, 0) is None
 
     def missing(folder: Path | None = None) -> Encoder:
         raise MissingEncoder("none")
@@ -106,7 +106,7 @@ def test_where_no_vectors_are_searched_there_is_no_level(store: SqliteStore, mon
     monkeypatch.setattr(Encoder, "load", missing)
     lonely = Dense()
     lonely.add(catalogue(5), {})
-    assert Background(store, lonely).level(None, 5) is None
+    assert SimilarityBaseline(store, lonely).baseline(None, 5) is None
 
 
 def test_a_caller_is_measured_by_what_it_may_see_and_nothing_else(store: SqliteStore) -> None:
@@ -114,28 +114,28 @@ def test_a_caller_is_measured_by_what_it_may_see_and_nothing_else(store: SqliteS
     own = [tool for tool in catalogue(300) if tool.namespace == "space1"]
     dense = Dense(encoder=HashedWords())
     dense.add(catalogue(300))
-    levels = Background(store, dense)
-    assert levels.level(allowed, len(own)) == pytest.approx(expected(own), abs=1e-3)
+    levels = SimilarityBaseline(store, dense)
+    assert levels.baseline(allowed, len(own)) == pytest.approx(expected(own), abs=1e-3)
     alone = Dense(encoder=HashedWords())
     alone.add(own)
-    assert levels.level(allowed, len(own)) == Background(store, alone).level(None, len(own))
-    assert levels.level(Allowed.of(["nowhere"]), 0) is None
+    assert levels.baseline(allowed, len(own)) == SimilarityBaseline(store, alone).baseline(None, len(own))
+    assert levels.baseline(Allowed.of(["nowhere"]), 0) is None
 
 
 def test_the_level_is_kept_until_enough_has_moved(store: SqliteStore) -> None:
     tools = catalogue(400)
     dense = Watched(encoder=HashedWords())
     dense.add(tools[:200])
-    levels = Background(store, dense)
-    first = levels.level(None, 200)
+    levels = SimilarityBaseline(store, dense)
+    first = levels.baseline(None, 200)
     for number, tool in enumerate(tools[200:205], 201):
         dense.add([tool])
-        assert levels.level(None, number) == first
+        assert levels.baseline(None, number) == first
     assert dense.compared == 1
     dense.add(tools[205:])
-    assert levels.level(None, 400) == pytest.approx(expected(tools), abs=1e-3)
+    assert levels.baseline(None, 400) == pytest.approx(expected(tools), abs=1e-3)
     dense.remove([tool.id for tool in tools[3:]])
-    assert levels.level(None, 3) == pytest.approx(expected(tools[:3]), abs=1e-3)
+    assert levels.baseline(None, 3) == pytest.approx(expected(tools[:3]), abs=1e-3)
     assert dense.compared == 3
 
 
@@ -143,12 +143,12 @@ def test_only_so_many_callers_are_remembered(store: SqliteStore, monkeypatch: py
     monkeypatch.setattr(similarity_baseline, "_CALLERS_KEPT", 2)
     dense = Watched(encoder=HashedWords())
     dense.add(catalogue(70))
-    levels = Background(store, dense)
+    levels = SimilarityBaseline(store, dense)
     callers = [Allowed.of([f"space{number}"]) for number in range(3)]
-    found = [levels.level(caller, 10) for caller in callers]
-    assert [levels.level(caller, 10) for caller in reversed(callers[1:])] == found[:0:-1]
+    found = [levels.baseline(caller, 10) for caller in callers]
+    assert [levels.baseline(caller, 10) for caller in reversed(callers[1:])] == found[:0:-1]
     assert dense.compared == 3
-    assert levels.level(callers[0], 10) == found[0]
+    assert levels.baseline(callers[0], 10) == found[0]
     assert dense.compared == 4
 
 
@@ -158,25 +158,25 @@ def test_a_frequent_caller_is_remembered_however_many_others_ask(
     monkeypatch.setattr(similarity_baseline, "_CALLERS_KEPT", 3)
     dense = Watched(encoder=HashedWords())
     dense.add(catalogue(70))
-    levels, frequent = Background(store, dense), Allowed.of(["space0"])
-    first = levels.level(frequent, 10)
+    levels, frequent = SimilarityBaseline(store, dense), Allowed.of(["space0"])
+    first = levels.baseline(frequent, 10)
     for number in range(12):
         other = Allowed.of([f"space{number % 7}"], [f"nowhere/{number}"])
-        assert levels.level(other, 10) == Background(store, dense).level(other, 10)
-        assert levels.level(frequent, 10) == first
+        assert levels.baseline(other, 10) == SimilarityBaseline(store, dense).baseline(other, 10)
+        assert levels.baseline(frequent, 10) == first
     assert dense.compared == 1 + 12 * 2
     dense.add(catalogue(140)[70:])
-    assert levels.level(frequent, 20) == Background(store, dense).level(frequent, 20)
+    assert levels.baseline(frequent, 20) == SimilarityBaseline(store, dense).baseline(frequent, 20)
     assert dense.compared == 1 + 12 * 2 + 2
 
 
 def test_hundreds_of_callers_in_turn_are_compared_once(store: SqliteStore) -> None:
     dense = Watched(encoder=HashedWords())
     dense.add(catalogue(7))
-    levels = Background(store, dense)
+    levels = SimilarityBaseline(store, dense)
     callers = [Allowed.of(["space0"], [f"nowhere/{number}"]) for number in range(300)]
-    first = [levels.level(caller, 1) for caller in callers]
-    assert [levels.level(caller, 1) for caller in callers] == first
+    first = [levels.baseline(caller, 1) for caller in callers]
+    assert [levels.baseline(caller, 1) for caller in callers] == first
     assert dense.compared == len(callers)
 
 
@@ -184,16 +184,16 @@ def test_many_tools_are_compared_with_fewer_requests(store: SqliteStore, monkeyp
     monkeypatch.setattr(similarity_baseline, "_ALL_UP_TO", 50)
     dense = Dense(encoder=HashedWords())
     dense.add(catalogue(200))
-    assert Background(store, dense).level(None, 200) == pytest.approx(expected(catalogue(200)), abs=0.05)
+    assert SimilarityBaseline(store, dense).baseline(None, 200) == pytest.approx(expected(catalogue(200)), abs=0.05)
 
 
 def test_requests_are_encoded_once_for_a_store(store: SqliteStore) -> None:
     encoder = Counting()
     dense = Dense(encoder=encoder)
     dense.add(catalogue(9), {tool.digest(): encoder.encode_request(tool.document()) for tool in catalogue(9)})
-    first = Background(store, dense).level(None, 9)
+    first = SimilarityBaseline(store, dense).baseline(None, 9)
     assert encoder.asked == len(texts())
-    assert Background(store, dense).level(None, 9) == pytest.approx(first, abs=1e-3)
+    assert SimilarityBaseline(store, dense).baseline(None, 9) == pytest.approx(first, abs=1e-3)
     assert encoder.asked == len(texts())
     assert len(store.vectors(encoder.fingerprint, [request_key(text) for text in texts()])) == len(texts())
 
@@ -205,7 +205,7 @@ def test_a_store_that_may_not_be_written_is_only_slower(store: SqliteStore, monk
     monkeypatch.setattr(store, "put_vectors", refuse)
     dense = Dense(encoder=HashedWords())
     dense.add(catalogue(9))
-    assert Background(store, dense).level(None, 9) == pytest.approx(expected(catalogue(9)), abs=1e-3)
+    assert SimilarityBaseline(store, dense).baseline(None, 9) == pytest.approx(expected(catalogue(9)), abs=1e-3)
 
 
 def test_vectors_beside_an_encoder_are_used_if_they_are_its_own(store: SqliteStore, tmp_path: Path) -> None:
@@ -214,14 +214,14 @@ def test_vectors_beside_an_encoder_are_used_if_they_are_its_own(store: SqliteSto
     similarity_baseline.ship(encoder, tmp_path)
     dense = Dense(encoder=encoder)
     dense.add(catalogue(9), {tool.digest(): encoder.encode_request(tool.document()) for tool in catalogue(9)})
-    assert Background(store, dense).level(None, 9) == pytest.approx(expected(catalogue(9)), abs=1e-3)
+    assert SimilarityBaseline(store, dense).baseline(None, 9) == pytest.approx(expected(catalogue(9)), abs=1e-3)
     assert encoder.asked == len(texts())  # by ship
     encoder.fingerprint = "another"
-    assert Background(store, dense).level(None, 9) == pytest.approx(expected(catalogue(9)), abs=1e-3)
+    assert SimilarityBaseline(store, dense).baseline(None, 9) == pytest.approx(expected(catalogue(9)), abs=1e-3)
     assert encoder.asked == 2 * len(texts())
     (tmp_path / similarity_baseline.FILE).write_bytes(b"not an archive")
     encoder.fingerprint = "a third"
-    assert Background(store, dense).level(None, 9) == pytest.approx(expected(catalogue(9)), abs=1e-3)
+    assert SimilarityBaseline(store, dense).baseline(None, 9) == pytest.approx(expected(catalogue(9)), abs=1e-3)
 
 
 def test_the_default_encoder_comes_with_its_vectors() -> None:

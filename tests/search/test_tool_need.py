@@ -19,7 +19,7 @@ from toolscout.retrievers.base import Ranking
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.dense import Dense
 from toolscout.retrievers.hybrid.retriever import Hybrid
-from toolscout.search.tool_need import Forecaster, NeedOptions, open_head
+from toolscout.search.tool_need import NeedEstimator, NeedOptions, open_head
 
 
 class Homely(HashedWords):
@@ -82,7 +82,7 @@ def test_a_broken_head_says_so(encoder: Homely) -> None:
         open_head(encoder)
     (encoder.folder / NEED_FILE).write_bytes(b"PK nonsense")
     with pytest.raises(BadModel, match="train it again"):
-        Forecaster(Dense(encoder=encoder)).need(["anything"])
+        NeedEstimator(Dense(encoder=encoder)).need(["anything"])
 
 
 def test_a_request_is_encoded_once_for_search_and_need(encoder: Homely) -> None:
@@ -91,42 +91,42 @@ def test_a_request_is_encoded_once_for_search_and_need(encoder: Homely) -> None:
         encoder.requests = 0
         request = f"delete the old report of {retriever.name}"
         ranking = retriever.rank([request], 5)[0]
-        assert Forecaster(retriever).need_of(ranking, retriever.hits(ranking, 5), NeedOptions()) is not None
+        assert NeedEstimator(retriever).need_of(ranking, retriever.hits(ranking, 5), NeedOptions()) is not None
         assert encoder.requests == 1
 
 
 def test_many_requests_get_the_same_forecasts_as_each_alone(encoder: Homely) -> None:
     texts = ["write a poem", "send a mail", "a poem about mail", "delete file nine"]
     for retriever in (Dense(encoder=encoder), Hybrid(parts=[Bm25(), Dense(encoder=encoder)])):
-        together = Forecaster(retriever).need(texts)
-        alone = [(Forecaster(retriever).need([text]) or [])[0] for text in texts]
+        together = NeedEstimator(retriever).need(texts)
+        alone = [(NeedEstimator(retriever).need([text]) or [])[0] for text in texts]
         assert together == pytest.approx(alone)
         assert [chance < 0.5 for chance in alone] == [True, False, True, False]
 
 
 def test_a_tower_of_its_own_comes_first(encoder: Homely) -> None:
     own = Telling(encoder=encoder)
-    assert Forecaster(own).need(["send a mail"]) == [0.125]
-    assert Forecaster(Hybrid(parts=[Bm25(), own])).need(["send a mail", "b"]) == [0.125, 0.125]
+    assert NeedEstimator(own).need(["send a mail"]) == [0.125]
+    assert NeedEstimator(Hybrid(parts=[Bm25(), own])).need(["send a mail", "b"]) == [0.125, 0.125]
     own.said = None  # a model that was trained without one: the head beside its encoder answers
     for retriever in (own, Hybrid(parts=[Bm25(), own])):
-        assert (Forecaster(retriever).need(["send a mail"]) or [0])[0] > 0.8
+        assert (NeedEstimator(retriever).need(["send a mail"]) or [0])[0] > 0.8
 
 
 def test_what_cannot_tell_says_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert Forecaster(Bm25()).need(["send a mail"]) is None
-    assert Forecaster(Hybrid(parts=[Bm25()])).need(["send a mail"]) is None
-    assert Forecaster(Dense(encoder=HashedWords())).need(["send a mail"]) is None
+    assert NeedEstimator(Bm25()).need(["send a mail"]) is None
+    assert NeedEstimator(Hybrid(parts=[Bm25()])).need(["send a mail"]) is None
+    assert NeedEstimator(Dense(encoder=HashedWords())).need(["send a mail"]) is None
 
     def missing(folder: Path | None = None) -> None:
         raise MissingEncoder("run: toolscout encoder export")
 
     monkeypatch.setattr("toolscout.retrievers.dense.Encoder.load", missing)
-    assert Forecaster(Dense()).need(["send a mail"]) is None
+    assert NeedEstimator(Dense()).need(["send a mail"]) is None
 
 
 def test_a_name_and_a_repeated_request_override_the_forecast(encoder: Homely) -> None:
-    forecaster, options = Forecaster(Dense(encoder=encoder)), NeedOptions()
+    forecaster, options = NeedEstimator(Dense(encoder=encoder)), NeedOptions()
     poem = Ranking("write a poem", EVERYTHING, [])
 
     def need(*hits: Hit, past: float = options.past) -> float | None:
@@ -140,7 +140,7 @@ def test_a_name_and_a_repeated_request_override_the_forecast(encoder: Homely) ->
     assert need(Hit("a/b", 1.0, (PastRequest("write a letter", 0.8),))) == low
     assert need(Hit("a/b", 1.0, (PastRequest("write a letter", 0.8),)), past=0.75) == 0.8
     assert need(Hit("a/b", 1.0, (PastRequest("write a poem", 1.0000002),))) == 1.0
-    assert Forecaster(Bm25()).need_of(poem, [Hit("a/b", 1.0, (ExactName("poem"),))], options) == 1.0
+    assert NeedEstimator(Bm25()).need_of(poem, [Hit("a/b", 1.0, (ExactName("poem"),))], options) == 1.0
 
 
 @pytest.mark.parametrize("wrong", [{"threshold": 1.5}, {"threshold": -0.1}, {"threshold": float("nan")}, {"past": -1}])

@@ -189,7 +189,7 @@ def test_other_spellings_of_an_address(monkeypatch: pytest.MonkeyPatch, host: st
 
 def test_calls_are_checked_too(network: Network) -> None:
     network.answers["shop.example"] = [["10.0.0.1"]]
-    made = http_request.Request("GET", "http://shop.example/orders")
+    made = http_request.HttpRequest("GET", "http://shop.example/orders")
     with pytest.raises(BadRequest, match=r"cannot be reached: shop\.example is not at a public address"):
         http_request.send(made, 5, Addresses.of(["other.example"]))
     assert network.tried == []
@@ -272,7 +272,7 @@ def test_redirects_are_checked(monkeypatch: pytest.MonkeyPatch, to: str) -> None
         with pytest.raises(BadSource):
             list(catalogue.read(f"{url}/a.json", ReadOptions(timeout=10, headers={"X-Secret": "s"})))
         with contextlib.suppress(BadRequest):  # a scheme that is not followed is an answer
-            answer = http_request.send(http_request.Request("GET", f"{url}/a", {"X-Secret": "s"}), 10)
+            answer = http_request.send(http_request.HttpRequest("GET", f"{url}/a", {"X-Secret": "s"}), 10)
             assert answer.status == 302
     assert [headers.get("x-secret") for _, headers in asked] == ["s", "s"]
     assert set(tried) == {place}
@@ -368,7 +368,7 @@ def test_proxies_are_for_named_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
         assert len(list(catalogue.read("http://shop.example/a.json", ReadOptions(timeout=10)))) == 1
         assert asked[0][0] == "http://shop.example/a.json"
         assert asked[0][1]["proxy-authorization"]
-        assert http_request.send(http_request.Request("GET", "http://shop.example/b"), 10).status == 200
+        assert http_request.send(http_request.HttpRequest("GET", "http://shop.example/b"), 10).status == 200
         with pytest.raises(BadSource):  # it is no MCP server
             list(catalogue.read("http://shop.example/mcp", ReadOptions(timeout=10)))
         assert asked[-1][0] == "http://shop.example/mcp"

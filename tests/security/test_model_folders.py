@@ -15,9 +15,9 @@ from tests.llm.fake_endpoint import KEY, FakeEndpoint, asked, chat, echo, in_tur
 from toolscout.core.tool import Tool
 from toolscout.errors import BadModel, BadRequest, EndpointError
 from toolscout.evaluation.evaluate import evaluate
-from toolscout.llm.endpoint import Endpoint, Options
+from toolscout.llm.endpoint import Endpoint
 from toolscout.llm.hosts import HOSTS_VARIABLE, host_of, is_loopback, is_named
-from toolscout.llm.options import checked_url
+from toolscout.llm.options import EndpointOptions, checked_url
 from toolscout.retrievers.base import Retriever
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.hybrid.retriever import Hybrid
@@ -30,7 +30,7 @@ from toolscout.stores.sqlite.store import SqliteStore
 
 TOOLS = [Tool("weather", "forecast", "Weather forecast of a city"), Tool("mail", "send", "Sends an email")]
 REQUEST = "shall I take an umbrella to Rome"
-QUICK = Options(retries=0, timeout=5.0)
+QUICK = EndpointOptions(retries=0, timeout=5.0)
 
 
 @pytest.fixture(autouse=True)
@@ -105,7 +105,7 @@ def test_an_index_beside_a_store_is_a_folder_too(tmp_path: Path, server: FakeEnd
     path = tmp_path / "s.db"
     with SqliteStore(path) as store:
         store.add(TOOLS, "tests")
-        state = index_snapshot.State(store.identity(), store.version(), 0)
+        state = index_snapshot.SnapshotState(store.identity(), store.version(), 0)
     planted = rewrite(server.url)
     planted.add(TOOLS)
     index_snapshot.write(index_snapshot.folder(path, "bm25"), planted, state)

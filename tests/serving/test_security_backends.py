@@ -24,7 +24,7 @@ from tests.security.hostile_backend import MIB, USABLE
 from tests.serving.gateways import QUICK, called, found, gateway, serving, soon, text
 from toolscout.catalogue.mcp import client as mcp_client
 from toolscout.catalogue.mcp import messages, stdio
-from toolscout.catalogue.mcp.client import Server
+from toolscout.catalogue.mcp.client import McpServer
 from toolscout.core.tool import Origin, Tool
 from toolscout.serving.gateway import server_connection as backends
 from toolscout.serving.gateway.server import Gateway, GatewayOptions
@@ -117,7 +117,7 @@ def test_a_list_of_an_earlier_connection_lets_nothing_be_called() -> None:
     async def main() -> None:
         async def publish(*_: Any) -> None: ...
 
-        made = Backend(Server(command=("x",), name="mail"), BRISK, publish)
+        made = Backend(McpServer(command=("x",), name="mail"), BRISK, publish)
         old = [Tool("mail", "send", origin=Origin("mcp", "x", {"tool": "send"}))]
         made._connected, made._listed = object(), list(old)  # type: ignore[assignment]
         made.admit(old, old)
@@ -450,7 +450,7 @@ def test_a_long_line_takes_time_linear_in_its_length(monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(stdio, "MAX_MESSAGE_BYTES", 1_000_000)
         stream: Any = Chunks(b'{"jsonrpc":"2.0","id":7,"result":"' + b"x" * 50_000_000 + b'"}\n{}\n')
         cut, rest = [line async for line in stdio._lines(stream, messages.Throttle(math.inf, math.inf))]
-        assert isinstance(cut, stdio.Cut)
+        assert isinstance(cut, stdio.CutLine)
         assert cut.refused("too long").id == 7  # type: ignore[union-attr]
         assert rest == b"{}"
 

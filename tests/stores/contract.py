@@ -189,6 +189,18 @@ class StoreContract:
         assert store.count() == 2
         assert store.version() == 1
 
+    def test_the_tools_that_a_caller_may_see_are_counted(self, store: Store) -> None:
+        store.add([*tools(5), tool("other", "elsewhere")])
+        seen = {
+            Allowed(): 0,
+            Allowed.of(["mail"]): store.namespaces()["mail"],
+            Allowed.of(["mail", "nowhere"], ["mail/tool_0001", "mail/none", "\ud800"]): store.namespaces()["mail"],
+            Allowed.of(["nowhere"], ["mail/tool_0001", "mail/tool_0002", "mail/none"]): 2,
+        }
+        assert {allowed: store.count(allowed) for allowed in seen} == seen
+        store.remove(["mail/tool_0001"])
+        assert store.count(Allowed.of(ids=["mail/tool_0001", "mail/tool_0002"])) == 1
+
     def test_another_source_may_not_change_a_tool(self, store: Store) -> None:
         store.add(tools(3), "first.json")
         with pytest.raises(DuplicateTool, match=r"mail/tool_0001 .*first\.json.*namespace.*replace"):

@@ -10,7 +10,7 @@ from toolscout.core.tool import Tool
 from toolscout.data.beir_files import Qrels
 from toolscout.data.dataset import Dataset
 from toolscout.llm.base import Conversation
-from toolscout.llm.scripted import Line, Scripted
+from toolscout.llm.scripted import Scripted, ScriptedReply
 
 
 def tool(namespace: str, name: str, about: str, takes: str = "", gives: str = "") -> Tool:
@@ -52,7 +52,7 @@ def writer(say: Callable[[Conversation], str] = wordings, numbered: bool = True)
     def said(conversation: Conversation) -> str:
         return say(conversation) + (f", that is wish {(n := next(count))} from me {n}" if numbered else "")
 
-    return Scripted([Line(said, when="")], name="shopkeeper")
+    return Scripted([ScriptedReply(said, when="")], name="shopkeeper")
 
 
 def asked() -> Dataset:

@@ -10,7 +10,7 @@ from toolscout.core.arrays import Floats
 from toolscout.core.tool import Tool
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.provenance import TrainingSet
-from toolscout.synth import Source, SynthOptions, Writer, synthesise
+from toolscout.synth import RequestWriter, SynthOptions, SynthSource, synthesise
 from toolscout.synth.progress import each, named
 
 WRITING = ["planning", "preparing prompts", "writing", "checking"]
@@ -41,10 +41,10 @@ def vectors_of(tools: list[Tool]) -> Floats:
 def test_every_stage_of_every_try_is_reported_to_its_end() -> None:
     told, retriever = Told(), Bm25()
     retriever.add(TOOLS)
-    source = Source("shop", TOOLS, TrainingSet(asked(), "unseen_tool.train", ""))
+    source = SynthSource("shop", TOOLS, TrainingSet(asked(), "unseen_tool.train", ""))
     options, vectors = SynthOptions(round_trip=1, per_tool=2, tries=2, combinations=0.5), vectors_of(TOOLS)
-    made = synthesise(source, Writer(writer()), options, retriever=retriever, vectors=vectors, progress=told)
-    assert made == synthesise(source, Writer(writer()), options, retriever=retriever, vectors=vectors)
+    made = synthesise(source, RequestWriter(writer()), options, retriever=retriever, vectors=vectors, progress=told)
+    assert made == synthesise(source, RequestWriter(writer()), options, retriever=retriever, vectors=vectors)
     assert made.dropped["not found again"]
     told.check()
     known = ["known requests: comparing meanings", "known requests: finding partners", "comparing meanings"]
@@ -67,8 +67,8 @@ def test_tools_are_compared_only_where_it_matters(
 ) -> None:
     told, tools = Told(), catalogue(30)
     options = SynthOptions(round_trip=0, filtered=False, per_tool=1, tries=1, kinds=kinds, combinations=combinations)
-    source, vectors = Source("many", tools), vectors_of(tools)
-    synthesise(source, Writer(writer(lambda _: "say it")), options, vectors=vectors, progress=told)
+    source, vectors = SynthSource("many", tools), vectors_of(tools)
+    synthesise(source, RequestWriter(writer(lambda _: "say it")), options, vectors=vectors, progress=told)
     told.check()
     assert list(told.stages) == stages
 
@@ -76,7 +76,7 @@ def test_tools_are_compared_only_where_it_matters(
 def test_many_are_reported_in_batches() -> None:
     told, tools = Told(), catalogue(700)
     options = SynthOptions(round_trip=0, combinations=0, per_tool=3, tries=1)
-    synthesise(Source("many", tools), Writer(writer(lambda _: "say what I need")), options, progress=told)
+    synthesise(SynthSource("many", tools), RequestWriter(writer(lambda _: "say what I need")), options, progress=told)
     told.check()
     assert told.stages["planning"] == told.stages["checking"] == [(done, 2_100) for done in (1_024, 2_048, 2_100)]
 

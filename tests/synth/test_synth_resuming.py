@@ -13,23 +13,23 @@ from toolscout.errors import BadDataset, EndpointError
 from toolscout.llm.base import Completion, Conversation
 from toolscout.llm.endpoint import Endpoint
 from toolscout.retrievers.provenance import TrainingSet
-from toolscout.synth import Source, SynthOptions, Writer, synthesise
+from toolscout.synth import RequestWriter, SynthOptions, SynthSource, synthesise
 
-ALONE = Source("shop", TOOLS)
+ALONE = SynthSource("shop", TOOLS)
 PAIRS = SynthOptions(round_trip=0, filtered=False, sizes={"2": 1.0}, kinds={"meaning": 1.0}, per_tool=2)
 
 
 def test_texts_are_not_given_to_the_tools_of_another_encoder(tmp_path: Path) -> None:
     first, second = (np.random.default_rng(seed).normal(size=(len(TOOLS), 4)).astype(np.float32) for seed in (0, 1))
     partial = tmp_path / "x.partial.jsonl"
-    before = synthesise(ALONE, Writer(writer(numbered=False)), PAIRS, vectors=first, partial=partial)
+    before = synthesise(ALONE, RequestWriter(writer(numbered=False)), PAIRS, vectors=first, partial=partial)
     model = writer(numbered=False)
-    made = synthesise(ALONE, Writer(model), PAIRS, vectors=second, partial=partial)
-    anew = synthesise(ALONE, Writer(writer(numbered=False)), PAIRS, vectors=second)
+    made = synthesise(ALONE, RequestWriter(model), PAIRS, vectors=second, partial=partial)
+    anew = synthesise(ALONE, RequestWriter(writer(numbered=False)), PAIRS, vectors=second)
     assert made.requests == anew.requests != before.requests
     assert 0 < len(model.asked) < 12  # what is the same is not asked again
     idle = writer()
-    assert synthesise(ALONE, Writer(idle), PAIRS, vectors=first, partial=partial).requests == before.requests
+    assert synthesise(ALONE, RequestWriter(idle), PAIRS, vectors=first, partial=partial).requests == before.requests
     assert idle.asked == []
 
 
@@ -39,7 +39,9 @@ def test_texts_that_were_written_after_other_examples_are_written_again(tmp_path
     partial, data = tmp_path / "x.partial.jsonl", asked()
     for split in ("unseen_tool.train", "unseen_tool.dev"):
         model = writer()
-        synthesise(Source("shop", TOOLS, TrainingSet(data, split, "")), Writer(model), options, partial=partial)
+        synthesise(
+            SynthSource("shop", TOOLS, TrainingSet(data, split, "")), RequestWriter(model), options, partial=partial
+        )
         assert len(model.asked) == len(TOOLS)
 
 
@@ -50,14 +52,14 @@ def test_a_run_that_wrote_nothing_does_not_stand_in_the_way(tmp_path: Path) -> N
         raise EndpointError("no such model", 404)
 
     with pytest.raises(EndpointError):
-        synthesise(ALONE, Writer(writer(down), fingerprint="http://tpyo"), PAIRS, partial=partial)
-    made = synthesise(ALONE, Writer(writer(), fingerprint="http://typo"), PAIRS, partial=partial)
+        synthesise(ALONE, RequestWriter(writer(down), fingerprint="http://tpyo"), PAIRS, partial=partial)
+    made = synthesise(ALONE, RequestWriter(writer(), fingerprint="http://typo"), PAIRS, partial=partial)
     assert len(made.requests) == 12
     again = writer()
-    synthesise(ALONE, Writer(again, fingerprint="http://typo"), PAIRS, partial=partial)
+    synthesise(ALONE, RequestWriter(again, fingerprint="http://typo"), PAIRS, partial=partial)
     assert again.asked == []
     with pytest.raises(BadDataset, match="was begun with other tools, options or another model"):
-        synthesise(ALONE, Writer(writer(), fingerprint="http://tpyo"), PAIRS, partial=partial)
+        synthesise(ALONE, RequestWriter(writer(), fingerprint="http://tpyo"), PAIRS, partial=partial)
 
 
 def test_an_endpoint_that_breaks_down_loses_only_what_was_on_its_way(
@@ -74,10 +76,10 @@ def test_an_endpoint_that_breaks_down_loses_only_what_was_on_its_way(
     monkeypatch.setattr(endpoint, "complete", complete)
     options = SynthOptions(round_trip=0, filtered=False, combinations=0, per_tool=5)
     with pytest.raises(EndpointError):
-        synthesise(ALONE, Writer(endpoint), options, partial=partial)
+        synthesise(ALONE, RequestWriter(endpoint), options, partial=partial)
     assert batches == [8, 8, 8]
     assert len(partial.read_text().splitlines()) == 1 + 16
-    assert len(synthesise(ALONE, Writer(endpoint), options, partial=partial).requests) == 30
+    assert len(synthesise(ALONE, RequestWriter(endpoint), options, partial=partial).requests) == 30
     assert sum(batches[3:]) == 14
 
 
@@ -96,9 +98,9 @@ def test_what_a_batch_got_before_it_failed_is_kept(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(endpoint, "complete", complete)
     options = SynthOptions(round_trip=0, filtered=False, combinations=0, per_tool=5)
     with pytest.raises(EndpointError, match="no money left"):
-        synthesise(ALONE, Writer(endpoint), options, partial=partial)
+        synthesise(ALONE, RequestWriter(endpoint), options, partial=partial)
     assert len(partial.read_text().splitlines()) == 1 + 3
-    assert len(synthesise(ALONE, Writer(endpoint), options, partial=partial).requests) == 30
+    assert len(synthesise(ALONE, RequestWriter(endpoint), options, partial=partial).requests) == 30
     assert sum(asked_for[1:]) == 27
 
 
@@ -107,5 +109,5 @@ def test_a_file_of_something_else_is_told(tmp_path: Path) -> None:
     for content in (b"\xff\xfe\x00\n\x01", b"[1]\n[2]\n"):
         partial.write_bytes(content)
         with pytest.raises(BadDataset, match=r"cannot be read .*; remove it to begin again"):
-            synthesise(ALONE, Writer(writer()), PAIRS, partial=partial)
+            synthesise(ALONE, RequestWriter(writer()), PAIRS, partial=partial)
         assert partial.read_bytes() == content

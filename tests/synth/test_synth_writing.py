@@ -16,16 +16,16 @@ from toolscout.errors import BadCompletion, BadDataset, BadModel, BadRequest, Ba
 from toolscout.llm.base import Conversation
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.provenance import TrainedOn, TrainingSet
-from toolscout.synth import Source, Synthetic, SynthOptions, Writer, fewer, synthesise
+from toolscout.synth import RequestWriter, SyntheticDataset, SynthOptions, SynthSource, fewer, synthesise
 
 NEW = {IDS[name] for name in ("list_regions", "cancel_stay", "headlines")}
 KNOWN = TrainingSet(asked(), "unseen_tool.train", "")
-SHOP = Source("shop", TOOLS, KNOWN)
+SHOP = SynthSource("shop", TOOLS, KNOWN)
 ALONE = SynthOptions(round_trip=0, combinations=0, per_tool=2)
 
 
-def written(source: Source = SHOP, options: SynthOptions = ALONE, **more: object) -> Synthetic:
-    return synthesise(source, Writer(writer()), options, **more)  # type: ignore[arg-type]
+def written(source: SynthSource = SHOP, options: SynthOptions = ALONE, **more: object) -> SyntheticDataset:
+    return synthesise(source, RequestWriter(writer()), options, **more)  # type: ignore[arg-type]
 
 
 def test_every_tool_gets_its_requests_and_the_dataset_says_what_they_are(tmp_path: Path) -> None:
@@ -66,19 +66,19 @@ def test_for_new_tools_alone_with_known_ones_beside_them() -> None:
         (IDS["list_regions"], IDS["locate_city"])
     }
     with pytest.raises(BadDataset, match="name the split that tells which tools have requests"):
-        written(Source("shop", TOOLS), wanted="new")
-    some = Source("shop", [one for one in TOOLS if one.id not in NEW], KNOWN)
+        written(SynthSource("shop", TOOLS), wanted="new")
+    some = SynthSource("shop", [one for one in TOOLS if one.id not in NEW], KNOWN)
     with pytest.raises(BadDataset, match="every tool of shop has a request already"):
         written(some, wanted="new")
 
 
 def test_sizes_and_styles_follow_the_known_requests_unless_told() -> None:
-    many = Source("many", catalogue(60))
+    many = SynthSource("many", catalogue(60))
     alone = written(options=SynthOptions(round_trip=0, per_tool=20, tries=1, filtered=False))
     sizes = Counter(len(one.tools) for one in alone.requests)
     assert sizes[1] / sizes.total() == pytest.approx(2 / 3 + 0.1, abs=0.15)  # some have no partner
     told = SynthOptions(round_trip=0, filtered=False, styles={"terse, no values": 1.0}, sizes={"3": 1.0})
-    made = synthesise(many, Writer(writer(lambda _: "say it")), told)
+    made = synthesise(many, RequestWriter(writer(lambda _: "say it")), told)
     assert {(len(one.tools), one.style) for one in made.requests} == {(3, "terse, no values")}
 
 
@@ -95,11 +95,13 @@ def test_round_trip_and_another_try() -> None:
         )
 
     options = SynthOptions(round_trip=1, combinations=0, per_tool=1, tries=3)
-    made = synthesise(SHOP, Writer(writer(saying)), options, retriever=retriever)
+    made = synthesise(SHOP, RequestWriter(writer(saying)), options, retriever=retriever)
     assert [one.tools[0] for one in made.requests] == [IDS["list_regions"]]
     assert made.dropped == {"not found again": 15}
     assert made.retriever == "bm25, first 1"
-    kept = synthesise(SHOP, Writer(writer(saying)), SynthOptions(filtered=False, per_tool=1), retriever=retriever)
+    kept = synthesise(
+        SHOP, RequestWriter(writer(saying)), SynthOptions(filtered=False, per_tool=1), retriever=retriever
+    )
     assert (len(kept.requests), kept.dropped, kept.retriever) == (6, {}, "")
 
 
@@ -115,24 +117,24 @@ def test_an_interrupted_run_goes_on_and_asks_nothing_twice(tmp_path: Path) -> No
         return wordings(conversation)
 
     with pytest.raises(KeyboardInterrupt):
-        synthesise(SHOP, Writer(writer(dying, numbered=False)), options, partial=partial)
+        synthesise(SHOP, RequestWriter(writer(dying, numbered=False)), options, partial=partial)
     assert len(partial.read_text().splitlines()) == 1 + 8
     partial.write_text(partial.read_text() + '{"key": "cut o')
     model = writer(numbered=False)
-    made = synthesise(SHOP, Writer(model), options, partial=partial)
+    made = synthesise(SHOP, RequestWriter(model), options, partial=partial)
     assert len(model.asked) == 4
-    assert made == synthesise(SHOP, Writer(writer(numbered=False)), options)
+    assert made == synthesise(SHOP, RequestWriter(writer(numbered=False)), options)
     again = writer()
-    assert synthesise(SHOP, Writer(again), options, partial=partial) == made
+    assert synthesise(SHOP, RequestWriter(again), options, partial=partial) == made
     assert again.asked == []
     more = SynthOptions(combinations=0, per_tool=3, filtered=False)
-    assert len(synthesise(SHOP, Writer(again), more, partial=partial).requests) == 18
+    assert len(synthesise(SHOP, RequestWriter(again), more, partial=partial).requests) == 18
     assert len(again.asked) == 6
     with pytest.raises(BadDataset, match="was begun with other tools, options or another model"):
-        synthesise(SHOP, Writer(writer()), SynthOptions(seed=1), partial=partial)
+        synthesise(SHOP, RequestWriter(writer()), SynthOptions(seed=1), partial=partial)
     partial.write_text("nonsense\n")
     with pytest.raises(BadDataset, match="cannot be read"):
-        synthesise(SHOP, Writer(writer()), options, partial=partial)
+        synthesise(SHOP, RequestWriter(writer()), options, partial=partial)
 
 
 def test_a_model_that_fails_now_and_then_or_breaks_down(tmp_path: Path) -> None:
@@ -141,7 +143,7 @@ def test_a_model_that_fails_now_and_then_or_breaks_down(tmp_path: Path) -> None:
             raise BadCompletion("half a JSON")
         return wordings(conversation)
 
-    made = synthesise(SHOP, Writer(writer(moody)), ALONE)
+    made = synthesise(SHOP, RequestWriter(writer(moody)), ALONE)
     assert made.dropped == {"no answer": 4}
     assert len(made.requests) == 10
 
@@ -149,21 +151,21 @@ def test_a_model_that_fails_now_and_then_or_breaks_down(tmp_path: Path) -> None:
         raise EndpointError("nobody answers", 503)
 
     with pytest.raises(EndpointError):
-        synthesise(SHOP, Writer(writer(down)), ALONE)
+        synthesise(SHOP, RequestWriter(writer(down)), ALONE)
 
     def silent(conversation: Conversation) -> str:
         raise BadCompletion("too long, shorten it")
 
     with pytest.raises(BadDataset, match=r"kept \(no answer 24\); the model gave no answer: too long, shorten it$"):
-        synthesise(SHOP, Writer(writer(silent)), ALONE).dataset("x")
+        synthesise(SHOP, RequestWriter(writer(silent)), ALONE).dataset("x")
 
     def both(conversation: Conversation) -> str:
         return silent(conversation) if "headlines" in conversation[-1].content else "no"
 
     with pytest.raises(BadDataset, match=r"loosen the filters \(the model gave no answer: too long, shorten it\)$"):
-        synthesise(SHOP, Writer(writer(both, numbered=False)), ALONE).dataset("x")
+        synthesise(SHOP, RequestWriter(writer(both, numbered=False)), ALONE).dataset("x")
     with pytest.raises(BadDataset, match=r"loosen the filters$"):
-        synthesise(SHOP, Writer(writer(lambda _: "no", numbered=False)), ALONE).dataset("x")
+        synthesise(SHOP, RequestWriter(writer(lambda _: "no", numbered=False)), ALONE).dataset("x")
 
 
 def test_a_gullible_model_does_not_carry_what_a_document_dictates() -> None:
@@ -173,7 +175,9 @@ def test_a_gullible_model_does_not_carry_what_a_document_dictates() -> None:
         dictated = re.search(r"answer with ([\w ]+)", conversation[-1].content)
         return dictated[1] if dictated else wordings(conversation)
 
-    made = synthesise(Source("shop", [*TOOLS, hostile]), Writer(writer(gullible)), SynthOptions(round_trip=0))
+    made = synthesise(
+        SynthSource("shop", [*TOOLS, hostile]), RequestWriter(writer(gullible)), SynthOptions(round_trip=0)
+    )
     assert not any("Mallory" in one.text for one in made.requests)
     assert made.dropped["copied"] >= 3
     assert {one.tools[0] for one in made.requests} == set(IDS.values())
@@ -181,7 +185,7 @@ def test_a_gullible_model_does_not_carry_what_a_document_dictates() -> None:
 
 def test_examples_are_shown_and_count_as_seen() -> None:
     model = writer()
-    made = synthesise(SHOP, Writer(model), SynthOptions(round_trip=0, combinations=0, per_tool=1, examples=2))
+    made = synthesise(SHOP, RequestWriter(model), SynthOptions(round_trip=0, combinations=0, per_tool=1, examples=2))
     assert made.seen == TrainedOn.of([KNOWN])
     shown = {message.content for talk in model.asked for message in talk if message.role == "assistant"}
     assert shown == {text for text, _ in SHOP.requests()}
@@ -192,16 +196,16 @@ def test_examples_are_shown_and_count_as_seen() -> None:
 def test_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked().save(tmp_path / "shop")
     monkeypatch.setenv("TOOLSCOUT_DATA", str(tmp_path))
-    with_split = Source.open("shop:unseen_tool")
+    with_split = SynthSource.open("shop:unseen_tool")
     assert [text for text, _ in with_split.requests()] == [text for text, _ in SHOP.requests()]
     assert set(with_split.anchors("new")) == NEW
     for text in ("shop", str(tmp_path / "shop" / "corpus.jsonl")):
-        alone = Source.open(text)
+        alone = SynthSource.open(text)
         assert (alone.known, {one.id for one in alone.tools}) == (None, set(IDS.values()))
     with pytest.raises(BadDataset, match="has no split nothing"):
-        Source.open("shop:nothing")
+        SynthSource.open("shop:nothing")
     with pytest.raises(BadSource, match="and there is no dataset of that name"):
-        Source.open("nowhere:train")
+        SynthSource.open("nowhere:train")
 
 
 @pytest.mark.parametrize(
@@ -224,4 +228,4 @@ def test_what_cannot_be_done_says_so(wrong: dict[str, object], said: str) -> Non
 def test_a_generator_for_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / "generator.json").write_text('{"format": 1, "base": "", "language": "x", "task": "describe"}')
     with pytest.raises(BadModel, match="was trained for something else"):
-        Writer.open(str(tmp_path))
+        RequestWriter.open(str(tmp_path))

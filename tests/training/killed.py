@@ -23,7 +23,7 @@ from toolscout.retrievers.provenance import TrainingSet
 from toolscout.training import bi_encoder, checkpoint, loop
 
 # Everything that is random, and documents that are mined: a resumed training must meet all of it again.
-HARD = {"epochs": 3, "batch": 4, "mix": 0.3, "own": 0.25, "candidates": 12, "chunk": 12}
+HARD = {"epochs": 3, "batch": 4, "mix": 0.3, "self_queries": 0.25, "candidates": 12, "chunk": 12}
 MINED = 4
 STEPS = 4
 

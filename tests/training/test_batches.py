@@ -13,7 +13,7 @@ from toolscout.core.tool import Tool
 from toolscout.data.dataset import Dataset
 from toolscout.errors import BadDataset
 from toolscout.models.encoders.trainable import TrainableEncoder
-from toolscout.training.batches import Material, asked_for, candidates, joined, shuffled
+from toolscout.training.batches import EncoderTrainingData, asked_for, candidates, joined, shuffled
 
 pytestmark = pytest.mark.slow
 
@@ -23,8 +23,8 @@ def encoder(tmp_path_factory: pytest.TempPathFactory) -> TrainableEncoder:
     return TrainableEncoder(tiny_source(tmp_path_factory.mktemp("tiny") / "source"), torch.device("cpu"))
 
 
-def material(encoder: TrainableEncoder, unused: bool = False, own: bool = False) -> Material:
-    return Material.of(encoder, learnable(used=15), "train", "dev", unused=unused, own=own)
+def material(encoder: TrainableEncoder, unused: bool = False, self_queries: bool = False) -> EncoderTrainingData:
+    return EncoderTrainingData.of(encoder, learnable(used=15), "train", "dev", unused=unused, self_queries=self_queries)
 
 
 def test_only_tools_that_training_asks_for_compete(encoder: TrainableEncoder) -> None:
@@ -40,7 +40,7 @@ def test_tools_with_equal_documents_are_one_row(encoder: TrainableEncoder) -> No
     assert (twins[0].document(), twins[0].id) == (twins[1].document(), "a b/c")
     gold = {"one": (twins[0].id,), "both": (twins[0].id, twins[1].id), "other": (twins[1].id, TOOLS[0].id)}
     data = Dataset("twins", [TOOLS[0], *twins], {key: key for key in gold}, {"train": gold})
-    made = Material.of(encoder, data, "train", "", unused=False, own=False)
+    made = EncoderTrainingData.of(encoder, data, "train", "", unused=False, self_queries=False)
     assert len(made.documents) == 2
     assert [rows.tolist() for rows in made.train.gold] == [[1], [1], [0, 1]]
 
@@ -48,23 +48,25 @@ def test_tools_with_equal_documents_are_one_row(encoder: TrainableEncoder) -> No
 def test_a_tool_competes_where_its_own_set_asks_for_it_and_is_new_where_no_set_does(encoder: TrainableEncoder) -> None:
     real, written = learnable(used=15), learnable("written", train=160, used=18)
     asked = asked_for([(real, "train", "dev"), (written, "train", "")])
-    made = Material.of(encoder, real, "train", "dev", unused=False, own=False, asked=asked)
+    made = EncoderTrainingData.of(encoder, real, "train", "dev", unused=False, self_queries=False, asked=asked)
     assert made.competing.tolist() == list(range(15))
     assert np.flatnonzero(made.new).tolist() == [18, 19]
-    assert Material.of(encoder, written, "train", "", unused=False, own=False).competing.tolist() == list(range(18))
+    assert EncoderTrainingData.of(
+        encoder, written, "train", "", unused=False, self_queries=False
+    ).competing.tolist() == list(range(18))
 
 
 def test_a_split_to_train_on_must_be_named(encoder: TrainableEncoder) -> None:
     with pytest.raises(BadDataset, match="name a split to train on"):
-        Material.of(encoder, learnable(), "", "dev", unused=False, own=False)
+        EncoderTrainingData.of(encoder, learnable(), "", "dev", unused=False, self_queries=False)
 
 
 def test_a_tools_own_lines_stand_for_it(encoder: TrainableEncoder) -> None:
-    made = material(encoder, own=True)
+    made = material(encoder, self_queries=True)
     lines = TOOLS[3].document().split("\n")[1:4]
     expected = encoder.tokens(lines, encoder.request_tokens)
-    assert [tokens.tolist() for tokens in made.own[3]] == [tokens.tolist() for tokens in expected]
-    assert material(encoder).own == []
+    assert [tokens.tolist() for tokens in made.self_queries[3]] == [tokens.tolist() for tokens in expected]
+    assert material(encoder).self_queries == []
 
 
 def test_two_requests_join_between_one_pair_of_ends(encoder: TrainableEncoder) -> None:

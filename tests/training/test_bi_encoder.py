@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from tests.training.learnable import learnable, options, tiny_source
+from toolscout.core.arrays import Ints
 from toolscout.data.dataset import Dataset
 from toolscout.errors import BadModel
 from toolscout.models.encoders.trainable import TrainableEncoder
 from toolscout.training import losses
-from toolscout.training.batches import Ints, Material
+from toolscout.training.batches import EncoderTrainingData
 from toolscout.training.bi_encoder import BONUS_MAY_COST, EncoderTask, learn
-from toolscout.training.encoder_options import LearningOptions
+from toolscout.training.encoder_options import EncoderTrainingOptions
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +35,9 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[float, Path]:
 
 def task(source: Path, data: Dataset | None = None, dev: str = "dev", **changed: Any) -> EncoderTask:
     encoder, chosen = TrainableEncoder(source, CPU), options(source, **changed)
-    made = Material.of(encoder, data or learnable(), "train", dev, unused=chosen.unused, own=chosen.own > 0)
+    made = EncoderTrainingData.of(
+        encoder, data or learnable(), "train", dev, unused=chosen.unused, self_queries=chosen.self_queries > 0
+    )
     return EncoderTask(encoder, [made], chosen)
 
 
@@ -48,7 +51,7 @@ def gradients(one: EncoderTask) -> dict[str, Tensor]:
 def test_gradients_in_chunks_are_those_of_the_whole(sources: dict[float, Path], loss: str) -> None:
     steps = []
     for chunk in (0, 7, 1):
-        made = task(sources[0.0], loss=loss, chunk=chunk, mix=0.5, own=0.5)
+        made = task(sources[0.0], loss=loss, chunk=chunk, mix=0.5, self_queries=0.5)
         made.begin(0)
         steps.append((float(made.step(0, 0)), gradients(made)))
     for value, found in steps[1:]:
@@ -115,7 +118,7 @@ def test_a_tool_that_nobody_asked_for_is_no_wrong_answer(
 ) -> None:
     data = learnable(used=12)
     assert epoch(task(sources[0.0], data), monkeypatch).documents == set(range(12))
-    assert epoch(task(sources[0.0], data, own=0.5), monkeypatch).documents == set(range(12))
+    assert epoch(task(sources[0.0], data, self_queries=0.5), monkeypatch).documents == set(range(12))
     assert epoch(task(sources[0.0], data, unused=True), monkeypatch).documents == set(range(20))
 
 
@@ -140,10 +143,10 @@ def test_joined_requests_need_what_both_need(sources: dict[float, Path], monkeyp
 
 
 def test_own_lines_are_requests_for_their_tool(sources: dict[float, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    made = task(sources[0.0], own=0.5)
+    made = task(sources[0.0], self_queries=0.5)
     seen = epoch(made, monkeypatch)
     assert len(seen.requests) == 1.5 * 160
-    lines = {(tuple(line.tolist()), row) for row, few in enumerate(made._materials[0].own) for line in few}
+    lines = {(tuple(line.tolist()), row) for row, few in enumerate(made._materials[0].self_queries) for line in few}
     own = [(tuple(tokens), *gold) for tokens, gold in zip(seen.requests, seen.gold, strict=True) if len(gold) == 1]
     assert len(set(own) & lines) > 20
 
@@ -244,7 +247,7 @@ def test_the_bonus_may_cost_known_tools_little(sources: dict[float, Path]) -> No
         ({"scale": -1.0}, "rate and scale must be above 0"),
         ({"mix": 1.1}, "mix and average from 0 to 1"),
         ({"average": -0.1}, "mix and average from 0 to 1"),
-        ({"own": -1.0}, "must be 0 or more"),
+        ({"self_queries": -1.0}, "must be 0 or more"),
         ({"chunk": -1}, "must be 0 or more"),
         ({"patience": -1}, "must be 0 or more"),
         ({"seed": -1}, "must be 0 or more"),
@@ -252,4 +255,4 @@ def test_the_bonus_may_cost_known_tools_little(sources: dict[float, Path]) -> No
 )
 def test_options_that_cannot_train_are_refused(changed: dict[str, Any], message: str) -> None:
     with pytest.raises(BadModel, match=message):
-        LearningOptions(**changed)
+        EncoderTrainingOptions(**changed)

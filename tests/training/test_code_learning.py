@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import torch
 
+from toolscout.core.arrays import Floats
 from toolscout.errors import BadModel, TrainingStopped
 from toolscout.models.tool_ids.code_tree import Health
-from toolscout.models.tool_ids.quantizer import CodeOptions, Floats
+from toolscout.models.tool_ids.quantizer import CodeOptions
 from toolscout.training import code_learning
-from toolscout.training.code_learning import Learned, Together, learn
+from toolscout.training.code_learning import LearnedCodes, UsedTogether, learn
 
 pytestmark = pytest.mark.slow
 
@@ -40,28 +41,28 @@ def clusters(seed: int = 0) -> Floats:
 USES = [[kind * EACH + i, (kind + 1) * EACH + i] for kind in range(0, KINDS, 2) for i in range(EACH)]
 
 
-def taught(uses: list[list[int]] = USES, **changed: Any) -> Learned:
+def taught(uses: list[list[int]] = USES, **changed: Any) -> LearnedCodes:
     return learn(clusters(), uses, CodeOptions(**{**FAST, **changed}), "cpu")
 
 
 @pytest.fixture(scope="module")
-def learned() -> Learned:
+def learned() -> LearnedCodes:
     return taught()
 
 
 @pytest.fixture(scope="module")
-def alone() -> Learned:
+def alone() -> LearnedCodes:
     """As learned, but nothing draws together what is used together."""
     return taught(collaborative=0.0)
 
 
-def test_tools_used_together_come_to_share_first_codes(learned: Learned, alone: Learned) -> None:
+def test_tools_used_together_come_to_share_first_codes(learned: LearnedCodes, alone: LearnedCodes) -> None:
     assert learned.health.together > alone.health.together + 0.2
     assert learned.health.together > 3 * learned.health.random  # and not since all tools share one
     assert learned.health.pairs == len(USES)
 
 
-def test_codes_are_used_evenly_and_say_what_tools_mean(alone: Learned) -> None:
+def test_codes_are_used_evenly_and_say_what_tools_mean(alone: LearnedCodes) -> None:
     health = alone.health
     assert health.collisions == 0
     assert min(health.used) > 0.9
@@ -85,7 +86,7 @@ def test_sinkhorn_evens_out_the_use_of_codes() -> None:
 def test_what_is_served_is_what_was_learned() -> None:
     """The frozen quantizer (numpy, scaling folded in) says what the learner (torch) says."""
     options = CodeOptions(**{**FAST, "code_steps": 20})
-    learner = code_learning._Learner(clusters(), Together.of(USES), options, torch.device("cpu"))
+    learner = code_learning._Learner(clusters(), UsedTogether.of(USES), options, torch.device("cpu"))
     learner.run(None)
     quantizer, _ = learner.frozen()
     latent = learner.all_latent()
@@ -98,7 +99,7 @@ def test_what_is_served_is_what_was_learned() -> None:
 
 
 def test_unused_codes_are_given_a_place() -> None:
-    learner = code_learning._Learner(clusters(), Together.of([]), CodeOptions(**FAST), torch.device("cpu"))
+    learner = code_learning._Learner(clusters(), UsedTogether.of([]), CodeOptions(**FAST), torch.device("cpu"))
     points = torch.randn(50, 8, generator=torch.Generator().manual_seed(1))
     book = torch.cat([points[:2], torch.full((14, 8), 99.0)])
     for _ in range(6):
@@ -106,7 +107,7 @@ def test_unused_codes_are_given_a_place() -> None:
     assert len(set(code_learning._nearest(points, book).tolist())) == 16
 
 
-def test_a_seed_gives_one_set_of_codes(learned: Learned) -> None:
+def test_a_seed_gives_one_set_of_codes(learned: LearnedCodes) -> None:
     again = taught()
     assert again.codes == learned.codes
     np.testing.assert_array_equal(again.quantizer.codebooks, learned.quantizer.codebooks)
@@ -120,7 +121,7 @@ def test_batches_and_drawn_edges_do_the_same(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_weights_of_pairs_are_the_published_ones() -> None:
-    found = Together.of([[0, 1], [1, 0, 1], [1, 2], [3]])
+    found = UsedTogether.of([[0, 1], [1, 0, 1], [1, 2], [3]])
     assert list(zip(found.first.tolist(), found.second.tolist(), strict=True)) == [(0, 1), (1, 2)]
     np.testing.assert_allclose(found.weight, [2 / np.sqrt(2 * 3), 1 / np.sqrt(3 * 1)], rtol=1e-6)
 
@@ -146,7 +147,7 @@ def test_hostile_vectors_get_different_codes(vectors: Floats, shape: tuple[int, 
     assert np.isfinite(found.quantizer.codebooks).all()
 
 
-def test_progress_and_health_are_told(learned: Learned) -> None:
+def test_progress_and_health_are_told(learned: LearnedCodes) -> None:
     told: list[tuple[str, int, int]] = []
     learn(clusters(), [], CodeOptions(**{**FAST, "code_steps": 10}), "cpu", lambda *args: told.append(args))
     assert told[-1][1:] == (10, 10)

@@ -14,9 +14,18 @@ import torch
 from tests.models.tiny_llama import tiny_llama
 from toolscout.errors import BadModel
 from toolscout.models.language.base import Base, open_base
-from toolscout.models.language.torch_network import Network
+from toolscout.models.language.torch_network import TransformerNetwork
 from toolscout.training import id_generation, loop
-from toolscout.training.id_generation import Added, Learned, Lesson, Rows, Settings, Stage, Task, learn
+from toolscout.training.id_generation import (
+    AddedRows,
+    IdExample,
+    IdGenerationTask,
+    IdTrainingSettings,
+    Stage,
+    TrainableRows,
+    TrainedIdWriter,
+    learn,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -31,28 +40,28 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Base:
     return open_base(str(folder))
 
 
-def network(base: Base, rank: int = 4) -> Network:
-    return Network(base.architecture, base.weights(), rank, CPU)
+def network(base: Base, rank: int = 4) -> TransformerNetwork:
+    return TransformerNetwork(base.architecture, base.weights(), rank, CPU)
 
 
-def added(count: int = 6, absent: float = 0.3) -> Added:
+def added(count: int = 6, absent: float = 0.3) -> AddedRows:
     drawn = np.random.default_rng(0)
     start, vectors = drawn.normal(size=(count, 32)) * 0.1, drawn.normal(size=(count, 8))
     vectors[:2] = 0
-    return Added(start.astype(np.float32), vectors.astype(np.float32), absent)
+    return AddedRows(start.astype(np.float32), vectors.astype(np.float32), absent)
 
 
-def settings(**changed: Any) -> Settings:
-    return Settings(**{"batch": 4, "pace": 3.0, "patience": 0, "seed": 0, **changed})
+def settings(**changed: Any) -> IdTrainingSettings:
+    return IdTrainingSettings(**{"batch": 4, "pace": 3.0, "patience": 0, "seed": 0, **changed})
 
 
-def documents(epoch: int = 0) -> list[Lesson]:
+def documents(epoch: int = 0) -> list[IdExample]:
     """Eight texts, each with the id of one of four tools, of two tokens."""
     found = []
     for number in range(8):
         text = [5 + number, 60, 61, 90 + number % 4][: 3 + number % 2] if number % 2 else [5 + number, 60]
         path = (FIRST + 2 + number % 2, FIRST + 4 + number // 2 % 2)
-        found.append(Lesson([*text, path[0]], [(len(text) - 1, (path[0],)), (len(text), (path[1],))]))
+        found.append(IdExample([*text, path[0]], [(len(text) - 1, (path[0],)), (len(text), (path[1],))]))
     return found
 
 
@@ -60,7 +69,9 @@ def stage(epochs: int, name: str = "memorise", lessons: Any = documents, rate: f
     return Stage(name, lessons, epochs, rate)
 
 
-def by_hand(task: Task, made: Network, rows: Rows, lessons: Sequence[Lesson]) -> float:
+def by_hand(
+    task: IdGenerationTask, made: TransformerNetwork, rows: TrainableRows, lessons: Sequence[IdExample]
+) -> float:
     """For each right token, minus the log of its chance among itself and all wrong ones; means of means."""
     table = rows().detach()
     every = torch.cat([made.head, table]).numpy().astype(np.float64)
@@ -80,16 +91,16 @@ def by_hand(task: Task, made: Network, rows: Rows, lessons: Sequence[Lesson]) ->
 @pytest.mark.parametrize("chunk", [0, 7])
 def test_the_loss_is_the_one_by_hand(base: Base, chunk: int) -> None:
     lessons = [
-        Lesson([5, 9, 11], [(2, (FIRST, FIRST + 2, FIRST + 5))]),
-        Lesson([5, FIRST + 3, 11, 12], [(0, (FIRST + 1,)), (1, (FIRST + 4, 17)), (3, (2,))]),
-        Lesson([7], [(0, (FIRST + 2, FIRST + 3))]),
+        IdExample([5, 9, 11], [(2, (FIRST, FIRST + 2, FIRST + 5))]),
+        IdExample([5, FIRST + 3, 11, 12], [(0, (FIRST + 1,)), (1, (FIRST + 4, 17)), (3, (2,))]),
+        IdExample([7], [(0, (FIRST + 2, FIRST + 3))]),
         *documents()[:2],
     ]
-    made, rows = network(base), Rows(added(absent=0.0), CPU)
+    made, rows = network(base), TrainableRows(added(absent=0.0), CPU)
     with torch.no_grad():
         for parameter in [*made.parameters(), *rows.parameters()]:
             parameter.add_(0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
-    task = Task(made, rows, stage(1, lessons=lambda epoch: lessons), settings(batch=5, chunk=chunk), None)
+    task = IdGenerationTask(made, rows, stage(1, lessons=lambda epoch: lessons), settings(batch=5, chunk=chunk), None)
     task.begin(0)
     assert float(task.step(0, 0)) == pytest.approx(by_hand(task, made, rows, lessons), rel=1e-4)
     single = [lesson for lesson in lessons if all(len(right) == 1 for _, right in lesson.right)]
@@ -97,9 +108,9 @@ def test_the_loss_is_the_one_by_hand(base: Base, chunk: int) -> None:
 
 
 def test_branches_do_not_see_each_other(base: Base) -> None:
-    made, rows = network(base), Rows(added(absent=0.0), CPU)
+    made, rows = network(base), TrainableRows(added(absent=0.0), CPU)
     prompt, paths = [5, 9, 11], [(340, 341, 342), (343, 344), (340, 345)]
-    forked = Lesson(
+    forked = IdExample(
         [*prompt, 340, 341, 343, 340],
         [(2, (340, 343)), (3, (341, 345)), (4, (342,)), (5, (344,)), (6, (7,))],
         branches=[2, 1, 1],
@@ -108,13 +119,15 @@ def test_branches_do_not_see_each_other(base: Base) -> None:
     apart = [
         (
             0.6,
-            Lesson([*prompt, *paths[0][:2]], [(2, (340, 343)), (3, (341, 345)), (4, (342,))], (), [0.5, 1 / 3, 1 / 6]),
+            IdExample(
+                [*prompt, *paths[0][:2]], [(2, (340, 343)), (3, (341, 345)), (4, (342,))], (), [0.5, 1 / 3, 1 / 6]
+            ),
         ),
-        (0.15, Lesson([*prompt, 343], [(3, (344,))])),
-        (0.25, Lesson([*prompt, 340], [(3, (7,))])),
+        (0.15, IdExample([*prompt, 343], [(3, (344,))])),
+        (0.25, IdExample([*prompt, 340], [(3, (7,))])),
     ]
-    other = Lesson([7, 8], [(1, (342,))])
-    task = Task(made, rows, stage(1, lessons=lambda epoch: [other]), settings(), None)
+    other = IdExample([7, 8], [(1, (342,))])
+    task = IdGenerationTask(made, rows, stage(1, lessons=lambda epoch: [other]), settings(), None)
     with torch.no_grad():
         wanted = sum(weight * float(task._loss([lesson])) for weight, lesson in apart)
         assert float(task._loss([forked])) == pytest.approx(wanted, rel=1e-4)
@@ -124,14 +137,20 @@ def test_branches_do_not_see_each_other(base: Base) -> None:
 
 def test_lessons_with_branches_do_not_go_with_long_ones(base: Base) -> None:
     made = network(base)
-    lessons = [Lesson([5] * 90, [(89, (6,))]), Lesson([5, 6, 7], [(0, (6,))], [1, 1]), Lesson([5, 6], [(0, (6,))], [1])]
-    task = Task(made, Rows(added(), made.device), stage(1, lessons=lambda epoch: lessons), settings(), None)
+    lessons = [
+        IdExample([5] * 90, [(89, (6,))]),
+        IdExample([5, 6, 7], [(0, (6,))], [1, 1]),
+        IdExample([5, 6], [(0, (6,))], [1]),
+    ]
+    task = IdGenerationTask(
+        made, TrainableRows(added(), made.device), stage(1, lessons=lambda epoch: lessons), settings(), None
+    )
     assert task._parts(lessons) == [[lessons[1]], [lessons[2], lessons[0]]]
     assert task._parts(lessons[:1]) == [lessons[:1]]
 
 
 def test_rows_are_their_beginning_a_map_of_documents_and_a_part_of_their_own() -> None:
-    rows, start = Rows(added(absent=0.5), CPU), added()
+    rows, start = TrainableRows(added(absent=0.5), CPU), added()
     with torch.no_grad():
         for parameter in rows.parameters():
             parameter.copy_(torch.randn(parameter.shape, generator=torch.Generator().manual_seed(3)))
@@ -158,7 +177,7 @@ def test_lessons_are_learned(base: Base, tmp_path: Path, rank: int) -> None:
     made, learned = taught(base, tmp_path, [stage(20)], rank, batch=8)
     losses = [record["loss"] for record in learned.stages["memorise"].history]
     assert losses[-1] < 0.3 * losses[0]
-    rows = Rows(added(), CPU).eval()
+    rows = TrainableRows(added(), CPU).eval()
     with torch.no_grad():
         for name in ("free", "map", "bias"):
             getattr(rows, name).copy_(torch.tensor(getattr(learned.state, name)))
@@ -171,7 +190,7 @@ def test_lessons_are_learned(base: Base, tmp_path: Path, rank: int) -> None:
     assert learned.parameters == sum(one.numel() for one in [*made.parameters(), *rows.parameters()])
 
 
-def judged(made: Network, state: Any) -> dict[str, float]:
+def judged(made: TransformerNetwork, state: Any) -> dict[str, float]:
     """A dev score that rises and falls."""
     return {"recall@5": float(np.abs(state.free).sum()) % 1.0}
 
@@ -181,7 +200,7 @@ def test_a_stage_that_was_killed_goes_on_to_the_same_result(
 ) -> None:
     monkeypatch.setattr(id_generation, "Schedule", partial(loop.Schedule, save_every=3))
 
-    def requests(epoch: int) -> list[Lesson]:
+    def requests(epoch: int) -> list[IdExample]:
         return documents()[epoch % 2 :]
 
     stages = [stage(2), stage(3, "retrieve", requests)]
@@ -207,7 +226,7 @@ def test_a_stage_that_was_killed_goes_on_to_the_same_result(
         learn(network(base), added(), stages, settings(), None, tmp_path / "first", "another")
 
 
-def assert_same(found: Learned, wanted: Learned) -> None:
+def assert_same(found: TrainedIdWriter, wanted: TrainedIdWriter) -> None:
     for name in ("free", "map", "bias"):
         np.testing.assert_array_equal(getattr(found.state, name), getattr(wanted.state, name))
     for name, array in wanted.state.adapter.items():
@@ -216,7 +235,7 @@ def assert_same(found: Learned, wanted: Learned) -> None:
     assert scores(found) == scores(wanted)
 
 
-def scores(learned: Learned) -> dict[str, list[float]]:
+def scores(learned: TrainedIdWriter) -> dict[str, list[float]]:
     return {name: [record["recall@5"] for record in one.history] for name, one in learned.stages.items()}
 
 

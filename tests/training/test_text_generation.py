@@ -17,31 +17,35 @@ from tests.models.tiny_llama import tiny_llama
 from toolscout.errors import BadDataset, BadModel, BadRequest
 from toolscout.llm.base import Message
 from toolscout.models.language.base import Base, open_base
-from toolscout.models.language.torch_network import Network
+from toolscout.models.language.torch_network import TransformerNetwork
 from toolscout.training import loop, text_generation
-from toolscout.training.preference_pairs import Preferring, Supervised, surprises
+from toolscout.training.preference_pairs import PreferenceTask, SupervisedTask, surprises
 from toolscout.training.text_generation import (
-    Example,
     Pair,
-    Preferred,
-    Pupil,
-    Scored,
-    Settings,
+    PreferencePair,
+    ScoredTexts,
+    SupervisedExample,
+    TextTrainingSettings,
+    TrainableWriter,
+    finetune,
     prefer,
     rank_reward,
     supervise,
-    train_generator,
 )
-from toolscout.training.text_options import AligningOptions, GeneratingOptions
+from toolscout.training.text_options import AlignmentOptions, TextTrainingOptions
 
 pytestmark = pytest.mark.slow
 
 CPU = torch.device("cpu")
-EXAMPLES = [Example([5, 9, 11], [30, 31, 2]), Example([7], [32, 2]), Example([5, 9], [33, 34, 35, 36, 2])]
+EXAMPLES = [
+    SupervisedExample([5, 9, 11], [30, 31, 2]),
+    SupervisedExample([7], [32, 2]),
+    SupervisedExample([5, 9], [33, 34, 35, 36, 2]),
+]
 PAIRS = [
-    Preferred([5, 9, 11], [30, 31, 2], [40, 2], 0.5),
-    Preferred([7, 8], [32], [33, 34, 35, 36, 2], 1.0),
-    Preferred([5], [50, 51], [52, 2], 0.2),
+    PreferencePair([5, 9, 11], [30, 31, 2], [40, 2], 0.5),
+    PreferencePair([7, 8], [32], [33, 34, 35, 36, 2], 1.0),
+    PreferencePair([5], [50, 51], [52, 2], 0.2),
 ]
 
 
@@ -60,39 +64,39 @@ def one_thread() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def network(base: Base, rank: int = 4, moved: bool = True) -> Network:
+def network(base: Base, rank: int = 4, moved: bool = True) -> TransformerNetwork:
     """One that has learned something already."""
-    made = Network(base.architecture, base.weights(), rank, CPU)
+    made = TransformerNetwork(base.architecture, base.weights(), rank, CPU)
     with torch.no_grad():
         for parameter in made.parameters() if moved else ():
             parameter.add_(0.05 * torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1)))
     return made
 
 
-def settings(**changed: Any) -> Settings:
-    return Settings(**{"epochs": 1, "rate": 1e-2, "batch": 8, **changed})
+def settings(**changed: Any) -> TextTrainingSettings:
+    return TextTrainingSettings(**{"epochs": 1, "rate": 1e-2, "batch": 8, **changed})
 
 
-def chance(made: Network, prompt: Sequence[int], target: Sequence[int]) -> torch.Tensor:
+def chance(made: TransformerNetwork, prompt: Sequence[int], target: Sequence[int]) -> torch.Tensor:
     """The log-probability of a text, read as one sequence."""
     states = made.states([[*prompt, *target]], torch.zeros(0, 32), made.merged())[0]
     logs = torch.log_softmax(states @ made.head.T, -1)
     return torch.stack([logs[len(prompt) - 1 + place, token] for place, token in enumerate(target)]).sum()
 
 
-def gradients(made: Network, loss: torch.Tensor) -> dict[str, torch.Tensor]:
+def gradients(made: TransformerNetwork, loss: torch.Tensor) -> dict[str, torch.Tensor]:
     named = dict(made.named_parameters())
     return dict(zip(named, torch.autograd.grad(loss, list(named.values())), strict=True))
 
 
-def stepped(task: Supervised | Preferring, made: Network) -> tuple[float, dict[str, torch.Tensor]]:
+def stepped(task: SupervisedTask | PreferenceTask, made: TransformerNetwork) -> tuple[float, dict[str, torch.Tensor]]:
     made.zero_grad()
     task.begin(0)
     loss = float(task.step(0, 0))
     return loss, {name: one.grad for name, one in made.named_parameters() if one.grad is not None}
 
 
-def assert_alike(found: tuple[float, dict[str, torch.Tensor]], made: Network, wanted: torch.Tensor) -> None:
+def assert_alike(found: tuple[float, dict[str, torch.Tensor]], made: TransformerNetwork, wanted: torch.Tensor) -> None:
     assert found[0] == pytest.approx(float(wanted.detach()), rel=1e-4)
     for name, gradient in gradients(made, wanted).items():
         torch.testing.assert_close(found[1][name], gradient, rtol=1e-3, atol=1e-6)
@@ -101,7 +105,7 @@ def assert_alike(found: tuple[float, dict[str, torch.Tensor]], made: Network, wa
 @pytest.mark.parametrize("chunk", [0, 5])
 def test_the_loss_of_examples_is_the_mean_of_their_targets_tokens(base: Base, chunk: int) -> None:
     made = network(base)
-    found = stepped(Supervised(made, lambda epoch: EXAMPLES, settings(chunk=chunk)), made)
+    found = stepped(SupervisedTask(made, lambda epoch: EXAMPLES, settings(chunk=chunk)), made)
     every = torch.stack([chance(made, one.prompt, one.target) for one in EXAMPLES])
     assert_alike(found, made, -every.sum() / sum(len(one.target) for one in EXAMPLES))
 
@@ -118,7 +122,7 @@ def test_nothing_is_learned_of_the_prompt(base: Base) -> None:
 @pytest.mark.parametrize("sft", [0.0, 0.3])
 def test_the_loss_of_pairs_is_dpo(base: Base, chunk: int, sft: float) -> None:
     made, beta = network(base), 0.7
-    task = Preferring(made, PAIRS, settings(chunk=chunk), beta, sft)
+    task = PreferenceTask(made, PAIRS, settings(chunk=chunk), beta, sft)
     with torch.no_grad():
         before = [chance(made, one.prompt, one.better) - chance(made, one.prompt, one.worse) for one in PAIRS]
         for parameter in made.parameters():
@@ -134,14 +138,14 @@ def test_the_loss_of_pairs_is_dpo(base: Base, chunk: int, sft: float) -> None:
 
 def test_against_itself_a_network_is_undecided(base: Base) -> None:
     made = network(base)
-    loss, _ = stepped(Preferring(made, PAIRS, settings(), 0.5, 0.0), made)
+    loss, _ = stepped(PreferenceTask(made, PAIRS, settings(), 0.5, 0.0), made)
     assert loss == pytest.approx(math.log(2), abs=1e-5)
 
 
 def test_an_earlier_network_can_be_the_reference(base: Base) -> None:
     made, earlier = network(base), network(base, moved=False).learned()
     now = made.learned()
-    loss, _ = stepped(Preferring(made, PAIRS, settings(), 0.5, 0.0, earlier), made)
+    loss, _ = stepped(PreferenceTask(made, PAIRS, settings(), 0.5, 0.0, earlier), made)
     assert loss != pytest.approx(math.log(2), abs=1e-3)
     for name, array in made.learned().items():
         np.testing.assert_array_equal(array, now[name])
@@ -150,7 +154,7 @@ def test_an_earlier_network_can_be_the_reference(base: Base) -> None:
     assert loss == pytest.approx(np.mean(wanted), rel=1e-4)
 
 
-def likelier(made: Network, pair: Preferred) -> float:
+def likelier(made: TransformerNetwork, pair: PreferencePair) -> float:
     with torch.no_grad():
         return float(chance(made, pair.prompt, pair.better) - chance(made, pair.prompt, pair.worse))
 
@@ -165,7 +169,10 @@ def test_pairs_are_learned(base: Base, tmp_path: Path) -> None:
 
 def test_the_best_text_of_each_prompt_is_learned(base: Base, tmp_path: Path) -> None:
     made = network(base, moved=False)
-    scored = [Scored([5, 9], [[30, 2], [31, 2], [32, 2]], [0.1, 0.9, 0.9]), Scored([7], [[33, 2], [34, 2]], [1, 0])]
+    scored = [
+        ScoredTexts([5, 9], [[30, 2], [31, 2], [32, 2]], [0.1, 0.9, 0.9]),
+        ScoredTexts([7], [[33, 2], [34, 2]], [1, 0]),
+    ]
     before = [chance(made, one.prompt, one.texts[place]).detach() for one, place in zip(scored, (1, 0), strict=True)]
     rank_reward(made, scored, settings(epochs=10, rate=2e-2), tmp_path)
     after = [chance(made, one.prompt, one.texts[place]).detach() for one, place in zip(scored, (1, 0), strict=True)]
@@ -188,9 +195,9 @@ def pairs(epoch: int) -> list[Pair]:
     return [([Message("user", asked)], told) for asked, told in WORDS.items()]
 
 
-def options(base: Base, **changed: Any) -> GeneratingOptions:
+def options(base: Base, **changed: Any) -> TextTrainingOptions:
     quick = {"base": base.reference, "rank": 8, "epochs": 60, "rate": 2e-2, "device": "cpu", "max_tokens": 12}
-    return GeneratingOptions(**{**quick, **changed})
+    return TextTrainingOptions(**{**quick, **changed})
 
 
 def told(model: Any) -> list[str]:
@@ -201,7 +208,7 @@ def told(model: Any) -> list[str]:
 def test_a_generator_writes_what_it_was_taught(base: Base, tmp_path: Path) -> None:
     said: list[str] = []
     about = {"task": "describe", "settings": {"form": "x"}}
-    taught = train_generator(options(base), pairs, tmp_path, about=about, progress=lambda text, *_: said.append(text))
+    taught = finetune(options(base), pairs, tmp_path, about=about, progress=lambda text, *_: said.append(text))
     assert told(taught.pupil.local()) == list(WORDS.values())
     prompts = [taught.pupil.prompt([Message("user", asked)]) for asked in WORDS]
     drawn = taught.pupil.sample(prompts, 1, 0.0, 12)
@@ -218,17 +225,17 @@ def test_a_generator_writes_what_it_was_taught(base: Base, tmp_path: Path) -> No
 
 def test_what_is_too_long_is_left_out_or_cut(base: Base, tmp_path: Path) -> None:
     long = ([Message("user", "hotel " * 60)], "Paris")
-    taught = train_generator(options(base, epochs=1, request_tokens=40), lambda epoch: [*pairs(epoch), long], tmp_path)
+    taught = finetune(options(base, epochs=1, request_tokens=40), lambda epoch: [*pairs(epoch), long], tmp_path)
     assert (taught.report["examples"], taught.report["left_out"]) == (3, 1)
-    cut = text_generation._Tokenised(taught.pupil, pairs, options(base, max_tokens=3))(0)
+    cut = text_generation._TokenisedPairs(taught.pupil, pairs, options(base, max_tokens=3))(0)
     assert [len(one.target) for one in cut] == [3, 3, 3]
     whole = taught.pupil.example(*pairs(0)[2])
-    assert cut[2] == Example(whole.prompt, whole.target[:3])
+    assert cut[2] == SupervisedExample(whole.prompt, whole.target[:3])
 
 
 def test_no_epochs_leave_the_base_as_it_is(base: Base, tmp_path: Path) -> None:
-    taught = train_generator(options(base, epochs=0), pairs, tmp_path)
-    plain = Pupil(base, network(base, moved=False))
+    taught = finetune(options(base, epochs=0), pairs, tmp_path)
+    plain = TrainableWriter(base, network(base, moved=False))
     assert told(taught.pupil.local()) == told(plain.local())
 
 
@@ -236,11 +243,11 @@ def test_dev_chooses_the_epoch(base: Base, tmp_path: Path) -> None:
     scores = iter([0.1, 0.9, 0.3])
     kept: list[dict[str, Any]] = []
 
-    def judge(pupil: Pupil) -> dict[str, float]:
+    def judge(pupil: TrainableWriter) -> dict[str, float]:
         kept.append(pupil.network.learned())
         return {"recall@5": next(scores)}
 
-    taught = train_generator(options(base, epochs=3), pairs, tmp_path, judge=judge)
+    taught = finetune(options(base, epochs=3), pairs, tmp_path, judge=judge)
     assert taught.report["dev"] == {"recall@5": 0.9}
     for name, array in taught.pupil.network.learned().items():
         np.testing.assert_array_equal(array, kept[1][name])
@@ -251,7 +258,7 @@ def test_a_training_that_was_killed_goes_on_to_the_same_result(
 ) -> None:
     monkeypatch.setattr(text_generation, "Schedule", partial(loop.Schedule, save_every=2))
     quick = options(base, epochs=3, batch=1)
-    wanted = train_generator(quick, pairs, tmp_path / "whole").pupil.network.learned()
+    wanted = finetune(quick, pairs, tmp_path / "whole").pupil.network.learned()
     real, calls = loop._step, iter(range(5))
 
     def dying(*args: Any) -> Any:
@@ -261,19 +268,19 @@ def test_a_training_that_was_killed_goes_on_to_the_same_result(
 
     monkeypatch.setattr(loop, "_step", dying)
     with pytest.raises(KeyboardInterrupt):
-        train_generator(quick, pairs, tmp_path / "killed")
+        finetune(quick, pairs, tmp_path / "killed")
     monkeypatch.setattr(loop, "_step", real)
     with pytest.raises(BadModel, match="other data or with other options"):
-        train_generator(quick, lambda epoch: pairs(epoch)[:2], tmp_path / "killed")
-    found = train_generator(quick, pairs, tmp_path / "killed", keep=True).pupil.network.learned()
-    again = train_generator(quick, pairs, tmp_path / "killed").pupil.network.learned()
+        finetune(quick, lambda epoch: pairs(epoch)[:2], tmp_path / "killed")
+    found = finetune(quick, pairs, tmp_path / "killed", keep=True).pupil.network.learned()
+    again = finetune(quick, pairs, tmp_path / "killed").pupil.network.learned()
     for name, array in wanted.items():
         np.testing.assert_array_equal(found[name], array)
         np.testing.assert_array_equal(again[name], array)
 
 
 def test_samples_are_drawn_anew_and_the_same_by_seed(base: Base) -> None:
-    pupil = Pupil(base, network(base))
+    pupil = TrainableWriter(base, network(base))
     pupil._rows = 5  # in several batches
     prompts = [[5, 9, 11], [7], [5, 9, 11, 30]]
     drawn = [pupil.sample(prompts, 4, 1.0, 6, seed) for seed in (0, 0, 1)]
@@ -289,7 +296,7 @@ def test_samples_are_drawn_anew_and_the_same_by_seed(base: Base) -> None:
 @pytest.mark.parametrize("changed", [{"epochs": -1}, {"batch": 0}, {"rate": 0.0}, {"max_tokens": 0}])
 def test_options_that_cannot_be_trained_with_are_refused(changed: dict[str, Any]) -> None:
     with pytest.raises(BadModel):
-        GeneratingOptions(**changed)
+        TextTrainingOptions(**changed)
 
 
 @pytest.mark.parametrize(
@@ -298,22 +305,22 @@ def test_options_that_cannot_be_trained_with_are_refused(changed: dict[str, Any]
 )
 def test_options_that_cannot_be_aligned_with_are_refused(changed: dict[str, Any]) -> None:
     with pytest.raises(BadModel):
-        AligningOptions(**changed)
+        AlignmentOptions(**changed)
 
 
 def test_the_preset_is_put_in_place() -> None:
-    settled = AligningOptions(preset="qta", align=3, samples=4).settled()
+    settled = AlignmentOptions(preset="qta", align=3, samples=4).settled()
     assert (settled.align, settled.reward, settled.loss, settled.samples) == (1, "rank", "dpo", 4)
-    assert AligningOptions(align=3).settled() == AligningOptions(align=3)
+    assert AlignmentOptions(align=3).settled() == AlignmentOptions(align=3)
 
 
 def test_a_generator_can_be_begun_with(base: Base, tmp_path: Path) -> None:
-    taught = train_generator(options(base, epochs=1), pairs, tmp_path / "first").pupil
-    again = Pupil.open(options(base, begin=str(tmp_path / "first")))
+    taught = finetune(options(base, epochs=1), pairs, tmp_path / "first").pupil
+    again = TrainableWriter.open(options(base, init_from=str(tmp_path / "first")))
     for name, array in taught.network.learned().items():
         np.testing.assert_allclose(again.network.learned()[name], array, atol=2e-3)
     with pytest.raises(BadModel, match="another rank"):
-        Pupil.open(options(base, begin=str(tmp_path / "first"), rank=7))
+        TrainableWriter.open(options(base, init_from=str(tmp_path / "first"), rank=7))
     tiny_llama(tmp_path / "other", max_position_embeddings=128, initializer_range=0.2)
     with pytest.raises(BadModel, match="name that as base"):
-        Pupil.open(options(open_base(str(tmp_path / "other")), begin=str(tmp_path / "first")))
+        TrainableWriter.open(options(open_base(str(tmp_path / "other")), init_from=str(tmp_path / "first")))

@@ -16,7 +16,17 @@ from toolscout.models.tower import unit
 from toolscout.retrievers.tower.options import ColtOptions, MasstoolOptions
 from toolscout.training import losses
 from toolscout.training.encoder_options import GraphOptions, NeighbourOptions
-from toolscout.training.tower import Batch, Known, Net, Objective, Surroundings, TowerOptions, nearest, voted, whole
+from toolscout.training.tower import (
+    Batch,
+    Objective,
+    RequestGraph,
+    TowerNetwork,
+    TowerOptions,
+    TrainingRequests,
+    nearest,
+    voted,
+    whole,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -26,10 +36,10 @@ D, TOOLS = 10, 7
 GOLD = [[0, 1], [1, 2], [0, 1], [3], [2, 4], [3], [1, 2], [4, 5]]
 
 
-def known(gold: list[list[int]] = GOLD) -> Known:
+def known(gold: list[list[int]] = GOLD) -> TrainingRequests:
     numbers: dict[tuple[int, ...], int] = {}
     scenes = [numbers.setdefault(tuple(few), len(numbers)) for few in gold]
-    return Known([np.array(few) for few in gold], np.array(scenes), TOOLS)
+    return TrainingRequests([np.array(few) for few in gold], np.array(scenes), TOOLS)
 
 
 def vectors(count: int, seed: int) -> Tensor:
@@ -39,17 +49,17 @@ def vectors(count: int, seed: int) -> Tensor:
 REQUESTS, DOCUMENTS, PROMPTS = vectors(len(GOLD), 0), vectors(TOOLS, 1), vectors(3, 2)
 
 
-def objective(about: Known | None = None, **changed: Any) -> Objective:
+def objective(about: TrainingRequests | None = None, **changed: Any) -> Objective:
     """Nothing random, all eight requests near enough, numbers that are not where they begin."""
     calm = {"edge_dropout": 0.0, "absent": 0.0, "contrastive": 0.0, "epsilon": -1.0, "neighbours": 5, "hidden": 4}
     options = MasstoolOptions(**{**calm, **changed})
     parts = TowerOptions(options, options, options)
     torch.manual_seed(3)
-    net = Net(D, parts, CPU, maps=False)
+    net = TowerNetwork(D, parts, CPU, maps=False)
     with torch.no_grad():
         for parameter in net.numbers.values():
             parameter.add_(0.3 * torch.randn(parameter.shape))
-    around = Surroundings(about or known(), parts, CPU)
+    around = RequestGraph(about or known(), parts, CPU)
     around.refresh(REQUESTS, REQUESTS, DOCUMENTS, 0.0)
     return Objective(net, around)
 
@@ -231,7 +241,7 @@ def test_absent_tools_and_lost_edges_are_drawn_anew() -> None:
 def test_the_share_of_edges_that_is_kept_is_the_same_each_time() -> None:
     options = MasstoolOptions(edges=0.5)
     parts = TowerOptions(options, options, options)
-    first, again = (Surroundings(known(), parts, CPU) for _ in range(2))
+    first, again = (RequestGraph(known(), parts, CPU) for _ in range(2))
     assert 0 < len(first.tool_edges.left) < sum(map(len, GOLD))
     assert torch.equal(first.tool_edges.left, again.tool_edges.left)
     assert torch.equal(first.scene_edges.left, again.scene_edges.left)
@@ -268,12 +278,12 @@ def test_the_whole_graph_is_that_of_the_surroundings() -> None:
         (NeighbourOptions, {"neighbours": -1}, "neighbours and detection must be 0 or more"),
         (NeighbourOptions, {"epsilon": 1.5}, "epsilon from -1 to 1"),
         (MasstoolOptions, {"share": 0.0}, "share above 0"),
-        (MasstoolOptions, {"start": "w"}, "set through=true as well"),
-        (MasstoolOptions, {"through": True, "encoder": "e"}, "name its weights by start"),
-        (MasstoolOptions, {"own": 0.5}, "leave own at 0"),
+        (MasstoolOptions, {"start": "w"}, "set train_encoder=true as well"),
+        (MasstoolOptions, {"train_encoder": True, "encoder": "e"}, "name its weights by start"),
+        (MasstoolOptions, {"self_queries": 0.5}, "leave self_queries at 0"),
         (MasstoolOptions, {"rate": 0.0}, "rate and scale"),
         (ColtOptions, {"graph": -1.0}, "graph and new_bonus"),
-        (ColtOptions, {"through": True, "encoder": "e"}, "name its weights by start"),
+        (ColtOptions, {"train_encoder": True, "encoder": "e"}, "name its weights by start"),
         (ColtOptions, {"layers": 7}, "layers must be 0 to 3"),
     ],
 )

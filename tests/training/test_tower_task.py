@@ -19,7 +19,7 @@ from toolscout.models.tower import unit
 from toolscout.retrievers.tower.options import MasstoolOptions
 from toolscout.training import loop, tower_task
 from toolscout.training.loop import Schedule
-from toolscout.training.tower import Known, TowerOptions
+from toolscout.training.tower import TowerOptions, TrainingRequests
 from toolscout.training.tower_task import LearnedTower, Vectors, learn_frozen, learn_through, marked, ndcg
 
 pytestmark = pytest.mark.slow
@@ -28,7 +28,7 @@ torch.set_num_threads(1)
 D, TOOLS, SCENES = 16, 12, 6
 
 
-def made_up() -> tuple[Known, list[Any], Vectors]:
+def made_up() -> tuple[TrainingRequests, list[Any], Vectors]:
     """Scenes of two tools; their requests lie around a point of their own, far from the tools' documents."""
     random = np.random.default_rng(0)
     points = random.normal(size=(SCENES, D))
@@ -39,7 +39,7 @@ def made_up() -> tuple[Known, list[Any], Vectors]:
         for split, of in numbers.items()
     }
     tools, prompts = (unit(random.normal(size=(count, D)).astype(np.float32)) for count in (TOOLS, 30))
-    known = Known([golds[i] for i in numbers["train"]], numbers["train"], TOOLS)
+    known = TrainingRequests([golds[i] for i in numbers["train"]], numbers["train"], TOOLS)
     return known, [golds[i] for i in numbers["dev"]], Vectors(rows["train"], tools, prompts, rows["dev"])
 
 
@@ -178,9 +178,9 @@ def through(folder: Path, source: Path, data: Dataset | None = None, **changed: 
     gold = [np.array(sorted(row_of[i] for i in few)) for few in data.split("train").gold]
     numbers: dict[tuple[int, ...], int] = {}
     scenes = [numbers.setdefault(tuple(few.tolist()), len(numbers)) for few in gold]
-    known = Known(gold, np.array(scenes), len(data.tools))
+    known = TrainingRequests(gold, np.array(scenes), len(data.tools))
     prompts = [f"w{n} w{n + 1} w50" for n in range(10)]
-    chosen = options(**{"through": True, "epochs": 3, "rate": 3e-3, "pace": 2.0, **changed})
+    chosen = options(**{"train_encoder": True, "epochs": 3, "rate": 3e-3, "pace": 2.0, **changed})
     return learn_through(data, ("train", "dev"), known, prompts, source, chosen, folder, "")
 
 

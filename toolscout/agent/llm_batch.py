@@ -57,7 +57,7 @@ def _reply(outcome: object) -> Reply:
     return Reply(outcome[0].text.strip(), repairs=outcome[0].repairs, refused=outcome[0].refused)
 
 
-class Metered(LanguageModel):
+class MeteredModel(LanguageModel):
     """A language model whose use is added up."""
 
     def __init__(self, llm: LanguageModel) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 from toolscout.agent.episode import Episode, Finished, Step
 from toolscout.agent.llm_batch import Reply, ask, json_object
 from toolscout.agent.pickers import Picker, Unpicked
-from toolscout.calling.dispatch import Arguments, Caller
+from toolscout.calling.dispatch import Arguments, ToolCaller
 from toolscout.core.argument_checks import problems, repaired
 from toolscout.core.json_schema import object_schema
 from toolscout.core.tool import Tool, clean_text
-from toolscout.data.conversations import FINISH, FINISH_SCHEMA, GIVE_UP, Script, Turn, documentation
+from toolscout.data.conversations import FINISH, FINISH_SCHEMA, GIVE_UP, ConversationBuilder, Turn, documentation
 from toolscout.errors import BadRequest, UnknownTool
 from toolscout.llm.base import LanguageModel
 
@@ -55,12 +55,12 @@ class AgentOptions:
 
 
 @dataclass(slots=True)
-class _Live:
+class _RunningEpisode:
     """A request on its way."""
 
     number: int
     request: str
-    script: Script
+    script: ConversationBuilder
     steps: list[Step] = field(default_factory=list)
     spent: set[str] = field(default_factory=set)
     thought: str = ""
@@ -88,7 +88,7 @@ class Agent:
         self,
         llm: LanguageModel,
         picker: Picker,
-        caller: Caller,
+        caller: ToolCaller,
         lookup: Lookup,
         options: AgentOptions | None = None,
         *,
@@ -104,7 +104,7 @@ class Agent:
         """What it did with each request."""
         introduced = self._picker.introduce(requests)
         everyone = [
-            _Live(number, request, Script(request, rules))
+            _RunningEpisode(number, request, ConversationBuilder(request, rules))
             for number, (request, rules) in enumerate(zip(requests, introduced, strict=True))
         ]
         for _ in range(2 * self.options.steps):
@@ -119,7 +119,7 @@ class Agent:
         self._answer([one for one in everyone if one.finish is None], "step_limit")
         return [one.episode() for one in everyone]
 
-    def _think(self, going: Sequence[_Live]) -> None:
+    def _think(self, going: Sequence[_RunningEpisode]) -> None:
         for one in going:
             one.thought = ""
         if not self.options.thoughts:
@@ -133,7 +133,7 @@ class Agent:
                 one.thought = reply.text
                 one.script.think(reply.text)
 
-    def _pick(self, going: Sequence[_Live]) -> None:
+    def _pick(self, going: Sequence[_RunningEpisode]) -> None:
         going = [one for one in going if one.finish is None]
         asked, spent = [one.script.before_action() for one in going], [one.spent for one in going]
         picked = self._picker.pick(asked, without=spent) if going else []
@@ -158,7 +158,7 @@ class Agent:
             alone = [self._found([tool_id]) for tool_id in wanted] if len(wanted) > 1 else []
             return {tool_id: tool for one in alone for tool_id, tool in one.items()}
 
-    def _answer(self, ending: Sequence[_Live], finish: Finished) -> None:
+    def _answer(self, ending: Sequence[_RunningEpisode], finish: Finished) -> None:
         """Finish: the answer is asked for. Where the steps are used up it is asked for without having been picked."""
         if finish == "step_limit":
             for one in ending:
@@ -179,7 +179,7 @@ class Agent:
             else:
                 one.end(finish)
 
-    def _act(self, going: Sequence[_Live]) -> None:
+    def _act(self, going: Sequence[_RunningEpisode]) -> None:
         """Fill arguments in, ask once more for those that were refused, and call what is left."""
         steps = self._filled(going, [Step(one.tool.id, one.thought) for one in going if one.tool], retry=False)
         again = [at for at, step in enumerate(steps) if step.arguments is None]
@@ -196,7 +196,7 @@ class Agent:
         for one, step in zip(going, steps, strict=True):
             self._observe(one, step)
 
-    def _filled(self, going: Sequence[_Live], steps: Sequence[Step], retry: bool) -> list[Step]:
+    def _filled(self, going: Sequence[_RunningEpisode], steps: Sequence[Step], retry: bool) -> list[Step]:
         tools = [one.tool for one in going if one.tool is not None]
         asked = [one.script.before_input(documentation(tool)) for one, tool in zip(going, tools, strict=True)]
         if retry:  # what it wrote first is not kept; the reason tells what was wrong
@@ -211,7 +211,7 @@ class Agent:
             for tool, step, reply in zip(tools, steps, replies, strict=True)
         ]
 
-    def _approved(self, one: _Live, tool: Tool, step: Step) -> Step:
+    def _approved(self, one: _RunningEpisode, tool: Tool, step: Step) -> Step:
         """The step with whether its call is made. One that was made before is not, and its tool is not picked again."""
         if step.arguments is None:
             return step
@@ -221,7 +221,7 @@ class Agent:
         refused = self._approve(tool, step.arguments) if self._approve else ""
         return replace(step, refusals=(*step.refusals, refused)) if refused else replace(step, called=True)
 
-    def _observe(self, one: _Live, step: Step) -> None:
+    def _observe(self, one: _RunningEpisode, step: Step) -> None:
         if not step.called:
             step = replace(step, observation=f"error: the call was not made: {step.refusals[-1]}")
         one.script.give(documentation(one.tool), step.arguments or {})

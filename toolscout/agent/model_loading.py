@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
     from toolscout.models.language.base import Architecture
-    from toolscout.retrievers.generative.base import Generative
+    from toolscout.retrievers.generative.base import GenerativeRetriever
 
 
 def is_own(spec: str) -> bool:
@@ -75,10 +75,10 @@ class Models:
         """As open_llm; and a folder of a model that writes tools: it thinks and fills in arguments too."""
         if not is_own(spec):
             return open_llm(spec, model=model)
-        from toolscout.retrievers.generative.base import Generative
+        from toolscout.retrievers.generative.base import GenerativeRetriever
 
         opened, variant = self.retriever(spec)
-        if not isinstance(opened, Generative):
+        if not isinstance(opened, GenerativeRetriever):
             raise BadRequest(
                 f"{spec} is a {opened.name} model, which finds tools and writes nothing; name a toolgen or toolweaver "
                 "model, or another language model"
@@ -86,20 +86,20 @@ class Models:
         return _writer(opened, f"{opened.name}-{variant}")
 
 
-def _writer(retriever: Generative, name: str) -> LanguageModel:
+def _writer(retriever: GenerativeRetriever, name: str) -> LanguageModel:
     from toolscout.llm.local import Local
     from toolscout.retrievers.generative.base import prompt
 
     def tokens(messages: Conversation) -> list[int]:
         return prompt(retriever, messages)
 
-    return Local(retriever.engine(), _Voice(retriever, name), prompt=tokens)
+    return Local(retriever.engine(), _WordsOnlyModel(retriever, name), prompt=tokens)
 
 
-class _Voice:
+class _WordsOnlyModel:
     """The words of a model that also writes ids of tools: one of those ends what is to be text."""
 
-    def __init__(self, retriever: Generative, name: str) -> None:
+    def __init__(self, retriever: GenerativeRetriever, name: str) -> None:
         self.name = name
         self._retriever = retriever
 

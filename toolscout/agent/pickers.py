@@ -14,7 +14,7 @@ from toolscout.core.tool import Tool
 from toolscout.core.vendor_formats import first_sentence, wire_name
 from toolscout.data.conversations import FINISH, Spent, Talks, Turn, request_of
 from toolscout.llm.base import LanguageModel
-from toolscout.retrievers.generative.base import Generative
+from toolscout.retrievers.generative.base import GenerativeRetriever
 
 Search = Callable[[Sequence[str], int], list[list[Tool]]]
 """For each request its k best tools."""
@@ -45,7 +45,7 @@ class Picker(ABC):
 class IdPicker(Picker):
     """Lets a model that writes tool ids write the next one, among those that a caller may see."""
 
-    def __init__(self, writer: Generative, allowed: Allowed | None = None) -> None:
+    def __init__(self, writer: GenerativeRetriever, allowed: Allowed | None = None) -> None:
         """`allowed`: what the caller may see; None is all."""
         self._writer, self._allowed = writer, allowed
 
@@ -54,9 +54,9 @@ class IdPicker(Picker):
         return self._writer.pick(conversations, self._allowed, without)
 
 
-def picks_itself(retriever: object) -> TypeGuard[Generative]:
+def picks_itself(retriever: object) -> TypeGuard[GenerativeRetriever]:
     """Whether a retriever is a model that writes tool ids and was trained on conversations; others are searched."""
-    return isinstance(retriever, Generative) and bool(retriever.options.trajectories)
+    return isinstance(retriever, GenerativeRetriever) and bool(retriever.options.trajectories)
 
 
 class ShortlistPicker(Picker):

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 
 from toolscout.agent.episode import Episode
-from toolscout.agent.llm_batch import Metered
+from toolscout.agent.llm_batch import MeteredModel
 from toolscout.agent.loop import USED_UP, Agent, AgentOptions
 from toolscout.agent.model_loading import Models, is_own
 from toolscout.agent.pickers import IdPicker, Picker, Search, ShortlistPicker, picks_itself
-from toolscout.agent.replay_checkpoint import Kept
-from toolscout.calling.dispatch import Recorded, Recording
+from toolscout.agent.replay_checkpoint import ReplayCheckpoint
+from toolscout.calling.dispatch import RecordedCaller, Recording
 from toolscout.core.tool import Tool
 from toolscout.data import beir_files as files
 from toolscout.data.dataset import Dataset
@@ -41,7 +41,7 @@ MEASURES = ("all_called", "gold_recall", "valid_arguments", "refused", "exact", 
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class ReplaySet:
     """The requests of a split whose gold tools all have recordings, and those.
 
     `of`: how many requests the split has; `recorded`: how many of them have all recordings.
@@ -53,9 +53,9 @@ class Trial:
     gold: tuple[tuple[str, ...], ...]
     of: int
     recorded: int
-    caller: Recorded
+    caller: RecordedCaller
 
-    def first(self, count: int | None) -> Trial:
+    def first(self, count: int | None) -> ReplaySet:
         """The first so many requests."""
         chosen = slice(None if count is None else count)
         return replace(self, requests=self.requests[chosen], gold=self.gold[chosen])
@@ -80,18 +80,18 @@ def read_recordings(folder: Path, tool_ids: Mapping[str, str]) -> list[Recording
     return found
 
 
-def read_trial(folder: Path, split: str = "test") -> Trial:
+def read_trial(folder: Path, split: str = "test") -> ReplaySet:
     """Open a folder with recorded calls."""
     dataset = evaluate.load_split(folder, split)
     known = {corpus_id: tool_id for tool_id, corpus_id in dataset.corpus_ids().items()}
-    caller = Recorded(read_recordings(folder, known))
+    caller = RecordedCaller(read_recordings(folder, known))
     part, recorded = dataset.split(split), caller.tool_ids()
     chosen = [at for at, gold in enumerate(part.gold) if recorded.issuperset(gold)]
     requests, gold = tuple(part.requests[at] for at in chosen), tuple(part.gold[at] for at in chosen)
-    return Trial(dataset, split, requests, gold, len(part), len(chosen), caller)
+    return ReplaySet(dataset, split, requests, gold, len(part), len(chosen), caller)
 
 
-def gold_search(trial: Trial) -> Search:
+def gold_search(trial: ReplaySet) -> Search:
     """Finds for each request just the tools that it needs."""
     tools = {tool.id: tool for tool in trial.dataset.tools}
     gold: dict[str, dict[str, None]] = {}
@@ -100,7 +100,7 @@ def gold_search(trial: Trial) -> Search:
     return lambda requests, k: [[tools[tool_id] for tool_id in gold[request]] for request in requests]
 
 
-def retriever_search(trial: Trial, retriever: Retriever, k: int, progress: Progress | None = None) -> Search:
+def retriever_search(trial: ReplaySet, retriever: Retriever, k: int, progress: Progress | None = None) -> Search:
     """Finds what a retriever ranks first among all tools of the dataset; every request is searched at once."""
     tools = {tool.id: tool for tool in trial.dataset.tools}
     texts = [text for _, text in trial.requests]
@@ -143,7 +143,7 @@ def scores(episode: Episode, gold: Sequence[str]) -> dict[str, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class Replayed:
+class ReplayResult:
     """The row, the episodes it sums up, and a line for each request as they lie beside the row."""
 
     row: dict[str, Any]
@@ -164,7 +164,7 @@ class Front:
     picks: str = "shortlist"
 
 
-def language_model(trial: Trial, spec: str, model: str, models: Models) -> LanguageModel:
+def language_model(trial: ReplaySet, spec: str, model: str, models: Models) -> LanguageModel:
     """The agent's language model; one of toolscout's own knows the ids of the trial's tools, and no request of it."""
     opened = models.language_model(spec, model)
     if is_own(spec):
@@ -175,7 +175,7 @@ def language_model(trial: Trial, spec: str, model: str, models: Models) -> Langu
 
 
 def front(
-    trial: Trial,
+    trial: ReplaySet,
     name: str,
     llm: LanguageModel,
     k: int = 5,
@@ -211,7 +211,7 @@ def shown(name: str) -> str:
 
 
 def about(
-    trial: Trial,
+    trial: ReplaySet,
     name: str,
     llm: LanguageModel,
     options: AgentOptions,
@@ -228,17 +228,17 @@ def about(
 
 
 def replay(
-    trial: Trial,
+    trial: ReplaySet,
     before: Front,
-    llm: Metered,
+    llm: MeteredModel,
     options: AgentOptions,
     *,
     told: Mapping[str, Any] | None = None,
     command: str = "",
     at_once: int = 64,
-    kept: Kept | None = None,
+    kept: ReplayCheckpoint | None = None,
     stop: Callable[[], bool] = lambda: False,
-) -> Replayed | None:
+) -> ReplayResult | None:
     """Run the agent over all requests, so many at once, and sum up. One that fails scores 0, it is not skipped.
 
     `kept` has what an earlier run did and gets what this one does. None comes back where `stop` says so.
@@ -267,11 +267,16 @@ def replay(
         for (request_id, _), gold, episode, one in zip(trial.requests, trial.gold, episodes, found, strict=True)
     ]
     study = dict(told or about(trial, before.name, llm, options, 0)) | {"picks": before.picks}
-    return Replayed(row | {"study": study}, tuple(episodes), tuple(lines))
+    return ReplayResult(row | {"study": study}, tuple(episodes), tuple(lines))
 
 
 def _row(
-    trial: Trial, before: Front, llm: Metered, found: Sequence[Mapping[str, float]], seconds: float, command: str
+    trial: ReplaySet,
+    before: Front,
+    llm: MeteredModel,
+    found: Sequence[Mapping[str, float]],
+    seconds: float,
+    command: str,
 ) -> dict[str, Any]:
     """Its variant names the language model first: the same front is measured with several."""
     values = np.array([[one[name] for name in MEASURES] for one in found])

@@ -13,7 +13,7 @@ from toolscout.agent.episode import Episode
 from toolscout.llm.base import Usage
 
 
-class Kept:
+class ReplayCheckpoint:
     """What was done so far of one replay, known by all that it depends on; on disk after every batch."""
 
     def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:

@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 from toolscout.calling import http_request
 from toolscout.catalogue.importers import functions
-from toolscout.catalogue.mcp.client import Server, call_tool
+from toolscout.catalogue.mcp.client import McpServer, call_tool
 from toolscout.core.addresses import Addresses
 from toolscout.core.argument_checks import problems
 from toolscout.core.targets import Targets, calls_itself, is_address
@@ -59,7 +59,7 @@ class CallResult:
         return cut(self.observation.removesuffix(_missing(self.missing)), most, self.missing)
 
 
-class Caller(Protocol):
+class ToolCaller(Protocol):
     """What runs calls. Batch in, batch out; it never raises for a call that fails."""
 
     def call(self, calls: Sequence[tuple[Tool, Arguments]]) -> list[CallResult]:
@@ -182,14 +182,14 @@ class OriginCaller:
             )
         return origin.target
 
-    def _server(self, tool: Tool, target: str) -> Server:
+    def _server(self, tool: Tool, target: str) -> McpServer:
         if _HIDDEN in target:
             raise ToolscoutError(
                 f"the address of {tool.namespace} holds a secret, which is not stored; give it again (--target)"
             )
         if is_address(target):
-            return Server(url=target, headers=dict(self.options.headers.get(tool.namespace, {})))
-        return Server(command=tuple(shlex.split(target)), env=dict(self.options.env.get(tool.namespace, {})))
+            return McpServer(url=target, headers=dict(self.options.headers.get(tool.namespace, {})))
+        return McpServer(command=tuple(shlex.split(target)), env=dict(self.options.env.get(tool.namespace, {})))
 
 
 def allowing(tool: Tool) -> str:
@@ -274,7 +274,7 @@ class Recording:
     error: str = ""
 
 
-class Recorded:
+class RecordedCaller:
     """Answers calls from recordings: the one with the same arguments, else the nearest of that tool (not exact).
 
     Names of arguments are compared as ToolBench's servers wrote them ("User-ID" is "user_id", "from" is "is_from"),

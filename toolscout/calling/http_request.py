@@ -29,7 +29,7 @@ _SENDER_HEADERS = frozenset("host connection content-length transfer-encoding te
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class HttpRequest:
     """What is sent. Shown by method and address alone: the rest may hold secrets."""
 
     method: str
@@ -39,7 +39,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Response:
+class HttpResponse:
     """What came back; `text` is what of it can be read."""
 
     status: int
@@ -47,7 +47,7 @@ class Response:
     text: str
 
 
-def request(origin: Origin, arguments: Mapping[str, Any], base: str, headers: Mapping[str, str]) -> Request:
+def request(origin: Origin, arguments: Mapping[str, Any], base: str, headers: Mapping[str, str]) -> HttpRequest:
     """The request that calls an operation; BadRequest for what cannot be sent."""
     details = origin.details
     places, renamed = details.get("in", {}), details.get("renamed", {})
@@ -86,10 +86,10 @@ def request(origin: Origin, arguments: Mapping[str, Any], base: str, headers: Ma
     if climbs(path):
         raise BadRequest("the path, with these arguments, leaves the address where this is served; give other values")
     url = base.rstrip("/") + quote(path, safe="/%:@!$&'()*+,;=~-._") + (f"?{urlencode(query)}" if query else "")
-    return Request(method, url, sent, data)
+    return HttpRequest(method, url, sent, data)
 
 
-def send(made: Request, timeout: float, addresses: Addresses | None = None) -> Response:
+def send(made: HttpRequest, timeout: float, addresses: Addresses | None = None) -> HttpResponse:
     """Send it and read the answer, all within `timeout`; what the server refuses is an answer too.
 
     `addresses`: the hosts that may be at any address, also after a redirect; None: the host of the request alone.
@@ -97,7 +97,7 @@ def send(made: Request, timeout: float, addresses: Addresses | None = None) -> R
     deadline = Deadline(timeout)
     try:
         with _opened(made, deadline, addresses or Addresses.of_url(made.url), timeout) as answer:
-            found = Response(answer.status, str(answer.reason), _read(answer))
+            found = HttpResponse(answer.status, str(answer.reason), _read(answer))
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         if deadline.passed or isinstance(reason, TimeoutError):
@@ -113,7 +113,7 @@ def send(made: Request, timeout: float, addresses: Addresses | None = None) -> R
     return found
 
 
-def _opened(made: Request, deadline: Deadline, addresses: Addresses, timeout: float) -> Any:
+def _opened(made: HttpRequest, deadline: Deadline, addresses: Addresses, timeout: float) -> Any:
     """The server's answer, which is to be read and closed. No header follows a redirect."""
     asked = urllib.request.Request(made.url, data=made.body, method=made.method)
     for name, value in {"Accept": "application/json, */*", "User-Agent": "toolscout", **made.headers}.items():

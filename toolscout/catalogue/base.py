@@ -76,14 +76,14 @@ class Importer(ABC):
         return plain_label(source)
 
 
-class Shape(NamedTuple):
+class DocumentShape(NamedTuple):
     """What a document is at its top: an object with these keys, an array, lines of JSON, YAML, or none of them."""
 
     form: Literal["object", "array", "lines", "yaml", "broken"]
     keys: frozenset[str] = frozenset()
 
 
-class Seen:
+class RepeatCheck:
     """Tells new tools from repeats, holding for each only its place, so that a catalogue of any size can stream by.
 
     `again` reads the source once more, and does so only when an id really comes twice; a source that cannot be read
@@ -116,9 +116,9 @@ class Seen:
         return "same" if self._contents[first] == self._content(tool) else "differs"
 
 
-def unique(tools: Iterable[tuple[str, Tool]], options: ReadOptions, seen: Seen | None = None) -> Iterator[Tool]:
+def unique(tools: Iterable[tuple[str, Tool]], options: ReadOptions, seen: RepeatCheck | None = None) -> Iterator[Tool]:
     """Each id once: exact repeats are dropped, two different tools of one id are a problem that names both places."""
-    seen = seen or Seen()
+    seen = seen or RepeatCheck()
     for where, tool in tools:
         verdict = seen.verdict(tool.id, tool, where)
         if verdict == "new":
@@ -323,10 +323,10 @@ def check_depth(value: Any, where: str) -> None:
         raise BadSource(f"{where}: nested deeper than {MAX_NESTING} levels; flatten it")
 
 
-def shape(source: object) -> Shape | None:
+def shape(source: object) -> DocumentShape | None:
     """What a source is at its top; None for anything but a file or a JSON value at hand."""
     if isinstance(source, Mapping):
-        return Shape("object", frozenset(key for key in source if isinstance(key, str)))
+        return DocumentShape("object", frozenset(key for key in source if isinstance(key, str)))
     path = existing_file(source)
     if path is None:
         return None
@@ -335,33 +335,33 @@ def shape(source: object) -> Shape | None:
 
 
 @lru_cache(maxsize=8)
-def _shape_of(path: Path, _mtime: int, _size: int) -> Shape:
+def _shape_of(path: Path, _mtime: int, _size: int) -> DocumentShape:
     """Cached, because every importer asks and a large file takes a while to parse."""
     if suffix(path) in _LINES:
-        return Shape("lines")
+        return DocumentShape("lines")
     if suffix(path) in _YAML:
-        return Shape("yaml")
+        return DocumentShape("yaml")
     try:
         text = read_text(path)
     except BadSource:
-        return Shape("broken")
+        return DocumentShape("broken")
     try:
         value = parse_json(text, str(path))
     except BadSource:
         return _shape_of_broken(text)
     if isinstance(value, dict):
-        return Shape("object", frozenset(value))
-    return Shape("array") if isinstance(value, list) else Shape("broken")
+        return DocumentShape("object", frozenset(value))
+    return DocumentShape("array") if isinstance(value, list) else DocumentShape("broken")
 
 
-def _shape_of_broken(text: str) -> Shape:
+def _shape_of_broken(text: str) -> DocumentShape:
     first = text.lstrip().partition("\n")[0]
     try:
         if isinstance(parse_json(first, ""), dict):
-            return Shape("lines")
+            return DocumentShape("lines")
     except BadSource:
         pass
-    return Shape("yaml") if _OPENAPI_HEAD.search(text[:4096]) else Shape("broken")
+    return DocumentShape("yaml") if _OPENAPI_HEAD.search(text[:4096]) else DocumentShape("broken")
 
 
 def first_paragraph(text: str) -> str:

@@ -24,7 +24,6 @@ from toolscout.cli.common import (
 )
 from toolscout.cli.search import CLOSEST
 from toolscout.core.tool import clean_text
-from toolscout.data.conversations import compact
 
 if TYPE_CHECKING:
     from toolscout.agent.episode import Episode, Step
@@ -193,7 +192,7 @@ def _ask(tool: Tool, arguments: Mapping[str, Any]) -> str:
     kind = "destroys things" if tool.annotations.get("destructiveHint") is True else "is not marked as read-only"
     if not sys.stdin.isatty():
         return f"{tool.id} {kind} and nobody can be asked; run it with --yes"
-    output.note(f"{tool.id} {kind}: {compact(arguments)}", label="call")
+    output.note(f"{tool.id} {kind}: {_compact(arguments)}", label="call")
     return "" if typer.confirm("Make this call?", err=True) else "the user did not allow it"
 
 
@@ -204,7 +203,7 @@ def _dry(tool: Tool, arguments: Mapping[str, Any]) -> str:
 def _show(number: int, step: Step) -> None:
     if step.thought:
         output.note(step.thought, label="thought")
-    output.note(f"{step.tool_id} {compact(step.arguments)}", label="call")
+    output.note(f"{step.tool_id} {_compact(step.arguments)}", label="call")
     for line in (*step.repairs, *step.refusals):
         output.note(line, label="repaired" if line in step.repairs else "refused")
     output.note(step.observation, label="observation")
@@ -216,7 +215,7 @@ def _print(episode: Episode, answer: Answer, as_json: bool, dry_run: bool) -> No
         return
     if dry_run:
         for step in _ready(episode):
-            output.write(_printable(f"{step.tool_id} {compact(step.arguments)}"))
+            output.write(_printable(f"{step.tool_id} {_compact(step.arguments)}"))
         if not _ready(episode):
             output.note(_no_call(episode), label="ended")
         return
@@ -266,3 +265,9 @@ def _by_namespace(given: Sequence[str] | None, option: str) -> dict[str, dict[st
             raise typer.BadParameter("it needs NAMESPACE:NAME=VALUE", param_hint=option)
         found.setdefault(namespace, {})[name] = value
     return found
+
+
+def _compact(arguments: Mapping[str, Any]) -> str:
+    from toolscout.data.conversations import compact
+
+    return compact(arguments)

@@ -9,7 +9,6 @@ import re
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import Literal
 
@@ -77,6 +76,8 @@ def _findings(store: Path) -> Iterator[Finding]:
 
 def _packages() -> Iterator[Finding]:
     """What pip was told this package needs, and the optional parts besides."""
+    from importlib import metadata
+
     try:
         required = metadata.requires("toolscout") or []
     except metadata.PackageNotFoundError:
@@ -113,6 +114,8 @@ def _package(name: str) -> Finding:
 
 
 def _version(name: str) -> str | None:
+    from importlib import metadata
+
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

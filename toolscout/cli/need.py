@@ -42,10 +42,10 @@ def need(
     Exit code 0: a tool is needed (by at least one of several requests); 1: none is; 2: wrong use or bad input.
     """
     texts = _texts(requests)
-    from toolscout.search.tool_need import Forecaster, NeedOptions
+    from toolscout.search.tool_need import NeedEstimator, NeedOptions
 
     least = NeedOptions().threshold if threshold is None else threshold
-    chances = Forecaster(_opened(retriever)).need(texts)
+    chances = NeedEstimator(_opened(retriever)).need(texts)
     if chances is None:
         raise BadModel(
             f"{retriever} cannot tell whether a tool is needed: it has no need head; name a model that was trained "

@@ -149,7 +149,7 @@ def bench_serve(
     except ValueError:
         raise typer.BadParameter("give numbers with commas between them", param_hint="--curve") from None
     path, method = existing_path(ctx, store), retriever or DEFAULT_RETRIEVER
-    plan = serving_load.ServePlan(path, method, data, rate, seconds, writes, rates, storm=storm)
+    plan = serving_load.ServingPlan(path, method, data, rate, seconds, writes, rates, storm=storm)
     table = output.table("tools", "measurement", "value", "target", grow="measurement")
     with output.progress() as report:
         for measured in serving_load.measure(plan, report):
@@ -168,10 +168,10 @@ def _share_heaps() -> None:
 
 def _warm(scout: Any) -> None:
     """Open what the first request would wait for, and keep each request to one core: more of them come at once."""
-    from toolscout.index.worker_threads import HELPERS
+    from toolscout.index.worker_threads import WORKER_THREADS
 
     sys.setswitchinterval(_SWITCH_S)
-    HELPERS.rest()
+    WORKER_THREADS.rest()
     with suppress(MissingEncoder):
         if (encoder := scout.retriever.encoder) is not None:
             encoder.use_threads(1)

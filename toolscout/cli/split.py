@@ -11,7 +11,7 @@ from toolscout.cli import output
 from toolscout.cli.common import StoreOption, open_store, plural
 
 if TYPE_CHECKING:
-    from toolscout.data.splits import Cut
+    from toolscout.data.splits import SplitDataset
 
 SHOWN_GONE = 5
 OutOption = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where to write it: a new or empty folder.")]
@@ -73,7 +73,7 @@ def export(ctx: typer.Context, out: OutOption, store: StoreOption = None) -> Non
     output.note(f"one split, {feedback_export.SPLIT}, in {out}", label="written")
 
 
-def _print(made: Cut) -> None:
+def _print(made: SplitDataset) -> None:
     table = output.table("split", "requests", "scenes", "tools", "new tools")
     for column in table.columns[1:]:
         column.justify = "right"

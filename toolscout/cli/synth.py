@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from toolscout.models.encoders.onnx_encoder import Encoder
     from toolscout.retrievers.base import FitReport, Retriever
     from toolscout.retrievers.provenance import TrainedOn
-    from toolscout.synth import Synthetic
+    from toolscout.synth import SyntheticDataset
 
 _SHOWN = 5
 _ROUND_TRIP = 20
@@ -93,8 +93,8 @@ def synth(
     """
     from toolscout.errors import BadDataset, BadRequest
     from toolscout.evaluation.vector_cache import tool_vectors
-    from toolscout.llm.endpoint import Options
-    from toolscout.synth import Source, SynthOptions, Writer, synthesise
+    from toolscout.llm.options import EndpointOptions
+    from toolscout.synth import RequestWriter, SynthOptions, SynthSource, synthesise
 
     check_model(llm, model)
     if round_trip and not filtered:
@@ -112,13 +112,13 @@ def synth(
         round_trip=round_trip,
         seed=seed,
     )
-    opened = Source.open(source)
+    opened = SynthSource.open(source)
     if examples and opened.known is None:
         raise BadDataset("--examples shows known requests; name the split that has them, as in DATA:train")
     if retriever and not (round_trip and filtered):
         raise BadRequest("--retriever is what the round trip asks, and there is none; leave it out")
-    asking = Options(timeout=timeout, concurrency=concurrency, requests_per_minute=requests_per_minute)
-    writer = Writer.open(llm, model, seed, options=asking)
+    asking = EndpointOptions(timeout=timeout, concurrency=concurrency, requests_per_minute=requests_per_minute)
+    writer = RequestWriter.open(llm, model, seed, options=asking)
     beside = out.resolve()  # . has no name
     partial = beside.with_name(beside.name + PARTIAL)
     encoder = _encoder()
@@ -157,14 +157,14 @@ def synth_train(
     Only the train splits are read. What is trained on its requests counts as having seen those it learned from.
     """
     from toolscout.errors import BadModel
-    from toolscout.llm.finetuned import is_generator
+    from toolscout.llm.finetuned import is_finetuned
     from toolscout.retrievers import training_setup
     from toolscout.retrievers.option_values import with_settings
-    from toolscout.synth import SynthTraining, train_synth
+    from toolscout.synth import WriterTrainingOptions, train_synth
 
-    if is_generator(out):
+    if is_finetuned(out):
         raise BadModel(f"{out} already holds a generator; name a new folder, or remove this one")
-    options = with_settings(SynthTraining(), "synth-train", option or [])
+    options = with_settings(WriterTrainingOptions(), "synth-train", option or [])
     sets = training_setup.training_sets(data)
     for one in sets:
         count = plural(len(one.dataset.split(one.train)), "request")
@@ -202,7 +202,7 @@ def _judge(name: str, tools: Sequence[Tool], report: output.Report | None) -> tu
     return opened, seen_by(name, opened)
 
 
-def _print(made: Synthetic, real: str, out: Path) -> None:
+def _print(made: SyntheticDataset, real: str, out: Path) -> None:
     table = output.table("written requests", "")
     table.columns[1].justify = "right"
     table.add_row("kept", f"{len(made.requests):,}")

@@ -71,7 +71,7 @@ class PastRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class RewrittenQuery:
     """The tool was found by a query that a language model, or a rule, made of the request."""
 
     query: str
@@ -82,8 +82,8 @@ class Asked:
         return f"asked “{_shown(self.query)}”"
 
 
-Reason = ExactName | MatchedWords | Similarity | PastRequest | Asked
-_IN_ORDER: tuple[type[Reason], ...] = (ExactName, Similarity, PastRequest, Asked, MatchedWords)
+Reason = ExactName | MatchedWords | Similarity | PastRequest | RewrittenQuery
+_IN_ORDER: tuple[type[Reason], ...] = (ExactName, Similarity, PastRequest, RewrittenQuery, MatchedWords)
 
 
 def in_order(reasons: Iterable[Reason]) -> tuple[Reason, ...]:
@@ -197,7 +197,7 @@ class Answer:
         """The tools to use by the query that found them, in order; those that the request found first, under ""."""
         found: dict[str, list[Hit]] = {"": [], **{query: [] for query in self.asked}}
         for hit in self.hits:
-            query = next((reason.query for reason in hit.reasons if isinstance(reason, Asked)), "")
+            query = next((reason.query for reason in hit.reasons if isinstance(reason, RewrittenQuery)), "")
             found.setdefault(query, []).append(hit)
         return [(query, tuple(hits)) for query, hits in found.items() if hits]
 

@@ -24,7 +24,7 @@ PROMPTS = "prompts.jsonl"
 
 
 @dataclass(frozen=True, slots=True)
-class Rewrite:
+class RewordedRequest:
     """A request said again in other words; `about` is its own metadata."""
 
     id: str
@@ -129,7 +129,7 @@ def read_queries(path: Path) -> tuple[dict[str, str], dict[str, Mapping[str, Any
     return requests, metadata
 
 
-def read_rewrites(folder: Path) -> list[Rewrite]:
+def read_rewrites(folder: Path) -> list[RewordedRequest]:
     """The rewrites of queries_rewritten.jsonl; none where there is no such file."""
     path = find(folder, REWRITES)
     if path is None:
@@ -141,7 +141,7 @@ def read_rewrites(folder: Path) -> list[Rewrite]:
         level, original_id = about.get("level"), about.get("original_id")
         if not isinstance(level, str) or not isinstance(original_id, str):
             raise BadDataset(f"{path}: the rewrite {request_id} needs metadata with level and original_id, both text")
-        found.append(Rewrite(request_id, text, level, original_id, about))
+        found.append(RewordedRequest(request_id, text, level, original_id, about))
     return found
 
 

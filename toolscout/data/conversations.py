@@ -18,7 +18,15 @@ from toolscout.core.json_schema import object_schema, type_word
 from toolscout.core.tool import Tool, clean_text, name_of, namespace_of
 from toolscout.data import beir_files as files
 from toolscout.data.dataset import Dataset
-from toolscout.data.trajectories import Call, Said, Trajectory, json_lines, known_tools, parsed, write_records
+from toolscout.data.trajectories import (
+    Call,
+    Trajectory,
+    TrajectoryMessage,
+    json_lines,
+    known_tools,
+    parsed,
+    write_records,
+)
 from toolscout.errors import BadDataset, ToolscoutError
 
 Role = Literal["system", "user", "assistant"]
@@ -77,11 +85,11 @@ class Conversation:
     kind: Kind = ""
     tools: tuple[Tool, ...] = ()
     about: Mapping[str, Any] = field(default_factory=dict)
-    said: tuple[Said, ...] = ()
+    said: tuple[TrajectoryMessage, ...] = ()
     """The messages that it was made of, where the turns do not tell: one may bring several observations."""
 
 
-class Script:
+class ConversationBuilder:
     """A conversation in the making. What was heard since the assistant last spoke is asked about in one turn."""
 
     def __init__(self, request: str = "", more_rules: str = "") -> None:
@@ -164,7 +172,7 @@ def _parameter(name: str, schema: Any, root: Mapping[str, Any]) -> dict[str, Any
 
 def conversation(trajectory: Trajectory) -> Conversation:
     """A trajectory as it is trained on: loss on the assistant's turns, which end it."""
-    script, tools = Script(), {tool.id: tool for tool in trajectory.tools}
+    script, tools = ConversationBuilder(), {tool.id: tool for tool in trajectory.tools}
     carried = ""  # what the assistant said without acting, just before it said or did more
     open_call = False
     for said, after in zip(trajectory.messages, [*trajectory.messages[1:], None], strict=True):
@@ -191,7 +199,7 @@ def conversation(trajectory: Trajectory) -> Conversation:
     return made if _Reader(made, "").messages() == trajectory.messages else replace(made, said=trajectory.messages)
 
 
-def _finish(script: Script, answer: str) -> None:
+def _finish(script: ConversationBuilder, answer: str) -> None:
     gave_up = answer.strip().lower().startswith(_GAVE_UP)
     script.act(FINISH)
     script.give(documentation(None), {"return_type": GIVE_UP if gave_up else GIVE_ANSWER, "final_answer": answer})
@@ -216,7 +224,7 @@ class _Reader:
     def __init__(self, made: Conversation, where: str) -> None:
         self._made, self._where = made, where
         self._tools = {tool.id: tool for tool in made.tools}
-        self._messages: list[Said] = []
+        self._messages: list[TrajectoryMessage] = []
         self._thought, self._action, self._after_call = "", "", False
 
     def read(self) -> Trajectory:
@@ -227,7 +235,7 @@ class _Reader:
             raise BadDataset(f"{self._where}: the assistant says nothing; a record needs a turn to learn from")
         return Trajectory(self._made.id, tuple(self._tools.values()), messages, self._made.about)
 
-    def messages(self) -> tuple[Said, ...]:
+    def messages(self) -> tuple[TrajectoryMessage, ...]:
         turns = self._made.turns
         for at, (turn, after) in enumerate(zip(turns, [*turns[1:], None], strict=True)):
             if turn.role == "user":
@@ -239,7 +247,7 @@ class _Reader:
             elif turn.role == "assistant" and after is not None and after.content == ACTION:
                 self._thought = turn.content
             elif turn.role == "assistant":
-                self._messages.append(Said("assistant", turn.content))
+                self._messages.append(TrajectoryMessage("assistant", turn.content))
         return tuple(self._messages)
 
     def _hear(self, content: str, at: int) -> None:
@@ -254,7 +262,7 @@ class _Reader:
         text = content.removesuffix(ACTION).removesuffix("\n") if content.endswith(ACTION) else content
         if text and text != GO_ON:
             role: Literal["tool", "user"] = "tool" if self._after_call else "user"
-            self._messages.append(Said(role, text.removeprefix(OBSERVATION) if role == "tool" else text))
+            self._messages.append(TrajectoryMessage(role, text.removeprefix(OBSERVATION) if role == "tool" else text))
         self._after_call = False
 
     def _call(self, content: str, at: int) -> None:
@@ -262,10 +270,10 @@ class _Reader:
         if not isinstance(arguments, dict):
             self._refuse(at, f"the input of {self._action} must be a JSON object, got {type(arguments).__name__}")
         if self._action == FINISH:
-            self._messages += [Said("assistant", self._thought)] if self._thought else []
-            self._messages.append(Said("assistant", _answered(arguments)))
+            self._messages += [TrajectoryMessage("assistant", self._thought)] if self._thought else []
+            self._messages.append(TrajectoryMessage("assistant", _answered(arguments)))
         else:
-            self._messages.append(Said("assistant", self._thought, (Call(self._action, arguments),)))
+            self._messages.append(TrajectoryMessage("assistant", self._thought, (Call(self._action, arguments),)))
         self._after_call = self._action != FINISH
         self._thought = self._action = ""
 
@@ -350,7 +358,7 @@ def from_record(record: Any, where: str) -> Conversation:
     if kind not in ("", "trajectory", "retrieval", "memorisation"):
         raise BadDataset(f"{where}: kind: trajectory, retrieval or memorisation is needed, got {kind!r:.80}")
     key, tools = str(record.get("id", "")), known_tools(record.get("tools", []), where)
-    said: tuple[Said, ...] = ()
+    said: tuple[TrajectoryMessage, ...] = ()
     if text := record.get(SAID):
         row, place = {"tools": record.get("tools", [])}, f"{where}: {SAID} (mend it, or leave it out)"
         said = Trajectory.from_row(row | {"messages": parsed(str(text), f"{place}: not JSON")}, place).messages

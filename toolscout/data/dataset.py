@@ -11,7 +11,7 @@ from typing import Any, Literal, Self, cast, get_args
 
 from toolscout.core.tool import Tool, clean_text
 from toolscout.data import beir_files as files
-from toolscout.data.beir_files import TOOLLESS, Qrels, Rewrite
+from toolscout.data.beir_files import TOOLLESS, Qrels, RewordedRequest
 from toolscout.errors import BadDataset, BadTool
 
 Kind = Literal["use", "no_tool", "nothing_fits"]
@@ -305,12 +305,12 @@ def _kept_apart(tool: Tool, tools: Mapping[str, Tool]) -> Tool:
 
 def _rewrites_of(
     folder: Path, chosen: Sequence[str], found: Mapping[str, Path]
-) -> dict[str, tuple[str, list[Rewrite]]]:
+) -> dict[str, tuple[str, list[RewordedRequest]]]:
     """The splits among those chosen that have no file: the split each rewrites, and the rewrites of its level."""
     unknown = [name for name in chosen if name not in found]
     if not unknown:
         return {}
-    levels: dict[str, list[Rewrite]] = {}
+    levels: dict[str, list[RewordedRequest]] = {}
     for rewrite in files.read_rewrites(folder):
         levels.setdefault(rewrite.level, []).append(rewrite)
     named = {name: (base, level) for name in unknown for base, _, level in [name.rpartition(".")]}
@@ -324,7 +324,7 @@ def _rewrites_of(
 def _rewrite(
     base: str,
     qrels: Qrels,
-    rewrites: Sequence[Rewrite],
+    rewrites: Sequence[RewordedRequest],
     requests: dict[str, str],
     metadata: dict[str, Mapping[str, Any]],
 ) -> Qrels:

@@ -42,7 +42,7 @@ class SplitCounts:
 
 
 @dataclass(frozen=True, slots=True)
-class Cut:
+class SplitDataset:
     """A dataset with nine splits, what they hold out, and what had to be left out of them.
 
     `repeated` are, by family, the requests left out of train or dev since their text is in a later part too;
@@ -107,7 +107,7 @@ class _Labelled:
         return hashlib.blake2b(f"{self.seed}\n{what}\n{key}".encode(errors="replace"), digest_size=8).digest()
 
 
-def cut(data: Dataset, split: str | None = None, *, seed: int = 0, test: float = 0.1, dev: float = 0.1) -> Cut:
+def cut(data: Dataset, split: str | None = None, *, seed: int = 0, test: float = 0.1, dev: float = 0.1) -> SplitDataset:
     """Cut all labelled requests of a dataset, or those of one split; `test` and `dev` are their shares of requests.
 
     Scenes are held out by the same share for test and half of it for dev, tools by eight and four tenths.
@@ -142,7 +142,7 @@ def cut(data: Dataset, split: str | None = None, *, seed: int = 0, test: float =
     trained = {tool for gold_tools in qrels["unseen_tool.train"].values() for tool in gold_tools}
     orphans = {tool for tool_ids in gold.values() for tool in tool_ids} - trained - tools.keys()
     made = _dataset(data, labelled, parts, qrels)
-    return Cut(made, scenes, tools, repeated, tuple(unlabelled), tuple(sorted(orphans)))
+    return SplitDataset(made, scenes, tools, repeated, tuple(unlabelled), tuple(sorted(orphans)))
 
 
 def _pooled(data: Dataset, split: str | None) -> Qrels:

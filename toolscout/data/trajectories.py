@@ -23,7 +23,7 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class TrajectoryMessage:
     """One message. The assistant's may hold calls, and then its content is the thought before them."""
 
     role: Literal["user", "assistant", "tool"]
@@ -37,7 +37,7 @@ class Trajectory:
 
     id: str
     tools: tuple[Tool, ...]
-    messages: tuple[Said, ...]
+    messages: tuple[TrajectoryMessage, ...]
     about: Mapping[str, Any] = field(default_factory=dict)
 
     def to_row(self) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def known_tools(records: Any, where: str) -> tuple[Tool, ...]:
     return tuple(tools.values())
 
 
-def _said(message: Any, ids: Mapping[str, str], where: str) -> Said:
+def _said(message: Any, ids: Mapping[str, str], where: str) -> TrajectoryMessage:
     if not isinstance(message, dict):
         raise BadDataset(f"{where}: a JSON object is needed, got {type(message).__name__}")
     role, content, calls = message.get("role"), message.get("content") or "", message.get("tool_calls") or []
@@ -92,7 +92,7 @@ def _said(message: Any, ids: Mapping[str, str], where: str) -> Said:
     if not isinstance(calls, list) or (calls and role != "assistant"):
         raise BadDataset(f"{where}.tool_calls: a list is needed, and for the assistant only")
     read = [_call(call, ids, f"{where}.tool_calls[{at}]") for at, call in enumerate(calls)]
-    return Said(cast(Literal["user", "assistant", "tool"], role), content, tuple(read))
+    return TrajectoryMessage(cast(Literal["user", "assistant", "tool"], role), content, tuple(read))
 
 
 def _call(call: Any, ids: Mapping[str, str], where: str) -> Call:

@@ -61,7 +61,7 @@ class Neighbour(NamedTuple):
     cosine: float
 
 
-class Past:
+class FeedbackPool:
     """Remembers up to `keep` requests; those of which nothing was said for longest leave first.
 
     The same request of the same source is one entry, however often it comes: what was said last of a tool stands. The
@@ -204,7 +204,7 @@ class Past:
         (folder / _FILE).write_text(json.dumps({"newest": self.newest if entries else None, "entries": entries}))
 
     @classmethod
-    def load(cls, folder: Path) -> Past:
+    def load(cls, folder: Path) -> FeedbackPool:
         """Open what save wrote, however much that is."""
         past = cls(sys.maxsize)
         try:
@@ -224,7 +224,7 @@ class Past:
 
 
 def merged(
-    pasts: Sequence[Past],
+    pasts: Sequence[FeedbackPool],
     vector: Floats,
     count: int,
     share: float,

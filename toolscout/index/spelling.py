@@ -23,7 +23,7 @@ where whether which who whom whose why will with won would wouldn you your yours
 """.split()
 
 
-class Known:
+class WordsByPrefix:
     """Indexed words that begin alike, with the number of documents that hold each."""
 
     def __init__(self, found: Sequence[tuple[str, int]]) -> None:
@@ -46,7 +46,7 @@ class Vocabulary:
     def __init__(self) -> None:
         """Nothing is read yet."""
         self.since = time.monotonic()
-        self._known: dict[str, Known] = {}
+        self._known: dict[str, WordsByPrefix] = {}
         self._near: dict[str, list[tuple[int, int, str]]] = {}
 
     def near(self, term: str, read: Read, among: Callable[[str], bool]) -> list[tuple[str, int]]:
@@ -73,7 +73,7 @@ class Vocabulary:
         prefix = term[:_CORRECTED_FROM]
         known = self._known.get(prefix)
         if known is None:
-            known = self._known[prefix] = Known(read(prefix))
+            known = self._known[prefix] = WordsByPrefix(read(prefix))
         return sorted(known.near(term, 1 if len(term) < 6 else 2))
 
 

@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 from toolscout.core.answer import Example, PastRequest, Reason
 from toolscout.core.arrays import Floats
-from toolscout.index.feedback_pool import Entry, Neighbour, Past, merged
+from toolscout.index.feedback_pool import Entry, FeedbackPool, Neighbour, merged
 
 _EVERYBODY = ""
 
 
-class Voices:
+class TenantPools:
     """One Past for everybody and one for each tenant, so that no tenant changes, or crowds out, what another hears.
 
     Each remembers up to `keep` requests. `shared`: tenants hear each other, as they hear everybody.
@@ -24,7 +24,7 @@ class Voices:
     def __init__(self, keep: int, shared: bool = False) -> None:
         """Start empty."""
         self._keep, self._shared = keep, shared
-        self._pasts = {_EVERYBODY: Past(keep)}
+        self._pasts = {_EVERYBODY: FeedbackPool(keep)}
 
     def __len__(self) -> int:
         """How many requests are remembered, of all."""
@@ -42,32 +42,32 @@ class Voices:
         """The vector of a request that is remembered."""
         return self._pasts[self._home(entry.tenant)].vector(entry)
 
-    def heard_by(self, tenant: str) -> Heard:
+    def heard_by(self, tenant: str) -> HeardPools:
         """The requests that a tenant hears: everybody's and its own."""
         everybody, own = self._pasts[_EVERYBODY], self._pasts.get(tenant or _EVERYBODY)
-        return Heard([everybody] if own is None or own is everybody else [everybody, own])
+        return HeardPools([everybody] if own is None or own is everybody else [everybody, own])
 
     def add(self, examples: Sequence[Example], vectors: Floats) -> None:
         """Remember requests, given their vectors."""
         homes = [self._home(example.tenant) for example in examples]
         for home in dict.fromkeys(homes):
             rows = [row for row, own in enumerate(homes) if own == home]
-            past = self._pasts.setdefault(home, Past(self._keep))
+            past = self._pasts.setdefault(home, FeedbackPool(self._keep))
             past.add([examples[row] for row in rows], vectors[rows])
 
     def save(self, folder: Path) -> None:
         """Write all of them as one."""
         together = self._pasts[_EVERYBODY]
         if len(self._pasts) > 1:
-            together = Past(sys.maxsize)
+            together = FeedbackPool(sys.maxsize)
             for past in self._pasts.values():
                 together.take(past.entries(), past.vectors(), past.newest)
         together.save(folder)
 
     @classmethod
-    def load(cls, folder: Path, keep: int, shared: bool = False) -> Voices:
+    def load(cls, folder: Path, keep: int, shared: bool = False) -> TenantPools:
         """Open what save wrote, also what was written before tenants were kept apart."""
-        voices, together = cls(keep, shared), Past.load(folder)
+        voices, together = cls(keep, shared), FeedbackPool.load(folder)
         entries = together.entries()
         homes = [voices._home(entry.tenant) for entry in entries]
         if not any(homes):
@@ -78,7 +78,7 @@ class Voices:
         for home in dict.fromkeys(homes):
             rows = [row for row, other in enumerate(homes) if other == home]
             own = [entries[row] for row in rows]
-            past = voices._pasts.setdefault(home, Past(keep))
+            past = voices._pasts.setdefault(home, FeedbackPool(keep))
             past.take(own, vectors[rows], max(entry.time for entry in own))
         return voices
 
@@ -86,10 +86,10 @@ class Voices:
         return _EVERYBODY if self._shared else tenant
 
 
-class Heard(NamedTuple):
+class HeardPools(NamedTuple):
     """The pools that one tenant hears."""
 
-    pools: list[Past]
+    pools: list[FeedbackPool]
 
     @property
     def newest(self) -> float:
@@ -103,7 +103,7 @@ class Heard(NamedTuple):
         return merged(self.pools, vector, count, share, least, counts)
 
 
-class Recalled(NamedTuple):
+class RecalledRequests(NamedTuple):
     """The nearest past requests of a request, when the newest of all was made, and the tenant that asked."""
 
     neighbours: list[Neighbour]
@@ -112,7 +112,7 @@ class Recalled(NamedTuple):
 
 
 def with_past(
-    reasons: Sequence[tuple[Reason, ...]], ids: Sequence[str], recalled: Recalled | None
+    reasons: Sequence[tuple[Reason, ...]], ids: Sequence[str], recalled: RecalledRequests | None
 ) -> list[tuple[Reason, ...]]:
     """Reasons with the nearest past request that used each tool; the text of another tenant's is empty."""
     best: dict[str, PastRequest] = {}

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 Result = TypeVar("Result")
 
 
-class Helpers:
+class WorkerThreads:
     """One fewer than there are cores. Under load each search keeps to its own thread, and nothing waits in a queue."""
 
     def __init__(self) -> None:
@@ -46,4 +46,4 @@ class Helpers:
         return done
 
 
-HELPERS = Helpers()
+WORKER_THREADS = WorkerThreads()

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from toolscout.calling.dispatch import Caller
+from toolscout.calling.dispatch import ToolCaller
 from toolscout.core.answer import Allowed
 from toolscout.errors import BadRequest
 from toolscout.integrations.toolbox import NOTHING_FITS, Choice, Offer, Offered, Toolbox, library
@@ -49,7 +49,7 @@ def toolset(scout: Scout, tools: Iterable[Any], choice: Choice | None = None) ->
 
 
 def catalogue_toolset(
-    scout: Scout, k: int = 5, allowed: Allowed | str | None = None, caller: Caller | None = None
+    scout: Scout, k: int = 5, allowed: Allowed | str | None = None, caller: ToolCaller | None = None
 ) -> Toolset:
     """The tools of the catalogue behind a search; they run where they come from."""
     offered = Offered(scout, _tool, k, allowed, caller)
@@ -60,7 +60,7 @@ def catalogue_toolset(
     return _searchable(find, {}, {})
 
 
-def tools(scout: Scout, ids: Iterable[str], caller: Caller | None = None) -> list[Tool]:
+def tools(scout: Scout, ids: Iterable[str], caller: ToolCaller | None = None) -> list[Tool]:
     """These tools of the catalogue as Haystack's."""
     return list(Offered(scout, _tool, caller=caller).of(scout.tools(ids)).values())
 

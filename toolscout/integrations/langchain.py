@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from toolscout.calling.dispatch import Caller
+from toolscout.calling.dispatch import ToolCaller
 from toolscout.core.answer import Allowed
 from toolscout.integrations.toolbox import Choice, Offer, Offered, Toolbox, chosen_names, library
 from toolscout.scout import Scout
@@ -70,7 +70,7 @@ def middleware(scout: Scout, choice: Choice | None = None) -> AgentMiddleware:
 
 
 def catalogue_middleware(
-    scout: Scout, k: int = 5, allowed: Allowed | str | None = None, caller: Caller | None = None
+    scout: Scout, k: int = 5, allowed: Allowed | str | None = None, caller: ToolCaller | None = None
 ) -> AgentMiddleware:
     """Adds the tools of the catalogue that a request needs to the agent's own, and runs them.
 
@@ -111,7 +111,7 @@ def catalogue_middleware(
     return ScoutCatalogue()
 
 
-def tools(scout: Scout, ids: Iterable[str], caller: Caller | None = None) -> list[BaseTool]:
+def tools(scout: Scout, ids: Iterable[str], caller: ToolCaller | None = None) -> list[BaseTool]:
     """These tools of the catalogue as LangChain's, which run where they come from."""
     return list(Offered(scout, _tool, caller=caller).of(scout.tools(ids)).values())
 

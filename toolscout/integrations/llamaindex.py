@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from toolscout.calling.dispatch import Caller
+from toolscout.calling.dispatch import ToolCaller
 from toolscout.core.answer import Allowed
 from toolscout.integrations.toolbox import Choice, Offer, Offered, Toolbox, library
 from toolscout.scout import Scout
@@ -32,14 +32,14 @@ def object_retriever(scout: Scout, tools: Iterable[Any], choice: Choice | None =
 
 
 def catalogue_retriever(
-    scout: Scout, k: int = 5, allowed: Allowed | str | None = None, caller: Caller | None = None
+    scout: Scout, k: int = 5, allowed: Allowed | str | None = None, caller: ToolCaller | None = None
 ) -> ObjectRetriever[Any]:
     """Finds tools of the catalogue, which run where they come from."""
     offered = Offered(scout, _tool, k, allowed, caller)
     return _retriever(scout, offered.fetched, offered.named)
 
 
-def tools(scout: Scout, ids: Iterable[str], caller: Caller | None = None) -> list[FunctionTool]:
+def tools(scout: Scout, ids: Iterable[str], caller: ToolCaller | None = None) -> list[FunctionTool]:
     """These tools of the catalogue as LlamaIndex's."""
     return list(Offered(scout, _tool, caller=caller).of(scout.tools(ids)).values())
 

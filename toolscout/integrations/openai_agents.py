@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from toolscout.calling.dispatch import Caller
+from toolscout.calling.dispatch import ToolCaller
 from toolscout.core.answer import Allowed
 from toolscout.errors import ToolscoutError
 from toolscout.integrations.toolbox import NOTHING_FITS, Choice, Offer, Offered, Toolbox, chosen_names, library, text_of
@@ -78,7 +78,7 @@ def narrowed(model: Model | str, scout: Scout, choice: Choice | None = None) -> 
 
 
 def catalogue_tools(
-    scout: Scout, k: int = 5, allowed: Allowed | str | None = None, caller: Caller | None = None
+    scout: Scout, k: int = 5, allowed: Allowed | str | None = None, caller: ToolCaller | None = None
 ) -> list[FunctionTool]:
     """Two tools that stand for the whole catalogue: one searches it, one calls what was found."""
     offered: Offered[Offer] = Offered(scout, lambda offer: offer, k, allowed, caller)
@@ -101,7 +101,7 @@ def catalogue_tools(
     ]
 
 
-def tools(scout: Scout, ids: Iterable[str], caller: Caller | None = None) -> list[FunctionTool]:
+def tools(scout: Scout, ids: Iterable[str], caller: ToolCaller | None = None) -> list[FunctionTool]:
     """These tools of the catalogue as the SDK's, which run where they come from."""
 
     def make(offer: Offer) -> FunctionTool:

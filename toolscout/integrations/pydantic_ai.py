@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import chain, zip_longest
 from typing import TYPE_CHECKING, Any
 
-from toolscout.calling.dispatch import Caller
+from toolscout.calling.dispatch import ToolCaller
 from toolscout.integrations.toolbox import Choice, Offer, Offered, Toolbox, library
 from toolscout.scout import Scout
 
@@ -42,7 +42,7 @@ def tool_search(scout: Scout, choice: Choice | None = None) -> ToolSearch:
     return made
 
 
-def toolset(scout: Scout, ids: Iterable[str], caller: Caller | None = None) -> FunctionToolset:
+def toolset(scout: Scout, ids: Iterable[str], caller: ToolCaller | None = None) -> FunctionToolset:
     """These tools of the catalogue, deferred: with tool_search the model sees those that it finds.
 
     Tell the search which they are, `Choice(ids={wire_name(one): one for one in ids})`, and it searches the catalogue's

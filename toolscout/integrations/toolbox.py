@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
-from toolscout.calling.dispatch import Caller, CallResult, OriginCaller
+from toolscout.calling.dispatch import CallResult, OriginCaller, ToolCaller
 from toolscout.core import vendor_formats
 from toolscout.core.answer import Allowed, Answer
 from toolscout.core.json_schema import with_safe_keys
@@ -143,7 +143,7 @@ class Offered(Generic[_T]):
         make: Callable[[Offer], _T],
         k: int = 5,
         allowed: Allowed | str | None = None,
-        caller: Caller | None = None,
+        caller: ToolCaller | None = None,
     ) -> None:
         """`allowed`: what may be found. `caller`: what runs the calls; without one every call is refused.
 
@@ -186,7 +186,7 @@ class Offered(Generic[_T]):
 class Offer:
     """A tool of the catalogue as any model's interface takes it, and its call."""
 
-    def __init__(self, tool: Tool, name: str, caller: Caller) -> None:
+    def __init__(self, tool: Tool, name: str, caller: ToolCaller) -> None:
         """Names of parameters are made fit for every vendor; a call leads back to the tool's own."""
         shape = vendor_formats.to_wire(tool, "openai", "full", name)["function"]
         self.tool, self.name = tool, name

@@ -6,15 +6,15 @@ from pathlib import Path
 
 from toolscout.errors import BadRequest
 from toolscout.llm.base import Completion, LanguageModel, Message, Usage, complete_each
-from toolscout.llm.endpoint import Options
+from toolscout.llm.options import EndpointOptions
 
-__all__ = ["Completion", "LanguageModel", "Message", "Options", "Usage", "complete_each", "open_llm"]
+__all__ = ["Completion", "EndpointOptions", "LanguageModel", "Message", "Usage", "complete_each", "open_llm"]
 
 _SCRIPT = "scripted:"
 
 
 def open_llm(
-    spec: str = "", *, model: str = "", options: Options | None = None, batch: int | None = None, seed: int = 0
+    spec: str = "", *, model: str = "", options: EndpointOptions | None = None, batch: int | None = None, seed: int = 0
 ) -> LanguageModel:
     """Open a language model.
 
@@ -31,15 +31,15 @@ def open_llm(
         from toolscout.llm.scripted import Scripted
 
         return Scripted.read(spec.removeprefix(_SCRIPT))
-    if model or (options is not None and options != Options()):
+    if model or (options is not None and options != EndpointOptions()):
         raise BadRequest("model and options are for an endpoint; give its URL, such as https://host/v1")
     if spec not in ("", "smollm2") and not Path(spec).exists():
         raise BadRequest(
             f"{spec} is no language model; name a folder or .gguf file, an endpoint's URL, scripted:FILE, or smollm2"
         )
-    from toolscout.llm.finetuned import is_generator, open_generator
+    from toolscout.llm.finetuned import is_finetuned, open_finetuned
     from toolscout.llm.local import Local
 
-    if is_generator(spec):
-        return open_generator(spec, batch=batch, seed=seed)
+    if is_finetuned(spec):
+        return open_finetuned(spec, batch=batch, seed=seed)
     return Local.open("" if spec == "smollm2" else spec, batch=batch, seed=seed)

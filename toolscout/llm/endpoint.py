@@ -38,10 +38,9 @@ from toolscout.llm.base import (
 )
 from toolscout.llm.cache import Cache, digest
 from toolscout.llm.hosts import key_in_the_open
-from toolscout.llm.http import Gate, Reply, post
+from toolscout.llm.http import HttpReply, RateLimiter, post
 from toolscout.llm.options import KEY_VARIABLE as KEY_VARIABLE
-from toolscout.llm.options import MOST, check, checked_url
-from toolscout.llm.options import Options as Options
+from toolscout.llm.options import MOST, EndpointOptions, check, checked_url
 
 _AGAIN = frozenset([408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529])
 _GRACE = 0.2  # seconds after the end in which a reason may still come
@@ -65,18 +64,18 @@ class _Call(NamedTuple):
 class Endpoint(LanguageModel):
     """A model behind an OpenAI-compatible endpoint. Safe to use from several threads."""
 
-    def __init__(self, url: str, model: str, options: Options | None = None) -> None:
+    def __init__(self, url: str, model: str, options: EndpointOptions | None = None) -> None:
         """Name the base URL (what stands before /chat/completions) and the model.
 
         Raises BadRequest where a key would go over plain http to another machine.
         """
-        self.options = options or Options()
+        self.options = options or EndpointOptions()
         self.url, self.name = checked_url(url), model
         check(self.options, model)
         if not self.options.offline and (problem := key_in_the_open(self.url, self.options.key_variable)):
             raise BadRequest(problem)
         self._cache = Cache(self.options.cache, read_only=self.options.offline) if self.options.cache else None
-        self._gate = Gate(self.options.requests_per_minute)
+        self._gate = RateLimiter(self.options.requests_per_minute)
         self._left_out: set[str] = set()  # of what may be sent, what this server refused
         self._seconds = self._ends = math.inf
 
@@ -238,7 +237,7 @@ class Endpoint(LanguageModel):
         why = why or "was asked as often as it may be for now (requests_per_minute, or it asked for a rest)"
         return NotYet(f"{self.url} {why}, and its next turn is too late; try again then, or raise timeout")
 
-    def _post(self, payload: dict[str, Any]) -> Reply:
+    def _post(self, payload: dict[str, Any]) -> HttpReply:
         key = self._key()
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         try:
@@ -276,7 +275,7 @@ class Endpoint(LanguageModel):
         if seconds > min(self.options.longest_wait, self._left()):
             raise EndpointError(f"{self.url} {why} and asks to wait {seconds:.0f} seconds; try again then", status)
 
-    def _read(self, reply: Reply) -> dict[str, Any] | str:
+    def _read(self, reply: HttpReply) -> dict[str, Any] | str:
         """The reply's JSON, or in words why to try again."""
         said = replies.message(reply.body, self._scrubbed)
         variable, status = self.options.key_variable, reply.status
@@ -301,7 +300,7 @@ class Endpoint(LanguageModel):
             raise EndpointError(f"{self.url} sends on to {where}; name that one", status)
         raise EndpointError(f"{self.url} answered {status} ({said}); {_advice(status)}", status)
 
-    def _adapted(self, reply: Reply, payload: Mapping[str, Any]) -> bool:
+    def _adapted(self, reply: HttpReply, payload: Mapping[str, Any]) -> bool:
         """Whether the server refused something that it can be asked without; from now on it is."""
         if reply.status not in (400, 422):
             return False

@@ -18,28 +18,28 @@ if TYPE_CHECKING:
     from toolscout.models.language.base import Base
     from toolscout.models.language.lora import Adapter
 
-GENERATOR_FILE = "generator.json"
+FINETUNED_FILE = "generator.json"
 _FORMAT = 1
 
 
-def is_generator(folder: str | Path) -> bool:
+def is_finetuned(folder: str | Path) -> bool:
     """Whether a folder holds a generator."""
-    return bool(str(folder)) and (Path(folder) / GENERATOR_FILE).is_file()
+    return bool(str(folder)) and (Path(folder) / FINETUNED_FILE).is_file()
 
 
-def save_generator(folder: Path, base: Base, adapter: Adapter, about: Mapping[str, Any]) -> None:
+def save_finetuned(folder: Path, base: Base, adapter: Adapter, about: Mapping[str, Any]) -> None:
     """Write a generator. `about`: its "task", and all else that is to be known of it, as JSON can hold it."""
     folder.mkdir(parents=True, exist_ok=True)
     adapter.save(folder)
     own = {"format": _FORMAT, "base": base.reference, "language": base.fingerprint}
-    beside = folder / f".{GENERATOR_FILE}"
+    beside = folder / f".{FINETUNED_FILE}"
     beside.write_text(json.dumps({**about, **own}, indent=1))
-    os.replace(beside, folder / GENERATOR_FILE)  # last: a folder that has it is complete
+    os.replace(beside, folder / FINETUNED_FILE)  # last: a folder that has it is complete
 
 
-def read_generator(folder: str | Path) -> dict[str, Any]:
+def read_finetuned(folder: str | Path) -> dict[str, Any]:
     """What is known of a generator."""
-    path = Path(folder) / GENERATOR_FILE
+    path = Path(folder) / FINETUNED_FILE
     try:
         record = json.loads(path.read_text())
         if not isinstance(record, dict) or not all(isinstance(record.get(name), str) for name in ("base", "language")):
@@ -53,24 +53,24 @@ def read_generator(folder: str | Path) -> dict[str, Any]:
     return record
 
 
-def load_generator(folder: str | Path) -> tuple[Base, Adapter]:
+def load_finetuned(folder: str | Path) -> tuple[Base, Adapter]:
     """A generator's base, which must be the one that it was trained from, and what training changed."""
     from toolscout.models.language.base import find_base
     from toolscout.models.language.lora import Adapter
 
-    record = read_generator(folder)
+    record = read_finetuned(folder)
     base = find_base(Path(folder), record["base"], record["language"])
     adapter = Adapter.load(Path(folder))
     adapter.check(base.architecture)
     return base, adapter
 
 
-def open_generator(folder: str | Path, *, batch: int | None = None, seed: int = 0) -> Local:
+def open_finetuned(folder: str | Path, *, batch: int | None = None, seed: int = 0) -> Local:
     """Open a generator: on ONNX Runtime, or in torch on the device that $TOOLSCOUT_DEVICE names."""
     from toolscout.llm.local import Local
 
-    opened = Local.of(*load_generator(folder), batch=batch, seed=seed)
-    task = read_generator(folder).get("task")
+    opened = Local.of(*load_finetuned(folder), batch=batch, seed=seed)
+    task = read_finetuned(folder).get("task")
     if isinstance(task, str) and task:
         opened.name = f"{opened.name}-{task}"
     return opened

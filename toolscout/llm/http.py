@@ -22,7 +22,7 @@ _CHUNK = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class HttpReply:
     """What a server answered; `wait`: the seconds it asks to be left alone."""
 
     status: int
@@ -31,14 +31,14 @@ class Reply:
     location: str = ""
 
 
-class _Stay(urllib.request.HTTPRedirectHandler):
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
     """Follows no redirect: it would carry the key to another host."""
 
     def redirect_request(self, *_: Any) -> None:
         """No."""
 
 
-def post(url: str, payload: Mapping[str, Any], headers: Mapping[str, str], timeout: float) -> Reply:
+def post(url: str, payload: Mapping[str, Any], headers: Mapping[str, str], timeout: float) -> HttpReply:
     """Send JSON and read the whole reply, whatever its status.
 
     Raises TimeoutError when it is not all there after `timeout` seconds, OSError when the server cannot be reached or
@@ -59,11 +59,13 @@ def post(url: str, payload: Mapping[str, Any], headers: Mapping[str, str], timeo
     return reply
 
 
-def _exchange(request: urllib.request.Request, deadline: Deadline, timeout: float) -> Reply:
+def _exchange(request: urllib.request.Request, deadline: Deadline, timeout: float) -> HttpReply:
     # A proxy would be handed what is meant for this machine, the key in plain text included.
     direct = [urllib.request.ProxyHandler({})] if is_loopback(request.full_url) else []
     try:
-        response: Any = urllib.request.build_opener(_Stay, Timed(deadline), *direct).open(request, timeout=timeout)
+        response: Any = urllib.request.build_opener(_NoRedirects, Timed(deadline), *direct).open(
+            request, timeout=timeout
+        )
     except urllib.error.HTTPError as error:  # a reply all the same
         response = error
     except urllib.error.URLError as error:
@@ -85,7 +87,7 @@ def _exchange(request: urllib.request.Request, deadline: Deadline, timeout: floa
         if expected.isdecimal() and len(received) < int(expected):
             raise ConnectionError("the reply broke off")
         wait = _seconds(response.headers.get("Retry-After"))
-        return Reply(int(response.status), bytes(received), wait, response.headers.get("Location", ""))
+        return HttpReply(int(response.status), bytes(received), wait, response.headers.get("Location", ""))
 
 
 def _seconds(value: str | None) -> float | None:
@@ -102,7 +104,7 @@ def _seconds(value: str | None) -> float | None:
         return None
 
 
-class Gate:
+class RateLimiter:
     """Lets requests pass, so many a minute at most and evenly; shut for all while a server asks for silence."""
 
     def __init__(self, per_minute: float | None) -> None:

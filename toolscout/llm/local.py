@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 from tokenizers import Tokenizer
 
+from toolscout.core.arrays import Ints
 from toolscout.errors import BadCompletion
 from toolscout.llm.base import (
     Completion,
@@ -24,8 +25,8 @@ from toolscout.llm.base import (
     each_schema,
     settled,
 )
-from toolscout.llm.constrained_json.filling import Filling, Tokens, Vocabulary
-from toolscout.models.decoding.constrained import Writer
+from toolscout.llm.constrained_json.filling import Filling, TokenVocabulary
+from toolscout.models.decoding.constrained import TextWriter
 from toolscout.models.language.open import device_name
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class _Window(Protocol):
         """Tokens that fit into the model, prompt and answer together."""
 
 
-class Speaker(Protocol):
+class ChatModel(Protocol):
     """What is needed of a base language model beside its weights; models.language.base.Base is one."""
 
     @property
@@ -72,7 +73,7 @@ class Speaker(Protocol):
 
 Prompt = Callable[[Conversation], list[int]]
 """A conversation as tokens, the assistant to speak next."""
-_Allow = Callable[[int, Sequence[int]], Tokens | None]
+_Allow = Callable[[int, Sequence[int]], Ints | None]
 
 
 class Local(LanguageModel):
@@ -80,8 +81,8 @@ class Local(LanguageModel):
 
     def __init__(
         self,
-        writer: Writer,
-        speaker: Speaker,
+        writer: TextWriter,
+        speaker: ChatModel,
         *,
         batch: int | None = None,
         seed: int = 0,
@@ -96,7 +97,7 @@ class Local(LanguageModel):
         self._prompt = prompt or self._chat
         usual = _ON_DEVICE if device_name() else _ON_CPU
         self._batch, self._seed = usual if batch is None else max(1, batch), seed
-        self._vocabulary: Vocabulary | None = None
+        self._vocabulary: TokenVocabulary | None = None
         self._fillings: OrderedDict[str, Filling] = OrderedDict()
 
     @classmethod
@@ -182,7 +183,7 @@ class Local(LanguageModel):
         if schema is None:
             return None
         if self._vocabulary is None:
-            self._vocabulary = Vocabulary(self._speaker.tokenizer)
+            self._vocabulary = TokenVocabulary(self._speaker.tokenizer)
         key = json.dumps(schema, default=str)  # the order of properties counts: it is the order they are written in
         if key not in self._fillings:
             try:
@@ -210,7 +211,7 @@ class Local(LanguageModel):
         if not any(rows):
             return None
 
-        def allow(row: int, written: Sequence[int]) -> Tokens | None:
+        def allow(row: int, written: Sequence[int]) -> Ints | None:
             own = rows[row]
             return own(row, written) if own else None
 
@@ -220,7 +221,7 @@ class Local(LanguageModel):
         """Ends a row once it holds a stop string; only its last tokens are looked at."""
         reach = max(len(word.encode()) for word in stop) + _TAIL
 
-        def allow(row: int, written: Sequence[int]) -> Tokens | None:
+        def allow(row: int, written: Sequence[int]) -> Ints | None:
             return _NOTHING if cut(self._speaker.decode(written[-reach:]), stop)[1] else None
 
         return allow

@@ -16,7 +16,7 @@ MOST = 1e6  # seconds, requests or money: what is beyond is a slip
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class EndpointOptions:
     """How an endpoint is asked.
 
     `key_variable` names the environment variable that holds the key (unset: none is sent). `cache` is the file that
@@ -57,7 +57,7 @@ def checked_url(url: str) -> str:
     return parts.geturl().rstrip("/").removesuffix("/chat/completions")
 
 
-def check(options: Options, model: str) -> None:
+def check(options: EndpointOptions, model: str) -> None:
     """Refuse what cannot be asked for."""
     if not model:
         raise BadRequest("an endpoint needs the name of a model; give it as model")

@@ -15,7 +15,7 @@ _READ = 20_000  # characters of a page
 _MOST_TOKENS = 1_000_000_000  # of one reply: who counts more does not count
 
 
-class Choice(NamedTuple):
+class CompletionChoice(NamedTuple):
     """An answer, whether it was cut off, and how many characters were written: thoughts count too."""
 
     text: str
@@ -31,7 +31,7 @@ def parsed(body: bytes) -> dict[str, Any] | None:
     return found
 
 
-def choices(reply: Mapping[str, Any], scrub: Callable[[str], str] = str) -> list[Choice]:
+def choices(reply: Mapping[str, Any], scrub: Callable[[str], str] = str) -> list[CompletionChoice]:
     """Each choice of a reply; `scrub` takes out of what is told why there is none what nobody may read."""
     found = []
     for choice in reply["choices"]:
@@ -39,11 +39,11 @@ def choices(reply: Mapping[str, Any], scrub: Callable[[str], str] = str) -> list
         if not isinstance(message, Mapping):
             raise BadCompletion("the endpoint answered with a choice that has no message; is it a chat model?")
         written, cut_off = _text(message, choice, scrub), choice.get("finish_reason") == "length"
-        found.append(Choice(spoken(written), cut_off, len(written)))
+        found.append(CompletionChoice(spoken(written), cut_off, len(written)))
     return found
 
 
-def tokens(reply: Mapping[str, Any], read: Sequence[str], written: Sequence[Choice]) -> tuple[int, list[int]]:
+def tokens(reply: Mapping[str, Any], read: Sequence[str], written: Sequence[CompletionChoice]) -> tuple[int, list[int]]:
     """Tokens read, and written by each choice. Servers count all choices together: the sum is dealt out by length.
 
     What is not counted, or to no sense, is estimated at four characters a token.

@@ -27,7 +27,7 @@ Speech = str | Callable[[Conversation], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ScriptedReply:
     """What to say to a conversation that has `when` in one of its messages; without `when` it is said once, in turn."""
 
     text: Speech
@@ -37,9 +37,9 @@ class Line:
 class Scripted(LanguageModel):
     """Says its lines. `asked` holds every conversation it was given."""
 
-    def __init__(self, lines: Iterable[Speech | Line], *, name: str = "scripted") -> None:
+    def __init__(self, lines: Iterable[Speech | ScriptedReply], *, name: str = "scripted") -> None:
         """Texts are said one after the other; lines with `when` as often as they match, and before the others."""
-        told = [line if isinstance(line, Line) else Line(line) for line in lines]
+        told = [line if isinstance(line, ScriptedReply) else ScriptedReply(line) for line in lines]
         self.name = name
         self.asked: list[list[Message]] = []
         self._matching = [line for line in told if line.when is not None]
@@ -50,7 +50,7 @@ class Scripted(LanguageModel):
         """A script in a file: a line of JSON each, {"text": …} or {"when": …, "text": …}."""
         try:
             records = [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines() if line.strip()]
-            lines = [Line(str(record["text"]), record.get("when")) for record in records]
+            lines = [ScriptedReply(str(record["text"]), record.get("when")) for record in records]
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise BadRequest(
                 f'{path} is no script ({error}); write a line of JSON for each answer: {{"text": "…"}}, or '

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 
 @dataclass(frozen=True, slots=True)
-class Edges:
+class BipartiteEdges:
     """Edge i joins node left[i] of one side with node right[i] of the other."""
 
     left: Tensor
@@ -18,12 +18,12 @@ class Edges:
     lefts: int
     rights: int
 
-    def where(self, kept: Tensor) -> Edges:
+    def where(self, kept: Tensor) -> BipartiteEdges:
         """The edges for which this mask says yes."""
-        return Edges(self.left[kept], self.right[kept], self.lefts, self.rights)
+        return BipartiteEdges(self.left[kept], self.right[kept], self.lefts, self.rights)
 
 
-def propagate(edges: Edges, left: Tensor, right: Tensor, layers: int) -> tuple[Tensor, Tensor]:
+def propagate(edges: BipartiteEdges, left: Tensor, right: Tensor, layers: int) -> tuple[Tensor, Tensor]:
     """What both sides' nodes gather: the sum over the layers of their neighbours' vectors, each layer of length 1.
 
     An edge weighs one over the root of both its nodes' degrees. A node without edges gathers zero: with its own vector

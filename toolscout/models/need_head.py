@@ -11,11 +11,11 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from toolscout.core.arrays import Floats
 from toolscout.errors import BadModel
 
 NEED_FILE = "need.npz"
 
-Floats = NDArray[np.float32]
 _SHAPES = ("hidden", "hidden_bias", "output", "output_bias", "scale", "shift")
 
 

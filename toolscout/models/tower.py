@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
+from toolscout.core.arrays import Floats
 from toolscout.errors import BadModel
 
-Floats = NDArray[np.float32]
 Transfer = Literal["gating", "attention", "concatenation", "addition", "cross_attention", "residual", "none"]
 TRANSFERS: tuple[str, ...] = get_args(Transfer)
 VIEWS = 2
@@ -29,7 +28,7 @@ _TRANSFERRING = ("joint", "transfer", "transfer_bias", "hidden", "hidden_bias")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class AttendedRequest:
     """What to search with, and how much each neighbour was listened to."""
 
     vector: Floats
@@ -61,7 +60,9 @@ class Tower:
     def _moved(self, vector: Floats, name: str) -> Floats:
         return unit(vector + vector @ self.numbers[name]) if name in self.numbers else vector
 
-    def ask(self, request: Floats, state: Floats | None, neighbours: Floats, kin: float) -> Asked:
+    def ask(
+        self, request: Floats, state: Floats | None, neighbours: Floats, neighbour_weight: float
+    ) -> AttendedRequest:
         """`request` [d], the hidden `state` of the detection tower, `neighbours` [views, k, d], all near enough.
 
         The request itself is always among those that are listened to: without neighbours it is alone, and the search
@@ -69,20 +70,20 @@ class Tower:
         """
         total, heard = request.copy(), np.zeros(neighbours.shape[1], dtype=np.float32)
         if not neighbours.shape[1]:
-            return Asked(total, heard)
+            return AttendedRequest(total, heard)
         for view in range(VIEWS):
             keys = np.concatenate([request[None], neighbours[view]])
             logits = keys @ (request @ self.numbers["attend"][view])
             logits[0] += self.numbers["own"][view]
             weights = _softmax(logits)
             found = weights @ keys
-            total += kin * self.numbers["search"][view] * unit(found)
+            total += neighbour_weight * self.numbers["search"][view] * unit(found)
             if self.transfer != "none" and state is not None:
                 told = self._told(view, found, state, keys)
-                total += kin * self.numbers["joint"][view] * unit(told)
+                total += neighbour_weight * self.numbers["joint"][view] * unit(told)
             if view == 0:
                 heard = weights[1:]
-        return Asked(total, heard)
+        return AttendedRequest(total, heard)
 
     def _told(self, view: int, found: Floats, state: Floats, keys: Floats) -> Floats:
         """AdaKT: what was found among the neighbours, as the detection tower's state transforms it."""

@@ -20,7 +20,7 @@ from toolscout.data.dataset import request_digest
 from toolscout.errors import BadModel
 from toolscout.models.encoders.base import TextEncoder
 from toolscout.retrievers.base import FitProgress, FitReport
-from toolscout.retrievers.document_index import Documents, EncoderOptions
+from toolscout.retrievers.document_index import DocumentIndex, EncoderOptions
 from toolscout.retrievers.encoded_requests import (
     DevRequests,
     Encoding,
@@ -58,7 +58,7 @@ class CentroidOptions(EncoderOptions):
             raise BadModel(f"alpha must lie between 0 and 1 and tau be 0 or more, got {self}")
 
 
-class Centroid(Documents):
+class Centroid(DocumentIndex):
     """Live vectors that move with every request that used their tool; a tool without requests is its document.
 
     A request counts once for a tool, however often it comes. A rejection takes that request back out of the mean and

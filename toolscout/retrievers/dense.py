@@ -16,16 +16,16 @@ from toolscout.models.encoders.onnx_encoder import CARD_FILE, Encoder
 from toolscout.retrievers.base import FitProgress, FitReport
 from toolscout.retrievers.document_index import EncoderOptions
 from toolscout.retrievers.model_folder import MODEL_FILE, read_model, read_new, read_options, write_model, write_new
-from toolscout.retrievers.new_tool_bonus import Newcomers
+from toolscout.retrievers.new_tool_bonus import NewToolBonusIndex
 from toolscout.retrievers.provenance import TrainedOn, TrainingSet
-from toolscout.training.encoder_options import LearningOptions
+from toolscout.training.encoder_options import EncoderTrainingOptions
 
 ENCODER_FOLDER = "encoder"
 WEIGHTS_FOLDER = "weights"
 
 
 @dataclass(frozen=True, slots=True)
-class DenseOptions(LearningOptions, EncoderOptions):
+class DenseOptions(EncoderTrainingOptions, EncoderOptions):
     """`new_bonus`: added to the cosine of tools that a trained encoder has not seen in training; chosen on dev.
 
     `start`: the Hugging Face folder of the encoder that training begins with, "" for the default one.
@@ -36,12 +36,12 @@ class DenseOptions(LearningOptions, EncoderOptions):
 
     def __post_init__(self) -> None:
         """Refuse what cannot be trained with, and a bonus that would hide new tools."""
-        LearningOptions.__post_init__(self)
+        EncoderTrainingOptions.__post_init__(self)
         if not self.new_bonus >= 0:
             raise BadModel(f"new_bonus must be 0 or more, got {self.new_bonus}")
 
 
-class Dense(Newcomers):
+class Dense(NewToolBonusIndex):
     """Live vector index. A tool whose vector is not known yet waits: it is not searched, and `waiting` counts it.
 
     Training pulls the tools that it sees towards their requests, so a tool it has not seen scores lower than it should

@@ -21,7 +21,7 @@ from toolscout.data.dataset import Split
 from toolscout.index.feedback_pool import MAX_REQUEST_CHARS
 from toolscout.models.encoders.base import TextEncoder
 from toolscout.retrievers.base import FitProgress, Pairs, Retriever
-from toolscout.retrievers.document_index import Documents
+from toolscout.retrievers.document_index import DocumentIndex
 from toolscout.retrievers.provenance import SeenSplit, TrainedOn, TrainingSet
 
 _FOLDER = "encoded"
@@ -97,7 +97,7 @@ def encode_dev(
     return encoded
 
 
-def dev_recall(retriever: Documents, encoded: Mapping[str, Floats], dev: Sequence[DevRequests]) -> float:
+def dev_recall(retriever: DocumentIndex, encoded: Mapping[str, Floats], dev: Sequence[DevRequests]) -> float:
     """Mean recall@5 over the dev splits, each among the tools of its own dataset."""
     recalls = []
     for one in dev:

@@ -15,10 +15,10 @@ from toolscout.core.arrays import Floats
 from toolscout.core.scope import Scope
 from toolscout.errors import BadModel
 from toolscout.index.feedback_pool import Entry, votes
-from toolscout.index.tenant_pools import Recalled, Voices, with_past
+from toolscout.index.tenant_pools import RecalledRequests, TenantPools, with_past
 from toolscout.models.encoders.base import TextEncoder
 from toolscout.retrievers.base import FitProgress, FitReport, Pairs, Ranking
-from toolscout.retrievers.document_index import Documents, EncoderOptions
+from toolscout.retrievers.document_index import DocumentIndex, EncoderOptions
 from toolscout.retrievers.encoded_requests import (
     DEV_K,
     DevRequests,
@@ -66,7 +66,7 @@ class MemoryOptions(EncoderOptions):
             )
 
 
-class Memory(Documents):
+class Memory(DocumentIndex):
     """A tool's score is the cosine of its document plus what the nearest past requests say of it (see `votes`).
 
     Neighbours that are far weigh nothing: a request like none before is a plain search over documents, and a tool that
@@ -84,7 +84,7 @@ class Memory(Documents):
     def __init__(self, options: MemoryOptions | None = None, encoder: TextEncoder | None = None) -> None:
         """Start empty; the encoder is opened when it is first needed."""
         super().__init__(options or MemoryOptions(), encoder)
-        self._past = Voices(self.options.keep, self.options.share_feedback)
+        self._past = TenantPools(self.options.keep, self.options.share_feedback)
 
     @property
     def learns(self) -> bool:
@@ -102,11 +102,11 @@ class Memory(Documents):
         """How many requests are remembered."""
         return len(self._past)
 
-    def _recall(self, vector: Floats, scope: Scope) -> Recalled:
+    def _recall(self, vector: Floats, scope: Scope) -> RecalledRequests:
         options = self.options
         least = _LEAST_WEIGHT ** (1 / options.power)
         pool = self._past.heard_by(scope.tenant)
-        return Recalled(
+        return RecalledRequests(
             pool.nearest(vector, options.neighbours, options.share, least, self._counts), pool.newest, scope.tenant
         )
 
@@ -114,7 +114,7 @@ class Memory(Documents):
         return any(tool_id in self._rows for tool_id in entry.tools)
 
     def _bonuses(
-        self, vector: Floats, evidence: Recalled, k: int, allowed: Allowed | None, named: Sequence[str]
+        self, vector: Floats, evidence: RecalledRequests, k: int, allowed: Allowed | None, named: Sequence[str]
     ) -> Mapping[str, float]:
         said = votes(evidence.neighbours, evidence.newest, self.options.power, self.options.half_life)
         return {tool_id: self.options.votes * vote for tool_id, vote in said.items()}
@@ -131,7 +131,7 @@ class Memory(Documents):
             raise BadModel(f"there are {len(examples):,} requests to remember; set keep to that many or more")
         encoding = Encoding(self.encoder, folder, progress)
         self.remove(self.ids())
-        self._past = Voices(self.options.keep, self.options.share_feedback)
+        self._past = TenantPools(self.options.keep, self.options.share_feedback)
         self.learn(examples, encoding.requests(examples))
         encoding.tools(self, data)
         asked = dev_requests(data)
@@ -185,6 +185,6 @@ class Memory(Documents):
         model = read_model(folder)
         loaded = cls(read_options(MemoryOptions, model), encoder)
         loaded._load_documents(folder, model)
-        loaded._past = Voices.load(folder / _REQUESTS, loaded.options.keep, loaded.options.share_feedback)
+        loaded._past = TenantPools.load(folder / _REQUESTS, loaded.options.keep, loaded.options.share_feedback)
         loaded.trained_on, loaded.fit_record = TrainedOn.load(folder), model.get("fit")
         return loaded

@@ -16,6 +16,14 @@ from toolscout.retrievers.provenance import TrainedOn
 MODEL_FILE = "model.json"
 FORMAT = 1
 _NEW_FILE = "new.json"
+# Options that had another name once: model folders and rows of results that were written then still hold the old one.
+RENAMED_OPTIONS = {
+    "begin": "init_from",
+    "held": "held_out_share",
+    "kin": "neighbour_weight",
+    "own": "self_queries",
+    "through": "train_encoder",
+}
 
 OptionsT = TypeVar("OptionsT", bound=Options)
 
@@ -58,9 +66,16 @@ def read_model(folder: Path) -> dict[str, Any]:
 
 
 def read_options(kind: type[OptionsT], record: Mapping[str, Any]) -> OptionsT:
-    """The options a model was saved with; unknown ones are an error, not a silent default."""
-    saved = record.get("options", {})
-    unknown = set(saved) - {field.name for field in fields(kind)}
+    """Take the options of type `kind` out of a model.json; options that were renamed are known by both names.
+
+    Raises BadModel for options that the type does not have, or whose value is of another type.
+    """
+    known = {field.name for field in fields(kind)}
+    saved = {
+        name if name in known else RENAMED_OPTIONS.get(name, name): value
+        for name, value in record.get("options", {}).items()
+    }
+    unknown = set(saved) - known
     if unknown:
         raise BadModel(f"options that this version does not know: {', '.join(sorted(unknown))}; upgrade toolscout")
     if wrong := of_another_kind(kind, saved):

@@ -14,12 +14,12 @@ from toolscout.core.tool import Searchable
 from toolscout.index.recent import Recent
 from toolscout.models.encoders.base import TextEncoder
 from toolscout.retrievers.base import Vectors
-from toolscout.retrievers.document_index import Documents, EncoderOptions
+from toolscout.retrievers.document_index import DocumentIndex, EncoderOptions
 
 _CALLERS_KEPT = 64
 
 
-class Newcomers(Documents):
+class NewToolBonusIndex(DocumentIndex):
     """Documents that know which tools training has not seen. Where all tools are new, or none is, nothing changes."""
 
     def __init__(self, options: EncoderOptions, encoder: TextEncoder | None) -> None:

@@ -9,7 +9,7 @@ from dataclasses import asdict, fields
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from toolscout.errors import BadModel
-from toolscout.retrievers.model_folder import OptionsT
+from toolscout.retrievers.model_folder import RENAMED_OPTIONS, OptionsT
 
 
 def with_settings(default: OptionsT, name: str, settings: Sequence[str]) -> OptionsT:
@@ -19,6 +19,8 @@ def with_settings(default: OptionsT, name: str, settings: Sequence[str]) -> Opti
     values: dict[str, Any] = {}
     for setting in settings:
         key, equals, text = setting.partition("=")
+        if equals and key not in known and RENAMED_OPTIONS.get(key) in known:
+            raise BadModel(f"the option {key} of {name} is now called {RENAMED_OPTIONS[key]}; write that instead")
         if not equals or key not in known:
             shown = ", ".join(f"{field}={getattr(default, field)}" for field in known) or "none"
             raise BadModel(f"{setting!r:.80} is no option of {name}; give key=value with one of: {shown}")

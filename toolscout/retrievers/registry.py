@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from importlib import import_module, metadata
+from importlib import import_module
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from toolscout.errors import BadModel
 from toolscout.retrievers.base import Retriever
 from toolscout.retrievers.model_folder import read_model
+
+if TYPE_CHECKING:
+    from importlib import metadata
 
 ENTRY_POINTS = "toolscout.retrievers"
 BUILT_IN = {
@@ -29,6 +32,8 @@ BUILT_IN = {
 
 def available() -> dict[str, metadata.EntryPoint | None]:
     """Every retriever that can be opened by name: those built in (None), and entry points of other packages."""
+    from importlib import metadata
+
     plugins = {point.name: point for point in metadata.entry_points(group=ENTRY_POINTS)}
     return {**plugins, **dict.fromkeys(BUILT_IN)}
 

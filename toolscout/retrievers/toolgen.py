@@ -18,16 +18,16 @@ from toolscout.models.encoders.base import TextEncoder
 from toolscout.models.tool_ids.token_ids import KINDS, MOST_NAME_TOKENS, IdMaker, maker
 from toolscout.retrievers.base import FitProgress, FitReport
 from toolscout.retrievers.document_index import EncoderOptions
-from toolscout.retrievers.generative.base import SPECIALS, Generative, Plan
-from toolscout.retrievers.generative.dev_weights import Trial, chosen
+from toolscout.retrievers.generative.base import SPECIALS, GenerativeRetriever, IdPlan
+from toolscout.retrievers.generative.dev_weights import DevTrial, chosen
 from toolscout.retrievers.generative.fit import fit
-from toolscout.retrievers.generative.token_rows import Aware, Taught, WideRows, called, name_rows
-from toolscout.retrievers.generative.weighing import Documented, Weighed
+from toolscout.retrievers.generative.token_rows import ExtendedReading, LearnedRows, WideRows, called, name_rows
+from toolscout.retrievers.generative.weighing import DocumentTools, FirstTokenScores
 from toolscout.retrievers.provenance import TrainingSet
-from toolscout.training.encoder_options import GenerativeOptions
+from toolscout.training.encoder_options import IdTrainingOptions
 
 if TYPE_CHECKING:
-    from toolscout.training.id_generation import State
+    from toolscout.training.id_generation import LearnedState
 
 Ids = Literal["atomic", "semantic", "numeric", "hierarchical"]
 _IDS_FOLDER, _TRAINED_FILE = "ids", "trained.json"
@@ -35,19 +35,19 @@ _MOST_NUMBERS = 20_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class ToolgenOptions(GenerativeOptions, EncoderOptions):
+class ToolgenOptions(IdTrainingOptions, EncoderOptions):
     """`ids`: one new token a tool ("atomic"), its name ("semantic"), a number, or a path of clusters."""
 
     ids: Ids = "atomic"
 
     def __post_init__(self) -> None:
         """Refuse what cannot be trained with."""
-        GenerativeOptions.__post_init__(self)
+        IdTrainingOptions.__post_init__(self)
         if self.ids not in get_args(Ids):
             raise BadModel(f"ids must be one of {', '.join(get_args(Ids))}, got {self.ids!r}")
 
 
-class Toolgen(Generative):
+class Toolgen(GenerativeRetriever):
     """ToolGen, for tools that come later too: the row of a new token is made of the tool's name and document."""
 
     name: ClassVar[str] = "toolgen"
@@ -56,12 +56,12 @@ class Toolgen(Generative):
     def __init__(self, options: ToolgenOptions | None = None, encoder: TextEncoder | None = None) -> None:
         """Start empty and untrained."""
         super().__init__(options or ToolgenOptions(), encoder)
-        self._taught = Taught(np.zeros((1, 1), np.float32), np.zeros(1, np.float32))
+        self._taught = LearnedRows(np.zeros((1, 1), np.float32), np.zeros(1, np.float32))
         self._wide: WideRows | None = None
         self._free: list[int] = []
         self._maker: IdMaker | None = None
         self._trained: frozenset[str] = frozenset()
-        self._documented: Documented | None = None  # of one token each: those that "no tool" is weighed against
+        self._documented: DocumentTools | None = None  # of one token each: those that "no tool" is weighed against
 
     def fit(self, data: Sequence[TrainingSet], folder: Path, progress: FitProgress | None = None) -> FitReport:
         """Train the language model on documents, requests and conversations; choose on dev."""
@@ -72,7 +72,7 @@ class Toolgen(Generative):
         """Whether an id is one token."""
         return bool(self.options.ids == "atomic")
 
-    def plan(self, tools: Mapping[str, Floats], gold: Sequence[Sequence[str]]) -> Plan:
+    def plan(self, tools: Mapping[str, Floats], gold: Sequence[Sequence[str]]) -> IdPlan:
         """Ids and rows for a training on these tools, of which requests need those in `gold`."""
         first, table = self.base().architecture.vocabulary, self.base().table()
         specials = np.repeat(name_rows(self.base(), table, ["none"]), len(SPECIALS), axis=0)
@@ -80,15 +80,15 @@ class Toolgen(Generative):
             self._maker, self._trained = maker(self.options.ids, self.base(), self.options.seed), frozenset(tools)
             vectors = np.stack(list(tools.values()))
             paths = self._maker.make([(tool_id, called(tool_id)) for tool_id in tools], vectors)
-            return Plan(paths, specials, np.zeros((len(SPECIALS), 1), np.float32))
+            return IdPlan(paths, specials, np.zeros((len(SPECIALS), 1), np.float32))
         used = sorted({tool_id for few in gold for tool_id in few})
         start = np.concatenate([specials, name_rows(self.base(), table, used)])
         none = np.zeros((len(SPECIALS), len(next(iter(tools.values())))), np.float32)
         vectors = np.concatenate([none, np.stack([tools[tool_id] for tool_id in used])])
         paths = {tool_id: (first + len(SPECIALS) + place,) for place, tool_id in enumerate(used)}
-        return Plan(paths, start, vectors)
+        return IdPlan(paths, start, vectors)
 
-    def begun_map(self, earlier: Generative) -> tuple[Floats, Floats] | None:
+    def begun_map(self, earlier: GenerativeRetriever) -> tuple[Floats, Floats] | None:
         """That of an earlier model whose ids are atomic too."""
         if not (isinstance(earlier, Toolgen) and self.atomic and earlier.atomic):
             return None
@@ -103,11 +103,11 @@ class Toolgen(Generative):
             similarity, bonus = chosen(found)
             self.options = replace(self.options, similarity=similarity, new_bonus=bonus)
 
-    def _restate(self, plan: Plan, state: State) -> None:
+    def _restate(self, plan: IdPlan, state: LearnedState) -> None:
         self._documented = None
         if self.atomic:
             own = dict(zip(plan.paths, state.free[len(SPECIALS) :], strict=True))
-            self._taught = Taught(state.map, state.bias, own)
+            self._taught = LearnedRows(state.map, state.bias, own)
         self._special_rows = plan.start[: len(SPECIALS)] + state.free[: len(SPECIALS)]
 
     def _identify(self, tools: Mapping[str, Floats]) -> dict[str, tuple[int, ...]]:
@@ -129,9 +129,9 @@ class Toolgen(Generative):
     def _longest_id(self) -> int:
         return 1 if self.atomic else MOST_NAME_TOKENS + 1
 
-    def _weigh(self) -> Weighed | None:
+    def _weigh(self) -> FirstTokenScores | None:
         if self._maker is not None:
-            return Weighed.of(self.words(), (self._maker.ids[tool_id][0] for tool_id in self._trained))
+            return FirstTokenScores.of(self.words(), (self._maker.ids[tool_id][0] for tool_id in self._trained))
         first, known, here = self.token(SPECIALS[0]), self._documented, self._indexed()
         if known is None and not (here.ids and self.needed <= set(here.ids)):
             return None  # saved with another catalogue, before the tools of the training were kept beside it
@@ -141,13 +141,15 @@ class Toolgen(Generative):
         else:
             rows = self._wide_of(ids, known.vectors)
         rows = np.concatenate([wide.of(first + np.arange(len(SPECIALS))), rows])
-        self._documented = Documented(ids, rows[len(SPECIALS) :, -1 - len(self._taught.map) : -1])  # not a second copy
-        return Weighed.of(WideRows(first, rows), range(first + len(SPECIALS), first + len(rows)))
+        self._documented = DocumentTools(
+            ids, rows[len(SPECIALS) :, -1 - len(self._taught.map) : -1]
+        )  # not a second copy
+        return FirstTokenScores.of(WideRows(first, rows), range(first + len(SPECIALS), first + len(rows)))
 
-    def _indexed(self) -> Documented:
+    def _indexed(self) -> DocumentTools:
         alive = self._rows.alive()
         vectors = self._table.rows(alive) if len(alive) else np.zeros((0, 1), np.float32)
-        return Documented([self._rows.ids[row] for row in alive], vectors.astype(np.float32))
+        return DocumentTools([self._rows.ids[row] for row in alive], vectors.astype(np.float32))
 
     def _tokens_for(self, rows: Floats) -> NDArray[np.int64]:
         """Tokens with these rows: those of tools that are gone, then new ones."""
@@ -188,7 +190,7 @@ class Toolgen(Generative):
         more[:, -1] = self.options.new_bonus
         if vectors is not None:
             more[:, :-1] = self.options.similarity * vectors
-        return Aware(reading, more)
+        return ExtendedReading(reading, more)
 
     @property
     def ids_version(self) -> int:
@@ -216,7 +218,7 @@ class Toolgen(Generative):
         kept: dict[str, Any] = {name: array.astype(np.float16) for name, array in halves.items()}
         np.savez(folder / "rows.npz", ids=np.array(ids, dtype=np.str_), **kept)
         if self._documented is None or self._documented.same(self._indexed()):
-            Documented.drop(folder)
+            DocumentTools.drop(folder)
         else:
             self._documented.save(folder)
 
@@ -230,11 +232,11 @@ class Toolgen(Generative):
         with (folder / "rows.npz").open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             ids, mapped = file["ids"].tolist(), file["map"]
             free, bias = self.base().rows(file["free"], len(ids)), self.base().rows(file["bias"][None], 1)[0]
-            self._taught = Taught(self.base().rows(mapped, len(mapped)), bias, dict(zip(ids, free, strict=True)))
-        self._documented = Documented.load(folder, len(mapped))
+            self._taught = LearnedRows(self.base().rows(mapped, len(mapped)), bias, dict(zip(ids, free, strict=True)))
+        self._documented = DocumentTools.load(folder, len(mapped))
 
 
-def trial(retriever: Toolgen, rows: WideRows, one: TrainingSet) -> Trial:
+def trial(retriever: Toolgen, rows: WideRows, one: TrainingSet) -> DevTrial:
     """Read a dev split."""
     split = one.dataset.split(one.dev)
     ids = [tool.id for tool in one.dataset.tools]
@@ -246,4 +248,4 @@ def trial(retriever: Toolgen, rows: WideRows, one: TrainingSet) -> Trial:
     vectors = retriever.encoder.encode(texts)
     said = np.asarray(states @ wide[:, :size].T, dtype=np.float32)
     cosines = np.asarray(vectors @ wide[:, size:-1].T, dtype=np.float32)
-    return Trial(said, cosines, wide[:, -1] > 0, ids, split.gold[::step])
+    return DevTrial(said, cosines, wide[:, -1] > 0, ids, split.gold[::step])

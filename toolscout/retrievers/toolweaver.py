@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from toolscout.core.arrays import Floats
+from toolscout.core.arrays import Floats, Ints
 from toolscout.errors import BadModel, MissingExtra
 from toolscout.models.encoders.base import TextEncoder
-from toolscout.models.tool_ids.quantizer import Code, CodeOptions, Ints, Quantizer
+from toolscout.models.tool_ids.quantizer import Code, CodeOptions, Quantizer
 from toolscout.retrievers.base import FitProgress, FitReport
 from toolscout.retrievers.document_index import EncoderOptions
-from toolscout.retrievers.generative.base import SPECIALS, Generative, Plan
+from toolscout.retrievers.generative.base import SPECIALS, GenerativeRetriever, IdPlan
 from toolscout.retrievers.generative.fit import fit
 from toolscout.retrievers.generative.token_rows import name_rows
-from toolscout.retrievers.generative.weighing import Weighed
+from toolscout.retrievers.generative.weighing import FirstTokenScores
 from toolscout.retrievers.provenance import TrainingSet
-from toolscout.training.encoder_options import GenerativeOptions
+from toolscout.training.encoder_options import IdTrainingOptions
 
 if TYPE_CHECKING:
-    from toolscout.training.id_generation import State
+    from toolscout.training.id_generation import LearnedState
 
 _CODES_FILE, _ROWS_FILE = "codes.json", "rows.npy"
 _RIDGE = 1.0
@@ -35,7 +35,7 @@ _USES_KEPT = 5_000
 
 
 @dataclass(frozen=True, slots=True)
-class ToolweaverOptions(GenerativeOptions, CodeOptions, EncoderOptions):
+class ToolweaverOptions(IdTrainingOptions, CodeOptions, EncoderOptions):
     """`start`: where the rows of code tokens begin: "codebooks" through a projection, or "random".
 
     The published method does not memorise documents; `memorise` says for how many epochs it is done here.
@@ -47,13 +47,13 @@ class ToolweaverOptions(GenerativeOptions, CodeOptions, EncoderOptions):
 
     def __post_init__(self) -> None:
         """Refuse what cannot be trained with."""
-        GenerativeOptions.__post_init__(self)
+        IdTrainingOptions.__post_init__(self)
         CodeOptions.__post_init__(self)
         if self.start not in ("codebooks", "random"):
             raise BadModel(f"start must be codebooks or random, got {self.start!r}")
 
 
-class Toolweaver(Generative):
+class Toolweaver(GenerativeRetriever):
     """ToolWeaver with codes that are unique for certain; a new tool gets a free one near its meaning, none changes."""
 
     name: ClassVar[str] = "toolweaver"
@@ -86,7 +86,7 @@ class Toolweaver(Generative):
         """Pairs of tools that training requests used together, and how many did."""
         return self._uses
 
-    def plan(self, tools: Mapping[str, Floats], gold: Sequence[Sequence[str]]) -> Plan:
+    def plan(self, tools: Mapping[str, Floats], gold: Sequence[Sequence[str]]) -> IdPlan:
         """Learn codes from documents and from what requests use together."""
         try:
             from toolscout.training.code_learning import learn
@@ -104,7 +104,7 @@ class Toolweaver(Generative):
         pairs = Counter(pair for few in gold for pair in combinations(sorted(set(few)), 2))
         self._uses = [(one, other, count) for (one, other), count in pairs.most_common(_USES_KEPT)]
         start, latents = self._start(), self._latents()
-        return Plan({tool_id: self._tokens(code) for tool_id, code in self._codes.items()}, start, latents)
+        return IdPlan({tool_id: self._tokens(code) for tool_id, code in self._codes.items()}, start, latents)
 
     def _tokens(self, code: Code) -> tuple[int, ...]:
         """A code as tokens: those of the first level, behind the special ones, then those of the next."""
@@ -144,7 +144,7 @@ class Toolweaver(Generative):
             found[rows, level * latent : (level + 1) * latent] = book / scale
         return found
 
-    def _restate(self, plan: Plan, state: State) -> None:
+    def _restate(self, plan: IdPlan, state: LearnedState) -> None:
         mapped = (plan.vectors != 0).any(1, keepdims=True)
         rows = plan.start + mapped * (plan.vectors @ state.map + state.bias) + state.free
         self._special_rows, self._code_rows = rows[: len(SPECIALS)], rows[len(SPECIALS) :].astype(np.float32)
@@ -167,8 +167,8 @@ class Toolweaver(Generative):
     def _longest_id(self) -> int:
         return self._quantizer.levels if self._quantizer else 1
 
-    def _weigh(self) -> Weighed | None:
-        return Weighed.of(self.words(), (self._tokens(self._codes[tool_id])[0] for tool_id in self._woven))
+    def _weigh(self) -> FirstTokenScores | None:
+        return FirstTokenScores.of(self.words(), (self._tokens(self._codes[tool_id])[0] for tool_id in self._woven))
 
     def _room(self) -> float:
         assert self._quantizer is not None

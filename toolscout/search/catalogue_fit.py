@@ -1,7 +1,7 @@
 """Catalogue fit: does anything in the catalogue serve the request? From 0 to 1, by how well the best tools match it.
 
 The curve was fitted to labelled requests, but it is no probability: how often a request with a fit of 0.2 is served
-differs from catalogue to catalogue (docs/need.md). It is compared with its threshold, and shown beside it.
+differs from catalogue to catalogue (docs/verdicts.md). It is compared with its threshold, and shown beside it.
 It says nothing of whether a tool is needed at all: that is asked of the request alone (tool_need.py).
 """
 
@@ -50,7 +50,7 @@ class FitOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """What was found for a request: its ranking, the tools with their reasons, and how many of them were asked for.
 
     Behind those stands what else is looked at here: whether anything fits must not depend on how many tools one wants
@@ -62,12 +62,12 @@ class Found:
     count: int
 
 
-def find(retriever: Retriever, requests: Sequence[str], k: Count, scope: Scope) -> list[Found]:
+def find(retriever: Retriever, requests: Sequence[str], k: Count, scope: Scope) -> list[SearchResult]:
     """The tools for each request."""
     if not isinstance(k, str):
         check_k(k)
         most = max(k, _LOOKED_AT)
-        return [Found(one, retriever.hits(one, most), k) for one in retriever.rank(requests, most, scope)]
+        return [SearchResult(one, retriever.hits(one, most), k) for one in retriever.rank(requests, most, scope)]
     if k != "auto":
         raise BadRequest(f'k must be a number or "auto", got {k!r:.80}')
     rankings = retriever.rank(requests, _LOOKED_AT, scope)
@@ -81,7 +81,7 @@ def find(retriever: Retriever, requests: Sequence[str], k: Count, scope: Scope) 
     for ranking, pairs in zip(rankings, sets, strict=True):
         own, chosen = retriever.explained(ranking, pairs), {tool_id for tool_id, _ in pairs}
         more = retriever.hits(ranking, _LOOKED_AT) if 0 < len(own) < _LOOKED_AT else []
-        found.append(Found(ranking, [*own, *(hit for hit in more if hit.tool_id not in chosen)], len(own)))
+        found.append(SearchResult(ranking, [*own, *(hit for hit in more if hit.tool_id not in chosen)], len(own)))
     return found
 
 
@@ -93,11 +93,11 @@ def signals(hits: Sequence[Hit]) -> tuple[float | None, float]:
     return max(cosines, default=None), max(shares, default=0.0)
 
 
-def fit(hits: Sequence[Hit], options: FitOptions, level: float | None = None) -> float:
+def catalogue_fit_of(hits: Sequence[Hit], options: FitOptions, baseline: float | None = None) -> float:
     """The catalogue fit of a request that these tools were found for, from 0 to 1; 1 where it names the first one.
 
-    `level`: what a request about something else scores among them (similarity_baseline.py), the usual where that is not
-    known.
+    `baseline` is the cosine that a request about something else reaches among them (see similarity_baseline.py);
+    None takes `options.usual`.
     """
     if not hits:
         return 0.0
@@ -107,7 +107,7 @@ def fit(hits: Sequence[Hit], options: FitOptions, level: float | None = None) ->
     half_way = options.words_alone if cosine is None else options.share
     curves = [_logistic(options.steepness * (share - half_way))]
     if cosine is not None:
-        above = cosine - (options.usual if level is None else level)
+        above = cosine - (options.usual if baseline is None else baseline)
         curves.append(_logistic(options.bias + options.similarity * above))
     past = [reason.cosine for hit in hits[:_LOOKED_AT] for reason in hit.reasons if isinstance(reason, PastRequest)]
     curves += [_logistic(options.steepness * (max(past) - options.past))] if past else []

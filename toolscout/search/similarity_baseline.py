@@ -1,7 +1,8 @@
-"""What a request about something else scores in a catalogue: the level above which similarity begins to mean a fit.
+"""The similarity baseline of a catalogue: the cosine that a request about something else reaches in it.
 
-Some hundred requests about anything at all (background.txt) are compared with the catalogue. No labels are needed, and
-it works for any catalogue and any encoder: among many tools something is always rather near, among few hardly anything.
+A similarity above the baseline begins to mean that a tool fits. It is measured by comparing some hundred requests about
+anything at all (background.txt) with the catalogue, so it needs no labels and works for any catalogue and encoder:
+among many tools something is always rather near, among few hardly anything.
 """
 
 from __future__ import annotations
@@ -28,47 +29,52 @@ from toolscout.stores.base import Store
 FILE = "background.npz"
 # A catalogue may well serve some of these requests, so the null is what the least served of them score.
 QUANTILE = 0.1
-# The level moves slowly: it is found again when more than this share of what the caller sees has come or gone.
+# The baseline moves slowly: it is measured again when more than this share of what the caller sees has come or gone.
 _SLACK = 0.05
-# A level is one number, but a caller may be known by a large set of ids.
+# A baseline is one number, but a caller may be known by a large set of ids.
 _CALLERS_KEPT, _CALLERS_BYTES = 4_096, 256 << 20
 # Beyond so many tools fewer requests are compared, down to a fifth of them.
 _ALL_UP_TO, _MOST_SKIPPED = 25_000, 5
 
 
-class _Level(NamedTuple):
-    moved: int
-    level: float | None
+class _Baseline(NamedTuple):
+    changes: int  # of the retriever, when it was measured
+    value: float | None
 
 
-class Background:
-    """The levels of one retriever over one store, found when they are first asked for and kept for each caller."""
+class SimilarityBaseline:
+    """The baselines of one retriever over one store, each measured at its first use and kept for its caller."""
 
     def __init__(self, store: Store, retriever: Retriever) -> None:
         """Nothing is compared yet."""
         self._store = store
         self._retriever = retriever
         self._vectors: tuple[str, Floats] | None = None
-        self._levels: Recent[Allowed | None, _Level] = Recent(_CALLERS_KEPT, _CALLERS_BYTES)
+        self._baselines: Recent[Allowed | None, _Baseline] = Recent(_CALLERS_KEPT, _CALLERS_BYTES)
         self._lock = threading.Lock()
 
-    def level(self, allowed: Allowed | None, count: int) -> float | None:
-        """The level among the tools that a caller may see, `count` of them; None where no vectors are searched."""
+    def baseline(self, allowed: Allowed | None, count: int) -> float | None:
+        """The baseline among the `count` tools that a caller may see; None where no vectors are searched."""
         if not count:
             return None
-        moved = self._retriever.changes()
-        kept = self._levels.get(allowed)
-        if kept is not None and moved - kept.moved <= _SLACK * count:
-            return kept.level
-        # While one thread looks, the others go on with what was true a moment ago.
+        changes = self._retriever.changes()
+        kept = self._baselines.get(allowed)
+        if kept is not None and changes - kept.changes <= _SLACK * count:
+            return kept.value
+        # While one thread measures, the others use the previous value.
         if not self._lock.acquire(blocking=kept is None):
-            return kept.level if kept else None
+            return kept.value if kept else None
         try:
-            level = self._find(allowed, count)
-            self._levels.keep(allowed, _Level(moved, level), bytes_of(allowed))
-            return level
+            measured = self._measure(allowed, count)
+            self._baselines.keep(allowed, _Baseline(changes, measured), bytes_of(allowed))
+            return measured
         finally:
             self._lock.release()
+
+    def take_up(self, baseline: float | None) -> None:
+        """Go on from the baseline of the whole catalogue that was measured when the index was kept."""
+        if baseline is not None:
+            self._baselines.keep(None, _Baseline(self._retriever.changes(), baseline))
 
     def prepare(self) -> None:
         """Encode the requests where that has not been done, so that no search has to wait for it."""
@@ -76,7 +82,7 @@ class Background:
             if (encoder := self._retriever.encoder) is not None:
                 self._encoded(encoder)
 
-    def _find(self, allowed: Allowed | None, count: int) -> float | None:
+    def _measure(self, allowed: Allowed | None, count: int) -> float | None:
         try:
             encoder = self._retriever.encoder
         except MissingEncoder:

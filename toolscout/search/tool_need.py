@@ -1,7 +1,7 @@
 """Tool need: does a request need a tool at all? From 0 to 1, by its vector alone, whatever the catalogue holds.
 
 The head's outputs are fitted to dev texts, but other people's requests are not those: it is no probability there
-(docs/need.md). It is compared with its threshold, and shown beside it.
+(docs/verdicts.md). It is compared with its threshold, and shown beside it.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def open_head(encoder: TextEncoder) -> NeedHead | None:
     return head
 
 
-class Forecaster:
+class NeedEstimator:
     """Asks the retriever whether a request needs a tool: its own tower, else the head beside its encoder."""
 
     def __init__(self, retriever: Retriever) -> None:

@@ -9,14 +9,11 @@ from datetime import datetime
 from types import TracebackType
 from typing import Literal, Self
 
-import numpy as np
-from numpy.typing import NDArray
-
 from toolscout.core.answer import Allowed, Example
+from toolscout.core.arrays import Floats
 from toolscout.core.permissions import Key, Principal, Rules
 from toolscout.core.tool import Listing, Tool
 
-Floats = NDArray[np.float32]
 ChangeKind = Literal["added", "changed", "removed"]
 
 
@@ -110,8 +107,8 @@ class Store(ABC):
         """Every tool id, sorted; or those of one namespace."""
 
     @abstractmethod
-    def count(self) -> int:
-        """How many tools there are."""
+    def count(self, allowed: Allowed | None = None) -> int:
+        """How many tools there are, or how many of them a caller may see; quick however many there are."""
 
     @abstractmethod
     def namespaces(self) -> dict[str, int]:

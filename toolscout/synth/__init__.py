@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
-from toolscout.synth.dataset_output import Synthetic, fewer
-from toolscout.synth.inputs import Source
+from toolscout.synth.dataset_output import SyntheticDataset, fewer
+from toolscout.synth.inputs import SynthSource
 from toolscout.synth.options import SynthOptions
-from toolscout.synth.writer_training import SynthTraining, train_synth
-from toolscout.synth.writing import Writer, synthesise
+from toolscout.synth.writer_training import WriterTrainingOptions, train_synth
+from toolscout.synth.writing import RequestWriter, synthesise
 
-__all__ = ["Source", "SynthOptions", "SynthTraining", "Synthetic", "Writer", "fewer", "synthesise", "train_synth"]
+__all__ = [
+    "RequestWriter",
+    "SynthOptions",
+    "SynthSource",
+    "SyntheticDataset",
+    "WriterTrainingOptions",
+    "fewer",
+    "synthesise",
+    "train_synth",
+]

@@ -23,7 +23,7 @@ _NAMED = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class SyntheticRequest:
     """A written request: the `place`-th for the first of its tools; why its tools go together, and its style."""
 
     text: str
@@ -34,7 +34,7 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Synthetic:
+class SyntheticDataset:
     """What was written for a catalogue: the requests that were kept, and how many were not, by reason.
 
     `seen` is what the model has seen that wrote them, and whoever helped: no split of those requests may judge what
@@ -43,7 +43,7 @@ class Synthetic:
 
     name: str
     tools: Sequence[Tool]
-    requests: Sequence[Request]
+    requests: Sequence[SyntheticRequest]
     dropped: Mapping[str, int]
     options: SynthOptions
     llm: str

@@ -20,7 +20,7 @@ MOST_TOOLS = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class SynthSource:
     """Tools, and the one split of requests that may be looked at, if any."""
 
     name: str
@@ -28,7 +28,7 @@ class Source:
     known: TrainingSet | None = None
 
     @classmethod
-    def open(cls, text: str) -> Source:
+    def open(cls, text: str) -> SynthSource:
         """Read a dataset (DATA: its tools alone; DATA:SPLIT: also that split), a store, or any source of tools."""
         path = Path(text)
         if path.is_file() and path.suffix == ".db":
@@ -98,7 +98,7 @@ def _read(text: str, folder: Path | None) -> list[Tool]:
         raise BadSource(f"{error}; and there is no dataset of that name, neither here nor in $TOOLSCOUT_DATA") from None
 
 
-def _checked(source: Source) -> Source:
+def _checked(source: SynthSource) -> SynthSource:
     if not source.tools:
         raise BadSource(f"{source.name} holds no tools; add some first")
     return source

@@ -22,13 +22,13 @@ from toolscout.synth.inputs import size_shares
 from toolscout.synth.options import TASK
 from toolscout.synth.progress import named
 from toolscout.synth.styles import style_of, style_shares
-from toolscout.training.text_options import GeneratingOptions
+from toolscout.training.text_options import TextTrainingOptions
 
 Pair = tuple[list[Message], str]
 
 
 @dataclass(frozen=True, slots=True)
-class SynthTraining(GeneratingOptions, Options):
+class WriterTrainingOptions(TextTrainingOptions, Options):
     """How a generator of requests is trained.
 
     `per_scene`: so many requests of one set of tools are gone through in an epoch, others in the next: a set with many
@@ -40,15 +40,15 @@ class SynthTraining(GeneratingOptions, Options):
 
     def __post_init__(self) -> None:
         """Refuse what cannot be trained with."""
-        GeneratingOptions.__post_init__(self)
+        TextTrainingOptions.__post_init__(self)
         if min(self.per_scene, self.most_tools) < 1:
             raise BadModel("per_scene and most_tools must be at least 1")
 
 
-class Lessons:
+class RequestExamples:
     """The requests to learn from, by set of tools. Those that the filters would not keep are not learned from."""
 
-    def __init__(self, sets: Sequence[TrainingSet], options: SynthTraining) -> None:
+    def __init__(self, sets: Sequence[TrainingSet], options: WriterTrainingOptions) -> None:
         """Read the train splits."""
         self._options = options
         self._scenes: dict[tuple[Tool, ...], list[str]] = defaultdict(list)
@@ -86,7 +86,7 @@ class Lessons:
 def train_synth(
     sets: Sequence[TrainingSet],
     folder: Path,
-    options: SynthTraining | None = None,
+    options: WriterTrainingOptions | None = None,
     *,
     encoder: TextEncoder | None = None,
     progress: FitProgress | None = None,
@@ -96,30 +96,30 @@ def train_synth(
     `encoder` tells which tools are alike in meaning: how often requests need such tools is learned too.
     """
     try:
-        from toolscout.training.text_generation import train_generator
+        from toolscout.training.text_generation import finetune
     except ImportError as error:
         raise MissingExtra("training", "train") from error
 
-    options = options or SynthTraining()
+    options = options or WriterTrainingOptions()
     if not sets:
         raise BadModel("name at least one dataset to train on")
-    if not options.epochs and not options.begin:
+    if not options.epochs and not options.init_from:
         raise BadModel("without epochs nothing is learned; set epochs above 0, or name a generator to begin with")
     sets = [TrainingSet(one.dataset, one.train, "", one.history) for one in sets]
-    lessons = Lessons(sets, options)
+    lessons = RequestExamples(sets, options)
     about = {
         "task": TASK,
-        "settings": asdict(options) | {name: Path(getattr(options, name)).name for name in ("base", "begin")},
+        "settings": asdict(options) | {name: Path(getattr(options, name)).name for name in ("base", "init_from")},
         "data": [f"{one.dataset.name}:{one.train}" for one in sets],
         "sizes": size_shares([gold for one in sets for gold in one.dataset.split(one.train).gold]),
         "kinds": _kinds(sets, encoder, progress),
         "styles": style_shares(lessons.texts()),
         "not_learned": dict(lessons.left_out),
     }
-    seen = TrainedOn.of(sets) | (TrainedOn.load(Path(options.begin)) if options.begin else TrainedOn())
+    seen = TrainedOn.of(sets) | (TrainedOn.load(Path(options.init_from)) if options.init_from else TrainedOn())
     folder.mkdir(parents=True, exist_ok=True)
     seen.save(folder)  # before the generator is complete: it is never there without
-    report = train_generator(options, lessons.pairs, folder, about=about, progress=progress).report
+    report = finetune(options, lessons.pairs, folder, about=about, progress=progress).report
     left_out = ", ".join(f"{count:,} {why}" for why, count in lessons.left_out.most_common())
     notes = (f"not learned from: {left_out}",) if left_out else ()
     return FitReport(report["seconds"], report["device"], report["parameters"], report.get("dev") or {}, notes)

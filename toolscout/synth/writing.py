@@ -14,8 +14,9 @@ from toolscout.core.tool import Tool
 from toolscout.errors import BadDataset, BadModel, BadRequest, LanguageModelError
 from toolscout.llm import open_llm
 from toolscout.llm.base import Completion, LanguageModel, Message, Usage, complete_each
-from toolscout.llm.endpoint import Endpoint, Options
-from toolscout.llm.finetuned import GENERATOR_FILE, is_generator, read_generator
+from toolscout.llm.endpoint import Endpoint
+from toolscout.llm.finetuned import FINETUNED_FILE, is_finetuned, read_finetuned
+from toolscout.llm.options import EndpointOptions
 from toolscout.models.language.lora import ADAPTER_FILE
 from toolscout.models.language.open import device_name
 from toolscout.retrievers.base import Retriever
@@ -23,10 +24,10 @@ from toolscout.retrievers.provenance import TrainedOn
 from toolscout.search.progress import Progress
 from toolscout.synth import prompts
 from toolscout.synth.combinations import Combination, Partners, combined, kind_shares
-from toolscout.synth.dataset_output import NO_ANSWER, Request, Synthetic
+from toolscout.synth.dataset_output import NO_ANSWER, SyntheticDataset, SyntheticRequest
 from toolscout.synth.filters import Filter, cleaned, counted, found_again
 from toolscout.synth.hash_draw import drawn
-from toolscout.synth.inputs import Source, Wanted, size_shares
+from toolscout.synth.inputs import SynthSource, Wanted, size_shares
 from toolscout.synth.options import KINDS, TASK, SynthOptions
 from toolscout.synth.progress import each, named
 from toolscout.synth.styles import STYLES, style_shares
@@ -37,7 +38,7 @@ _ON_CPU, _ON_DEVICE = 64, 8_192  # conversations that are completed before they 
 
 
 @dataclass(frozen=True, slots=True)
-class Writer:
+class RequestWriter:
     """Who writes: a language model, and what it was trained for, if it was.
 
     `about` is what a trained generator says of the requests it learned from: how many tools they need, why these go
@@ -51,17 +52,17 @@ class Writer:
 
     @classmethod
     def open(
-        cls, spec: str, model: str = "", seed: int = 0, batch: int | None = None, options: Options | None = None
-    ) -> Writer:
+        cls, spec: str, model: str = "", seed: int = 0, batch: int | None = None, options: EndpointOptions | None = None
+    ) -> RequestWriter:
         """A generator that `train_synth` left in a folder, or any other language model, as open_llm does."""
-        if not is_generator(spec):
+        if not is_finetuned(spec):
             return cls(open_llm(spec, model=model, seed=seed, batch=batch, options=options), fingerprint=spec)
-        about = read_generator(spec)
+        about = read_finetuned(spec)
         if about.get("task") != TASK:
             raise BadModel(
                 f"{spec} was trained for something else; train one that writes requests: toolscout synth-train"
             )
-        contents = b"".join((Path(spec) / name).read_bytes() for name in (GENERATOR_FILE, ADAPTER_FILE))
+        contents = b"".join((Path(spec) / name).read_bytes() for name in (FINETUNED_FILE, ADAPTER_FILE))
         fingerprint = hashlib.blake2b(contents, digest_size=16).hexdigest()
         llm = open_llm(spec, model=model, seed=seed, batch=batch, options=options)
         return cls(llm, about, TrainedOn.load(Path(spec)), fingerprint)
@@ -83,8 +84,8 @@ class _Item:
 
 
 def synthesise(
-    source: Source,
-    writer: Writer,
+    source: SynthSource,
+    writer: RequestWriter,
     options: SynthOptions,
     wanted: Wanted = "all",
     *,
@@ -93,7 +94,7 @@ def synthesise(
     vectors: Floats | None = None,
     partial: Path | None = None,
     progress: Progress | None = None,
-) -> Synthetic:
+) -> SyntheticDataset:
     """Write requests for the tools of a source, all of them or those that have none, and keep the good ones.
 
     `retriever`, which has the tools, is what the round trip asks; `retriever_seen` what it was trained on. `vectors`
@@ -108,7 +109,7 @@ def synthesise(
     learned = (digest for one in writer.seen.splits for digest in one.requests)  # some are known by heart
     judge = Filter(source.tools, [text for text, _ in source.requests()], learned)
     round_trip = retriever if options.filtered and options.round_trip else None
-    kept: dict[tuple[str, int], Request] = {}
+    kept: dict[tuple[str, int], SyntheticRequest] = {}
     problems: list[str] = []
     for attempt in range(options.tries):
         report = named(f"try {attempt + 1}" if attempt else "", progress)
@@ -117,7 +118,7 @@ def synthesise(
         good, bad = _judged(items, written, judge, round_trip, options, report)
         problems += bad
         kept |= {(one.tools[0], one.place): one for one in good}
-    return Synthetic(
+    return SyntheticDataset(
         name=source.name,
         tools=source.tools,
         requests=[kept[key] for key in sorted(kept)],
@@ -139,8 +140,8 @@ class _Plan:
 
     def __init__(
         self,
-        source: Source,
-        writer: Writer,
+        source: SynthSource,
+        writer: RequestWriter,
         options: SynthOptions,
         vectors: Floats | None,
         anchors: Sequence[str],
@@ -159,7 +160,7 @@ class _Plan:
         if any(share for size, share in self._sizes.items() if size != "1"):
             self._partners.prepare(anchors, [kind for kind, share in self._kinds.items() if share], progress)
 
-    def identity(self, source: Source, writer: Writer) -> str:
+    def identity(self, source: SynthSource, writer: RequestWriter) -> str:
         """Of the model, the tools and how it is asked; how much is written, and what is kept, may change meanwhile."""
         found = hashlib.blake2b(json.dumps([_FORMAT, writer.llm.name, writer.fingerprint]).encode(), digest_size=16)
         asked = {name: getattr(self._options, name) for name in ("examples", "temperature", "max_tokens", "seed")}
@@ -168,7 +169,9 @@ class _Plan:
         found.update("".join(sorted(tool.digest() for tool in source.tools)).encode())
         return found.hexdigest()
 
-    def items(self, attempt: int, kept: Mapping[tuple[str, int], Request], progress: Progress | None) -> list[_Item]:
+    def items(
+        self, attempt: int, kept: Mapping[tuple[str, int], SyntheticRequest], progress: Progress | None
+    ) -> list[_Item]:
         """What is still to be written, each attempt another combination in another style."""
         places = [(place, anchor) for place in range(self._options.per_tool) for anchor in self._anchors]
         left = [(place, anchor) for place, anchor in places if (anchor, place) not in kept]
@@ -197,9 +200,9 @@ def _judged(
     retriever: Retriever | None,
     options: SynthOptions,
     progress: Progress | None,
-) -> tuple[list[Request], list[str]]:
+) -> tuple[list[SyntheticRequest], list[str]]:
     """The requests that are kept, and why the others are not."""
-    good: list[Request] = []
+    good: list[SyntheticRequest] = []
     problems: list[str] = []
     for item in each(items, "checking", progress):
         tools = item.combination.tools
@@ -211,7 +214,7 @@ def _judged(
         if problem:
             problems.append(problem)
         else:
-            good.append(Request(text, tools, item.place, item.combination.kind, item.style))
+            good.append(SyntheticRequest(text, tools, item.place, item.combination.kind, item.style))
     if retriever is not None and good:
         anchors, sizes = [one.tools[0] for one in good], [len(one.tools) for one in good]
         found = found_again(retriever, [one.text for one in good], anchors, sizes, options.round_trip, progress)
@@ -230,7 +233,7 @@ class _Texts:
     """
 
     def __init__(
-        self, writer: Writer, options: SynthOptions, source: Source, partial: Path | None, identity: str
+        self, writer: RequestWriter, options: SynthOptions, source: SynthSource, partial: Path | None, identity: str
     ) -> None:
         self._writer, self._options, self._partial = writer, options, partial
         self._tools = {tool.id: tool for tool in source.tools}

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from toolscout.core.arrays import Ints
 from toolscout.data.dataset import Dataset
 from toolscout.errors import BadDataset
 from toolscout.models.encoders.trainable import TrainableEncoder
-
-Ints = NDArray[np.int64]
 
 
 @dataclass(slots=True)
@@ -29,7 +28,7 @@ class Requests:
 
 
 @dataclass(slots=True)
-class Material:
+class EncoderTrainingData:
     """One dataset to learn from. Tools with equal documents are one row: a twin of a gold tool is no wrong answer.
 
     `competing`: the rows that stand against each other in the loss. By default only documents that some training
@@ -40,7 +39,7 @@ class Material:
 
     name: str
     documents: list[Ints]
-    own: list[list[Ints]]
+    self_queries: list[list[Ints]]
     train: Requests
     dev: Requests | None
     competing: Ints
@@ -56,9 +55,9 @@ class Material:
         dev: str,
         *,
         unused: bool,
-        own: bool,
+        self_queries: bool,
         asked: Collection[str] = (),
-    ) -> Material:
+    ) -> EncoderTrainingData:
         """Tokenise what a training needs of a dataset. `asked`: digests of tools that other sets ask for too."""
         rows: dict[str, int] = {}
         texts: list[str] = []
@@ -75,13 +74,13 @@ class Material:
         used = np.unique(np.concatenate(parts[0].gold))
         new = np.array([digest not in asked for digest in rows], dtype=bool)
         new[used] = False
-        lines = [_own(text) for text in texts] if own else []
+        lines = [_own(text) for text in texts] if self_queries else []
         flat = encoder.tokens([line for few in lines for line in few], encoder.request_tokens)
         ends = np.cumsum([0, *map(len, lines)])
         return cls(
             name=dataset.name,
             documents=encoder.tokens(texts, encoder.document_tokens),
-            own=[flat[ends[i] : ends[i + 1]] for i in range(len(lines))],
+            self_queries=[flat[ends[i] : ends[i + 1]] for i in range(len(lines))],
             train=parts[0],
             dev=parts[1],
             competing=np.arange(len(texts)) if unused else used,
@@ -119,7 +118,9 @@ def joined(tokens: Ints, others: Ints, limit: int) -> Ints:
     return both if len(both) <= limit else np.concatenate([both[: limit - 1], both[-1:]])
 
 
-def candidates(material: Material, gold: Sequence[Ints], picked: Ints, count: int, rng: np.random.Generator) -> Ints:
+def candidates(
+    material: EncoderTrainingData, gold: Sequence[Ints], picked: Ints, count: int, rng: np.random.Generator
+) -> Ints:
     """The documents that compete in a step: all where they are few, else the gold, mined ones, and some at random."""
     competing = material.competing
     if len(competing) <= count:

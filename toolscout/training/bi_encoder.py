@@ -10,13 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from toolscout.core.arrays import Ints
 from toolscout.data import metrics
 from toolscout.data.dataset import Dataset
 from toolscout.models.encoders.trainable import TrainableEncoder
 from toolscout.training import losses
-from toolscout.training.batches import Ints, Material, asked_for, candidates, joined, shuffled
+from toolscout.training.batches import EncoderTrainingData, asked_for, candidates, joined, shuffled
 from toolscout.training.checkpoint import Checkpoints
-from toolscout.training.encoder_options import LearningOptions
+from toolscout.training.encoder_options import EncoderTrainingOptions
 from toolscout.training.loop import Report, Schedule, Trained, pick_device, run
 
 SELECTED_ON = "ndcg@5"
@@ -29,7 +30,7 @@ BONUS_MAY_COST = 0.03
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
+class TrainedEncoder:
     """What came of a training: `average` and `new_bonus` were chosen on dev.
 
     `checkpoints` are there until the caller, who has all that it makes of the weights, removes them.
@@ -46,11 +47,11 @@ class Learned:
 def learn(
     sets: Sequence[tuple[Dataset, str, str]],
     source: Path | None,
-    options: LearningOptions,
+    options: EncoderTrainingOptions,
     folder: Path,
     identity: str,
     report: Report | None = None,
-) -> Learned:
+) -> TrainedEncoder:
     """Train on (dataset, train split, dev split) and write the weights to `folder`/weights.
 
     What is needed to go on after an interruption lies in `folder`/training.
@@ -59,7 +60,10 @@ def learn(
     torch.manual_seed(options.seed)
     encoder = TrainableEncoder(source, device)
     asked = asked_for(sets)
-    materials = [Material.of(encoder, *one, unused=options.unused, own=options.own > 0, asked=asked) for one in sets]
+    materials = [
+        EncoderTrainingData.of(encoder, *one, unused=options.unused, self_queries=options.self_queries > 0, asked=asked)
+        for one in sets
+    ]
     task = EncoderTask(encoder, materials, options)
     checkpoints = Checkpoints(folder / "training", identity)
     schedule = Schedule(options.epochs, options.rate, patience=options.patience, seed=options.seed)
@@ -70,7 +74,7 @@ def learn(
     encoder.save(folder / "weights", best)
     bonus = task.new_bonus()
     size = sum(parameter.numel() for parameter in task.parameters().values())
-    return Learned(trained, checkpoints, size, _device_name(device), average, bonus)
+    return TrainedEncoder(trained, checkpoints, size, _device_name(device), average, bonus)
 
 
 def _device_name(device: torch.device) -> str:
@@ -83,7 +87,9 @@ AVERAGE = "average of trained and original"
 class EncoderTask:
     """A loop.Task over requests and documents."""
 
-    def __init__(self, encoder: TrainableEncoder, materials: Sequence[Material], options: LearningOptions) -> None:
+    def __init__(
+        self, encoder: TrainableEncoder, materials: Sequence[EncoderTrainingData], options: EncoderTrainingOptions
+    ) -> None:
         """Over tokenised sets."""
         self._encoder = encoder
         self._materials = materials
@@ -138,9 +144,9 @@ class EncoderTask:
             source = int(picked[other])
             tokens[place] = joined(tokens[place], material.train.tokens[source], self._encoder.request_tokens)
             gold[place] = np.union1d(gold[place], material.train.gold[source])
-        for row in rng.choice(material.competing, round(len(picked) * options.own)).tolist():
-            if material.own[row]:
-                tokens.append(material.own[row][int(rng.integers(len(material.own[row])))])
+        for row in rng.choice(material.competing, round(len(picked) * options.self_queries)).tolist():
+            if material.self_queries[row]:
+                tokens.append(material.self_queries[row][int(rng.integers(len(material.self_queries[row])))])
                 gold.append(np.array([row], dtype=np.int64))
         rows = candidates(material, gold, picked, options.candidates, rng)
         wanted = np.zeros((len(gold), len(rows)), dtype=np.float32)
@@ -153,7 +159,7 @@ class EncoderTask:
 
     def _learned(
         self,
-        material: Material,
+        material: EncoderTrainingData,
         picked: Ints,
         rows: Ints,
         requests: Sequence[Ints],
@@ -204,7 +210,7 @@ class EncoderTask:
             return losses.multi_gold_softmax(self._options.scale * cosines, gold)
         return losses.sigmoid(self._options.scale * (cosines - self._options.bias), gold)
 
-    def _mine(self, material: Material) -> None:
+    def _mine(self, material: EncoderTrainingData) -> None:
         """For each training request the documents that the encoder, as it is now, wrongly ranks highest."""
         documents = self._encoder.encode([material.documents[row] for row in material.competing], self._at_once)
         requests = self._encoder.encode(material.train.tokens, self._at_once)
@@ -240,7 +246,7 @@ class EncoderTask:
                 if name in weights:
                     parameter.copy_(weights[name])
 
-    def _dev_rows(self, material: Material) -> Ints:
+    def _dev_rows(self, material: EncoderTrainingData) -> Ints:
         """The documents that dev requests are ranked over: all, or their gold and a sample."""
         count = len(material.documents)
         if material.dev is None or count <= _DEV_DOCUMENTS:
@@ -249,7 +255,7 @@ class EncoderTask:
         others = np.setdiff1d(np.arange(count), gold)
         return np.union1d(gold, np.random.default_rng(0).permutation(others)[:_DEV_DOCUMENTS])
 
-    def _dev_cosines(self, material: Material, rows: Ints) -> Tensor:
+    def _dev_cosines(self, material: EncoderTrainingData, rows: Ints) -> Tensor:
         assert material.dev is not None
         documents = self._encoder.encode([material.documents[row] for row in rows], self._at_once)
         return self._encoder.encode(material.dev.tokens, self._at_once) @ documents.T
@@ -288,7 +294,7 @@ class EncoderTask:
         return _BONUSES[int(np.argmax(np.where(allowed, recall, 0.0)))]
 
 
-def _measured(cosines: Tensor, rows: Ints, material: Material, names: Sequence[str]) -> dict[str, float]:
+def _measured(cosines: Tensor, rows: Ints, material: EncoderTrainingData, names: Sequence[str]) -> dict[str, float]:
     assert material.dev is not None
     best = rows[cosines.topk(min(5, len(rows)), 1).indices.cpu().numpy()]
     rankings = [list(map(str, row.tolist())) for row in best]

@@ -21,9 +21,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import Parameter, functional
 
+from toolscout.core.arrays import Floats
 from toolscout.errors import BadModel, TrainingStopped
 from toolscout.models.tool_ids.code_tree import Health, health
-from toolscout.models.tool_ids.quantizer import Code, CodeOptions, Floats, Quantizer
+from toolscout.models.tool_ids.quantizer import Code, CodeOptions, Quantizer
 from toolscout.training.loop import Report, pick_device
 
 _BATCH, _EDGES = 4096, 2048
@@ -39,7 +40,7 @@ _CLIP = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
+class LearnedCodes:
     """The frozen quantizer, a different sequence of codes for each vector, and how good they are."""
 
     quantizer: Quantizer
@@ -48,7 +49,7 @@ class Learned:
 
 
 @dataclass(frozen=True, slots=True)
-class Together:
+class UsedTogether:
     """Tools that are used together, as edges: rows, and how strongly; every edge once."""
 
     first: NDArray[np.int64]
@@ -56,7 +57,7 @@ class Together:
     weight: Floats
 
     @classmethod
-    def of(cls, uses: Sequence[Sequence[int]]) -> Together:
+    def of(cls, uses: Sequence[Sequence[int]]) -> UsedTogether:
         """Counted in sets of rows: those of u and v together by the geometric mean of those of u and of v."""
         alone: Counter[int] = Counter()
         both: Counter[tuple[int, int]] = Counter()
@@ -69,7 +70,7 @@ class Together:
         return cls(pairs[:, 0], pairs[:, 1], np.array(weight, dtype=np.float32))
 
 
-class _Net:
+class _CodeNetwork:
     """Encoder, decoder and codebooks. Latent vectors are centred and of unit variance, so that losses keep a scale."""
 
     def __init__(
@@ -94,14 +95,16 @@ class _Net:
 
 
 class _Learner:
-    def __init__(self, vectors: Floats, together: Together, options: CodeOptions, device: torch.device) -> None:
+    def __init__(self, vectors: Floats, together: UsedTogether, options: CodeOptions, device: torch.device) -> None:
         self.options, self.device = options, device
         self.draw = torch.Generator().manual_seed(options.seed)
         self.pick = np.random.default_rng(options.seed)
         centre = vectors.mean(axis=0)
         self.centre, self.scale = centre, float(max(np.sqrt(((vectors - centre) ** 2).mean()), 1e-6))
         self.vectors = torch.from_numpy((vectors - self.centre) / self.scale).to(device)
-        self.net = _Net(_sizes(vectors.shape[1], options.latent), options.shape(len(vectors)), device, self.draw)
+        self.net = _CodeNetwork(
+            _sizes(vectors.shape[1], options.latent), options.shape(len(vectors)), device, self.draw
+        )
         self.whole = len(vectors) <= _BATCH
         self.together = together
         self.total = float(together.weight.sum())
@@ -265,7 +268,7 @@ def learn(
     options: CodeOptions | None = None,
     device: str = "auto",
     progress: Report | None = None,
-) -> Learned:
+) -> LearnedCodes:
     """Learn codes for tools with these vectors; `uses`: sets of rows that were used together, of the train split alone.
 
     The same seed on the same device gives the same codes.
@@ -275,14 +278,14 @@ def learn(
         raise BadModel("codes are learned from one vector of finite numbers for each tool; embed the tools again")
     if any(not 0 <= row < len(vectors) for rows in uses for row in rows):
         raise BadModel(f"tools that are used together must be rows from 0 to {len(vectors) - 1}")
-    together = Together.of(uses)
+    together = UsedTogether.of(uses)
     learner = _Learner(vectors.astype(np.float32), together, options, pick_device(device))
     learner.run(progress)
     quantizer, lost = learner.frozen()
     codes = quantizer.assign(vectors)
     pairs = np.stack([together.first, together.second], axis=1)
     about = health(codes, quantizer.codes, pairs)
-    return Learned(quantizer, codes, replace(about, lost=lost, error=lost * learner.scale**2))
+    return LearnedCodes(quantizer, codes, replace(about, lost=lost, error=lost * learner.scale**2))
 
 
 def _sizes(wide: int, latent: int) -> list[int]:

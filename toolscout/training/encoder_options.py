@@ -11,17 +11,20 @@ from toolscout.models.tower import TRANSFERS, Transfer
 
 
 @dataclass(frozen=True)  # no slots: it is mixed into the options of methods, and two layouts do not mix
-class LearningOptions:
+class EncoderTrainingOptions:
     """How an encoder is trained.
 
-    `loss`: "sigmoid" judges each tool on its own, "softmax" lets all tools compete. `scale` multiplies cosines,
-    `bias` is the cosine at which the sigmoid is undecided. `mix`: the share of requests that are joined with another
-    one, so that combinations of tools are met that no single request has. `own`: how many of a tool's own lines stand
-    in as requests for it, relative to the batch. `average`: the share of the trained weights in the result, the rest
-    being the weights it began with; 0 tries several on dev. `unused`: whether tools that no training request needs
-    count as wrong answers (they then become invisible). `candidates`: documents that compete in one step at most;
-    beyond that they are mined and sampled anew. `chunk`: texts that are in memory with all that their gradients need;
-    0 picks it by device.
+    loss: "sigmoid" scores each tool on its own, "softmax" lets all tools compete.
+    scale: multiplies cosines.
+    bias: the cosine at which the sigmoid is undecided.
+    mix: the share of requests that are joined with another one, so that the encoder sees combinations of tools that no
+        single request has.
+    self_queries: lines of a tool's own document that are used as requests for it, as a multiple of the batch size.
+    average: the share of the trained weights in the result; the rest are the initial weights. 0 tries several on dev.
+    unused: whether tools that no training request needs count as wrong answers. They are then hardly ever found.
+    candidates: the most documents that compete in one step; beyond that they are mined and sampled for each step.
+    chunk: texts whose gradients are in memory at once; 0 picks it by device.
+    patience: epochs without a better dev score before training stops, 0 to never stop early.
     """
 
     loss: Literal["sigmoid", "softmax"] = "sigmoid"
@@ -31,7 +34,7 @@ class LearningOptions:
     rate: float = 1e-4
     batch: int = 128
     mix: float = 0.3
-    own: float = 0.0
+    self_queries: float = 0.0
     average: float = 0.0
     unused: bool = False
     candidates: int = 2000
@@ -46,17 +49,20 @@ class LearningOptions:
             raise BadModel(f"loss must be sigmoid or softmax; epochs, batch and candidates at least 1, got {self}")
         if not (self.rate > 0 and self.scale > 0 and 0 <= self.mix <= 1 and 0 <= self.average <= 1):
             raise BadModel(f"rate and scale must be above 0, mix and average from 0 to 1, got {self}")
-        if not (self.own >= 0 and min(self.chunk, self.patience, self.seed) >= 0):
-            raise BadModel(f"own, chunk, patience and seed must be 0 or more, got {self}")
+        if not (self.self_queries >= 0 and min(self.chunk, self.patience, self.seed) >= 0):
+            raise BadModel(f"self_queries, chunk, patience and seed must be 0 or more, got {self}")
 
 
 @dataclass(frozen=True)
 class PublishedOptions:
     """How the published MassTool is trained; the defaults are its settings for ToolLens.
 
-    `layers`: steps of propagation; `edge_dropout`: the share of edges left out of an epoch. `neighbours`: past requests
-    that are attended to; `epsilon`: those below this cosine are not. `candidates`: tools in a list, gold ones included.
-    `beta` and `temperature`: weight and temperature of the contrastive loss; `weight_detection`: weight of detection.
+    layers: steps of propagation.
+    edge_dropout: the share of edges that an epoch leaves out.
+    neighbours: past requests that are attended to; those whose cosine is below `epsilon` are not.
+    candidates: tools in a list, gold ones included.
+    beta, temperature: weight and temperature of the contrastive loss.
+    weight_detection: weight of the detection loss.
     """
 
     epochs: int = 200
@@ -88,10 +94,12 @@ class PublishedOptions:
 class GraphOptions:
     """How the graph of past requests is used, and how a tower over it is trained.
 
-    `layers`: how far vectors travel along the edges, 0 for no graph; `edges`: the share of them that is kept at all;
-    `edge_dropout`: the share that is left out anew in each step. `contrastive`: what the agreement of the two views
-    counts in the loss, `contrast` its temperature. `absent`: the share of the tools that a step treats as new, so that
-    such tools are met in training. `pace`: how much faster than `rate` the tower's own numbers learn.
+    layers: how many edges a vector travels along; 0 uses no graph.
+    edges: the share of the edges that is kept at all.
+    edge_dropout: the share of the edges that each step leaves out.
+    contrastive: weight of the contrastive loss between the two views, `contrast` its temperature.
+    absent: the share of the tools that a step treats as new, so that the tower learns to handle new tools.
+    pace: how many times faster than `rate` the tower's own parameters learn.
     """
 
     layers: int = 1
@@ -114,11 +122,12 @@ class GraphOptions:
 
 @dataclass(frozen=True)
 class NeighbourOptions:
-    """How past requests like the new one are heard, and the detection tower beside them.
+    """How past requests like the new one are used, and the detection tower beside them.
 
-    `neighbours`: how many are asked, 0 for none; `epsilon`: those whose cosine is lower are not. `transfer`: how what
-    they say is changed by the hidden state of the detection tower, "none" leaves that out; `hidden`: the length of that
-    state; `detection`: what the detection loss counts.
+    neighbours: how many past requests are attended to, 0 for none; those whose cosine is below `epsilon` are not.
+    transfer: how the hidden state of the detection tower changes what neighbours contribute; "none" leaves it out.
+    hidden: the length of that state.
+    detection: weight of the detection loss.
     """
 
     neighbours: int = 20
@@ -138,31 +147,36 @@ class NeighbourOptions:
 
 
 @dataclass(frozen=True)
-class GenerativeOptions:
-    """How a language model learns to write tools.
+class IdTrainingOptions:
+    """How a language model is trained to generate the ids of tools.
 
-    `base`: the language model to begin with, a Hugging Face folder or a GGUF file, "" for SmolLM2. `rank`: the rank of
-    its adapters, 0 trains all of its matrices. `begin`: a trained model of the same method, whose adapters (and map
-    from documents to rows) training goes on from, such as one that was trained on other catalogues. `memorise`: epochs
-    over the tools' documents before the `epochs` over requests; 0 leaves a stage out. `trajectories`: a file of
-    conversations with tools, gone through `agent_epochs` times. `rehearse`: the share of what requests teach, drawn
-    anew each epoch, that is gone through beside them, or it is forgotten; 0 is as published. `rate` is how fast
-    adapters learn, the ids' rows `pace` times faster. `mix`: the share of requests that are joined with another one.
-    `absent`: the share of the ids' rows that have only what their documents say in a step, so that tools which come
-    later are met. `sets`: write all tools of a request one after another, in the `order` of their ids, or in any order:
-    then what may come first ranks all tools, as it does without sets. `no_tool`: a folder of prompts that need no tool,
-    to learn when none is needed; of a trained model its name. `instruct_mix`: how many general texts (those prompts)
-    are gone through for each lesson, on which the model has to go on as its base does. `request_tokens`: what is longer
-    is cut. `chunk`: tokens in memory at once, 0 picks it by device. `similarity` is what the encoder's cosine of
-    request and document counts beside what the language model says, and `new_bonus` is added for tools that no training
-    request needed; both are chosen on dev. `carry_on`: having called a tool, an agent does not finish while one that it
-    has not called has this chance or more of being needed for the request; 0 is chosen on dev where there are
-    trajectories, 1 lets the model finish when it says so.
+    base: the language model to start from, a Hugging Face folder or a GGUF file; "" for SmolLM2.
+    rank: the rank of its LoRA adapters; 0 trains all of its matrices.
+    init_from: the folder of a trained model of the same method, such as one trained on other catalogues. Training
+        starts from its adapters and its map from documents to token rows.
+    memorise: epochs over the tools' documents, before the `epochs` over requests; 0 leaves a stage out.
+    trajectories: a file of conversations with tools, trained on for `agent_epochs`.
+    rehearse: the share of the request examples that is drawn anew for each of those epochs, so that they are not
+        forgotten; 0 is as published.
+    rate: the learning rate of the adapters; the ids' token rows learn `pace` times faster.
+    mix: the share of requests that are joined with another one.
+    absent: the share of the ids' token rows that a step computes from documents alone, as for tools that come later.
+    sets: generate all tools of a request one after another, in the `order` of their ids or in any order. In any order,
+        what may come first ranks all tools, as it does without sets.
+    no_tool: a folder of prompts that need no tool, to learn when none is needed; in a trained model its name.
+    instruct_mix: general texts (those prompts) per example, on which the model has to continue as its base does.
+    request_tokens: longer requests are cut.
+    chunk: tokens in memory at once; 0 picks it by device.
+    patience: epochs without a better dev score before training stops, 0 to never stop early.
+    similarity: weight of the encoder's cosine of request and document beside the language model's score.
+    new_bonus: added to the score of tools that no training request needed. Both are chosen on dev.
+    carry_on: after its first call, an agent does not finish while a tool that it has not called is needed with this
+        probability or more. 0 is chosen on dev where there are trajectories; 1 lets the model decide.
     """
 
     base: str = ""
     rank: int = 32
-    begin: str = ""
+    init_from: str = ""
     memorise: int = 1
     epochs: int = 6
     trajectories: str = ""

@@ -13,22 +13,21 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from toolscout.models.language.torch_network import Forked, Network
+from toolscout.core.arrays import Floats
+from toolscout.models.language.torch_network import BranchedSequences, TransformerNetwork
 from toolscout.training.checkpoint import Checkpoints
 from toolscout.training.loop import Report, Schedule, Trained, run
-from toolscout.training.sequences import Sequences
+from toolscout.training.sequences import SequenceTask
 
-Floats = NDArray[np.float32]
 _FAST = "tower."
 _GENERAL_TOKENS = 96
 
 
 @dataclass(frozen=True, slots=True)
-class Lesson:
+class IdExample:
     """Tokens that are read, and after which of them (by position) which tokens are right.
 
     `branches`: the lengths of parts at the end that do not see each other, so that a prompt is read once for all the
@@ -49,14 +48,14 @@ class Stage:
     """
 
     name: str
-    lessons: Callable[[int], Sequence[Lesson]]
+    lessons: Callable[[int], Sequence[IdExample]]
     epochs: int
     rate: float
     judged: bool = True
 
 
 @dataclass(frozen=True, slots=True)
-class Added:
+class AddedRows:
     """The rows that are added to the vocabulary, as they begin, and the documents' vectors that some come from.
 
     A row whose vector is not zero is its beginning, plus what a map makes of the vector, plus a part of its own, which
@@ -71,7 +70,7 @@ class Added:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class IdTrainingSettings:
     """How it learns. `general`: texts on which the model is to go on as before, `mix` of them for each lesson."""
 
     batch: int
@@ -84,7 +83,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class LearnedState:
     """What was learned until now: the adapter, and of the rows their own parts, the map and its bias."""
 
     adapter: dict[str, Floats]
@@ -94,10 +93,10 @@ class State:
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
+class TrainedIdWriter:
     """What came of a training, its course stage by stage, and how many tokens of each it went through in a second."""
 
-    state: State
+    state: LearnedState
     stages: dict[str, Trained]
     paces: dict[str, float]
     device: str
@@ -105,16 +104,16 @@ class Learned:
     checkpoints: tuple[Checkpoints, ...]
 
 
-Judge = Callable[[Network, State], Mapping[str, float]]
+Judge = Callable[[TransformerNetwork, LearnedState], Mapping[str, float]]
 """Scores on dev of the model as it is now."""
-After = Callable[[str, Network, State], None]
+After = Callable[[str, TransformerNetwork, LearnedState], None]
 """Told the name of a stage that is over, and the model as it is then."""
 
 
-class Rows(torch.nn.Module):
+class TrainableRows(torch.nn.Module):
     """The added rows."""
 
-    def __init__(self, added: Added, device: torch.device) -> None:
+    def __init__(self, added: AddedRows, device: torch.device) -> None:
         """Begin where `added` says: nothing mapped, nothing of their own."""
         super().__init__()
         self._start, self._vectors = (
@@ -139,10 +138,17 @@ class Rows(torch.nn.Module):
         return self._start + self._mapped * (self._vectors @ self.map + self.bias) + kept * self.free
 
 
-class Task(Sequences[Lesson]):
+class IdGenerationTask(SequenceTask[IdExample]):
     """One stage, as the loop trains it."""
 
-    def __init__(self, network: Network, rows: Rows, stage: Stage, settings: Settings, judge: Judge | None) -> None:
+    def __init__(
+        self,
+        network: TransformerNetwork,
+        rows: TrainableRows,
+        stage: Stage,
+        settings: IdTrainingSettings,
+        judge: Judge | None,
+    ) -> None:
         """`judge` scores the model on dev after each epoch; None trains to the end."""
         super().__init__(network, stage.lessons, batch=settings.batch, seed=settings.seed, chunk=settings.chunk)
         self._rows, self._settings, self._judge = rows, settings, judge
@@ -164,25 +170,25 @@ class Task(Sequences[Lesson]):
             total += loss.detach()
         return total
 
-    def _length(self, one: Lesson) -> int:
+    def _length(self, one: IdExample) -> int:
         return len(one.tokens)
 
-    def _parts(self, every: Sequence[Lesson]) -> list[list[Lesson]]:
+    def _parts(self, every: Sequence[IdExample]) -> list[list[IdExample]]:
         """Those with branches apart: their mask takes memory by the square of the longest, as conversations are."""
         forked = [len(one.branches) > 1 for one in every]
         kinds = [[one for one, there in zip(every, forked, strict=True) if there is kind] for kind in (True, False)]
-        found: list[list[Lesson]] = []
+        found: list[list[IdExample]] = []
         for few in filter(None, kinds):
             found += super()._parts(few)
         return found
 
-    def _loss(self, lessons: Sequence[Lesson]) -> Tensor:
+    def _loss(self, lessons: Sequence[IdExample]) -> Tensor:
         rows = self._rows()
         sequences = [lesson.tokens for lesson in lessons]
         forked = None
         if any(len(lesson.branches) > 1 for lesson in lessons):
             branches = [lesson.branches for lesson in lessons]
-            forked = Forked([len(tokens) for tokens in sequences], branches, self._network.device)
+            forked = BranchedSequences([len(tokens) for tokens in sequences], branches, self._network.device)
         states = self._network.states(sequences, rows, self._network.merged(), forked)
         places = [(row, at) for row, lesson in enumerate(lessons) for at, _ in lesson.right]
         right = [few for lesson in lessons for _, few in lesson.right]
@@ -238,29 +244,29 @@ def _wrong(logits: Tensor, right: Sequence[tuple[int, ...]]) -> Tensor:
     return torch.zeros(len(right), device=logits.device).index_add(0, rows, each) / counts
 
 
-def state(network: Network, rows: Rows) -> State:
+def state(network: TransformerNetwork, rows: TrainableRows) -> LearnedState:
     """What was learned until now."""
     free, mapped, bias = (one.detach().float().cpu().numpy() for one in (rows.free, rows.map, rows.bias))
-    return State(network.learned(), free, mapped, bias)
+    return LearnedState(network.learned(), free, mapped, bias)
 
 
 def learn(
-    network: Network,
-    added: Added,
+    network: TransformerNetwork,
+    added: AddedRows,
     stages: Sequence[Stage],
-    settings: Settings,
+    settings: IdTrainingSettings,
     judge: Judge | None,
     folder: Path,
     identity: str,
     progress: Report | None = None,
     after_stage: After | None = None,
-) -> Learned:
+) -> TrainedIdWriter:
     """Go through the stages; each begins with the best weights of the one before, and can be taken up again."""
-    rows = Rows(added, network.device)
+    rows = TrainableRows(added, network.device)
     found, paces, kept = {}, {}, []
     for number, stage in enumerate(stages):
         checkpoints = Checkpoints(folder / f"training-{number}-{stage.name}", identity)
-        task = Task(network, rows, stage, settings, judge if stage.judged else None)
+        task = IdGenerationTask(network, rows, stage, settings, judge if stage.judged else None)
         schedule = Schedule(
             epochs=stage.epochs,
             rate=stage.rate,
@@ -277,7 +283,7 @@ def learn(
         if after_stage:
             after_stage(stage.name, network, state(network, rows))
     numbers = sum(parameter.numel() for parameter in [*network.parameters(), *rows.parameters()])
-    return Learned(state(network, rows), found, paces, network.device.type, numbers, tuple(kept))
+    return TrainedIdWriter(state(network, rows), found, paces, network.device.type, numbers, tuple(kept))
 
 
 def _named(name: str, progress: Report | None) -> Report | None:

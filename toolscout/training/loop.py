@@ -46,7 +46,7 @@ class Schedule:
     pace: float = 1.0
 
 
-class Task(Protocol):
+class TrainingTask(Protocol):
     """What is trained."""
 
     def parameters(self) -> Mapping[str, torch.nn.Parameter]:
@@ -93,7 +93,7 @@ def pick_device(name: str = "auto") -> torch.device:
     return device
 
 
-def run(task: Task, schedule: Schedule, checkpoints: Checkpoints, report: Report | None = None) -> Trained:
+def run(task: TrainingTask, schedule: Schedule, checkpoints: Checkpoints, report: Report | None = None) -> Trained:
     """Train until the epochs are over or dev says stop. The best weights are then in `checkpoints.read_best()`."""
     try:
         return _run(task, schedule, checkpoints, report)
@@ -110,7 +110,7 @@ def _first_line(error: BaseException) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
-def _run(task: Task, schedule: Schedule, checkpoints: Checkpoints, report: Report | None) -> Trained:
+def _run(task: TrainingTask, schedule: Schedule, checkpoints: Checkpoints, report: Report | None) -> Trained:
     parameters = task.parameters()
     optimiser = torch.optim.AdamW(
         _groups(parameters, schedule), lr=schedule.rate, fused=next(iter(parameters.values())).is_cuda
@@ -188,7 +188,7 @@ class _Clock:
 
 
 def _step(
-    task: Task,
+    task: TrainingTask,
     optimiser: torch.optim.Optimizer,
     parameters: Mapping[str, torch.nn.Parameter],
     epoch: int,

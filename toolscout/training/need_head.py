@@ -14,14 +14,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
+from toolscout.core.arrays import Doubles, Floats
 from toolscout.data import metrics
 from toolscout.errors import BadModel
 from toolscout.models.need_head import NeedHead
 from toolscout.training.checkpoint import Checkpoints
 from toolscout.training.loop import Report, Schedule, run
 
-Floats = NDArray[np.float32]
-Doubles = NDArray[np.float64]
 SELECTED_ON = "likelihood"
 _NEWTON_STEPS = 100
 _EVEN = 1e-9
@@ -100,7 +99,7 @@ def learn(
             raise BadModel(f"there is nothing to {name}: give requests that need a tool and prompts that need none")
     checkpoints = Checkpoints(folder, _identity(train, dev, options))
     schedule = Schedule(options.epochs, options.rate, options.decay, patience=options.patience, seed=options.seed)
-    trained = run(_Task(train, dev, options), schedule, checkpoints, report)
+    trained = run(_NeedHeadTask(train, dev, options), schedule, checkpoints, report)
     raw = _head(checkpoints.read_best(), encoder)
     head, scores = calibrated(raw, dev)
     checkpoints.remove()
@@ -177,7 +176,7 @@ def _cross_entropy(values: Doubles, targets: Doubles, weights: Doubles) -> float
     return float(weights @ (np.logaddexp(0.0, values) - targets * values))
 
 
-class _Task:
+class _NeedHeadTask:
     """Plain binary cross-entropy over rows that count by their weights."""
 
     def __init__(self, train: Examples, dev: Examples, options: DetectionOptions) -> None:

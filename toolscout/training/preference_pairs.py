@@ -10,20 +10,18 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from toolscout.models.language.torch_network import Forked, Network
-from toolscout.training.sequences import Sequences
+from toolscout.core.arrays import Floats, Ints
+from toolscout.models.language.torch_network import BranchedSequences, TransformerNetwork
+from toolscout.training.sequences import SequenceTask
 
-Floats = NDArray[np.float32]
-Ints = NDArray[np.int64]
 Tokens = Sequence[int]
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
+class SupervisedExample:
     """A prompt and what is to be written behind it, the end included."""
 
     prompt: Tokens
@@ -31,7 +29,7 @@ class Example:
 
 
 @dataclass(frozen=True, slots=True)
-class Preferred:
+class PreferencePair:
     """A prompt, two texts behind it, and by how much one is better than the other."""
 
     prompt: Tokens
@@ -41,7 +39,7 @@ class Preferred:
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class TextTrainingSettings:
     """How it learns. `chunk`: tokens in memory at once, 0 picks it by device."""
 
     epochs: int
@@ -53,7 +51,7 @@ class Settings:
 
 
 def surprises(
-    network: Network, prompts: Sequence[Tokens], targets: Sequence[Sequence[Tokens]]
+    network: TransformerNetwork, prompts: Sequence[Tokens], targets: Sequence[Sequence[Tokens]]
 ) -> tuple[Tensor, Tensor]:
     """Minus the log-probability of every token of the targets of all prompts, and the number of its target.
 
@@ -72,7 +70,7 @@ def surprises(
     device, forked = network.device, None
     if any(len(few) > 1 for few in targets):
         branches = [[len(target) - 1 for target in few] for few in targets]
-        forked = Forked([len(one) for one in sequences], branches, device)
+        forked = BranchedSequences([len(one) for one in sequences], branches, device)
     nothing = torch.zeros(0, network.architecture.hidden, device=device)
     states = network.states(sequences, nothing, network.merged(), forked)
     rows, at, owners, right = (torch.from_numpy(np.concatenate(few)).to(device) for few in zip(*columns, strict=True))
@@ -80,14 +78,14 @@ def surprises(
     return functional.cross_entropy(logits, right, reduction="none"), owners
 
 
-class Supervised(Sequences[Example]):
+class SupervisedTask(SequenceTask[SupervisedExample]):
     """Examples: the mean loss of the tokens that are to be written."""
 
     def __init__(
         self,
-        network: Network,
-        of_epoch: Callable[[int], Sequence[Example]],
-        settings: Settings,
+        network: TransformerNetwork,
+        of_epoch: Callable[[int], Sequence[SupervisedExample]],
+        settings: TextTrainingSettings,
         judge: Callable[[], Mapping[str, float]] | None = None,
     ) -> None:
         """`judge` scores the network on dev after each epoch; None trains to the end."""
@@ -98,13 +96,13 @@ class Supervised(Sequences[Example]):
         """What is learned in the first epoch."""
         return (part for one in self._of_epoch(0) for part in (one.prompt, one.target))
 
-    def _length(self, one: Example) -> int:
+    def _length(self, one: SupervisedExample) -> int:
         return len(one.prompt) + len(one.target) - 1
 
-    def _weight(self, part: Sequence[Example]) -> float:
+    def _weight(self, part: Sequence[SupervisedExample]) -> float:
         return sum(len(one.target) for one in part)
 
-    def _loss(self, part: Sequence[Example]) -> Tensor:
+    def _loss(self, part: Sequence[SupervisedExample]) -> Tensor:
         return surprises(self._network, [one.prompt for one in part], [[one.target] for one in part])[0].mean()
 
     def _scores(self) -> Mapping[str, float]:
@@ -112,27 +110,27 @@ class Supervised(Sequences[Example]):
 
 
 @dataclass(frozen=True, slots=True)
-class _Compared:
+class _ReferencedPair:
     """A pair, and how much likelier the better one was for the reference (a difference of log-probabilities)."""
 
-    pair: Preferred
+    pair: PreferencePair
     before: float
 
 
-class Preferring(Sequences[_Compared]):
+class PreferenceTask(SequenceTask[_ReferencedPair]):
     """Pairs: how sure the network is, against a reference, that the better one is the better one (DPO)."""
 
     def __init__(
         self,
-        network: Network,
-        pairs: Sequence[Preferred],
-        settings: Settings,
+        network: TransformerNetwork,
+        pairs: Sequence[PreferencePair],
+        settings: TextTrainingSettings,
         beta: float,
         sft: float,
         reference: Mapping[str, Floats] | None = None,
     ) -> None:
         """The reference is the network as it is now, or with what it had learned when it was as `reference`."""
-        every = [_Compared(pair, 0.0) for pair in pairs]
+        every = [_ReferencedPair(pair, 0.0) for pair in pairs]
         super().__init__(network, lambda epoch: every, batch=settings.batch, seed=settings.seed, chunk=settings.chunk)
         self._beta, self._sft = beta, sft
         now = network.learned() if reference is not None else None
@@ -143,15 +141,15 @@ class Preferring(Sequences[_Compared]):
             network.begin(now)
 
     @torch.no_grad()
-    def _measured(self, every: Sequence[_Compared]) -> list[_Compared]:
+    def _measured(self, every: Sequence[_ReferencedPair]) -> list[_ReferencedPair]:
         """The pairs with what the network says of them; in another order."""
         found = []
         for part in self._parts(every) if every else []:
             before = self._told(part)[0].tolist()
-            found += [_Compared(one.pair, value) for one, value in zip(part, before, strict=True)]
+            found += [_ReferencedPair(one.pair, value) for one, value in zip(part, before, strict=True)]
         return found
 
-    def _told(self, part: Sequence[_Compared]) -> tuple[Tensor, Tensor]:
+    def _told(self, part: Sequence[_ReferencedPair]) -> tuple[Tensor, Tensor]:
         """How much likelier the better text of each pair is than the worse, and the mean loss of its tokens."""
         pairs = [one.pair for one in part]
         each, owner = surprises(
@@ -165,10 +163,10 @@ class Preferring(Sequences[_Compared]):
         """What is learned from."""
         return (part for one in self._of_epoch(0) for part in (one.pair.prompt, one.pair.better, one.pair.worse))
 
-    def _length(self, one: _Compared) -> int:
+    def _length(self, one: _ReferencedPair) -> int:
         return len(one.pair.prompt) + len(one.pair.better) + len(one.pair.worse) - 2
 
-    def _loss(self, part: Sequence[_Compared]) -> Tensor:
+    def _loss(self, part: Sequence[_ReferencedPair]) -> Tensor:
         likelier, plain = self._told(part)
         before = torch.tensor([one.before for one in part], device=likelier.device)
         return (functional.softplus(-self._beta * (likelier - before)) + self._sft * plain).mean()

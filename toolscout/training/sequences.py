@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from toolscout.models.language.torch_network import Network
+from toolscout.models.language.torch_network import TransformerNetwork
 
 _BUCKETS = 20  # batches whose sequences are put in order of length together
 _CHUNK = {"cuda": 16_384, "cpu": 4_096}  # tokens that are in memory with all that their gradients need
@@ -20,11 +20,17 @@ _CHUNK = {"cuda": 16_384, "cpu": 4_096}  # tokens that are in memory with all th
 One = TypeVar("One")
 
 
-class Sequences(Generic[One]):
+class SequenceTask(Generic[One]):
     """A task for the loop: one network that learns from sequences, which an epoch has anew."""
 
     def __init__(
-        self, network: Network, of_epoch: Callable[[int], Sequence[One]], *, batch: int, seed: int, chunk: int = 0
+        self,
+        network: TransformerNetwork,
+        of_epoch: Callable[[int], Sequence[One]],
+        *,
+        batch: int,
+        seed: int,
+        chunk: int = 0,
     ) -> None:
         """`chunk`: tokens in memory at once, 0 picks it by device."""
         self._network, self._of_epoch, self._batch, self._seed = network, of_epoch, batch, seed

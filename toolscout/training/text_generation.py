@@ -12,32 +12,40 @@ from typing import Any, Self
 
 import numpy as np
 
+from toolscout.core.arrays import Floats
 from toolscout.errors import BadDataset, BadModel, BadRequest
 from toolscout.llm.base import Conversation
-from toolscout.llm.finetuned import load_generator, save_generator
+from toolscout.llm.finetuned import load_finetuned, save_finetuned
 from toolscout.llm.local import Local
 from toolscout.models.language.base import Base, open_base
 from toolscout.models.language.lora import Adapter
-from toolscout.models.language.torch_engine import Live
-from toolscout.models.language.torch_network import Network
+from toolscout.models.language.torch_engine import TorchEngine
+from toolscout.models.language.torch_network import TransformerNetwork
 from toolscout.training.checkpoint import Checkpoints
 from toolscout.training.loop import Report, Schedule, Trained, pick_device, run
-from toolscout.training.preference_pairs import Example, Floats, Preferred, Preferring, Settings, Supervised, Tokens
-from toolscout.training.text_options import GeneratingOptions
+from toolscout.training.preference_pairs import (
+    PreferencePair,
+    PreferenceTask,
+    SupervisedExample,
+    SupervisedTask,
+    TextTrainingSettings,
+    Tokens,
+)
+from toolscout.training.text_options import TextTrainingOptions
 
 __all__ = [
-    "Example",
     "Pair",
-    "Preferred",
-    "Pupil",
-    "Scored",
-    "Settings",
-    "Taught",
+    "PreferencePair",
+    "ScoredTexts",
+    "SupervisedExample",
+    "TextTrainingSettings",
+    "TrainableWriter",
+    "TrainedWriter",
+    "finetune",
     "forget",
     "prefer",
     "rank_reward",
     "supervise",
-    "train_generator",
 ]
 
 Pair = tuple[Conversation, str]
@@ -48,7 +56,7 @@ _ROWS = {"cuda": 1024, "cpu": 64}  # texts that are written together
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
+class ScoredTexts:
     """A prompt, texts that were written behind it, and the reward of each."""
 
     prompt: Tokens
@@ -56,25 +64,25 @@ class Scored:
     rewards: Sequence[float]
 
 
-class Pupil:
+class TrainableWriter:
     """A language model in training: its base, and the network that learns."""
 
-    def __init__(self, base: Base, network: Network) -> None:
+    def __init__(self, base: Base, network: TransformerNetwork) -> None:
         """Use `open`."""
         self.base, self.network = base, network
         self._table = base.table()
         self._rows = _ROWS.get(network.device.type, _ROWS["cpu"])
 
     @classmethod
-    def open(cls, options: GeneratingOptions) -> Self:
+    def open(cls, options: TextTrainingOptions) -> Self:
         """Open the base on the device that learns, with what the generator to go on from has learned."""
         base = open_base(options.base)
         device = pick_device(options.device)
-        network = Network(base.architecture, base.weights(), options.rank, device)
-        if options.begin:
-            earlier, adapter = load_generator(options.begin)
+        network = TransformerNetwork(base.architecture, base.weights(), options.rank, device)
+        if options.init_from:
+            earlier, adapter = load_finetuned(options.init_from)
             if earlier.fingerprint != base.fingerprint:
-                raise BadModel(f"{options.begin} was trained from {earlier.name}; name that as base")
+                raise BadModel(f"{options.init_from} was trained from {earlier.name}; name that as base")
             network.begin(adapter.learned)
         return cls(base, network)
 
@@ -82,12 +90,12 @@ class Pupil:
         """A conversation, the assistant to speak next."""
         return self.base.chat([(one.role, one.content) for one in messages])
 
-    def example(self, messages: Conversation, target: str) -> Example:
+    def example(self, messages: Conversation, target: str) -> SupervisedExample:
         """A conversation, and what the assistant is to say next."""
         turns = [*((one.role, one.content) for one in messages), ("assistant", target)]
         tokens, spans = self.base.spoken(turns)
         start, end = spans[-1]
-        return Example(tokens[:start], tokens[start:end])
+        return SupervisedExample(tokens[:start], tokens[start:end])
 
     def text(self, tokens: Tokens) -> str:
         """What was written, without its end."""
@@ -95,7 +103,7 @@ class Pupil:
 
     def local(self, *, batch: int | None = None, seed: int = 0) -> Local:
         """The network as it is now as a language model like any other; after more training another is needed."""
-        return Local(Live.of(self.network, self._table), self.base, batch=batch or self._rows, seed=seed)
+        return Local(TorchEngine.of(self.network, self._table), self.base, batch=batch or self._rows, seed=seed)
 
     def sample(
         self, prompts: Sequence[Tokens], n: int, temperature: float, max_tokens: int, seed: int = 0
@@ -104,7 +112,7 @@ class Pupil:
         window = self.base.architecture.context
         if any(len(prompt) + max_tokens > window for prompt in prompts):
             raise BadRequest(f"a prompt leaves no room for {max_tokens} tokens in {window}; shorten it")
-        live = Live.of(self.network, self._table)
+        live = TorchEngine.of(self.network, self._table)
         found: list[list[list[int]]] = [[] for _ in prompts]
         rows = [row for row in sorted(range(len(prompts)), key=lambda i: len(prompts[i])) for _ in range(n)]
         for start in range(0, len(rows), self._rows):
@@ -127,45 +135,45 @@ class Pupil:
 
     def save(self, folder: Path, about: Mapping[str, Any]) -> None:
         """Write it as a generator."""
-        save_generator(folder, self.base, self.adapter(), about)
+        save_finetuned(folder, self.base, self.adapter(), about)
 
 
 @dataclass(frozen=True, slots=True)
-class Taught:
+class TrainedWriter:
     """A language model after training, and what is to be said of it; also in its generator.json, under "fit"."""
 
-    pupil: Pupil
+    pupil: TrainableWriter
     report: dict[str, Any]
 
 
-Judge = Callable[[Pupil], Mapping[str, float]]
+Judge = Callable[[TrainableWriter], Mapping[str, float]]
 """Scores on dev of the model as it is now, selected on the first of them."""
 
 
-def train_generator(
-    options: GeneratingOptions,
+def finetune(
+    options: TextTrainingOptions,
     pairs_of_epoch: Callable[[int], Sequence[Pair]],
     folder: Path,
     *,
     about: Mapping[str, Any] | None = None,
     judge: Judge | None = None,
     progress: Report | None = None,
-    pupil: Pupil | None = None,
+    pupil: TrainableWriter | None = None,
     keep: bool = False,
-) -> Taught:
+) -> TrainedWriter:
     """Teach a language model to write what stands behind conversations, and leave a generator in the folder.
 
     A training that was killed goes on where it was; `keep` keeps what it needs for that, where more training follows.
     No epochs: the generator is the base itself. `pupil`: one that is to learn on.
     """
-    pupil = pupil or Pupil.open(options)
-    started, tokenised = time.perf_counter(), _Tokenised(pupil, pairs_of_epoch, options)
+    pupil = pupil or TrainableWriter.open(options)
+    started, tokenised = time.perf_counter(), _TokenisedPairs(pupil, pairs_of_epoch, options)
     trained, pace = Trained(), 0.0
     if options.epochs:
         settings = _settings(options)
         judged = partial(judge, pupil) if judge else None
-        identity = f"{pupil.base.fingerprint}{options.rank}{options.begin}"
-        task = Supervised(pupil.network, tokenised, settings, judged)
+        identity = f"{pupil.base.fingerprint}{options.rank}{options.init_from}"
+        task = SupervisedTask(pupil.network, tokenised, settings, judged)
         trained, pace = _taught(task, settings, folder / TRAINING, progress, identity)
     report = {
         "seconds": round(max(trained.seconds, time.perf_counter() - started), 3),
@@ -180,11 +188,13 @@ def train_generator(
     pupil.save(folder, {**(about or {}), "fit": report})
     if not keep:
         forget(folder / TRAINING)
-    return Taught(pupil, report)
+    return TrainedWriter(pupil, report)
 
 
-def _settings(options: GeneratingOptions) -> Settings:
-    return Settings(options.epochs, options.rate, options.batch, options.patience, options.seed, options.chunk)
+def _settings(options: TextTrainingOptions) -> TextTrainingSettings:
+    return TextTrainingSettings(
+        options.epochs, options.rate, options.batch, options.patience, options.seed, options.chunk
+    )
 
 
 def forget(folder: Path) -> None:
@@ -192,16 +202,18 @@ def forget(folder: Path) -> None:
     Checkpoints(folder, "").remove()
 
 
-class _Tokenised:
+class _TokenisedPairs:
     """Pairs of texts as examples; each is tokenised once, and those that are too long are left out."""
 
-    def __init__(self, pupil: Pupil, of_epoch: Callable[[int], Sequence[Pair]], options: GeneratingOptions) -> None:
+    def __init__(
+        self, pupil: TrainableWriter, of_epoch: Callable[[int], Sequence[Pair]], options: TextTrainingOptions
+    ) -> None:
         self._pupil, self._of_epoch, self._options = pupil, of_epoch, options
-        self._known: dict[Any, Example | None] = {}
-        self._last: tuple[int, list[Example]] = (-1, [])
+        self._known: dict[Any, SupervisedExample | None] = {}
+        self._last: tuple[int, list[SupervisedExample]] = (-1, [])
         self.examples, self.left_out = 0, 0
 
-    def __call__(self, epoch: int) -> list[Example]:
+    def __call__(self, epoch: int) -> list[SupervisedExample]:
         if self._last[0] != epoch:
             pairs = self._of_epoch(epoch)
             found = [example for pair in pairs if (example := self._example(*pair)) is not None]
@@ -210,11 +222,11 @@ class _Tokenised:
             self._last = (epoch, found)
         return self._last[1]
 
-    def _example(self, messages: Conversation, target: str) -> Example | None:
+    def _example(self, messages: Conversation, target: str) -> SupervisedExample | None:
         key = (*((one.role, one.content) for one in messages), target)
         if key not in self._known:
             made = self._pupil.example(messages, target)
-            made = Example(made.prompt, made.target[: self._options.max_tokens])
+            made = SupervisedExample(made.prompt, made.target[: self._options.max_tokens])
             window = self._pupil.base.architecture.context - len(made.target)
             fits = len(made.prompt) <= min(self._options.request_tokens, window)
             self._known[key] = made if fits else None
@@ -222,9 +234,9 @@ class _Tokenised:
 
 
 def supervise(
-    network: Network,
-    examples_of_epoch: Callable[[int], Sequence[Example]],
-    settings: Settings,
+    network: TransformerNetwork,
+    examples_of_epoch: Callable[[int], Sequence[SupervisedExample]],
+    settings: TextTrainingSettings,
     folder: Path,
     report: Report | None = None,
     *,
@@ -235,13 +247,13 @@ def supervise(
 
     `folder` is for checkpoints; `identity` tells this training from others that may have left theirs there.
     """
-    return _taught(Supervised(network, examples_of_epoch, settings, judge), settings, folder, report, identity)[0]
+    return _taught(SupervisedTask(network, examples_of_epoch, settings, judge), settings, folder, report, identity)[0]
 
 
 def prefer(
-    network: Network,
-    pairs: Sequence[Preferred],
-    settings: Settings,
+    network: TransformerNetwork,
+    pairs: Sequence[PreferencePair],
+    settings: TextTrainingSettings,
     folder: Path,
     report: Report | None = None,
     *,
@@ -254,26 +266,30 @@ def prefer(
 
     What it is compared with is the network as it is now, or with what it had learned when it was as `reference`.
     """
-    task = Preferring(network, pairs, settings, beta, sft, reference)
+    task = PreferenceTask(network, pairs, settings, beta, sft, reference)
     return _taught(task, settings, folder, report, f"{identity}{beta}{sft}")[0]
 
 
 def rank_reward(
-    network: Network,
-    scored: Sequence[Scored],
-    settings: Settings,
+    network: TransformerNetwork,
+    scored: Sequence[ScoredTexts],
+    settings: TextTrainingSettings,
     folder: Path,
     report: Report | None = None,
     *,
     identity: str = "",
 ) -> Trained:
     """Learn the text with the highest reward of each prompt, the first of equals."""
-    best = [Example(one.prompt, one.texts[int(np.argmax(one.rewards))]) for one in scored]
+    best = [SupervisedExample(one.prompt, one.texts[int(np.argmax(one.rewards))]) for one in scored]
     return supervise(network, lambda epoch: best, settings, folder, report, identity=identity)
 
 
 def _taught(
-    task: Supervised | Preferring, settings: Settings, folder: Path, report: Report | None, identity: str
+    task: SupervisedTask | PreferenceTask,
+    settings: TextTrainingSettings,
+    folder: Path,
+    report: Report | None,
+    identity: str,
 ) -> tuple[Trained, float]:
     """How it went, and how many tokens it went through in a second."""
     if not task.steps():

@@ -13,18 +13,20 @@ Preset = Literal["", "qta"]
 
 
 @dataclass(frozen=True)  # no slots: it is mixed into the options of methods, and two layouts do not mix
-class GeneratingOptions:
-    """How a language model is taught to write texts.
+class TextTrainingOptions:
+    """How a language model is fine-tuned to write texts.
 
-    `base`: the language model to begin with, a Hugging Face folder or a GGUF file, "" for SmolLM2. `begin`: a generator
-    of that base and `rank`, whose adapters it goes on from. `rank`: that of the adapters, 0 trains all of the base's
-    matrices. `request_tokens`: pairs whose prompt is longer are left out; what is to
-    be written is cut to `max_tokens`. `patience`: epochs without a better dev score before it stops, 0 to never stop
-    early. `chunk`: tokens in memory at once, 0 picks it by device.
+    base: the language model to start from, a Hugging Face folder or a GGUF file; "" for SmolLM2.
+    init_from: the folder of a fine-tuned model of that base and `rank`, whose adapters training starts from.
+    rank: the rank of the LoRA adapters; 0 trains all of the base's matrices.
+    request_tokens: pairs whose prompt is longer are left out.
+    max_tokens: what is to be written is cut to this.
+    patience: epochs without a better dev score before training stops, 0 to never stop early.
+    chunk: tokens in memory at once; 0 picks it by device.
     """
 
     base: str = ""
-    begin: str = ""
+    init_from: str = ""
     rank: int = 32
     epochs: int = 3
     rate: float = 5e-4
@@ -45,19 +47,22 @@ class GeneratingOptions:
 
 
 @dataclass(frozen=True)
-class AligningOptions:
-    """How a generator is aligned with a retriever.
+class AlignmentOptions:
+    """How a fine-tuned model is aligned with a retriever.
 
-    `align`: rounds; in each, `samples` texts are drawn at the temperature `spread` for each of `align_requests`
-    requests (0: all), and rewarded by the tools that the retriever then finds: "ndcg", "recall", "both" (ndcg and
-    comp), or "rank" (minus the mean log rank of the gold tools). `pairs` of a request are learned from at most, the
-    best sample against the worst first, where their rewards differ by `margin`. `loss`: "dpo" with its `beta`, plus
-    `sft` times the plain loss of the better one; "ranked" learns the best sample of a request alone. `reset`: each
-    round is compared with its own beginning, not with that of the first. `held`: the share of the tools that it is not
-    taught to describe before; then those requests are aligned with that need one, so that it learns to write for tools
-    that are new to it rather than to recall those that it knows. `align_on`: the name of the one dataset whose requests
-    are aligned with, such as written ones for new tools; all by default, and with `align_evenly` as many of each.
-    `preset`: "qta" is QTA's recipe, one round by the rank of the gold tools, the request itself not searched.
+    align: rounds. Each draws `samples` texts at the temperature `spread` for each of `align_requests` requests
+        (0: all), and rewards them by the tools that the retriever then finds.
+    reward: "ndcg", "recall", "both" (ndcg and comp), or "rank" (minus the mean log rank of the gold tools).
+    pairs: the most pairs of samples that are learned from per request, the best against the worst first, where their
+        rewards differ by `margin`.
+    loss: "dpo" with its `beta`, plus `sft` times the plain loss of the better sample; "ranked" learns the best sample
+        of a request alone.
+    reset: whether the reference of a round is the model at its own start, not at the start of the first round.
+    held_out_share: the share of the tools that the model is not taught to describe before alignment. Alignment then
+        uses the requests that need one of these, so that the model learns to write for tools that are new to it.
+    align_on: the name of the one dataset whose requests are aligned with, such as synthetic ones for new tools; "" uses
+        all, and with `align_evenly` as many of each.
+    preset: "qta" is QTA's recipe: one round, rewarded by rank; the request itself is not searched.
     """
 
     align: int = 0
@@ -72,7 +77,7 @@ class AligningOptions:
     reset: bool = True
     align_rate: float = 1e-4
     align_requests: int = 2000
-    held: float = 0.0
+    held_out_share: float = 0.0
     align_on: str = ""
     align_evenly: bool = False
     preset: Preset = ""
@@ -85,8 +90,8 @@ class AligningOptions:
                 raise BadModel(f"{name} must be one of {known}, got {getattr(self, name)!r}")
         if self.samples < 2 or self.pairs < 1 or min(self.align, self.align_requests) < 0:
             raise BadModel(f"samples must be at least 2, pairs 1, align and align_requests 0 or more, got {self}")
-        if not 0 <= self.held < 1:
-            raise BadModel(f"held must be from 0 to below 1, got {self}")
+        if not 0 <= self.held_out_share < 1:
+            raise BadModel(f"held_out_share must be from 0 to below 1, got {self}")
         if not (0 < self.spread <= 100 and self.beta > 0 and self.align_rate > 0 and min(self.margin, self.sft) >= 0):
             raise BadModel(
                 f"spread (at most 100), beta and align_rate must be above 0, margin and sft 0 or more, got {self}"

@@ -8,24 +8,22 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import Parameter, functional
 
-from toolscout.models.light_gcn import Edges, propagate
+from toolscout.core.arrays import Floats, Ints
+from toolscout.models.light_gcn import BipartiteEdges, propagate
 from toolscout.models.tower import VIEWS, Transfer
 from toolscout.training import losses
-from toolscout.training.encoder_options import GraphOptions, LearningOptions, NeighbourOptions
+from toolscout.training.encoder_options import EncoderTrainingOptions, GraphOptions, NeighbourOptions
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float32]
 # How sharply neighbours are told apart before anything is learned, and what they and the graph count then.
 _SHARP, _SEARCH, _GRAPH, _VOTES = 10.0, 0.2, 0.3, 0.1
 _FILTERED = -1e9
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class TrainingRequests:
     """The training requests by number: the rows of the tools they need, and their scenes; how many tools there are."""
 
     gold: list[Ints]
@@ -42,12 +40,12 @@ class Known:
 class TowerOptions:
     """The options of a method, by what they are for."""
 
-    learning: LearningOptions
+    learning: EncoderTrainingOptions
     graph: GraphOptions
     around: NeighbourOptions
 
 
-class Net:
+class TowerNetwork:
     """The learned numbers.
 
     `maps`: whether vectors of a frozen encoder are moved, since it cannot move them itself. `attends`: whether it is
@@ -156,7 +154,7 @@ def _inverse_softplus(value: float) -> float:
 
 
 @dataclass(slots=True)
-class Gathered:
+class PropagatedVectors:
     """What nodes gather from the graph: requests by their tools and by their scenes, tools, and scenes."""
 
     by_tools: Tensor
@@ -165,10 +163,10 @@ class Gathered:
     scenes: Tensor
 
 
-class Surroundings:
+class RequestGraph:
     """The graph of the training requests, their neighbours, and vectors of all of them as they were last refreshed."""
 
-    def __init__(self, known: Known, options: TowerOptions, device: torch.device) -> None:
+    def __init__(self, known: TrainingRequests, options: TowerOptions, device: torch.device) -> None:
         """Build the edges out of training pairs only."""
         self.known, self.options, self.device = known, options, device
         count = len(known.gold)
@@ -177,9 +175,9 @@ class Surroundings:
         right = torch.from_numpy(np.concatenate(known.gold)).to(device)
         self.scene = torch.from_numpy(known.scenes).to(device)
         scenes = int(known.scenes.max()) + 1
-        self.tool_edges = Edges(left, right, count, known.tools)
+        self.tool_edges = BipartiteEdges(left, right, count, known.tools)
         everyone = torch.arange(count, device=device)
-        self.scene_edges = Edges(everyone, self.scene, count, scenes)
+        self.scene_edges = BipartiteEdges(everyone, self.scene, count, scenes)
         pairs = torch.unique(torch.stack([self.scene[left], right]), dim=1)
         share = 1 / torch.bincount(pairs[0], minlength=scenes).float()
         self.scene_tools = torch.sparse_coo_tensor(
@@ -199,7 +197,7 @@ class Surroundings:
         empty = torch.empty(0, device=device)
         self.requests, self.tools, self._encoded = empty, empty, empty
         self.nearest, self.cosines = empty.long(), empty
-        self.whole = Gathered(empty, empty, empty, empty)
+        self.whole = PropagatedVectors(empty, empty, empty, empty)
 
     def refresh(self, encoded: Tensor, requests: Tensor, tools: Tensor, dropout: float) -> None:
         """Take vectors as they are now: the encoder's, by which neighbours are found, and as the tower reads them."""
@@ -212,7 +210,7 @@ class Surroundings:
         self.whole = self.gather(some, others)
 
     @torch.no_grad()
-    def gather(self, tool_edges: Tensor | None = None, scene_edges: Tensor | None = None) -> Gathered:
+    def gather(self, tool_edges: Tensor | None = None, scene_edges: Tensor | None = None) -> PropagatedVectors:
         """Propagate along the edges for which the masks say yes; along all without any."""
         layers = self.options.graph.layers
         edges = self.tool_edges if tool_edges is None else self.tool_edges.where(tool_edges)
@@ -220,18 +218,20 @@ class Surroundings:
         edges = self.scene_edges if scene_edges is None else self.scene_edges.where(scene_edges)
         means = torch.sparse.mm(self.scene_tools, self.tools)
         by_scenes, scenes = propagate(edges, self.requests, means, layers)
-        return Gathered(by_tools, by_scenes, tools, scenes)
+        return PropagatedVectors(by_tools, by_scenes, tools, scenes)
 
-    def keys(self, gathered: Gathered, rows: Tensor) -> Tensor:
+    def keys(self, gathered: PropagatedVectors, rows: Tensor) -> Tensor:
         """Both views of requests, of length 1: [views, *rows, d]."""
         own = self.requests[rows]
         views = (own + gathered.by_tools[rows], own + gathered.by_scenes[rows])
         return torch.stack([functional.normalize(view, dim=-1) for view in views])
 
 
-def whole(known: Known, options: TowerOptions, requests: Floats, tools: Floats) -> tuple[Floats, Floats, Floats]:
+def whole(
+    known: TrainingRequests, options: TowerOptions, requests: Floats, tools: Floats
+) -> tuple[Floats, Floats, Floats]:
     """What the whole graph gives: requests by their tools, requests by their scenes, and tools."""
-    around = Surroundings(known, options, torch.device("cpu"))
+    around = RequestGraph(known, options, torch.device("cpu"))
     around.requests, around.tools = torch.from_numpy(requests), torch.from_numpy(tools)
     found = around.gather()
     return found.by_tools.numpy(), found.by_scenes.numpy(), found.tools.numpy()
@@ -268,7 +268,7 @@ class Batch:
 class Objective:
     """The joint loss: retrieval, what the two views of a request have in common, and whether a tool is needed."""
 
-    def __init__(self, net: Net, around: Surroundings) -> None:
+    def __init__(self, net: TowerNetwork, around: RequestGraph) -> None:
         """Over these numbers and this graph."""
         self.net, self.around, self.options = net, around, around.options
         self.device = around.device

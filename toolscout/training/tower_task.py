@@ -9,20 +9,28 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import Parameter, functional
 
+from toolscout.core.arrays import Floats, Ints
 from toolscout.data.dataset import Dataset
 from toolscout.models.encoders.trainable import TrainableEncoder
 from toolscout.models.tower import Tower
-from toolscout.training.batches import Material, Requests, candidates
+from toolscout.training.batches import EncoderTrainingData, Requests, candidates
 from toolscout.training.bi_encoder import AVERAGE, EncoderTask
 from toolscout.training.checkpoint import Checkpoints
 from toolscout.training.loop import Report, Schedule, Trained, pick_device, run
-from toolscout.training.tower import Batch, Ints, Known, Net, Objective, Surroundings, TowerOptions, nearest, voted
+from toolscout.training.tower import (
+    Batch,
+    Objective,
+    RequestGraph,
+    TowerNetwork,
+    TowerOptions,
+    TrainingRequests,
+    nearest,
+    voted,
+)
 
-Floats = NDArray[np.float32]
 SELECTED_ON = "ndcg@5"
 _PREFIX = "tower."
 _MINED_FROM = 50
@@ -53,7 +61,7 @@ class LearnedTower:
 
 
 def learn_frozen(
-    known: Known,
+    known: TrainingRequests,
     dev: Sequence[Ints],
     vectors: Vectors,
     options: TowerOptions,
@@ -65,7 +73,7 @@ def learn_frozen(
     """Train on the vectors of an encoder that stays as it is; `fresh`: it was not trained on these requests itself."""
     device = pick_device(options.learning.device)
     torch.manual_seed(options.learning.seed)
-    net = Net(vectors.tools.shape[1], options, device, maps=fresh, attends=fresh)
+    net = TowerNetwork(vectors.tools.shape[1], options, device, maps=fresh, attends=fresh)
     task = _FrozenTask(net, known, dev, vectors, options)
     return _trained(task, net, options, folder, identity, report)
 
@@ -73,7 +81,7 @@ def learn_frozen(
 def learn_through(
     dataset: Dataset,
     splits: tuple[str, str],
-    known: Known,
+    known: TrainingRequests,
     prompts: Sequence[str],
     start: Path | None,
     options: TowerOptions,
@@ -86,8 +94,8 @@ def learn_through(
     device = pick_device(learning.device)
     torch.manual_seed(learning.seed)
     encoder = TrainableEncoder(start, device)
-    material = Material.of(encoder, dataset, *splits, unused=learning.unused, own=False)
-    net = Net(encoder.dimension, options, device, maps=False)
+    material = EncoderTrainingData.of(encoder, dataset, *splits, unused=learning.unused, self_queries=False)
+    net = TowerNetwork(encoder.dimension, options, device, maps=False)
     task = _ThroughTask(encoder, material, net, known, encoder.tokens(prompts, encoder.request_tokens), options)
     learned = _trained(task, net, options, folder, identity, report)
     best = learned.checkpoints.read_best()
@@ -97,7 +105,7 @@ def learn_through(
 
 def _trained(
     task: _FrozenTask | _ThroughTask,
-    net: Net,
+    net: TowerNetwork,
     options: TowerOptions,
     folder: Path,
     identity: str,
@@ -117,7 +125,7 @@ def _trained(
 
 
 @torch.no_grad()
-def served(net: Net, numbers: Mapping[str, Tensor]) -> Tower:
+def served(net: TowerNetwork, numbers: Mapping[str, Tensor]) -> Tower:
     """Learned numbers of a net as they are served: those that are never below 0 as they count."""
     found = {name: functional.softplus(value) if name in _POSITIVE else value for name, value in numbers.items()}
     return Tower({name: value.cpu().numpy().astype(np.float32) for name, value in found.items()}, net.transfer)
@@ -143,7 +151,7 @@ def marked(golds: Sequence[Ints], tools: int, device: torch.device) -> Tensor:
 class _TowerScores:
     """Scores of dev requests over all tools, with the whole graph, as they would be served."""
 
-    def __init__(self, net: Net, around: Surroundings, dev: Sequence[Ints]) -> None:
+    def __init__(self, net: TowerNetwork, around: RequestGraph, dev: Sequence[Ints]) -> None:
         self._net, self._around = net, around
         self._gold = marked(dev, around.known.tools, around.device) if len(dev) else None
         new = torch.ones(around.known.tools, dtype=torch.bool, device=around.device)
@@ -178,18 +186,22 @@ class _TowerScores:
 class _FrozenTask:
     """A loop.Task over vectors."""
 
-    def __init__(self, net: Net, known: Known, dev: Sequence[Ints], vectors: Vectors, options: TowerOptions) -> None:
+    def __init__(
+        self, net: TowerNetwork, known: TrainingRequests, dev: Sequence[Ints], vectors: Vectors, options: TowerOptions
+    ) -> None:
         self._net, self._known, self._options = net, known, options
         self.device = net.numbers["graph"].device
         self._requests, self._tools, self._prompts, self._dev = (
             torch.from_numpy(rows.astype(np.float32)).to(self.device)
             for rows in (vectors.requests, vectors.tools, vectors.prompts, vectors.dev)
         )
-        self._around = Surroundings(known, options, self.device)
+        self._around = RequestGraph(known, options, self.device)
         self._objective = Objective(net, self._around)
         self._scores = _TowerScores(net, self._around, dev)
         competing = np.arange(known.tools) if options.learning.unused else known.used
-        self._material = Material("", [], [], Requests([], known.gold), None, competing, np.zeros(0, dtype=bool), [])
+        self._material = EncoderTrainingData(
+            "", [], [], Requests([], known.gold), None, competing, np.zeros(0, dtype=bool), []
+        )
         self._order: Ints = np.arange(len(known.gold))
 
     def parameters(self) -> Mapping[str, Parameter]:
@@ -260,16 +272,16 @@ class _ThroughTask(EncoderTask):
     def __init__(
         self,
         encoder: TrainableEncoder,
-        material: Material,
-        net: Net,
-        known: Known,
+        material: EncoderTrainingData,
+        net: TowerNetwork,
+        known: TrainingRequests,
         prompts: Sequence[Ints],
         options: TowerOptions,
     ) -> None:
         super().__init__(encoder, [material], options.learning)
         self.device = encoder.device
         self._net, self._prompts, self._tower = net, prompts, options
-        self._around = Surroundings(known, options, self.device)
+        self._around = RequestGraph(known, options, self.device)
         self._objective = Objective(net, self._around)
         self._tower_scores = _TowerScores(net, self._around, material.dev.gold if material.dev else [])
         self._batch: Batch | None = None
@@ -301,7 +313,7 @@ class _ThroughTask(EncoderTask):
 
     def _learned(
         self,
-        material: Material,
+        material: EncoderTrainingData,
         picked: Ints,
         rows: Ints,
         requests: Sequence[Ints],

@@ -10,7 +10,7 @@ from typing import Any
 from toolscout.catalogue.base import (
     Importer,
     ReadOptions,
-    Seen,
+    RepeatCheck,
     cleaned,
     existing,
     fingerprint,
@@ -38,7 +38,7 @@ class BeirImporter(Importer):
         if path is None:
             raise not_a(source, "a BEIR folder (one with corpus.jsonl or corpus.jsonl.gz)")
         namespace = options.namespace or clean_text(path.parent.resolve().name) or "corpus"
-        seen = Seen(again=lambda: _tools(path, namespace, ReadOptions(keep_going=True)), content=_content)
+        seen = RepeatCheck(again=lambda: _tools(path, namespace, ReadOptions(keep_going=True)), content=_content)
         for where, tool in _tools(path, namespace, options):
             candidate, copies = tool, 1
             while (verdict := seen.verdict(candidate.id, tool, where)) == "differs":

@@ -9,7 +9,7 @@ from typing import Any
 from toolscout.catalogue.base import (
     Importer,
     ReadOptions,
-    Seen,
+    RepeatCheck,
     as_json,
     existing_file,
     not_a,
@@ -50,7 +50,7 @@ class JsonlImporter(Importer):
     def read(self, source: object, options: ReadOptions) -> Iterator[Tool]:
         """The tools in their order. A record's own namespace stands, else that of the options, else the file's name."""
         quiet = ReadOptions(namespace=options.namespace, keep_going=True)
-        return unique(_tools(source, options), options, Seen(again=lambda: _tools(source, quiet)))
+        return unique(_tools(source, options), options, RepeatCheck(again=lambda: _tools(source, quiet)))
 
 
 def _tools(source: object, options: ReadOptions) -> Iterator[tuple[str, Tool]]:

@@ -26,7 +26,7 @@ from toolscout.catalogue.base import (
     tool_from,
     unique,
 )
-from toolscout.catalogue.mcp.client import Listing, Server, list_tools
+from toolscout.catalogue.mcp.client import McpServer, ServerListing, list_tools
 from toolscout.catalogue.mcp.config import CONFIG_KEYS, config_servers, has_servers
 from toolscout.core.tool import MAX_NAME_CHARS, Tool, clean_text
 from toolscout.errors import BadSource, ToolscoutError
@@ -80,7 +80,7 @@ class McpImporter(Importer):
         return server.label if server else os.path.abspath(path) if path else "in memory"
 
 
-def _servers(source: object, options: ReadOptions) -> list[Server]:
+def _servers(source: object, options: ReadOptions) -> list[McpServer]:
     server = _one_server(source, options)
     if server is not None:
         return [server]
@@ -97,28 +97,28 @@ def _without_prefix(source: object) -> object:
     return source.removeprefix("stdio:").removeprefix("mcp:").removeprefix("mcp+").strip()
 
 
-def _one_server(source: object, options: ReadOptions) -> Server | None:
+def _one_server(source: object, options: ReadOptions) -> McpServer | None:
     """The server that a command line, URL or StdioServerParameters names; None for a file of servers."""
     if _is_parameters(source):
         parameters: Any = source
         own = {**(parameters.env or {}), **options.env}
         directory = str(parameters.cwd) if parameters.cwd else None
-        return Server(command=(parameters.command, *parameters.args), env=own, cwd=directory)
+        return McpServer(command=(parameters.command, *parameters.args), env=own, cwd=directory)
     if isinstance(source, list | tuple) and source and all(isinstance(item, str) for item in source):
-        return Server(command=tuple(source), env=dict(options.env))
+        return McpServer(command=tuple(source), env=dict(options.env))
     if isinstance(source, Path):
         runs = existing_file(source) is not None and suffix(source) not in _NOT_COMMANDS
-        return Server(command=(str(source.resolve()),), env=dict(options.env)) if runs else None
+        return McpServer(command=(str(source.resolve()),), env=dict(options.env)) if runs else None
     if not isinstance(source, str) or not source.strip():
         return None
     text = str(_without_prefix(source))
     if is_url(text):
-        return Server(url=text, headers=dict(options.headers), addresses=options.addresses)
+        return McpServer(url=text, headers=dict(options.headers), addresses=options.addresses)
     path = existing_file(text)
     if path is not None and suffix(path) == ".json":
         return None
     command = _split(text)
-    return Server(command=command, env=dict(options.env)) if command else None
+    return McpServer(command=command, env=dict(options.env)) if command else None
 
 
 def _split(text: str) -> tuple[str, ...]:
@@ -151,7 +151,7 @@ def _config(source: object) -> Any:
     return parse_json(read_text(path), str(path)) if path is not None else None
 
 
-def _run(server: Server, options: ReadOptions) -> Listing:
+def _run(server: McpServer, options: ReadOptions) -> ServerListing:
     """Ask the server in an event loop: here, or in a thread of its own where one is already running here."""
     # Imported here: most processes that know catalogues never ask a server.
     import asyncio
@@ -166,7 +166,7 @@ def _run(server: Server, options: ReadOptions) -> Listing:
 
 
 def tools_of(
-    server: Server, listing: Listing, options: ReadOptions, alone: bool = True, most: int = MAX_TOOL_CHARS
+    server: McpServer, listing: ServerListing, options: ReadOptions, alone: bool = True, most: int = MAX_TOOL_CHARS
 ) -> Iterator[tuple[str, Tool]]:
     """The tools that a server listed, each with its place for messages; `most`: the characters of one as JSON."""
     namespace = clean_text(_namespace(server, listing, options, alone))
@@ -188,7 +188,7 @@ def tools_of(
             options.problem(BadSource(f"{error}; report it to the server's makers, or keep going without it"))
 
 
-def _namespace(server: Server, listing: Listing, options: ReadOptions, alone: bool) -> str:
+def _namespace(server: McpServer, listing: ServerListing, options: ReadOptions, alone: bool) -> str:
     if options.namespace:
         return options.namespace if alone else f"{options.namespace}/{server.name}"
     return server.name or listing.server_name or server.fallback_name
@@ -219,7 +219,7 @@ def _odd_schema(schema: Any) -> str:
     return ""
 
 
-def _record(raw: Mapping[str, Any], server: Server, service: str) -> dict[str, Any]:
+def _record(raw: Mapping[str, Any], server: McpServer, service: str) -> dict[str, Any]:
     record = {key: raw[key] for key in _FIELDS if raw.get(key) is not None}
     if record.get("inputSchema") is True:  # anything goes
         record["inputSchema"] = {"type": "object"}

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from toolscout.catalogue.base import (
     Importer,
     ReadOptions,
-    Seen,
+    RepeatCheck,
     as_json,
     existing,
     not_a,
@@ -60,7 +60,7 @@ class ToolBenchImporter(Importer):
 
         ToolBench repeats API names with other content within a tool: those are kept apart as name_2, name_3 …
         """
-        seen = Seen()
+        seen = RepeatCheck()
         for where, tool in _tools(source, options):
             candidate, copies = tool, 1
             while (verdict := seen.verdict(candidate.id, tool, where)) == "differs":

@@ -59,7 +59,7 @@ class Doing(NamedTuple):
     past: str
 
 
-class Listing(NamedTuple):
+class ServerListing(NamedTuple):
     """What a server answered: its own name, what it says it is, and its tools as it sent them."""
 
     server_name: str
@@ -68,7 +68,7 @@ class Listing(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Server:
+class McpServer:
     """How to reach one server; either a command or a URL."""
 
     command: tuple[str, ...] = ()
@@ -121,16 +121,16 @@ def _without_credentials(word: str) -> str:
     return f"{start}://{_HIDDEN + at if userinfo else ''}{place}{question + _HIDDEN if question else ''}"
 
 
-async def list_tools(server: Server, timeout: float) -> Listing:
+async def list_tools(server: McpServer, timeout: float) -> ServerListing:
     """All tools of the server, page by page. Whatever goes wrong, the server's process is gone afterwards."""
 
-    async def ask(transport: Any, scope: Any) -> Listing:
+    async def ask(transport: Any, scope: Any) -> ServerListing:
         return await _list(server, transport, timeout, scope)
 
     return await _asked(server, timeout, "reading MCP servers", Doing("list its tools", "listed its tools"), ask)
 
 
-async def call_tool(server: Server, name: str, arguments: dict[str, Any], timeout: float) -> Any:
+async def call_tool(server: McpServer, name: str, arguments: dict[str, Any], timeout: float) -> Any:
     """What the server answers to one call: the SDK's CallToolResult. Its process is gone afterwards."""
 
     async def ask(transport: Any, scope: Any) -> Any:
@@ -168,7 +168,7 @@ def _call_results() -> Any:
 
 
 async def _asked(
-    server: Server, timeout: float, feature: str, doing: Doing, ask: Callable[[Any, Any], Awaitable[_Answer]]
+    server: McpServer, timeout: float, feature: str, doing: Doing, ask: Callable[[Any, Any], Awaitable[_Answer]]
 ) -> _Answer:
     try:
         import anyio
@@ -187,7 +187,7 @@ async def _asked(
             return await ask(transport, scope)
     except Exception as error:
         cause = cause_of(error)
-        if isinstance(cause, Unlisted):
+        if isinstance(cause, ListTooLong):
             raise BadSource(f"{server.label} {cause}") from None
         if isinstance(cause, ToolscoutError):
             raise cause from None
@@ -197,7 +197,7 @@ async def _asked(
     raise BadSource(f"{server.label} {problem}{quoted(errors)}")
 
 
-async def _list(server: Server, transport: Any, timeout: float, scope: Any) -> Listing:
+async def _list(server: McpServer, transport: Any, timeout: float, scope: Any) -> ServerListing:
     import anyio
     from mcp import Client
 
@@ -216,11 +216,11 @@ async def _list(server: Server, transport: Any, timeout: float, scope: Any) -> L
     return listing
 
 
-class Unlisted(BadSource):
+class ListTooLong(BadSource):
     """A list of tools that is too long, said without the server's name."""
 
 
-async def listed(client: Any, guard: Guard, each: Callable[[], None]) -> Listing:
+async def listed(client: Any, guard: Guard, each: Callable[[], None]) -> ServerListing:
     """Ask a connected client for all tools, as the server sends them. `each` is told before every page."""
     import anyio.to_thread
 
@@ -236,7 +236,7 @@ async def listed(client: Any, guard: Guard, each: Callable[[], None]) -> Listing
         more = await anyio.to_thread.run_sync(_size, page)
         chars, values, cursor = chars + more[0], values + more[1], result.next_cursor
         if len(tools) > MAX_TOOLS or chars > MAX_LIST_CHARS or values > MAX_LIST_VALUES:
-            raise Unlisted(
+            raise ListTooLong(
                 f"lists more than {MAX_TOOLS:,} tools, or these say more than {MAX_LIST_CHARS // 2**20} MiB or "
                 f"{MAX_LIST_VALUES:,} values; have it offer less"
             )
@@ -244,13 +244,13 @@ async def listed(client: Any, guard: Guard, each: Callable[[], None]) -> Listing
             break
         if cursor in cursors or len(cursors) >= MAX_PAGES or len(cursor) > MAX_CURSOR_CHARS:
             told = "it repeats the cursor" if cursor in cursors else "it goes on with the cursor"
-            raise Unlisted(f"never ends its list of tools: {told} {cursor!r:.80}")
+            raise ListTooLong(f"never ends its list of tools: {told} {cursor!r:.80}")
         cursors.add(cursor)
     about = client.server_info
     if about is None:
-        return Listing("", "", tools)
+        return ServerListing("", "", tools)
     service = first_paragraph((about.description or about.title or "")[: 10 * MAX_SERVICE_CHARS])
-    return Listing(clean_text(about.name), service[:MAX_SERVICE_CHARS], tools)
+    return ServerListing(clean_text(about.name), service[:MAX_SERVICE_CHARS], tools)
 
 
 def _size(tools: list[Any]) -> tuple[int, int]:
@@ -260,7 +260,7 @@ def _size(tools: list[Any]) -> tuple[int, int]:
     return sum(len(json.dumps(tool)) for tool in tools), sum(count_values(tool, MAX_LIST_VALUES) for tool in tools)
 
 
-def stdio(server: Server, errors: Tail) -> Any:
+def stdio(server: McpServer, errors: Tail) -> Any:
     """The transport to a command; of what it writes to its standard error the last part is kept in `errors`."""
     from toolscout.catalogue.mcp.stdio import connected
 
@@ -268,19 +268,19 @@ def stdio(server: Server, errors: Tail) -> Any:
 
 
 @asynccontextmanager
-async def http(server: Server, timeout: float, refusals: list[int], patient: bool = False) -> AsyncIterator[Any]:
+async def http(server: McpServer, timeout: float, refusals: list[int], patient: bool = False) -> AsyncIterator[Any]:
     """The transport to a URL; the last refusal is kept in `refusals`. A patient one waits for ever for an answer."""
     import httpx2
     from mcp.client.streamable_http import streamable_http_client
 
-    from toolscout.catalogue.mcp.http import Bounded
+    from toolscout.catalogue.mcp.http import BoundedTransport
     from toolscout.catalogue.mcp.network import transport_to
 
     async def note(response: httpx2.Response) -> None:
         refusals[:] = [response.status_code] if response.status_code >= 400 else []
 
     limits = httpx2.Timeout(timeout, read=None if patient else timeout)
-    bounded, hooks = Bounded(transport_to(server.url, server.addresses)), {"response": [note]}
+    bounded, hooks = BoundedTransport(transport_to(server.url, server.addresses)), {"response": [note]}
     async with (
         httpx2.AsyncClient(headers=server.headers, timeout=limits, event_hooks=hooks, transport=bounded) as web,
         streamable_http_client(server.url, http_client=web, max_sse_event_size=MAX_EVENT_BYTES) as streams,
@@ -372,7 +372,7 @@ def cause_of(error: BaseException) -> BaseException:
     return error
 
 
-def explained(error: BaseException, server: Server, refusals: list[int], doing: Doing) -> str:
+def explained(error: BaseException, server: McpServer, refusals: list[int], doing: Doing) -> str:
     """What happened, in words that say what to do."""
     text = clean_text(str(error))[:300] or type(error).__name__
     if refusals:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from toolscout.catalogue.base import ReadOptions
-from toolscout.catalogue.mcp.client import Server
+from toolscout.catalogue.mcp.client import McpServer
 from toolscout.errors import BadSource
 
 CONFIG_KEYS = frozenset({"mcpServers", "servers", "mcp"})
@@ -20,7 +20,7 @@ def has_servers(document: Any) -> bool:
     return _server_map(document) is not None
 
 
-def config_servers(document: Any, where: str, options: ReadOptions) -> list[Server]:
+def config_servers(document: Any, where: str, options: ReadOptions) -> list[McpServer]:
     """The servers of a document that are not switched off; one that is half described is a problem."""
     entries = _server_map(document)
     if entries is None:
@@ -54,20 +54,20 @@ def _is_server(entry: Any) -> bool:
     return isinstance(entry, Mapping) and ("command" in entry or ("url" in entry and "protocol" not in entry))
 
 
-def _server(name: str, entry: Mapping[str, Any], options: ReadOptions) -> Server:
+def _server(name: str, entry: Mapping[str, Any], options: ReadOptions) -> McpServer:
     """`type` is often left out: a URL says HTTP, a command says stdio."""
     if entry.get("type") == "sse":
         raise BadSource("it speaks the old SSE transport, which is not read; use its streamable HTTP address")
     url, command, directory = entry.get("url"), entry.get("command"), entry.get("cwd")
     if isinstance(url, str) and url:
         headers = {**entry_texts(entry, "headers", options), **options.headers}
-        return Server(name=name, url=expanded(url, options), headers=headers)
+        return McpServer(name=name, url=expanded(url, options), headers=headers)
     if not isinstance(command, str) or not command:
         raise BadSource("it has neither 'command' nor 'url'; give it one")
     arguments = entry.get("args") or []
     if not isinstance(arguments, list) or not all(isinstance(item, str) for item in arguments):
         raise BadSource("'args' must be a list of texts")
-    return Server(
+    return McpServer(
         name=name,
         command=tuple(expanded(item, options) for item in (command, *arguments)),
         env={**entry_texts(entry, "env", options), **options.env},

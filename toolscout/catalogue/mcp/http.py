@@ -33,7 +33,7 @@ _ENCODINGS = ("", "identity", "gzip", "deflate")
 _LENGTHS = (b"content-length", b"content-encoding", b"transfer-encoding")
 
 
-class Bounded(httpx2.AsyncBaseTransport):
+class BoundedTransport(httpx2.AsyncBaseTransport):
     """A transport of httpx2 whose responses are bounded; `restore` is for the messages that the SDK made of them."""
 
     def __init__(self, inner: httpx2.AsyncBaseTransport) -> None:

@@ -120,7 +120,7 @@ async def _read(stdout: ByteReceiveStream, arriving: MemoryObjectSendStream[Sess
             await stdout.receive()
 
 
-async def _lines(stdout: ByteReceiveStream, throttle: Throttle) -> AsyncGenerator[bytes | Cut, None]:
+async def _lines(stdout: ByteReceiveStream, throttle: Throttle) -> AsyncGenerator[bytes | CutLine, None]:
     """The lines that are not blank. Only what is new is searched for their end, so that the time is linear."""
     kept, cut = bytearray(), None
     async for chunk in stdout:
@@ -132,20 +132,20 @@ async def _lines(stdout: ByteReceiveStream, throttle: Throttle) -> AsyncGenerato
                 cut.add(piece)
                 yield cut
             elif len(kept) + len(piece) > MAX_MESSAGE_BYTES:
-                yield Cut(bytes(kept) + piece)
+                yield CutLine(bytes(kept) + piece)
             elif line := (bytes(kept) + piece).strip():
                 yield line
             kept, cut = bytearray(), None
         if cut is not None:
             cut.add(rest)
         elif len(kept) + len(rest) > MAX_MESSAGE_BYTES:
-            cut = Cut(bytes(kept) + rest)
+            cut = CutLine(bytes(kept) + rest)
             kept = bytearray()
         else:
             kept += rest
 
 
-class Cut:
+class CutLine:
     """A line that is too long: its beginning and its end, one of which says what it answers."""
 
     def __init__(self, data: bytes) -> None:
@@ -166,14 +166,14 @@ class Cut:
         return refusal(text[1:-1] if text.startswith('"') else int(text), problem)
 
 
-async def _message(line: bytes | Cut, throttle: Throttle) -> types.JSONRPCMessage | None:
+async def _message(line: bytes | CutLine, throttle: Throttle) -> types.JSONRPCMessage | None:
     """The message of a line; None for one that is none, as greetings and logs are that some servers write there."""
-    if isinstance(line, Cut):
+    if isinstance(line, CutLine):
         return line.refused(f"it has more than {MAX_MESSAGE_BYTES // 2**20} MiB")
     try:
         value = await loads_aside(line, throttle)
     except ValueError as error:
-        return Cut(line).refused(str(error)[:200])
+        return CutLine(line).refused(str(error)[:200])
     return message_of(reduced(value) if len(line) > LARGE else value)
 
 

@@ -15,13 +15,11 @@ from itertools import islice
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toolscout import catalogue
 from toolscout.catalogue.base import ReadOptions
+from toolscout.core.arrays import Floats
 from toolscout.core.tool import Tool
-
-Floats = NDArray[np.float32]
 
 SOURCES = ("toolbench",)
 # Copies made by the rule above and really embedded lie this far from their records (measured by

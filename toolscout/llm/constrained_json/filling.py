@@ -10,15 +10,14 @@ from contextlib import suppress
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from toolscout.core.argument_checks import value_problems
+from toolscout.core.arrays import Ints
 from toolscout.errors import BadCompletion
 from toolscout.llm.constrained_json.grammar import ESCAPED, Grammar, State, States, Text, after
 
-Tokens = NDArray[np.int64]
-Allow = Callable[[int, Sequence[int]], Tokens]
+Allow = Callable[[int, Sequence[int]], Ints]
 
 _MAX_KEPT = 4096  # states whose tokens are remembered
 _CLOSERS = b'"}]'
@@ -26,7 +25,7 @@ _ROUNDS, _LONGEST_ROUND = 4, 12  # repeated so often, over at least so many toke
 _PLAIN = re.compile(rb'[^\x00-\x1f"\\]*')
 
 
-class Vocabulary:
+class TokenVocabulary:
     """The tokens of a tokeniser as bytes, sorted by what they can do inside of a string."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -52,14 +51,14 @@ class Vocabulary:
 class Filling:
     """One schema, to be filled in with the tokens of one vocabulary."""
 
-    def __init__(self, vocabulary: Vocabulary, schema: Mapping[str, Any], ends: Collection[int] = ()) -> None:
+    def __init__(self, vocabulary: TokenVocabulary, schema: Mapping[str, Any], ends: Collection[int] = ()) -> None:
         """Prepare the schema; `ends` are the tokens that end a text."""
         self._vocabulary, self._schema = vocabulary, schema
         self._grammar = Grammar(schema)
         self._ends = np.array(sorted(ends), np.int64)
-        self._known: dict[States, Tokens] = {}
-        self._closers: dict[State, tuple[Tokens, Tokens]] = {}
-        self._inside: dict[State, Tokens] = {}
+        self._known: dict[States, Ints] = {}
+        self._closers: dict[State, tuple[Ints, Ints]] = {}
+        self._inside: dict[State, Ints] = {}
         if not self._grammar.start:
             raise BadCompletion("no JSON can fit this schema; check its enum, const, minimum and maximum")
 
@@ -67,7 +66,7 @@ class Filling:
         """What a Writer's `allow` wants: for each row of one call, the tokens that may follow what it has written."""
         reached: dict[int, tuple[int, States]] = {}
 
-        def allow(row: int, written: Sequence[int]) -> Tokens:
+        def allow(row: int, written: Sequence[int]) -> Ints:
             count, states = reached.get(row, (0, self._grammar.start))
             if count > len(written):
                 count, states = 0, self._grammar.start
@@ -120,7 +119,7 @@ class Filling:
         begun = self._grammar.begun(states)
         return [*_CLOSERS[1:], *(begun if len(begun) == 1 else ())]
 
-    def _allowed(self, states: States) -> Tokens:
+    def _allowed(self, states: States) -> Ints:
         if len(states) == 1 and isinstance(states[0], Text) and not states[0].pending:
             return self._allowed_inside(states[0])  # the count of characters differs each time: not worth remembering
         if states not in self._known:
@@ -137,7 +136,7 @@ class Filling:
             self._known[states] = np.unique(np.concatenate(parts))
         return self._known[states]
 
-    def _allowed_inside(self, state: Text, only_closers: bool = False) -> Tokens:
+    def _allowed_inside(self, state: Text, only_closers: bool = False) -> Ints:
         vocabulary = self._vocabulary
         if state.escaped:
             return vocabulary.escapes
@@ -150,13 +149,13 @@ class Filling:
         closes = (characters <= left) & (characters + state.count >= state.least)
         return closers[closes] if only_closers else np.concatenate([inside, closers[closes]])
 
-    def _anything_inside(self, rest: State) -> Tokens:
+    def _anything_inside(self, rest: State) -> Ints:
         """What may stand in a string that is neither too short nor nearly too long: the same array each time."""
         if rest not in self._inside:
             self._inside[rest] = np.concatenate([self._vocabulary.inside, self._closers_before(rest)[0]])
         return self._inside[rest]
 
-    def _closers_before(self, rest: State) -> tuple[Tokens, Tokens]:
+    def _closers_before(self, rest: State) -> tuple[Ints, Ints]:
         """The tokens that close a string and may go on with what follows it, and their characters before the quote."""
         if rest not in self._closers:
             following = self._grammar.opened(rest)

@@ -7,11 +7,9 @@ from bisect import insort
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from toolscout.models.decoding.trie import Branch, Tokens, Trie
-
-Doubles = NDArray[np.float64]
+from toolscout.core.arrays import Doubles, Ints
+from toolscout.models.decoding.trie import Branch, Trie
 
 
 class Prefix(NamedTuple):
@@ -27,11 +25,11 @@ class _Siblings(NamedTuple):
 
     path: tuple[int, ...]
     costs: Doubles
-    nodes: Tokens
-    tokens: Tokens
+    nodes: Ints
+    tokens: Ints
 
 
-class Search:
+class BestFirstSearch:
     """The search for one prompt: the k best tools found so far, and the prefixes that are open.
 
     Of each family of siblings only the best that is left lies in the heap.
@@ -100,7 +98,7 @@ class Search:
         return len(self.found) == self._k and (left <= 0 or self._worst < self._heap[0][0])
 
 
-def smallest(costs: Doubles, k: int) -> Tokens:
+def smallest(costs: Doubles, k: int) -> Ints:
     """The places of the k smallest, and of those tied with the last of them."""
     groups = 32 * k
     if len(costs) > 4 * groups:  # the minima of groups bound the k-th smallest: cheaper than to partition all
@@ -111,5 +109,5 @@ def smallest(costs: Doubles, k: int) -> Tokens:
     if len(places) <= k:
         return places
     near = costs[places]
-    found: Tokens = places[near <= np.partition(near, k - 1)[k - 1]]
+    found: Ints = places[near <= np.partition(near, k - 1)[k - 1]]
     return found

@@ -14,12 +14,12 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from toolscout.core.arrays import Doubles, Floats, Ints
 from toolscout.errors import BadModel, BadRequest
-from toolscout.models.decoding.best_first import Doubles, Search, smallest
-from toolscout.models.decoding.trie import Pruned, Tokens, Trie
+from toolscout.models.decoding.best_first import BestFirstSearch, smallest
+from toolscout.models.decoding.trie import Pruned, Trie
 
-Floats = NDArray[np.float32]
-Nearer = Callable[[int, tuple[int, ...], Tokens], Floats]
+Nearer = Callable[[int, tuple[int, ...], Ints], Floats]
 """What is added to the logits of the tokens that may follow the beginning of an id, for the prompt of this number."""
 MOST_IN_SET: Final = 8
 _BLOCK = 4_000_000  # logits that are held at once
@@ -49,11 +49,11 @@ class Engine(Protocol):
 class Table(Protocol):
     """Scores of tokens: those of the base vocabulary and the rows added to it."""
 
-    def logits(self, states: Floats, tokens: Tokens | None) -> Floats:
+    def logits(self, states: Floats, tokens: Ints | None) -> Floats:
         """[m, len(tokens)], or over the whole vocabulary where tokens is None."""
 
 
-class Writer(Protocol):
+class TextWriter(Protocol):
     """A language model that writes."""
 
     def write(
@@ -63,7 +63,7 @@ class Writer(Protocol):
         most: int,
         temperature: float = 0.0,
         end: Collection[int] = (),
-        allow: Callable[[int, Sequence[int]], Tokens | None] | None = None,
+        allow: Callable[[int, Sequence[int]], Ints | None] | None = None,
         seed: int = 0,
     ) -> list[list[int]]:
         """Continue each prompt until a token of `end` (not returned) or `most` tokens.
@@ -103,7 +103,7 @@ def best(
     if _is_empty(view):
         return [[] for _ in range(count)]
     beside = frozenset(extra)
-    searches = [Search(trie, k + sum(key in trie for key in beside)) for _ in range(count)]
+    searches = [BestFirstSearch(trie, k + sum(key in trie for key in beside)) for _ in range(count)]
     while rows := [(owner, one) for owner, search in enumerate(searches) for one in search.next(width, budget)]:
         states = _states(reading, [owner for owner, _ in rows], [prefix.path for _, prefix in rows])
         branches = [view.branch(prefix.node) for _, prefix in rows]
@@ -165,7 +165,7 @@ def free(reading: Reading, table: Table, end: int, most: int) -> list[list[int]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Written:
+class _WrittenSet:
     """What set mode has written: whole tools, and where in the trie the next one stands."""
 
     score: float = 0.0
@@ -218,7 +218,7 @@ def sets(
     finished = [_Finished() for _ in reading.ends()]
     if not whole:
         return [[((), 0.0)] for _ in finished]
-    beams = [[_Written()] for _ in finished]
+    beams = [[_WrittenSet()] for _ in finished]
     while rows := [(owner, one) for owner, beam in enumerate(beams) for one in beam]:
         states = _states(reading, [owner for owner, _ in rows], [one.path for _, one in rows])
         own = plain(states) if plain else states
@@ -240,7 +240,7 @@ def sets(
     return [done.ranked(width) for done in finished]
 
 
-def odds_against(reading: Reading, table: Table, others: Tokens, tokens: Sequence[int]) -> Doubles:
+def odds_against(reading: Reading, table: Table, others: Ints, tokens: Sequence[int]) -> Doubles:
     """For each prompt the log of the odds that one of the others comes next, against these tokens."""
     choices = np.concatenate([np.array(tokens, np.int64), others[~np.isin(others, tokens)]])
     logs = [log_softmax(row)[: len(tokens)] for row in table.logits(reading.ends(), choices)]
@@ -260,8 +260,8 @@ def log_softmax(logits: NDArray[np.floating], temperature: float = 1.0) -> Doubl
 
 
 def _grown(
-    one: _Written, logits: Floats, alone: Floats, stop: float, trie: Trie, view: Trie | Pruned, width: int
-) -> tuple[float, list[_Written]]:
+    one: _WrittenSet, logits: Floats, alone: Floats, stop: float, trie: Trie, view: Trie | Pruned, width: int
+) -> tuple[float, list[_WrittenSet]]:
     """The score of finishing here, where that may come, and the best ways to go on.
 
     `alone`: the logits of the model alone, by which it finishes or goes on.
@@ -284,11 +284,11 @@ def _grown(
         node, tail = trie.settle(int(branch.nodes[place]))
         key, path = trie.key(node), (*one.path, int(branch.tokens[place]), *tail)
         tools = one.tools if key is None else (*one.tools, key)
-        grown.append(_Written(-float(costs[place]), tools, node if key is None else Trie.ROOT, path))
+        grown.append(_WrittenSet(-float(costs[place]), tools, node if key is None else Trie.ROOT, path))
     return -float(costs[-1]), grown
 
 
-def _kept(beam: list[_Written], done: list[tuple[tuple[str, ...], float]], width: int) -> list[_Written]:
+def _kept(beam: list[_WrittenSet], done: list[tuple[tuple[str, ...], float]], width: int) -> list[_WrittenSet]:
     """The best of a beam that could still be better than the sets that are finished."""
     least = done[-1][1] if len(done) == width else -np.inf
     return sorted((one for one in beam if one.score > least), key=lambda one: (-one.score, one.path))[:width]
@@ -311,7 +311,7 @@ def _states(reading: Reading, owners: Sequence[int], paths: Sequence[Sequence[in
     return reading.after(owners, paths) if paths[0] else reading.ends()[np.asarray(owners)]
 
 
-def _logits(table: Table, states: Floats, choices: Sequence[Tokens]) -> Iterator[tuple[int, Floats]]:
+def _logits(table: Table, states: Floats, choices: Sequence[Ints]) -> Iterator[tuple[int, Floats]]:
     """The logits of each state's own choices, row by row in any order, in few looks at the table."""
     together: dict[int, list[int]] = {}
     for row, tokens in enumerate(choices):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-Floats = NDArray[np.float32]
-Ids = NDArray[np.int64]
+from toolscout.core.arrays import Floats, Ints
+
 _LEAST = 16
 
 
-class Growing:
+class RowBuffer:
     """`rows` are those there are now: a view into an array that has room for more. `version` counts changes.
 
     Who holds an earlier view keeps seeing the rows it had, save those that were replaced.
@@ -32,7 +31,7 @@ class Growing:
         self.rows = self._room[: count + len(rows)]
         self.version += 1
 
-    def put(self, places: Ids, rows: Floats) -> None:
+    def put(self, places: Ints, rows: Floats) -> None:
         """Replace rows that nobody uses any more."""
         self.rows[places] = rows
         self.version += 1

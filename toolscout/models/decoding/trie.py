@@ -12,20 +12,20 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from toolscout.core.arrays import Ints
 from toolscout.errors import BadModel, UnknownTool
 
-Tokens = NDArray[np.int64]
 _LEAF: Final[dict[int, int]] = {}  # the children of every tool's node: a leaf never gains any
 
 
 class Branch(NamedTuple):
     """What follows a node: child nodes[i] comes by tokens[i] (ascending). The arrays are read-only."""
 
-    tokens: Tokens
-    nodes: Tokens
-    leaves: Tokens
+    tokens: Ints
+    nodes: Ints
+    leaves: Ints
     """The places, in both arrays, of children that are tools."""
-    inner: Tokens
+    inner: Ints
     """The places of children that lead on."""
 
 
@@ -115,7 +115,7 @@ class Trie:
         self._changed.pop(node, None)
         return branch
 
-    def children(self, node: int) -> Tokens:
+    def children(self, node: int) -> Ints:
         """The tokens that may come next, ascending; the same array until that changes."""
         return self.branch(node).tokens
 
@@ -247,10 +247,10 @@ class Pruned:
             known = self._branches[node] = Branch(tokens, nodes, leaves[kept[leaves]], inner[kept[inner]])
         return known
 
-    def children(self, node: int) -> Tokens:
+    def children(self, node: int) -> Ints:
         """The tokens that may come next, ascending."""
         branch = self.branch(node)
-        kept: Tokens = branch.tokens[np.sort(np.concatenate([branch.leaves, branch.inner]))]
+        kept: Ints = branch.tokens[np.sort(np.concatenate([branch.leaves, branch.inner]))]
         return kept
 
     def _refresh(self) -> None:
@@ -260,7 +260,7 @@ class Pruned:
             self.version = self._trie.version
 
 
-def _patched(known: Branch, children: dict[int, int], changed: list[int]) -> tuple[Tokens, Tokens]:
+def _patched(known: Branch, children: dict[int, int], changed: list[int]) -> tuple[Ints, Ints]:
     """The tokens and nodes of a branch after some of its tokens changed, without going through all of them."""
     kept = ~np.isin(known.tokens, changed, assume_unique=True)
     tokens, nodes = known.tokens[kept], known.nodes[kept]

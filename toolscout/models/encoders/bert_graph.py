@@ -35,7 +35,7 @@ _FUSED = "com.microsoft"
 _OPSET, _FUSED_OPSET, _IR = 21, 1, 10
 
 
-class Shape(NamedTuple):
+class BertShape(NamedTuple):
     """What the graph has to know beside the weights."""
 
     layers: int
@@ -58,7 +58,7 @@ class _Rows(NamedTuple):
     shift: Array
 
 
-def tensor_shapes(shape: Shape) -> dict[str, tuple[int, ...]]:
+def tensor_shapes(shape: BertShape) -> dict[str, tuple[int, ...]]:
     """Every tensor that the graph uses, as BERT names it, with its shape."""
     hidden, wide = shape.hidden, shape.intermediate
     shapes: dict[str, tuple[int, ...]] = {
@@ -81,19 +81,19 @@ def tensor_shapes(shape: Shape) -> dict[str, tuple[int, ...]]:
     return shapes
 
 
-def write_graph(tensors: Mapping[str, Array], shape: Shape, precision: Precision) -> bytes:
+def write_graph(tensors: Mapping[str, Array], shape: BertShape, precision: Precision) -> bytes:
     """The model file: input_ids [1, tokens] int64 -> vector [1, hidden] float32 of length one."""
-    graph = _Graph(tensors, shape, precision)
+    graph = _BertGraph(tensors, shape, precision)
     rows = graph.embeddings()
     for layer in range(shape.layers):
         rows = graph.layer(f"encoder.layer.{layer}", rows)
     return graph.finish(rows)
 
 
-class _Graph:
+class _BertGraph:
     """Nodes and constants in the order they were added; each method returns the name of what it computes."""
 
-    def __init__(self, tensors: Mapping[str, Array], shape: Shape, precision: Precision) -> None:
+    def __init__(self, tensors: Mapping[str, Array], shape: BertShape, precision: Precision) -> None:
         try:
             import onnx
         except ImportError as error:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from toolscout.errors import BadModel, MissingEncoder
-from toolscout.models.encoders.bert_graph import ACTIVATIONS, Pooling, Precision, Shape, tensor_shapes, write_graph
+from toolscout.models.encoders.bert_graph import ACTIVATIONS, BertShape, Pooling, Precision, tensor_shapes, write_graph
 from toolscout.models.encoders.onnx_encoder import (
     CARD_FILE,
     MODEL_FILE,
@@ -52,7 +52,7 @@ Tensors = Mapping[str, NDArray[np.float32]]
 
 
 class _Published(NamedTuple):
-    shape: Shape
+    shape: BertShape
     tensors: Tensors
     tokenizer: bytes
 
@@ -119,7 +119,7 @@ def _read_json(path: Path) -> Any:
         raise BadModel(f"{path} is not JSON: {error}") from error
 
 
-def read_shape(source: Path) -> Shape:
+def read_shape(source: Path) -> BertShape:
     """What config.json says of the network; what the graph could not compute faithfully is refused."""
     config = _read_json(source / CONFIG_FILE)
     if not isinstance(config, dict):
@@ -143,7 +143,7 @@ def read_shape(source: Path) -> Shape:
         raise BadModel(f"{source}: cannot export odd sizes, nor a hidden_size that does not divide by the heads")
     pooling = read_pooling(source)
     epsilon, activation = float(config.get("layer_norm_eps", 1e-12)), str(config.get("hidden_act", "gelu"))
-    return Shape(**sizes, epsilon=epsilon, activation=activation, pooling=pooling)
+    return BertShape(**sizes, epsilon=epsilon, activation=activation, pooling=pooling)
 
 
 def read_pooling(source: Path) -> Pooling:
@@ -184,7 +184,7 @@ def _read_safetensors(path: Path, content: bytes) -> dict[str, NDArray[np.float3
     return tensors
 
 
-def _used_tensors(path: Path, tensors: Tensors, shape: Shape) -> Tensors:
+def _used_tensors(path: Path, tensors: Tensors, shape: BertShape) -> Tensors:
     """What the graph needs, by the names of a bare BERT: a model with a head on top prefixes them with "bert."."""
     used = {}
     for name, size in tensor_shapes(shape).items():
@@ -199,7 +199,7 @@ def _used_tensors(path: Path, tensors: Tensors, shape: Shape) -> Tensors:
     return used
 
 
-def _check_tokenizer(path: Path, content: bytes, shape: Shape) -> None:
+def _check_tokenizer(path: Path, content: bytes, shape: BertShape) -> None:
     try:
         tokenizer = Tokenizer.from_buffer(content)
     except ValueError as error:

@@ -20,6 +20,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from toolscout.core.arrays import Ints
 from toolscout.errors import BadModel, MissingEncoder
 from toolscout.models.encoders.base import TextEncoder
 
@@ -37,8 +38,7 @@ _REQUEST_THREADS = 4
 _CHUNK = 32
 
 Vectors = NDArray[np.float32]
-Positions = NDArray[np.int64]
-Batch = tuple[Positions, Vectors]
+Batch = tuple[Ints, Vectors]
 
 
 class LoadedModel:

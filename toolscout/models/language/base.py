@@ -18,16 +18,15 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from toolscout.core.arrays import Floats, Ints
 from toolscout.errors import BadModel, MissingLanguageModel
-from toolscout.models.decoding.row_buffer import Growing
+from toolscout.models.decoding.row_buffer import RowBuffer
 from toolscout.models.language.architecture import CLOSE, EMBEDDINGS, HEAD, OPEN, Architecture, Checkpoint
 from toolscout.models.language.gguf import PACKAGES_COMMAND, Gguf
-from toolscout.models.language.hf_folder import Folder
+from toolscout.models.language.hf_folder import HfFolder
 
 __all__ = ["Architecture", "Base", "TokenTable", "find_base", "open_base"]
 
-Floats = NDArray[np.float32]
-Ids = NDArray[np.int64]
 Rows = NDArray[np.floating[Any]]
 Content = str | Sequence[int]
 
@@ -169,8 +168,8 @@ class TokenTable:
         """Keep the rows as they are given."""
         self.vocabulary, self.dimension = base.shape
         self._base, self._head = base, base if head is None else head
-        self._added = Growing(np.zeros((0, self.dimension), np.float32) if added is None else added)
-        self._added_head = self._added if added_head is None else Growing(added_head)
+        self._added = RowBuffer(np.zeros((0, self.dimension), np.float32) if added is None else added)
+        self._added_head = self._added if added_head is None else RowBuffer(added_head)
 
     @classmethod
     def of(cls, weights: Mapping[str, Floats], *, half: bool = True) -> Self:
@@ -188,18 +187,18 @@ class TokenTable:
         """Counts the changes of added rows."""
         return self._added.version
 
-    def grow(self, rows: Floats, head: Floats | None = None) -> Ids:
+    def grow(self, rows: Floats, head: Floats | None = None) -> Ints:
         """Add rows at the end; their ids come back. Without `head` a row scores as it reads."""
         first = len(self)
         if head is not None and self._added_head is self._added:
-            self._added_head = Growing(self._added.rows.copy())
+            self._added_head = RowBuffer(self._added.rows.copy())
         # What scores is there first: nobody reads a token that is not there yet.
         if self._added_head is not self._added:
             self._added_head.append(rows if head is None else head)
         self._added.append(rows)
         return np.arange(first, len(self))
 
-    def put(self, ids: Ids, rows: Floats) -> None:
+    def put(self, ids: Ints, rows: Floats) -> None:
         """Replace added rows whose tokens nobody uses any more; they score as they read."""
         places = ids - self.vocabulary
         for part in {id(one): one for one in (self._added_head, self._added)}.values():
@@ -213,7 +212,7 @@ class TokenTable:
         """The rows that score: the base's, and the added ones."""
         return self._head, self._added_head.rows
 
-    def embed(self, ids: Ids) -> Floats:
+    def embed(self, ids: Ints) -> Floats:
         """The rows of tokens, as the network reads them."""
         added = ids >= self.vocabulary
         found = self._base[np.where(added, 0, ids)].astype(np.float32)
@@ -221,7 +220,7 @@ class TokenTable:
             found[added] = self._added.rows[ids[added] - self.vocabulary]
         return found
 
-    def logits(self, states: Floats, tokens: Ids | None) -> Floats:
+    def logits(self, states: Floats, tokens: Ints | None) -> Floats:
         """How well each token goes on from each state [m, d]: [m, len(tokens)]; None: the whole vocabulary."""
         if tokens is None:
             return np.concatenate([_scores(states, self._head), _scores(states, self._added_head.rows)], axis=1)
@@ -246,7 +245,7 @@ def _scores(states: Floats, rows: Rows) -> Floats:
     return found
 
 
-def _chosen(states: Floats, rows: Rows, chosen: Ids) -> Floats:
+def _chosen(states: Floats, rows: Rows, chosen: Ints) -> Floats:
     """The scores of some rows: a copy of many rows costs more than the scores of those in between."""
     if not len(chosen):
         return np.zeros((len(states), 0), np.float32)
@@ -263,7 +262,7 @@ def open_base(reference: str = "") -> Base:
     path = Path(reference)
     # Of os.path: a place that may not be looked at, as on another machine, is not there either.
     if os.path.isdir(path):
-        return Base(reference, path.resolve().name, Folder(path))
+        return Base(reference, path.resolve().name, HfFolder(path))
     if path.suffix == ".gguf" and os.path.isfile(path):
         return Base(reference, path.stem, Gguf(path))
     raise BadModel(

@@ -31,7 +31,7 @@ class _Place(NamedTuple):
     raw: NDArray[np.uint8]
 
 
-class Folder:
+class HfFolder:
     """A checkpoint: see models/language/architecture.py. Tensors are read when they are asked for."""
 
     def __init__(self, path: Path) -> None:

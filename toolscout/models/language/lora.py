@@ -12,12 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from toolscout.core.arrays import Floats
 from toolscout.errors import BadModel
 from toolscout.models.language.architecture import Architecture
-
-Floats = NDArray[np.float32]
 
 ADAPTER_FILE = "adapter.npz"
 SOURCES: dict[str, tuple[str, ...]] = {

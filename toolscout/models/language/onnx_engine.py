@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 import onnxruntime as ort
-from numpy.typing import NDArray
 
+from toolscout.core.arrays import Bools, Floats, Ints
 from toolscout.errors import BadModel, BadRequest
 from toolscout.models.language.architecture import Architecture
-from toolscout.models.language.base import Floats, Ids, TokenTable
+from toolscout.models.language.base import TokenTable
 from toolscout.models.language.onnx_graph import Bits, write_graph
 
 # Tokens in one run: enough to keep the cores busy, few enough that attention among strangers stays cheap.
@@ -37,12 +37,11 @@ _HIDDEN = np.float32(-1e9)
 # More threads than this do not make one short request quicker.
 _THREADS = 4
 
-Bools = NDArray[np.bool_]
 _Path = tuple[int, tuple[int, ...]]  # a prompt's number, and tokens behind it
-Allow = Callable[[int, Sequence[int]], Ids | None]
+Allow = Callable[[int, Sequence[int]], Ints | None]
 
 
-class Served:
+class OnnxEngine:
     """An Engine and a Writer (see models/decoding/constrained.py). Safe to use from several threads at once."""
 
     def __init__(
@@ -65,11 +64,11 @@ class Served:
         self._lock = threading.Lock()
         self._last: tuple[list[int], Floats] = ([], self._nothing())
 
-    def read(self, prompts: Sequence[Sequence[int]]) -> Prompts:
+    def read(self, prompts: Sequence[Sequence[int]]) -> OnnxReading:
         """Read prompts of token ids; a prefix they share, or share with the last ones read, is computed once."""
         self._check(prompts)
         if not prompts:
-            return Prompts(self, self._nothing(), [], np.zeros((0, self.dimension), np.float32))
+            return OnnxReading(self, self._nothing(), [], np.zeros((0, self.dimension), np.float32))
         with self._lock:
             tokens, notes = self._last
         # The last token of each is always read: its state is what is asked for.
@@ -87,7 +86,7 @@ class Served:
             ends[first:last], own[first:last] = self._read_some(notes, rests[first:last])
         with self._lock:
             self._last = (list(prompts[0][:_KEPT]), np.concatenate([notes, own[0]], axis=2)[:, :, :_KEPT])
-        return Prompts(self, notes, own, ends)
+        return OnnxReading(self, notes, own, ends)
 
     def _read_some(self, notes: Floats, rests: Sequence[Sequence[int]]) -> tuple[Floats, list[Floats]]:
         """The states after, and the notes on, what follows the shared notes in each of a few prompts."""
@@ -118,13 +117,13 @@ class Served:
         array ends it. What is drawn for a prompt depends on its place and the seed, not on the others.
         """
         written: list[list[int]] = [[] for _ in prompts]
-        choice = _Choice(self.table, temperature, frozenset(end), allow, seed, written)
+        choice = _TokenSampler(self.table, temperature, frozenset(end), allow, seed, written)
         sizes = [len(prompt) + most for prompt in prompts]
         for first, last in _pieces([1] * len(prompts), sizes, _TOGETHER, _CACHED):
             self._write(prompts, range(first, last), most, choice)
         return written
 
-    def _write(self, prompts: Sequence[Sequence[int]], group: Sequence[int], most: int, choice: _Choice) -> None:
+    def _write(self, prompts: Sequence[Sequence[int]], group: Sequence[int], most: int, choice: _TokenSampler) -> None:
         """Continue a few prompts in lockstep; those that end drop out."""
         reading = self.read([prompts[one] for one in group])
         going, states = list(group), reading.ends()
@@ -142,7 +141,7 @@ class Served:
             lengths = np.array([len(prompts[one]) + len(choice.written[one]) for one in going])
             states = self._step(cache, last, lengths)
 
-    def _step(self, cache: Sequence[Any], tokens: Ids, lengths: Ids) -> Floats:
+    def _step(self, cache: Sequence[Any], tokens: Ints, lengths: Ints) -> Floats:
         """One token [n, 1] each of several sequences; the cache is written in place. `lengths` count it."""
         binding = self._session.io_binding()
         for name, value in self._feed(tokens, lengths[:, np.newaxis] - 1, lengths, np.arange(len(tokens))).items():
@@ -156,7 +155,7 @@ class Served:
         states: Floats = binding.get_outputs()[-1].numpy()
         return states
 
-    def run(self, notes: Floats, tokens: Sequence[int], places: Ids, sees: Bools, take: Ids) -> tuple[Floats, Floats]:
+    def run(self, notes: Floats, tokens: Sequence[int], places: Ints, sees: Bools, take: Ints) -> tuple[Floats, Floats]:
         """New tokens after noted ones, all in one row: the states of some of them, and the notes on all.
 
         Token i stands at places[i] and sees what sees[i] says among the noted and the new tokens up to itself.
@@ -172,7 +171,7 @@ class Served:
         states, *found = self._session.run(None, feed)
         return states, np.concatenate(found)[:, :, notes.shape[2] :]
 
-    def _feed(self, tokens: Ids, places: Ids, lengths: Ids, take: Ids) -> dict[str, Any]:
+    def _feed(self, tokens: Ints, places: Ints, lengths: Ints, take: Ints) -> dict[str, Any]:
         return {
             "embeddings": self.table.embed(tokens),
             "positions": places,
@@ -207,10 +206,10 @@ class Served:
                 raise BadRequest(f"a prompt has a token outside of the {len(self.table)} that the model knows")
 
 
-class Prompts:
+class OnnxReading:
     """A Reading: prompts that were read once. Not for several threads at once."""
 
-    def __init__(self, engine: Served, shared: Floats, own: list[Floats], ends: Floats) -> None:
+    def __init__(self, engine: OnnxEngine, shared: Floats, own: list[Floats], ends: Floats) -> None:
         """Notes on what all prompts begin with, those on the rest of each, and the states at their ends."""
         self._engine, self._shared, self._own, self._ends = engine, shared, own, ends
         self._known: dict[_Path, Floats] = {}
@@ -278,7 +277,7 @@ class Prompts:
 
 
 @dataclass(slots=True)
-class _Choice:
+class _TokenSampler:
     """Which token comes next."""
 
     table: TokenTable

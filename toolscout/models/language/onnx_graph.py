@@ -34,14 +34,14 @@ _FUSED = "com.microsoft"
 _OPSET, _FUSED_OPSET, _IR = 21, 1, 10
 
 
-class Model(NamedTuple):
+class OnnxModel(NamedTuple):
     """The graph, and the weights that it refers to by name."""
 
     graph: bytes
     weights: dict[str, Array]
 
 
-def write_graph(architecture: Architecture, weights: Mapping[str, Array], bits: Bits) -> Model:
+def write_graph(architecture: Architecture, weights: Mapping[str, Array], bits: Bits) -> OnnxModel:
     """The model between embeddings and head.
 
     In: embeddings [b, t, d], positions [b, t], bias [1, 1, t, total], lengths [b] (of all that is seen, less one),
@@ -49,7 +49,7 @@ def write_graph(architecture: Architecture, weights: Mapping[str, Array], bits: 
     Out: states [k, d] after the final norm, new_key_i and new_value_i with the new tokens behind the past ones.
     """
     _check(architecture, weights)
-    graph = _Graph(architecture, weights, bits)
+    graph = _DecoderGraph(architecture, weights, bits)
     normal, rows = graph.norm("embeddings", "model.layers.0.input_layernorm.weight"), "embeddings"
     for layer in range(architecture.layers):
         normal, rows = graph.layer(layer, normal, rows)
@@ -76,7 +76,7 @@ def _check(architecture: Architecture, weights: Mapping[str, Array]) -> None:
             raise BadModel(f"the model's weights lack {name} of the shape {shape}; train or export it again")
 
 
-class _Graph:
+class _DecoderGraph:
     """Nodes and constants in the order they were added; each method returns the name of what it computes."""
 
     def __init__(self, architecture: Architecture, weights: Mapping[str, Array], bits: Bits) -> None:
@@ -177,7 +177,7 @@ class _Graph:
         self.nodes.append(self.onnx.helper.make_node("GroupQueryAttention", inputs, outputs, domain=_FUSED, **heads))
         return seen
 
-    def finish(self, normal: str) -> Model:
+    def finish(self, normal: str) -> OnnxModel:
         helper, types, size = self.onnx.helper, self.onnx.TensorProto, self.architecture
         self.node("Identity", normal, out="states")
         info = helper.make_tensor_value_info
@@ -198,4 +198,4 @@ class _Graph:
         graph = helper.make_graph(self.nodes, "language model", inputs, outputs, self.constants)
         opsets = [helper.make_opsetid("", _OPSET), helper.make_opsetid(_FUSED, _FUSED_OPSET)]
         model = helper.make_model(graph, opset_imports=opsets, ir_version=_IR, producer_name="toolscout")
-        return Model(model.SerializeToString(deterministic=True), self.outside)
+        return OnnxModel(model.SerializeToString(deterministic=True), self.outside)

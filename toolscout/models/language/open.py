@@ -6,13 +6,14 @@ import os
 from collections.abc import Mapping
 from typing import Protocol
 
+from toolscout.core.arrays import Floats
 from toolscout.errors import MissingExtra
-from toolscout.models.decoding.constrained import Engine, Writer
+from toolscout.models.decoding.constrained import Engine, TextWriter
 from toolscout.models.language.architecture import Architecture
-from toolscout.models.language.base import DEVICE_VARIABLE, Floats, TokenTable
+from toolscout.models.language.base import DEVICE_VARIABLE, TokenTable
 
 
-class Model(Engine, Writer, Protocol):
+class LanguageEngine(Engine, TextWriter, Protocol):
     """Reads prompts, looks at what may follow, and writes."""
 
 
@@ -21,17 +22,17 @@ def device_name() -> str:
     return os.environ.get(DEVICE_VARIABLE, "").strip()
 
 
-def open_engine(architecture: Architecture, weights: Mapping[str, Floats], table: TokenTable) -> Model:
+def open_engine(architecture: Architecture, weights: Mapping[str, Floats], table: TokenTable) -> LanguageEngine:
     """A model of these weights, over the rows of all tokens: those that the table gets later are known too."""
     device = device_name()
     if not device:
-        from toolscout.models.language.onnx_engine import Served
+        from toolscout.models.language.onnx_engine import OnnxEngine
 
-        return Served(architecture, weights, table)
+        return OnnxEngine(architecture, weights, table)
     try:
-        from toolscout.models.language.torch_engine import Live
-        from toolscout.models.language.torch_network import Network
+        from toolscout.models.language.torch_engine import TorchEngine
+        from toolscout.models.language.torch_network import TransformerNetwork
         from toolscout.training.loop import pick_device
     except ImportError as error:
         raise MissingExtra(f"{DEVICE_VARIABLE}={device}", "train") from error
-    return Live.of(Network(architecture, weights, 1, pick_device(device)), table)
+    return TorchEngine.of(TransformerNetwork(architecture, weights, 1, pick_device(device)), table)

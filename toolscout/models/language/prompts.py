@@ -9,7 +9,7 @@ from toolscout.errors import BadModel
 from toolscout.models.language.base import Base, Content
 
 
-class Spoken(Protocol):
+class ChatTurn(Protocol):
     """A turn of a conversation. `action`: the tool's id, or Finish, that the content is."""
 
     @property
@@ -25,7 +25,7 @@ class Spoken(Protocol):
         """The tool that it names, or nothing."""
 
 
-def contents(turns: Iterable[Spoken], written: Callable[[str], Sequence[int] | None]) -> list[tuple[str, Content]]:
+def contents(turns: Iterable[ChatTurn], written: Callable[[str], Sequence[int] | None]) -> list[tuple[str, Content]]:
     """Turns as (role, content): an action as the tokens that it is written with, as text where it has none."""
     return [(turn.role, (written(turn.action) if turn.action else None) or turn.content) for turn in turns]
 

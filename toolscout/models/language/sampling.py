@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from toolscout.core.arrays import Ints
 from toolscout.errors import BadModel
 
-Tokens = NDArray[np.int64]
-Allow = Callable[[int, Sequence[int]], Tokens | None]
+Allow = Callable[[int, Sequence[int]], Ints | None]
 """The tokens that may come next for a prompt, by its number, behind what was written; None for any."""
 
 _MASKS_KEPT = 1024
 
 
-class Choice:
+class TokenSampler:
     """The likeliest tokens, or with a temperature drawn ones, among those that are allowed."""
 
     def __init__(
@@ -33,7 +31,7 @@ class Choice:
         self._rows, self._temperature, self._end, self._allow = rows, temperature, frozenset(end), allow
         self._size, self._device = sum(map(len, rows)), rows[0].device
         self._drawn = torch.Generator(self._device).manual_seed(seed)
-        self._masks: dict[int, tuple[Tokens, Tensor]] = {}
+        self._masks: dict[int, tuple[Ints, Tensor]] = {}
 
     def next(self, owners: Sequence[int], states: Tensor, written: Sequence[Sequence[int]]) -> list[int | None]:
         """The next token of each prompt after a state [n, d]; None where it ends."""
@@ -46,7 +44,7 @@ class Choice:
                 found[row] = token
         return [None if token in self._end else token for token in found]
 
-    def _chosen(self, states: Tensor, allowed: Sequence[Tokens | None]) -> list[int]:
+    def _chosen(self, states: Tensor, allowed: Sequence[Ints | None]) -> list[int]:
         logits = torch.cat([states @ part.T for part in self._rows], 1)
         if not bool(torch.isfinite(logits).all()):
             raise BadModel("the model computes numbers that are not finite; train it again")
@@ -59,7 +57,7 @@ class Choice:
             logits[bound] = logits[bound].masked_fill(~masks, -torch.inf)
         return [int(token) for token in logits.argmax(1).tolist()]
 
-    def _mask(self, tokens: Tokens) -> Tensor:
+    def _mask(self, tokens: Ints) -> Tensor:
         """Where the allowed tokens are; kept by the array itself, as the same one is allowed again and again."""
         kept = self._masks.get(id(tokens))
         if kept is None:

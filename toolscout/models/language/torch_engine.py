@@ -7,14 +7,19 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
+from toolscout.core.arrays import Floats
 from toolscout.models.language.base import TokenTable
-from toolscout.models.language.sampling import Allow, Choice
-from toolscout.models.language.torch_network import Merged, Network, Notes, Past, padded
+from toolscout.models.language.sampling import Allow, TokenSampler
+from toolscout.models.language.torch_network import (
+    GrowingKeyValueCache,
+    KeyValueCache,
+    Merged,
+    TransformerNetwork,
+    padded,
+)
 
-Floats = NDArray[np.float32]
 _PROMPTS = 256  # read together
 _PATHS = 1024  # looked at together
 _NOTES = {"cuda": 24 << 30, "cpu": 1 << 30}  # bytes of keys and values of what is written together
@@ -46,10 +51,10 @@ def together(costs: Sequence[int], most: int, room: Callable[[], float]) -> Iter
         first = last
 
 
-class Live:
+class TorchEngine:
     """A network and its rows as they are now."""
 
-    def __init__(self, network: Network, rows: Tensor, table: TokenTable | None = None) -> None:
+    def __init__(self, network: TransformerNetwork, rows: Tensor, table: TokenTable | None = None) -> None:
         """`rows`: those added to the vocabulary; `table` scores what is written, where something is."""
         self._network, self._rows, self._table = network, rows, table
         self._scoring: tuple[Tensor, ...] = ()
@@ -60,29 +65,29 @@ class Live:
             self._merged: Merged = network.merged()
 
     @classmethod
-    def of(cls, network: Network, table: TokenTable) -> Live:
+    def of(cls, network: TransformerNetwork, table: TokenTable) -> TorchEngine:
         """A network over the rows of a table, those that it gets later included."""
         return cls(network, torch.tensor(table.added(), device=network.device), table)
 
-    def read(self, prompts: Sequence[Sequence[int]]) -> Prompts:
+    def read(self, prompts: Sequence[Sequence[int]]) -> TorchReading:
         """Read prompts."""
         order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
         ends = np.zeros((len(prompts), self.dimension), np.float32)
-        pasts: list[tuple[Past, list[int]]] = []
+        pasts: list[tuple[KeyValueCache, list[int]]] = []
         for rows in self._readable([len(prompts[i]) for i in order]):
             few = [order[row] for row in rows]
             states, past = self._run([prompts[i] for i in few], None)
             ends[few] = states
             pasts.append((past, few))
-        return Prompts(self, ends, pasts)
+        return TorchReading(self, ends, pasts)
 
-    def _run(self, sequences: Sequence[Sequence[int]], past: Past | None) -> tuple[Floats, Past]:
+    def _run(self, sequences: Sequence[Sequence[int]], past: KeyValueCache | None) -> tuple[Floats, KeyValueCache]:
         """The states at the ends of sequences, and their keys and values."""
         states, kept = self._states(sequences, past)
         return states.float().cpu().numpy(), kept
 
     @torch.no_grad()
-    def _states(self, sequences: Sequence[Sequence[int]], past: Past | None) -> tuple[Tensor, Past]:
+    def _states(self, sequences: Sequence[Sequence[int]], past: KeyValueCache | None) -> tuple[Tensor, KeyValueCache]:
         if self._table is not None and self._version != self._table.version:
             self._version = self._table.version
             self._rows = torch.tensor(self._table.added(), device=self._network.device)
@@ -107,14 +112,19 @@ class Live:
         written: list[list[int]] = [[] for _ in prompts]
         if most < 1 or not prompts:
             return written
-        choice = Choice(self._scored(self._table), temperature, end, allow, seed)
+        choice = TokenSampler(self._scored(self._table), temperature, end, allow, seed)
         order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
         for few in self._batches([len(prompts[i]) + most for i in order]):
             self._continue_all(prompts, [order[place] for place in few], written, most, choice)
         return written
 
     def _continue_all(
-        self, prompts: Sequence[Sequence[int]], few: list[int], written: list[list[int]], most: int, choice: Choice
+        self,
+        prompts: Sequence[Sequence[int]],
+        few: list[int],
+        written: list[list[int]],
+        most: int,
+        choice: TokenSampler,
     ) -> None:
         """Continue some prompts; in halves where others took the memory since there was room."""
         try:
@@ -169,7 +179,12 @@ class Live:
 
     @torch.no_grad()
     def _continue(
-        self, prompts: Sequence[Sequence[int]], few: list[int], written: list[list[int]], most: int, choice: Choice
+        self,
+        prompts: Sequence[Sequence[int]],
+        few: list[int],
+        written: list[list[int]],
+        most: int,
+        choice: TokenSampler,
     ) -> None:
         """Continue some prompts in lockstep. One that has ended is only taken out once many have: that costs a copy."""
         states, notes = self._noted([prompts[i] for i in few], most)
@@ -189,7 +204,7 @@ class Live:
             states = found[live, -1].float()
             notes.grow()
 
-    def _noted(self, prompts: Sequence[Sequence[int]], most: int) -> tuple[Tensor, Notes]:
+    def _noted(self, prompts: Sequence[Sequence[int]], most: int) -> tuple[Tensor, GrowingKeyValueCache]:
         """The states at the ends of prompts, and notes on them with room for what is written."""
         shape, device, longest = self._network.architecture, self._network.device, max(map(len, prompts))
         room = (shape.layers, len(prompts), shape.kv_heads, longest + most, shape.head_size)
@@ -202,13 +217,13 @@ class Live:
             keys[:, rows.start : rows.stop, :, :width] = past.keys
             values[:, rows.start : rows.stop, :, :width] = past.values
             ends.append(states)
-        return torch.cat(ends).float(), Notes(keys, values, lengths, longest)
+        return torch.cat(ends).float(), GrowingKeyValueCache(keys, values, lengths, longest)
 
 
-class Prompts:
+class TorchReading:
     """Prompts that were read."""
 
-    def __init__(self, engine: Live, ends: Floats, pasts: Sequence[tuple[Past, Sequence[int]]]) -> None:
+    def __init__(self, engine: TorchEngine, ends: Floats, pasts: Sequence[tuple[KeyValueCache, Sequence[int]]]) -> None:
         """Keep keys and values as they were computed, batch by batch."""
         self._engine, self._ends, self._pasts = engine, ends, pasts
         self._place = {row: (batch, at) for batch, (_, few) in enumerate(pasts) for at, row in enumerate(few)}
@@ -234,7 +249,7 @@ class Prompts:
         return found
 
 
-def _chosen(past: Past, rows: Sequence[int]) -> Past:
+def _chosen(past: KeyValueCache, rows: Sequence[int]) -> KeyValueCache:
     picked = torch.tensor(rows, device=past.lengths.device)
     width = int(past.lengths[picked].max())
-    return Past(past.keys[:, picked, :, :width], past.values[:, picked, :, :width], past.lengths[picked])
+    return KeyValueCache(past.keys[:, picked, :, :width], past.values[:, picked, :, :width], past.lengths[picked])

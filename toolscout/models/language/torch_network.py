@@ -11,16 +11,15 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from toolscout.core.arrays import Floats
 from toolscout.errors import BadModel
 from toolscout.models.language.architecture import EMBEDDINGS, HEAD, NORM, Architecture
 from toolscout.models.language.lora import SCALE, SOURCES, stacked
 
-Floats = NDArray[np.float32]
 Merged = Mapping[str, Sequence[Tensor]]
 
 KINDS = tuple(SOURCES)
@@ -28,7 +27,7 @@ KINDS = tuple(SOURCES)
 _KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
-class Past(NamedTuple):
+class KeyValueCache(NamedTuple):
     """Keys and values [layers, n, kv heads, time, size] of prompts padded on the right, and the prompts' lengths."""
 
     keys: Tensor
@@ -52,7 +51,7 @@ class Past(NamedTuple):
         return torch.cat([self.keys[layer], key], 2), torch.cat([self.values[layer], value], 2)
 
 
-class Forked:
+class BranchedSequences:
     """Sequences with several branches behind a trunk: each token sees the trunk and its own branch, no other."""
 
     def __init__(self, lengths: Sequence[int], branches: Sequence[Sequence[int]], device: torch.device) -> None:
@@ -83,7 +82,7 @@ class Forked:
         return key, value
 
 
-class Notes:
+class GrowingKeyValueCache:
     """As Past, with room behind each prompt: tokens are noted one by one where they belong, and nothing is copied."""
 
     def __init__(self, keys: Tensor, values: Tensor, lengths: Tensor, longest: int) -> None:
@@ -111,13 +110,13 @@ class Notes:
         """One more token of each counts."""
         self.lengths, self.longest = self.lengths + 1, self.longest + 1
 
-    def chosen(self, rows: Sequence[int]) -> Notes:
+    def chosen(self, rows: Sequence[int]) -> GrowingKeyValueCache:
         """Those of some rows."""
         picked = torch.tensor(rows, device=self.lengths.device)
-        return Notes(self.keys[:, picked], self.values[:, picked], self.lengths[picked], self.longest)
+        return GrowingKeyValueCache(self.keys[:, picked], self.values[:, picked], self.lengths[picked], self.longest)
 
 
-class Network(torch.nn.Module):
+class TransformerNetwork(torch.nn.Module):
     """The layers. What is learned is named "low.*" (adapters of a rank) or "full.*" (all matrices, rank 0)."""
 
     def __init__(
@@ -179,8 +178,12 @@ class Network(torch.nn.Module):
 
     @sdpa_kernel(_KERNELS)
     def forward(
-        self, embedded: Tensor, merged: Merged, past: Past | Notes | Forked | None = None, keep: bool = False
-    ) -> tuple[Tensor, Past | None]:
+        self,
+        embedded: Tensor,
+        merged: Merged,
+        past: KeyValueCache | GrowingKeyValueCache | BranchedSequences | None = None,
+        keep: bool = False,
+    ) -> tuple[Tensor, KeyValueCache | None]:
         """The states after the final norm [b, t, d], and with `keep` the keys and values of these tokens.
 
         Sequences are padded on the right: nothing that counts comes after the padding, save what follows a `past`.
@@ -211,11 +214,11 @@ class Network(torch.nn.Module):
         state = functional.rms_norm(state, (state.shape[-1],), self._norm, eps)
         return state, kept
 
-    def _past(self, batch: int, time: int) -> Past:
+    def _past(self, batch: int, time: int) -> KeyValueCache:
         """Room for keys and values: parts of what a layer computes, kept as they are, would hold on to all of it."""
         shape = (self.architecture.layers, batch, self.architecture.kv_heads, time, self.architecture.head_size)
         keys, values = (torch.empty(shape, dtype=self.kind, device=self.device) for _ in range(2))
-        return Past(keys, values, torch.full((batch,), time, device=self.device))
+        return KeyValueCache(keys, values, torch.full((batch,), time, device=self.device))
 
     def embed(self, tokens: Tensor, rows: Tensor) -> Tensor:
         """The rows of tokens [b, t]: the base's, and beyond its vocabulary the added ones."""
@@ -227,7 +230,7 @@ class Network(torch.nn.Module):
         return torch.where((tokens >= vocabulary)[..., None], added, base)
 
     def states(
-        self, sequences: Sequence[Sequence[int]], rows: Tensor, merged: Merged, forked: Forked | None = None
+        self, sequences: Sequence[Sequence[int]], rows: Tensor, merged: Merged, forked: BranchedSequences | None = None
     ) -> Tensor:
         """The states of sequences of tokens [b, t, d], padded to the longest."""
         state, _ = self(self.embed(padded(sequences, self.device), rows), merged, forked)

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from toolscout.core.arrays import Ints
+
 Costs = NDArray[np.floating[Any]]
-Ints = NDArray[np.int64]
 
 
 def one_each(costs: Costs) -> Ints:

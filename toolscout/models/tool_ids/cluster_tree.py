@@ -10,13 +10,9 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
+from toolscout.core.arrays import Bytes, Floats, Ints
 from toolscout.errors import BadModel
-
-Floats = NDArray[np.float32]
-Ints = NDArray[np.int64]
-Bytes = NDArray[np.int8]
 
 WAYS = 10
 _ROUNDS = 12

@@ -16,11 +16,10 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from toolscout.core.arrays import Floats, Ints
 from toolscout.errors import BadModel
 from toolscout.models.tool_ids.assignment import one_each, with_room
 
-Floats = NDArray[np.float32]
-Ints = NDArray[np.int64]
 Code = tuple[int, ...]
 QUANTIZER_FILE = "quantizer.npz"
 _VERSION = 1

@@ -15,14 +15,13 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, Protocol, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
+from toolscout.core.arrays import Floats
 from toolscout.core.tool import clean_text, split_words
 from toolscout.errors import BadModel, DuplicateTool
 from toolscout.models.language.base import Base
 from toolscout.models.tool_ids.cluster_tree import WAYS, Tree
 
-Floats = NDArray[np.float32]
 Id = tuple[int, ...]
 
 IDS_FILE, CLUSTERS_FILE = "ids.json", "clusters.npz"

@@ -8,15 +8,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from toolscout.core.arrays import Floats
 from toolscout.errors import BadRequest
-from toolscout.models.tower import Floats, Tower
+from toolscout.models.tower import Tower
 from toolscout.retrievers.masstool import Masstool
 
 _HALF = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class MisledTower(Tower):
+class NoisyDetectorTower(Tower):
     """For a share of the requests, told by their vectors, the hidden state is that of a prompt that needs no tool."""
 
     others: Floats
@@ -45,14 +46,16 @@ def _chance(drawn: bytes) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Misled:
-    """The tower, and the share of the requests that it still takes for such that need a tool."""
+class NoisyDetector:
+    """A tower whose detector errs, and the share of the requests that it still takes for such that need a tool."""
 
-    tower: MisledTower
+    tower: NoisyDetectorTower
     accuracy: float
 
 
-def tower(honest: Tower, model: Masstool, requests: Sequence[str], prompts: Sequence[str], accuracy: float) -> Misled:
+def tower(
+    honest: Tower, model: Masstool, requests: Sequence[str], prompts: Sequence[str], accuracy: float
+) -> NoisyDetector:
     """A tower whose accuracy on these requests, all of which need a tool, is brought down to this; never raised.
 
     Only prompts that it judges right stand in: so whoever is misled is surely judged wrong.
@@ -72,4 +75,4 @@ def tower(honest: Tower, model: Masstool, requests: Sequence[str], prompts: Sequ
     # Those with the least chances are misled: the share is where the first stands that is not.
     share = float(np.append(np.sort(chances[right]), 1.0)[lost]) if lost else 0.0
     left = right & (chances >= share)
-    return Misled(MisledTower(honest.numbers, honest.transfer, states, share), float(left.mean()))
+    return NoisyDetector(NoisyDetectorTower(honest.numbers, honest.transfer, states, share), float(left.mean()))

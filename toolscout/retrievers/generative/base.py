@@ -29,29 +29,29 @@ from toolscout.models.decoding.trie import Trie
 from toolscout.models.encoders.base import TextEncoder
 from toolscout.models.language.base import Base, TokenTable, find_base, open_base
 from toolscout.models.language.lora import ADAPTER_FILE, Adapter
-from toolscout.models.language.open import Model, open_engine
-from toolscout.models.language.prompts import Prompter, Spoken, contents
+from toolscout.models.language.open import LanguageEngine, open_engine
+from toolscout.models.language.prompts import ChatTurn, Prompter, contents
 from toolscout.retrievers.base import Pairs, Ranking, Vectors, check_k
 from toolscout.retrievers.generative.dev_weights import BONUSES, MAY_COST, SIMILARITIES
-from toolscout.retrievers.generative.id_pool import Scarce
-from toolscout.retrievers.generative.nearness import Near, Order, Remembered
+from toolscout.retrievers.generative.id_pool import IdPoolIndex
+from toolscout.retrievers.generative.nearness import CachedReading, IdOrder, SimilarityLogits
 from toolscout.retrievers.generative.reading import (
-    Read,
-    Views,
+    CallerTries,
+    ReadRequest,
     chance,
     flattened,
     included,
     relative,
     several,
 )
-from toolscout.retrievers.generative.token_rows import Aware
-from toolscout.retrievers.generative.weighing import Weighed
+from toolscout.retrievers.generative.token_rows import ExtendedReading
+from toolscout.retrievers.generative.weighing import FirstTokenScores
 from toolscout.retrievers.model_folder import read_model, read_options, write_model
 from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 
 if TYPE_CHECKING:
-    from toolscout.models.language.torch_network import Network
-    from toolscout.training.id_generation import State
+    from toolscout.models.language.torch_network import TransformerNetwork
+    from toolscout.training.id_generation import LearnedState
 
 _SPECIALS_FILE = "specials.npy"
 NO_TOOL = "\0no tool"
@@ -69,16 +69,16 @@ _K = 5
 _PICKED = 64  # conversations that are read together: a GPU keeps all that it read of them
 
 
-class _Trial:
+class _DevTrial:
     """Dev requests of one dataset, read once."""
 
-    def __init__(self, retriever: Generative, one: TrainingSet) -> None:
+    def __init__(self, retriever: GenerativeRetriever, one: TrainingSet) -> None:
         split = one.dataset.split(one.dev)
         step = max(1, len(split.requests) // _ASKED)
         self._retriever = retriever
         self._texts = [text for _, text in split.requests[::step]]
         self._gold = split.gold[::step]
-        self._reading = Remembered(retriever.reading(self._texts))
+        self._reading = CachedReading(retriever.reading(self._texts))
         self._scope = Scope(Allowed.of(ids=(tool.id for tool in one.dataset.tools)))
         self._vectors = retriever.encode(self._texts)
         self._new = {tool.id for tool in one.dataset.tools} - retriever.needed
@@ -98,7 +98,7 @@ class _Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class IdPlan:
     """Ids of tools in training, and the added rows as they begin, with the vectors that a map makes rows of."""
 
     paths: Mapping[str, Path_]
@@ -106,7 +106,7 @@ class Plan:
     vectors: Floats
 
 
-class Generative(Scarce):
+class GenerativeRetriever(IdPoolIndex):
     """Ids of tools in a trie, rows of tokens in a table, a language model that reads requests.
 
     A method says what a tool's id is (`_identify`) and what its tokens' rows are. Untrained it takes no tool.
@@ -122,19 +122,19 @@ class Generative(Scarce):
         self.options: Any = options
         self._base: Base | None = None
         self._adapter: Adapter | None = None
-        self._engine: Model | None = None
+        self._engine: LanguageEngine | None = None
         self._words: TokenTable | None = None
         self._trie = Trie()
         self._prompter: Prompter | None = None
-        self._views = Views(self._trie, SPECIALS)
+        self._views = CallerTries(self._trie, SPECIALS)
         self._paths: dict[str, tuple[int, ...]] = {}
         self._special_rows: Floats = np.zeros((len(SPECIALS), 1), np.float32)
         self._platt: tuple[float, float] | None = (1.0, 0.0)  # none where dev says that it says the opposite
-        self._weighed: Weighed | None = None  # what "no tool" stands against
-        self._order: Order | None = None
+        self._weighed: FirstTokenScores | None = None  # what "no tool" stands against
+        self._order: IdOrder | None = None
         self.needed: frozenset[str] = frozenset()  # the tools that training requests needed
         # Called after each training stage with the model as it stands.
-        self.watch: Callable[[str, Network], None] | None = None
+        self.watch: Callable[[str, TransformerNetwork], None] | None = None
 
     # What a method says.
 
@@ -142,7 +142,7 @@ class Generative(Scarce):
         """The ids, as tokens, of tools that come, whose documents have these vectors."""
         raise NotImplementedError
 
-    def _weigh(self) -> Weighed | None:
+    def _weigh(self) -> FirstTokenScores | None:
         """The ids of its training, asked for while its tools are here; None where they are not known."""
         raise NotImplementedError
 
@@ -154,11 +154,11 @@ class Generative(Scarce):
         """The rows behind the base's vocabulary that are there before any tool: first those of `SPECIALS`."""
         return self._special_rows
 
-    def plan(self, tools: Mapping[str, Floats], gold: Sequence[Sequence[str]]) -> Plan:
+    def plan(self, tools: Mapping[str, Floats], gold: Sequence[Sequence[str]]) -> IdPlan:
         """Ids and rows for a training on these tools, of which requests need those in `gold`."""
         raise NotImplementedError
 
-    def begun_map(self, earlier: Generative) -> tuple[Floats, Floats] | None:
+    def begun_map(self, earlier: GenerativeRetriever) -> tuple[Floats, Floats] | None:
         """The map from vectors to rows, and its bias, that a training goes on from; None where it has none."""
         return None
 
@@ -196,7 +196,7 @@ class Generative(Scarce):
         """What documents say beside the language model of so many requests; None where _aware says it, or nothing."""
         return near(self, vectors, count) if self.options.similarity or self.options.new_bonus else None
 
-    def _restate(self, plan: Plan, state: State) -> None:
+    def _restate(self, plan: IdPlan, state: LearnedState) -> None:
         """Take over what was learned until now."""
         raise NotImplementedError
 
@@ -230,7 +230,7 @@ class Generative(Scarce):
             self._words.grow(self._added_rows())
         return self._words
 
-    def engine(self) -> Model:
+    def engine(self) -> LanguageEngine:
         """The trained model: on ONNX Runtime, or in torch on the device that $TOOLSCOUT_DEVICE names."""
         if self._engine is None:
             if self._adapter is None:
@@ -242,7 +242,7 @@ class Generative(Scarce):
 
     # The index.
 
-    def restate(self, plan: Plan, state: State) -> None:
+    def restate(self, plan: IdPlan, state: LearnedState) -> None:
         """Take over what was learned until now; the tools that are here get their ids and rows anew."""
         with self._lock:
             self._adapter = Adapter(state.adapter)
@@ -258,7 +258,7 @@ class Generative(Scarce):
     def _reset(self) -> None:
         """Forget ids and rows."""
         self._trie, self._words, self._engine = Trie(), None, None
-        self._views = Views(self._trie, SPECIALS)
+        self._views = CallerTries(self._trie, SPECIALS)
         if self.options.no_tool:
             self._trie.insert(NO_TOOL, (self.token(NO_TOOL),))
         if self.options.trajectories:
@@ -336,7 +336,7 @@ class Generative(Scarce):
                 needed[place],
                 notes=notes,
                 named=named,
-                evidence=Read(reading, place),
+                evidence=ReadRequest(reading, place),
             )
             for place, (request, (pairs, named)) in enumerate(zip(requests, found, strict=True))
         ]
@@ -453,14 +453,14 @@ class Generative(Scarce):
         return loaded
 
 
-def written(retriever: Generative, reading: Reading) -> list[Written]:
+def written(retriever: GenerativeRetriever, reading: Reading) -> list[Written]:
     """Sets of tools for each request; whether any is needed is not asked here (see `need`)."""
-    stop, plain = retriever.token(STOP), reading.plain if isinstance(reading, Aware) else None
+    stop, plain = retriever.token(STOP), reading.plain if isinstance(reading, ExtendedReading) else None
     found = sets(reading, retriever._scoring(), retriever._trie, stop, width=_SETS, plain=plain)
     return [[one for one in few if one[0] and NO_TOOL not in one[0]] for few in found]
 
 
-def as_many(retriever: Generative, rankings: Sequence[Ranking]) -> list[Pairs]:
+def as_many(retriever: GenerativeRetriever, rankings: Sequence[Ranking]) -> list[Pairs]:
     """What each request names, and what a caller may see of its likeliest set."""
     found, most = [], len(retriever) + retriever.without_id()
     for ranking, few in zip(rankings, _sets(retriever, rankings), strict=True):
@@ -471,7 +471,7 @@ def as_many(retriever: Generative, rankings: Sequence[Ranking]) -> list[Pairs]:
     return found
 
 
-def _sets(retriever: Generative, rankings: Sequence[Ranking]) -> list[Written]:
+def _sets(retriever: GenerativeRetriever, rankings: Sequence[Ranking]) -> list[Written]:
     """The sets of requests that were read, those of one batch together."""
     found: list[Written] = [[] for _ in rankings]
     batches: dict[int, list[int]] = {}
@@ -489,29 +489,31 @@ def _sets(retriever: Generative, rankings: Sequence[Ranking]) -> list[Written]:
     return found
 
 
-def against(retriever: Generative, weighed: Weighed, reading: Reading, vectors: Floats | None) -> NDArray[np.float64]:
+def against(
+    retriever: GenerativeRetriever, weighed: FirstTokenScores, reading: Reading, vectors: Floats | None
+) -> NDArray[np.float64]:
     """The log of the odds of what is weighed against "no tool", for each request that was read."""
     stop = [retriever.token(STOP)] if retriever.options.trajectories else []
     others = np.concatenate([np.array(stop, dtype=np.int64), weighed.tokens])
     return odds_against(retriever._aware(reading, vectors), weighed.table, others, [retriever.token(NO_TOOL)])
 
 
-def near(retriever: Generative, vectors: Floats | None, count: int) -> Near:
+def near(retriever: GenerativeRetriever, vectors: Floats | None, count: int) -> SimilarityLogits:
     """What is added for so many requests with these vectors, to ids of tools as they are now."""
     order, trie = retriever._order, retriever._trie
     if order is None or order.version != trie.version:
         rows = retriever._rows.alive()
         ids = [retriever._rows.ids[row] for row in rows]
         documents = dict(zip(ids, retriever._table.rows(rows), strict=True))
-        order = retriever._order = Order(retriever._paths, documents, retriever.needed, trie.version)
+        order = retriever._order = IdOrder(retriever._paths, documents, retriever.needed, trie.version)
     if vectors is None:  # new tools get their bonus, and nothing is similar
         vectors = np.zeros((count, order.dimension), np.float32)
     return order.near(vectors, retriever.options)
 
 
-def choose(retriever: Generative, data: Sequence[TrainingSet]) -> None:
+def choose(retriever: GenerativeRetriever, data: Sequence[TrainingSet]) -> None:
     """What similarity counts, then what new tools get beside it where that costs known ones little, by dev's recall."""
-    trials = [_Trial(retriever, one) for one in data if one.dev]
+    trials = [_DevTrial(retriever, one) for one in data if one.dev]
     if not trials:
         return
     found = {one: float(np.mean([t.measured(one, 0.0)["recall@5"] for t in trials])) for one in SIMILARITIES}
@@ -528,16 +530,18 @@ def choose(retriever: Generative, data: Sequence[TrainingSet]) -> None:
     retriever.options = replace(retriever.options, similarity=similarity, new_bonus=bonus)
 
 
-def prompt(retriever: Generative, turns: Iterable[Spoken]) -> list[int]:
+def prompt(retriever: GenerativeRetriever, turns: Iterable[ChatTurn]) -> list[int]:
     """A conversation as tokens, the assistant to speak next; actions are ids where they have one, as in training."""
     return retriever.base().chat(contents(turns, lambda action: _written(retriever, action, retriever._paths)))
 
 
-def _written(retriever: Generative, action: str, paths: Mapping[str, tuple[int, ...]]) -> Sequence[int] | None:
+def _written(retriever: GenerativeRetriever, action: str, paths: Mapping[str, tuple[int, ...]]) -> Sequence[int] | None:
     return (retriever.token(STOP),) if action == FINISH else paths.get(action)
 
 
-def picked(retriever: Generative, conversations: Talks, allowed: Allowed | None, without: Spent) -> list[str | None]:
+def picked(
+    retriever: GenerativeRetriever, conversations: Talks, allowed: Allowed | None, without: Spent
+) -> list[str | None]:
     """The likeliest next action of each conversation, of all that is allowed; None for one that is too long."""
     prompts = [prompt(retriever, turns) for turns in conversations]
     short = [at for at, one in enumerate(prompts) if len(one) < retriever.base().architecture.context]
@@ -555,7 +559,7 @@ def picked(retriever: Generative, conversations: Talks, allowed: Allowed | None,
 
 
 def _actions(
-    retriever: Generative,
+    retriever: GenerativeRetriever,
     prompts: Sequence[Sequence[int]],
     requests: Sequence[str],
     allowed: Allowed | None,
@@ -580,7 +584,7 @@ def _actions(
 
 
 def _carried_on(
-    retriever: Generative,
+    retriever: GenerativeRetriever,
     actions: Sequence[str],
     requests: Sequence[str],
     allowed: Allowed | None,

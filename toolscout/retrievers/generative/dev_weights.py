@@ -23,7 +23,7 @@ _K = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class DevTrial:
     """What each dev request makes of each tool: what the model says, the cosine; and which tools are new."""
 
     said: Floats
@@ -52,7 +52,7 @@ class Trial:
         return any(needed) and not all(needed)
 
 
-def chosen(trials: Sequence[Trial]) -> tuple[float, float]:
+def chosen(trials: Sequence[DevTrial]) -> tuple[float, float]:
     """The similarity and bonus that find most, among bonuses that leave known tools what they have without new ones.
 
     The least of equals. Without a bonus nothing is asked of known tools: that new ones come near is no fault.

@@ -25,7 +25,7 @@ from toolscout.errors import BadDataset, BadModel, MissingExtra
 from toolscout.models.language.lora import ADAPTER_FILE
 from toolscout.retrievers.base import FitProgress, FitReport
 from toolscout.retrievers.encoded_requests import Encoding
-from toolscout.retrievers.generative.base import Path_, Plan
+from toolscout.retrievers.generative.base import IdPlan, Path_
 from toolscout.retrievers.generative.lessons import (
     called_tools,
     chance_to_carry_on,
@@ -38,9 +38,9 @@ from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 from toolscout.retrievers.tower.no_tool_prompts import DEV, TRAIN, read_negatives, seen_with
 
 if TYPE_CHECKING:
-    from toolscout.models.language.torch_network import Network
-    from toolscout.retrievers.generative.base import Generative
-    from toolscout.training.id_generation import Added, Lesson, Stage, State
+    from toolscout.models.language.torch_network import TransformerNetwork
+    from toolscout.retrievers.generative.base import GenerativeRetriever
+    from toolscout.training.id_generation import AddedRows, IdExample, LearnedState, Stage
 
 # Requests of a dev split that are ranked after each epoch; all of them choose what is chosen at the end.
 _JUDGED = 500
@@ -55,7 +55,7 @@ _OPPOSITE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Material:
+class IdTrainingData:
     """What is learned from: tools by id with their vectors, requests with their gold, prompts that need no tool.
 
     `tools` are those of the datasets, `called` those that the conversations call: they have vectors and get ids too.
@@ -70,10 +70,12 @@ class Material:
     talks: Sequence[Conversation]
 
 
-def fit(retriever: Generative, data: Sequence[TrainingSet], folder: Path, progress: FitProgress | None) -> FitReport:
+def fit(
+    retriever: GenerativeRetriever, data: Sequence[TrainingSet], folder: Path, progress: FitProgress | None
+) -> FitReport:
     """Train through all stages, choose on dev, and leave a complete model in the folder."""
     try:
-        from toolscout.models.language.torch_network import Network
+        from toolscout.models.language.torch_network import TransformerNetwork
         from toolscout.training import id_generation as training
         from toolscout.training.loop import pick_device
     except ImportError as error:
@@ -86,20 +88,21 @@ def fit(retriever: Generative, data: Sequence[TrainingSet], folder: Path, progre
     no_tool = Path(options.no_tool).resolve().name if material.prompts else ""
     seen = seen_with(data, material.prompts, no_tool) | seen_in(material.talks, Path(options.trajectories).name)
     seen |= TrainedOn(tools=frozenset(tool.digest() for tool in material.called.values()))
-    seen |= TrainedOn.load(Path(options.begin)) if options.begin else TrainedOn()
+    seen |= TrainedOn.load(Path(options.init_from)) if options.init_from else TrainedOn()
     # A path of this machine does not go into the model: what was trained with is said by a name.
-    names = {name: Path(getattr(options, name)).name for name in ("trajectories", "begin")}
+    names = {name: Path(getattr(options, name)).name for name in ("trajectories", "init_from")}
     retriever.options = replace(options, no_tool=no_tool, **names)
     retriever.needed = frozenset(tool_id for few in material.gold for tool_id in few)
     plan = retriever.plan(material.vectors, [*material.gold, *((tool_id,) for tool_id in material.called)])
-    identity = _identity(options, seen, plan, f"{retriever._fingerprint()}{base.fingerprint}{_begun(options.begin)}")
-    made = Lessons(retriever, plan, material, data)
+    models = f"{retriever._fingerprint()}{base.fingerprint}{_begun(options.init_from)}"
+    identity = _identity(options, seen, plan, models)
+    made = IdExamples(retriever, plan, material, data)
     device = pick_device(options.device)
-    network = Network(base.architecture, base.weights(), options.rank, device)
-    added = training.Added(plan.start, plan.vectors, options.absent)
-    if options.begin:
-        added = _begin(retriever, options.begin, network, added)
-    settings = training.Settings(
+    network = TransformerNetwork(base.architecture, base.weights(), options.rank, device)
+    added = training.AddedRows(plan.start, plan.vectors, options.absent)
+    if options.init_from:
+        added = _begin(retriever, options.init_from, network, added)
+    settings = training.IdTrainingSettings(
         batch=options.batch,
         pace=options.pace,
         patience=options.patience,
@@ -133,7 +136,7 @@ def fit(retriever: Generative, data: Sequence[TrainingSet], folder: Path, progre
     return report
 
 
-def _notes(retriever: Generative, given: Any) -> tuple[str, ...]:
+def _notes(retriever: GenerativeRetriever, given: Any) -> tuple[str, ...]:
     """What whoever trained it should know of how it came out."""
     found, chosen = [] if retriever._platt else [_OPPOSITE], retriever.options
     if (read := retriever.prompter().limit) < given.request_tokens:
@@ -157,7 +160,7 @@ def _begun(folder: str) -> str:
     return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest() if folder and path.is_file() else ""
 
 
-def _begin(retriever: Generative, folder: str, network: Network, added: Added) -> Added:
+def _begin(retriever: GenerativeRetriever, folder: str, network: TransformerNetwork, added: AddedRows) -> AddedRows:
     """Go on from what an earlier training learned: its adapters, and its map where there is one."""
     made_by = read_model(Path(folder))["method"]
     if made_by != retriever.name:
@@ -172,7 +175,7 @@ def _begin(retriever: Generative, folder: str, network: Network, added: Added) -
     return added if found is None else replace(added, map=found[0], bias=found[1])
 
 
-def _material(data: Sequence[TrainingSet], options: Any, encoding: Encoding) -> Material:
+def _material(data: Sequence[TrainingSet], options: Any, encoding: Encoding) -> IdTrainingData:
     if not data:
         raise BadModel("name at least one dataset to train on")
     tools = {tool.id: tool for one in data for tool in one.dataset.tools}
@@ -190,10 +193,10 @@ def _material(data: Sequence[TrainingSet], options: Any, encoding: Encoding) -> 
     if not requests:
         raise BadDataset("the train splits hold no requests; name others")
     vectors = {tool_id: digests[tool.digest()] for tool_id, tool in every.items()}
-    return Material(tools, called, vectors, requests, gold, read_negatives(options.no_tool), talks)
+    return IdTrainingData(tools, called, vectors, requests, gold, read_negatives(options.no_tool), talks)
 
 
-def _identity(options: Any, seen: TrainedOn, plan: Plan, models: str) -> str:
+def _identity(options: Any, seen: TrainedOn, plan: IdPlan, models: str) -> str:
     """Of a training; other ids for the same tools are another one, should they not come out the same again."""
     found = hashlib.blake2b(json.dumps(asdict(options), sort_keys=True).encode(), digest_size=16)
     splits = "".join(f"{split.digest}{split.split}{split.role}" for split in seen.splits)
@@ -202,10 +205,12 @@ def _identity(options: Any, seen: TrainedOn, plan: Plan, models: str) -> str:
     return found.hexdigest()
 
 
-class Lessons:
+class IdExamples:
     """Makes lessons of a dataset's documents and requests, of prompts that need no tool, and of conversations."""
 
-    def __init__(self, retriever: Generative, plan: Plan, material: Material, data: Sequence[TrainingSet]) -> None:
+    def __init__(
+        self, retriever: GenerativeRetriever, plan: IdPlan, material: IdTrainingData, data: Sequence[TrainingSet]
+    ) -> None:
         """Tokenise all there is."""
         from toolscout.retrievers.generative.base import NO_TOOL, STOP
 
@@ -216,7 +221,7 @@ class Lessons:
         self._asked = [self._prompter.ask(text) for text in material.requests]
         negative = [one.text for one in material.prompts if one.split == TRAIN]
         self._unneeded = [self._prompter.ask(text) for text in negative]
-        self._talks: list[Lesson] = []
+        self._talks: list[IdExample] = []
 
     def stages(self, options: Any) -> list[Stage]:
         """What is gone through, in order."""
@@ -234,7 +239,7 @@ class Lessons:
             raise BadModel("there is no stage to train: set memorise or epochs above 0")
         return stages
 
-    def documents(self, epoch: int) -> list[Lesson]:
+    def documents(self, epoch: int) -> list[IdExample]:
         """From each tool's document, and from each of its lines, to its id; tools that nobody uses are left out.
 
         Only those that are trained have rows of their own; what the others are must not be learned by heart, or tools
@@ -246,12 +251,12 @@ class Lessons:
         pieces = [(i, piece) for i, text in texts for piece in [text, *filter(str.strip, text.split("\n")[1:4])]]
         return [lesson for i, text in pieces for lesson in self._paths(self._prompter.ask(text), (i,))]
 
-    def requests(self, epoch: int) -> list[Lesson]:
+    def requests(self, epoch: int) -> list[IdExample]:
         """From each request to the ids of its tools, some requests joined with another; and prompts to no tool."""
-        from toolscout.training.id_generation import Lesson
+        from toolscout.training.id_generation import IdExample
 
         rng = np.random.default_rng([self._options.seed, epoch, 1])
-        found: list[Lesson] = []
+        found: list[IdExample] = []
         joined = rng.random(len(self._asked)) < self._options.mix
         others = rng.integers(len(self._asked), size=len(self._asked))
         for place, (tokens, gold) in enumerate(zip(self._asked, self._material.gold, strict=True)):
@@ -259,11 +264,11 @@ class Lessons:
                 tokens = self._prompter.both(tokens, self._asked[others[place]])
                 gold = tuple(sorted({*gold, *self._material.gold[others[place]]}))
             found += self._paths(tokens, gold if self._options.order == "ids" else rng.permutation(gold).tolist())
-        found += [Lesson(tokens, [(len(tokens) - 1, (self._no_tool,))]) for tokens in self._unneeded]
+        found += [IdExample(tokens, [(len(tokens) - 1, (self._no_tool,))]) for tokens in self._unneeded]
         return found
 
-    def _paths(self, tokens: Sequence[int], gold: Sequence[str]) -> list[Lesson]:
-        from toolscout.training.id_generation import Lesson
+    def _paths(self, tokens: Sequence[int], gold: Sequence[str]) -> list[IdExample]:
+        from toolscout.training.id_generation import IdExample
 
         paths = [self._plan.paths[tool_id] for tool_id in gold]
         lengths = [len(path) for path in paths]
@@ -272,7 +277,7 @@ class Lessons:
         if self._options.sets:
             return [_listed(tokens, paths, self._stop, any_order=self._options.order == "any")]
         if all(len(path) == 1 for path in paths):
-            return [Lesson(tokens, [(end, tuple(sorted({path[0] for path in paths})))])]
+            return [IdExample(tokens, [(end, tuple(sorted({path[0] for path in paths})))])]
         return [_branched(tokens, paths)]
 
     def general(self) -> list[list[int]]:
@@ -281,7 +286,7 @@ class Lessons:
             raise BadModel("instruct_mix goes through prompts that need no tool; name some with --no-tool FOLDER")
         return self._unneeded
 
-    def conversations(self, epoch: int) -> list[Lesson]:
+    def conversations(self, epoch: int) -> list[IdExample]:
         """All conversations, and a share of what the stage before taught: without it, that would be forgotten."""
         options = self._options
         again = self.requests(options.epochs + epoch) if options.epochs and options.rehearse else []
@@ -289,9 +294,9 @@ class Lessons:
         return [*self._talks, *(again[place] for place in order[: round(options.rehearse * len(again))])]
 
 
-def _listed(tokens: Sequence[int], paths: Sequence[Path_], stop: int, any_order: bool) -> Lesson:
+def _listed(tokens: Sequence[int], paths: Sequence[Path_], stop: int, any_order: bool) -> IdExample:
     """A prompt, the ids of all its tools one after another, and stop; in any order all that are still due are right."""
-    from toolscout.training.id_generation import Lesson
+    from toolscout.training.id_generation import IdExample
 
     written, right = list(tokens), []
     for number, path in enumerate(paths):
@@ -300,15 +305,15 @@ def _listed(tokens: Sequence[int], paths: Sequence[Path_], stop: int, any_order:
             nexts = {other[place] for other in due if other[:place] == path[:place]}
             right.append((len(written) - 1, tuple(sorted(nexts))))
             written.append(token)
-    return Lesson(written, [*right, (len(written) - 1, (stop,))])
+    return IdExample(written, [*right, (len(written) - 1, (stop,))])
 
 
-def _branched(tokens: Sequence[int], paths: Sequence[Path_]) -> Lesson:
+def _branched(tokens: Sequence[int], paths: Sequence[Path_]) -> IdExample:
     """A prompt with the ids of all its tools as branches; all decisions at one depth count as much as those at another.
 
     After each beginning of an id, all that may follow it on any of the ids is right.
     """
-    from toolscout.training.id_generation import Lesson
+    from toolscout.training.id_generation import IdExample
 
     end = len(tokens) - 1
     found: dict[Path_, int] = {(): end}
@@ -323,29 +328,29 @@ def _branched(tokens: Sequence[int], paths: Sequence[Path_]) -> Lesson:
     weights = [1 / (len(depths) * depths[len(start)]) for start in found]
     right = [(at, nexts[start]) for start, at in found.items()]
     order = sorted(range(len(right)), key=lambda i: right[i][0])
-    return Lesson(written, [right[i] for i in order], branches, [weights[i] for i in order])
+    return IdExample(written, [right[i] for i in order], branches, [weights[i] for i in order])
 
 
-def _hold(retriever: Generative, material: Material) -> None:
+def _hold(retriever: GenerativeRetriever, material: IdTrainingData) -> None:
     """Keep the tools, whose ids come with the first judgement."""
-    from toolscout.retrievers.document_index import Documents
+    from toolscout.retrievers.document_index import DocumentIndex
 
     retriever.remove(retriever.ids())
-    Documents._place(retriever, {tool_id: material.vectors[tool_id] for tool_id in material.tools})
+    DocumentIndex._place(retriever, {tool_id: material.vectors[tool_id] for tool_id in material.tools})
     for tool_id, tool in material.tools.items():
         retriever.names.add(tool_id, tool.aliases)
 
 
-def _use(retriever: Generative, network: Network) -> None:
-    from toolscout.models.language.torch_engine import Live
+def _use(retriever: GenerativeRetriever, network: TransformerNetwork) -> None:
+    from toolscout.models.language.torch_engine import TorchEngine
 
-    retriever._engine = Live.of(network, retriever.words())
+    retriever._engine = TorchEngine.of(network, retriever.words())
 
 
 def _judge(
-    retriever: Generative, plan: Plan, data: Sequence[TrainingSet]
-) -> Callable[[Network, State], Mapping[str, float]]:
-    def judge(network: Network, state: State) -> Mapping[str, float]:
+    retriever: GenerativeRetriever, plan: IdPlan, data: Sequence[TrainingSet]
+) -> Callable[[TransformerNetwork, LearnedState], Mapping[str, float]]:
+    def judge(network: TransformerNetwork, state: LearnedState) -> Mapping[str, float]:
         retriever.restate(plan, state)
         _use(retriever, network)
         return _dev_scores(retriever, data, _JUDGED)
@@ -353,12 +358,14 @@ def _judge(
     return judge
 
 
-def _watched(retriever: Generative, plan: Plan) -> Callable[[str, Network, State], None] | None:
+def _watched(
+    retriever: GenerativeRetriever, plan: IdPlan
+) -> Callable[[str, TransformerNetwork, LearnedState], None] | None:
     watch = retriever.watch
     if watch is None:
         return None
 
-    def after(stage: str, network: Network, state: State) -> None:
+    def after(stage: str, network: TransformerNetwork, state: LearnedState) -> None:
         retriever.restate(plan, state)
         _use(retriever, network)
         watch(stage, network)
@@ -366,14 +373,14 @@ def _watched(retriever: Generative, plan: Plan) -> Callable[[str, Network, State
     return after
 
 
-def _dev_scores(retriever: Generative, data: Sequence[TrainingSet], most: int | None) -> dict[str, float]:
+def _dev_scores(retriever: GenerativeRetriever, data: Sequence[TrainingSet], most: int | None) -> dict[str, float]:
     """Means over the dev splits, each among the tools of its own dataset; the first of them selects."""
     found = [_measured(retriever, one, most) for one in data if one.dev]
     names = [name for name in _MEASURES if any(name in one for one in found)]
     return {name: float(np.mean([one[name] for one in found if name in one])) for name in names}
 
 
-def _measured(retriever: Generative, one: TrainingSet, most: int | None) -> dict[str, float]:
+def _measured(retriever: GenerativeRetriever, one: TrainingSet, most: int | None) -> dict[str, float]:
     split = one.dataset.split(one.dev)
     step = max(1, len(split.requests) // most) if most else 1
     among = Scope(Allowed.of(ids=(tool.id for tool in one.dataset.tools)))
@@ -383,7 +390,7 @@ def _measured(retriever: Generative, one: TrainingSet, most: int | None) -> dict
 
 
 def _calibrated(
-    retriever: Generative, data: Sequence[TrainingSet], prompts: Sequence[Prompt]
+    retriever: GenerativeRetriever, data: Sequence[TrainingSet], prompts: Sequence[Prompt]
 ) -> tuple[float, float] | None:
     """The scale and shift that make what the model says of "no tool" a probability on dev; None where none can."""
     from toolscout.training.need_head import platt

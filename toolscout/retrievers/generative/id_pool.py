@@ -10,10 +10,10 @@ from toolscout.core.scope import EVERYTHING, Scope
 from toolscout.core.tool import Searchable
 from toolscout.models.encoders.base import TextEncoder
 from toolscout.retrievers.base import Vectors
-from toolscout.retrievers.document_index import Documents, EncoderOptions
+from toolscout.retrievers.document_index import DocumentIndex, EncoderOptions
 
 
-class Scarce(Documents):
+class IdPoolIndex(DocumentIndex):
     """A tool without an id is one of those that wait (see `pending`); a request that names it finds it.
 
     A tool that had an id before it changed comes before those that never had one: an id is kept free for it.

@@ -29,8 +29,8 @@ from toolscout.retrievers.generative.reading import chance
 from toolscout.retrievers.provenance import SeenSplit, TrainedOn, TrainingSet
 
 if TYPE_CHECKING:
-    from toolscout.retrievers.generative.base import Generative, Plan
-    from toolscout.training.id_generation import Lesson
+    from toolscout.retrievers.generative.base import GenerativeRetriever, IdPlan
+    from toolscout.training.id_generation import IdExample
 
 MOST_TOKENS = 1536
 _SHAREGPT = "sharegpt"
@@ -69,7 +69,7 @@ def called_tools(talks: Iterable[Conversation], known: Mapping[str, Tool]) -> di
     return found
 
 
-def chance_to_carry_on(retriever: Generative, data: Sequence[TrainingSet]) -> float:
+def chance_to_carry_on(retriever: GenerativeRetriever, data: Sequence[TrainingSet]) -> float:
     """The least chance of a tool that is needed: by which what is likelier is most like the gold of dev (mean F1)."""
     dev = [one for one in data if one.dev]
     if retriever.options.carry_on or not retriever.options.trajectories or not dev:
@@ -91,9 +91,9 @@ def _likeness(ranked: Sequence[Pairs], golds: Sequence[Sequence[str]], least: fl
     return float(np.mean(shared))
 
 
-def lessons(retriever: Generative, plan: Plan, talks: Iterable[Conversation], path: str) -> list[Lesson]:
+def lessons(retriever: GenerativeRetriever, plan: IdPlan, talks: Iterable[Conversation], path: str) -> list[IdExample]:
     """What can be learned of a file's conversations: an action that names a tool without an id is read, not learned."""
-    from toolscout.training.id_generation import Lesson
+    from toolscout.training.id_generation import IdExample
 
     found = []
     for talk in talks:
@@ -101,14 +101,14 @@ def lessons(retriever: Generative, plan: Plan, talks: Iterable[Conversation], pa
         if len(tokens) > MOST_TOKENS:
             tokens, right = tokens[:MOST_TOKENS], [one for one in right if one[0] < MOST_TOKENS - 1]
         if right:
-            found.append(Lesson(tokens, right))
+            found.append(IdExample(tokens, right))
     if not found:
         raise BadDataset(f"{path} holds no conversation that can be learned; name a file of trajectories")
     return found
 
 
 def _tokens(
-    retriever: Generative, plan: Plan, talk: Conversation
+    retriever: GenerativeRetriever, plan: IdPlan, talk: Conversation
 ) -> tuple[list[int], list[tuple[int, tuple[int, ...]]]]:
     """The conversation, and after which of its tokens which one is right: all that the assistant says and learns."""
     said = contents(talk.turns, lambda action: _written(retriever, action, plan.paths))

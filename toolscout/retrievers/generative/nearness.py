@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from toolscout.core.arrays import Floats
+from toolscout.core.arrays import Floats, Ints
 from toolscout.models.decoding.constrained import Reading
-from toolscout.models.decoding.trie import Tokens
-from toolscout.training.encoder_options import GenerativeOptions
+from toolscout.training.encoder_options import IdTrainingOptions
 
 if TYPE_CHECKING:
     pass
@@ -29,10 +28,10 @@ class _Range(NamedTuple):
     first: int
     end: int
     starts: NDArray[np.int64]
-    tokens: Tokens
+    tokens: Ints
 
 
-class Order:
+class IdOrder:
     """Tools in the order of their ids, so that those that begin alike stand together."""
 
     def __init__(
@@ -55,10 +54,10 @@ class Order:
         """The length of the tools' vectors."""
         return int(self._vectors.shape[1])
 
-    def near(self, requests: Floats, options: GenerativeOptions) -> Near:
+    def near(self, requests: Floats, options: IdTrainingOptions) -> SimilarityLogits:
         """What is added for requests with these vectors."""
         cosines = np.stack([self._vectors @ vector for vector in requests])
-        return Near(self, options.similarity * cosines + options.new_bonus * self._new)
+        return SimilarityLogits(self, options.similarity * cosines + options.new_bonus * self._new)
 
     def under(self, path: tuple[int, ...]) -> _Range:
         """The tools whose ids begin with this."""
@@ -72,14 +71,14 @@ class Order:
         return found
 
 
-class Near:
+class SimilarityLogits:
     """What is added to the logits of tokens."""
 
-    def __init__(self, order: Order, scores: Floats) -> None:
+    def __init__(self, order: IdOrder, scores: Floats) -> None:
         """`scores`: [requests, tools], the tools in that order. The best of each request gets nothing, others less."""
         self._order, self._scores = order, scores - scores.max(axis=1, keepdims=True)
 
-    def __call__(self, owner: int, path: tuple[int, ...], tokens: Tokens) -> Floats:
+    def __call__(self, owner: int, path: tuple[int, ...], tokens: Ints) -> Floats:
         """For the tokens that may follow this beginning of an id."""
         found = self._order.under(path)
         more = np.zeros(len(tokens), np.float32)
@@ -88,7 +87,7 @@ class Near:
         return more
 
 
-class Remembered:
+class CachedReading:
     """A reading that does not look twice at the same path: what is chosen on dev is tried many times."""
 
     def __init__(self, reading: Reading) -> None:

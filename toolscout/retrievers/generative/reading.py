@@ -39,14 +39,14 @@ def relative(pairs: Pairs) -> Pairs:
     return [(tool_id, score / best if 0 < score < EXACT_BONUS else score) for tool_id, score in pairs]
 
 
-class Read(NamedTuple):
+class ReadRequest(NamedTuple):
     """A request that was read: one of those in a reading."""
 
     reading: Reading
     place: int
 
 
-class Views:
+class CallerTries:
     """The parts of a trie that callers may see; remembered for the last of them."""
 
     def __init__(self, trie: Trie, always: Collection[str]) -> None:
@@ -63,7 +63,7 @@ class Views:
         return view
 
 
-class Some:
+class ReadingSubset:
     """Some prompts of a reading, as a reading of their own."""
 
     def __init__(self, reading: Reading, places: Sequence[int]) -> None:
@@ -79,9 +79,9 @@ class Some:
         return self._reading.after([self._places[owner] for owner in owners], paths)
 
 
-def several(read: Sequence[Read]) -> Reading:
+def several(read: Sequence[ReadRequest]) -> Reading:
     """Requests of one reading, as a reading of their own."""
-    return Some(read[0].reading, [one.place for one in read])
+    return ReadingSubset(read[0].reading, [one.place for one in read])
 
 
 def included(ranking: Pairs, written: Sequence[tuple[Sequence[str], float]], allowed: Allowed | None) -> Pairs:

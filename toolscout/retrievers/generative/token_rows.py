@@ -6,16 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
-from toolscout.core.arrays import Floats
+from toolscout.core.arrays import Floats, Ints
 from toolscout.core.tool import name_of, namespace_of
 from toolscout.models.decoding.constrained import Reading
-from toolscout.models.decoding.row_buffer import Growing
+from toolscout.models.decoding.row_buffer import RowBuffer
 from toolscout.models.language.base import Base, TokenTable
 from toolscout.models.tool_ids.token_ids import name_in_words
-
-Ints = NDArray[np.int64]
 
 
 def called(tool_id: str) -> str:
@@ -33,7 +30,7 @@ def name_rows(base: Base, table: TokenTable, ids: Sequence[str]) -> Floats:
 
 
 @dataclass(slots=True)
-class Taught:
+class LearnedRows:
     """What training left: how documents' vectors become rows, and the parts of rows that are the tools' own."""
 
     map: Floats
@@ -54,7 +51,7 @@ class WideRows:
 
     def __init__(self, first: int, rows: Floats) -> None:
         """Begin with these rows; the first of them has token `first`."""
-        self._first, self._rows = first, Growing(rows)
+        self._first, self._rows = first, RowBuffer(rows)
 
     def put(self, tokens: Ints, rows: Floats) -> None:
         """The rows of tokens: new ones behind those there are, or others in place of some that are free."""
@@ -78,7 +75,7 @@ class WideRows:
         return np.asarray(states @ self.of(tokens).T, dtype=np.float32)
 
 
-class Aware:
+class ExtendedReading:
     """A reading whose states are longer by what else is known of the requests."""
 
     def __init__(self, reading: Reading, more: Floats) -> None:

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from toolscout.core.arrays import Floats
+from toolscout.core.arrays import Floats, Ints
 from toolscout.models.decoding.constrained import Table
-from toolscout.models.decoding.trie import Tokens
 
 if TYPE_CHECKING:
     pass
@@ -22,26 +21,26 @@ if TYPE_CHECKING:
 _FILE = "weighed.npz"
 
 
-class Weighed(NamedTuple):
+class FirstTokenScores(NamedTuple):
     """The tokens that ids of training begin with, ascending, and what scores them."""
 
     table: Table
-    tokens: Tokens
+    tokens: Ints
 
     @classmethod
-    def of(cls, table: Table, tokens: Iterable[int]) -> Weighed | None:
+    def of(cls, table: Table, tokens: Iterable[int]) -> FirstTokenScores | None:
         """None where there is nothing to weigh."""
         found = np.array(sorted(set(tokens)), dtype=np.int64)
         return cls(table, found) if len(found) else None
 
 
-class Documented(NamedTuple):
+class DocumentTools(NamedTuple):
     """Tools of a training whose ids are made of their documents, with their vectors."""
 
     ids: list[str]
     vectors: Floats
 
-    def same(self, other: Documented) -> bool:
+    def same(self, other: DocumentTools) -> bool:
         """Whether the other's are the same, in the same order."""
         return self.ids == other.ids and np.array_equal(self.vectors, other.vectors)
 
@@ -55,7 +54,7 @@ class Documented(NamedTuple):
         (folder / _FILE).unlink(missing_ok=True)
 
     @classmethod
-    def load(cls, folder: Path, dimension: int) -> Documented | None:
+    def load(cls, folder: Path, dimension: int) -> DocumentTools | None:
         """What was written; None where nothing was."""
         if not (folder / _FILE).is_file():
             return None

@@ -12,21 +12,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolscout.core.answer import Allowed
+from toolscout.core.arrays import Doubles, Floats
 from toolscout.core.scope import Scope
 from toolscout.data import metrics
 from toolscout.errors import BadDataset, BadModel
 from toolscout.index.exact_names import EXACT_BONUS
 from toolscout.models.encoders.onnx_encoder import CARD_FILE, Encoder
 from toolscout.retrievers.base import FitProgress, FitReport, Pairs, Retriever, Vectors
-from toolscout.retrievers.document_index import Documents, document_vectors
+from toolscout.retrievers.document_index import DocumentIndex, document_vectors
 from toolscout.retrievers.encoded_requests import dev_sample
 from toolscout.retrievers.hybrid.shared_encoder import SharedEncoder
 from toolscout.retrievers.model_folder import read_model
 from toolscout.retrievers.provenance import TrainingSet
 from toolscout.retrievers.registry import load_model, method
 
-Floats = NDArray[np.float64]
-Single = NDArray[np.float32]
 # New tools may cost the known ones at most so much of the recall that these would have without them.
 _MAY_COST = 0.03
 _NEVER = -1e6  # a bonus with which no new tool comes before a known one
@@ -39,7 +38,7 @@ _FACTORS, _SWEEPS, _GAIN = (0.25, 0.5, 0.8, 1.25, 2.0, 4.0), 4, 1e-3
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class FusionWeights:
     """The learned half of HybridOptions."""
 
     weights: tuple[float, ...]
@@ -51,13 +50,13 @@ class Weights:
 class Fusion:
     """Weights with what they reach on dev; `count`: how many numbers were learned."""
 
-    weights: Weights
+    weights: FusionWeights
     dev: dict[str, float]
     count: int
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _DevRequest:
     """A dev request: candidates, a column of relative scores for each part, which are gold, which are new.
 
     `new_gold`: the gold tools that are new, whether or not a part has found them. Where new tools have weights of their
@@ -65,7 +64,7 @@ class _Asked:
     """
 
     ids: list[str]
-    scores: Floats
+    scores: Doubles
     gold: tuple[str, ...]
     new_gold: frozenset[str]
     is_gold: NDArray[np.bool_]
@@ -93,7 +92,7 @@ def check_encoders(parts: Sequence[Retriever], untrained: Sequence[Retriever]) -
     """Refuse parts that could not use one encoder: a request and a catalogue have one vector for all of them."""
     bound: set[str] = set()
     for number, part in enumerate(parts):
-        if isinstance(part, Documents):
+        if isinstance(part, DocumentIndex):
             trains = part.trains_encoder and part in untrained
             fingerprint = f"the one that part {number} will train" if trains else part.bound_to()
             bound |= {fingerprint} if fingerprint else set()
@@ -110,7 +109,7 @@ def _check_one(fingerprints: Collection[str]) -> None:
 
 def share_encoder(parts: Sequence[Retriever]) -> None:
     """Give the parts that are free to use any encoder that of the one which has its own, or else is bound to one."""
-    embedded = [part for part in parts if isinstance(part, Documents)]
+    embedded = [part for part in parts if isinstance(part, DocumentIndex)]
     owners = [part for part in embedded if part.has_own_encoder()] or [part for part in embedded if part.bound_to()]
     for owner in owners[:1]:
         encoder = owner.encoder
@@ -131,7 +130,7 @@ def load_parts(folders: Sequence[Path]) -> list[Retriever]:
     for place in sorted(range(len(folders)), key=lambda i: not records[i].get("options", {}).get("encoder")):
         folder, record = folders[place], records[place]
         kind = method(record["method"])
-        if not issubclass(kind, Documents):
+        if not issubclass(kind, DocumentIndex):
             parts[place] = load_model(folder)
             continue
         part = cast(Any, kind).load(folder, shared)
@@ -158,8 +157,8 @@ def learn_weights(
     progress: FitProgress | None,
 ) -> Fusion:
     """Weights that make the gold tools of the dev requests stand out among all candidates."""
-    asked: list[_Asked] = []
-    vectors: dict[str, dict[str, Single]] = {}
+    asked: list[_DevRequest] = []
+    vectors: dict[str, dict[str, Floats]] = {}
     for one in data:
         if one.dev:
             asked += _asked(parts, rank, one, known, depth, vectors, progress)
@@ -168,7 +167,7 @@ def learn_weights(
     if with_new:
         asked = [_apart(request) for request in asked]
     theta = _refined(asked, _solved(asked, size), size)
-    learned = Weights(tuple(theta[:size].round(4).tolist()))
+    learned = FusionWeights(tuple(theta[:size].round(4).tolist()))
     if with_new:
         learned = replace(learned, new_weights=tuple(theta[size : 2 * size].round(4).tolist()))
         learned = replace(learned, new_bonus=_bonus(asked, theta))
@@ -183,9 +182,9 @@ def _asked(
     one: TrainingSet,
     known: frozenset[str],
     depth: int,
-    vectors: dict[str, dict[str, Single]],
+    vectors: dict[str, dict[str, Floats]],
     progress: FitProgress | None,
-) -> list[_Asked]:
+) -> list[_DevRequest]:
     """The dev requests of a set, of many a sample, each ranked by all parts among the set's own tools."""
     for part in parts:
         part.remove(part.ids())
@@ -204,14 +203,14 @@ def _asked(
                     scores[:, column] = [relative[0].get(tool_id, relative[1]) for tool_id in ids]
             is_gold = np.array([tool_id in gold for tool_id in ids], dtype=bool)
             is_new = np.array([tool_id in new for tool_id in ids], dtype=bool)
-            found.append(_Asked(ids, scores, gold, frozenset(new.intersection(gold)), is_gold, is_new))
+            found.append(_DevRequest(ids, scores, gold, frozenset(new.intersection(gold)), is_gold, is_new))
         if progress:
             progress("weighing the parts", start + len(texts), len(split))
     return found
 
 
 def _document_vectors(
-    part: Retriever, one: TrainingSet, known: dict[str, dict[str, Single]], progress: FitProgress | None
+    part: Retriever, one: TrainingSet, known: dict[str, dict[str, Floats]], progress: FitProgress | None
 ) -> Vectors | None:
     """The vectors of a set's documents and of those before; each document is encoded once by each encoder."""
     encoder = part.encoder
@@ -224,13 +223,13 @@ def _document_vectors(
     return vectors
 
 
-def _apart(request: _Asked) -> _Asked:
+def _apart(request: _DevRequest) -> _DevRequest:
     """With new tools apart: the scores of known tools, then those of new ones, then whether it is new."""
     new = request.is_new[:, None]
     return replace(request, scores=np.hstack([request.scores * ~new, request.scores * new, new.astype(np.float64)]))
 
 
-def _solved(asked: Sequence[_Asked], size: int) -> Floats:
+def _solved(asked: Sequence[_DevRequest], size: int) -> Doubles:
     """Newton's method on a convex loss and a ridge: how far each gold tool is from winning against all wrong ones.
 
     Gold tools do not compete with each other: shares that are to be equal among them would favour the part that cannot
@@ -256,13 +255,13 @@ def _solved(asked: Sequence[_Asked], size: int) -> Floats:
     return theta
 
 
-def _refined(asked: Sequence[_Asked], theta: Floats, size: int) -> Floats:
+def _refined(asked: Sequence[_DevRequest], theta: Doubles, size: int) -> Doubles:
     """Weights near those that were solved for, or of one part alone, where they find surely more on dev.
 
     The loss looks at the foremost wrong tool; what counts is whether the gold ones are among the first five.
     """
 
-    def worth(tried: Floats) -> Floats:
+    def worth(tried: Doubles) -> Doubles:
         """For each request."""
         found = [
             metrics.recall(ranking, gold, _K) + metrics.ndcg(ranking, gold, _K)
@@ -270,7 +269,7 @@ def _refined(asked: Sequence[_Asked], theta: Floats, size: int) -> Floats:
         ]
         return np.array(found)
 
-    def surely_more(found: Floats) -> bool:
+    def surely_more(found: Doubles) -> bool:
         gain = found - best
         return bool(gain.mean() > max(_GAIN, 2 * gain.std() / np.sqrt(len(gain))))
 
@@ -296,7 +295,7 @@ def _refined(asked: Sequence[_Asked], theta: Floats, size: int) -> Floats:
 class _Loss:
     """The loss of weights over all dev requests, the wrong candidates of one after those of another in one table."""
 
-    def __init__(self, tables: Sequence[Floats], golds: Sequence[NDArray[np.bool_]]) -> None:
+    def __init__(self, tables: Sequence[Doubles], golds: Sequence[NDArray[np.bool_]]) -> None:
         wrong = [table[~gold] for table, gold in zip(tables, golds, strict=True)]
         right = [table[gold] for table, gold in zip(tables, golds, strict=True)]
         self._wrong, self._right = np.concatenate(wrong), np.concatenate(right)
@@ -307,7 +306,7 @@ class _Loss:
         self._asked_by = np.repeat(np.arange(len(right)), counts)
         self._counts = 1 / (len(right) * counts[self._asked_by])
 
-    def at(self, theta: Floats) -> tuple[float, Floats, Floats]:
+    def at(self, theta: Doubles) -> tuple[float, Doubles, Doubles]:
         """The loss, its slope and its curvature."""
         logits = self._wrong @ theta
         highest = np.maximum.reduceat(logits, self._starts)
@@ -329,7 +328,7 @@ class _Loss:
         return value, slope, among + between + _RIDGE * np.eye(self.width)
 
 
-def _ranked(asked: Sequence[_Asked], theta: Floats) -> tuple[list[list[str]], list[tuple[str, ...]]]:
+def _ranked(asked: Sequence[_DevRequest], theta: Doubles) -> tuple[list[list[str]], list[tuple[str, ...]]]:
     rankings = []
     for request in asked:
         best = np.argsort(-(request.scores @ theta), kind="stable")[:_K]
@@ -337,7 +336,7 @@ def _ranked(asked: Sequence[_Asked], theta: Floats) -> tuple[list[list[str]], li
     return rankings, [request.gold for request in asked]
 
 
-def _bonus(asked: Sequence[_Asked], theta: Floats) -> float:
+def _bonus(asked: Sequence[_DevRequest], theta: Doubles) -> float:
     """The bonus of highest recall among those that cost the known tools little.
 
     A dev split of unseen tools has a new tool in every request: without that bound the bonus would suit no other.
@@ -349,7 +348,7 @@ def _bonus(asked: Sequence[_Asked], theta: Floats) -> float:
     return round(-max(allowed)[1], 2) if allowed else 0.0
 
 
-def _recalls(asked: Sequence[_Asked], thetas: Sequence[Floats]) -> list[tuple[float, float]]:
+def _recalls(asked: Sequence[_DevRequest], thetas: Sequence[Doubles]) -> list[tuple[float, float]]:
     """For each of many weights the recall@5 of all gold tools, and of the known ones: as metrics has them, far faster.
 
     A gold tool is among the first five where fewer than five candidates have a higher score or, before it, the same.
@@ -370,6 +369,6 @@ def _recalls(asked: Sequence[_Asked], thetas: Sequence[Floats]) -> list[tuple[fl
     return list(zip(_means(of_all, len(thetas)), _means(of_known, len(thetas)), strict=True))
 
 
-def _means(rows: Sequence[Floats], size: int) -> list[float]:
+def _means(rows: Sequence[Doubles], size: int) -> list[float]:
     """The mean of each column, rounded once as metrics does; 0 where there are no rows."""
     return [math.fsum(column) / len(rows) for column in np.array(rows).T] if rows else [0.0] * size

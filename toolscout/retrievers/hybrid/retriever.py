@@ -17,7 +17,7 @@ from toolscout.core.scope import EVERYTHING, Scope
 from toolscout.core.tool import Searchable
 from toolscout.errors import BadDataset, BadModel
 from toolscout.index.exact_names import EXACT_BONUS, ExactNames
-from toolscout.index.worker_threads import HELPERS
+from toolscout.index.worker_threads import WORKER_THREADS
 from toolscout.models.encoders.base import TextEncoder
 from toolscout.retrievers.base import (
     FitProgress,
@@ -185,8 +185,8 @@ class Hybrid(Retriever):
         first, scope, depth = self._parts[0], scope.of_all(), self.options.depth
         others = [i for i, request in enumerate(requests) if not self.names.is_name(request, scope.sees)]
         texts = [first.corrected(requests[i], scope) for i in others]
-        beside = [HELPERS.submit(_rank, part, texts, depth, scope) for part in self._parts[1:-1] if texts]
-        lead = HELPERS.submit(_rank, first, requests, depth, scope) if texts and len(self._parts) > 1 else None
+        beside = [WORKER_THREADS.submit(_rank, part, texts, depth, scope) for part in self._parts[1:-1] if texts]
+        lead = WORKER_THREADS.submit(_rank, first, requests, depth, scope) if texts and len(self._parts) > 1 else None
         last = [_rank(self._parts[-1], texts, depth, scope)] if lead else []
         rankings = [[one] for one in (lead.result() if lead else _rank(first, requests, depth, scope))]
         for searched in [*(future.result() for future in beside), *last]:

@@ -20,19 +20,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from toolscout.core.arrays import Doubles
 from toolscout.data import metrics
 from toolscout.errors import BadDataset, BadModel
 from toolscout.llm.base import Conversation
-from toolscout.llm.finetuned import is_generator, read_generator
+from toolscout.llm.finetuned import is_finetuned, read_finetuned
 from toolscout.retrievers.base import FitProgress
-from toolscout.training.text_options import AligningOptions, GeneratingOptions
+from toolscout.training.text_options import AlignmentOptions, TextTrainingOptions
 
 if TYPE_CHECKING:
-    from toolscout.training.text_generation import Pupil, Scored
+    from toolscout.training.text_generation import ScoredTexts, TrainableWriter
 
-Doubles = NDArray[np.float64]
 _K = 5
 _DEPTH = 100  # where the reward is the rank, what was not found counts as if it stood behind this place
 _LOOKED_AT = 50  # requests, by what is found for which a retriever is told from others
@@ -54,7 +53,7 @@ class LabelledRequests:
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
+class RankingSteps:
     """How requests become rankings: as prompts, generations as queries (of a request, a text), queries as tools.
 
     `ask` is given requests, the queries for each and which dataset it is of, and ranks tools for each: `documents` are
@@ -68,12 +67,12 @@ class Means:
 
 
 def align(
-    pupil: Pupil,
+    pupil: TrainableWriter,
     train: LabelledRequests,
     dev: LabelledRequests | None,
-    means: Means,
-    options: AligningOptions,
-    generating: GeneratingOptions,
+    means: RankingSteps,
+    options: AlignmentOptions,
+    generating: TextTrainingOptions,
     folder: Path,
     *,
     about: Mapping[str, Any] | None = None,
@@ -86,9 +85,9 @@ def align(
     """
     from toolscout.training.text_generation import TRAINING, forget
 
-    aligning = _Aligning(pupil, means, options.settled(), generating, folder / TRAINING)
+    aligning = _Alignment(pupil, means, options.settled(), generating, folder / TRAINING)
     history = aligning.run(_usable(train), _usable(dev) if dev else None, progress)
-    before = read_generator(folder) if is_generator(folder) else {}
+    before = read_finetuned(folder) if is_finetuned(folder) else {}
     pupil.save(folder, {**before, **(about or {}), "align": history})
     forget(folder / TRAINING)
     return history
@@ -139,11 +138,16 @@ def contrasts(
     return [(i, j) for i, j in pairs if rewards[i] > rewards[j] and rewards[i] - rewards[j] >= margin][:most]
 
 
-class _Aligning:
+class _Alignment:
     """One alignment."""
 
     def __init__(
-        self, pupil: Pupil, means: Means, options: AligningOptions, generating: GeneratingOptions, folder: Path
+        self,
+        pupil: TrainableWriter,
+        means: RankingSteps,
+        options: AlignmentOptions,
+        generating: TextTrainingOptions,
+        folder: Path,
     ) -> None:
         self._pupil, self._means, self._options, self._generating = pupil, means, options, generating
         self._folder, self._idf = folder, _idf(means.documents)
@@ -173,9 +177,9 @@ class _Aligning:
         self._pupil.network.begin(best)
         return [record | {"kept": record["round"] == kept} for record in history]
 
-    def _drawn(self, number: int, train: LabelledRequests) -> tuple[dict[str, Any], list[Scored]]:
+    def _drawn(self, number: int, train: LabelledRequests) -> tuple[dict[str, Any], list[ScoredTexts]]:
         """What was sampled in a round, with its rewards; taken up again where a round was interrupted."""
-        from toolscout.training.text_generation import Scored
+        from toolscout.training.text_generation import ScoredTexts
 
         path = self._folder / _FOLDER.format(number) / _DRAWN
         identity = self._identity(number, train)
@@ -187,7 +191,7 @@ class _Aligning:
                     "other options, that was interrupted; "
                     "train into another folder, or remove this one to begin again"
                 )
-            return kept["record"], [Scored(*one) for one in kept["scored"]]
+            return kept["record"], [ScoredTexts(*one) for one in kept["scored"]]
         record, scored = self._sampled(number, train)
         path.parent.mkdir(parents=True, exist_ok=True)
         beside = path.with_name(f".{_DRAWN}")
@@ -214,8 +218,8 @@ class _Aligning:
         content = json.dumps(known, sort_keys=True)
         return hashlib.blake2b(content.encode(errors="replace"), digest_size=16).hexdigest()
 
-    def _sampled(self, number: int, train: LabelledRequests) -> tuple[dict[str, Any], list[Scored]]:
-        from toolscout.training.text_generation import Scored
+    def _sampled(self, number: int, train: LabelledRequests) -> tuple[dict[str, Any], list[ScoredTexts]]:
+        from toolscout.training.text_generation import ScoredTexts
 
         options, n, started = self._options, self._options.samples, time.perf_counter()
         seeds = [self._generating.seed, number]
@@ -248,7 +252,7 @@ class _Aligning:
             "sampling_seconds": round(sampling, 3),
             "searching_seconds": round(time.perf_counter() - started - sampling, 3),
         }
-        scored = [Scored(*one) for one in zip(read, texts, table.tolist(), strict=True)]
+        scored = [ScoredTexts(*one) for one in zip(read, texts, table.tolist(), strict=True)]
         return record, scored
 
     def _prompts(self, requests: Sequence[str]) -> list[list[int] | None]:
@@ -272,18 +276,24 @@ class _Aligning:
         return [found[key] for key in keys]
 
     def _learn(
-        self, number: int, scored: Sequence[Scored], reference: Mapping[str, Any] | None, progress: FitProgress | None
+        self,
+        number: int,
+        scored: Sequence[ScoredTexts],
+        reference: Mapping[str, Any] | None,
+        progress: FitProgress | None,
     ) -> dict[str, Any]:
         """Learn from what was sampled."""
-        from toolscout.training.text_generation import Preferred, Settings, prefer, rank_reward
+        from toolscout.training.text_generation import PreferencePair, TextTrainingSettings, prefer, rank_reward
 
         options, generating, started = self._options, self._generating, time.perf_counter()
-        settings = Settings(1, options.align_rate, generating.batch, seed=generating.seed, chunk=generating.chunk)
+        settings = TextTrainingSettings(
+            1, options.align_rate, generating.batch, seed=generating.seed, chunk=generating.chunk
+        )
         network, folder = self._pupil.network, self._folder / _FOLDER.format(number)
         told = None if progress is None else _named(f"align, round {number}", progress)
         apart = [(one, contrasts(one.texts, one.rewards, options.margin, options.pairs)) for one in scored]
         pairs = [
-            Preferred(one.prompt, one.texts[i], one.texts[j], one.rewards[i] - one.rewards[j])
+            PreferencePair(one.prompt, one.texts[i], one.texts[j], one.rewards[i] - one.rewards[j])
             for one, few in apart
             for i, j in few
         ]

@@ -13,7 +13,7 @@ from typing import NamedTuple, cast
 from toolscout.core.answer import Cost
 from toolscout.core.scope import Endpoints
 from toolscout.errors import EndpointError, LanguageModelError, NotYet, ToolscoutError
-from toolscout.llm import LanguageModel, Options, open_llm
+from toolscout.llm import EndpointOptions, LanguageModel, open_llm
 from toolscout.llm.base import Completion, Conversation, Usage, complete_each
 from toolscout.llm.endpoint import Endpoint
 from toolscout.llm.hosts import HOSTS_VARIABLE, host_of, is_named
@@ -25,7 +25,7 @@ _AT_ONCE = 256  # conversations of one call to an endpoint: what it answers is u
 _RETRIES, _PATIENCE = 1, 3
 
 
-class Written(NamedTuple):
+class WrittenText(NamedTuple):
     """What a model wrote, or why it wrote nothing."""
 
     text: str
@@ -38,7 +38,7 @@ def is_url(spec: str) -> bool:
     return spec.lower().startswith(("http://", "https://"))
 
 
-class Author:
+class QueryWriter:
     """Opens its model when it is first needed. Safe to use from several threads.
 
     An endpoint has `timeout` seconds for all that is written in one search (a Session): tries, pauses and turns that
@@ -76,7 +76,7 @@ class Author:
         self._refusal = ""  # why an endpoint is not asked
         if is_url(spec):
             read, written = prices or (None, None)
-            self._asked = Options(
+            self._asked = EndpointOptions(
                 cache=cache or None,
                 timeout=timeout,
                 concurrency=concurrency,
@@ -95,9 +95,9 @@ class Author:
                 return
             self._llm = open_llm(spec, model=model, options=self._asked)
 
-    def session(self, endpoints: Endpoints = "ask") -> Session:
+    def session(self, endpoints: Endpoints = "ask") -> WritingSession:
         """All that is written in one search, which shares its time."""
-        return Session(self, endpoints)
+        return WritingSession(self, endpoints)
 
     def use(self, llm: LanguageModel) -> None:
         """Write with this model from now on."""
@@ -155,36 +155,36 @@ class Author:
             if not patient or not self.is_endpoint:
                 return self._llm
             if self._patient is None:
-                usual = Options()
+                usual = EndpointOptions()
                 asked = replace(self._asked, retries=usual.retries, longest_wait=usual.longest_wait)
                 self._patient = open_llm(self._spec, model=self._model, options=asked)
             return self._patient
 
 
-class Session:
+class WritingSession:
     """What is written in one search. An endpoint has the author's time for all of it, unless it is waited for."""
 
-    def __init__(self, author: Author, endpoints: Endpoints) -> None:
+    def __init__(self, author: QueryWriter, endpoints: Endpoints) -> None:
         """Begin now."""
         self._author, self._endpoints = author, endpoints
         self._began, self._seconds = _now(), 0.0
 
-    def write(self, conversations: Sequence[Conversation], temperature: float, max_tokens: int) -> list[Written]:
+    def write(self, conversations: Sequence[Conversation], temperature: float, max_tokens: int) -> list[WrittenText]:
         """A text for each conversation, in one batch where the model is on this machine."""
         author = self._author
         if self._endpoints == "skip" and author.is_endpoint:
-            return [Written("", "the endpoint is not asked for this")] * len(conversations)
+            return [WrittenText("", "the endpoint is not asked for this")] * len(conversations)
         size = _AT_ONCE if author.is_endpoint else max(1, len(conversations))
         turns = math.ceil(len(conversations) / max(1, author.concurrency))
         self._seconds = max(self._seconds, author.timeout * turns)
-        found: list[Written] = []
+        found: list[WrittenText] = []
         for start in range(0, len(conversations), size):
             found += self._batch(conversations[start : start + size], temperature, max_tokens)
         return found
 
-    def _batch(self, conversations: Sequence[Conversation], temperature: float, max_tokens: int) -> list[Written]:
+    def _batch(self, conversations: Sequence[Conversation], temperature: float, max_tokens: int) -> list[WrittenText]:
         """A text for each; those that were not asked because one met a fault are asked again, while that helps."""
-        found: dict[int, Written] = {}
+        found: dict[int, WrittenText] = {}
         while left := [place for place in range(len(conversations)) if place not in found]:
             if why := self._author.resting() or self._late():
                 found |= dict.fromkeys(left, _failed(why))
@@ -228,11 +228,11 @@ class Session:
         return outcomes
 
 
-def _failed(why: str) -> Written:
-    return Written("", why, Cost(failed=1, problem=why))
+def _failed(why: str) -> WrittenText:
+    return WrittenText("", why, Cost(failed=1, problem=why))
 
 
-def _written(completions: list[Completion]) -> Written:
+def _written(completions: list[Completion]) -> WrittenText:
     usage = Usage()
     usage.add([completions])
     cost = Cost(
@@ -242,7 +242,7 @@ def _written(completions: list[Completion]) -> Written:
         completion_tokens=usage.completion_tokens,
         price=usage.cost,
     )
-    return Written(completions[0].text, cost=cost)
+    return WrittenText(completions[0].text, cost=cost)
 
 
 def _told(error: Exception) -> str:

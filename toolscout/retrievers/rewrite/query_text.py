@@ -103,7 +103,7 @@ _NAME_LIKE = re.compile(r"(?<=[^\W\d])[./:_-]+(?=\w)|(?<=\d)[./:_-]+(?=[^\W\d])|
 _MARKS = re.compile(r"[\"`“”«»]|(?<!\w)['‘’]|['‘’](?!\w)")
 
 
-class Parsed(NamedTuple):
+class ParsedQueries(NamedTuple):
     """The queries of an answer; where there are none the reason. `copied`: some repeated what the prompt showed."""
 
     queries: tuple[str, ...]
@@ -194,7 +194,7 @@ def _listed(title: str, texts: Sequence[str]) -> list[str]:
     return [title, *(f'"{text}"' for text in texts)] if texts else []
 
 
-def parsed(text: str, request: str, most: int, shown: Sequence[str] = ()) -> Parsed:
+def parsed(text: str, request: str, most: int, shown: Sequence[str] = ()) -> ParsedQueries:
     """The queries in an answer: lines, or a JSON list; numbering, bullets and quotes taken off.
 
     Dropped are those that are empty, too long, said twice, the request itself, words of the prompt, or a copy of one
@@ -202,7 +202,7 @@ def parsed(text: str, request: str, most: int, shown: Sequence[str] = ()) -> Par
     by its name, but a model that writes "search/autocomplete" means what that does.
     """
     if _PAGE.match(text):
-        return Parsed((), "the language model answered with a page, not with text")
+        return ParsedQueries((), "the language model answered with a page, not with text")
     instructions = " ".join(words_of(f"{_DESCRIBE} {_DECOMPOSE} {_REFINE} {_LEARNED}"))
     copies = _copies_of(shown, request)
     found: dict[str, str] = {" ".join(words_of(_bare(request))): ""}
@@ -218,9 +218,9 @@ def parsed(text: str, request: str, most: int, shown: Sequence[str] = ()) -> Par
         found[key] = clean_text(_NAME_LIKE.sub(" ", _MARKS.sub(" ", line))).strip(_QUOTES + ",;")
     queries = tuple(filter(None, found.values()))[:most]
     if queries:
-        return Parsed(queries, copied=copied)
+        return ParsedQueries(queries, copied=copied)
     why = "nothing but copies of the catalogue" if copied else "nothing that can be searched"
-    return Parsed((), f"the language model wrote {why}", copied)
+    return ParsedQueries((), f"the language model wrote {why}", copied)
 
 
 def _useless(line: str, words: Sequence[str]) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from toolscout.core.answer import SEARCHED_ALONE, Allowed, Asked, Cost, Example, Hit, Reason
+from toolscout.core.answer import SEARCHED_ALONE, Allowed, Cost, Example, Hit, Reason, RewrittenQuery
 from toolscout.core.arrays import Floats
 from toolscout.core.scope import EVERYTHING, Scope
 from toolscout.core.tool import Searchable
@@ -22,7 +22,7 @@ from toolscout.errors import BadDataset, BadModel, BadRequest, MissingEncoder, M
 from toolscout.index.exact_names import ExactNames
 from toolscout.llm import LanguageModel
 from toolscout.llm.base import Conversation
-from toolscout.llm.finetuned import is_generator
+from toolscout.llm.finetuned import is_finetuned
 from toolscout.llm.hosts import HOSTS_VARIABLE, host_of
 from toolscout.llm.options import checked_url
 from toolscout.models.encoders.base import TextEncoder
@@ -32,14 +32,14 @@ from toolscout.retrievers.model_folder import read_model, read_options, write_mo
 from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 from toolscout.retrievers.registry import load_model, method
 from toolscout.retrievers.rewrite import query_text
-from toolscout.retrievers.rewrite.alignment import LabelledRequests, Means, align
+from toolscout.retrievers.rewrite.alignment import LabelledRequests, RankingSteps, align
 from toolscout.retrievers.rewrite.llm_writer import is_url
 from toolscout.retrievers.rewrite.rewriter import (
     RULES,
     TASK,
-    Asking,
     RewriteOptions,
     Rewriter,
+    WrittenQueries,
     describes,
     owners,
     placed,
@@ -47,11 +47,11 @@ from toolscout.retrievers.rewrite.rewriter import (
 from toolscout.retrievers.rewrite.router import Router, features
 
 if TYPE_CHECKING:
-    from toolscout.training.text_generation import Pair, Pupil
+    from toolscout.training.text_generation import Pair, TrainableWriter
 
-__all__ = ["GENERATOR_FOLDER", "RULES", "Asking", "Group", "Rewrite", "RewriteOptions"]
+__all__ = ["FINETUNED_FOLDER", "RULES", "Rewrite", "RewriteOptions", "SubRequestHits", "WrittenQueries"]
 
-GENERATOR_FOLDER = "generator"
+FINETUNED_FOLDER = "generator"
 _TEXTS_FILE = "texts.json"
 _FIRST = 10  # of its own ranking, by which the router judges a request
 _NO_ROUTER = (
@@ -65,14 +65,14 @@ _JUDGED = 500  # requests of a dev split
 _TARGET_WORDS = 16  # of the line for a tool: what is longer takes longer to write, and finds no more
 
 
-class Group(NamedTuple):
+class SubRequestHits(NamedTuple):
     """A sub-request, and the tools for it; the request itself where it is one thing."""
 
     sub_request: str
     hits: list[Hit]
 
 
-class Found(NamedTuple):
+class QueryRankings(NamedTuple):
     """What a ranking is made of: the request's own, those of its queries, and how far down all of them go."""
 
     alone: Ranking
@@ -224,7 +224,13 @@ class Rewrite(Retriever):
         ]
 
     def _ranking(
-        self, request: str, asked: Asking, rankings: Mapping[str, Ranking], k: int, scope: Scope, spent: set[int]
+        self,
+        request: str,
+        asked: WrittenQueries,
+        rankings: Mapping[str, Ranking],
+        k: int,
+        scope: Scope,
+        spent: set[int],
     ) -> Ranking:
         alone, lists = rankings[request], {query: rankings[query] for query in asked.queries}
         searched = [alone, *lists.values()]
@@ -245,14 +251,14 @@ class Rewrite(Retriever):
             notes=tuple(dict.fromkeys([*notes, *(note for one in searched for note in one.notes)])),
             cost=Cost.total([Cost(), *own]),
             named=alone.named,
-            evidence=Found(alone, lists, self._deep(k, scope)),
+            evidence=QueryRankings(alone, lists, self._deep(k, scope)),
         )
 
     def extend(self, ranking: Ranking, k: int, scope: Scope) -> Pairs:
         """The best k of the tools allowed, for a request that was ranked: for its caller nothing is written again."""
         if ranking.evidence is None or not scope.same_caller(ranking.scope):
             return super().extend(ranking, k, scope)
-        found: Found = ranking.evidence
+        found: QueryRankings = ranking.evidence
         deep = self._deep(k, scope)
         if deep > found.depth:
             for one in (found.alone, *found.lists.values()):
@@ -265,11 +271,11 @@ class Rewrite(Retriever):
         """The reasons of the part, and the query that found each tool."""
         if ranking.evidence is None:
             return [() for _ in ids]
-        found: Found = ranking.evidence
+        found: QueryRankings = ranking.evidence
         lists = {query: one.pairs for query, one in found.lists.items()}
         owner = owners(found.alone.pairs, lists, self.options.utterance)
         reasons = zip([owner.get(tool_id, "") for tool_id in ids], self.part.explain(found.alone, ids), strict=True)
-        return [(*why, Asked(query)) if query else why for query, why in reasons]
+        return [(*why, RewrittenQuery(query)) if query else why for query, why in reasons]
 
     def ranked(self, texts: Sequence[str], k: int, scope: Scope = EVERYTHING) -> dict[str, Ranking]:
         """The full ranking of each text by the part, all searched in one batch."""
@@ -281,7 +287,7 @@ class Rewrite(Retriever):
 
     def asked(
         self, requests: Sequence[str], rankings: dict[str, Ranking], k: int, scope: Scope = EVERYTHING
-    ) -> list[Asking]:
+    ) -> list[WrittenQueries]:
         """The queries of each request, all written in one batch.
 
         `rankings`: of the requests; those of queries that are searched meanwhile are put there too.
@@ -290,17 +296,17 @@ class Rewrite(Retriever):
         due = self._worth(distinct, rankings, scope)
         shown = replace(scope, allowed=scope.sees)  # what is found is shown to the model, whatever is ranked
 
-        def found(texts: Sequence[str], asked: Sequence[Asking], few: int) -> list[list[str]]:
+        def found(texts: Sequence[str], asked: Sequence[WrittenQueries], few: int) -> list[list[str]]:
             self._search(asked, rankings, k, scope)
             return self.fused(texts, asked, few, shown, rankings)
 
         written = dict(zip(due, self.rewriter.asked(due, scope, found), strict=True))
-        return [written.get(request, Asking()) for request in requests]
+        return [written.get(request, WrittenQueries()) for request in requests]
 
     def fused(
         self,
         requests: Sequence[str],
-        asked: Sequence[Asking],
+        asked: Sequence[WrittenQueries],
         k: int,
         scope: Scope = EVERYTHING,
         rankings: dict[str, Ranking] | None = None,
@@ -315,7 +321,7 @@ class Rewrite(Retriever):
             found.append([tool_id for tool_id, _ in best])
         return found
 
-    def _search(self, asked: Sequence[Asking], rankings: dict[str, Ranking], k: int, scope: Scope) -> None:
+    def _search(self, asked: Sequence[WrittenQueries], rankings: dict[str, Ranking], k: int, scope: Scope) -> None:
         """Put the full rankings of all queries beside those that are known."""
         queries = [query for one in asked for query in one.queries if query not in rankings]
         rankings.update(self.ranked(queries, self._deep(k, scope), scope))
@@ -354,7 +360,7 @@ class Rewrite(Retriever):
                 found.setdefault(tool_id, "")
         return placed(list(found)[:k], alone.pairs)
 
-    def grouped(self, requests: Sequence[str], k: int, scope: Scope = EVERYTHING) -> list[list[Group]]:
+    def grouped(self, requests: Sequence[str], k: int, scope: Scope = EVERYTHING) -> list[list[SubRequestHits]]:
         """The best k tools of each sub-request; of the request where it was not split."""
         check_k(k)
         if not len(self) or not requests:
@@ -363,7 +369,7 @@ class Rewrite(Retriever):
         queries = [one.queries or (request,) for request, one in zip(requests, asked, strict=True)]
         distinct = list(dict.fromkeys(query for few in queries for query in few))
         hits = dict(zip(distinct, self.part.search(distinct, k, scope), strict=True))
-        return [[Group(query, hits[query]) for query in few] for few in queries]
+        return [[SubRequestHits(query, hits[query]) for query in few] for few in queries]
 
     # Training and files.
 
@@ -382,7 +388,7 @@ class Rewrite(Retriever):
 
     def save(self, folder: Path) -> None:
         """Write the part and the generator into folders of their own."""
-        name, home = f"0-{self.part.name}", folder / GENERATOR_FOLDER
+        name, home = f"0-{self.part.name}", folder / FINETUNED_FOLDER
         self.part.save(folder / name)
         if self._generator is not None and self._generator.resolve() != home.resolve():
             shutil.rmtree(home, ignore_errors=True)
@@ -420,8 +426,8 @@ class Rewrite(Retriever):
             loaded.rewriter.know(dict(json.loads((folder / _TEXTS_FILE).read_text())))
         except (OSError, ValueError, TypeError) as error:
             raise BadModel(f"{folder / _TEXTS_FILE} cannot be read ({error}); build the index again") from None
-        if not loaded.options.llm and is_generator(folder / GENERATOR_FOLDER):
-            loaded.teach(folder / GENERATOR_FOLDER)
+        if not loaded.options.llm and is_finetuned(folder / FINETUNED_FOLDER):
+            loaded.teach(folder / FINETUNED_FOLDER)
         return loaded
 
 
@@ -430,14 +436,16 @@ def fit(rewrite: Rewrite, data: Sequence[TrainingSet], folder: Path, progress: F
     started, wanted = time.perf_counter(), rewrite.options
     _check(data, wanted, trains := bool(wanted.epochs or wanted.settled().align))
     folder.mkdir(parents=True, exist_ok=True)
-    sets = _Sets(rewrite, data, folder, progress)
+    sets = _DatasetSearch(rewrite, data, folder, progress)
     # While it is fitted all is rewritten; QTA's recipe does without the request.
-    served = replace(wanted, utterance=wanted.utterance and wanted.preset != "qta", begin=Path(wanted.begin).name)
-    rewrite.options = replace(served, share=1.0, begin=wanted.begin)
+    served = replace(
+        wanted, utterance=wanted.utterance and wanted.preset != "qta", init_from=Path(wanted.init_from).name
+    )
+    rewrite.options = replace(served, share=1.0, init_from=wanted.init_from)
     course: dict[str, Any] = {}
     device, parameters = "cpu", 0
     if trains:
-        course = _train(rewrite, data, sets, folder / GENERATOR_FOLDER, progress)
+        course = _train(rewrite, data, sets, folder / FINETUNED_FOLDER, progress)
         device, parameters = course["supervised"]["device"], course["supervised"]["parameters"]
     dev: dict[str, float] = {}
     if any(one.dev for one in data) and (trains or 0 < wanted.share < 1):
@@ -446,19 +454,19 @@ def fit(rewrite: Rewrite, data: Sequence[TrainingSet], folder: Path, progress: F
         rewrite.router = Router.fitted(judged.rows, judged.gains)
         dev = _mean(judged.scores) | {f"{name}, request alone": value for name, value in _mean(judged.alone).items()}
     if trains:
-        rewrite.teach(folder / GENERATOR_FOLDER)
+        rewrite.teach(folder / FINETUNED_FOLDER)
     rewrite.options = served
     problem = "" if wanted.llm == RULES else rewrite.rewriter.author.problem()
     notes = tuple(_notes(problem, dev, wanted.llm))
     report = FitReport(time.perf_counter() - started, device, parameters, dev, notes)
     if trains or rewrite.router:
-        seen = TrainedOn.of(data) | (TrainedOn.load(Path(wanted.begin)) if wanted.begin else TrainedOn())
+        seen = TrainedOn.of(data) | (TrainedOn.load(Path(wanted.init_from)) if wanted.init_from else TrainedOn())
         if not trains:  # the train splits were not looked at
             seen = TrainedOn(tuple(one for one in seen.splits if one.role == "dev"))
         rewrite.trained_on |= seen
         rewrite.fit_record = asdict(report) | course
         if trains:
-            rewrite.trained_on.save(folder / GENERATOR_FOLDER)
+            rewrite.trained_on.save(folder / FINETUNED_FOLDER)
     rewrite.remove(rewrite.ids())
     rewrite.save(folder)
     sets.done()
@@ -496,12 +504,12 @@ def _check(data: Sequence[TrainingSet], options: RewriteOptions, trains: bool) -
             "what is trained is a generator of its own: leave llm out, and name what it begins with as base; or set "
             "epochs=0 to use the language model as it is"
         )
-    if options.begin and not trains:
+    if options.init_from and not trains:
         raise BadModel(
             "nothing would be trained of the generator that begin names: set align above 0 to align it, or epochs to "
             "teach it more; to write with it as it is, name it as llm and not as begin"
         )
-    describes(options.begin)
+    describes(options.init_from)
     if (options.align_on or options.align_evenly) and not options.settled().align:
         raise BadModel("align_on and align_evenly say what is aligned with: set align above 0, or leave them out")
     names = sorted({one.dataset.name for one in data})
@@ -516,21 +524,21 @@ def _check(data: Sequence[TrainingSet], options: RewriteOptions, trains: bool) -
 
 
 def _train(
-    rewrite: Rewrite, data: Sequence[TrainingSet], sets: _Sets, folder: Path, progress: FitProgress | None
+    rewrite: Rewrite, data: Sequence[TrainingSet], sets: _DatasetSearch, folder: Path, progress: FitProgress | None
 ) -> dict[str, Any]:
     """Describe gold tools, then align."""
     try:
-        from toolscout.training.text_generation import train_generator
+        from toolscout.training.text_generation import finetune
     except ImportError as error:
         raise MissingExtra("training", "train") from error
 
     options, rewriter = rewrite.options, rewrite.rewriter
     rewriter.taught = True
-    held = _held(data, options.held, options.seed)
+    held = _held(data, options.held_out_share, options.seed)
     pairs = _pairs(rewriter.prompt, data, held)
-    about = {"task": TASK, "settings": asdict(options) | {"begin": Path(options.begin).name}}
+    about = {"task": TASK, "settings": asdict(options) | {"init_from": Path(options.init_from).name}}
 
-    def judge(pupil: Pupil) -> Mapping[str, float]:
+    def judge(pupil: TrainableWriter) -> Mapping[str, float]:
         rewrite.teach(pupil.local())
         return _mean(sets.judged().scores)
 
@@ -539,12 +547,12 @@ def _train(
     train = sets.asked("train", held, options.align_on)
     if rounds and not train.requests:
         raise BadDataset("no request is left to align with; hold more tools out (held), or name another set (align_on)")
-    taught = train_generator(
+    taught = finetune(
         options, lambda epoch: pairs, folder, about=about, judge=judges, progress=progress, keep=rounds > 0
     )
     course: dict[str, Any] = {"supervised": taught.report}
     if rounds:
-        means = Means(
+        means = RankingSteps(
             prompts=lambda requests: [rewriter.prompt(request) for request in requests],
             parse=lambda request, text: list(query_text.parsed(text, request, options.queries).queries),
             ask=sets.ask,
@@ -594,7 +602,7 @@ def _mean(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 @dataclass(slots=True)
-class _Judged:
+class _DevComparison:
     """Dev requests searched alone and rewritten: features, what was gained, and the scores of both."""
 
     rows: list[list[float]] = field(default_factory=list)
@@ -604,7 +612,7 @@ class _Judged:
     cost: Cost = field(default_factory=Cost)
 
 
-class _Sets:
+class _DatasetSearch:
     """The tools of all sets in the retriever; requests are searched among the tools of their own set."""
 
     def __init__(
@@ -650,21 +658,21 @@ class _Sets:
         k = _DEEP if self._rewrite.options.settled().reward == "rank" else _K
         for number, among in enumerate(self._among):
             places = [i for i, home in enumerate(homes) if len(self._among) == 1 or home == number]
-            few, asked = [requests[i] for i in places], [Asking(tuple(queries[i])) for i in places]
+            few, asked = [requests[i] for i in places], [WrittenQueries(tuple(queries[i])) for i in places]
             for place, tools in zip(places, self._rewrite.fused(few, asked, k, among), strict=True):
                 found[place] = list(tools)
         return found
 
-    def judged(self) -> _Judged:
+    def judged(self) -> _DevComparison:
         """Dev requests, searched alone and as they are rewritten now."""
-        found, rewrite = _Judged(), self._rewrite
+        found, rewrite = _DevComparison(), self._rewrite
         for number, one in enumerate(self._data):
             if not one.dev:
                 continue
             among, split = self._among[number], one.dataset.split(one.dev)
             step = max(1, len(split.requests) // _JUDGED)
             texts, gold = [text for _, text in split.requests[::step]], split.gold[::step]
-            alone = rewrite.fused(texts, [Asking()] * len(texts), 2 * _K, among)
+            alone = rewrite.fused(texts, [WrittenQueries()] * len(texts), 2 * _K, among)
             rewritten = rewrite.rank(texts, 2 * _K, among)
             found.cost += Cost.total(one.cost for one in rewritten) or Cost()
             better = [one.ids() for one in rewritten]

@@ -17,11 +17,11 @@ from toolscout.errors import BadModel
 from toolscout.index.exact_names import EXACT_BONUS
 from toolscout.index.recent import Recent
 from toolscout.llm.base import Message
-from toolscout.llm.finetuned import is_generator, read_generator
+from toolscout.llm.finetuned import is_finetuned, read_finetuned
 from toolscout.retrievers.base import Options, Pairs
 from toolscout.retrievers.rewrite import query_text
-from toolscout.retrievers.rewrite.llm_writer import Author, Session, Written, is_url
-from toolscout.training.text_options import AligningOptions, GeneratingOptions
+from toolscout.retrievers.rewrite.llm_writer import QueryWriter, WritingSession, WrittenText, is_url
+from toolscout.training.text_options import AlignmentOptions, TextTrainingOptions
 
 RULES = "rules"
 TASK = "describe"  # what a generator was taught that serves here
@@ -30,7 +30,7 @@ _CALLERS_KEPT = 64
 
 
 @dataclass(frozen=True, slots=True)
-class RewriteOptions(GeneratingOptions, AligningOptions, Options):
+class RewriteOptions(TextTrainingOptions, AlignmentOptions, Options):
     """Who writes queries, of what form, and for which requests; the rest is how a generator is trained.
 
     `llm`: "" is the generator that was trained, else SmolLM2; "rules" splits requests without any model; or a folder;
@@ -64,8 +64,8 @@ class RewriteOptions(GeneratingOptions, AligningOptions, Options):
 
     def __post_init__(self) -> None:
         """Refuse what cannot be asked."""
-        GeneratingOptions.__post_init__(self)
-        AligningOptions.__post_init__(self)
+        TextTrainingOptions.__post_init__(self)
+        AlignmentOptions.__post_init__(self)
         if self.form not in get_args(query_text.Form) or not 0 <= self.share <= 1 or not 0 <= self.temperature <= 100:
             raise BadModel(
                 f"form must be one of {', '.join(get_args(query_text.Form))}, share from 0 to 1, temperature 0 or more"
@@ -80,7 +80,7 @@ class RewriteOptions(GeneratingOptions, AligningOptions, Options):
             raise BadModel("requests_per_minute and prices must be 0 or more")
 
 
-class Asking(NamedTuple):
+class WrittenQueries(NamedTuple):
     """The queries made of a request; where there are none, why not, if that is worth telling."""
 
     queries: tuple[str, ...] = ()
@@ -88,7 +88,7 @@ class Asking(NamedTuple):
     cost: Cost = Cost()
 
 
-Find = Callable[[Sequence[str], Sequence[Asking], int], Sequence[Iterable[str]]]
+Find = Callable[[Sequence[str], Sequence[WrittenQueries], int], Sequence[Iterable[str]]]
 """The best k tools of requests, given their queries."""
 
 
@@ -99,7 +99,7 @@ class Rewriter:
         """Nothing is opened yet, save an endpoint. `home`: the model folder that the options come from, if any."""
         self.options, self.taught = options, describes(options.llm)
         prices = (options.input_price, options.output_price)
-        self.author = Author(
+        self.author = QueryWriter(
             options.llm,
             options.model,
             cache=inside(home, options.cache) if home and options.cache else options.cache,
@@ -138,11 +138,11 @@ class Rewriter:
             return query_text.learned_prompt(text)
         return query_text.first_prompt(self.options.form, text, self.options.queries, examples)
 
-    def asked(self, requests: Sequence[str], scope: Scope, find: Find) -> list[Asking]:
+    def asked(self, requests: Sequence[str], scope: Scope, find: Find) -> list[WrittenQueries]:
         """The queries of each request; what a model writes is written in one batch."""
         options = self.options
         if options.llm == RULES:
-            return [Asking(query_text.split(request, options.queries)) for request in requests]
+            return [WrittenQueries(query_text.split(request, options.queries)) for request in requests]
         shown = [] if self.taught or options.form == "decompose" else self._drawn(scope.sees)
         session = self.author.session(scope.endpoints)
         texts = self._write(session, [self.prompt(one, shown) for one in requests])
@@ -155,24 +155,28 @@ class Rewriter:
         for place, text, one in zip(again, texts, retried, strict=True):
             written[place] = one if one.queries or not written[place].queries else written[place]
             costs[place] += text.cost
-        asked = [Asking(one.queries, one.problem, cost) for one, cost in zip(written, costs, strict=True)]
+        asked = [WrittenQueries(one.queries, one.problem, cost) for one, cost in zip(written, costs, strict=True)]
         if options.form == "iterate":
             self._iterate(session, requests, asked, find)
         return asked
 
-    def _write(self, session: Session, prompts: Sequence[list[Message]]) -> list[Written]:
+    def _write(self, session: WritingSession, prompts: Sequence[list[Message]]) -> list[WrittenText]:
         return session.write(prompts, self.options.temperature, self.options.max_tokens) if prompts else []
 
     def _parsed(
-        self, requests: Sequence[str], texts: Sequence[Written], shown: Sequence[str]
-    ) -> list[query_text.Parsed]:
+        self, requests: Sequence[str], texts: Sequence[WrittenText], shown: Sequence[str]
+    ) -> list[query_text.ParsedQueries]:
         most = self.options.queries
         return [
-            query_text.Parsed((), one.problem) if one.problem else query_text.parsed(one.text, request, most, shown)
+            query_text.ParsedQueries((), one.problem)
+            if one.problem
+            else query_text.parsed(one.text, request, most, shown)
             for request, one in zip(requests, texts, strict=True)
         ]
 
-    def _iterate(self, session: Session, requests: Sequence[str], asked: list[Asking], find: Find) -> None:
+    def _iterate(
+        self, session: WritingSession, requests: Sequence[str], asked: list[WrittenQueries], find: Find
+    ) -> None:
         """Show the model what was found, and let it go on until it adds nothing."""
         most, words = self.options.queries, self.options.request_words
         active = [place for place, one in enumerate(asked) if not one.problem]
@@ -190,7 +194,7 @@ class Rewriter:
                 wider = tuple(dict.fromkeys([*asked[place].queries, *more]))
                 if len(wider) > len(asked[place].queries):
                     going.append(place)
-                asked[place] = Asking(wider, cost=asked[place].cost + one.cost)
+                asked[place] = WrittenQueries(wider, cost=asked[place].cost + one.cost)
             active = going
 
     def _drawn(self, allowed: Allowed | None) -> list[str]:
@@ -253,9 +257,9 @@ def inside(home: Path, name: str) -> str:
 
 def describes(llm: str) -> bool:
     """Whether this is a generator that was taught to describe tools; one that was taught anything else is refused."""
-    if not is_generator(llm):
+    if not is_finetuned(llm):
         return False
-    task = read_generator(llm).get("task")
+    task = read_finetuned(llm).get("task")
     if task != TASK:
         raise BadModel(
             f"{llm} is a generator that was trained for another task ({task!r:.40}), not to describe the tools that a "

@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
+from toolscout.core.arrays import Doubles
 from toolscout.errors import BadModel
 from toolscout.index.exact_names import EXACT_BONUS
 from toolscout.retrievers.base import Pairs
 from toolscout.retrievers.rewrite.query_text import split, words_of
 
-Floats = NDArray[np.float64]
 FEATURES = ("words", "clauses", "question", "top", "gap", "gap_5", "entropy", "unknown")
 _LOOKED_AT = 10
 _RIDGE = 1.0
@@ -69,7 +68,7 @@ class Router:
         levels = np.quantile(scaled @ weights + bias, np.linspace(0, 1, _QUANTILES))
         return cls(_kept(mean), _kept(scale), _kept(weights), round(bias, 6), _kept(levels))
 
-    def forecast(self, rows: Sequence[Sequence[float]]) -> Floats:
+    def forecast(self, rows: Sequence[Sequence[float]]) -> Doubles:
         """What is gained by rewriting each."""
         scaled = (np.array(rows, dtype=np.float64) - np.array(self.mean)) / np.array(self.scale)
         return np.asarray(scaled @ np.array(self.weights) + self.bias)
@@ -92,5 +91,5 @@ class Router:
             raise BadModel(f"the router of this model cannot be read ({error}); train the model again") from None
 
 
-def _kept(values: Floats) -> tuple[float, ...]:
+def _kept(values: Doubles) -> tuple[float, ...]:
     return tuple(np.round(values, 6).tolist())

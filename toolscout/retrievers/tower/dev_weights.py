@@ -12,14 +12,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from toolscout.core.arrays import Doubles, Floats, Ints
 from toolscout.models.tower import Tower, unit
 from toolscout.retrievers.tower.retriever import TowerRetriever
 
-Floats = NDArray[np.float32]
-Ints = NDArray[np.int64]
-Doubles = NDArray[np.float64]
 _GRAPH = (0.0, 0.1, 0.3, 1.0)
-_KIN = (0.0, 0.25, 0.5, 1.0, 2.0)
+_NEIGHBOUR_WEIGHTS = (0.0, 0.25, 0.5, 1.0, 2.0)
 _VOTES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
 # What votes count where dev is as good without them: the most of these that costs nothing.
 _HEARD = (0.1, 0.05, 0.02)
@@ -33,20 +31,20 @@ _K = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Weights:
+class TowerWeights:
     """What the parts of a score count; the names are those of the options."""
 
     graph: float = 0.0
-    kin: float = 0.0
+    neighbour_weight: float = 0.0
     votes: float = 0.0
     new_bonus: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ChosenWeights:
     """The weights, and what they reach on dev."""
 
-    weights: Weights
+    weights: TowerWeights
     dev: dict[str, float]
 
 
@@ -80,7 +78,7 @@ class DevScores:
         around, votes = np.zeros_like(requests), np.zeros((len(requests), len(tools)), dtype=np.float32)
         for number, (request, vector) in enumerate(zip(requests, vectors, strict=True)):
             neighbours = retriever._neighbours(vector, "", lambda entry: True)
-            asked = retriever._listened(vector, neighbours, kin=1.0)
+            asked = retriever._listened(vector, neighbours, neighbour_weight=1.0)
             around[number] = asked.vector - request
             for (entry, _), weight in zip(neighbours, asked.attention.tolist(), strict=True):
                 votes[number, list({rows[tool_id] for tool_id in entry.tools})] += weight
@@ -89,24 +87,24 @@ class DevScores:
             marked[number, few] = True
         return cls(requests, around, votes, tools, terms, marked, new, scenes)
 
-    def scores(self, weights: Weights) -> Floats:
+    def scores(self, weights: TowerWeights) -> Floats:
         """The scores with these weights."""
         tools = unit(self.tools + weights.graph * self.terms)
-        found: Floats = (self.requests + weights.kin * self.around) @ tools.T + weights.votes * self.votes
+        found: Floats = (self.requests + weights.neighbour_weight * self.around) @ tools.T + weights.votes * self.votes
         return found + weights.new_bonus * self.new
 
 
-def as_learned(tower: Tower, *, layers: bool, around: bool) -> Weights:
+def as_learned(tower: Tower, *, layers: bool, around: bool) -> TowerWeights:
     """What the parts counted in training; a bonus that hides new tools is none."""
-    return Weights(
+    return TowerWeights(
         graph=float(tower.numbers["graph"]) if layers else 0.0,
-        kin=1.0 if around else 0.0,
+        neighbour_weight=1.0 if around else 0.0,
         votes=float(tower.numbers["votes"]) if around else 0.0,
         new_bonus=max(0.0, float(tower.numbers.get("new_bonus", np.zeros(())))),
     )
 
 
-def choose(dev: DevScores, tower: Tower, *, layers: bool, around: bool) -> Choice:
+def choose(dev: DevScores, tower: Tower, *, layers: bool, around: bool) -> ChosenWeights:
     """The simplest weights whose NDCG@5 on dev is not surely below the best; then the bonus of new tools.
 
     A dev split of unseen combinations has some twenty scenes: the best of two hundred choices is best by chance there.
@@ -114,17 +112,17 @@ def choose(dev: DevScores, tower: Tower, *, layers: bool, around: bool) -> Choic
     """
     learned = replace(as_learned(tower, layers=layers, around=around), new_bonus=0.0)
     if not len(dev.requests):
-        return Choice(learned, {})
-    plain = Weights(new_bonus=_bonus(dev, Weights()))
+        return ChosenWeights(learned, {})
+    plain = TowerWeights(new_bonus=_bonus(dev, TowerWeights()))
     graphs = sorted({*_GRAPH, round(learned.graph, 4)}) if layers else (0.0,)
-    tried: list[tuple[Weights, Doubles]] = []
+    tried: list[tuple[TowerWeights, Doubles]] = []
     for graph in graphs:
         tools = unit(dev.tools + graph * dev.terms).T
         own, others = dev.requests @ tools + plain.new_bonus * dev.new, dev.around @ tools
-        for kin in _KIN if around else (0.0,):
+        for neighbour_weight in _NEIGHBOUR_WEIGHTS if around else (0.0,):
             for votes in _VOTES if around else (0.0,):
-                weights = replace(plain, graph=graph, kin=kin, votes=votes)
-                tried.append((weights, _ndcgs(own + kin * others + votes * dev.votes, dev.gold)))
+                weights = replace(plain, graph=graph, neighbour_weight=neighbour_weight, votes=votes)
+                tried.append((weights, _ndcgs(own + neighbour_weight * others + votes * dev.votes, dev.gold)))
     best = _simplest(tried, dev.scenes)
     if around and not best.votes:
         # Dev may not need its neighbours, but what is learned after training is heard through them alone.
@@ -133,18 +131,20 @@ def choose(dev: DevScores, tower: Tower, *, layers: bool, around: bool) -> Choic
         best = next(one for one in heard if _ndcg(dev.scores(one), dev.gold) >= reached - _WORTH)
     best = replace(best, new_bonus=_bonus(dev, best))
     scores = dev.scores(best)
-    return Choice(best, {f"ndcg@{_K}": _ndcg(scores, dev.gold), f"recall@{_K}": _recall(scores, dev.gold)})
+    return ChosenWeights(best, {f"ndcg@{_K}": _ndcg(scores, dev.gold), f"recall@{_K}": _recall(scores, dev.gold)})
 
 
-def _simplest(tried: Sequence[tuple[Weights, Doubles]], scenes: Ints) -> Weights:
+def _simplest(tried: Sequence[tuple[TowerWeights, Doubles]], scenes: Ints) -> TowerWeights:
     """Of the weights within two standard errors of the best those with the fewest parts, and of these the best."""
     means = [float(values.mean()) for _, values in tried]
     best = tried[int(np.argmax(means))][1]
 
     def order(index: int) -> tuple[int, int, float]:
         # Votes before the others: they tell also of what is learned after training.
-        graph, kin, votes = (bool(part) for part in (tried[index][0].graph, tried[index][0].kin, tried[index][0].votes))
-        return graph + kin + votes, graph + kin, -means[index]
+        graph, neighbour_weight, votes = (
+            bool(part) for part in (tried[index][0].graph, tried[index][0].neighbour_weight, tried[index][0].votes)
+        )
+        return graph + neighbour_weight + votes, graph + neighbour_weight, -means[index]
 
     for index in sorted(range(len(tried)), key=order):
         behind = best - tried[index][1]
@@ -159,7 +159,7 @@ def standard_error(values: Doubles, scenes: Ints) -> float:
     return float(np.sqrt((sums**2).sum()) / len(values))
 
 
-def _bonus(dev: DevScores, weights: Weights) -> float:
+def _bonus(dev: DevScores, weights: TowerWeights) -> float:
     """The bonus with the highest recall among those that cost the known tools little; 0 where dev has no new ones."""
     known = dev.gold & ~dev.new
     asked = known.any(1)

@@ -11,10 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toolscout.core.answer import Example
-from toolscout.core.arrays import Floats
+from toolscout.core.arrays import Floats, Ints
 from toolscout.data.beir_files import Qrels
 from toolscout.data.dataset import Dataset, pooled, request_digest
 from toolscout.data.no_tool_prompts import Prompt
@@ -26,7 +25,7 @@ from toolscout.models.tower import Tower, unit
 from toolscout.retrievers.base import FitProgress, FitReport
 from toolscout.retrievers.encoded_requests import Encoding, train_examples
 from toolscout.retrievers.provenance import TrainedOn, TrainingSet
-from toolscout.retrievers.tower.dev_weights import Choice, DevScores, choose
+from toolscout.retrievers.tower.dev_weights import ChosenWeights, DevScores, choose
 from toolscout.retrievers.tower.no_tool_prompts import DEV as _DEV
 from toolscout.retrievers.tower.no_tool_prompts import TRAIN as _TRAIN
 from toolscout.retrievers.tower.no_tool_prompts import read_negatives, seen_with
@@ -34,9 +33,8 @@ from toolscout.retrievers.tower.retriever import ENCODER_FOLDER, TowerRetriever
 from toolscout.training.encoder_options import GraphOptions, NeighbourOptions
 
 if TYPE_CHECKING:
-    from toolscout.training.tower import Known, TowerOptions
+    from toolscout.training.tower import TowerOptions, TrainingRequests
 
-Ints = NDArray[np.int64]
 WEIGHTS_FOLDER = "weights"
 # Fewer training requests than this for each tool that has any, and the graph cannot say much.
 _SPARSE = 3.0
@@ -44,7 +42,7 @@ _BATCHES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Material:
+class TowerTrainingData:
     """Several training sets as one. Tools with equal documents share a row."""
 
     dataset: Dataset
@@ -66,7 +64,7 @@ class Material:
         return [text for _, text in self.dataset.split(self.dev).requests] if self.dev else []
 
 
-def material(data: Sequence[TrainingSet]) -> Material:
+def material(data: Sequence[TrainingSet]) -> TowerTrainingData:
     """Put training sets together; ids of requests are told apart by their set. A scene is a set of tools."""
     if not data:
         raise BadModel("name at least one dataset to train on")
@@ -76,7 +74,7 @@ def material(data: Sequence[TrainingSet]) -> Material:
     rows = {tool.id: by_digest.setdefault(tool.digest(), len(by_digest)) for tool in dataset.tools}
     train, dev = (_golds(kept.get(role, {}), rows) for role in (_TRAIN, _DEV))
     # Not the published numbers of scenes: there the same tools stand under several.
-    return Material(dataset, _DEV if _DEV in kept else "", rows, train, dev, _scenes(train), _scenes(dev))
+    return TowerTrainingData(dataset, _DEV if _DEV in kept else "", rows, train, dev, _scenes(train), _scenes(dev))
 
 
 def _scenes(golds: Sequence[Ints]) -> Ints:
@@ -89,7 +87,7 @@ def _golds(qrels: Qrels, rows: Mapping[str, int]) -> list[Ints]:
     return [np.unique(np.array([rows[i] for i in gold], dtype=np.int64)) for gold in qrels.values()]
 
 
-def overlap(data: Material, options: GraphOptions) -> tuple[str, ...]:
+def overlap(data: TowerTrainingData, options: GraphOptions) -> tuple[str, ...]:
     """How much the graph holds, in words; with a warning where it is too sparse to help."""
     degrees = np.bincount(np.concatenate(data.gold), minlength=max(data.rows.values()) + 1)
     used = degrees[degrees > 0]
@@ -127,22 +125,22 @@ def fit(
         raise BadModel(f"there are {len(both.gold):,} requests to keep; set keep to that many or more")
     prompts = read_negatives(no_tool) if around.detection else []
     no_tool = Path(no_tool).resolve().name if prompts else ""  # a name: no path of one machine goes into rows
-    known = training.Known(both.gold, both.scenes, max(both.rows.values()) + 1)
+    known = training.TrainingRequests(both.gold, both.scenes, max(both.rows.values()) + 1)
     # The edges of a batch are left out of the graph: where requests are few, something must be left of it.
     few = min(options.batch, max(1, len(both.gold) // _BATCHES))
     heard = around if prompts else replace(around, detection=0.0)
     parts = training.TowerOptions(replace(options, batch=few), options, heard)
     seen = seen_with(data, prompts, no_tool)
-    identity = _identity(options, seen, "" if options.through else retriever.encoder.fingerprint)
+    identity = _identity(options, seen, "" if options.train_encoder else retriever.encoder.fingerprint)
     learned_prompts = [prompt for prompt in prompts if prompt.split == _TRAIN]
-    if options.through:
+    if options.train_encoder:
         seen |= TrainedOn.load(Path(options.start)) if options.start else TrainedOn()
-        learned = _through(retriever, both, known, learned_prompts, parts, folder, identity, progress)
+        learned = _train_with_encoder(retriever, both, known, learned_prompts, parts, folder, identity, progress)
         for home in (folder / WEIGHTS_FOLDER, folder / ENCODER_FOLDER):  # they may be used without the rest
             seen.save(home)
     encoding = Encoding(retriever.encoder, folder, progress)
     vectors = _encoded(encoding, both, learned_prompts)
-    if not options.through:
+    if not options.train_encoder:
         from toolscout.training.tower_task import learn_frozen
 
         fresh = not _knows(retriever, both)
@@ -154,7 +152,7 @@ def fit(
     retriever._head = _calibrated(learned.tower, both, vectors, prompts, encoding, retriever._fingerprint())
     choice = _gathered(retriever, both, known, vectors, parts, data)
     found = {**asdict(choice.weights), "no_tool": no_tool}
-    found |= {"average": learned.average} if options.through else {}
+    found |= {"average": learned.average} if options.train_encoder else {}
     own = {field.name for field in fields(options)}
     retriever.options = replace(options, **{name: value for name, value in found.items() if name in own})
     numbers = learned.parameters
@@ -168,7 +166,7 @@ def fit(
     return report
 
 
-def _knows(retriever: TowerRetriever, both: Material) -> bool:
+def _knows(retriever: TowerRetriever, both: TowerTrainingData) -> bool:
     """Whether the encoder was trained on some of these requests.
 
     It then has moved them to their tools already, further than it will move new ones: to learn from where they are how
@@ -187,10 +185,10 @@ def _identity(options: Any, seen: TrainedOn, encoder: str) -> str:
     return found.hexdigest()
 
 
-def _through(
+def _train_with_encoder(
     retriever: TowerRetriever,
-    both: Material,
-    known: Known,
+    both: TowerTrainingData,
+    known: TrainingRequests,
     prompts: Sequence[Prompt],
     parts: TowerOptions,
     folder: Path,
@@ -212,7 +210,7 @@ def _through(
     return learned
 
 
-def _encoded(encoding: Encoding, both: Material, prompts: Sequence[Prompt]) -> Any:
+def _encoded(encoding: Encoding, both: TowerTrainingData, prompts: Sequence[Prompt]) -> Any:
     from toolscout.training.tower_task import Vectors
 
     texts = [*both.requests, *both.dev_requests, *(prompt.text for prompt in prompts)]
@@ -229,7 +227,7 @@ def _encoded(encoding: Encoding, both: Material, prompts: Sequence[Prompt]) -> A
 
 
 def _calibrated(
-    tower: Tower, both: Material, vectors: Any, prompts: Sequence[Prompt], encoding: Encoding, encoder: str
+    tower: Tower, both: TowerTrainingData, vectors: Any, prompts: Sequence[Prompt], encoding: Encoding, encoder: str
 ) -> NeedHead | None:
     """The detection tower as a head of its own, its probabilities fitted to dev where dev has both kinds."""
     if not len(vectors.prompts):
@@ -251,12 +249,12 @@ def _calibrated(
 
 def _gathered(
     retriever: TowerRetriever,
-    both: Material,
-    known: Known,
+    both: TowerTrainingData,
+    known: TrainingRequests,
     vectors: Any,
     parts: TowerOptions,
     data: Sequence[TrainingSet],
-) -> Choice:
+) -> ChosenWeights:
     """Propagate over the whole graph: what tools gather, how past requests are seen; then choose on dev."""
     from toolscout.training.tower import whole
 

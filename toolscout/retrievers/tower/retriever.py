@@ -18,15 +18,15 @@ from toolscout.core.scope import Scope
 from toolscout.core.tool import Searchable
 from toolscout.errors import BadModel
 from toolscout.index.feedback_pool import Entry, Neighbour
-from toolscout.index.tenant_pools import Recalled, Voices, with_past
+from toolscout.index.tenant_pools import RecalledRequests, TenantPools, with_past
 from toolscout.models.encoders.base import TextEncoder
 from toolscout.models.encoders.onnx_encoder import CARD_FILE, Encoder
 from toolscout.models.need_head import NEED_FILE, NeedHead
-from toolscout.models.tower import TOWER_FILE, VIEWS, Asked, Tower, unit
+from toolscout.models.tower import TOWER_FILE, VIEWS, AttendedRequest, Tower, unit
 from toolscout.retrievers.base import Ranking
 from toolscout.retrievers.encoded_requests import vectors_of, with_digests
 from toolscout.retrievers.model_folder import read_model, read_new, read_options, write_model, write_new
-from toolscout.retrievers.new_tool_bonus import Newcomers
+from toolscout.retrievers.new_tool_bonus import NewToolBonusIndex
 from toolscout.retrievers.provenance import TrainedOn
 from toolscout.retrievers.tower.options import ColtOptions, MasstoolOptions
 
@@ -38,16 +38,16 @@ _UNLEARNED_SHARPNESS, _UNLEARNED_OWN, _UNLEARNED_SEARCH = 10.0, -5.0, 0.2
 Key = tuple[str, str]
 
 
-class Heeded(NamedTuple):
+class SearchVector(NamedTuple):
     """What a request is searched with after its neighbours had their say: a vector of this length, and their votes."""
 
     vector: Floats
     length: float
     votes: dict[str, float]
-    recalled: Recalled
+    recalled: RecalledRequests
 
 
-class TowerRetriever(Newcomers):
+class TowerRetriever(NewToolBonusIndex):
     """Live: a tool joins with its document's vector, a request that used known tools joins the pool, both at once.
 
     A tool that training requests used is its document's vector plus what it gathered from them in the graph; that term
@@ -73,7 +73,7 @@ class TowerRetriever(Newcomers):
     @property
     def trains_encoder(self) -> bool:
         """Whether training goes through the encoder."""
-        return bool(self.options.through)
+        return bool(self.options.train_encoder)
 
     @property
     def learns(self) -> bool:
@@ -119,8 +119,8 @@ class TowerRetriever(Newcomers):
         with self._lock:
             self._past = self._silence()
 
-    def _silence(self) -> Voices:
-        return Voices(self.options.keep, self.options.share_feedback)
+    def _silence(self) -> TenantPools:
+        return TenantPools(self.options.keep, self.options.share_feedback)
 
     @property
     def tower(self) -> Tower | None:
@@ -134,22 +134,22 @@ class TowerRetriever(Newcomers):
             self.options = replace(self.options, **weights)
             self._tower = tower or self._tower
 
-    def _recall(self, vector: Floats, scope: Scope) -> Heeded:
+    def _recall(self, vector: Floats, scope: Scope) -> SearchVector:
         """What a request is searched with, and the past requests that had a say in it."""
         neighbours = self._neighbours(vector, scope.tenant, self._counts)
-        asked = self._listened(vector, neighbours, self.options.kin)
+        asked = self._listened(vector, neighbours, self.options.neighbour_weight)
         votes: dict[str, float] = {}
         for (entry, _), weight in zip(neighbours, asked.attention.tolist(), strict=True):
             for tool_id, sign in entry.tools.items():
                 votes[tool_id] = votes.get(tool_id, 0.0) + sign * weight
         length = max(float(np.linalg.norm(asked.vector)), 1e-12)
-        return Heeded(asked.vector, length, votes, Recalled(neighbours, 0.0, scope.tenant))
+        return SearchVector(asked.vector, length, votes, RecalledRequests(neighbours, 0.0, scope.tenant))
 
-    def _search_vector(self, vector: Floats, evidence: Heeded) -> Floats:
+    def _search_vector(self, vector: Floats, evidence: SearchVector) -> Floats:
         return (evidence.vector / evidence.length).astype(np.float32)
 
     def _bonuses(
-        self, vector: Floats, evidence: Heeded, k: int, allowed: Allowed | None, named: Sequence[str]
+        self, vector: Floats, evidence: SearchVector, k: int, allowed: Allowed | None, named: Sequence[str]
     ) -> Mapping[str, float]:
         weight, length = float(self.options.votes), evidence.length
         votes = {i: weight * vote / length for i, vote in evidence.votes.items() if weight}
@@ -159,13 +159,13 @@ class TowerRetriever(Newcomers):
         voted = {i: vote + (extra if i in self._new else 0.0) for i, vote in votes.items()}
         return {**newcomers, **voted}
 
-    def _listened(self, vector: Floats, neighbours: Sequence[Neighbour], kin: float) -> Asked:
+    def _listened(self, vector: Floats, neighbours: Sequence[Neighbour], neighbour_weight: float) -> AttendedRequest:
         request = self._asking(vector)
         tower = self._tower or _unlearned(len(request))
         states = tower.states(vector[None])
         keys = np.array([self._view(one.entry) for one in neighbours], dtype=np.float32)
         keys = keys.reshape(len(neighbours), VIEWS, len(request)).swapaxes(0, 1)
-        return tower.ask(request, None if states is None else states[0], keys, kin)
+        return tower.ask(request, None if states is None else states[0], keys, neighbour_weight)
 
     def _neighbours(self, vector: Floats, tenant: str, counts: Callable[[Entry], bool]) -> list[Neighbour]:
         count = self.options.neighbours
@@ -235,7 +235,7 @@ class TowerRetriever(Newcomers):
             loaded._own_encoder = folder / ENCODER_FOLDER
             loaded._encoder = encoder or Encoder.load(loaded._own_encoder)
         loaded._load_documents(folder, model)
-        loaded._past = Voices.load(folder / _REQUESTS, loaded.options.keep, loaded.options.share_feedback)
+        loaded._past = TenantPools.load(folder / _REQUESTS, loaded.options.keep, loaded.options.share_feedback)
         trained = bool(model.get("fit"))
         loaded._tower = Tower.load(folder) if trained else None
         loaded._head = NeedHead.load(folder) if trained and loaded.options.no_tool else None

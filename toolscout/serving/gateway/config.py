@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from toolscout.catalogue.base import ReadOptions, existing, is_url, parse_json, read_text
-from toolscout.catalogue.mcp.client import Server
+from toolscout.catalogue.mcp.client import McpServer
 from toolscout.catalogue.mcp.config import config_servers, entry_texts, expanded, has_servers
 from toolscout.core.tool import clean_text
 from toolscout.errors import BadSource
@@ -50,7 +50,7 @@ class Source:
 class GatewayConfig:
     """Everything that a gateway proxies. `origin` names the file, and marks the tools that came through it."""
 
-    servers: tuple[Server, ...] = ()
+    servers: tuple[McpServer, ...] = ()
     sources: tuple[Source, ...] = ()
     origin: str = ""
     problems: tuple[str, ...] = ()
@@ -177,8 +177,8 @@ def _source(kind: str, name: str, entry: Any, options: ReadOptions, place: Path 
 
 
 def _named_once(
-    servers: list[Server], sources: list[Source], where: str, options: ReadOptions
-) -> tuple[list[Server], list[Source]]:
+    servers: list[McpServer], sources: list[Source], where: str, options: ReadOptions
+) -> tuple[list[McpServer], list[Source]]:
     """A name is a namespace: the first that has it keeps it."""
     taken: set[str] = set()
 

@@ -19,9 +19,9 @@ from toolscout.catalogue.mcp.client import (
     MAX_ERROR_BYTES,
     MAX_LIST_TIMEOUTS,
     Doing,
-    Listing,
-    Server,
-    Unlisted,
+    ListTooLong,
+    McpServer,
+    ServerListing,
     cause_of,
     explained,
     http,
@@ -97,7 +97,7 @@ class Backend:
     """One MCP server: `problem` says why it does not answer, and is empty while it does."""
 
     def __init__(
-        self, server: Server, options: BackendOptions, publish: Callable[[Backend, list[Tool]], Awaitable[None]]
+        self, server: McpServer, options: BackendOptions, publish: Callable[[Backend, list[Tool]], Awaitable[None]]
     ) -> None:
         """Nothing is started before run()."""
         self.server = server
@@ -212,7 +212,7 @@ class Backend:
             if isinstance(cause, TimeoutError):
                 problem = f"did not answer within {self._options.connect:g} s"
                 return problem, f"{problem}{quoted(errors)}"
-            if isinstance(cause, Unlisted):
+            if isinstance(cause, ListTooLong):
                 return str(cause), f"{cause}{quoted(errors)}"
             if isinstance(cause, ToolscoutError):
                 return cause.public or "cannot be used", f"{cause}{quoted(errors)}"
@@ -261,7 +261,7 @@ class Backend:
         self._listed = tools
         await self._publish(self, tools)
 
-    def _tools(self, listing: Listing) -> tuple[list[Tool], list[str]]:
+    def _tools(self, listing: ServerListing) -> tuple[list[Tool], list[str]]:
         options = ReadOptions(namespace=self.name, keep_going=True)
         found = importer.tools_of(self.server, listing, options, most=self._options.max_tool_chars)
         return list(unique(found, options)), options.problems

@@ -17,7 +17,7 @@ from toolscout.stores.sqlite.tools import storable
 _SELECT = "SELECT name, allow, deny, admin, tenant FROM principals WHERE name = ?"
 
 
-class People:
+class PrincipalTables:
     """Principals, grants and keys in SQLite tables."""
 
     _files: Connections

@@ -12,16 +12,17 @@ from pathlib import Path
 import numpy as np
 
 from toolscout.core.answer import Example
+from toolscout.core.arrays import Floats
 from toolscout.errors import CorruptStore, DiskFull, StoreError
-from toolscout.stores.base import REQUEST_PREFIX, Floats, Store, VectorBatch
+from toolscout.stores.base import REQUEST_PREFIX, Store, VectorBatch
 from toolscout.stores.sqlite.connections import Connections, check_path, durable_by_default
-from toolscout.stores.sqlite.principals import People
-from toolscout.stores.sqlite.tools import Catalogue, storable
+from toolscout.stores.sqlite.principals import PrincipalTables
+from toolscout.stores.sqlite.tools import ToolTables, storable
 
 _HALF = np.dtype("<f2")
 
 
-class SqliteStore(Catalogue, People, Store):
+class SqliteStore(ToolTables, PrincipalTables, Store):
     """A store in one SQLite file with a write-ahead log: many processes read while one writes.
 
     A process that forks opens its store after the fork: SQLite connections do not survive one.
