@@ -324,7 +324,7 @@ class Scout:
             self.search("hello", endpoints="skip")
 
     def need(self, text: str, allowed: Allowed | str | None = None) -> float | None:
-        """How likely a request is to need a tool at all, as its answer says; None where nothing can tell."""
+        """The tool need of a request, from 0 to 1, as its answer says; None where nothing can tell."""
         return self.search(text, 1, allowed).need
 
     def tools(self, ids: Iterable[str] | Answer) -> list[Tool]:
