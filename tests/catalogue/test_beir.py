@@ -86,6 +86,7 @@ def test_every_published_folder_comes_in_whole(shared_data: Path) -> None:
     assert all(counts.values())
 
 
+@pytest.mark.slow
 def test_the_largest_folder_comes_in_whole(shared_data: Path) -> None:
     tools = list(catalogue.read(shared_data / "toolbench"))
     assert len({tool.id for tool in tools}) == 46_587

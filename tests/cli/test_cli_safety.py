@@ -19,6 +19,8 @@ from typer.testing import CliRunner, Result
 from toolscout.cli import output
 from toolscout.cli.main import app
 
+pytestmark = pytest.mark.slow
+
 ESCAPES = "\x1b[31mred\x1b]0;title\x07\x1b[2J\x9b1m\x7f\u202ebidi\u2066 [bold red]markup[/] [/] :smile: \r overwritten"
 RAW = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
 HEAVY = ("onnxruntime", "tantivy", "usearch", "tokenizers", "mcp", "torch", "onnx", "asyncio")

@@ -9,6 +9,8 @@ import pytest
 
 from toolscout.data.dataset import Dataset
 
+pytestmark = pytest.mark.slow
+
 
 def listed(folder: Path) -> dict[str, tuple[int, int]]:
     """What a published folder says of its own files: rows, and requests where there are any."""

@@ -287,6 +287,7 @@ def test_shares_that_leave_a_part_empty_are_refused(test: float, dev: float) -> 
 PUBLISHED = {"toollens": (463, 46, 23, 37, 19), "toolbench-g3": (3110, 311, 156, 92, 46)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_published_sets_are_cut_like_their_own_splits(shared_data: Path, name: str) -> None:
     data = Dataset.load(shared_data / name)

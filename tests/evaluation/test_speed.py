@@ -21,6 +21,8 @@ from toolscout.retrievers.hybrid.retriever import Hybrid
 from toolscout.scout import Scout
 from toolscout.stores.sqlite.store import SqliteStore
 
+pytestmark = pytest.mark.slow
+
 REQUESTS = ["search the issue", "delete a mail event", "weather report for a user", "price map"]
 PARTS = ("encoder_ms", "words_ms", "vectors_ms", "fusion_ms", "explain_ms", "other_ms")
 

@@ -90,6 +90,7 @@ def naive(made: Memory, request: str, learned: Sequence[Example], tools: Sequenc
     return scores
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(seed=st.integers(0, 1000), words=st.lists(st.sampled_from(WORDS), min_size=1, max_size=5))
 def test_scores_are_what_is_documented(seed: int, words: list[str]) -> None:

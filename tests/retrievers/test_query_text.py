@@ -333,6 +333,7 @@ def test_rules_do_not_mind_blanks() -> None:
     assert split(f"{wide}find a hotel\r\nbook a taxi there{wide}", 4) == ("find a hotel", "book a taxi there")
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("text", [" ", ",", ", ", '"', "[", "{", "(", "and ", ", and", "\n", "1. ", "a;", "aA", "```"])
 def test_long_texts_take_no_longer_than_they_are(text: str) -> None:
     def seconds(size: int) -> float:

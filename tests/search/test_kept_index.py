@@ -243,6 +243,7 @@ def damage(file: Path, how: str) -> None:
         file.write_bytes(b"")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", DAMAGES)
 def test_a_file_that_is_damaged_is_built_again(path: Path, reads: Reads, how: str) -> None:
     filled(path)
@@ -403,6 +404,7 @@ def test_a_snapshot_that_is_open_stays_until_it_is_closed(path: Path) -> None:
     assert not before.exists()
 
 
+@pytest.mark.slow
 def test_searches_go_on_while_the_index_is_kept_anew(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(index_snapshot, "WORTH_RENEWING", 0)
     filled(path)

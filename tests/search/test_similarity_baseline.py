@@ -70,6 +70,7 @@ def test_the_requests_are_many_short_and_different() -> None:
     assert max(map(len, texts())) < 100
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2, 5, 300])
 @pytest.mark.parametrize(
     "make", [Dense, Memory, Centroid, lambda encoder: Hybrid(parts=[Bm25(), Dense(None, encoder)])]

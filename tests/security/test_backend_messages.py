@@ -18,6 +18,8 @@ from mcp.shared.message import SessionMessage
 from toolscout.catalogue.mcp import messages as messages
 from toolscout.catalogue.mcp.messages import Guard, Throttle, count_values, loads, message_of, reduced
 
+pytestmark = pytest.mark.timing
+
 
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +75,6 @@ def test_broken_pieces_are_refused_as_json_refuses_them() -> None:
     assert refused > 1_000
 
 
-@pytest.mark.timing
 @pytest.mark.parametrize(
     "data",
     [
@@ -189,7 +190,6 @@ def test_values_are_counted_no_further_than_needed() -> None:
     assert count_values([[]] * 1_000_000, 100) == 101
 
 
-@pytest.mark.timing
 def test_a_server_that_sends_too_fast_is_slowed() -> None:
     async def main() -> None:
         throttle = Throttle(messages=100, size=math.inf)

@@ -20,6 +20,8 @@ from toolscout.stores.base import Store
 from toolscout.stores.sqlite.connections import DURABLE_VARIABLE, Connections
 from toolscout.stores.sqlite.store import SqliteStore
 
+pytestmark = pytest.mark.slow
+
 NORMAL, FULL = 1, 2
 TOOL = {"namespace": "mail", "name": "send", "description": "Sends an email", "inputSchema": {"type": "object"}}
 

@@ -24,6 +24,8 @@ from toolscout.serving.access import ANONYMOUS, MAX_FEEDBACK_TOOLS, Caller
 from toolscout.serving.limits import FeedbackQuota, Gate, HeldBytes, InFlight, Probe, ServeOptions, share_for, sharer
 from toolscout.serving.problems import Problem
 
+pytestmark = pytest.mark.timing
+
 LION = {"request": "feed the lion"}
 
 
@@ -149,7 +151,6 @@ def slow_searches(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
     monkeypatch.setattr(Access, "search", slowly)
 
 
-@pytest.mark.timing
 def test_batches_of_one_key_do_not_starve_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     slow_searches(monkeypatch, 0.03)  # a batch takes a second
     batch = {"requests": ["feed the lion"] * 32}
@@ -180,7 +181,6 @@ def test_batches_of_one_key_do_not_starve_another(tmp_path: Path, monkeypatch: p
     assert 200 in flooded
 
 
-@pytest.mark.timing
 def test_probes_wait_behind_no_search(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     open_ = threading.Event()
     monkeypatch.setattr("toolscout.serving.access.Access.search", lambda *_: open_.wait(20) and 1 // 0)

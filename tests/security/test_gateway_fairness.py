@@ -14,6 +14,8 @@ from tests.security.test_connections import ACCEPT, gateway
 from toolscout.serving.access import Access
 from toolscout.serving.limits import ServeOptions
 
+pytestmark = pytest.mark.timing
+
 META = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
     "io.modelcontextprotocol/clientInfo": {"name": "x", "version": "1"},
@@ -36,7 +38,6 @@ def searched(port: int, key: str) -> bool:
     return b"zoo/feed_lion" in found
 
 
-@pytest.mark.timing
 def test_searches_of_one_key_do_not_starve_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     search = Access.search
 

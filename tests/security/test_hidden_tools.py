@@ -109,6 +109,7 @@ def spellings(tool: Tool) -> list[str]:
     return [*alone, f"please call {tool.name} for me", f"use '{' '.join(words)}' on the old map", tool.aliases[0]]
 
 
+@pytest.mark.slow
 @of_each
 def test_a_hidden_tool_has_no_name(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who may not see a tool gets the very answer that it would get if the tool had no name."""
@@ -260,8 +261,17 @@ def server(tmp_path: Path) -> Iterator[Served]:
 
 def test_a_hidden_namespace_is_like_none(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a caller may not see is left out before anything is asked of the store, whose time would tell."""
-    for name in ("ids", "tools", "namespaces", "count"):
-        monkeypatch.setattr(server.scout.store, name, lambda *_, **__: pytest.fail("the store was asked for all tools"))
+    store, count = server.scout.store, server.scout.store.count
+    for name in ("ids", "tools", "namespaces"):
+        monkeypatch.setattr(store, name, lambda *_, **__: pytest.fail("the store was asked for all tools"))
+
+    def counted(allowed: Allowed | None = None) -> int:
+        assert allowed is not None
+        assert allowed.namespaces <= {"mail"}, "the store was asked for what the caller may not see"
+        assert all(tool_id.startswith("mail/") for tool_id in allowed.ids)
+        return count(allowed)
+
+    monkeypatch.setattr(store, "count", counted)
     for path in ("/page/tools?namespace=", "/tools?namespace="):
         hidden, absent = (server.get(path + space, "guest") for space in ("zoo", "none"))
         assert (hidden.status_code, hidden.json()) == (absent.status_code, absent.json())

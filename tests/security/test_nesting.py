@@ -22,6 +22,8 @@ from toolscout.core import vendor_formats
 from toolscout.core.tool import MAX_NESTING, Origin, too_deep
 from toolscout.errors import BadSource, BadTool
 
+pytestmark = pytest.mark.slow
+
 FINE, DEEP = (99, 100), (101, 491, 982, 5_000, 100_000)
 SAID = r"nested deeper than 100 levels|nested too deeply"
 

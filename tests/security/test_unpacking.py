@@ -19,6 +19,8 @@ from toolscout.catalogue import ReadOptions
 from toolscout.catalogue.openapi.document import parse
 from toolscout.errors import BadSource
 
+pytestmark = pytest.mark.slow
+
 MB = 1 << 20
 BOMB = gzip.compress(bytes(64 * MB))  # 64 KB
 RECORD = json.dumps({"namespace": "a", "name": "b"}).encode()

@@ -17,6 +17,8 @@ from toolscout.serving.access import Access
 from toolscout.serving.app import make_app
 from toolscout.serving.limits import ServeOptions
 
+pytestmark = pytest.mark.slow
+
 TOKEN = "ts_printed-by-this-server"
 ORIGINS: list[Any] = [
     {"kind": "mcp", "target": "sh -c 'touch owned'"},

@@ -30,6 +30,8 @@ from toolscout.serving.gateway.transports import check_binding, make_app
 from toolscout.serving.limits import ServeOptions
 from toolscout.stores.sqlite.store import SqliteStore
 
+pytestmark = pytest.mark.slow
+
 
 def key_for(store: Path, name: str, *allow: str, deny: tuple[str, ...] = ()) -> str:
     with SqliteStore(store) as opened:

@@ -24,6 +24,8 @@ from toolscout.serving.gateway.sources import BackendOptions, _aside
 from toolscout.serving.gateway.transports import make_app
 from toolscout.serving.limits import ServeOptions
 
+pytestmark = pytest.mark.timing
+
 META = ["search_tools", "describe_tool", "call_tool"]
 
 
@@ -153,7 +155,6 @@ def runs(word: str) -> bool:
     return any(str(RAW).encode() in words and word.encode() in words for words in found)
 
 
-@pytest.mark.timing
 def test_a_list_that_changes_is_found_at_once_and_nothing_is_embedded_twice(tmp_path: Path) -> None:
     async def main() -> None:
         encoder = HashedWords()
@@ -338,7 +339,6 @@ def test_a_pin_that_names_no_tool_is_said(tmp_path: Path, caplog: pytest.LogCapt
     ]
 
 
-@pytest.mark.timing
 def test_a_backend_that_never_answers_and_one_that_never_starts(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

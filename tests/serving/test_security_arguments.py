@@ -24,6 +24,8 @@ from toolscout.serving.gateway.argument_process import ArgumentChecks
 from toolscout.serving.gateway.transports import make_app
 from toolscout.serving.limits import ServeOptions
 
+pytestmark = pytest.mark.timing
+
 ITEMS = {"type": "array", "items": {"type": "integer"}}
 NAMES = {f"^x{number}.*y{{1,20}}$": {"type": "string"} for number in range(600)}
 SCHEMAS: dict[str, dict[str, Any]] = {
@@ -57,7 +59,6 @@ async def two_clients(store: Path) -> AsyncIterator[tuple[Any, Client, Client]]:
         yield made, one, other
 
 
-@pytest.mark.timing
 @pytest.mark.parametrize("name", ATTACKS)
 def test_others_are_served_while_arguments_are_checked(tmp_path: Path, name: str) -> None:
     lags: list[float] = []
@@ -98,7 +99,6 @@ def test_others_are_served_while_arguments_are_checked(tmp_path: Path, name: str
     assert max(waits) < 2
 
 
-@pytest.mark.timing
 def test_a_check_that_hangs_is_ended_and_others_are_served(tmp_path: Path) -> None:
     note = tmp_path / "pid"
 

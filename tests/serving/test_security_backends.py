@@ -30,6 +30,8 @@ from toolscout.serving.gateway import server_connection as backends
 from toolscout.serving.gateway.server import Gateway, GatewayOptions
 from toolscout.serving.gateway.server_connection import Backend, BackendDown
 
+pytestmark = pytest.mark.timing
+
 HOSTILE = Path(__file__).parents[1] / "security" / "hostile_backend.py"
 BRISK = replace(QUICK, timeout=1.0, grace=0.5, connect=5.0)
 # Seconds. A quarter is meant; the rest is for a machine on which other tests run.

@@ -27,6 +27,8 @@ from toolscout.core.tool import Origin, Tool
 from toolscout.serving.gateway import quarantine as holding
 from toolscout.serving.gateway.quarantine import Quarantine, quarantine_path
 
+pytestmark = pytest.mark.slow
+
 HOSTILE = Path(__file__).parents[1] / "security" / "hostile_backend.py"
 SEND = Tool(
     "mail",

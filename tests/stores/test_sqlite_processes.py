@@ -16,6 +16,8 @@ from toolscout.errors import StoreError
 from toolscout.stores.sqlite import tools as sqlite_catalogue
 from toolscout.stores.sqlite.store import SqliteStore
 
+pytestmark = pytest.mark.slow
+
 KILLS = 40
 BATCH = 150
 

