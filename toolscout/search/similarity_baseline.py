@@ -1,7 +1,7 @@
 """The similarity baseline of a catalogue: the cosine that a request about something else reaches in it.
 
 A similarity above the baseline begins to mean that a tool fits. It is measured by comparing some hundred requests about
-anything at all (background.txt) with the catalogue, so it needs no labels and works for any catalogue and encoder: among
+anything at all (background.txt) with the catalogue. No labels are needed, and any encoder will do: among
 many tools something is always rather near, among few hardly anything.
 """
 
