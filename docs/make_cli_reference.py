@@ -1,4 +1,4 @@
-"""Writes docs/cli.md from the command line itself: python docs/make_cli_reference.py"""
+"""Writes docs/reference/cli.md from the command line itself: python docs/make_cli_reference.py"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 
 from toolscout.cli.main import app
 
-TARGET = Path(__file__).parent.parent / "docs" / "cli.md"
+TARGET = Path(__file__).parent / "reference" / "cli.md"
 HEAD = """\
 # The command line
 
@@ -58,4 +58,4 @@ def _row(parameter: Any, ctx: Any) -> str:
 
 
 if __name__ == "__main__":
-    TARGET.write_text(reference())
+    TARGET.write_text(reference(), encoding="utf-8")

@@ -58,7 +58,7 @@ PENALTY = 0.0001
 AT = (0.1, 0.14, 0.2, 0.3, 0.5)
 
 
-class Asked(NamedTuple):
+class SearchedRequests(NamedTuple):
     """Requests put to one catalogue: what was found, whether a tool of it serves them, and the level there."""
 
     hits: list[tuple[Hit, ...]]
@@ -67,7 +67,7 @@ class Asked(NamedTuple):
     tools: int
 
 
-class Source(NamedTuple):
+class LabelledCatalogue(NamedTuple):
     """Tools, their vectors, the published encoder's, and requests with the tools they need (none: nothing fits)."""
 
     tools: list[Tool]
@@ -76,7 +76,7 @@ class Source(NamedTuple):
     requests: list[tuple[str, frozenset[str]]]
 
 
-def read(text: str, encoder: SharedEncoder) -> Source:
+def read(text: str, encoder: SharedEncoder) -> LabelledCatalogue:
     """The tools of a set, and some hundred requests of a split."""
     name, split = text.split(":")
     data = Dataset.load(find_dataset(name), [split])
@@ -86,10 +86,10 @@ def read(text: str, encoder: SharedEncoder) -> Source:
     own, published = (tool_vectors(data.tools, one, cache_path()) for one in (encoder, Encoder.load(Path(RAW))))
     known = {tool.digest(): row for tool, row in zip(data.tools, own, strict=True)}
     step = max(1, len(served) // (8 * REQUESTS))
-    return Source(data.tools, known, published, served[::step] + unserved)
+    return LabelledCatalogue(data.tools, known, published, served[::step] + unserved)
 
 
-def catalogues(source: Source, random: np.random.Generator) -> Iterator[set[str]]:
+def catalogues(source: LabelledCatalogue, random: np.random.Generator) -> Iterator[set[str]]:
     """The ids of the tools that are kept, one set after another; all of them where some requests are never served."""
     ids = np.array([tool.id for tool in source.tools])
     if not all(gold for _, gold in source.requests):
@@ -115,7 +115,9 @@ def groups(rows: NDArray[np.float32], count: int, random: np.random.Generator) -
     return np.asarray((rows @ centres.T).argmax(axis=1), dtype=np.int64)
 
 
-def ask(source: Source, kept: set[str], retriever: Retriever, store: SqliteStore, random: np.random.Generator) -> Asked:
+def ask(
+    source: LabelledCatalogue, kept: set[str], retriever: Retriever, store: SqliteStore, random: np.random.Generator
+) -> SearchedRequests:
     """Put some requests of either kind to what is kept of a set."""
     retriever.add([tool for tool in source.tools if tool.id in kept], source.vectors)
     served = [request for request, gold in source.requests if gold and gold <= kept]
@@ -124,10 +126,10 @@ def ask(source: Source, kept: set[str], retriever: Retriever, store: SqliteStore
     texts = some[0] + some[1]
     hits = [tuple(one) for one in retriever.search(texts, 5)]
     level = similarity_baseline.SimilarityBaseline(store, retriever).baseline(None, len(kept)) or 0.0
-    return Asked(hits, np.arange(len(texts)) < len(some[0]), level, len(kept))
+    return SearchedRequests(hits, np.arange(len(texts)) < len(some[0]), level, len(kept))
 
 
-def asked_of(text: str, encoder: SharedEncoder, new: Callable[[], Retriever]) -> list[Asked]:
+def asked_of(text: str, encoder: SharedEncoder, new: Callable[[], Retriever]) -> list[SearchedRequests]:
     """Requests of one set put to each of its catalogues; those that leave only one kind of request are passed over."""
     random = np.random.default_rng(0)
     with tempfile.TemporaryDirectory() as folder, SqliteStore(Path(folder) / "store.db") as store:
@@ -136,14 +138,14 @@ def asked_of(text: str, encoder: SharedEncoder, new: Callable[[], Retriever]) ->
     return [one for one in asked if one.truth.any() and not one.truth.all()]
 
 
-def asked_whole(text: str, encoder: SharedEncoder, retriever: Retriever) -> Asked:
+def asked_whole(text: str, encoder: SharedEncoder, retriever: Retriever) -> SearchedRequests:
     """All requests of a set put to all of its tools."""
     with tempfile.TemporaryDirectory() as folder, SqliteStore(Path(folder) / "store.db") as store:
         source = read(text, encoder)
         retriever.add(source.tools, source.vectors)
         hits = [tuple(one) for one in retriever.search([request for request, _ in source.requests], 5)]
         level = similarity_baseline.SimilarityBaseline(store, retriever).baseline(None, len(source.tools)) or 0.0
-    return Asked(hits, np.array([bool(gold) for _, gold in source.requests]), level, len(source.tools))
+    return SearchedRequests(hits, np.array([bool(gold) for _, gold in source.requests]), level, len(source.tools))
 
 
 def logistic(signal: Doubles, truth: Bools, weights: Doubles | None = None) -> tuple[float, float]:
@@ -195,7 +197,7 @@ def answering(said: Doubles, found: Signals) -> float:
     return float(said[found.truth][order][np.searchsorted(share, 1 - ANSWERED)])
 
 
-def signals_of(asked: Sequence[Asked], above: bool) -> Signals:
+def signals_of(asked: Sequence[SearchedRequests], above: bool) -> Signals:
     """The best cosines, plain or above the level of their catalogue."""
     rows = [np.array([signals(hits)[0] or 0.0 for hits in one.hits]) - above * one.level for one in asked]
     truth = np.concatenate([one.truth for one in asked])
@@ -209,7 +211,7 @@ def joined(several: Sequence[Signals]) -> Signals:
     return Signals(*(np.concatenate(parts) for parts in zip(*several, strict=True)))
 
 
-class Measured(NamedTuple):
+class CurveQuality(NamedTuple):
     """How right a curve is; both kinds weigh the same."""
 
     auroc: float
@@ -224,13 +226,13 @@ class Measured(NamedTuple):
         return self.turned_away / max(self.turned_away + 1 - self.answered, 1e-9)
 
 
-def measured(said: Doubles, found: Signals, threshold: float) -> Measured:
+def measured(said: Doubles, found: Signals, threshold: float) -> CurveQuality:
     """Brier and ECE as in toolscout.data.metrics, but weighted; AUROC within catalogues of one size, averaged."""
     weights, truth = found.weights / found.weights.sum(), found.truth
     sizes = [found.sizes == size for size in np.unique(found.sizes)]
     areas = [metrics.auroc(truth[one], said[one]) for one in sizes if truth[one].any() and not truth[one].all()]
     gaps = np.bincount(np.minimum((said * 10).astype(int), 9), weights=weights * (truth - said), minlength=10)
-    return Measured(
+    return CurveQuality(
         float(np.mean(areas)),
         float(np.sum(weights * (said - truth) ** 2)),
         float(np.abs(gaps).sum()),
@@ -239,7 +241,7 @@ def measured(said: Doubles, found: Signals, threshold: float) -> Measured:
     )
 
 
-def table(title: str, rows: Sequence[tuple[str, Measured]]) -> Table:
+def table(title: str, rows: Sequence[tuple[str, CurveQuality]]) -> Table:
     """One row for each name."""
     made = Table(title=title)
     for header in ("", "AUROC", "Brier", "ECE", "answered", "turned away", "precision"):
@@ -266,7 +268,7 @@ def show_left_out(console: Console, title: str, sets: dict[str, Signals]) -> Non
     both, every = joined(list(sets.values())), np.concatenate(list(said.values()))
     threshold = answering(every, both)
     rows = [(name, measured(said[name], one, threshold)) for name, one in sets.items()]
-    rows.append(("mean", Measured(*np.mean([one for _, one in rows], axis=0).tolist())))
+    rows.append(("mean", CurveQuality(*np.mean([one for _, one in rows], axis=0).tolist())))
     for least, most in ((1, 20), (21, 500), (501, 5_000), (5_001, 50_000)):
         among = (both.sizes >= least) & (both.sizes <= most)
         part = Signals(both.signal[among], both.truth[among], both.weights[among], both.sizes[among])
@@ -274,7 +276,7 @@ def show_left_out(console: Console, title: str, sets: dict[str, Signals]) -> Non
     console.print(table(f"{title}, each set left out of the fit, threshold {threshold:.3f}", rows))
 
 
-def served(asked: Asked, options: FitOptions, threshold: float) -> Measured:
+def served(asked: SearchedRequests, options: FitOptions, threshold: float) -> CurveQuality:
     """What fit says of requests put to one catalogue."""
     said = np.array([catalogue_fit_of(hits, options, asked.level) for hits in asked.hits])
     found = Signals(said, asked.truth, balanced(asked.truth), np.full(len(said), asked.tools))

@@ -2,7 +2,7 @@
 
 POOL is the folder that recipes/default_model_data.py wrote; $TOOLSCOUT_DATA holds ultratool, sealtools and no_tool, and
 to measure on toollens, simpletoolquestions and toolbench-g3. Writes toolscout/default_model/need.npz, adds what the
-head has seen to trained_on.json, and shows how it does on dev. Vectors are kept beside POOL, in need/.
+head has seen to trained_on.json, and shows how it does on dev. TextVectors are kept beside POOL, in need/.
 
 Every source is left out once, and the head trained without it is asked about it: that is what the forecast is worth for
 a style never seen. The calibration is fitted to those answers, not to answers about styles that were trained on.
@@ -53,14 +53,14 @@ MARK = "need: "
 Texts = dict[str, list[str]]
 
 
-class Material(NamedTuple):
+class TextsBySource(NamedTuple):
     """Texts by source: those that need a tool, those that do not."""
 
     needed: Texts
     unneeded: Texts
 
 
-class Vectors:
+class TextVectors:
     """Vectors of texts, kept in a folder."""
 
     def __init__(self, folder: Path) -> None:
@@ -78,7 +78,7 @@ class Vectors:
         vectors: Floats = np.load(path)
         return vectors
 
-    def examples(self, texts: Material) -> Examples:
+    def examples(self, texts: TextsBySource) -> Examples:
         """What can be trained on."""
         needed, unneeded = ({name: self.of(lines) for name, lines in side.items()} for side in texts)
         return Examples(needed, unneeded)
@@ -119,10 +119,10 @@ def cut(texts: Sequence[str]) -> tuple[list[str], list[str]]:
     return [text for text in texts if text not in set(dev)], dev
 
 
-def gathered(home: Path) -> tuple[Material, Material]:
+def gathered(home: Path) -> tuple[TextsBySource, TextsBySource]:
     """Train and dev: published requests and prompts, and our own sentences."""
     rng = np.random.default_rng(0)
-    train, dev = Material({}, prompts("train", LICENSED)), Material({}, prompts("dev", LICENSED))
+    train, dev = TextsBySource({}, prompts("train", LICENSED)), TextsBySource({}, prompts("dev", LICENSED))
     for name, folder in (("ultratool", find_dataset("ultratool")), ("calls", home / "calls")):
         for split, side in (("train", train.needed), ("dev", dev.needed)):
             side[name] = [text for text in requests(folder, split) if need_texts.stands_alone(text)]
@@ -207,7 +207,7 @@ def show(console: Console, title: str, needed: Mapping[str, Floats], unneeded: M
     console.print(table)
 
 
-def unseen(vectors: Vectors) -> tuple[dict[str, Floats], dict[str, Floats]]:
+def unseen(vectors: TextVectors) -> tuple[dict[str, Floats], dict[str, Floats]]:
     """Dev rows of sets that nothing was trained on."""
     rng = np.random.default_rng(0)
     needed = {
@@ -223,7 +223,7 @@ def unseen(vectors: Vectors) -> tuple[dict[str, Floats], dict[str, Floats]]:
     return needed | {"bundled": vectors.of(kinds[True])}, unneeded | {"bundled": vectors.of(kinds[False])}
 
 
-def remember(train: Material, dev: Material) -> None:
+def remember(train: TextsBySource, dev: TextsBySource) -> None:
     """Add the digests of all that the head was trained, calibrated or chosen on to what the encoder has seen."""
     known = TrainedOn.load(OUT)
     chosen = prompts("dev", set(UNSEEN))
@@ -244,7 +244,7 @@ def remember(train: Material, dev: Material) -> None:
 def main(home: Path) -> None:
     """Train, calibrate, keep, and show."""
     console = Console(width=150)
-    vectors = Vectors(home.parent / "need")
+    vectors = TextVectors(home.parent / "need")
     texts = gathered(home)
     for name, side in zip(("needed", "unneeded"), texts[0], strict=True):
         console.print(name, {source: len(rows) for source, rows in side.items()})

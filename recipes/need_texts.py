@@ -23,7 +23,6 @@ IRREGULAR = {"queries": "query", "modifies": "modify", "applies": "apply", "veri
 CUT = re.compile(
     r"\s+(?:by|for|from|in|on|of|to|with|using|via|that|which|within|based|given|and|or|as|at|between|if|when|this)\b.*"
 )
-ARTICLE = re.compile(r"^(?:an?|the|all|one or more|specific|existing|new)\s+", re.IGNORECASE)
 ASKED = (
     "{do}",
     "{Do}.",

@@ -33,6 +33,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from studies.running import RESULTS
 from toolscout.agent import judge, replay
 from toolscout.agent.llm_batch import MeteredModel
 from toolscout.agent.loop import AgentOptions
@@ -48,7 +49,7 @@ from toolscout.llm import open_llm
 from toolscout.llm.base import LanguageModel
 from toolscout.models.language.open import device_name
 
-OUT = Path(__file__).resolve().parent.parent / "results" / "agent.jsonl"
+OUT = RESULTS / "agent.jsonl"
 RETRIEVERS = ("bm25", "dense", "hybrid", replay.GOLD)
 # Requests that go in lockstep: on a GPU all of them.
 AT_ONCE, ON_DEVICE = 64, 1024
@@ -183,8 +184,7 @@ def replayed(
 
 def write(asked: argparse.Namespace, one: replay.ReplayResult, kept: ReplayCheckpoint) -> None:
     """The row, the scores of its requests beside it, and what the agent did where that is wanted."""
-    rows.write_scores(rows.scores_path(asked.out, one.row), one.lines)
-    rows.append(asked.out, one.row)
+    rows.append_with_scores(asked.out, one.row, one.lines)
     if asked.traces:
         lines = [json.dumps(episode.to_dict(), default=str) + "\n" for episode in one.episodes]
         asked.traces.mkdir(parents=True, exist_ok=True)

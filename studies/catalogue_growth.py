@@ -20,12 +20,10 @@ from __future__ import annotations
 
 import argparse
 import gc
-import hashlib
 import resource
 import shutil
-import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -36,6 +34,7 @@ from typing import Any
 
 import numpy as np
 
+from studies.running import RESULTS, by_hash, numbers, progress, run, say
 from toolscout import catalogue
 from toolscout.catalogue.base import ReadOptions
 from toolscout.core.tool import Tool
@@ -45,13 +44,14 @@ from toolscout.data.locate import find_dataset
 from toolscout.errors import BadModel
 from toolscout.evaluation import leakage
 from toolscout.evaluation import row as rows
-from toolscout.evaluation.history import Fitted
-from toolscout.evaluation.jobs import Job, run_jobs
-from toolscout.evaluation.precomputed_encoder import StoredEncoder
-from toolscout.evaluation.request_result import Asked
-from toolscout.evaluation.study import STUDY, About, Studied, asked, studied
+from toolscout.evaluation.fit_record import FitRecord
+from toolscout.evaluation.request_result import RequestResult
+from toolscout.evaluation.row import STUDY
 from toolscout.evaluation.vector_cache import tool_vectors
 from toolscout.models.encoders.onnx_encoder import Encoder
+from toolscout.papers.experiment import ExperimentContext, ExperimentResult, experiment_result, rank_split
+from toolscout.papers.jobs import Job
+from toolscout.papers.precomputed_encoder import PrecomputedEncoder
 from toolscout.retrievers.base import FitReport
 from toolscout.retrievers.option_values import with_settings
 from toolscout.retrievers.provenance import TrainingSet
@@ -59,17 +59,16 @@ from toolscout.retrievers.toolgen import Toolgen, ToolgenOptions
 from toolscout.retrievers.toolweaver import Toolweaver, ToolweaverOptions
 
 NAME = "growth"
-OUT = Path(__file__).resolve().parent.parent / "results" / "growth.jsonl"
+OUT = RESULTS / "growth.jsonl"
 SIZES, METHODS = "1000,10000,46587,130000", "toolgen,toolweaver"
 DISTRACTORS = ("openapi_ops/operations.jsonl.gz", "mcp_tools/tools.jsonl.gz")
 ADDED = 20
-_SAID_EVERY = 5.0
 _AT_ONCE = 4096
 Model = Toolgen | Toolweaver
 
 
 @dataclass(frozen=True)
-class Plan:
+class GrowthPlan:
     """What all jobs share."""
 
     models: Path
@@ -83,18 +82,13 @@ class Plan:
 
 
 @lru_cache(maxsize=1)
-def read(plan: Plan) -> Dataset:
+def read(plan: GrowthPlan) -> Dataset:
     """The dataset with the three splits that are used."""
     return Dataset.load(find_dataset(plan.data), ["train", "dev", "test"])
 
 
-def by_hash(ids: Iterable[str]) -> list[str]:
-    """Ids in an order that is always the same and says nothing."""
-    return sorted(ids, key=lambda one: hashlib.blake2b(one.encode(), digest_size=8).digest())
-
-
 @lru_cache(maxsize=1)
-def ordered(plan: Plan) -> list[Tool]:
+def ordered(plan: GrowthPlan) -> list[Tool]:
     """All tools up to the largest size; a catalogue is the first of them."""
     whole, largest = read(plan), max(plan.sizes)
     known = {tool.id: tool for tool in whole.tools}
@@ -112,7 +106,7 @@ def ordered(plan: Plan) -> list[Tool]:
     return found[:largest]
 
 
-def at(plan: Plan, size: int) -> Dataset:
+def at(plan: GrowthPlan, size: int) -> Dataset:
     """The first tools, and the requests that need no other."""
     whole, tools = read(plan), ordered(plan)[:size]
     there = {tool.id for tool in tools}
@@ -126,7 +120,7 @@ def at(plan: Plan, size: int) -> Dataset:
     return replace(whole, tools=tools, qrels={split: found for split, found in qrels.items() if found}, scenes={})
 
 
-def write_vectors(plan: Plan, path: Path, parts: int) -> list[Path]:
+def write_vectors(plan: GrowthPlan, path: Path, parts: int) -> list[Path]:
     """Vectors of all documents in half precision, by their digests: in one file, or in some of like size."""
     encoder, tools = Encoder.load(None), ordered(plan)
     size, files = -(-len(tools) // parts), []
@@ -158,19 +152,19 @@ def read_vectors(paths: Sequence[Path], fingerprint: str) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=1)
-def stored(plan: Plan) -> StoredEncoder:
+def stored(plan: GrowthPlan) -> PrecomputedEncoder:
     """The encoder with the vectors of all tools, and of the requests that are asked."""
     whole, encoder = read(plan), Encoder.load(None)
     texts = [text for split in ("dev", "test") for _, text in whole.split(split).requests]
     cache = plan.models / "vectors.db"
-    made = StoredEncoder.of(encoder, texts, [], cache)
+    made = PrecomputedEncoder.of(encoder, texts, [], cache)
     missing = made.take_documents(ordered(plan), read_vectors(plan.vectors, encoder.fingerprint))
     say(f"{len(missing):,} of {len(ordered(plan)):,} documents have no vector yet")
     made.add_documents(missing, cache)
     return made
 
 
-def untrained(plan: Plan, method: str, seed: int) -> Model:
+def untrained(plan: GrowthPlan, method: str, seed: int) -> Model:
     """A model with the options of the study; one written METHOD.KEY=VALUE is that method's alone."""
     named = [(name.rpartition("."), value) for name, _, value in (one.partition("=") for one in plan.settings)]
     own = [f"{key}={value}" for (whose, _, key), value in named if whose in ("", method)]
@@ -181,7 +175,7 @@ def untrained(plan: Plan, method: str, seed: int) -> Model:
     return Toolweaver(woven, stored(plan))
 
 
-def measure(plan: Plan, method: str, size: int, seed: int) -> Studied:
+def measure(plan: GrowthPlan, method: str, size: int, seed: int) -> ExperimentResult:
     """Train at one size, ask, add tools; the row of it."""
     data, folder = at(plan, size), plan.models / job_name(method, size, seed)
     model = untrained(plan, method, seed)
@@ -194,12 +188,12 @@ def measure(plan: Plan, method: str, size: int, seed: int) -> Studied:
     costs = {"fit_s": round(report.seconds, 2), **tokens_per_s(model)}
     model.rank([text for _, text in data.split("test").requests[:8]], 1)  # the first are slower than others
     started = time.perf_counter()
-    answers = asked(data, "test", model)
+    answers = rank_split(data, "test", model)
     costs["requests_per_s"] = round(len(answers) / (time.perf_counter() - started), 2)
     costs |= _peaks() | vocabulary(model)
     costs["model_mb"] = round(sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()) / 1e6, 2)
     shown = _about(plan, model, size, seed, report, costs, data)
-    row = studied(data, "test", model, answers, shown, data.new_tools("train", "test"), same(plan, answers))
+    row = experiment_result(data, "test", model, answers, shown, data.new_tools("train", "test"), same(plan, answers))
     del model
     gc.collect()
     row.row[STUDY]["costs"] |= adding(method, folder, data.tools, stored(plan))
@@ -208,8 +202,8 @@ def measure(plan: Plan, method: str, size: int, seed: int) -> Studied:
 
 
 def _about(
-    plan: Plan, model: Model, size: int, seed: int, report: FitReport, costs: Mapping[str, float], data: Dataset
-) -> About:
+    plan: GrowthPlan, model: Model, size: int, seed: int, report: FitReport, costs: Mapping[str, float], data: Dataset
+) -> ExperimentContext:
     told = {
         "name": NAME,
         "tools": len(data.tools),
@@ -221,8 +215,8 @@ def _about(
         "device": report.device,
         "costs": dict(costs),
     }
-    fit = Fitted(round(report.seconds, 3), report.device, report.parameters, seed)
-    return About(told, f"{NAME}-{size}-s{seed}", seed, "python -m studies.catalogue_growth", fit)
+    fit = FitRecord(round(report.seconds, 3), report.device, report.parameters, seed)
+    return ExperimentContext(told, f"{NAME}-{size}-s{seed}", seed, "python -m studies.catalogue_growth", fit)
 
 
 def tokens_per_s(model: Model) -> dict[str, float]:
@@ -239,7 +233,7 @@ def vocabulary(model: Model) -> dict[str, float]:
     return {"vocabulary": len(added), "trained_rows": trained, "rows_mb": round(added.nbytes / 1e6, 3)}
 
 
-def same(plan: Plan, answers: Sequence[Asked]) -> dict[str, float]:
+def same(plan: GrowthPlan, answers: Sequence[RequestResult]) -> dict[str, float]:
     """Measures over the requests that every catalogue of the study can answer."""
     common = set(at(plan, min(plan.sizes)).qrels["test"])
     few = [one for one in answers if one.request_id in common]
@@ -248,7 +242,7 @@ def same(plan: Plan, answers: Sequence[Asked]) -> dict[str, float]:
     return {f"same_{name}": round(value, 6) for name, value in found.items()}
 
 
-def adding(method: str, folder: Path, tools: Sequence[Tool], encoder: StoredEncoder) -> dict[str, float]:
+def adding(method: str, folder: Path, tools: Sequence[Tool], encoder: PrecomputedEncoder) -> dict[str, float]:
     """Seconds to open a model, and to add a tool to it: with its document encoded, and what of it is the id alone."""
     started = time.perf_counter()
     model: Model = (Toolgen if method == "toolgen" else Toolweaver).load(folder, encoder)
@@ -293,44 +287,14 @@ def _host_peak_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def say(text: str) -> None:
-    """A line of progress."""
-    sys.stderr.write(f"{time.strftime('%H:%M:%S')} {text}\n")
-    sys.stderr.flush()
-
-
-def run_saying(todo: Sequence[Job], side_by_side: int, stop_after: float) -> None:
-    """Run jobs, and say of each that it is done, or why it failed; ends with 1 where one failed."""
-    say(f"{len(todo)} jobs: {', '.join(job.name for job in todo)}")
-    started, failed = time.perf_counter(), False
-    for number, done in enumerate(run_jobs(todo, side_by_side, stop_after), 1):
-        say(f"{number} of {len(todo)} after {time.perf_counter() - started:.0f} s: {done.name} {done.error}")
-        failed |= bool(done.error)
-    if failed:
-        sys.exit(1)
-
-
-def progress() -> Any:
-    """Says how far a fit is, every few seconds."""
-    last = 0.0
-
-    def told(text: str, done: int, total: int) -> None:
-        nonlocal last
-        if time.monotonic() - last > _SAID_EVERY:
-            last = time.monotonic()
-            say(f"{text} {done:,} of {total:,}")
-
-    return told
-
-
 def job_name(method: str, size: int, seed: int) -> str:
     """What tells jobs apart."""
     return f"{method}-{size}-s{seed}"
 
 
-def jobs(plan: Plan, methods: Sequence[str], seeds: Sequence[int], path: Path, only: str = "") -> list[Job]:
+def jobs(plan: GrowthPlan, methods: Sequence[str], seeds: Sequence[int], path: Path, only: str = "") -> list[Job]:
     """All jobs whose rows are not in the file yet, small ones first."""
-    known = [row[STUDY] for row in rows.read_rows(path)] if path.is_file() else []
+    known = [row[STUDY] for row in rows.known_rows(path)]
     same_plan = {"epochs": plan.epochs, "settings": list(plan.settings), "capped": plan.requests}
     there = {told["job"] for told in known if all(told.get(key) == value for key, value in same_plan.items())}
     made = [
@@ -359,9 +323,9 @@ def main() -> None:
     parser.add_argument("--only", default="")
     parser.add_argument("--option", action="append", default=[])
     told = parser.parse_args()
-    plan = Plan(
+    plan = GrowthPlan(
         told.models,
-        tuple(int(size) for size in told.sizes.split(",")),
+        tuple(numbers(told.sizes)),
         requests=told.requests,
         epochs=told.epochs,
         vectors=tuple(told.vectors),
@@ -374,12 +338,8 @@ def main() -> None:
     out = told.out or OUT
     rows.check_writable(out)
     told.models.mkdir(parents=True, exist_ok=True)
-    todo = jobs(plan, told.methods.split(","), [int(seed) for seed in told.seeds.split(",")], out, told.only)
-    for number, done in enumerate(run_jobs(todo, 1, told.stop_after), 1):
-        say(f"{number} of {len(todo)}: {done.name} {done.error}")
-        if done.result:
-            rows.write_scores(rows.scores_path(out, done.result.row), done.result.lines)
-            rows.append(out, done.result.row)
+    todo = jobs(plan, told.methods.split(","), numbers(told.seeds), out, told.only)
+    run(todo, 1, told.stop_after, lambda one: rows.append_with_scores(out, one.row, one.lines))
 
 
 if __name__ == "__main__":

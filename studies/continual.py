@@ -16,25 +16,32 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import sys
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 from studies.document_edits import edited
+from studies.running import RESULTS, numbers, run, say
 from toolscout.core.tool import Tool
 from toolscout.data.dataset import Dataset
 from toolscout.data.locate import find_dataset
 from toolscout.data.no_tool_prompts import read_prompts
 from toolscout.evaluation import leakage
 from toolscout.evaluation import row as rows
-from toolscout.evaluation.history import Fitted, fitted
-from toolscout.evaluation.jobs import Job, run_jobs
-from toolscout.evaluation.precomputed_encoder import StoredEncoder
-from toolscout.evaluation.study import STUDY, About, Studied, asked, refuse_seen, studied
+from toolscout.evaluation.fit_record import FitRecord, read_fit_record
+from toolscout.evaluation.row import STUDY
 from toolscout.models.encoders.onnx_encoder import Encoder
+from toolscout.papers.experiment import (
+    ExperimentContext,
+    ExperimentResult,
+    experiment_result,
+    rank_split,
+    refuse_seen,
+)
+from toolscout.papers.jobs import Job
+from toolscout.papers.precomputed_encoder import PrecomputedEncoder
 from toolscout.retrievers.colt import Colt
 from toolscout.retrievers.dense import Dense, DenseOptions
 from toolscout.retrievers.encoded_requests import train_examples
@@ -45,7 +52,7 @@ from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 from toolscout.retrievers.tower.options import ColtOptions, MasstoolOptions
 
 NAME = "continual"
-OUT = Path(__file__).resolve().parent.parent / "results" / "continual.jsonl"
+OUT = RESULTS / "continual.jsonl"
 STEPS, BASE = 5, 0.8
 TOOLS, DOCUMENTS = "tools", "documents"
 KEPT, TOLD, RETRAINED = "kept", "told", "retrained"
@@ -54,7 +61,7 @@ Model = Dense | Colt | Masstool
 
 
 @dataclass(frozen=True)
-class Plan:
+class ContinualPlan:
     """What all jobs share."""
 
     data: str
@@ -77,7 +84,7 @@ class Plan:
 
 
 @lru_cache(maxsize=1)
-def read(plan: Plan) -> Dataset:
+def read(plan: ContinualPlan) -> Dataset:
     """The dataset with the three splits that are used."""
     return Dataset.load(find_dataset(plan.data), ["train", "dev", "test"])
 
@@ -101,7 +108,7 @@ def restricted(dataset: Dataset, ids: Collection[str]) -> Dataset:
     return replace(dataset, tools=tools, qrels={split: found for split, found in qrels.items() if found}, scenes={})
 
 
-def at(plan: Plan, change: str, step: int) -> Dataset:
+def at(plan: ContinualPlan, change: str, step: int) -> Dataset:
     """What is there after a step."""
     whole = read(plan)
     if change == TOOLS:
@@ -109,7 +116,7 @@ def at(plan: Plan, change: str, step: int) -> Dataset:
     return replace(whole, tools=edited(whole.tools, step))
 
 
-def grouped(plan: Plan, change: str, step: int) -> Iterator[tuple[str, Dataset, frozenset[str] | None]]:
+def grouped(plan: ContinualPlan, change: str, step: int) -> Iterator[tuple[str, Dataset, frozenset[str] | None]]:
     """The test requests of a step in two groups: by whether they need something that came or changed; and what came."""
     whole, now = read(plan), at(plan, change, step)
     if change == TOOLS:
@@ -127,23 +134,23 @@ def grouped(plan: Plan, change: str, step: int) -> Iterator[tuple[str, Dataset, 
 
 
 @lru_cache(maxsize=2)
-def stored(plan: Plan, folder: str) -> StoredEncoder:
+def stored(plan: ContinualPlan, folder: str) -> PrecomputedEncoder:
     """The encoder in a folder with the vectors of all texts of the study; those not known are encoded."""
     whole, encoder = read(plan), Encoder.load(Path(folder) if folder else None)
     texts = [text for split in whole.splits for _, text in whole.split(split).requests]
     texts += [prompt.text for prompt in read_prompts(find_dataset(plan.no_tool))] if plan.no_tool else []
     tools = {tool.digest(): tool for step in range(STEPS + 1) for tool in edited(whole.tools, step)}
     plan.models.mkdir(parents=True, exist_ok=True)
-    return StoredEncoder.of(encoder, texts, list(tools.values()), plan.models / f"{encoder.fingerprint[:16]}.db")
+    return PrecomputedEncoder.of(encoder, texts, list(tools.values()), plan.models / f"{encoder.fingerprint[:16]}.db")
 
 
-def encoder_of(plan: Plan, change: str, step: int, seed: int) -> StoredEncoder:
+def encoder_of(plan: ContinualPlan, change: str, step: int, seed: int) -> PrecomputedEncoder:
     """The encoder under the models of a step."""
     trained = plan.folder("dense", change, step, seed) / "encoder"
     return stored(plan, str(trained) if plan.train_dense else plan.encoder)
 
 
-def trained(plan: Plan, method: str, change: str, step: int, seed: int) -> Model:
+def trained(plan: ContinualPlan, method: str, change: str, step: int, seed: int) -> Model:
     """The model of a step, trained unless that was done before, and opened."""
     folder, data = plan.folder(method, change, step, seed), at(plan, change, step)
     if method == "dense" and not plan.train_dense:
@@ -158,7 +165,7 @@ def trained(plan: Plan, method: str, change: str, step: int, seed: int) -> Model
     return loaded
 
 
-def _untrained(plan: Plan, method: str, change: str, step: int, seed: int) -> Model:
+def _untrained(plan: ContinualPlan, method: str, change: str, step: int, seed: int) -> Model:
     if method == "dense":
         return Dense(replace(with_settings(DenseOptions(), "dense", plan.dense_settings), seed=seed))
     encoder = encoder_of(plan, change, step, seed)
@@ -169,7 +176,7 @@ def _untrained(plan: Plan, method: str, change: str, step: int, seed: int) -> Mo
     return Masstool(options, encoder)
 
 
-def kept(plan: Plan, method: str, change: str, seed: int, mode: str) -> list[Studied]:
+def kept(plan: ContinualPlan, method: str, change: str, seed: int, mode: str) -> list[ExperimentResult]:
     """Train once; then follow all steps. `told`: requests that used what has come are learned too."""
     model, found = trained(plan, method, change, 0, seed), []
     known = {(tool.id, tool.digest()) for tool in at(plan, change, 0).tools}
@@ -187,16 +194,18 @@ def kept(plan: Plan, method: str, change: str, seed: int, mode: str) -> list[Stu
     return found
 
 
-def retrained(plan: Plan, method: str, change: str, seed: int, step: int) -> list[Studied]:
+def retrained(plan: ContinualPlan, method: str, change: str, seed: int, step: int) -> list[ExperimentResult]:
     """Train on what is there after a step."""
     model = trained(plan, method, change, step, seed)
     return measured(plan, model, change, step, seed, RETRAINED, plan.folder(method, change, step, seed))
 
 
-def measured(plan: Plan, model: Model, change: str, step: int, seed: int, mode: str, folder: Path) -> list[Studied]:
+def measured(
+    plan: ContinualPlan, model: Model, change: str, step: int, seed: int, mode: str, folder: Path
+) -> list[ExperimentResult]:
     """The rows of a model after a step, one for each group of requests."""
     found = []
-    fit = fitted(folder) if (folder / MODEL_FILE).is_file() else Fitted()
+    fit = read_fit_record(folder) if (folder / MODEL_FILE).is_file() else FitRecord()
     seen = TrainedOn.load(folder) if folder.is_dir() else TrainedOn()
     for group, dataset, new in grouped(plan, change, step):
         refuse_seen(dataset, "test", model, seen)
@@ -211,8 +220,8 @@ def measured(plan: Plan, model: Model, change: str, step: int, seed: int, mode: 
             "job": job_name(model.name, change, mode, step if mode == RETRAINED else 0, seed),
         }
         named = f"{change}-{mode}-{group}-{step}-{plan.encoder_name.replace(' ', '-')}-s{seed}"
-        about = About(told, named, seed, "python -m studies.continual", fit)
-        found.append(studied(dataset, "test", model, asked(dataset, "test", model), about, new))
+        about = ExperimentContext(told, named, seed, "python -m studies.continual", fit)
+        found.append(experiment_result(dataset, "test", model, rank_split(dataset, "test", model), about, new))
     return found
 
 
@@ -221,9 +230,9 @@ def job_name(method: str, change: str, mode: str, step: int, seed: int) -> str:
     return f"{method} {change} {mode} {step} s{seed}"
 
 
-def jobs(plan: Plan, methods: Sequence[str], seeds: Sequence[int], path: Path, only: str = "") -> list[Job]:
+def jobs(plan: ContinualPlan, methods: Sequence[str], seeds: Sequence[int], path: Path, only: str = "") -> list[Job]:
     """All jobs whose rows are not in the file yet."""
-    there = {row[STUDY].get("job") for row in rows.read_rows(path) if _is_own(plan, row)} if path.is_file() else set()
+    there = {row[STUDY].get("job") for row in rows.known_rows(path) if _is_own(plan, row)}
     made = []
     for seed in seeds:
         for method in sorted(methods, key=lambda name: name != "dense"):
@@ -240,7 +249,7 @@ def jobs(plan: Plan, methods: Sequence[str], seeds: Sequence[int], path: Path, o
     return [replace(job, after=tuple(sorted(names & _before(plan, job)))) for job in left]
 
 
-def _before(plan: Plan, job: Job) -> set[str]:
+def _before(plan: ContinualPlan, job: Job) -> set[str]:
     """Those that make what a job reads: the encoder under it, and models that two jobs share."""
     _, method, change, seed, last = job.arguments
     step = last if isinstance(last, int) else 0
@@ -255,7 +264,7 @@ def _before(plan: Plan, job: Job) -> set[str]:
     return found - {job.name}
 
 
-def _is_own(plan: Plan, row: Mapping[str, Any]) -> bool:
+def _is_own(plan: ContinualPlan, row: Mapping[str, Any]) -> bool:
     told = row.get(STUDY, {})
     same = told.get("encoder") == plan.encoder_name and told.get("settings") == list(plan.settings)
     return bool(told.get("name") == NAME and row["dataset"] == Path(plan.data).name and same)
@@ -277,7 +286,7 @@ def main() -> None:
     parser.add_argument("--only", default="")
     parser.add_argument("--option", action="append", default=[])
     told = parser.parse_args()
-    plan = Plan(told.data, told.models, told.encoder, told.train_dense, told.no_tool, tuple(told.option))
+    plan = ContinualPlan(told.data, told.models, told.encoder, told.train_dense, told.no_tool, tuple(told.option))
     rows.check_writable(told.out)
     told.models.mkdir(parents=True, exist_ok=True)
     if not told.train_dense:
@@ -285,13 +294,14 @@ def main() -> None:
         seen = leakage.encoder_history(stored(plan, told.encoder)).tools  # encodes all, before there are many processes
         known = sum(tool.digest() in seen for tool in read(plan).tools if tool.id in come)
         if known:
-            sys.stderr.write(f"note: the encoder was trained on {known} of the {len(come)} tools that come\n")
-    todo = jobs(plan, told.methods.split(","), [int(seed) for seed in told.seeds.split(",")], told.out, told.only)
-    for number, done in enumerate(run_jobs(todo, told.jobs, told.stop_after), 1):
-        sys.stderr.write(f"{number} of {len(todo)}: {done.name} {done.error}\n")
-        for one in done.result or ():
-            rows.write_scores(rows.scores_path(told.out, one.row), one.lines)
-            rows.append(told.out, one.row)
+            say(f"note: the encoder was trained on {known} of the {len(come)} tools that come")
+    todo = jobs(plan, told.methods.split(","), numbers(told.seeds), told.out, told.only)
+    run(todo, told.jobs, told.stop_after, partial(_write, told.out))
+
+
+def _write(out: Path, found: Sequence[ExperimentResult]) -> None:
+    for one in found:
+        rows.append_with_scores(out, one.row, one.lines)
 
 
 if __name__ == "__main__":

@@ -11,20 +11,21 @@ that are in the file are not made again.
 from __future__ import annotations
 
 import argparse
-import json
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from studies.running import RESULTS, numbers, run, say
 from toolscout.evaluation import row as rows
-from toolscout.evaluation.jobs import Job, run_jobs
-from toolscout.evaluation.study import STUDY
+from toolscout.evaluation.row import STUDY
+from toolscout.papers.jobs import Job
 from toolscout.retrievers.model_folder import trained_on
 
 NAME = "transfer"
-OUT = Path(__file__).resolve().parent.parent / "results" / "transfer.jsonl"
+OUT = RESULTS / "transfer.jsonl"
 NAMES = ("toollens", "colt-toollens", "masstool-toollens")
 SETS = (
     "ultratool:test",
@@ -54,12 +55,12 @@ def measure(folder: Path, data: str, part: Path) -> list[tuple[dict[str, Any], l
 
 def jobs(models: Path, names: Sequence[str], seeds: Sequence[int], sets: Sequence[str], path: Path) -> list[Job]:
     """A job for each model that is there and each set whose row is not."""
-    known = rows.read_rows(path) if path.is_file() else []
+    known = rows.known_rows(path)
     there = {(row["variant"], f"{row['dataset']}:{row['split']}") for row in known}
     made = []
     for folder in [models / f"{name}-s{seed}" for seed in seeds for name in names]:
         if not (folder / "model.json").is_file():
-            sys.stderr.write(f"note: there is no model {folder}; make it with studies/trained.py\n")
+            say(f"note: there is no model {folder}; make it with studies/trained.py")
             continue
         for data in sets:
             if (folder.name, data) not in there:
@@ -81,13 +82,14 @@ def main() -> None:
     told = parser.parse_args()
     rows.check_writable(told.out)
     (told.models / "transfer").mkdir(parents=True, exist_ok=True)
-    seeds = [int(seed) for seed in told.seeds.split(",")]
+    seeds = numbers(told.seeds)
     todo = jobs(told.models, told.names.split(","), seeds, told.sets.split(","), told.out)
-    for number, done in enumerate(run_jobs(todo, told.jobs, told.stop_after), 1):
-        sys.stderr.write(f"{number} of {len(todo)}: {done.name} {done.error}\n")
-        for row, lines in done.result or ():
-            rows.write_scores(rows.scores_path(told.out, row), lines)
-            rows.append(told.out, json.loads(json.dumps(row)))
+    run(todo, told.jobs, told.stop_after, partial(_write, told.out))
+
+
+def _write(out: Path, found: Sequence[tuple[dict[str, Any], list[dict[str, Any]]]]) -> None:
+    for row, lines in found:
+        rows.append_with_scores(out, row, lines)
 
 
 if __name__ == "__main__":

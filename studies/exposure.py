@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from toolscout.core.tool import Tool
-from toolscout.evaluation.request_result import Asked
+from toolscout.evaluation.request_result import RequestResult
 
 K = 5
 _ENOUGH = 5  # gold tools of a namespace, below which its recall says nothing
@@ -25,7 +25,7 @@ def gini(counts: Iterable[float]) -> float:
     return float(2 * (places * values).sum() / (len(values) * total) - (len(values) + 1) / len(values))
 
 
-def exposure(answers: Sequence[Asked], tools: Sequence[Tool]) -> dict[str, float]:
+def exposure(answers: Sequence[RequestResult], tools: Sequence[Tool]) -> dict[str, float]:
     """How unevenly tools come among the first five, how unevenly they are needed, and what share ever comes."""
     shown = Counter(tool_id for one in answers for tool_id in (one.ranking or ())[:K])
     needed = Counter(tool_id for one in answers for tool_id in one.gold)
@@ -37,7 +37,7 @@ def exposure(answers: Sequence[Asked], tools: Sequence[Tool]) -> dict[str, float
     }
 
 
-def by_namespace(answers: Sequence[Asked], tools: Sequence[Tool]) -> dict[str, list[int]]:
+def by_namespace(answers: Sequence[RequestResult], tools: Sequence[Tool]) -> dict[str, list[int]]:
     """How often tools of each namespace were needed, and found among the first five; of those needed most."""
     home = {tool.id: tool.namespace for tool in tools}
     needed, found = Counter[str](), Counter[str]()

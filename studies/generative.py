@@ -14,14 +14,13 @@ each has its own. What is already there is not made again. `--only`: names of se
 from __future__ import annotations
 
 import argparse
-import json
-import shutil
 import threading
 from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
-from studies.trained import RESULTS, SETS, Runner, Set
+from studies.running import collect, numbers
+from studies.trained import SETS, Runner, TrainedSet
 
 # As the dense models: on unseen combinations and tools more epochs learn the training scenes by heart.
 EPOCHS = {"toollens-unseen": 3, "toollens": 6, "g3": 3, "ultratool": 6, "simpletoolquestions": 3}
@@ -42,7 +41,7 @@ VARIANTS: dict[str, tuple[str, tuple[str, ...]]] = {
 HEADLINE = ("toolgen", "toolweaver", "sets", FUSION)
 
 
-class Generative(Runner):
+class GenerativeRunner(Runner):
     """Trains the variants on top of each dense model, all on the GPU's pool."""
 
     def __init__(
@@ -61,14 +60,14 @@ class Generative(Runner):
             command += [word for setting in ("epochs=2", "absent=0.9") for word in ("--option", setting)]
             return folder if (folder / "model.json").is_file() or self.run(command, POOL, pinned=False) else None
 
-    def followers(self, one: Set, dense: Path, seed: int) -> None:
+    def followers(self, one: TrainedSet, dense: Path, seed: int) -> None:
         """Queue the variants; fusion follows toolgen."""
         for own in self._seeds or (seed,):
             for variant in VARIANTS:
                 if variant in self.methods or (variant == "toolgen" and FUSION in self.methods):
                     self.waiting.append(self.gpu.submit(self.variant, one, dense, variant, own))
 
-    def variant(self, one: Set, dense: Path, variant: str, seed: int) -> None:
+    def variant(self, one: TrainedSet, dense: Path, variant: str, seed: int) -> None:
         """Train one, and measure it."""
         method, options = VARIANTS[variant]
         epochs = next(count for name, count in EPOCHS.items() if one.name.startswith(name))
@@ -86,29 +85,13 @@ class Generative(Runner):
             if variant == "toolgen" and FUSION in self.methods:
                 self.waiting.append(self.gpu.submit(self.fused, one, dense, folder, seed))
 
-    def fused(self, one: Set, dense: Path, toolgen: Path, seed: int) -> None:
+    def fused(self, one: TrainedSet, dense: Path, toolgen: Path, seed: int) -> None:
         """Fuse toolgen with what there is beside it."""
         folder = self.models / f"{FUSION}-{one.name}-s{seed}"
         command = ["train", one.data, "--retriever", "hybrid", "--out", str(folder)]
         command += [word for part in ("bm25", "memory", str(toolgen), str(dense)) for word in ("--part", part)]
         if (folder / "model.json").is_file() or self.run(command, folder.name, pinned=False):
             self.measure(one, folder, pinned=False)
-
-
-def collect(models: Path, variants: Sequence[str]) -> None:
-    """Put the rows together, and their scores beside them; rows that were not made again stay."""
-    known = RESULTS / "generative.jsonl"
-    lines = known.read_text().splitlines() if known.is_file() else []
-    target = RESULTS / "generative.scores"
-    for path in sorted((models / "rows").glob("*.jsonl")):
-        if path.name.split("-")[0] in variants and not path.name.endswith(".part.jsonl"):
-            lines += path.read_text().splitlines()
-            target.mkdir(exist_ok=True)
-            for scores in path.with_suffix(".scores").glob("*"):
-                shutil.copyfile(scores, target / scores.name)
-    if lines:
-        rows = {tuple(json.loads(line)[key] for key in ("dataset", "split", "variant")): line for line in lines}
-        known.write_text("".join(f"{line}\n" for _, line in sorted(rows.items())))
 
 
 def main() -> None:
@@ -124,16 +107,17 @@ def main() -> None:
     parser.add_argument("--stop-after", type=float, default=1e9)
     asked = parser.parse_args()
     (asked.models / "rows").mkdir(parents=True, exist_ok=True)
-    seeds = [int(seed) for seed in asked.seeds.split(",")]
+    seeds = numbers(asked.seeds)
     shared = asked.encoder_seed is not None
     variants = asked.variants.split(",")
-    runner = Generative(asked.models, asked.gpu, asked.cpu, asked.stop_after, variants, seeds if shared else ())
+    runner = GenerativeRunner(asked.models, asked.gpu, asked.cpu, asked.stop_after, variants, seeds if shared else ())
     for seed in [asked.encoder_seed] if shared else seeds:
         for one in SETS:
             if any(fnmatch(one.name, word) for word in asked.only.split(",")):
                 runner.waiting.append(runner.gpu.submit(runner.train, one, seed))
     runner.wait()
-    collect(asked.models, [*VARIANTS, FUSION])
+    made = {*VARIANTS, FUSION}
+    collect((path for path in (asked.models / "rows").glob("*.jsonl") if path.name.split("-")[0] in made), "generative")
 
 
 if __name__ == "__main__":

@@ -20,18 +20,18 @@ from typing import Any
 
 import numpy as np
 
-from studies.catalogue_growth import by_hash, say
+from studies.generative_report import SPEED
+from studies.running import RESULTS, by_hash, say
 from toolscout.data.dataset import Dataset
 from toolscout.data.locate import find_dataset
 from toolscout.errors import BadModel
 from toolscout.evaluation import row as rows
-from toolscout.evaluation.report.generative_tables import SPEED
 from toolscout.models.language.onnx_engine import OnnxEngine
 from toolscout.models.language.open import device_name
 from toolscout.retrievers.generative.base import GenerativeRetriever
 from toolscout.retrievers.registry import load_model
 
-OUT = Path(__file__).resolve().parent.parent / "results" / "generative_speed.jsonl"
+OUT = RESULTS / "generative_speed.jsonl"
 CORES, K = 2, 5
 TOKENS = (25, 35)
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -143,7 +143,7 @@ def named(folder: Path, data: str, split: str, device: str) -> str:
 
 def todo(folders: Sequence[Path], data: str, split: str, path: Path) -> list[Path]:
     """The models whose rows are not in the file yet."""
-    there = {row["requests"] for row in rows.read_rows(path)} if path.is_file() else set()
+    there = {row["requests"] for row in rows.known_rows(path)}
     return [folder for folder in folders if named(folder, data, split, device_name()) not in there]
 
 

@@ -27,19 +27,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from studies.catalogue_growth import by_hash, progress, say
 from studies.language_measures import Labelled, accuracy, perplexity, read_labelled
+from studies.running import RESULTS, by_hash, numbers, progress, run, say
 from toolscout.data.dataset import Dataset
 from toolscout.data.locate import find_dataset
 from toolscout.data.no_tool_prompts import read_prompts
 from toolscout.errors import BadModel
 from toolscout.evaluation import row as rows
-from toolscout.evaluation.history import Fitted
-from toolscout.evaluation.jobs import Job, run_jobs
-from toolscout.evaluation.study import STUDY, About, asked, studied
+from toolscout.evaluation.fit_record import FitRecord
+from toolscout.evaluation.row import STUDY
 from toolscout.models.decoding.constrained import best, free
 from toolscout.models.decoding.trie import Trie
 from toolscout.models.encoders.onnx_encoder import Encoder
+from toolscout.papers.experiment import ExperimentContext, experiment_result, rank_split
+from toolscout.papers.jobs import Job
 from toolscout.retrievers.generative.base import SPECIALS
 from toolscout.retrievers.model_folder import MODEL_FILE
 from toolscout.retrievers.option_values import with_settings
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
     from toolscout.models.language.torch_network import TransformerNetwork
 
 NAME = "stages"
-OUT = Path(__file__).resolve().parent.parent / "results" / "stages.jsonl"
+OUT = RESULTS / "stages.jsonl"
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "full": {},
     "full-mixed": {"instruct_mix": 0.5},
@@ -71,7 +72,7 @@ Model = Toolgen | Toolweaver
 
 
 @dataclass(frozen=True)
-class Plan:
+class StagesPlan:
     """What all jobs share. `dev`: requests of dev that are asked, and documents, at most."""
 
     models: Path
@@ -88,7 +89,7 @@ class Plan:
 
 
 @lru_cache(maxsize=1)
-def read(plan: Plan) -> Dataset:
+def read(plan: StagesPlan) -> Dataset:
     """The dataset, with a sample of its dev split."""
     whole = Dataset.load(find_dataset(plan.data), ["train", "dev"])
     few = by_hash(whole.qrels["dev"])[: plan.dev]
@@ -101,7 +102,7 @@ def labelled(path: str) -> list[Labelled]:
     return read_labelled(Path(path)) if path else []
 
 
-def untrained(plan: Plan, variant: str, seed: int) -> Model:
+def untrained(plan: StagesPlan, variant: str, seed: int) -> Model:
     """A model with the options of a variant."""
     told: dict[str, Any] = {
         "epochs": plan.epochs,
@@ -118,10 +119,10 @@ def untrained(plan: Plan, variant: str, seed: int) -> Model:
     return Toolweaver(woven, Encoder.load(None))
 
 
-class Watch:
+class StageWatch:
     """Measures a model after each stage, and writes the row at once."""
 
-    def __init__(self, plan: Plan, variant: str, seed: int, model: Model) -> None:
+    def __init__(self, plan: StagesPlan, variant: str, seed: int, model: Model) -> None:
         """Of one training."""
         self._plan, self._variant, self._seed, self._model = plan, variant, seed, model
         self._stages: list[str] = []
@@ -138,11 +139,12 @@ class Watch:
             **unconstrained(model, data),
             **language(self._plan, network, model.words().added(), model),
         }
-        fit = Fitted(round(spent, 3), network.device.type, None, self._seed)
-        about = About(self._told(stage), self._name(stage), self._seed, "python -m studies.generative_stages", fit)
-        found = studied(data, "dev", model, asked(data, "dev", model), about, None, extra)
-        rows.write_scores(rows.scores_path(self._plan.out, found.row), found.lines)
-        rows.append(self._plan.out, found.row)
+        fit = FitRecord(round(spent, 3), network.device.type, None, self._seed)
+        about = ExperimentContext(
+            self._told(stage), self._name(stage), self._seed, "python -m studies.generative_stages", fit
+        )
+        found = experiment_result(data, "dev", model, rank_split(data, "dev", model), about, None, extra)
+        rows.append_with_scores(self._plan.out, found.row, found.lines)
         say(f"{self._variant} {stage}: {', '.join(f'{name} {value:.3f}' for name, value in extra.items())}")
 
     def _told(self, stage: str) -> dict[str, Any]:
@@ -172,9 +174,11 @@ class Watch:
         base, data = self._model.base(), read(self._plan)
         network = TransformerNetwork(base.architecture, base.weights(), 1, pick_device(self._model.options.device))
         nothing = np.zeros((0, base.architecture.hidden), np.float32)
-        about = About(self._told(BASE), self._name(BASE), None, "python -m studies.generative_stages", Fitted())
+        about = ExperimentContext(
+            self._told(BASE), self._name(BASE), None, "python -m studies.generative_stages", FitRecord()
+        )
         extra = language(self._plan, network, nothing, self._model)
-        found = studied(data, "dev", self._model, asked(data, "dev", self._model), about, None, extra)
+        found = experiment_result(data, "dev", self._model, rank_split(data, "dev", self._model), about, None, extra)
         rows.append(self._plan.out, found.row | {"metrics": extra, "intervals": {}, "options": {}})
         del network
         torch.cuda.empty_cache()
@@ -233,7 +237,7 @@ def kind(model: Model, tokens: Sequence[int], gold: Sequence[str]) -> str:
     return INVENTED if begun or tokens[0] >= model.base().architecture.vocabulary else WORDS
 
 
-def language(plan: Plan, network: TransformerNetwork, added: Any, model: Model) -> dict[str, float]:
+def language(plan: StagesPlan, network: TransformerNetwork, added: Any, model: Model) -> dict[str, float]:
     """How well texts are foretold, and the task of labels where there is one."""
     texts = [prompt.text for prompt in read_prompts(find_dataset(plan.no_tool), TEXT)]
     found = perplexity(network, added, model.base(), texts)
@@ -242,9 +246,9 @@ def language(plan: Plan, network: TransformerNetwork, added: Any, model: Model) 
     return found | ({"task_accuracy": accuracy(network, added, model.base(), task)} if task else {})
 
 
-def done(plan: Plan, variant: str, seed: int | None) -> set[str]:
+def done(plan: StagesPlan, variant: str, seed: int | None) -> set[str]:
     """The stages of a training whose rows are there."""
-    found = rows.read_rows(plan.out) if plan.out.is_file() else []
+    found = rows.known_rows(plan.out)
     same = {"variant": variant, "epochs": plan.epochs, "memorise": plan.memorise, "settings": list(plan.settings)}
     return {
         row[STUDY]["stage"]
@@ -254,17 +258,17 @@ def done(plan: Plan, variant: str, seed: int | None) -> set[str]:
     }
 
 
-def expected(plan: Plan, variant: str) -> set[str]:
+def expected(plan: StagesPlan, variant: str) -> set[str]:
     """The stages that a training has."""
     told = {"memorise": plan.memorise, "epochs": plan.epochs, **VARIANTS[variant]}
     stages = {"memorise": told["memorise"], "retrieve": told["epochs"], "agent": bool(plan.trajectories)}
     return {stage for stage, there in stages.items() if there}
 
 
-def measure(plan: Plan, variant: str, seed: int) -> None:
+def measure(plan: StagesPlan, variant: str, seed: int) -> None:
     """Train one variant, and measure it on the way."""
     model = untrained(plan, variant, seed)
-    watch = Watch(plan, variant, seed, model)
+    watch = StageWatch(plan, variant, seed, model)
     if variant == BASE:
         watch.base()
         return
@@ -275,7 +279,7 @@ def measure(plan: Plan, variant: str, seed: int) -> None:
     model.fit([TrainingSet(read(plan), "train", "dev")], folder, progress())
 
 
-def jobs(plan: Plan, variants: Sequence[str], seeds: Sequence[int]) -> list[Job]:
+def jobs(plan: StagesPlan, variants: Sequence[str], seeds: Sequence[int]) -> list[Job]:
     """All trainings that have a stage whose row is not in the file yet; the base model first."""
     made = [] if done(plan, BASE, None) else [Job(BASE, measure, (plan, BASE, 0))]
     for seed in seeds:
@@ -306,12 +310,11 @@ def main() -> None:
     parser.add_argument("--option", action="append", default=[])
     told = parser.parse_args()
     about = {name: getattr(told, name) for name in ("data", "method", "no_tool", "trajectories", "epochs", "memorise")}
-    plan = Plan(told.models, told.out, **about, dev=told.dev, glue=told.glue, settings=tuple(told.option))
+    plan = StagesPlan(told.models, told.out, **about, dev=told.dev, glue=told.glue, settings=tuple(told.option))
     rows.check_writable(told.out)
     told.models.mkdir(parents=True, exist_ok=True)
-    todo = jobs(plan, told.variants.split(","), [int(seed) for seed in told.seeds.split(",")])
-    for number, one in enumerate(run_jobs(todo, 1, told.stop_after), 1):
-        say(f"{number} of {len(todo)}: {one.name} {one.error}")
+    todo = jobs(plan, told.variants.split(","), numbers(told.seeds))
+    run(todo, 1, told.stop_after)
 
 
 if __name__ == "__main__":

@@ -21,19 +21,21 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from studies.masstool_cost_report import COST
+from studies.running import RESULTS, numbers, run
 from toolscout.core.arrays import Floats
 from toolscout.core.tool import Tool
 from toolscout.data.dataset import Dataset
 from toolscout.evaluation import row as rows
-from toolscout.evaluation.jobs import Job, run_jobs
-from toolscout.evaluation.report.study_tables import COST
 from toolscout.models.encoders.base import TextEncoder
+from toolscout.papers.jobs import Job
 from toolscout.retrievers.dense import Dense
 from toolscout.retrievers.masstool import Masstool
 from toolscout.retrievers.model_folder import MODEL_FILE
@@ -41,7 +43,7 @@ from toolscout.retrievers.option_values import with_settings
 from toolscout.retrievers.provenance import TrainingSet
 from toolscout.retrievers.tower.options import MasstoolOptions
 
-OUT = Path(__file__).resolve().parent.parent / "results" / "cost.jsonl"
+OUT = RESULTS / "cost.jsonl"
 DIMENSION, DEV, ASKED, CORES = 384, 200, 300, 2
 # So that requests of one scene have a cosine of about 0.8: neighbours are near enough to be heard.
 NOISE = 0.3
@@ -215,16 +217,13 @@ def main() -> None:
     settings = tuple(told.option)
     known = rows.read_rows(told.out)
     there = {(row["tools"], int(row["requests"])) for row in known if row.get("options") == list(settings)}
-    pairs = sizes([int(one) for one in told.requests.split(",")], [int(one) for one in told.tools.split(",")])
+    pairs = sizes(numbers(told.requests), numbers(told.tools))
     todo = [
         Job(f"{tools} tools, {requests} requests", measure, (tools, requests, told.work, settings))
         for tools, requests in pairs
         if (tools, requests) not in there
     ]
-    for number, done in enumerate(run_jobs(todo, told.jobs, told.stop_after), 1):
-        sys.stderr.write(f"{number} of {len(todo)}: {done.name} {done.error}\n")
-        if done.result:
-            rows.append(told.out, done.result)
+    run(todo, told.jobs, told.stop_after, partial(rows.append, told.out))
 
 
 if __name__ == "__main__":

@@ -9,12 +9,11 @@ compare` does; what is written is the mean difference over the seeds that both h
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
+from studies.running import RESULTS
 from toolscout.errors import ToolscoutError
-from toolscout.evaluation.scores import Narrow, compare, find
+from toolscout.evaluation.scores import RowFilter, compare, find
 
-RESULTS = Path(__file__).resolve().parent.parent / "results"
 ROWS = RESULTS / "trained.jsonl"
 SETS = {
     "toollens test": ("toollens", "test", "toollens"),
@@ -44,7 +43,7 @@ def tested(dataset: str, split: str, name: str, other: str) -> tuple[int, dict[s
     seeds = 0
     for seed in range(3):
         theirs = f"{name}-s{seed}" if other == "dense" else f"{other}-{name}-s{seed}"
-        narrow = Narrow(dataset, split, None)
+        narrow = RowFilter(dataset, split, None)
         try:
             a = find(f"{ROWS}#{other}.{theirs}", narrow)
             b = find(f"{ROWS}#masstool.masstool-{name}-s{seed}", narrow)

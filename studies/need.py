@@ -29,7 +29,8 @@ from recipes import need_texts
 from studies import need_measures
 from studies.need_llm import OUT as ANSWERS
 from studies.need_llm import read as read_answers
-from studies.need_measures import Collection, Item, Trial
+from studies.need_measures import Collection, Item, NeedTrial
+from studies.running import RESULTS, numbers
 from toolscout.core.arrays import Doubles
 from toolscout.data.dataset import Dataset, request_digest
 from toolscout.data.locate import find_dataset
@@ -41,7 +42,7 @@ from toolscout.models.need_head import NeedHead
 from toolscout.search.tool_need import NeedOptions, open_head
 from toolscout.training import need_head
 
-OUT = Path(__file__).resolve().parent.parent / "results" / "need.jsonl"
+OUT = RESULTS / "need.jsonl"
 PACKAGE = OUT.parent.parent / "toolscout"
 HEAD, COSINE, MODEL = "need-head", "best-cosine", "smollm2-135m"
 MODEL_PARAMETERS = 134_515_008
@@ -107,7 +108,7 @@ class Bench:
             best[at] = (vectors[at] @ self.catalogues[name].T).max(axis=1)
         return best
 
-    def unseen(self, trial: Trial) -> Trial:
+    def unseen(self, trial: NeedTrial) -> NeedTrial:
         """Without what the head in the package was taught; of pairs also without those near to our own sentences."""
         seen = {digest for one in leakage.encoder_history(self.encoder).splits for digest in one.requests}
         if trial.part == "pairs":
@@ -154,12 +155,12 @@ def best_place(values: Doubles, items: Sequence[Item]) -> float:
 
 
 @dataclass(frozen=True)
-class Told:
+class Forecast:
     """One forecast of one trial."""
 
     method: str
     variant: str
-    trial: Trial
+    trial: NeedTrial
     chances: Sequence[float]
     options: dict[str, Any]
     seed: int | None = None
@@ -168,33 +169,33 @@ class Told:
     served: float | None = None
 
 
-def trained(bench: Bench, trial: Trial) -> Iterator[Told]:
+def trained(bench: Bench, trial: NeedTrial) -> Iterator[Forecast]:
     """What heads say that were taught all but what is left out, a head for each seed."""
     for seed in bench.seeds:
         head, seconds = bench.head(trial.left_out, seed)
         chances = head.probabilities(bench.vectors([item.text for item in trial.items])).tolist()
         options, variant = {**asdict(bench.options), "seed": seed}, REST if trial.left_out else ALL
-        yield Told(HEAD, variant, trial, chances, options, seed, seconds, _size(head))
+        yield Forecast(HEAD, variant, trial, chances, options, seed, seconds, _size(head))
 
 
-def shipped(bench: Bench, trial: Trial) -> Iterator[Told]:
+def shipped(bench: Bench, trial: NeedTrial) -> Iterator[Forecast]:
     """What the head says that lies beside the encoder; of what is to be left out only where it was not taught it."""
     head, seen = open_head(bench.encoder), leakage.encoder_history(bench.encoder).splits
     taught = {one.dataset.removeprefix(TAUGHT) for one in seen if one.role == "train"}
     if head is not None and trial.left_out not in taught:
         known, served = bench.unseen(trial), NeedOptions().threshold
         chances = head.probabilities(bench.vectors([item.text for item in known.items])).tolist()
-        yield Told(HEAD, SHIPPED, known, chances, {"threshold": served}, params=_size(head), served=served)
+        yield Forecast(HEAD, SHIPPED, known, chances, {"threshold": served}, params=_size(head), served=served)
 
 
-def cosine(bench: Bench, trial: Trial) -> Iterator[Told]:
+def cosine(bench: Bench, trial: NeedTrial) -> Iterator[Forecast]:
     """The best cosine to a tool of the catalogue."""
     dev = bench.dev_items(trial.left_out)
     found, half = calibrated(bench.cosines(dev), dev, bench.cosines(trial.items))
-    yield Told(COSINE, "default", trial, found, {"threshold": round(half, 4)})
+    yield Forecast(COSINE, "default", trial, found, {"threshold": round(half, 4)})
 
 
-def answers(bench: Bench, trial: Trial) -> Iterator[Told]:
+def answers(bench: Bench, trial: NeedTrial) -> Iterator[Forecast]:
     """What the language model says of those texts that it was asked about; nothing where it was not."""
     bench.answers = bench.answers or read_answers(bench.answers_file)
     dev = bench.dev_items(trial.left_out)
@@ -207,7 +208,7 @@ def answers(bench: Bench, trial: Trial) -> Iterator[Told]:
         except BadModel:  # more often wrong than right on dev: no curve fits, so its own odds count from the best place
             half = best_place(odds[0], asked)
             said = (1 / (1 + np.exp(half - odds[1]))).tolist()
-        yield Told(MODEL, "default", tested, said, {"threshold": round(half, 4)}, params=MODEL_PARAMETERS)
+        yield Forecast(MODEL, "default", tested, said, {"threshold": round(half, 4)}, params=MODEL_PARAMETERS)
 
 
 METHODS = {"trained": trained, "shipped": shipped, "cosine": cosine, "llm": answers}
@@ -223,7 +224,7 @@ def _size(head: NeedHead) -> int:
     return head.hidden.size + head.hidden_bias.size + head.output.size + 1
 
 
-def row_of(told: Told, whole: Trial, encoder: str | None, command: str) -> row.Row:
+def row_of(told: Forecast, whole: NeedTrial, encoder: str | None, command: str) -> row.Row:
     """The row of one forecast."""
     numbers = need_measures.judged(told.trial, told.chances, told.served)
     return row.Row(
@@ -262,7 +263,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=OUT)
     parser.add_argument("--encoder", type=Path, default=None)
     asked = parser.parse_args()
-    names, seeds = asked.methods.split(","), [int(seed) for seed in asked.seeds.split(",")]
+    names, seeds = asked.methods.split(","), numbers(asked.seeds)
     tools, prompts = (
         need_measures.tool_collections(),
         need_measures.prompt_collections(find_dataset(need_measures.PROMPTS)),

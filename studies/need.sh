@@ -14,3 +14,4 @@ for prompts in no_tool:tooldet_test no_tool:test; do
     --no-tool $prompts --retriever hybrid --drop-seen --json results/mixed.jsonl
 done
 toolscout results
+python -m studies.report

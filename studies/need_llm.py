@@ -64,7 +64,7 @@ def read(path: Path) -> dict[str, float]:
     return {row["digest"]: row["logit"] for row in rows}
 
 
-class Model:
+class YesNoModel:
     """The language model, with the question before the message read once."""
 
     def __init__(self, threads: int) -> None:
@@ -115,7 +115,7 @@ def main() -> None:
     missing = [text for text in texts(asked.sample) if request_digest(text) not in known]
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     with asked.out.open("a", encoding="utf-8") as stream:
-        for text, logit in zip(missing, Model(asked.threads).logits(missing), strict=True):
+        for text, logit in zip(missing, YesNoModel(asked.threads).logits(missing), strict=True):
             stream.write(json.dumps({"digest": request_digest(text), "logit": round(logit, 5)}) + "\n")
             stream.flush()
 

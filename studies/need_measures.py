@@ -63,7 +63,7 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class NeedTrial:
     """What is tested, and what must not have been trained on for it.
 
     `part`: "left out", "tooldet", "bundled", "pairs" or "pooled". `dataset` and `split` name it in a row.
@@ -80,12 +80,12 @@ class Trial:
         told = sorted([item.text, item.need, item.catalogue] for item in self.items)
         return request_digest(json.dumps(told))
 
-    def without(self, seen: Anything[str]) -> Trial:
+    def without(self, seen: Anything[str]) -> NeedTrial:
         """Without the texts that a model has seen; of a pair both go."""
         gone = {item.scene for item in self.items if request_digest(item.text) in seen}
         return replace(self, items=tuple(item for item in self.items if item.scene not in gone)) if gone else self
 
-    def among(self, known: Anything[str]) -> Trial:
+    def among(self, known: Anything[str]) -> NeedTrial:
         """Only texts with these digests, as many that need a tool as that do not where all are not known."""
         found = [item for item in self.items if request_digest(item.text) in known]
         if len(found) == len(self.items):
@@ -153,7 +153,7 @@ def _less(texts: Iterable[str], digests: Anything[str]) -> tuple[str, ...]:
     return tuple(text for text in texts if request_digest(text) not in digests)
 
 
-def trials(tools: Sequence[Collection], prompts: Sequence[Collection]) -> Iterator[Trial]:
+def trials(tools: Sequence[Collection], prompts: Sequence[Collection]) -> Iterator[NeedTrial]:
     """All that is tested, the headline first: as many texts that need a tool as that do not, evenly out of each origin.
 
     The bundled benchmark and the pairs are as they are.
@@ -161,15 +161,17 @@ def trials(tools: Sequence[Collection], prompts: Sequence[Collection]) -> Iterat
     chat = [one for one in prompts if one.name != TOOLDET and one.test]
     for source in (one for one in chat if len(one.test) >= ENOUGH):
         split = f"test+{PROMPTS}.test.{source.name}"
-        yield Trial("left out", "all", split, balanced(tools, [source]), left_out=source.name)
+        yield NeedTrial("left out", "all", split, balanced(tools, [source]), left_out=source.name)
     for dataset in tools:
-        yield Trial("left out", dataset.name, f"test+{PROMPTS}.test", balanced([dataset], chat), left_out=dataset.name)
+        yield NeedTrial(
+            "left out", dataset.name, f"test+{PROMPTS}.test", balanced([dataset], chat), left_out=dataset.name
+        )
     for hard in (one for one in prompts if one.name == TOOLDET):
         for dataset in tools:
-            yield Trial("tooldet", dataset.name, f"test+{PROMPTS}.{TOOLDET_SPLIT}", balanced([dataset], [hard]))
+            yield NeedTrial("tooldet", dataset.name, f"test+{PROMPTS}.{TOOLDET_SPLIT}", balanced([dataset], [hard]))
     yield bundled_trial()
     yield pairs_trial()
-    yield Trial("pooled", "all", f"test+{PROMPTS}.test", balanced(tools, chat))
+    yield NeedTrial("pooled", "all", f"test+{PROMPTS}.test", balanced(tools, chat))
 
 
 def balanced(tools: Sequence[Collection], prompts: Sequence[Collection]) -> tuple[Item, ...]:
@@ -189,18 +191,18 @@ def _evenly(found: Sequence[Collection]) -> list[tuple[str, str]]:
     return [(one.name, one.test[at]) for at in range(longest) for one in found if at < len(one.test)]
 
 
-def bundled_trial(split: str = "test") -> Trial:
+def bundled_trial(split: str = "test") -> NeedTrial:
     """The bundled benchmark: what nothing fits needs a tool all the same."""
     dataset = Dataset.load(find_dataset(BUNDLED), [split])
     asked = dataset.split(split).requests + dataset.goldless(split)
     items = [Item(text, dataset.kind(key) != "no_tool", BUNDLED, dataset.scene(key)) for key, text in asked]
-    return Trial("bundled", BUNDLED, split, tuple(items))
+    return NeedTrial("bundled", BUNDLED, split, tuple(items))
 
 
-def pairs_trial(path: Path = PAIRS) -> Trial:
+def pairs_trial(path: Path = PAIRS) -> NeedTrial:
     """The minimal pairs; the scene of both texts is their pair."""
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    return Trial(
+    return NeedTrial(
         "pairs", BUNDLED, "need_pairs", tuple(Item(row["text"], row["need"], BUNDLED, row["pair"]) for row in rows)
     )
 
@@ -213,7 +215,7 @@ class Judged:
     intervals: dict[str, list[float]]
 
 
-def judged(trial: Trial, chances: Sequence[float] | Doubles, served: float | None = None) -> Judged:
+def judged(trial: NeedTrial, chances: Sequence[float] | Doubles, served: float | None = None) -> Judged:
     """AUROC, F1, accuracy, Brier and ECE of probabilities; of pairs also both right, and the right one above.
 
     `served`: the threshold that is served, where the share of requests let through and of prompts turned away is
@@ -245,7 +247,7 @@ def judged(trial: Trial, chances: Sequence[float] | Doubles, served: float | Non
 
 
 def _paired(
-    trial: Trial, truth: NDArray[np.bool_], value: Doubles, right: NDArray[np.bool_]
+    trial: NeedTrial, truth: NDArray[np.bool_], value: Doubles, right: NDArray[np.bool_]
 ) -> dict[str, NDArray[np.float64]]:
     """For the text that needs a tool: whether its pair is judged right, and whether it stands above the other."""
     both, above = np.full(len(truth), np.nan), np.full(len(truth), np.nan)

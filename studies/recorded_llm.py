@@ -12,7 +12,7 @@ from toolscout.errors import BadCompletion, LanguageModelError
 from toolscout.llm.base import Completion, Conversation, LanguageModel, Outcome, Schemas, complete_each, settled
 
 
-class Recorded(LanguageModel):
+class RecordedModel(LanguageModel):
     """Opens its model for what is not in the file yet; one process writes a file at a time."""
 
     def __init__(self, path: Path, name: str, opened: Callable[[], LanguageModel]) -> None:

@@ -28,9 +28,9 @@ from pathlib import Path
 from typing import Any
 
 from studies import rewriting_models as models
-from studies.catalogue_growth import by_hash, run_saying, say
 from studies.exposure import by_namespace, exposure
-from studies.rewriting_models import FORMS, Family, Form, Plan
+from studies.rewriting_models import FORMS, Family, RewritingForm, RewritingPlan
+from studies.running import RESULTS, by_hash, numbers, run, say
 from toolscout.core.answer import Cost
 from toolscout.core.scope import Scope
 from toolscout.data.dataset import Dataset
@@ -38,10 +38,10 @@ from toolscout.errors import BadModel, ToolscoutError
 from toolscout.evaluation import leakage
 from toolscout.evaluation import row as rows
 from toolscout.evaluation.evaluate import seen_by
-from toolscout.evaluation.history import Fitted
-from toolscout.evaluation.jobs import Job
-from toolscout.evaluation.request_result import DEPTH, Asked
-from toolscout.evaluation.study import About, Studied, refuse_seen, studied
+from toolscout.evaluation.fit_record import FitRecord
+from toolscout.evaluation.request_result import DEPTH, RequestResult
+from toolscout.papers.experiment import ExperimentContext, ExperimentResult, experiment_result, refuse_seen
+from toolscout.papers.jobs import Job
 from toolscout.retrievers.base import Ranking
 from toolscout.retrievers.model_folder import read_model
 from toolscout.retrievers.option_values import with_settings
@@ -49,18 +49,18 @@ from toolscout.retrievers.provenance import TrainedOn
 from toolscout.retrievers.rewrite.retriever import Rewrite, RewriteOptions
 
 NAME = "rewriting"
-OUT = Path(__file__).resolve().parent.parent / "results" / "rewriting.jsonl"
+OUT = RESULTS / "rewriting.jsonl"
 _PATHS = ("llm", "cache", "base", "init_from")
 _FAILED = 0.02
 
 
-def few(plan: Plan, data: Dataset, split: str) -> Dataset:
+def few(plan: RewritingPlan, data: Dataset, split: str) -> Dataset:
     """A split with so many of its requests, by hash; all unless told."""
     kept = by_hash(data.qrels[split])[: plan.requests or None]
     return replace(data, qrels={**data.qrels, split: {one: data.qrels[split][one] for one in kept}})
 
 
-def author(plan: Plan, form: Form) -> str:
+def author(plan: RewritingPlan, form: RewritingForm) -> str:
     """Who writes, as a row says it."""
     if form.source == models.NOBODY:
         return ""
@@ -69,7 +69,7 @@ def author(plan: Plan, form: Form) -> str:
     return plan.model or plan.llm.rpartition("/")[2] or "SmolLM2"
 
 
-def variant(plan: Plan, name: str, over: str, seed: int) -> str:
+def variant(plan: RewritingPlan, name: str, over: str, seed: int) -> str:
     """The name of a row; it has a seed where anything was trained."""
     form = FORMS[name]
     by = [re.sub(r"[^A-Za-z0-9.]+", "-", author(plan, form))] if form.source == models.ZERO and plan.llm else []
@@ -78,9 +78,9 @@ def variant(plan: Plan, name: str, over: str, seed: int) -> str:
     return "-".join([NAME, over, name, *by, *sample, *([f"s{seed}"] if learned else [])])
 
 
-def missing(plan: Plan, family: Family, seed: int, names: Sequence[str]) -> list[tuple[str, str, str]]:
+def missing(plan: RewritingPlan, family: Family, seed: int, names: Sequence[str]) -> list[tuple[str, str, str]]:
     """What is not in the file yet: form, retriever, split."""
-    known = rows.read_rows(plan.out) if plan.out.is_file() else []
+    known = rows.known_rows(plan.out)
     there = {(row["dataset"], row["split"], row["variant"]) for row in known}
     return [
         (name, over, split)
@@ -92,7 +92,7 @@ def missing(plan: Plan, family: Family, seed: int, names: Sequence[str]) -> list
     ]
 
 
-def answered(rewrite: Rewrite, data: Dataset, split: str) -> tuple[list[Asked], dict[str, Any]]:
+def answered(rewrite: Rewrite, data: Dataset, split: str) -> tuple[list[RequestResult], dict[str, Any]]:
     """Every request of a split asked, all at once, and what it took."""
     part = data.split(split)
     texts = [text for _, text in part.requests]
@@ -100,7 +100,7 @@ def answered(rewrite: Rewrite, data: Dataset, split: str) -> tuple[list[Asked], 
     ranked = rewrite.rank(texts, DEPTH, Scope(endpoints="wait"))
     seconds = time.perf_counter() - started
     found = [
-        Asked(i, data.scene(i), "use", gold, tuple(one.ids()), 0.0, None, 0.0)
+        RequestResult(i, data.scene(i), "use", gold, tuple(one.ids()), 0.0, None, 0.0)
         for (i, _), gold, one in zip(part.requests, part.gold, ranked, strict=True)
     ]
     queries = sum(len(one.queries) for one in ranked)
@@ -115,20 +115,20 @@ def checked_cost(ranked: Sequence[Ranking]) -> Cost:
     return cost
 
 
-def fitted(plan: Plan, family: Family, source: str, seed: int) -> tuple[Fitted, list[dict[str, Any]]]:
+def fitted(plan: RewritingPlan, family: Family, source: str, seed: int) -> tuple[FitRecord, list[dict[str, Any]]]:
     """How a generator was trained, the alignment added to what it began with; and how its rounds went."""
     if source in (models.NOBODY, models.ZERO):
-        return Fitted(), []
+        return FitRecord(), []
     own = read_model(plan.folder(family, source, seed))["fit"]
     spent = float(own["seconds"])
     if source in models.ALIGNED:
         spent += fitted(plan, family, models.begins_with(source), seed)[0].seconds or 0.0
-    return Fitted(round(spent, 3), own["device"], own["parameters"], seed), own.get("align", [])
+    return FitRecord(round(spent, 3), own["device"], own["parameters"], seed), own.get("align", [])
 
 
 def measured(
-    plan: Plan, family: Family, name: str, over: str, split: str, seed: int, rewrite: Rewrite, seen: TrainedOn
-) -> Studied:
+    plan: RewritingPlan, family: Family, name: str, over: str, split: str, seed: int, rewrite: Rewrite, seen: TrainedOn
+) -> ExperimentResult:
     """The row of a form over a retriever."""
     data = few(plan, models.read(family), split)
     whole = refuse_seen(data, split, rewrite, seen | seen_by("rewrite", rewrite))
@@ -148,14 +148,14 @@ def measured(
         told["history"] = history
     named = variant(plan, name, over, seed)
     own = seed if named.endswith(f"-s{seed}") else None
-    about = About(told, named, own, _command(plan, family, name, over, own), fit)
+    about = ExperimentContext(told, named, own, _command(plan, family, name, over, own), fit)
     new = leakage.new_tools(data, split, whole)
-    found = studied(data, split, rewrite, answers, about, new, exposure(answers, data.tools))
+    found = experiment_result(data, split, rewrite, answers, about, new, exposure(answers, data.tools))
     options = {key: Path(str(value)).name if key in _PATHS else value for key, value in asdict(rewrite.options).items()}
-    return Studied(found.row | {"options": options}, found.lines)
+    return ExperimentResult(found.row | {"options": options}, found.lines)
 
 
-def _command(plan: Plan, family: Family, name: str, over: str, seed: int | None) -> str:
+def _command(plan: RewritingPlan, family: Family, name: str, over: str, seed: int | None) -> str:
     words = ["python -m studies.rewriting", "--only", family.name, "--forms", name, "--retrievers", over]
     words += ["--llm URL --model", plan.model] if FORMS[name].source == models.ZERO and plan.llm else []
     words += ["--seeds", str(seed)] if seed else []
@@ -163,7 +163,7 @@ def _command(plan: Plan, family: Family, name: str, over: str, seed: int | None)
     return " ".join([*words, *(f"--option {one}" for one in plan.settings if not one.startswith(_PATHS))])
 
 
-def measure(plan: Plan, family: Family, seed: int, todo: Sequence[tuple[str, str, str]]) -> int:
+def measure(plan: RewritingPlan, family: Family, seed: int, todo: Sequence[tuple[str, str, str]]) -> int:
     """All rows of one source of texts, each written as it is done."""
     for over in dict.fromkeys(over for _, over, _ in todo):
         part, seen = models.part(plan, family, over, seed)
@@ -171,13 +171,12 @@ def measure(plan: Plan, family: Family, seed: int, todo: Sequence[tuple[str, str
             rewrite = models.rewriting(plan, family, name, part, seed)
             for split in [split for one, where, split in todo if (one, where) == (name, over)]:
                 found = measured(plan, family, name, over, split, seed, rewrite, seen)
-                rows.write_scores(rows.scores_path(plan.out, found.row), found.lines)
-                rows.append(plan.out, found.row)
+                rows.append_with_scores(plan.out, found.row, found.lines)
                 say(f"{family.name} {split} {over} {name}: R@5 {found.row['metrics']['recall@5']:.4f}")
     return len(todo)
 
 
-def write(plan: Plan, family: Family, seed: int, todo: Sequence[tuple[str, str, str]]) -> int:
+def write(plan: RewritingPlan, family: Family, seed: int, todo: Sequence[tuple[str, str, str]]) -> int:
     """All texts of one source. Which retriever it is matters only to a form that looks at what was found."""
     overs = {
         name: [o for o in plan.retrievers if o in FORMS[name].over] for name in dict.fromkeys(n for n, _, _ in todo)
@@ -199,7 +198,7 @@ def write(plan: Plan, family: Family, seed: int, todo: Sequence[tuple[str, str, 
     return len(todo)
 
 
-def jobs(plan: Plan, seeds: Sequence[int], names: Sequence[str], what: str = "rows") -> list[Job]:
+def jobs(plan: RewritingPlan, seeds: Sequence[int], names: Sequence[str], what: str = "rows") -> list[Job]:
     """What has to be trained, then what has to be measured, for all that is missing; one job a source of texts."""
     trainings: dict[str, Job] = {}
     measures: list[Job] = []
@@ -218,7 +217,7 @@ def jobs(plan: Plan, seeds: Sequence[int], names: Sequence[str], what: str = "ro
 
 
 def _trainings(
-    plan: Plan, family: Family, source: str, seed: int, todo: Sequence[tuple[str, str, str]], what: str
+    plan: RewritingPlan, family: Family, source: str, seed: int, todo: Sequence[tuple[str, str, str]], what: str
 ) -> Mapping[str, Job]:
     """The models that are needed and not there; a generator is trained before it is aligned."""
     found: dict[str, Job] = {}
@@ -249,7 +248,7 @@ def form_names(text: str) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def asked_for(told: argparse.Namespace) -> tuple[list[str], Plan, list[int]]:
+def asked_for(told: argparse.Namespace) -> tuple[list[str], RewritingPlan, list[int]]:
     """Forms, plan and seeds, or why there is nothing to do."""
     names, retrievers = form_names(told.forms), tuple(told.retrievers.split(","))
     families = models.chosen(models.FAMILIES, told.only.split(","))
@@ -265,8 +264,10 @@ def asked_for(told: argparse.Namespace) -> tuple[list[str], Plan, list[int]]:
     if told.requests < 0:
         raise BadModel("--requests is 0 (all) or more")
     with_settings(RewriteOptions(llm=told.llm, model=told.model), "rewrite", told.option)
-    plan = Plan(told.models, told.out, families, retrievers, told.llm, told.model, told.requests, tuple(told.option))
-    return names, plan, [int(seed) for seed in told.seeds.split(",")]
+    plan = RewritingPlan(
+        told.models, told.out, families, retrievers, told.llm, told.model, told.requests, tuple(told.option)
+    )
+    return names, plan, numbers(told.seeds)
 
 
 def main() -> None:
@@ -292,7 +293,7 @@ def main() -> None:
     except (ToolscoutError, ValueError) as error:
         parser.error(str(error))
     told.models.mkdir(parents=True, exist_ok=True)
-    run_saying(jobs(plan, seeds, names, told.what), told.side_by_side, told.stop_after)
+    run(jobs(plan, seeds, names, told.what), told.side_by_side, told.stop_after)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from studies.catalogue_growth import progress
-from studies.recorded_llm import Recorded
+from studies.recorded_llm import RecordedModel
+from studies.running import progress
 from studies.trained import SETS
 from toolscout.core.arrays import Floats
 from toolscout.core.tool import Tool
@@ -20,10 +20,10 @@ from toolscout.data.dataset import Dataset
 from toolscout.data.locate import find_dataset
 from toolscout.errors import BadModel
 from toolscout.evaluation.evaluate import load_splits
-from toolscout.evaluation.precomputed_encoder import StoredEncoder
 from toolscout.evaluation.vector_cache import cache_path, encoder_of, tool_vectors
 from toolscout.llm import open_llm
 from toolscout.models.encoders.onnx_encoder import RAW, Encoder
+from toolscout.papers.precomputed_encoder import PrecomputedEncoder
 from toolscout.retrievers import training_setup
 from toolscout.retrievers.base import Retriever
 from toolscout.retrievers.bm25 import Bm25
@@ -40,7 +40,6 @@ RETRIEVERS = ("bm25", "dense-raw", "dense-trained", "hybrid")
 ALIGNED_WITH = "dense-raw"
 TRAINED = "dense-trained"
 SUPERVISED, TAUGHT, WRITTEN, NOBODY, ZERO = "supervised", "taught", "supervised-written", "", "zero"
-TEACHINGS = (SUPERVISED, TAUGHT, WRITTEN)
 HELD = 0.15
 _REQUESTS_KEPT = 400_000
 
@@ -102,8 +101,8 @@ ALIGNED: Mapping[str, Mapping[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Form:
-    """A way to ask: whose texts, with which options, over which retrievers, and whether it looks at what is found."""
+class RewritingForm:
+    """A form of rewriting: who writes, with which options, over which retrievers, whether it sees what was found."""
 
     source: str
     options: Mapping[str, Any]
@@ -112,31 +111,31 @@ class Form:
 
 
 _SHARES = {
-    f"{source}-share{percent}": Form(source, {"share": percent / 100}, (ALIGNED_WITH,))
+    f"{source}-share{percent}": RewritingForm(source, {"share": percent / 100}, (ALIGNED_WITH,))
     for source in (SUPERVISED, "aligned")
     for percent in (25, 50)
 }
-TABLE: dict[str, Form] = {
-    "alone": Form(NOBODY, {"share": 0.0}),
-    "rules": Form(NOBODY, {"llm": RULES, "form": "decompose"}),
-    "zero": Form(ZERO, {}),
-    "decompose": Form(ZERO, {"form": "decompose"}),
-    "iterate": Form(ZERO, {"form": "iterate"}, looks=True),
-    "supervised": Form(SUPERVISED, {}),
-    "decompose-supervised": Form(SUPERVISED, {"form": "decompose", "utterance": False}),
-    "iterate-supervised": Form(SUPERVISED, {"form": "iterate"}, looks=True),
-    "aligned": Form("aligned", {}),
-    WRITTEN: Form(WRITTEN, {}),
-    "aligned-written": Form("aligned-written", {}),
-    "aligned-new": Form("aligned-new", {}),
+TABLE: dict[str, RewritingForm] = {
+    "alone": RewritingForm(NOBODY, {"share": 0.0}),
+    "rules": RewritingForm(NOBODY, {"llm": RULES, "form": "decompose"}),
+    "zero": RewritingForm(ZERO, {}),
+    "decompose": RewritingForm(ZERO, {"form": "decompose"}),
+    "iterate": RewritingForm(ZERO, {"form": "iterate"}, looks=True),
+    "supervised": RewritingForm(SUPERVISED, {}),
+    "decompose-supervised": RewritingForm(SUPERVISED, {"form": "decompose", "utterance": False}),
+    "iterate-supervised": RewritingForm(SUPERVISED, {"form": "iterate"}, looks=True),
+    "aligned": RewritingForm("aligned", {}),
+    WRITTEN: RewritingForm(WRITTEN, {}),
+    "aligned-written": RewritingForm("aligned-written", {}),
+    "aligned-new": RewritingForm("aligned-new", {}),
     **_SHARES,
 }
-ABLATIONS = {name: Form(name, {}, (ALIGNED_WITH,)) for name in ALIGNED if name not in TABLE}
+ABLATIONS = {name: RewritingForm(name, {}, (ALIGNED_WITH,)) for name in ALIGNED if name not in TABLE}
 FORMS = TABLE | ABLATIONS
 
 
 @dataclass(frozen=True)
-class Plan:
+class RewritingPlan:
     """What all jobs share. `llm` and `model`: an endpoint that writes instead of SmolLM2; `requests`: at most so many.
 
     `settings` are options of the generators that are trained, or of how an endpoint is asked.
@@ -169,7 +168,7 @@ class Plan:
         return self.models / "written" / f"{family.name}-{source}{f'-s{seed}' if source != ZERO else ''}.jsonl"
 
 
-class Remembering(StoredEncoder):
+class Remembering(PrecomputedEncoder):
     """Keeps the vectors of all requests it was asked for: queries of one retriever are those of the next."""
 
     def encode_request(self, text: str) -> Floats:
@@ -214,7 +213,7 @@ def dense_raw() -> Dense:
     return Dense(DenseOptions(encoder=RAW), raw())
 
 
-def part(plan: Plan, family: Family, name: str, seed: int) -> tuple[Retriever, TrainedOn]:
+def part(plan: RewritingPlan, family: Family, name: str, seed: int) -> tuple[Retriever, TrainedOn]:
     """A retriever with the tools of a family, and what it has seen."""
     seen = TrainedOn()
     if name == TRAINED:
@@ -232,7 +231,7 @@ def part(plan: Plan, family: Family, name: str, seed: int) -> tuple[Retriever, T
     return filled(made, read(family).tools), seen
 
 
-def options_of(plan: Plan, form: Form, folder: Path | None) -> RewriteOptions:
+def options_of(plan: RewritingPlan, form: RewritingForm, folder: Path | None) -> RewriteOptions:
     """The options of a form; of a trained generator those that it was trained with too."""
     told: dict[str, Any] = {}
     if folder is not None:
@@ -243,7 +242,7 @@ def options_of(plan: Plan, form: Form, folder: Path | None) -> RewriteOptions:
     return RewriteOptions(**(told | dict(form.options)))
 
 
-def rewriting(plan: Plan, family: Family, name: str, over: Retriever, seed: int) -> Rewrite:
+def rewriting(plan: RewritingPlan, family: Family, name: str, over: Retriever, seed: int) -> Rewrite:
     """The retriever of a form over another one. What its model writes is kept."""
     form = FORMS[name]
     folder = plan.folder(family, form.source, seed) if form.source not in (NOBODY, ZERO) else None
@@ -257,11 +256,11 @@ def rewriting(plan: Plan, family: Family, name: str, over: Retriever, seed: int)
 
 
 @lru_cache(maxsize=1)
-def recorded(plan: Plan, family: Family, source: str, seed: int) -> Recorded:
+def recorded(plan: RewritingPlan, family: Family, source: str, seed: int) -> RecordedModel:
     """What writes, with all that it wrote before."""
     base = next((one.partition("=")[2] for one in plan.settings if one.startswith("base=")), "")
     spec = base if source == ZERO else str(plan.folder(family, source, seed) / FINETUNED_FOLDER)
-    return Recorded(plan.written(family, source, seed), source, partial(open_llm, spec))
+    return RecordedModel(plan.written(family, source, seed), source, partial(open_llm, spec))
 
 
 def begins_with(variant: str) -> str:
@@ -271,20 +270,20 @@ def begins_with(variant: str) -> str:
     return SUPERVISED if variant in ("aligned-known", "aligned-new", "aligned-even") else TAUGHT
 
 
-def train_generator(plan: Plan, family: Family, source: str, seed: int) -> None:
+def train_generator(plan: RewritingPlan, family: Family, source: str, seed: int) -> None:
     """Teach a generator to describe gold tools; the epoch is chosen by what dense over raw vectors finds on dev."""
     own = {"align": 0, "preset": "", "held_out_share": HELD if source == TAUGHT else 0.0}
     _fit(plan, family, source, RewriteOptions(seed=seed, epochs=family.epochs), own)
 
 
-def train_aligned(plan: Plan, family: Family, variant: str, seed: int) -> None:
+def train_aligned(plan: RewritingPlan, family: Family, variant: str, seed: int) -> None:
     """Go on from such a generator by what dense over raw vectors finds."""
     begin = str(plan.folder(family, begins_with(variant), seed) / FINETUNED_FOLDER)
     usual = RewriteOptions(seed=seed, align=2, pairs=4, held_out_share=HELD)
     _fit(plan, family, variant, usual, {**ALIGNED[variant], "init_from": begin, "epochs": 0})
 
 
-def _fit(plan: Plan, family: Family, source: str, usual: RewriteOptions, own: Mapping[str, Any]) -> None:
+def _fit(plan: RewritingPlan, family: Family, source: str, usual: RewriteOptions, own: Mapping[str, Any]) -> None:
     """What the plan sets goes before what is usual, what makes the variant before that."""
     options = replace(with_settings(usual, "rewrite", plan.settings), **own)
     data = [family.data]
@@ -298,7 +297,7 @@ def _fit(plan: Plan, family: Family, source: str, usual: RewriteOptions, own: Ma
     Rewrite(options, [dense_raw()]).fit(sets, plan.folder(family, source, usual.seed), progress())
 
 
-def train_dense(plan: Plan, family: Family, seed: int) -> None:
+def train_dense(plan: RewritingPlan, family: Family, seed: int) -> None:
     """Train a dense model as studies/trained.py does."""
     made = training_setup.made("dense", [], [*_DENSE[family.name], f"seed={seed}"])
     made.fit(training_setup.training_sets([family.data]), plan.folder(family, TRAINED, seed), progress())

@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from studies import rewriting_models as models
-from studies.catalogue_growth import by_hash, say
-from studies.rewriting_models import FORMS, Family, Plan
+from studies.rewriting_models import FORMS, Family, RewritingPlan
+from studies.running import RESULTS, by_hash, say
 from toolscout.core.answer import Cost
 from toolscout.evaluation import row as rows
 from toolscout.models.encoders.onnx_encoder import RAW, Encoder
@@ -31,7 +31,7 @@ from toolscout.retrievers.dense import Dense
 from toolscout.retrievers.rewrite.retriever import Rewrite
 
 NAME = "rewriting"
-OUT = Path(__file__).resolve().parent.parent / "results" / "rewriting_speed.jsonl"
+OUT = RESULTS / "rewriting_speed.jsonl"
 USUAL = "alone,rules,zero,decompose,iterate,supervised,aligned"
 _WARM = 2
 _K = 5
@@ -45,7 +45,7 @@ class Forgetful(models.Remembering):
         return self._encoder.encode(texts)
 
 
-def over(plan: Plan, family: Family, name: str, seed: int) -> Retriever:
+def over(plan: RewritingPlan, family: Family, name: str, seed: int) -> Retriever:
     """The retriever that is searched with, its encoder as it is served."""
     found, _ = models.part(plan, family, name, seed)
     for one in (found, *found.parts):
@@ -54,7 +54,7 @@ def over(plan: Plan, family: Family, name: str, seed: int) -> Retriever:
     return found
 
 
-def opened(plan: Plan, family: Family, name: str, part: Retriever, seed: int) -> Rewrite:
+def opened(plan: RewritingPlan, family: Family, name: str, part: Retriever, seed: int) -> Rewrite:
     """A form whose model really writes."""
     form = FORMS[name]
     folder = plan.folder(family, form.source, seed) if form.source not in (models.NOBODY, models.ZERO) else None
@@ -71,7 +71,7 @@ def device() -> str:
     return device_name() or f"{len(os.sched_getaffinity(0))} cores"
 
 
-def measure(plan: Plan, family: Family, name: str, where: str, seed: int) -> dict[str, Any]:
+def measure(plan: RewritingPlan, family: Family, name: str, where: str, seed: int) -> dict[str, Any]:
     """The row of one form."""
     data, part = models.read(family), over(plan, family, where, seed)
     rewrite, split = opened(plan, family, name, part, seed), family.tests[0]
@@ -111,9 +111,9 @@ def key(family: Family, name: str, where: str, count: int) -> str:
     return f"{name} over {where} {family.name} {count} on {device()}"
 
 
-def todo(plan: Plan, family: Family, names: list[str], where: str, seed: int) -> list[str]:
+def todo(plan: RewritingPlan, family: Family, names: list[str], where: str, seed: int) -> list[str]:
     """The forms whose rows are not there and whose generators are."""
-    known = {row["requests"] for row in rows.read_rows(plan.out)} if plan.out.is_file() else set()
+    known = {row["requests"] for row in rows.known_rows(plan.out)}
     return [
         name
         for name in names
@@ -137,7 +137,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=OUT)
     told = parser.parse_args()
     rows.check_writable(told.out)
-    plan = Plan(told.models, told.out, models.chosen(models.FAMILIES, told.only.split(",")), requests=told.requests)
+    plan = RewritingPlan(
+        told.models, told.out, models.chosen(models.FAMILIES, told.only.split(",")), requests=told.requests
+    )
     for family in plan.families:
         for name in todo(plan, family, told.forms.split(","), told.over, told.seed):
             row = measure(plan, family, name, told.over, told.seed)

@@ -30,19 +30,19 @@ from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
-from studies.catalogue_growth import progress, run_saying, say
 from studies.rewriting_models import complete, raw
 from studies.round_trip import judge
+from studies.running import RESULTS, numbers, progress, run, say
 from studies.trained import SETS
 from toolscout.data.dataset import Dataset
 from toolscout.data.locate import find_dataset
-from toolscout.evaluation import history
+from toolscout.evaluation import fit_record
 from toolscout.evaluation import row as rows
 from toolscout.evaluation.evaluate import evaluate, load_splits
-from toolscout.evaluation.jobs import Job
-from toolscout.evaluation.study import STUDY
+from toolscout.evaluation.row import STUDY
 from toolscout.evaluation.vector_cache import cache_path, tool_vectors
 from toolscout.llm.finetuned import is_finetuned, read_finetuned
+from toolscout.papers.jobs import Job
 from toolscout.retrievers import training_setup
 from toolscout.retrievers.dense import ENCODER_FOLDER, Dense, DenseOptions
 from toolscout.retrievers.model_folder import trained_on
@@ -60,7 +60,7 @@ from toolscout.synth import (
 )
 
 NAME = "synthetic"
-OUT = Path(__file__).resolve().parent.parent / "results" / "synthetic.jsonl"
+OUT = RESULTS / "synthetic.jsonl"
 METHODS, PER_TOOL = "dense,masstool,toolgen,hybrid", "0,5,10,20,40"
 DEFAULT = "toolbench"
 # Beside ToolBench: two sets of its tools, two of others.
@@ -70,7 +70,7 @@ RECIPE = ("average=0.5", "epochs=3", "candidates=512", "patience=0")
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldOutSet:
     """A set with tools held out."""
 
     name: str
@@ -85,19 +85,19 @@ class Held:
 
 
 HELD = tuple(
-    Held(one.name, one.data, options=one.options)
+    HeldOutSet(one.name, one.data, options=one.options)
     for one in SETS
     if one.name in ("toollens-unseen_tool", "g3-unseen_tool")
 )
 
 
 @dataclass(frozen=True)
-class Plan:
+class SyntheticPlan:
     """What all jobs share. `batch`: texts that are written together, 0 as usual."""
 
     models: Path
     out: Path
-    held: tuple[Held, ...] = HELD
+    held: tuple[HeldOutSet, ...] = HELD
     per_tool: tuple[int, ...] = (0, 5, 10, 20, 40)
     settings: tuple[str, ...] = ()
     pool: Path = Path("models/pool")
@@ -123,7 +123,7 @@ class Plan:
         return self.models / f"{method}-{name}-{count}-s{seed}"
 
 
-def train_writer(plan: Plan, name: str, data: Sequence[str], seed: int) -> None:
+def train_writer(plan: SyntheticPlan, name: str, data: Sequence[str], seed: int) -> None:
     """Teach a generator to write requests like those of the train splits."""
     options = with_settings(WriterTrainingOptions(seed=seed), "synth", plan.of("synth"))
     train_synth(
@@ -131,7 +131,7 @@ def train_writer(plan: Plan, name: str, data: Sequence[str], seed: int) -> None:
     )
 
 
-def write(plan: Plan, name: str, source: str, wanted: str, count: int, seed: int) -> None:
+def write(plan: SyntheticPlan, name: str, source: str, wanted: str, count: int, seed: int) -> None:
     """Have it write so many requests for each tool, and say on the way what that took."""
     opened = SynthSource.open(source)
     options = with_settings(SynthOptions(per_tool=count, seed=seed), "writing", plan.of("writing"))  # type: ignore[type-var]
@@ -175,12 +175,12 @@ def write(plan: Plan, name: str, source: str, wanted: str, count: int, seed: int
     partial.unlink(missing_ok=True)
 
 
-def _writer(plan: Plan, name: str, seed: int) -> dict[str, Any]:
+def _writer(plan: SyntheticPlan, name: str, seed: int) -> dict[str, Any]:
     about = read_finetuned(plan.generator(name, seed))
     return {"learned_from": about["data"], "fit_s": about["fit"]["seconds"], "examples": about["fit"]["examples"]}
 
 
-def sets(plan: Plan, held: Held, count: int, seed: int) -> list[TrainingSet]:
+def sets(plan: SyntheticPlan, held: HeldOutSet, count: int, seed: int) -> list[TrainingSet]:
     """What is trained on: the real requests, and the first so many written ones of each tool."""
     found = training_setup.training_sets([held.data])
     if count:
@@ -191,7 +191,7 @@ def sets(plan: Plan, held: Held, count: int, seed: int) -> list[TrainingSet]:
     return found
 
 
-def train(plan: Plan, held: Held, method: str, count: int, seed: int) -> None:
+def train(plan: SyntheticPlan, held: HeldOutSet, method: str, count: int, seed: int) -> None:
     """Train one method. Others than dense learn on the vectors of its encoder; hybrid has it as a part."""
     folder, dense = plan.model(held.name, method, count, seed), plan.model(held.name, "dense", count, seed)
     parts, settings = [], [f"seed={seed}"]
@@ -205,7 +205,7 @@ def train(plan: Plan, held: Held, method: str, count: int, seed: int) -> None:
     made.fit(sets(plan, held, count, seed), folder, progress())
 
 
-def measure(plan: Plan, held: Held, method: str, count: int, seed: int) -> dict[str, Any]:
+def measure(plan: SyntheticPlan, held: HeldOutSet, method: str, count: int, seed: int) -> dict[str, Any]:
     """Ask a model the real requests."""
     folder = plan.model(held.name, method, count, seed)
     data = load_splits(find_dataset(held.dataset), [held.test])
@@ -213,13 +213,13 @@ def measure(plan: Plan, held: Held, method: str, count: int, seed: int) -> dict[
     return _evaluated(plan, data, held.test, folder, f"{NAME}-{method}-{count}-s{seed}", told)
 
 
-def _trained(plan: Plan, held: Held, count: int, seed: int) -> dict[str, Any]:
+def _trained(plan: SyntheticPlan, held: HeldOutSet, count: int, seed: int) -> dict[str, Any]:
     used = [len(one.dataset.split(one.train)) for one in sets(plan, held, count, seed)]
     return {"real": used[0], "written": used[1] if count else 0}
 
 
 def _evaluated(
-    plan: Plan, data: Dataset, split: str, folder: Path, variant: str, told: Mapping[str, Any]
+    plan: SyntheticPlan, data: Dataset, split: str, folder: Path, variant: str, told: Mapping[str, Any]
 ) -> dict[str, Any]:
     is_model = folder != plan.before  # that one is an encoder, no trained dense
     retriever = load_model(folder) if is_model else Dense(DenseOptions(encoder=str(folder)))
@@ -230,25 +230,24 @@ def _evaluated(
         variant=variant,
         command="python -m studies.synthetic",
         seen=trained_on(folder) if is_model else TrainedOn.load(folder),
-        fitted=history.fitted(folder) if is_model else None,
+        fitted=fit_record.read_fit_record(folder) if is_model else None,
     )
     row = found.row.to_dict() | {STUDY: dict(told) | {"settings": list(plan.settings)}}
     options = {key: Path(value).name if isinstance(value, str) else value for key, value in row["options"].items()}
     row["options"] = options
-    rows.write_scores(rows.scores_path(plan.out, row), found.lines())
-    rows.append(plan.out, row)
+    rows.append_with_scores(plan.out, row, found.lines())
     measures = ("new_recall@5", "known_recall@5", "recall@5", "ndcg@1")
     say(f"{variant}: " + ", ".join(f"{one} {row['metrics'][one]:.4f}" for one in measures if one in row["metrics"]))
     return row
 
 
-def there(plan: Plan, dataset: str) -> set[str]:
+def there(plan: SyntheticPlan, dataset: str) -> set[str]:
     """The variants of a dataset whose rows are in the file."""
-    known = rows.read_rows(plan.out) if plan.out.is_file() else []
+    known = rows.known_rows(plan.out)
     return {row["variant"] for row in known if row.get("dataset") == Path(dataset).name}
 
 
-def jobs(plan: Plan, methods: Sequence[str], seeds: Sequence[int], what: str = "rows") -> list[Job]:
+def jobs(plan: SyntheticPlan, methods: Sequence[str], seeds: Sequence[int], what: str = "rows") -> list[Job]:
     """Generators, then what they write, then models and their rows."""
     found: dict[str, Job] = {}
     for seed in seeds:
@@ -271,7 +270,7 @@ def jobs(plan: Plan, methods: Sequence[str], seeds: Sequence[int], what: str = "
 
 
 def _writing(
-    plan: Plan, name: str, data: Sequence[str], source: str, wanted: str, count: int, seed: int
+    plan: SyntheticPlan, name: str, data: Sequence[str], source: str, wanted: str, count: int, seed: int
 ) -> dict[str, Job]:
     made: dict[str, Job] = {}
     teach, texts = f"writer {name} s{seed}", f"written {name} s{seed}"
@@ -282,7 +281,9 @@ def _writing(
     return made
 
 
-def _modelling(plan: Plan, held: Held, method: str, count: int, seed: int, after: tuple[str, ...]) -> dict[str, Job]:
+def _modelling(
+    plan: SyntheticPlan, held: HeldOutSet, method: str, count: int, seed: int, after: tuple[str, ...]
+) -> dict[str, Job]:
     made: dict[str, Job] = {}
     for one in dict.fromkeys(("dense", method)):
         name = f"{one} {held.name} {count} s{seed}"
@@ -293,19 +294,19 @@ def _modelling(plan: Plan, held: Held, method: str, count: int, seed: int, after
     return made
 
 
-def recipe(plan: Plan) -> list[str]:
+def recipe(plan: SyntheticPlan) -> list[str]:
     """What the default encoder is trained on beside what was written for ToolBench."""
     return ["ultratool", "sealtools:dev:", *(str(plan.pool / name) for name in ("calls", "mcp", "openapi"))]
 
 
-def train_default(plan: Plan, seed: int) -> None:
+def train_default(plan: SyntheticPlan, seed: int) -> None:
     """Train the default encoder: its recipe, and what was written for ToolBench."""
     used = [*recipe(plan), str(plan.written(plan.catalogue, seed))]
     made = training_setup.made("dense", [], [*RECIPE, f"seed={seed}", *plan.of("dense")])
     made.fit(training_setup.training_sets(used), plan.models / f"default-s{seed}", progress())
 
 
-def measure_default(plan: Plan, after: bool, seed: int, dataset: str = "") -> dict[str, Any]:
+def measure_default(plan: SyntheticPlan, after: bool, seed: int, dataset: str = "") -> dict[str, Any]:
     """Ask ToolBench's test requests, or another set's, of the encoder without written requests, or of the one with."""
     data = Dataset.load(find_dataset(dataset or plan.catalogue), ["test"])
     told = {"name": NAME, "family": "default", "method": "dense", "per_tool": max(plan.per_tool) if after else 0}
@@ -314,7 +315,7 @@ def measure_default(plan: Plan, after: bool, seed: int, dataset: str = "") -> di
     return _evaluated(plan, data, "test", folder, variant, told)
 
 
-def default_jobs(plan: Plan, seed: int, what: str = "rows") -> list[Job]:
+def default_jobs(plan: SyntheticPlan, seed: int, what: str = "rows") -> list[Job]:
     """Those of the default encoder. The generator learns from the recipe's requests, not from its mere documents."""
     known, name = there(plan, plan.catalogue), plan.catalogue
     data = recipe(plan)[:3]
@@ -354,16 +355,18 @@ def main() -> None:
     told = parser.parse_args()
     of_default = told.what.startswith("default")
     counts = tuple(int(one) for one in (told.per_tool or ("3" if of_default else PER_TOOL)).split(","))
-    plan = Plan(told.models, told.out, HELD, counts, tuple(told.option), told.pool, told.before, batch=told.batch)
+    plan = SyntheticPlan(
+        told.models, told.out, HELD, counts, tuple(told.option), told.pool, told.before, batch=told.batch
+    )
     plan = replace(plan, held=tuple(one for one in HELD if any(fnmatch(one.name, w) for w in told.only.split(","))))
     rows.check_writable(told.out)
     told.models.mkdir(parents=True, exist_ok=True)
-    seeds, kind = [int(seed) for seed in told.seeds.split(",")], "texts" if told.what.endswith("texts") else "rows"
+    seeds, kind = numbers(told.seeds), "texts" if told.what.endswith("texts") else "rows"
     if of_default:
         todo = [job for seed in seeds for job in default_jobs(plan, seed, kind)]
     else:
         todo = jobs(plan, told.methods.split(","), seeds, kind)
-    run_saying(todo, told.side_by_side, told.stop_after)
+    run(todo, told.side_by_side, told.stop_after)
 
 
 if __name__ == "__main__":

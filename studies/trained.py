@@ -12,7 +12,6 @@ dense model's encoder, encoded once for all of them; `through` is masstool with 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import queue
 import shlex
@@ -26,12 +25,12 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
-RESULTS = Path(__file__).resolve().parent.parent / "results"
+from studies.running import collect, numbers
 
 
 @dataclass(frozen=True)
-class Set:
-    """What to train on, how, and what to measure then."""
+class TrainedSet:
+    """A dataset to train on, the options of the training, and the splits to measure the model on."""
 
     name: str
     data: str
@@ -47,20 +46,22 @@ PUBLISHED_G3 = ("rate=0.005", "temperature=0.05", "weight_detection=0.05", "epsi
 G3 = ("epochs=6", "rate=0.0002", "candidates=512", "patience=2")
 PARTS = ("G1_instruction", "G1_tool", "G1_category", "G2_instruction", "G2_category", "G3_instruction")
 SETS = (
-    Set("toollens", "toollens", ("toollens:test",), ("epochs=6", "rate=0.0002", "patience=0")),
-    Set("toollens-unseen_tool", "toollens:unseen_tool", ("toollens:unseen_tool.test",), ("epochs=3",)),
-    Set("toollens-unseen_scene", "toollens:unseen_scene", ("toollens:unseen_scene.test",), ("epochs=3",)),
-    Set("g3", "toolbench-g3", tuple(f"toolbench-g3:test{end}" for end in ("", ".api", ".tool", ".category")), G3),
-    Set("g3-unseen_tool", "toolbench-g3:unseen_tool", ("toolbench-g3:unseen_tool.test",), G3),
-    Set("g3-unseen_scene", "toolbench-g3:unseen_scene", ("toolbench-g3:unseen_scene.test",), G3),
-    Set(
+    TrainedSet("toollens", "toollens", ("toollens:test",), ("epochs=6", "rate=0.0002", "patience=0")),
+    TrainedSet("toollens-unseen_tool", "toollens:unseen_tool", ("toollens:unseen_tool.test",), ("epochs=3",)),
+    TrainedSet("toollens-unseen_scene", "toollens:unseen_scene", ("toollens:unseen_scene.test",), ("epochs=3",)),
+    TrainedSet(
+        "g3", "toolbench-g3", tuple(f"toolbench-g3:test{end}" for end in ("", ".api", ".tool", ".category")), G3
+    ),
+    TrainedSet("g3-unseen_tool", "toolbench-g3:unseen_tool", ("toolbench-g3:unseen_tool.test",), G3),
+    TrainedSet("g3-unseen_scene", "toolbench-g3:unseen_scene", ("toolbench-g3:unseen_scene.test",), G3),
+    TrainedSet(
         "simpletoolquestions",
         "simpletoolquestions",
         ("simpletoolquestions:test", "simpletoolquestions:test_unseen"),
         ("epochs=3", "candidates=512"),
     ),
-    Set("ultratool", "ultratool", ("ultratool:test",), ("epochs=6", "rate=0.0002")),
-    Set("toolbench", "toolbench", ("toolbench:test", *(f"toolbench:test_{part}" for part in PARTS)), G3),
+    TrainedSet("ultratool", "ultratool", ("ultratool:test",), ("epochs=6", "rate=0.0002")),
+    TrainedSet("toolbench", "toolbench", ("toolbench:test", *(f"toolbench:test_{part}" for part in PARTS)), G3),
 )
 
 
@@ -95,7 +96,7 @@ class Runner:
         sys.stderr.write(f"{time.monotonic() - started:6.0f} s  rc {code}  toolscout {shlex.join(command)}\n")
         return code == 0
 
-    def train(self, one: Set, seed: int) -> None:
+    def train(self, one: TrainedSet, seed: int) -> None:
         """Train the encoder, then queue all that needs it."""
         name = f"{one.name}-s{seed}"
         folder = self.models / name
@@ -106,7 +107,7 @@ class Runner:
                 self.waiting.append(self.cpu.submit(self.measure, one, folder))
             self.waiting.append(self.cpu.submit(self.followers, one, folder, seed))
 
-    def followers(self, one: Set, dense: Path, seed: int) -> None:
+    def followers(self, one: TrainedSet, dense: Path, seed: int) -> None:
         """The first follower encodes what the others then read, so it goes alone; likewise masstool the prompts."""
         wanted = [method for method in METHODS if method in self.methods]
         if wanted:
@@ -117,7 +118,7 @@ class Runner:
             then = method == "masstool" and "masstool_published" in wanted
             self.waiting.append(self.cpu.submit(self.follow, one, dense, method, seed, "masstool_published" * then))
 
-    def through(self, one: Set, seed: int) -> None:
+    def through(self, one: TrainedSet, seed: int) -> None:
         """Train masstool with its encoder, and measure it."""
         folder = self.models / f"{THROUGH}-{one.name}-s{seed}"
         settings = [
@@ -127,13 +128,13 @@ class Runner:
         if (folder / "model.json").is_file() or self.run(command, folder.name, pinned=False):
             self.waiting.append(self.cpu.submit(self.measure, one, folder))
 
-    def follow(self, one: Set, dense: Path, method: str, seed: int, then: str = "") -> None:
+    def follow(self, one: TrainedSet, dense: Path, method: str, seed: int, then: str = "") -> None:
         """Fit a method on top of a trained encoder, and measure it; then another."""
         self.fitted(one, dense, method, seed)
         if then:
             self.follow(one, dense, then, seed)
 
-    def fitted(self, one: Set, dense: Path, method: str, seed: int) -> None:
+    def fitted(self, one: TrainedSet, dense: Path, method: str, seed: int) -> None:
         """Fit one, and measure it."""
         folder = dense.with_name(f"{method}-{dense.name}")
         command = ["train", one.data, "--retriever", method, "--out", str(folder)]
@@ -161,7 +162,7 @@ class Runner:
                 return
         self.measure(one, folder)
 
-    def measure(self, one: Set, folder: Path, pinned: bool = True) -> None:
+    def measure(self, one: TrainedSet, folder: Path, pinned: bool = True) -> None:
         """Evaluate one model on all splits of its set, on two cores of its own or where it runs."""
         rows = self.models / "rows" / f"{folder.name}.jsonl"
         if not rows.is_file():
@@ -178,22 +179,6 @@ class Runner:
             self.waiting.pop(0).result()
 
 
-def collect(models: Path) -> None:
-    """Put the rows of all models together, and their scores beside them; rows that were not made again stay."""
-    files = sorted(path for path in (models / "rows").glob("*.jsonl") if not path.name.endswith(".part.jsonl"))
-    if files:
-        known = RESULTS / "trained.jsonl"
-        lines = known.read_text().splitlines() if known.is_file() else []
-        for path in files:
-            lines += path.read_text().splitlines()
-        rows = {tuple(json.loads(line)[key] for key in ("dataset", "split", "variant")): line for line in lines}
-        known.write_text("".join(f"{line}\n" for _, line in sorted(rows.items())))
-        target = RESULTS / "trained.scores"
-        target.mkdir(exist_ok=True)
-        for path in (models / "rows").glob("*.scores/*"):
-            shutil.copyfile(path, target / path.name)
-
-
 def main() -> None:
     """Read the arguments and run."""
     parser = argparse.ArgumentParser()
@@ -208,7 +193,7 @@ def main() -> None:
     methods = asked.methods.split(",")
     (asked.models / "rows").mkdir(parents=True, exist_ok=True)
     runner = Runner(asked.models, asked.gpu, asked.cpu, asked.stop_after, methods)
-    for seed in map(int, asked.seeds.split(",")):
+    for seed in numbers(asked.seeds):
         for one in SETS:
             if any(fnmatch(one.name, word) for word in asked.only.split(",")):
                 if {"dense", *METHODS}.intersection(methods):
@@ -216,7 +201,7 @@ def main() -> None:
                 if THROUGH in methods:
                     runner.waiting.append(runner.gpu.submit(runner.through, one, seed))
     runner.wait()
-    collect(asked.models)
+    collect((asked.models / "rows").glob("*.jsonl"), "trained")
 
 
 if __name__ == "__main__":

@@ -26,6 +26,13 @@ def _stay_on_this_machine(event: str, details: tuple[Any, ...]) -> None:
 sys.addaudithook(_stay_on_this_machine)
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave a module that is slow as a whole unread where slow tests are not run: it may import torch."""
+    if "not slow" not in config.getoption("markexpr") or collection_path.suffix != ".py":
+        return None
+    return True if "\npytestmark = pytest.mark.slow\n" in collection_path.read_text() else None
+
+
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
     """The folder of published datasets, named by TOOLSCOUT_DATA; tests on it skip where it is absent."""

@@ -3,25 +3,26 @@
 from __future__ import annotations
 
 import threading
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ParamSpec, Self, TypeVar
 
 from toolscout import catalogue
 from toolscout.catalogue.base import ReadOptions
 from toolscout.core import vendor_formats
 from toolscout.core.answer import Allowed, Answer, Example, Verdict
 from toolscout.core.scope import Endpoints, Scope
-from toolscout.core.tool import Listing, Tool, clean_text, namespace_of
-from toolscout.errors import BadRequest, MissingEncoder
+from toolscout.core.tool import Listing, Tool, clean_text
+from toolscout.errors import BadRequest, DiskFull, MissingEncoder
 from toolscout.models.encoders.base import TextEncoder
 from toolscout.retrievers.base import Retriever
 from toolscout.retrievers.registry import available, load_model, method
 from toolscout.search import index_snapshot
+from toolscout.search.async_calls import Workers
 from toolscout.search.catalogue_fit import Count as Count
 from toolscout.search.catalogue_fit import FitOptions, SearchResult, catalogue_fit_of, find
 from toolscout.search.feedback_sync import Feedback
@@ -34,7 +35,11 @@ from toolscout.stores.sqlite.store import SqliteStore
 
 DEFAULT_RETRIEVER = "hybrid"
 MAX_REQUEST_CHARS = 20_000
+# Threads that serve coroutines. More of them keep the event loop from running; adds must not keep searches waiting.
+_SEARCHING, _CHANGING = 4, 2
 _FOLLOWED_AT_ONCE = 100_000
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,20 +71,23 @@ class Scout:
         self._baseline = SimilarityBaseline(store, retriever)
         self._lock = threading.RLock()
         self._embedding = threading.Lock()
+        # How many tools have changed since the index was kept, and since it was opened from what was kept.
         self._unkept = 0
+        self._since_open: int | None = None
+        self._not_kept = ""
         self._stamp: int | None = None
         self._version = 0
         self._cursor = 0
-        self._ids: set[str] = set()
-        self._namespaces: Counter[str] = Counter()
         # What is remembered about callers until anything is committed: they may be given other tools then.
-        self._counts: dict[Allowed, int] = {}
+        self._counts: dict[Allowed | None, int] = {}
         self._principals: dict[str, Allowed] = {}
         self._snapshots: Path | None = None
         self._assigned_ids: index_snapshot.AssignedIds | None = None
         self._background: threading.Thread | None = None
         self._failure: BaseException | None = None
         self._closing = threading.Event()
+        self._searchers = Workers(_SEARCHING, "toolscout-search")
+        self._changers = Workers(_CHANGING, "toolscout-change")
 
     @classmethod
     def open(
@@ -101,7 +109,7 @@ class Scout:
         try:
             if not isinstance(retriever, str | Path):
                 scout = cls(store, retriever, fit_options, need_options)
-            elif str(retriever) not in available() and Path(retriever).is_dir():
+            elif Path(retriever).is_dir() and str(retriever) not in available():
                 scout = cls(store, load_model(Path(retriever)), fit_options, need_options)
                 scout.retriever.remove(scout.retriever.ids())  # a model may have been saved with another catalogue
                 scout._assigned_ids = index_snapshot.AssignedIds(store, Path(path), Path(retriever), scout.retriever)
@@ -113,6 +121,7 @@ class Scout:
                 if kept:
                     scout._take_up(kept[1])
             scout.refresh()
+            scout._keep()
         except BaseException:
             store.close()
             raise
@@ -136,23 +145,41 @@ class Scout:
         lets it take over tools that another source brought. `label`: what to call the source,
         where it is no lasting one.
         """
+        return self._add(source, options, replace, sync, wait, progress, label)
+
+    def _add(
+        self,
+        source: Any,
+        options: ReadOptions | None,
+        replace: bool,
+        sync: bool,
+        wait: bool,
+        progress: Progress | None,
+        label: str | None,
+        stopped: Callable[[], bool] | None = None,
+    ) -> Added:
+        """As add. `stopped`: whether to store nothing, or after that to embed nothing more; asked now and then."""
         options = options or ReadOptions()
-        tools = counted(catalogue.read(source, options), progress)
+        tools = counted(catalogue.read(source, options), progress, stopped)
         waited, before = self.not_embedded(), self._version
         with collector_paused():
             report = self.store.add(tools, label or catalogue.describe(source), replace=replace, sync=sync)
             self.refresh()
         embedded = 0
         if wait:
-            embedded = self.embed(progress, 0 if waited else before)  # looking through all tools takes time
+            embedded = self._embed(progress, 0 if waited else before, stopped)  # looking through all tools takes time
         else:
             self._embed_in_background()
         return Added(report, embedded, tuple(options.problems))
 
     def embed(self, progress: Progress | None = None, since: int = 0) -> int:
         """Embed what changed after version `since` and has no vector; how many texts. None without an encoder."""
+        return self._embed(progress, since)
+
+    def _embed(self, progress: Progress | None, since: int, stopped: Callable[[], bool] | None = None) -> int:
         encoder = self._encoder()
         if encoder is None:
+            self._keep()
             return 0
         done = 0
         with self._embedding:
@@ -162,7 +189,7 @@ class Scout:
                 self.store.put_vectors(encoder.fingerprint, [missing[i][0] for i in positions], vectors)
                 done += len(positions)
                 self.refresh()
-                if self._closing.is_set():
+                if self._closing.is_set() or (stopped is not None and stopped()):
                     return done
         self._baseline.prepare()
         self._prepare(progress)
@@ -210,6 +237,59 @@ class Scout:
         self.refresh(wait=False)
         scope = Scope(self._permitted(allowed), tenant=tenant, endpoints=endpoints)
         return [self._answer(one, scope) for one in find(self.retriever, requests, k, scope)]
+
+    # The same for coroutines.
+
+    async def asearch(
+        self,
+        text: str,
+        k: Count = 5,
+        allowed: Allowed | str | None = None,
+        *,
+        tenant: str = "",
+        endpoints: Endpoints = "ask",
+    ) -> Answer:
+        """As search, for coroutines on asyncio: the event loop goes on meanwhile.
+
+        A few threads of this Scout search at a time and further requests wait. A task that is cancelled returns at
+        once; a request that waited is then never searched.
+        """
+        return await self.arun(self.search, text, k, allowed, tenant=tenant, endpoints=endpoints)
+
+    async def aadd(
+        self,
+        source: Any,
+        *,
+        options: ReadOptions | None = None,
+        replace: bool = False,
+        sync: bool = False,
+        wait: bool = True,
+        progress: Progress | None = None,
+        label: str | None = None,
+    ) -> Added:
+        """As add, for coroutines on asyncio. `progress` is called, and an iterable is read, in another thread.
+
+        A task that is cancelled returns at once. Of an add whose tools are not stored yet none is stored then; one
+        that has stored them has stored all, and embeds no more after its current batch: `embed` does the rest.
+        """
+        left = threading.Event()
+
+        def stopped() -> bool:
+            return left.is_set() or self._closing.is_set()
+
+        work = partial(self._add, source, options, replace, sync, wait, progress, label, stopped)
+        try:
+            return await self._changers.run(work)
+        finally:
+            left.set()
+
+    async def afeedback(self, example: Example) -> None:
+        """As feedback, for coroutines on asyncio. Once it has begun it is recorded, though the task be cancelled."""
+        await self._changers.run(partial(self.feedback, example))
+
+    async def arun(self, work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) -> _T:
+        """Run short work that uses this Scout, such as a search and what is made of it, where asearch searches."""
+        return await self._searchers.run(partial(work, *args, **kwargs))
 
     def _answer(self, found: SearchResult, scope: Scope) -> Answer:
         permitted, ranking = scope.allowed, found.ranking
@@ -270,13 +350,10 @@ class Scout:
 
     def count(self, allowed: Allowed | None = None) -> int:
         """How many tools there are, or how many of them a caller may see."""
-        if allowed is None:
-            return len(self._ids)
-        counted = self._counts.get(allowed)
+        counts = self._counts  # taken first: what is counted while another thread follows a change is not kept
+        counted = counts.get(allowed)
         if counted is None:
-            single = sum(i in self._ids and namespace_of(i) not in allowed.namespaces for i in allowed.ids)
-            counted = single + sum(self._namespaces[namespace] for namespace in allowed.namespaces)
-            self._counts[allowed] = counted
+            counted = counts[allowed] = self.store.count(allowed)
         return counted
 
     def _permitted(self, allowed: Allowed | str | None) -> Allowed | None:
@@ -303,7 +380,7 @@ class Scout:
         if self.store.stamp() == self._stamp or not self._lock.acquire(blocking=wait or self._stamp is None):
             return
         try:
-            stamp = self.store.stamp()
+            stamp, version = self.store.stamp(), self._version
             encoder = self._encoder()
             fingerprint = encoder.fingerprint if encoder else ""
             self._follow_tools(fingerprint)
@@ -311,14 +388,21 @@ class Scout:
             self._feedback.follow()
             if self._assigned_ids:
                 self._assigned_ids.keep()
-            self._counts, self._principals = {}, {}
+            # A large catalogue takes time to count: once for each state of its tools.
+            total = self._counts.get(None) if self._version == version else None
+            self._counts, self._principals = {} if total is None else {None: total}, {}
             self._stamp = stamp
         finally:
             self._lock.release()
 
     def close(self) -> None:
-        """Stop embedding after the current batch and let go of the store; what is committed stays."""
+        """Stop embedding after the current batch and let go of the store; what is committed stays.
+
+        Waits for what coroutines have begun; what they wait for raises StoreError.
+        """
         self._closing.set()
+        self._searchers.close()
+        self._changers.close()
         if self._background is not None:
             self._background.join()
         self.store.close()
@@ -335,8 +419,8 @@ class Scout:
 
     def _take_up(self, state: index_snapshot.SnapshotState) -> None:
         self._version, self._cursor, self._feedback.cursor = state.version, state.cursor, state.feedback
-        self._ids = set(self.retriever.ids())
-        self._namespaces = Counter(map(namespace_of, self._ids))
+        self._baseline.take_up(state.baseline)
+        self._since_open = 0
 
     def _encoder(self) -> TextEncoder | None:
         with suppress(MissingEncoder):
@@ -364,26 +448,27 @@ class Scout:
     def _apply(self, arrived: list[Listing], removed: list[str], fingerprint: str) -> None:
         if removed:
             self.retriever.remove(removed)
-            self._namespaces.subtract(namespace_of(i) for i in removed if i in self._ids)
-            self._ids.difference_update(removed)
         if arrived:
             digests = [listing.digest() for listing in arrived]
             if self._assigned_ids:
                 self._assigned_ids.saw([listing.id for listing in arrived], digests)
             self.retriever.add(arrived, self.store.vectors(fingerprint, digests) if fingerprint else {})
-            new = {listing.id for listing in arrived} - self._ids
-            self._namespaces.update(map(namespace_of, new))
-            self._ids |= new
-        self._unkept += len(removed) + len(arrived)
+        self._changed(len(removed) + len(arrived))
+
+    def _changed(self, count: int) -> None:
+        self._unkept += count
+        if self._since_open is not None:
+            self._since_open += count
 
     def _follow_vectors(self, fingerprint: str) -> None:
         if not fingerprint:
             return
-        while self.retriever.pending():
+        while pending := self.retriever.pending():
             batch = self.store.vectors_after(fingerprint, self._cursor)
             if not batch.digests:
                 break
             self.retriever.take_vectors(dict(zip(batch.digests, batch.vectors, strict=True)))
+            self._changed(pending - self.retriever.pending())
             self._cursor = batch.cursor  # behind it: what a model had no id for is tried again
 
     def _embed_in_background(self) -> None:
@@ -404,16 +489,30 @@ class Scout:
             progress("linking", 0, 0)
         with self._lock:
             self.retriever.optimise()
-            if self._snapshots is None or self.words_only() or not index_snapshot.worth(len(self._ids), self._unkept):
+        self._keep()
+
+    def _keep(self) -> None:
+        """Keep the built index beside the store for the next time it is opened, where that pays."""
+        if self._snapshots is None or not self._unkept:
+            return
+        with self._lock:
+            count = self.count()
+            if not index_snapshot.worth(count, self._unkept, self._since_open):
                 return
+            baseline = self._baseline.baseline(None, count) if self.words_only() < count else None
             state = index_snapshot.SnapshotState(
-                self.store.identity(), self._version, self._cursor, self._feedback.cursor
+                self.store.identity(), self._version, self._cursor, self._feedback.cursor, baseline=baseline
             )
-            with suppress(OSError):  # an index is derived: where it cannot be kept it is built again
+            try:
                 index_snapshot.write(self._snapshots, self.retriever, state)
-                self._unkept = 0
+                self._unkept, self._not_kept = 0, ""
+            except (OSError, DiskFull) as error:  # an index is derived: where it cannot be kept it is built again
+                why = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
+                self._not_kept = f"the index cannot be kept beside the store ({why}), which makes opening it slow"
 
     def _notes(self, allowed: Allowed | None) -> Iterator[str]:
+        if self._not_kept:
+            yield self._not_kept
         if not self.count(allowed):
             empty = "the catalogue is empty; add tools with: toolscout add SOURCE"
             yield empty if allowed is None else "there is no tool here that this caller may see"

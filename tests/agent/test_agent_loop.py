@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from brains import FORECAST, MAIL, TOOLS, Brain, called, lookup
 
+from tests.agent.brains import FORECAST, MAIL, TOOLS, Brain, called, lookup
 from toolscout.agent.loop import USED_UP, Agent, AgentOptions, trace
-from toolscout.agent.pickers import RestrictedIdWriter, ShortlistPicker, picks_itself, request_of
+from toolscout.agent.pickers import IdPicker, Picker, ShortlistPicker, picks_itself, request_of
 from toolscout.calling.dispatch import OriginCaller
 from toolscout.core.answer import Allowed
 from toolscout.core.tool import Tool
@@ -170,7 +170,7 @@ def test_free_words_are_an_answer_too() -> None:
 
 
 def test_a_model_that_writes_ids_picks_by_itself() -> None:
-    class Generative:
+    class Generative(Picker):
         def pick(self, conversations: Talks, *, without: Spent = ()) -> list[str | None]:
             self.seen = conversations
             done = [any(turn.action for turn in turns) for turns in conversations]
@@ -203,7 +203,7 @@ def test_the_same_call_is_not_made_twice_and_its_tool_is_offered_no_more() -> No
 
 
 def test_a_picker_that_does_not_listen_ends_too() -> None:
-    class Stubborn:
+    class Stubborn(Picker):
         def pick(self, conversations: Talks, *, without: Spent = ()) -> list[str | None]:
             return [FORECAST.id for _ in conversations]
 
@@ -258,8 +258,8 @@ def test_a_model_that_writes_ids_writes_what_its_caller_may_see() -> None:
             return [MAIL.id if allowed and allowed.permits(MAIL.id) else None for _ in conversations]
 
     turns = [[Turn("user", "Mail Ann")]]
-    assert RestrictedIdWriter(Writer(), Allowed.of(ids=[MAIL.id])).pick(turns) == [MAIL.id]
-    assert RestrictedIdWriter(Writer(), Allowed.of(ids=[FORECAST.id])).pick(turns) == [None]
+    assert IdPicker(Writer(), Allowed.of(ids=[MAIL.id])).pick(turns) == [MAIL.id]
+    assert IdPicker(Writer(), Allowed.of(ids=[FORECAST.id])).pick(turns) == [None]
     assert not picks_itself(Writer())
 
 

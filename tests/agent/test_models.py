@@ -21,6 +21,8 @@ from toolscout.llm.scripted import Scripted
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.generative.base import STOP, GenerativeRetriever, prompt
 
+pytestmark = pytest.mark.slow
+
 NAME = "toolgen-agent"
 
 

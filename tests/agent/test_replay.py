@@ -9,9 +9,9 @@ from shutil import copytree
 from types import SimpleNamespace
 
 import pytest
-from brains import CITY, Brain, called
 
 from studies import agent as script
+from tests.agent.brains import CITY, Brain, called
 from toolscout.agent import judge, replay
 from toolscout.agent.episode import Episode, Step
 from toolscout.agent.llm_batch import MeteredModel

@@ -284,6 +284,7 @@ def test_a_response_that_ends_early_says_so(operations: dict[str, Tool]) -> None
     )
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("name", ["drip", "drip_head"])
 def test_a_server_that_drips_does_not_answer_in_time(operations: dict[str, Tool], name: str) -> None:
     began = time.monotonic()

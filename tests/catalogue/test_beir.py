@@ -6,8 +6,8 @@ import gzip
 from pathlib import Path
 
 import pytest
-from importer_samples import mcp_tool, write_lines
 
+from tests.catalogue.importer_samples import mcp_tool, write_lines
 from toolscout import catalogue
 from toolscout.catalogue import ReadOptions
 from toolscout.data.dataset import Dataset

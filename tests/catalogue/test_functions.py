@@ -18,9 +18,9 @@ from typing import Annotated, Any, Literal, NamedTuple, NewType, NotRequired, Op
 
 import pydantic
 import pytest
-from importer_samples import FUNCTIONS
 from jsonschema import Draft202012Validator
 
+from tests.catalogue.importer_samples import FUNCTIONS
 from toolscout import catalogue
 from toolscout.catalogue import ReadOptions
 from toolscout.core.tool import Origin, Tool
@@ -253,7 +253,7 @@ def test_methods_wrappers_and_coroutines() -> None:
     tool = of(Thing().method)
     assert (tool.id, tool.description) == ("test_functions/method", "Do it.")
     assert list(tool.input_schema["properties"]) == ["a"]
-    assert tool.origin == Origin("function", "test_functions:Thing.method")
+    assert tool.origin == Origin("function", f"{__name__}:Thing.method")
 
     @functools.wraps(Thing.static)
     def wrapped(*args: Any, **kwargs: Any) -> None: ...

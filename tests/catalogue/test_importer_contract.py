@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,29 +12,21 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from importer_samples import PETSTORE, SAMPLES, WEATHER, json_values, mcp_tool, mutated, write_lines
 from jsonschema import Draft202012Validator
 
+from tests.catalogue.contract import ImporterContract, check_tools
+from tests.catalogue.importer_samples import PETSTORE, SAMPLES, WEATHER, json_values, mcp_tool, mutated, write_lines
 from toolscout import catalogue
-from toolscout.catalogue import ReadOptions, importers
+from toolscout.catalogue import Importer, ReadOptions, registry
 from toolscout.catalogue.base import unique
 from toolscout.catalogue.importers import mcp
+from toolscout.catalogue.importers.beir import BeirImporter
 from toolscout.catalogue.mcp.client import McpServer, ServerListing
 from toolscout.catalogue.mcp.config import config_servers
 from toolscout.core.tool import Tool
 from toolscout.errors import BadSource, DuplicateTool, ToolscoutError
 
-NAMES = sorted(importers.importers())
-
-
-def check_tools(tools: list[Tool]) -> None:
-    """Whatever came in, what comes out is sound."""
-    assert len({tool.id for tool in tools}) == len(tools)
-    for tool in tools:
-        assert tool.document().isprintable() or "\n" in tool.document()
-        assert len(tool.content_digest()) == 32
-        record = json.loads(json.dumps(tool.to_record()))
-        assert Tool.from_record(record) == tool
+NAMES = list(registry.available())
 
 
 def check_references(schema: Any) -> None:
@@ -60,54 +51,20 @@ def test_every_importer_has_a_sample() -> None:
     assert set(SAMPLES) == set(NAMES) == {"beir", "functions", "jsonl", "mcp", "openapi", "toolbench"}
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_reading_twice_gives_the_same_sound_tools(name: str, tmp_path: Path) -> None:
-    source = SAMPLES[name](tmp_path)
-    assert [other for other in NAMES if importers.importers()[other].accepts(source)] == [name]
-    tools = list(catalogue.read(source))
-    assert tools
-    assert list(catalogue.read(source)) == tools
-    check_tools(tools)
-    for tool in tools:
-        Draft202012Validator.check_schema(dict(tool.input_schema))
+class TestBuiltIn(ImporterContract):
+    @pytest.fixture(params=NAMES)
+    def name(self, request: pytest.FixtureRequest) -> str:
+        return str(request.param)
 
+    @pytest.fixture
+    def source(self, name: str, tmp_path: Path) -> Any:
+        return SAMPLES[name](tmp_path)
 
-@pytest.mark.parametrize("name", NAMES)
-def test_forced_by_name(name: str, tmp_path: Path) -> None:
-    source = SAMPLES[name](tmp_path)
-    assert list(catalogue.read(source, ReadOptions(kind=name))) == list(catalogue.read(source))
+    def runs(self, name: str) -> bool:
+        return name in ("mcp", "functions")
 
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("missing", ["no/such/thing", "no.such.module:thing", "nothing.json", "", "http://[::1/x"])
-def test_what_is_not_there_is_a_bad_source(name: str, missing: str) -> None:
-    with pytest.raises(BadSource):
-        list(catalogue.read(missing, ReadOptions(kind=name, timeout=2)))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_file_that_cannot_be_read(name: str, tmp_path: Path) -> None:
-    if name in ("mcp", "functions"):
-        pytest.skip("these run their source instead of reading it")
-    path = tmp_path / "corpus.jsonl"
-    path.write_bytes(b"\x1f\x8b\x08 this is no gzip")
-    with pytest.raises(BadSource, match=str(path)):
-        list(catalogue.read(path, ReadOptions(kind=name)))
-
-
-@pytest.mark.parametrize("name", [name for name in NAMES if name != "mcp"])
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(value=json_values)
-def test_any_value_gives_tools_or_a_toolscout_error(name: str, value: Any) -> None:
-    importer = importers.importers()[name]
-    importer.accepts(value)
-    catalogue.describe(value)
-    for keep_going in (False, True):
-        try:
-            tools = list(importer.read(value, ReadOptions(keep_going=keep_going)))
-        except ToolscoutError:
-            continue
-        check_tools(tools)
+    def starts(self, name: str) -> bool:
+        return name == "mcp"
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -271,8 +228,12 @@ def test_labels_are_stable_and_hold_no_secrets(tmp_path: Path, monkeypatch: pyte
     assert catalogue.describe([Tool("a", "b")]) == catalogue.describe({"tools": []}) == "in memory"
 
 
-def test_importers_are_the_modules_of_the_folder() -> None:
-    assert all(isinstance(module, types.ModuleType) for module in importers.importers().values())
+def test_an_importer_that_lacks_a_method_cannot_be_made() -> None:
+    class Blind(BeirImporter):
+        accepts = Importer.accepts
+
+    with pytest.raises(TypeError, match=r"abstract.*accepts"):
+        Blind()
 
 
 def test_reading_inside_a_running_loop() -> None:

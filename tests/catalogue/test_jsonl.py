@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from importer_samples import mcp_tool, write_lines
 
+from tests.catalogue.importer_samples import mcp_tool, write_lines
 from toolscout import catalogue
 from toolscout.catalogue import ReadOptions
 from toolscout.core.tool import Tool

@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from importer_samples import RAW_SERVER
 
+from tests.catalogue.importer_samples import RAW_SERVER
 from tests.security.hostile_backend import ODD, USABLE
 from toolscout import catalogue
-from toolscout.catalogue import ReadOptions, importers
+from toolscout.catalogue import ReadOptions
+from toolscout.catalogue.importers.mcp import McpImporter
 from toolscout.catalogue.mcp import client
 from toolscout.catalogue.mcp.client import McpServer, call_tool
 from toolscout.core.vendor_formats import to_wire
@@ -237,6 +238,7 @@ def test_servers_that_fail(mode: str, said: str) -> None:
             names(raw(mode), keep_going=keep_going)
 
 
+@pytest.mark.timing
 def test_a_server_that_hangs() -> None:
     start = time.monotonic()
     with pytest.raises(BadSource, match=r"hang did not answer within 0\.5 s; check .* longer timeout"):
@@ -284,7 +286,7 @@ def test_parameters_of_the_sdk() -> None:
 
 def test_what_is_a_command_and_what_is_a_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    accepts = importers.importers()["mcp"].accepts
+    accepts = McpImporter().accepts
     script = tmp_path / "server.sh"
     script.write_text(f"#!/bin/sh\nexec {shlex.join(raw('one'))}\n", encoding="utf-8")
     assert not accepts(script)
@@ -410,7 +412,7 @@ def test_a_file_of_vs_code(tmp_path: Path) -> None:
     assert names(config(tmp_path, {"servers": {"x": entry("one")}}, "mcp")) == ["alpha"]
     with pytest.raises(BadSource, match=r"server x: \$\{input:token\} has no value; set token in the environment"):
         names(config(tmp_path, servers, "servers"))
-    assert not importers.importers()["mcp"].accepts({"asyncapi": "2", "servers": {"x": {"url": "y", "protocol": "ws"}}})
+    assert not McpImporter().accepts({"asyncapi": "2", "servers": {"x": {"url": "y", "protocol": "ws"}}})
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import yaml
-from importer_samples import PETSTORE
 from jsonschema import Draft202012Validator
 
+from tests.catalogue.importer_samples import PETSTORE
 from toolscout import catalogue
 from toolscout.catalogue import ReadOptions
 from toolscout.core.tool import Tool
@@ -188,15 +188,34 @@ CYCLES: dict[str, dict[str, Any]] = {
 }
 
 
+ANYTHING: Any = [{"next": {"next": {"v": 1}}, "b": {"a": [{"b": {}}]}, "v": 1, "x": {"x": {}}}, "text", [["text"]], 5]
+# What a schema means that says no more than "as I am": anything goes.
+ENDLESS = {"itself", "all of itself", "circle"}
+
+
 @pytest.mark.parametrize("name", CYCLES)
-def test_cycles_end_in_a_schema_that_validates(name: str) -> None:
+def test_cycles_end_in_a_schema_that_takes_the_same_values(name: str) -> None:
     parameter = {"name": "p", "in": "query", "schema": {"$ref": "#/components/schemas/A"}}
     request = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/A"}}}}
     operation = {"parameters": [parameter], "requestBody": request}
     tool = only(spec({"/a": {"post": operation}}, components={"schemas": CYCLES[name]}))
-    nested: Any = {"next": {"next": {"v": 1}}, "b": {"a": [{"b": {}}]}, "v": 1, "x": {"x": {}}}
-    for value in (nested, "text", [["text"]], 5):
-        Draft202012Validator(dict(tool.input_schema)).is_valid({"p": value, "body": value})
+    ours = Draft202012Validator(dict(tool.input_schema))
+    ours.check_schema(ours.schema)
+    theirs = Draft202012Validator({"$ref": "#/components/schemas/A", "components": {"schemas": CYCLES[name]}})
+    for value in ANYTHING:
+        assert ours.is_valid({"p": value}) is (name in ENDLESS or theirs.is_valid(value))
+
+
+def test_what_stands_inside_a_cycle_is_checked_at_every_depth() -> None:
+    operation = {"parameters": [{"name": "p", "in": "query", "schema": {"$ref": "#/components/schemas/A"}}]}
+    tool = only(spec({"/a": {"get": operation}}, components={"schemas": CYCLES["list"]}))
+    validator = Draft202012Validator(dict(tool.input_schema))
+    for depth in range(5):
+        value: dict[str, Any] = {"v": 1}
+        wrong: dict[str, Any] = {"v": "one"}
+        for _ in range(depth):
+            value, wrong = {"next": value}, {"next": wrong}
+        assert (validator.is_valid({"p": value}), validator.is_valid({"p": wrong})) == (True, False)
 
 
 def test_large_schemas_are_shared_and_finite() -> None:

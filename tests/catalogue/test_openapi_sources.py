@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from importer_samples import PETSTORE
 
+from tests.catalogue.importer_samples import PETSTORE
 from toolscout import catalogue
 from toolscout.catalogue import ReadOptions
 from toolscout.catalogue.openapi.document import parse

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from importer_samples import SAMPLES, WEATHER
 
+from tests.catalogue.importer_samples import SAMPLES, WEATHER
 from toolscout import catalogue
 from toolscout.catalogue import ReadOptions
 from toolscout.core.tool import Origin

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
-from cli_samples import TOOLS, Run, record
 from typer.testing import CliRunner, Result
 
+from tests.cli.cli_samples import TOOLS, Run, record
 from toolscout.cli.main import app
 
 

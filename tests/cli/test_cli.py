@@ -7,7 +7,8 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from cli_samples import FITTING, Run
+
+from tests.cli.cli_samples import FITTING, Run
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
-from cli_samples import Run
 
+from tests.cli.cli_samples import Run
 from tests.training.learnable import learnable, tiny_source
 from toolscout.models.encoders.export import export
 from toolscout.papers.masstool import ablations
+
+pytestmark = pytest.mark.slow
 
 SMALL = ("epochs=1", "batch=32", "device=cpu", "hidden=8", "neighbours=5")
 
@@ -61,7 +63,7 @@ def test_a_variant_that_fails_leaves_the_others(
 ) -> None:
     whole = ablations.work
 
-    def failing(plan: ablations.Plan, variant: ablations.Variant, seed: int) -> list[ablations.Studied]:
+    def failing(plan: ablations.AblationPlan, variant: ablations.Variant, seed: int) -> list[ablations.Studied]:
         if variant.name == "without-suim":
             raise ValueError("no luck")
         return whole(plan, variant, seed)

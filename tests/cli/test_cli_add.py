@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_samples import Run, record
+
+from tests.cli.cli_samples import Run, record
 
 
 def test_add_reports_what_it_did_and_is_idempotent(run: Run, source: Path) -> None:

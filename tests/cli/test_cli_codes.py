@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_samples import Run
 
+from tests.cli.cli_samples import Run
 from toolscout.retrievers import registry
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.toolweaver import Toolweaver

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from cli_samples import TOOLS, Run
 
+from tests.cli.cli_samples import TOOLS, Run
 from toolscout.core.answer import Example
 from toolscout.core.tool import Tool
 from toolscout.data.dataset import Dataset

@@ -59,6 +59,7 @@ def test_embed_finishes_what_was_left(tmp_path: Path) -> None:
     assert "0 not embedded yet" in " ".join(checked.stdout.split())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("encoder_folder")  # skips where there are no weights
 def test_export_writes_what_encoder_opens(tmp_path: Path) -> None:
     result = run("encoder", "export", "--out", tmp_path / "made")

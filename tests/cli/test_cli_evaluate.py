@@ -169,9 +169,9 @@ def test_what_cannot_be_evaluated_is_refused_in_one_line(data: Path, words: list
 def test_bench_writes_rows_and_shows_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     values = {"p50_ms": 10.0, "searches_ms": 5.0}
     row = {"bench": "query", "requests": "toollens", "tools": 46587, "values": values}
-    plans: list[speed.Plan] = []
+    plans: list[speed.BenchPlan] = []
 
-    def bench(plan: speed.Plan, *_: object) -> list[dict[str, object]]:
+    def bench(plan: speed.BenchPlan, *_: object) -> list[dict[str, object]]:
         plans.append(plan)
         return [row]
 
@@ -179,7 +179,7 @@ def test_bench_writes_rows_and_shows_them(tmp_path: Path, monkeypatch: pytest.Mo
     words = ("--sizes", "464,46587", "--repeats", 2, "--work", tmp_path, "--no-embed-timing")
     done = run("bench", *words, "--json", tmp_path / "bench.jsonl")
     assert done.exit_code == 0
-    assert plans == [speed.Plan((464, 46587), 2, tmp_path, embed_timing=False)]
+    assert plans == [speed.BenchPlan((464, 46587), 2, tmp_path, embed_timing=False)]
     assert json.loads((tmp_path / "bench.jsonl").read_text()) == row
     assert "≤ 11 met" in done.stdout
     assert "≤ 4 missed" in done.stdout

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cli_samples import FITTING, Run
 
+from tests.cli.cli_samples import FITTING, Run
 from tests.models.tiny_llama import tiny_llama
 from tests.retrievers.scenes import scenes
 from tests.toys import HashedWords
@@ -18,6 +18,8 @@ from toolscout.data.dataset import Dataset
 from toolscout.errors import BadModel
 from toolscout.retrievers.provenance import TrainingSet
 from toolscout.retrievers.registry import available, method
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

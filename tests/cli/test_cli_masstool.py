@@ -6,11 +6,13 @@ import json
 from pathlib import Path
 
 import pytest
-from cli_samples import Run
 
+from tests.cli.cli_samples import Run
 from tests.training.learnable import learnable, tiny_source
 from toolscout.models.encoders.export import export
 from toolscout.retrievers.model_folder import read_model, trained_on
+
+pytestmark = pytest.mark.slow
 
 QUICK = ("epochs=2", "batch=40", "epsilon=0.3", "hidden=8", "device=cpu")
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_samples import FITTING, Run
 
+from tests.cli.cli_samples import FITTING, Run
 from tests.toys import HashedWords
 from toolscout.models.need_head import NeedHead
 from toolscout.search.tool_need import NeedOptions

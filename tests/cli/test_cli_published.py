@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-from cli_samples import Run
 
+from tests.cli.cli_samples import Run
 from tests.training.learnable import learnable, tiny_source
 from toolscout.models.encoders.export import export
+
+pytestmark = pytest.mark.slow
 
 
 def test_it_is_trained_and_evaluated_on_its_own_catalogue(

@@ -1,4 +1,4 @@
-"""docs/cli.md is what the program says of itself."""
+"""docs/reference/cli.md is what the program says of itself."""
 
 from __future__ import annotations
 

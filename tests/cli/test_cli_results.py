@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from cli_samples import Run
 
+from tests.cli.cli_samples import Run
 from tests.evaluation.report_samples import scored, write_rows
 
 
+@pytest.mark.slow
 def test_a_page_is_made_and_then_not_stale(run: Run, tmp_path: Path) -> None:
     write_rows(tmp_path / "results", scored())
     stale = run("results", "--check")

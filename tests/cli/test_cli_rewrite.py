@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from cli_samples import Run
 
+from tests.cli.cli_samples import Run
 from tests.retrievers.scenes import scenes
 from toolscout.core import vendor_formats
 

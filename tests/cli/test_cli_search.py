@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from cli_samples import FITTING, TOOLS, UNFITTING, Run, record
 
+from tests.cli.cli_samples import FITTING, TOOLS, UNFITTING, Run, record
 from toolscout import Tool
 from toolscout.core import vendor_formats
 

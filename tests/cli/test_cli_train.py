@@ -8,14 +8,16 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cli_samples import Run
 
+from tests.cli.cli_samples import Run
 from tests.training.learnable import learnable, tiny_source
 from toolscout.models.encoders.export import export
 from toolscout.retrievers.base import FitReport
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.dense import Dense
 from toolscout.retrievers.model_folder import read_model, trained_on
+
+pytestmark = pytest.mark.slow
 
 LEARNING = ("loss=softmax", "mix=0", "batch=16", "rate=0.003", "epochs=2", "device=cpu")
 

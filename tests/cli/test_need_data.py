@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cli_samples import Run
 
+from tests.cli.cli_samples import Run
 from tests.evaluation.made_up import dataset
 from tests.toys import HashedWords
 from toolscout.core.tool import Tool

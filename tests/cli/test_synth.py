@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from cli_samples import Run
 
+from tests.cli.cli_samples import Run
 from tests.models.tiny_llama import tiny_llama
 from tests.synth.shop import IDS, WORDS, asked
 from tests.toys import HashedWords
@@ -19,6 +19,8 @@ from toolscout.data.dataset import Dataset
 from toolscout.retrievers.model_folder import trained_on
 from toolscout.retrievers.provenance import TrainedOn
 from toolscout.retrievers.training_setup import training_sets
+
+pytestmark = pytest.mark.slow
 
 SCRIPT = [{"when": f'1. "{name}" of', "text": f"{words}, my friend"} for name, words in WORDS.items()]
 

@@ -208,6 +208,7 @@ def test_a_bad_default_and_an_unreadable_pattern_do_nothing() -> None:
     assert problems({"s": "x"}, schema) == []
 
 
+@pytest.mark.timing
 def test_references_that_fork_or_never_end_are_survived() -> None:
     steps = {str(i): {"allOf": [{"$ref": f"#/$defs/{i + 1}"}] * 2} for i in range(40)}
     ring = {"$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}, "$ref": "#/$defs/a"}

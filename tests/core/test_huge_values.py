@@ -57,9 +57,13 @@ def test_a_tool_with_huge_integers_is_rendered(format: Any, value: int) -> None:
     nodes |= {"few": {"enum": [value]}, "many": {"enum": [value, *range(20)]}}
     schema = {"type": "object", "properties": nodes}
     tool = Tool("post", "weigh", input_schema=schema, output_schema=schema)
-    for level in LEVELS:
-        json.dumps(to_wire(tool, format, level))
-    json.dumps([object_schema(schema), slim(sound(schema))])
+    shown = [to_wire(tool, format, level) for level in LEVELS]
+    written = json.dumps([*shown, object_schema(schema), slim(sound(schema))])
+    assert json.loads(written)[-1]["properties"].keys() == nodes.keys()
+    assert all("weigh" in json.dumps(one) for one in shown)
+    # An integer that JSON can hold stays as a value, and no bound or count of such a size is left.
+    assert ("1" + "0" * 400 in written) == (value == HUGE)
+    assert not any(f'"{keyword}": 1000' in written for keyword in [*BOUNDS, *COUNTS])
 
 
 def test_a_reference_into_a_list_may_have_any_number() -> None:

@@ -186,6 +186,7 @@ def test_branches_at_the_top_are_moved_up() -> None:
     assert object_schema(both)["required"] == ["a", "b"]
 
 
+@pytest.mark.timing
 def test_a_reference_at_the_top_is_followed_and_cycles_end() -> None:
     named = {
         "$ref": "#/definitions/Args",

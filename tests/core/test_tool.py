@@ -134,6 +134,7 @@ def test_definitions_are_followed_once_and_cycles_end() -> None:
     assert schema_lines(nowhere) == ["a", "b", "c", "d"]
 
 
+@pytest.mark.timing
 def test_no_schema_takes_long() -> None:
     count = 60
     branches = [{"$ref": f"#/$defs/D{number}"} for number in range(count)]
@@ -149,6 +150,7 @@ def test_no_schema_takes_long() -> None:
         assert time.process_time() - started < 1.5
 
 
+@pytest.mark.timing
 def test_a_description_of_megabytes_is_cut_in_the_document_alone() -> None:
     tool = Tool("ns", "tool", "naïve wörds\x1b[31m " * 800_000, title="t" * 10_000_000)
     started = time.process_time()

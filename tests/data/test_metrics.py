@@ -123,6 +123,7 @@ json.dump({name: float(value) for name, value in evaluate(qrels, run, names).ite
 """
 
 
+@pytest.mark.slow
 def test_agrees_with_ranx() -> None:
     random = np.random.default_rng(5)
     tools = [f"t{i:02}" for i in range(30)]

@@ -21,7 +21,7 @@ from toolscout.core.tool import Searchable, Tool
 from toolscout.data.dataset import Dataset
 from toolscout.data.locate import find_dataset
 from toolscout.errors import BadDataset, BadModel, BadRequest, MissingEncoder, NeedsTraining
-from toolscout.evaluation.evaluate import CUTOFFS, MEASURES, Asked, command_line, evaluate, load_split
+from toolscout.evaluation.evaluate import CUTOFFS, MEASURES, RequestResult, command_line, evaluate, load_split
 from toolscout.retrievers.base import Ranking
 from toolscout.retrievers.bm25 import Bm25, Bm25Options
 from toolscout.retrievers.dense import Dense
@@ -48,6 +48,7 @@ print(json.dumps({name: float(value) for name, value in found.items()}))
 """
 
 
+@pytest.mark.slow
 def test_scores_equal_those_of_ranx(cache: Path) -> None:
     done = evaluate(dataset(), "test", hybrid(), cache=cache)
     answerable = [one for one in done.asked if one.gold]
@@ -68,11 +69,11 @@ def test_scores_equal_those_of_ranx(cache: Path) -> None:
         assert done.row.metrics[f"comp@{k}"] == pytest.approx(np.mean(complete), abs=1e-6)
 
 
-def _gold(one: Asked) -> tuple[str, ...]:
+def _gold(one: RequestResult) -> tuple[str, ...]:
     return one.gold
 
 
-def _ranking(one: Asked) -> tuple[str, ...]:
+def _ranking(one: RequestResult) -> tuple[str, ...]:
     return one.ranking or ()
 
 

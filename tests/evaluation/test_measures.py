@@ -11,7 +11,7 @@ import pytest
 from toolscout.data.dataset import Kind
 from toolscout.errors import BadRequest
 from toolscout.evaluation.measures import FORECASTS, MEASURES, SETS, checked, depth_of, measured
-from toolscout.evaluation.request_result import Asked
+from toolscout.evaluation.request_result import RequestResult
 from toolscout.evaluation.scores import Scores
 
 TEN = tuple(f"t{number}" for number in range(1, 11))
@@ -25,10 +25,10 @@ def asked(
     need: float | None = None,
     fit: float = 1.0,
     said: str = "",
-) -> Asked:
+) -> RequestResult:
     verdict = None if ranking is None else said or ("use" if fit >= 0.5 else "nothing_fits")
     error = "" if ranking else "broken"
-    return Asked(f"r{number}", f"s{number}", kind, gold, ranking, fit, verdict, 0.001, error, need)  # type: ignore[arg-type]
+    return RequestResult(f"r{number}", f"s{number}", kind, gold, ranking, fit, verdict, 0.001, error, need)  # type: ignore[arg-type]
 
 
 def test_the_default_measures_by_hand() -> None:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 
 from toolscout.errors import BadRequest
-from toolscout.evaluation.minimums import Gate, gates
+from toolscout.evaluation.minimums import Minimum, read_minimums
 
 
 def test_minimums_are_read() -> None:
-    assert gates(["recall@5=0.8", "mrr = .5", "need_auroc=1", "comp@12=0"]) == [
-        Gate("recall@5", 0.8),
-        Gate("mrr", 0.5),
-        Gate("need_auroc", 1.0),
-        Gate("comp@12", 0.0),
+    assert read_minimums(["recall@5=0.8", "mrr = .5", "need_auroc=1", "comp@12=0"]) == [
+        Minimum("recall@5", 0.8),
+        Minimum("mrr", 0.5),
+        Minimum("need_auroc", 1.0),
+        Minimum("comp@12", 0.0),
     ]
 
 
@@ -33,11 +33,11 @@ def test_minimums_are_read() -> None:
 )
 def test_what_is_no_minimum_is_refused(text: str, expected: str) -> None:
     with pytest.raises(BadRequest, match=expected):
-        gates([text])
+        read_minimums([text])
 
 
 def test_a_gate_passes_at_its_minimum_and_not_below() -> None:
-    gate = Gate("recall@5", 0.8)
+    gate = Minimum("recall@5", 0.8)
     assert gate.failure({"recall@5": 0.8}) == ""
     assert gate.failure({"recall@5": 0.79996}) == "recall@5 is 0.79996, below 0.8"
     assert "was not measured" in gate.failure({"recall@3": 1.0})

@@ -132,6 +132,7 @@ def test_times_name_their_machine_where_there_are_several(tmp_path: Path) -> Non
     assert "- x86_64, two, 16 cores [2]\n" in page(tmp_path)
 
 
+@pytest.mark.slow
 def test_names_are_taken_literally(tmp_path: Path) -> None:
     write_rows(tmp_path, scored(variant="a|b\n$x$ <c>"))
     assert r"| bm25 (a\|b $x$ <c>) | 25.00 |" in page(tmp_path)
@@ -139,6 +140,7 @@ def test_names_are_taken_literally(tmp_path: Path) -> None:
     assert "a|b $x$ &lt;c&gt;" in (tmp_path / "quality_latency.svg").read_text()
 
 
+@pytest.mark.slow
 def test_plots_are_the_same_to_the_byte_small_and_without_a_date(tmp_path: Path) -> None:
     rows = [scored(0.1 * seed, seed=seed) for seed in range(1, 4)]
     rows += [timed(464, 4.6), timed(46587, 466.0), scored(split="unseen_tool.test")]
@@ -153,6 +155,7 @@ def test_plots_are_the_same_to_the_byte_small_and_without_a_date(tmp_path: Path)
     assert "ToolLens requests" in (made[0] / "bench.svg").read_text()
 
 
+@pytest.mark.slow
 def test_what_the_rows_left_behind_is_stale(tmp_path: Path) -> None:
     write_rows(tmp_path, scored())
     names = [report.PAGE, "quality_latency.svg"]
@@ -170,6 +173,7 @@ def page_of(folder: Path) -> str:
     return (folder / report.PAGE).read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_a_plot_of_the_current_data_is_not_drawn_again(tmp_path: Path) -> None:
     write_rows(tmp_path, scored())
     report.write(tmp_path)
@@ -238,6 +242,7 @@ def with_scores(folder: Path) -> dict[str, Any]:
     return made
 
 
+@pytest.mark.slow
 def test_quality_by_number_of_gold_tools_outlives_the_scores(tmp_path: Path) -> None:
     row = with_scores(tmp_path)
     write_rows(tmp_path, row)
@@ -252,6 +257,7 @@ def test_quality_by_number_of_gold_tools_outlives_the_scores(tmp_path: Path) -> 
     assert (tmp_path / BY_GOLD).read_text() == kept
 
 
+@pytest.mark.slow
 def test_scores_of_another_run_are_passed_over(tmp_path: Path) -> None:
     write_rows(tmp_path, with_scores(tmp_path))
     report.write(tmp_path)

@@ -17,8 +17,8 @@ from toolscout.errors import BadDataset, BadRequest
 from toolscout.evaluation import row as rows
 from toolscout.evaluation.evaluate import Evaluation, evaluate
 from toolscout.evaluation.measures import MEASURES, NEW_TOOL_MEASURES, VERDICTS
-from toolscout.evaluation.request_result import Asked, ranked
-from toolscout.evaluation.scores import Narrow, Scores, by_gold, compare, find, worst
+from toolscout.evaluation.request_result import RequestResult, scoring_ranking
+from toolscout.evaluation.scores import RowFilter, Scores, by_gold, compare, find, worst
 from toolscout.retrievers.bm25 import Bm25, Bm25Options
 from toolscout.retrievers.provenance import TrainedOn
 
@@ -54,9 +54,9 @@ def test_a_line_scores_as_its_request_did(
 ) -> None:
     golds, fresh = tuple(f"t{number}" for number in sorted(gold)), frozenset(f"t{number}" for number in new)
     ranking = None if failed else tuple(tools[:returned])
-    one = Asked("r", "s", "use", golds, ranking, 0.5, None, 0.0)
+    one = RequestResult("r", "s", "use", golds, ranking, 0.5, None, 0.0)
     line = one.to_dict(fresh, depth=14)
-    again, placeholders = ranked(line)
+    again, placeholders = scoring_ranking(line)
     named = frozenset(name for name in placeholders if name.startswith("new "))
     names = [*MEASURES, *NEW_TOOL_MEASURES, "recall@12", "precision@7"]
     expected = [values[0] for values in metrics.scores([ranking], [golds], names, fresh).values()]
@@ -77,22 +77,26 @@ def test_runs_are_found_by_file_by_number_and_by_name(written: Path) -> None:
     assert (plain.row, plain.label) == (None, "made-up.test.bm25")
     for name in (f"{written}#1", f"{written}#bm25.default"):
         assert find(name).lines == plain.lines
-    assert find(str(written), Narrow(variant="names-0.0")).label == "made-up test bm25.names-0.0"
-    assert find(f"{written}#bm25.names-0.0", Narrow("made-up", "test")).lines != plain.lines
+    assert find(str(written), RowFilter(variant="names-0.0")).label == "made-up test bm25.names-0.0"
+    assert find(f"{written}#bm25.names-0.0", RowFilter("made-up", "test")).lines != plain.lines
 
 
 @pytest.mark.parametrize(
     ("selector", "narrow", "expected"),
     [
-        ("nowhere.jsonl", Narrow(), "there is no file nowhere.jsonl"),
-        ("ROWS", Narrow(), r"2 rows of .* are meant; name one.*#1 made-up test bm25; #2 made-up test bm25.names-0.0"),
-        ("ROWS#bm25", Narrow(), "2 rows of"),
-        ("ROWS#3", Narrow(), "has rows 1 to 2, got #3"),
-        ("ROWS#dense", Narrow(), "no row of .* is meant"),
-        ("ROWS", Narrow(dataset="other"), "no row of .* is meant"),
+        ("nowhere.jsonl", RowFilter(), "there is no file nowhere.jsonl"),
+        (
+            "ROWS",
+            RowFilter(),
+            r"2 rows of .* are meant; name one.*#1 made-up test bm25; #2 made-up test bm25.names-0.0",
+        ),
+        ("ROWS#bm25", RowFilter(), "2 rows of"),
+        ("ROWS#3", RowFilter(), "has rows 1 to 2, got #3"),
+        ("ROWS#dense", RowFilter(), "no row of .* is meant"),
+        ("ROWS", RowFilter(dataset="other"), "no row of .* is meant"),
     ],
 )
-def test_what_is_not_one_run_is_refused(written: Path, selector: str, narrow: Narrow, expected: str) -> None:
+def test_what_is_not_one_run_is_refused(written: Path, selector: str, narrow: RowFilter, expected: str) -> None:
     with pytest.raises((BadRequest, BadDataset), match=expected):
         find(selector.replace("ROWS", str(written)), narrow)
 

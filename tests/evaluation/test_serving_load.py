@@ -13,7 +13,7 @@ from toolscout import Scout
 from toolscout.errors import ToolscoutError
 from toolscout.evaluation.bench import serving_load, speed
 from toolscout.evaluation.bench.http_client import Client, Tally, paced
-from toolscout.evaluation.bench.serving_load import Live, ServePlan
+from toolscout.evaluation.bench.serving_load import ChangingTools, ServingPlan
 
 
 def test_a_server_is_loaded_and_left_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -21,7 +21,7 @@ def test_a_server_is_loaded_and_left_as_it_was(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(serving_load, "_LIVE", 2)
     with Scout.open(tmp_path / "tools.db", "bm25") as scout:
         scout.add(catalogue(50))
-    plan = ServePlan(tmp_path / "tools.db", "bm25", "bundled", rate=40, seconds=1, writes=6, storm=100, step_s=0.3)
+    plan = ServingPlan(tmp_path / "tools.db", "bm25", "bundled", rate=40, seconds=1, writes=6, storm=100, step_s=0.3)
     row, storm = serving_load.measure(plan)
     values = row["values"]
     assert (row["bench"], row["tools"], row["requests"]) == ("serve", 50, "bundled")
@@ -49,7 +49,7 @@ def test_a_request_is_timed_from_when_it_was_due() -> None:
 
 
 def test_a_removed_tool_in_an_answer_is_stale_only_where_that_was_known() -> None:
-    live = Live([], gone={"live/a": 5.0})
+    live = ChangingTools([], gone={"live/a": 5.0})
     live.check(["live/a", "live/b"], 4.0)
     assert live.stale == 0
     live.check(["live/a", "live/b"], 6.0)

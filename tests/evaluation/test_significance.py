@@ -11,6 +11,8 @@ from scipy import stats
 from toolscout.errors import BadDataset
 from toolscout.evaluation.significance import intervals, paired
 
+pytestmark = pytest.mark.slow
+
 
 def alone(count: int) -> list[str]:
     return [str(number) for number in range(count)]
@@ -59,6 +61,7 @@ def test_values_that_are_no_numbers_leave_their_request_out_of_that_column_only(
     assert np.isnan(found[2]).all()
 
 
+@pytest.mark.timing
 def test_the_same_scores_give_the_same_numbers_quickly() -> None:
     values = np.random.default_rng(4).uniform(size=(2_000, 30))
     started = time.perf_counter()

@@ -14,7 +14,7 @@ from tests.toys import HashedWords, catalogue
 from toolscout.core.tool import Tool
 from toolscout.errors import BadModel, BadRequest, ToolscoutError
 from toolscout.evaluation.bench import measurements, speed, synthetic_catalogue, worker
-from toolscout.evaluation.bench.worker import Task
+from toolscout.evaluation.bench.worker import BenchTask
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.dense import Dense, DenseOptions
 from toolscout.retrievers.hybrid.retriever import Hybrid
@@ -46,13 +46,13 @@ def source(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def in_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Task]:
+def in_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[BenchTask]:
     """Children run here, with an encoder that needs no weights; the tasks they were given."""
-    given: list[Task] = []
+    given: list[BenchTask] = []
 
-    def run(task: Task, *_: object) -> worker.Measured:
+    def run(task: BenchTask, *_: object) -> worker.BenchValues:
         given.append(task)
-        return worker.run(Task(**json.loads(task.to_json())))
+        return worker.run(BenchTask(**json.loads(task.to_json())))
 
     monkeypatch.setenv("TOOLSCOUT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(worker, "_open", opened)
@@ -176,19 +176,21 @@ def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return home
 
 
-def rows_of(plan: speed.Plan) -> list[dict[str, Any]]:
+def rows_of(plan: speed.BenchPlan) -> list[dict[str, Any]]:
     notes: list[str] = []
     rows = list(speed.bench(plan, notes.append))
     assert not notes
     return rows
 
 
-def test_every_measurement_of_a_published_size_is_a_row(data: Path, tmp_path: Path, in_process: list[Task]) -> None:
-    rows = rows_of(speed.Plan((464,), 2, tmp_path / "work", asked=5))
+def test_every_measurement_of_a_published_size_is_a_row(
+    data: Path, tmp_path: Path, in_process: list[BenchTask]
+) -> None:
+    rows = rows_of(speed.BenchPlan((464,), 2, tmp_path / "work", asked=5))
     kinds = [(row["bench"], row["requests"]) for row in rows]
     queries = [("query", "toollens"), ("query", "toolbench")]
-    assert kinds == [("index", ""), *queries, ("memory", ""), ("lookup", ""), ("caller", "")]
-    assert [task.phase for task in in_process] == ["index", "index", "serve"]
+    assert kinds == [("index", ""), ("open", ""), *queries, ("memory", ""), ("lookup", ""), ("caller", "")]
+    assert [task.phase for task in in_process] == ["index", "index", "open", "serve"]
     for row in rows:
         assert {"tools", "catalogue", "how", "hardware", "commit", "command", "date"} <= row.keys()
         assert row["tools"] == 464
@@ -196,43 +198,43 @@ def test_every_measurement_of_a_published_size_is_a_row(data: Path, tmp_path: Pa
     assert rows[0]["values"]["again_embedded"] == 0
 
 
-def test_cached_vectors_stand_in_for_embedding(data: Path, tmp_path: Path, in_process: list[Task]) -> None:
-    first = rows_of(speed.Plan((464,), 1, tmp_path / "work", asked=5))[0]
-    second = rows_of(speed.Plan((464,), 1, tmp_path / "work", embed_timing=False, asked=5))[0]
+def test_cached_vectors_stand_in_for_embedding(data: Path, tmp_path: Path, in_process: list[BenchTask]) -> None:
+    first = rows_of(speed.BenchPlan((464,), 1, tmp_path / "work", asked=5))[0]
+    second = rows_of(speed.BenchPlan((464,), 1, tmp_path / "work", embed_timing=False, asked=5))[0]
     assert "index_s" in first["values"]
     assert "index_s" not in second["values"]
     assert second["command"].endswith("--no-embed-timing")
-    assert in_process[2].cached
+    assert in_process[3].cached
 
 
 def test_a_made_up_catalogue_is_prepared_once(
-    data: Path, tmp_path: Path, in_process: list[Task], monkeypatch: pytest.MonkeyPatch
+    data: Path, tmp_path: Path, in_process: list[BenchTask], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(speed, "DenseOptions", lambda: DenseOptions(graph_above=100))
-    plan = speed.Plan((250,), 1, tmp_path / "work", asked=5)
+    plan = speed.BenchPlan((250,), 1, tmp_path / "work", asked=5)
     rows = rows_of(plan)
-    assert [task.phase for task in in_process] == ["prepare", "serve", "recall"]
+    assert [task.phase for task in in_process] == ["prepare", "open", "serve", "recall"]
     again = rows_of(plan)
-    assert [task.phase for task in in_process[3:]] == ["serve", "recall"]
+    assert [task.phase for task in in_process[4:]] == ["open", "serve", "recall"]
     assert again[0]["values"] == rows[0]["values"]
     assert (rows[0]["values"]["embedded"], rows[-1]["values"]["recall@10"]) == (0, 1.0)
     assert f"noise of length {synthetic_catalogue.SIGMA}" in rows[0]["how"]
     assert rows[0]["tools"] == 250
 
 
-def test_a_catalogue_of_another_encoder_is_not_measured(tmp_path: Path, in_process: list[Task]) -> None:
+def test_a_catalogue_of_another_encoder_is_not_measured(tmp_path: Path, in_process: list[BenchTask]) -> None:
     with SqliteStore(tmp_path / "store.db") as store:
         store.add(catalogue(20))
     with pytest.raises(BadModel, match="20 tools have no vector of this encoder"):
-        worker.run(Task("serve", str(tmp_path / "store.db"), requests={"mine": REQUESTS}))
+        worker.run(BenchTask("serve", str(tmp_path / "store.db"), requests={"mine": REQUESTS}))
 
 
 def test_without_datasets_the_bundled_catalogue_serves_the_small_size(
-    tmp_path: Path, in_process: list[Task], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, in_process: list[BenchTask], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("TOOLSCOUT_DATA", raising=False)
     notes: list[str] = []
-    plan = speed.Plan((464, 46587), 1, tmp_path / "work", asked=5)
+    plan = speed.BenchPlan((464, 46587), 1, tmp_path / "work", asked=5)
     rows = list(speed.bench(plan, notes.append))
     assert {row["catalogue"] for row in rows} == {"bundled"}
     assert ["bundled catalogue" in notes[0], "46,587 tools are left out" in notes[1]] == [True, True]
@@ -256,14 +258,14 @@ def test_values_are_shown_with_their_targets(changes: dict[str, Any], expected: 
     assert speed.lines(row(**changes))[0].target == expected
 
 
-def subject(source: Path) -> speed.Subject:
-    return speed.Subject("mine", 100, str(source), False, "")
+def subject(source: Path) -> speed.BenchCatalogue:
+    return speed.BenchCatalogue("mine", 100, str(source), False, "")
 
 
 def test_a_child_that_fails_says_why(tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOOLSCOUT_ENCODER", str(tmp_path / "no-encoder"))
     monkeypatch.setenv("TOOLSCOUT_CACHE", str(tmp_path / "cache"))
-    task = Task("index", str(tmp_path / "store.db"), str(source), requests={"mine": REQUESTS})
+    task = BenchTask("index", str(tmp_path / "store.db"), str(source), requests={"mine": REQUESTS})
     with pytest.raises(ToolscoutError, match=r"measuring 100 tools failed: .*MissingEncoder.*no-encoder"):
         speed._child(task, subject(source), None)
 
@@ -277,8 +279,10 @@ def test_a_child_measures_in_a_process_of_its_own(
     def report(stage: str, done: int, total: int) -> None:
         seen.add(stage)
 
-    index = speed._child(Task("index", str(tmp_path / "s.db"), str(source), requests=requests), subject(source), report)
-    serve = speed._child(Task("serve", str(tmp_path / "s.db"), requests=requests), subject(source), report)
+    index = speed._child(
+        BenchTask("index", str(tmp_path / "s.db"), str(source), requests=requests), subject(source), report
+    )
+    serve = speed._child(BenchTask("serve", str(tmp_path / "s.db"), requests=requests), subject(source), report)
     assert index["index"]["again_embedded"] == 0
     assert serve["query mine"]["encoder_ms"] > 0
     assert "100 tools: asking" in seen

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
 
 from tests.integrations.workshop import CALLER, FUNCTIONS, LION, NAMES, NOTHING
-from toolscout import Allowed, Scout
+from toolscout import Allowed, Answer, Scout
 from toolscout.integrations import Choice
 
 pytest.importorskip("langchain", reason="langchain is not installed; run: make test-integrations")
@@ -57,6 +58,19 @@ def test_the_retriever_gives_tools_as_documents(stocked: Scout) -> None:
     assert found[0].metadata["inputSchema"]["required"] == ["meat"]
     assert found[0].metadata["why"]
     assert len(found) == 2
+
+
+def test_coroutines_search_in_the_threads_of_the_scout(stocked: Scout, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, names = stocked.search, []
+
+    def search(*args: Any, **kwargs: Any) -> Answer:
+        names.append(threading.current_thread().name)
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(stocked, "search", search)
+    found = asyncio.run(langchain.retriever(stocked, k=2).ainvoke(LION))
+    assert found == langchain.retriever(stocked, k=2).invoke(LION)
+    assert names[0].startswith("toolscout-search")
 
 
 def test_the_retriever_is_honest_and_keeps_to_what_is_allowed(stocked: Scout) -> None:

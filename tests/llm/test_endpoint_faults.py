@@ -74,6 +74,7 @@ def test_a_missing_key_is_what_401_speaks_of(monkeypatch: pytest.MonkeyPatch) ->
         Endpoint(server.url, "m", QUICK).complete(asked("x"))
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize(
     ("scheme", "begins", "drop"),
     [

@@ -232,6 +232,7 @@ def test_markup_is_no_text() -> None:
     assert VOCABULARY.bytes_of[TOKENIZER.token_to_id("Lisbon")] == b"Lisbon"
 
 
+@pytest.mark.timing
 def test_a_large_vocabulary_is_walked_quickly() -> None:
     words = ["".join(letters) for letters in itertools.product("aeinrst", repeat=5)]  # 16,807
     vocabulary = TokenVocabulary(toy_tokenizer([*words, '"', '",', '": "']))

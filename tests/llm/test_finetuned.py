@@ -20,6 +20,8 @@ from toolscout.llm.local import Local
 from toolscout.models.language.base import open_base
 from toolscout.models.language.lora import Adapter
 
+pytestmark = pytest.mark.slow
+
 ASKED = [[Message("user", "Find me a hotel in Paris")], [Message("user", "weather")]]
 
 

@@ -153,6 +153,7 @@ def test_what_messages_say_can_be_put_into_tokens_by_the_caller() -> None:
     assert writer.batches == [[[5, 3]]]
 
 
+@pytest.mark.slow
 def test_an_opened_model_runs_on_onnx_runtime_and_on_the_device_that_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

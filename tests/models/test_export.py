@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tiny_bert
 
+from tests.models import tiny_bert
 from toolscout.errors import BadModel, MissingEncoder, MissingExtra
 from toolscout.models.encoders import export as exporting
 from toolscout.models.encoders.bert_graph import quantise

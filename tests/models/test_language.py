@@ -12,6 +12,8 @@ from toolscout.errors import BadModel, MissingLanguageModel
 from toolscout.models.language import base as language
 from toolscout.models.language.base import Base, TokenTable, open_base
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:

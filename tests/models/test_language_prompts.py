@@ -12,6 +12,8 @@ from toolscout.errors import BadModel
 from toolscout.models.language.base import Base, open_base
 from toolscout.models.language.prompts import Prompter, contents
 
+pytestmark = pytest.mark.slow
+
 LIMIT = 12
 
 

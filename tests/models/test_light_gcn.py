@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from toolscout.core.arrays import Doubles
 from toolscout.models.light_gcn import BipartiteEdges, propagate
 
+pytestmark = pytest.mark.slow
+
 torch.set_num_threads(1)
 
 

@@ -14,6 +14,8 @@ from toolscout.errors import BadModel, MissingLanguageModel
 from toolscout.models.language import base
 from toolscout.models.language.base import BASE_VARIABLE, find_base, open_base
 
+pytestmark = pytest.mark.slow
+
 GONE = "/no/such/place/tiny"
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tiny_bert
 from numpy.typing import NDArray
 
+from tests.models import tiny_bert
 from toolscout.core.tool import Tool
 from toolscout.errors import BadModel, MissingEncoder
 from toolscout.models.encoders.export import export
@@ -54,6 +54,7 @@ def _documents(encoder: Encoder, texts: Sequence[str]) -> NDArray[np.float32]:
     return vectors
 
 
+@pytest.mark.slow
 def test_fp32_equals_the_published_model(fp32: Encoder) -> None:
     vectors = fp32.encode(GOLDEN_TEXTS)
     for vector, entry in zip(vectors, GOLDEN["texts"], strict=True):
@@ -62,6 +63,7 @@ def test_fp32_equals_the_published_model(fp32: Encoder) -> None:
     assert vectors @ vectors.T == pytest.approx(np.array(GOLDEN["cosines"]), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_int8_is_close_to_the_published_model(int8: Encoder, fp32: Encoder) -> None:
     vectors = int8.encode(GOLDEN_TEXTS)
     assert np.linalg.norm(vectors, axis=1) == pytest.approx(np.ones(len(vectors)), abs=1e-5)
@@ -70,11 +72,13 @@ def test_int8_is_close_to_the_published_model(int8: Encoder, fp32: Encoder) -> N
     assert int8.fingerprint != fp32.fingerprint
 
 
+@pytest.mark.slow
 def test_tokens_are_those_of_the_published_model(int8: Encoder) -> None:
     for entry in GOLDEN["texts"]:
         assert len(int8._tokens(entry["text"], 128)) == entry["tokens"]
 
 
+@pytest.mark.slow
 def test_int8_finds_as_much_as_fp32_on_toollens(int8: Encoder, fp32: Encoder, shared_data: Path) -> None:
     folder = shared_data / "toollens"
     gold: dict[str, set[str]] = {}
@@ -100,6 +104,7 @@ def _rows(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_a_vector_does_not_depend_on_its_neighbours(int8: Encoder) -> None:
     one_thread = Encoder.load(int8.folder, threads=1)
     alone = np.stack([one_thread.encode_request(text) for text in GOLDEN_TEXTS])
@@ -239,6 +244,7 @@ def test_serving_imports_nothing_heavy() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
+@pytest.mark.slow
 def test_exporting_imports_neither_torch_nor_the_weights_package(encoder_folder: Path, tmp_path: Path) -> None:
     code = (
         "import sys, pathlib; from toolscout.models.encoders.export import export; "

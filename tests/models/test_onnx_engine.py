@@ -14,6 +14,8 @@ from toolscout.models.language.base import TokenTable, open_base
 from toolscout.models.language.onnx_engine import OnnxEngine
 from toolscout.models.language.onnx_graph import quantise
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("onnx", reason="serving a language model needs the extra 'encoder'")
 
 PROMPTS = [[5, 9, 40, 77, 12], [5, 9, 41], [5, 9, 40, 77, 12, 300, 8, 8, 1], [7], [5, 9, 40]]

@@ -17,6 +17,8 @@ from toolscout.models.tool_ids import quantizer as module
 from toolscout.models.tool_ids.assignment import one_each, with_room
 from toolscout.models.tool_ids.quantizer import QUANTIZER_FILE, CodeOptions, Quantizer, distances
 
+pytestmark = pytest.mark.slow
+
 
 def made(levels: int = 2, codes: int = 8, wide: int = 5, latent: int = 3, seed: int = 0) -> Quantizer:
     draw = np.random.default_rng(seed)

@@ -15,6 +15,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 def test_the_default_model_is_read_and_answers() -> None:
     base = open_base()
     shape = base.architecture

@@ -16,6 +16,8 @@ from toolscout.models.language.base import TokenTable, open_base
 from toolscout.models.language.torch_engine import TorchEngine, together
 from toolscout.models.language.torch_network import KeyValueCache, TransformerNetwork
 
+pytestmark = pytest.mark.slow
+
 Allow = Callable[[int, Sequence[int]], NDArray[np.int64] | None]
 ADDED = 5
 PROMPTS = [[5, 9, 11], [7], [20, 21, 22, 23, 24, 25, 26], [3, 4], [300, 341, 30]]

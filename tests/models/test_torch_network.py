@@ -18,6 +18,8 @@ from toolscout.models.language.lora import Adapter
 from toolscout.models.language.torch_engine import TorchEngine
 from toolscout.models.language.torch_network import KeyValueCache, TransformerNetwork, padded
 
+pytestmark = pytest.mark.slow
+
 PROMPTS = [[5, 9, 40, 77, 12], [5, 9, 41], [5, 9, 40, 77, 12, 300, 8, 8, 1], [7], [340, 9, 341]]
 OWNERS = [0, 0, 2, 3, 4, 0, 1]
 PATHS = [[3], [3, 8, 20], [9, 342], [3], [11, 12, 13, 14], [3, 8, 20], [341]]

@@ -16,6 +16,8 @@ from toolscout.retrievers.tower.options import MasstoolOptions
 from toolscout.training.tower import TowerNetwork, TowerOptions
 from toolscout.training.tower_task import served
 
+pytestmark = pytest.mark.slow
+
 torch.set_num_threads(1)
 D, K = 12, 6
 

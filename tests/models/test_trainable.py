@@ -19,6 +19,8 @@ from toolscout.models.encoders.export import export
 from toolscout.models.encoders.onnx_encoder import Encoder
 from toolscout.models.encoders.trainable import TrainableEncoder
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 TEXTS = [" ".join(f"w{(n * k) % 60}" for n in range(k % 50)) for k in range(1, 60)]
 SENTENCES = ["", "Will it rain in Paris?", "“Büro” \ud800 \x00 🛠", "send an email " * 60, "list_issues(repo: str)"]

@@ -173,6 +173,7 @@ def text(number: int) -> tuple[int, ...]:
     return (number % 3000, number % 7, number, 1, 2, 3, 4, 5)
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("path", [flat, codes, text])
 def test_forty_seven_thousand_tools(path: Callable[[int], tuple[int, ...]]) -> None:
     trie = trie_of({f"tool{number}": path(number) for number in range(47_000)})

@@ -14,11 +14,10 @@ from tests.retrievers.scenes import scenes
 from tests.toys import HashedWords
 from toolscout.core.scope import EVERYTHING
 from toolscout.errors import BadModel, BadRequest, Leak
-from toolscout.evaluation.row import read_rows, read_scores, scores_path
-from toolscout.evaluation.study import STUDY
+from toolscout.evaluation.row import STUDY, read_rows, read_scores, scores_path
 from toolscout.models.tower import Tower
 from toolscout.papers.masstool import ablations, noisy_detector
-from toolscout.papers.masstool.ablations import FULL, VARIANTS, Plan, Writer, jobs, kept, variants
+from toolscout.papers.masstool.ablations import FULL, VARIANTS, AblationPlan, AblationWriter, jobs, kept, variants
 from toolscout.retrievers.encoded_requests import train_examples
 from toolscout.retrievers.masstool import Masstool
 from toolscout.retrievers.provenance import TrainingSet
@@ -41,22 +40,22 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def plan(data: Path) -> Iterator[Plan]:
+def plan(data: Path) -> Iterator[AblationPlan]:
     """The full model is trained once for all tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ablations, "Encoder", HashedWords)
-        yield Plan(str(data / "data"), "test", data / "out", no_tool=str(data / "no_tool"), settings=SMALL)
+        yield AblationPlan(str(data / "data"), "test", data / "out", no_tool=str(data / "no_tool"), settings=SMALL)
 
 
-def run(plan: Plan, only: str, path: Path) -> list[str]:
+def run(plan: AblationPlan, only: str, path: Path) -> list[str]:
     """Run all jobs one after the other; their names."""
-    todo, writer = jobs(plan, variants(plan, only), [0], path), Writer(path)
+    todo, writer = jobs(plan, variants(plan, only), [0], path), AblationWriter(path)
     for job in todo:
         writer.take(job.work(*job.arguments))
     return [job.name for job in todo]
 
 
-def test_the_variants_are_those_of_the_paper_less_the_full_model(plan: Plan) -> None:
+def test_the_variants_are_those_of_the_paper_less_the_full_model(plan: AblationPlan) -> None:
     base = plan.options(0)
     found = variants(plan)
     assert found[0].name == FULL
@@ -75,7 +74,8 @@ def test_the_variants_are_those_of_the_paper_less_the_full_model(plan: Plan) -> 
         variants(replace(plan, settings=("train_encoder=true",)))
 
 
-def test_rows_say_what_differs_and_are_made_once(plan: Plan, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_rows_say_what_differs_and_are_made_once(plan: AblationPlan, tmp_path: Path) -> None:
     path = tmp_path / "ablations.jsonl"
     assert run(plan, "without-adakt", path) == [f"{FULL} s0", "without-adakt s0"]
     rows = read_rows(path)
@@ -102,7 +102,8 @@ def test_rows_say_what_differs_and_are_made_once(plan: Plan, tmp_path: Path) -> 
     assert [job.name for job in jobs(changed, variants(changed, FULL), [0], path)] == [f"{FULL} s0"]
 
 
-def test_serving_variants_use_the_full_model_as_it_was_trained(plan: Plan, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_serving_variants_use_the_full_model_as_it_was_trained(plan: AblationPlan, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     run(plan, "pool", path)
     rows = {(row[STUDY]["variant"], row[STUDY]["weights"]): row for row in read_rows(path)}
@@ -116,9 +117,10 @@ def test_serving_variants_use_the_full_model_as_it_was_trained(plan: Plan, tmp_p
     assert run(plan, "pool", path) == ["pool-0.5 s0"]
 
 
-def test_rows_wait_for_the_full_model_to_be_compared_with(plan: Plan, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_rows_wait_for_the_full_model_to_be_compared_with(plan: AblationPlan, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
-    todo, writer = jobs(plan, variants(plan, "epsilon-0.4"), [0], path), Writer(path)
+    todo, writer = jobs(plan, variants(plan, "epsilon-0.4"), [0], path), AblationWriter(path)
     assert [job.name for job in todo] == [f"{FULL} s0", "epsilon-0.4 s0"]
     full, other = (job.work(*job.arguments) for job in todo)
     writer.take(other)
@@ -135,7 +137,8 @@ def test_a_smaller_pool_is_part_of_a_larger_one() -> None:
     assert tenth < half
 
 
-def test_a_misled_tower_errs_as_often_as_asked(plan: Plan) -> None:
+@pytest.mark.slow
+def test_a_misled_tower_errs_as_often_as_asked(plan: AblationPlan) -> None:
     found = ablations.ground(plan)
     folder = plan.out / "model"
     settings = replace(plan.options(0), epochs=20, rate=0.01)
@@ -172,6 +175,6 @@ def test_a_misled_tower_errs_as_often_as_asked(plan: Plan) -> None:
     assert (kind.tower.share, kind.accuracy) == (0.0, np.mean(np.array(model.need(texts)) >= 0.5))
 
 
-def test_a_split_that_was_trained_on_is_refused(plan: Plan, tmp_path: Path) -> None:
+def test_a_split_that_was_trained_on_is_refused(plan: AblationPlan, tmp_path: Path) -> None:
     with pytest.raises(Leak, match="trained on"):
         jobs(replace(plan, test="train"), variants(plan), [0], tmp_path / "rows.jsonl")

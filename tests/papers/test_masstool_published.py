@@ -24,6 +24,8 @@ from toolscout.retrievers.model_folder import read_model, trained_on
 from toolscout.retrievers.provenance import TrainingSet
 from toolscout.retrievers.registry import load_model
 
+pytestmark = pytest.mark.slow
+
 torch.set_num_threads(1)
 CHAT = ["tell me a joke", "write a poem", "who are you", "a song of joy", "how do you feel", "cheer me up"] * 4
 
@@ -95,8 +97,8 @@ def test_what_is_served_is_what_the_network_computes(folder: Path) -> None:
     gold = [np.array(sorted(places[i] for i in ids)) for ids in data.split("train").gold]
     numbered = np.array([int(request_id.split("-")[1]) for request_id, _ in data.split("train").requests])
     none = np.zeros((0, encoder.dimension), dtype=np.float32)
-    material = published_training.Material(pool, gold, numbered, tools, none, none, [])
-    task = published_training.Task(material, loaded.options, torch.device("cpu"))
+    material = published_training.PublishedTrainingData(pool, gold, numbered, tools, none, none, [])
+    task = published_training.PublishedTask(material, loaded.options, torch.device("cpu"))
     served = dict(np.load(folder / "tower.npz"))
     with torch.no_grad():
         for name, parameter in task.network.named_parameters():
@@ -108,7 +110,7 @@ def test_what_is_served_is_what_the_network_computes(folder: Path) -> None:
         vectors = encoder.encode(asked)
         rows, cosines = published_training.nearest(vectors, pool, loaded.options.neighbours, within=False)
         near = torch.from_numpy(rows), torch.from_numpy(cosines >= loaded.options.epsilon)
-        seen = published_training.Views((views[0], views[1]), (known, known), known)
+        seen = published_training.PropagatedViews((views[0], views[1]), (known, known), known)
         scores = (task.joint(vectors, seen, *near) @ known.T).numpy() / 6
         chances = task.network.detect(torch.from_numpy(vectors))[1][:, 1].numpy()
     assert not near[1][-1].any()  # one request has no neighbour that is near enough

@@ -12,10 +12,12 @@ import torch
 from numpy.typing import NDArray
 
 from toolscout.papers.masstool import published_training
-from toolscout.papers.masstool.published_training import Edges, Material, Task
+from toolscout.papers.masstool.published_training import PublishedEdges, PublishedTask, PublishedTrainingData
 from toolscout.training.checkpoint import Checkpoints
 from toolscout.training.encoder_options import PublishedOptions
 from toolscout.training.loop import Schedule, run
+
+pytestmark = pytest.mark.slow
 
 torch.set_num_threads(1)
 WIDTH = 24
@@ -27,7 +29,7 @@ def unit(rows: NDArray[Any]) -> NDArray[np.float32]:
     return units
 
 
-def material(negatives: int = 12) -> Material:
+def material(negatives: int = 12) -> PublishedTrainingData:
     """Six scenes of two of twelve tools; requests lie near a point of their scene, which says nothing of its tools."""
     random = np.random.default_rng(0)
     centres = random.standard_normal((6, WIDTH))
@@ -42,7 +44,7 @@ def material(negatives: int = 12) -> Material:
     requests, gold, scenes = near(8)
     dev, dev_gold, _ = near(4)
     prompts = unit(random.standard_normal((negatives, WIDTH)) + 3 * np.eye(WIDTH)[0])
-    return Material(requests, gold, scenes, tools, prompts.reshape(negatives, WIDTH), dev, dev_gold)
+    return PublishedTrainingData(requests, gold, scenes, tools, prompts.reshape(negatives, WIDTH), dev, dev_gold)
 
 
 def options(**changed: Any) -> PublishedOptions:
@@ -70,7 +72,7 @@ def test_propagation_is_what_dense_matrices_give(layers: int) -> None:
     for number in range(layers):
         layer = adjacency(pairs, 7, 5) @ layer / (number + 2)  # the published divisor, which lengths of one undo
         wanted += layer / np.maximum(np.linalg.norm(layer, axis=1, keepdims=True), 1e-12)
-    graph = Edges(pairs, 7, 5, CPU).normalised()
+    graph = PublishedEdges(pairs, 7, 5, CPU).normalised()
     found = published_training.propagate(graph, torch.from_numpy(start.astype(np.float32)), layers).numpy()
     assert np.allclose(graph.to_dense().numpy(), adjacency(pairs, 7, 5), atol=1e-6)
     assert np.allclose(found, wanted, atol=1e-5)
@@ -80,7 +82,7 @@ def test_propagation_is_what_dense_matrices_give(layers: int) -> None:
 def test_dropped_edges_leave_a_normalised_graph_whose_two_ways_differ() -> None:
     torch.manual_seed(0)
     pairs = np.stack(np.meshgrid(np.arange(30), np.arange(20)), -1).reshape(-1, 2)
-    dense = Edges(pairs, 30, 20, CPU).normalised(0.2).to_dense().numpy()
+    dense = PublishedEdges(pairs, 30, 20, CPU).normalised(0.2).to_dense().numpy()
     links = dense > 0
     assert 0.75 < links.sum() / (2 * len(pairs)) < 0.85
     assert (links != links.T).any()
@@ -118,7 +120,7 @@ def test_filtered_neighbours_weigh_nothing() -> None:
 
 
 def test_the_joint_vector_gives_the_sum_of_six_cosines() -> None:
-    task = Task(material(), options(), CPU)
+    task = PublishedTask(material(), options(), CPU)
     task.network.eval()
     random = np.random.default_rng(3)
     tool = random.standard_normal(WIDTH)
@@ -160,7 +162,7 @@ def test_counted_rows_contrast_as_if_each_stood_there() -> None:
 
 def test_lists_hold_all_gold_and_no_tool_twice() -> None:
     given = material()
-    task = Task(given, options(candidates=6), CPU)
+    task = PublishedTask(given, options(candidates=6), CPU)
     lists, gold = task._lists(np.arange(48), np.random.default_rng(0))
     assert lists.shape == (48, 6)
     for row, right, wanted in zip(lists.tolist(), gold.tolist(), given.gold, strict=True):
@@ -170,7 +172,7 @@ def test_lists_hold_all_gold_and_no_tool_twice() -> None:
 
 def test_scenes_stay_where_they_began_yet_teach_their_tools() -> None:
     given = material()
-    task = Task(given, options(), CPU)
+    task = PublishedTask(given, options(), CPU)
     begun = task.network.views(task._clean, 1).scenes[1].detach()
     with torch.no_grad():
         task.network.tools.mul_(2.0)
@@ -209,20 +211,20 @@ def test_without_dev_the_last_weights_count(tmp_path: Path) -> None:
 def test_an_interrupted_training_ends_as_one_that_was_not(tmp_path: Path) -> None:
     given, plan = material(), Schedule(6, 0.01, decay=0.0, warmup=0.0, patience=0, save_every=2)
 
-    class Interrupted(Task):
+    class Interrupted(PublishedTask):
         def step(self, epoch: int, step: int) -> torch.Tensor:
             if (epoch, step) == (3, 2):
                 raise KeyboardInterrupt
             return super().step(epoch, step)
 
-    def trained(kind: type[Task], folder: str) -> dict[str, torch.Tensor]:
+    def trained(kind: type[PublishedTask], folder: str) -> dict[str, torch.Tensor]:
         torch.manual_seed(0)
         checkpoints = Checkpoints(tmp_path / folder, "toy")
         run(kind(given, options(), CPU), plan, checkpoints)
         return checkpoints.read_best()
 
-    straight = trained(Task, "straight")
+    straight = trained(PublishedTask, "straight")
     with pytest.raises(KeyboardInterrupt):
         trained(Interrupted, "killed")
-    resumed = trained(Task, "killed")
+    resumed = trained(PublishedTask, "killed")
     assert all(torch.equal(straight[name], resumed[name]) for name in straight)

@@ -23,6 +23,8 @@ torch = pytest.importorskip("torch", reason="training needs the extra 'train'")
 from tests.models.tiny_llama import tiny_llama  # noqa: E402
 from toolscout.training.text_generation import TrainableWriter, finetune  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 REQUESTS = ["Find me a hotel", "What will the weather be", "a tool", "user system"]
 DOCUMENTS = ["hotel in Paris", "nights", "weather in 1984", "tool", "user"]
 

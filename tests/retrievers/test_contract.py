@@ -30,6 +30,8 @@ from toolscout.retrievers.provenance import TrainingSet
 from toolscout.retrievers.registry import available, load_model, method
 from toolscout.retrievers.rewrite.retriever import Rewrite, RewriteOptions
 
+pytestmark = pytest.mark.slow
+
 # Those that rank the tools they were trained on alone: here catalogue(60).
 CLOSED = ("masstool_published",)
 EMBEDDED: dict[str, Callable[..., Retriever]] = {

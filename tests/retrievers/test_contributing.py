@@ -19,7 +19,7 @@ from toolscout.scout import Scout
 from toolscout.stores.sqlite.store import SqliteStore
 
 PAGE = Path(__file__).parents[2] / "CONTRIBUTING.md"
-(LISTING,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+LISTING, *_ = re.findall(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,8 @@ from toolscout.retrievers.masstool import Masstool
 from toolscout.retrievers.model_folder import trained_on
 from toolscout.retrievers.registry import load_model
 
+pytestmark = pytest.mark.slow
+
 NAMES = (
     "bm25",
     "dense",

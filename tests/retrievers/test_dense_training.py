@@ -18,7 +18,7 @@ from toolscout.core.tool import Tool
 from toolscout.data.dataset import Dataset
 from toolscout.errors import BadModel, Leak, MissingEncoder, MissingExtra, TrainingStopped
 from toolscout.evaluation.evaluate import evaluate, seen_by
-from toolscout.evaluation.history import fitted
+from toolscout.evaluation.fit_record import read_fit_record
 from toolscout.models.encoders.export import default_source, export
 from toolscout.models.encoders.onnx_encoder import Encoder
 from toolscout.retrievers.base import FitReport
@@ -29,6 +29,8 @@ from toolscout.retrievers.opening import open_retriever
 from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 from toolscout.retrievers.registry import load_model
 from toolscout.scout import Scout
+
+pytestmark = pytest.mark.slow
 
 DATA = learnable()
 
@@ -90,7 +92,7 @@ def test_what_was_trained_is_what_is_opened_everywhere(trained: Trained, tmp_pat
     seen = seen_by(str(trained.folder), model)
     done = evaluate(DATA, "test", model, variant=variant, seen=seen, cache=tmp_path / "vectors.db")
     assert [list(one.ranking or ())[:5] for one in done.asked] == ranked
-    assert fitted(trained.folder).seconds == round(trained.report.seconds, 3)
+    assert read_fit_record(trained.folder).seconds == round(trained.report.seconds, 3)
 
 
 def test_a_saved_copy_is_whole(trained: Trained, tmp_path: Path) -> None:

@@ -23,6 +23,8 @@ from toolscout.retrievers.hybrid.retriever import Hybrid, HybridOptions
 from toolscout.retrievers.model_folder import read_model, write_model
 from toolscout.retrievers.provenance import TrainingSet
 
+pytestmark = pytest.mark.slow
+
 TOOLS = [Tool("n", f"tool{number}", f"what number {number} does") for number in range(30)]
 Table = dict[str, NDArray[np.float64]]
 

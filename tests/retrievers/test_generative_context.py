@@ -14,6 +14,8 @@ from toolscout.retrievers.generative.base import IdPlan
 from toolscout.retrievers.generative.fit import IdExamples, IdTrainingData
 from toolscout.retrievers.provenance import TrainingSet
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("torch", reason="training needs the extra 'train'")
 pytest.importorskip("onnx", reason="serving a language model needs the extra 'encoder'")
 

@@ -23,6 +23,8 @@ from toolscout.retrievers.toolgen import Toolgen
 from toolscout.retrievers.tower.no_tool_prompts import read_negatives
 from toolscout.scout import Scout
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("torch", reason="training needs the extra 'train'")
 pytest.importorskip("onnx", reason="serving a language model needs the extra 'encoder'")
 

@@ -26,6 +26,8 @@ from toolscout.retrievers.registry import load_model
 from toolscout.retrievers.tower.options import MasstoolOptions
 from toolscout.scout import Scout
 
+pytestmark = pytest.mark.slow
+
 DATA = scenes()
 TEST = [text for _, text in DATA.split("test").requests]
 

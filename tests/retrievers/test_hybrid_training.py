@@ -13,7 +13,7 @@ from tests.toys import HashedWords
 from tests.training.learnable import TOOLS, learnable, options, recall, tiny_source
 from toolscout.errors import BadModel, Leak
 from toolscout.evaluation.evaluate import evaluate, seen_by
-from toolscout.evaluation.history import fitted
+from toolscout.evaluation.fit_record import read_fit_record
 from toolscout.models.encoders.export import export
 from toolscout.models.encoders.onnx_encoder import Encoder
 from toolscout.retrievers.base import FitReport, Retriever
@@ -27,6 +27,8 @@ from toolscout.retrievers.opening import open_retriever
 from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 from toolscout.retrievers.registry import load_model
 from toolscout.scout import Scout
+
+pytestmark = pytest.mark.slow
 
 DATA = learnable()
 SETS = [TrainingSet(DATA)]
@@ -78,7 +80,7 @@ def test_scout_and_evaluate_open_it_as_a_whole(home: Path, tmp_path: Path) -> No
     for split in ("train", "dev"):
         with pytest.raises(Leak, match=f"learnable {split}"):
             evaluate(DATA, split, model, seen=seen, cache=tmp_path / "v.db")
-    done = evaluate(DATA, "test", model, seen=seen, fitted=fitted(home / "hybrid"), cache=tmp_path / "v.db")
+    done = evaluate(DATA, "test", model, seen=seen, fitted=read_fit_record(home / "hybrid"), cache=tmp_path / "v.db")
     assert [list(one.ranking or ())[:5] for one in done.asked] == ranked
 
 
@@ -90,9 +92,10 @@ def test_a_saved_copy_ranks_the_same(home: Path, tmp_path: Path) -> None:
     assert trained_on(tmp_path / "copy") == trained_on(home / "hybrid")
 
 
+@pytest.mark.timing
 def test_what_a_fit_took_is_counted_once(home: Path) -> None:
-    parts = [fitted(home / "hybrid" / name) for name in ("1-memory", "2-dense")]
-    whole = fitted(home / "hybrid")
+    parts = [read_fit_record(home / "hybrid" / name) for name in ("1-memory", "2-dense")]
+    whole = read_fit_record(home / "hybrid")
     assert [part.parameters is not None for part in parts] == [True, True]
     assert whole.parameters == sum(part.parameters or 0 for part in parts) + 3
     assert (whole.seconds or 0) > sum(part.seconds or 0 for part in parts)

@@ -21,6 +21,8 @@ from toolscout.retrievers.toolweaver import Toolweaver
 from toolscout.scout import Scout
 from toolscout.stores.sqlite.store import SqliteStore
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("torch", reason="training needs the extra 'train'")
 pytest.importorskip("onnx", reason="serving a language model needs the extra 'encoder'")
 

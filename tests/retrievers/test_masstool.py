@@ -27,6 +27,8 @@ from toolscout.retrievers.masstool import Masstool
 from toolscout.retrievers.provenance import TrainingSet
 from toolscout.retrievers.tower.retriever import TowerRetriever
 
+pytestmark = pytest.mark.slow
+
 DATA = scenes()
 TEST = [text for _, text in DATA.split("test").requests]
 KINDS: dict[str, type[TowerRetriever]] = {"masstool": Masstool, "colt": Colt}

@@ -346,6 +346,7 @@ def test_options_that_make_no_sense_are_refused(wrong: dict[str, float]) -> None
         replace(MemoryOptions(), **wrong)
 
 
+@pytest.mark.timing
 def test_a_hundred_thousand_requests_are_searched_in_milliseconds() -> None:
     made = memory()
     random = np.random.default_rng(0)

@@ -21,6 +21,8 @@ from toolscout.retrievers.generative.base import choose
 from toolscout.retrievers.generative.nearness import CachedReading, IdOrder
 from toolscout.retrievers.provenance import TrainingSet
 
+pytestmark = pytest.mark.slow
+
 DATA = scenes()
 SEEDS = st.integers(0, 10**6)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 from hypothesis import given
@@ -334,10 +335,16 @@ def test_rules_do_not_mind_blanks() -> None:
 
 @pytest.mark.parametrize("text", [" ", ",", ", ", '"', "[", "{", "(", "and ", ", and", "\n", "1. ", "a;", "aA", "```"])
 def test_long_texts_take_no_longer_than_they_are(text: str) -> None:
-    many = text * 100_000
-    split(many, 4)
-    parsed(many, REQUEST, 4, ["zoo feed"])
-    parsed(TWO[0], many, 4, ["zoo feed"])
+    def seconds(size: int) -> float:
+        many = text * size
+        started = time.process_time()
+        split(many, 4)
+        parsed(many, REQUEST, 4, ["zoo feed"])
+        parsed(TWO[0], many, 4, ["zoo feed"])
+        return time.process_time() - started
+
+    # Ten times the text takes ten times as long; with time to the square of it, a hundred times.
+    assert min(seconds(100_000) for _ in range(2)) < 40 * min(seconds(10_000) for _ in range(3)) + 0.1
 
 
 def test_a_tool_is_described_in_one_plain_line() -> None:

@@ -21,6 +21,8 @@ from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 from toolscout.retrievers.registry import load_model
 from toolscout.retrievers.rewrite.retriever import Rewrite, RewriteOptions, _DatasetSearch, _notes
 
+pytestmark = pytest.mark.slow
+
 
 def few(count: int = 3) -> Dataset:
     """The first scenes."""

@@ -26,6 +26,8 @@ from toolscout.retrievers.model_folder import trained_on
 from toolscout.retrievers.provenance import TrainingSet
 from toolscout.retrievers.toolgen import Toolgen, ToolgenOptions
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("torch", reason="training needs the extra 'train'")
 pytest.importorskip("onnx", reason="serving a language model needs the extra 'encoder'")
 

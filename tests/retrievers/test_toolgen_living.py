@@ -25,6 +25,8 @@ from toolscout.retrievers.toolgen import Toolgen, ToolgenOptions
 from toolscout.scout import Scout
 from toolscout.stores.sqlite.store import SqliteStore
 
+pytestmark = pytest.mark.slow
+
 
 def test_tools_that_come_and_go_use_the_same_tokens_again() -> None:
     retriever = opened("toolgen")

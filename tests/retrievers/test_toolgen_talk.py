@@ -34,6 +34,8 @@ from toolscout.retrievers.generative.reading import chance
 from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 from toolscout.retrievers.tower.no_tool_prompts import read_negatives
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("torch", reason="training needs the extra 'train'")
 pytest.importorskip("onnx", reason="serving a language model needs the extra 'encoder'")
 

@@ -18,6 +18,8 @@ from toolscout.errors import BadModel, NeedsTraining
 from toolscout.retrievers.provenance import TrainingSet
 from toolscout.retrievers.toolweaver import Toolweaver, ToolweaverOptions
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("torch", reason="training needs the extra 'train'")
 pytest.importorskip("onnx", reason="serving a language model needs the extra 'encoder'")
 

@@ -25,6 +25,8 @@ from toolscout.retrievers.tower import fit as tower_fit
 from toolscout.retrievers.tower.dev_weights import ChosenWeights, DevScores, TowerWeights, choose, standard_error
 from toolscout.retrievers.tower.options import MasstoolOptions
 
+pytestmark = pytest.mark.slow
+
 DATA = scenes()
 TEST = [text for _, text in DATA.split("test").requests]
 

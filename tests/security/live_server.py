@@ -84,10 +84,19 @@ def read_head(one: socket.socket) -> tuple[int, bytes, bytes]:
     return int(head.split()[1]), head, rest
 
 
-def asked(port: int, method: str, path: str, body: Any = None, source: str = "127.0.0.1", **headers: str) -> int:
-    """The status of a request over a connection of its own; 0 where there is no answer."""
+def asked(
+    port: int,
+    method: str,
+    path: str,
+    body: Any = None,
+    source: str = "127.0.0.1",
+    patience: float = 10,
+    **headers: str,
+) -> int:
+    """The status of a request over a connection of its own; 0 where there is no answer within the seconds given."""
     try:
         with connected(port, source) as one:
+            one.settimeout(patience)
             one.sendall(message(method, path, body, Connection="close", **headers))
             status = read_head(one)[0]
             while one.recv(65536):

@@ -305,6 +305,7 @@ def test_the_body_of_a_redirect_is_not_read() -> None:
     assert not stopped.is_set()
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("part", [b"H", b"HTTP/1.1 200 OK\r\nX-A: ", b"HTTP/1.1 100 Continue\r\n\r\n"])
 def test_a_server_that_drips_is_left_in_time(part: bytes) -> None:
     """One byte now and then keeps a socket's own time-out from ever passing."""

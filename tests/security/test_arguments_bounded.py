@@ -105,6 +105,7 @@ ATTACKS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_a_check_ends_soon_and_says_little(attack: str) -> None:
     given, schema = ATTACKS[attack]
@@ -116,6 +117,7 @@ def test_a_check_ends_soon_and_says_little(attack: str) -> None:
     assert sum(map(len, found)) < MAX_TOLD + 100
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_a_repair_ends_soon_and_says_little(attack: str) -> None:
     given, schema = ATTACKS[attack]
@@ -313,6 +315,7 @@ def gone(pid: int, seconds: float = 5) -> bool:
     return not is_there(pid)
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize(
     ("code", "said"),
     [
@@ -357,6 +360,7 @@ def test_the_answer_to_a_check_that_was_given_up_is_never_read() -> None:
     anyio.run(main)
 
 
+@pytest.mark.timing
 def test_the_loop_goes_on_and_others_have_their_turn() -> None:
     """One caller sends ten checks that hang; another one's waits for one of them at most."""
 

@@ -73,6 +73,7 @@ def test_broken_pieces_are_refused_as_json_refuses_them() -> None:
     assert refused > 1_000
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize(
     "data",
     [
@@ -188,6 +189,7 @@ def test_values_are_counted_no_further_than_needed() -> None:
     assert count_values([[]] * 1_000_000, 100) == 101
 
 
+@pytest.mark.timing
 def test_a_server_that_sends_too_fast_is_slowed() -> None:
     async def main() -> None:
         throttle = Throttle(messages=100, size=math.inf)

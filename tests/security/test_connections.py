@@ -154,6 +154,7 @@ def received(one: socket.socket) -> bool:
     return found >= LARGE
 
 
+@pytest.mark.timing
 def test_new_clients_get_in_while_others_do_nothing(catalogue: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "CONNECTIONS", 40)
     with ExitStack() as opened:
@@ -237,6 +238,7 @@ def test_what_waits_to_be_read_is_bounded(plain: int, monkeypatch: pytest.Monkey
     assert whole <= 4
 
 
+@pytest.mark.timing
 def test_a_body_that_comes_after_its_answer_is_not_waited_for(plain: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither where it trickles in, nor where the connection is idle once it is complete."""
     monkeypatch.setattr(http_protocol, "BODY_S", 0.5)

@@ -1,4 +1,4 @@
-"""The limits in docs/security.md are those of the code."""
+"""The limits in docs/guides/security.md are those of the code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from toolscout.serving.gateway import argument_process, transports
 from toolscout.serving.gateway.server_connection import BackendOptions
 from toolscout.serving.limits import ServeOptions
 
-PAGE = Path(__file__).parents[2] / "docs" / "security.md"
+PAGE = Path(__file__).parents[2] / "docs" / "guides" / "security.md"
 SERVE, BACKEND = ServeOptions(), BackendOptions()
 LIMITS = {
     "headers of a request": f"{http_protocol.HEAD_BYTES >> 10} KiB, within {http_protocol.HEAD_S:g} s",

@@ -36,6 +36,7 @@ def searched(port: int, key: str) -> bool:
     return b"zoo/feed_lion" in found
 
 
+@pytest.mark.timing
 def test_searches_of_one_key_do_not_starve_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     search = Access.search
 

@@ -63,6 +63,7 @@ def test_values_are_counted_outside_of_texts(body: str, values: int) -> None:
     assert values_in(body.encode()) == values
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("body", [b'"\\"' * 300_000, b'\\"' * 400_000, b'"' * 1_000_001, b'{"a' + b"\\" * 1_000_000])
 def test_values_are_counted_in_linear_time(body: bytes) -> None:
     began = time.perf_counter()

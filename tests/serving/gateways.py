@@ -14,10 +14,10 @@ import anyio
 import mcp_types as types
 import uvicorn
 from mcp import Client
-from small_server import make_server
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from tests.serving.small_server import make_server
 from toolscout.scout import Scout
 from toolscout.serving.access import Access
 from toolscout.serving.audit import Audit

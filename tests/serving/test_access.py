@@ -126,6 +126,7 @@ def test_an_unknown_and_a_forbidden_namespace_are_empty_alike(scout: Scout) -> N
     assert access.namespaces(caller) == {"mail": 3}
 
 
+@pytest.mark.timing
 def test_unknown_and_forbidden_take_the_same_time(scout: Scout) -> None:
     scout.add([Tool("staff", "record", "x" * 100_000)])
     access = Access(scout)

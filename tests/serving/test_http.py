@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from http_app import TOOLS, Served, served
 
+from tests.serving.http_app import TOOLS, Served, served
 from toolscout.core.permissions import Principal, new_key
 from toolscout.serving.limits import ServeOptions
 from toolscout.serving.problems import MEDIA_TYPE

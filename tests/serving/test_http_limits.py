@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from http_app import TOOLS, Served, served
 from typer.testing import CliRunner
 
+from tests.serving.http_app import TOOLS, Served, served
 from toolscout import Scout
 from toolscout.cli.main import app
 from toolscout.errors import BadRequest
@@ -80,6 +80,7 @@ def test_tokens_come_back_with_time(monkeypatch: pytest.MonkeyPatch) -> None:
     Rates(0, 1).take("a")
 
 
+@pytest.mark.timing
 def test_beyond_the_queue_it_refuses_at_once() -> None:
     async def crowd() -> list[object]:
         gate, open_ = Gate(2, 3, 10), threading.Event()
@@ -142,6 +143,7 @@ def seconds(connection: http.client.HTTPConnection) -> float:
     return time.perf_counter() - began
 
 
+@pytest.mark.timing
 def test_sigterm_answers_what_was_begun_and_then_ends(tmp_path: Path) -> None:
     store = tmp_path / "tools.db"
     with Scout.open(store, "bm25") as scout:

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 import uvicorn
-from http_app import Served, served
 from jsonschema import Draft202012Validator
 from starlette.routing import Route
 
+from tests.serving.http_app import Served, served
 from toolscout.serving import openapi_document
 from toolscout.serving.limits import ServeOptions
 

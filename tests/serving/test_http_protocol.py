@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 import uvicorn
-from http_app import served
 
+from tests.serving.http_app import served
 from toolscout.serving import http_protocol, limits
 from toolscout.serving.limits import ServeOptions
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from http_app import TOOLS, Served, served
 
+from tests.serving.http_app import TOOLS, Served, served
 from tests.toys import HashedWords
 from toolscout import Scout, Tool
 from toolscout.core import vendor_formats

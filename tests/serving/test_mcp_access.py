@@ -16,11 +16,11 @@ import anyio
 import httpx2
 import mcp_types as types
 import pytest
-from gateways import RAW, called, found, gateway, names, serving, small_http, soon, text
 from mcp import Client, MCPError
 from mcp.client.streamable_http import streamable_http_client
 from typer.testing import CliRunner
 
+from tests.serving.gateways import RAW, called, found, gateway, names, serving, small_http, soon, text
 from toolscout.cli.main import app
 from toolscout.core.permissions import Principal, new_key
 from toolscout.core.tool import Tool

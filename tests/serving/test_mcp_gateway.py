@@ -14,9 +14,9 @@ from typing import Any
 
 import anyio
 import pytest
-from gateways import QUICK, RAW, called, command, found, gateway, names, serving, small_http, soon, text
 from mcp import Client, MCPError, StdioServerParameters
 
+from tests.serving.gateways import QUICK, RAW, called, command, found, gateway, names, serving, small_http, soon, text
 from tests.toys import HashedWords
 from toolscout.retrievers.dense import Dense
 from toolscout.serving.gateway.server import GatewayOptions
@@ -153,6 +153,7 @@ def runs(word: str) -> bool:
     return any(str(RAW).encode() in words and word.encode() in words for words in found)
 
 
+@pytest.mark.timing
 def test_a_list_that_changes_is_found_at_once_and_nothing_is_embedded_twice(tmp_path: Path) -> None:
     async def main() -> None:
         encoder = HashedWords()
@@ -337,6 +338,7 @@ def test_a_pin_that_names_no_tool_is_said(tmp_path: Path, caplog: pytest.LogCapt
     ]
 
 
+@pytest.mark.timing
 def test_a_backend_that_never_answers_and_one_that_never_starts(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

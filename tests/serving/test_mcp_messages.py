@@ -15,10 +15,10 @@ from typing import IO, Any
 import anyio
 import mcp_types as types
 import pytest
-from gateways import gateway
 from mcp.server.stdio import stdio_server
-from mcp_fuzz import lines, opening
 
+from tests.serving.gateways import gateway
+from tests.serving.mcp_fuzz import lines, opening
 from toolscout.serving.gateway.transports import serve_streams
 
 SOURCE = 'def double(n: int) -> int:\n    """Double a number."""\n    return 2 * n\n'

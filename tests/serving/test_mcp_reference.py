@@ -13,8 +13,9 @@ from typing import Any
 
 import anyio
 import pytest
-from gateways import called, found, names, soon, text
 from mcp import Client, StdioServerParameters
+
+from tests.serving.gateways import called, found, names, soon, text
 
 FROM_PYPI = ("mcp-server-time", "mcp-server-git", "mcp-server-fetch")
 FROM_NPM = ("everything", "memory", "filesystem")

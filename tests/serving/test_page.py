@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from page_app import SCRIPT, SPEC, TOKEN, TOOLS, Coded, app, opened
 from starlette.testclient import TestClient
 
+from tests.serving.page_app import SCRIPT, SPEC, TOKEN, TOOLS, Coded, app, opened
 from toolscout import Answer, Scout, Tool
 from toolscout.core import vendor_formats
 from toolscout.core.permissions import Principal, new_key

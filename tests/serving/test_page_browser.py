@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from page_app import SCRIPT, SPEC, TOKEN, Coded, app, opened
 
+from tests.serving.page_app import SCRIPT, SPEC, TOKEN, Coded, app, opened
 from toolscout import Tool
 from toolscout.core.permissions import Principal, new_key
 

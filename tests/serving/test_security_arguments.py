@@ -16,9 +16,9 @@ from typing import Any
 import anyio
 import httpx2
 import pytest
-from gateways import called, found, gateway, names, serving, soon, text
 from mcp import Client
 
+from tests.serving.gateways import called, found, gateway, names, serving, soon, text
 from toolscout import Scout, Tool
 from toolscout.serving.gateway.argument_process import ArgumentChecks
 from toolscout.serving.gateway.transports import make_app
@@ -57,6 +57,7 @@ async def two_clients(store: Path) -> AsyncIterator[tuple[Any, Client, Client]]:
         yield made, one, other
 
 
+@pytest.mark.timing
 @pytest.mark.parametrize("name", ATTACKS)
 def test_others_are_served_while_arguments_are_checked(tmp_path: Path, name: str) -> None:
     lags: list[float] = []
@@ -97,6 +98,7 @@ def test_others_are_served_while_arguments_are_checked(tmp_path: Path, name: str
     assert max(waits) < 2
 
 
+@pytest.mark.timing
 def test_a_check_that_hangs_is_ended_and_others_are_served(tmp_path: Path) -> None:
     note = tmp_path / "pid"
 

@@ -15,13 +15,13 @@ from typing import Any
 
 import anyio
 import pytest
-from gateways import QUICK, called, found, gateway, serving, soon, text
 from mcp import Client
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tests.security.hostile_backend import MIB, USABLE
+from tests.serving.gateways import QUICK, called, found, gateway, serving, soon, text
 from toolscout.catalogue.mcp import client as mcp_client
 from toolscout.catalogue.mcp import messages, stdio
 from toolscout.catalogue.mcp.client import McpServer

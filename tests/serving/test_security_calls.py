@@ -15,9 +15,9 @@ from typing import Any
 
 import anyio
 import pytest
-from gateways import called, gateway, small_http, text
 from mcp import Client
 
+from tests.serving.gateways import called, gateway, small_http, text
 from toolscout import Origin, Scout, Tool
 from toolscout.calling.http_request import request
 from toolscout.core.targets import Targets, place_of

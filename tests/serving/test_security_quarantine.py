@@ -18,10 +18,10 @@ from typing import Any
 
 import anyio
 import pytest
-from gateways import QUICK, called, gateway, soon, text
 from mcp import Client
 from typer.testing import CliRunner
 
+from tests.serving.gateways import QUICK, called, gateway, soon, text
 from toolscout.cli.main import app
 from toolscout.core.tool import Origin, Tool
 from toolscout.serving.gateway import quarantine as holding

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import anyio
 import pytest
-from gateways import gateway
 
+from tests.serving.gateways import gateway
 from toolscout import Scout, Tool
 from toolscout.serving.catalogue_writes import Writes
 

@@ -12,11 +12,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from toolscout.core.tool import Tool
-from toolscout.stores import Change, Store
+from toolscout.stores import Change
 from toolscout.stores.sqlite.store import SqliteStore
-
-# How a test makes a fresh store of each kind; a kind that is missing here fails the contract test.
-MAKERS: dict[str, Callable[[Path], Store]] = {"sqlite": lambda folder: SqliteStore(folder / "store.db")}
 
 
 def tool(name: str, description: str = "", namespace: str = "mail") -> Tool:

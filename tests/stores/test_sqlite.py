@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from store_helpers import made, tool, tools
 
+from tests.stores.store_helpers import made, tool, tools
 from toolscout.core import tool as words
 from toolscout.core.tool import Tool
 from toolscout.errors import CorruptStore, NewerStore, StoreError

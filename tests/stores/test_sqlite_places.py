@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from store_helpers import fork, hear, made, tools, wait
 
+from tests.stores.store_helpers import fork, hear, made, tools, wait
 from toolscout.errors import DiskFull, ReadOnlyStore, StoreError
 from toolscout.stores.sqlite import schema
 from toolscout.stores.sqlite import tools as sqlite_catalogue

@@ -10,8 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
-from store_helpers import follow, fork, hear, tools, wait
 
+from tests.stores.store_helpers import follow, fork, hear, tools, wait
 from toolscout.errors import StoreError
 from toolscout.stores.sqlite import tools as sqlite_catalogue
 from toolscout.stores.sqlite.store import SqliteStore

@@ -16,7 +16,7 @@ from tests.retrievers.scenes import scenes
 from tests.toys import HashedWords, catalogue
 from toolscout.errors import BadDataset, BadModel
 from toolscout.evaluation import row as rows
-from toolscout.evaluation.study import STUDY
+from toolscout.evaluation.row import STUDY
 from toolscout.models.decoding.trie import Trie
 from toolscout.models.language.base import open_base
 from toolscout.retrievers import document_index
@@ -29,6 +29,8 @@ pytest.importorskip("torch", reason="training needs the extra 'train'")
 from tests.models.tiny_llama import tiny_llama
 from toolscout.models.language.torch_network import TransformerNetwork
 from toolscout.training.loop import pick_device
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
@@ -58,8 +60,8 @@ def settings(folder: Path, **more: Any) -> tuple[str, ...]:
 
 
 @pytest.fixture(scope="module")
-def grown(folder: Path) -> catalogue_growth.Plan:
-    return catalogue_growth.Plan(
+def grown(folder: Path) -> catalogue_growth.GrowthPlan:
+    return catalogue_growth.GrowthPlan(
         folder / "growth",
         (20, 80),
         data=str(folder / "scenes"),
@@ -69,7 +71,7 @@ def grown(folder: Path) -> catalogue_growth.Plan:
     )
 
 
-def test_a_catalogue_holds_all_smaller_ones_and_gold_comes_first(grown: catalogue_growth.Plan) -> None:
+def test_a_catalogue_holds_all_smaller_ones_and_gold_comes_first(grown: catalogue_growth.GrowthPlan) -> None:
     order = [tool.id for tool in catalogue_growth.ordered(grown)]
     assert len(order) == len(set(order)) == 80
     whole = catalogue_growth.read(grown)
@@ -83,7 +85,7 @@ def test_a_catalogue_holds_all_smaller_ones_and_gold_comes_first(grown: catalogu
     assert len(catalogue_growth.at(replace(grown, requests=7), 80).qrels["train"]) == 7
 
 
-def test_vectors_are_made_once_and_lent(grown: catalogue_growth.Plan, folder: Path) -> None:
+def test_vectors_are_made_once_and_lent(grown: catalogue_growth.GrowthPlan, folder: Path) -> None:
     files = catalogue_growth.write_vectors(grown, folder / "vectors.npz", 3)
     assert [path.name for path in files] == ["vectors-0.npz", "vectors-1.npz", "vectors-2.npz"]
     encoder = HashedWords()
@@ -101,7 +103,9 @@ def test_vectors_are_made_once_and_lent(grown: catalogue_growth.Plan, folder: Pa
     assert lent._encoder.encoded == 0
 
 
-def test_growth_measures_both_methods_and_makes_no_row_twice(grown: catalogue_growth.Plan, tmp_path: Path) -> None:
+def test_growth_measures_both_methods_and_makes_no_row_twice(
+    grown: catalogue_growth.GrowthPlan, tmp_path: Path
+) -> None:
     grown.models.mkdir(exist_ok=True)
     path = tmp_path / "rows.jsonl"
     todo = catalogue_growth.jobs(grown, ["toolgen", "toolweaver"], [0], path)
@@ -129,7 +133,7 @@ def test_each_stage_is_measured_and_a_row_is_not_made_again(
 ) -> None:
     task = tmp_path / "task.jsonl"
     task.write_text('{"text": "Find me a hotel", "label": "yes"}\n{"text": "What will", "label": "no"}\n')
-    plan = generative_stages.Plan(
+    plan = generative_stages.StagesPlan(
         folder / "stages",
         tmp_path / "rows.jsonl",
         data=str(folder / "scenes"),
@@ -164,7 +168,7 @@ def test_each_stage_is_measured_and_a_row_is_not_made_again(
 
 
 def test_only_one_variant_rehearses(folder: Path, tmp_path: Path) -> None:
-    plan = generative_stages.Plan(
+    plan = generative_stages.StagesPlan(
         folder / "stages", tmp_path / "rows.jsonl", str(folder / "scenes"), settings=settings(folder)
     )
     plan = replace(plan, no_tool=str(folder / "prompts"))

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from studies import need_measures
-from studies.need_measures import Collection, Item, Trial, balanced, judged
+from studies import need_measures, report
+from studies.need_measures import Collection, Item, NeedTrial, balanced, judged
 from tests.evaluation.report_samples import scored, write_rows
 from tests.toys import HashedWords
 from toolscout.core.tool import Tool
 from toolscout.data import metrics
 from toolscout.data.dataset import request_digest
 from toolscout.errors import BadDataset
-from toolscout.evaluation.report import page as report
+from toolscout.evaluation.report import page as methods
 from toolscout.evaluation.vector_cache import request_vectors, tool_vectors
 
 
@@ -60,7 +60,7 @@ def test_every_source_that_is_large_enough_and_every_dataset_is_left_out_once() 
 def test_numbers_by_hand() -> None:
     items = [Item(f"x{n}", n < 3, "", f"x{n}") for n in range(5)]
     chances = [0.9, 0.6, 0.3, 0.4, 0.1]
-    found = judged(Trial("pooled", "d", "s", tuple(items)), chances, served=0.35)
+    found = judged(NeedTrial("pooled", "d", "s", tuple(items)), chances, served=0.35)
     truth = [True] * 3 + [False] * 2
     assert found.metrics["need_auroc"] == pytest.approx(5 / 6, abs=1e-6)
     assert found.metrics["need_accuracy"] == 0.8
@@ -71,13 +71,13 @@ def test_numbers_by_hand() -> None:
     for name, (low, high) in found.intervals.items():
         assert low <= found.metrics[name] <= high
     with pytest.raises(BadDataset, match="one kind"):
-        judged(Trial("pooled", "d", "s", tuple(items[:3])), chances[:3])
+        judged(NeedTrial("pooled", "d", "s", tuple(items[:3])), chances[:3])
 
 
 def test_pairs_are_judged_as_pairs() -> None:
     items = [Item(f"{pair}{kind}", kind == "a", "", pair) for pair in "pqr" for kind in "ab"]
     # p: both right; q: in order, but one is wrong; r: a tie, which is half in order.
-    found = judged(Trial("pairs", "d", "s", tuple(items)), [0.9, 0.1, 0.8, 0.6, 0.7, 0.7]).metrics
+    found = judged(NeedTrial("pairs", "d", "s", tuple(items)), [0.9, 0.1, 0.8, 0.6, 0.7, 0.7]).metrics
     assert found["need_pair_accuracy"] == pytest.approx(1 / 3, abs=1e-6)
     assert found["need_pair_auroc"] == pytest.approx(2.5 / 3, abs=1e-6)
     assert found["need_accuracy"] == pytest.approx(4 / 6, abs=1e-6)
@@ -91,7 +91,7 @@ def test_what_a_model_has_seen_goes_and_of_a_pair_both_go() -> None:
 
 
 def test_a_sample_has_as_many_of_both_kinds() -> None:
-    trial = Trial("pooled", "d", "s", balanced(TOOLS, CHAT))
+    trial = NeedTrial("pooled", "d", "s", balanced(TOOLS, CHAT))
     known = {request_digest(item.text) for item in trial.items if not item.need or item.text.startswith("b")}
     assert Counter(item.need for item in trial.among(known).items) == {True: 8, False: 8}
     assert trial.among({request_digest(item.text) for item in trial.items}) is trial
@@ -159,20 +159,22 @@ def test_the_page_has_the_headline_first_and_the_pooled_figure_last(tmp_path: Pa
         scored(),
     ]
     write_rows(tmp_path, *rows)
-    page = report.make(tmp_path, with_plots=False).texts["README.md"]
+    page = report.make(tmp_path, with_plots=False).texts[report.PAGE]
+    others = methods.make(tmp_path, with_plots=False).texts[methods.PAGE]
     assert page.index("Is a tool needed?") < page.index("one by one") < page.index("for comparison only")
-    assert page.index("for comparison only") < page.index("## mine")
+    assert "## mine" in others
+    assert "Is a tool needed?" not in others
     assert "| head, trained without it | 2 of 2 | 70.00 | 60.00 |" in page
     assert "| head, trained without it | 1 of 2 | 60.00 | 60.00 |" in page
     assert "| head, as it comes with the package | 1 of 2 | 50.00 | 50.00 |" in page
     assert "| clinc | head, trained without it | 10 | 80.00 | 70.00–80.00 |" in page
-    assert "## all" not in page
-    assert "## toollens" not in page
+    assert "## all" not in others
+    assert "## toollens" not in others
 
 
 def test_a_page_without_such_rows_has_no_such_section(tmp_path: Path) -> None:
     write_rows(tmp_path, scored())
-    assert "Is a tool needed?" not in report.make(tmp_path, with_plots=False).texts["README.md"]
+    assert "Is a tool needed?" not in report.make(tmp_path, with_plots=False).texts[report.PAGE]
 
 
 def test_pairs_are_read_as_they_lie(tmp_path: Path) -> None:

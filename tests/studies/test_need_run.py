@@ -14,12 +14,14 @@ from studies import need as run
 from studies import need_llm
 from studies import need_measures as need
 from studies.need_measures import Collection, Item
+from studies.need_report import is_need
 from tests.toys import HashedWords
 from toolscout.data.dataset import request_digest
-from toolscout.evaluation.report.need_tables import is_need
 from toolscout.evaluation.report.rows import merged
 from toolscout.training import need_head
 from toolscout.training.need_head import DetectionOptions
+
+pytestmark = pytest.mark.slow
 
 
 def texts(name: str, verb: str, part: str, count: int) -> tuple[str, ...]:
@@ -47,13 +49,13 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> run.Bench:
 
 
 @pytest.fixture
-def trials(bench: run.Bench, monkeypatch: pytest.MonkeyPatch) -> list[need.Trial]:
+def trials(bench: run.Bench, monkeypatch: pytest.MonkeyPatch) -> list[need.NeedTrial]:
     monkeypatch.setattr(need, "ENOUGH", 20)
     return [trial for trial in need.trials(bench.tools, bench.prompts) if trial.part in ("left out", "pooled")]
 
 
 def test_what_is_left_out_is_neither_trained_nor_selected_on(
-    bench: run.Bench, trials: list[need.Trial], monkeypatch: pytest.MonkeyPatch
+    bench: run.Bench, trials: list[need.NeedTrial], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[tuple[set[str], set[str]]] = []
     real = need_head.learn
@@ -82,7 +84,7 @@ def test_what_is_left_out_is_neither_trained_nor_selected_on(
 
 
 def test_a_head_is_trained_once_for_all_trials_and_seeds_join_in_one_line(
-    bench: run.Bench, trials: list[need.Trial]
+    bench: run.Bench, trials: list[need.NeedTrial]
 ) -> None:
     bench.seeds = (0, 1)
     rows = [run.row_of(one, trials[5], "f", "c").to_dict() for one in run.trained(bench, trials[5])]

@@ -1,4 +1,4 @@
-"""The scripts that publish numbers: the page of results is not stale, and what they compute is right."""
+"""The scripts that publish numbers: the pages of results are not stale, and what they compute is right."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ import numpy as np
 import pytest
 
 from recipes import catalogue_fit
+from studies import report
 from toolscout.evaluation.report import page
 
 RESULTS = Path(__file__).parents[2] / "results"
 
 
-def test_the_page_of_results_and_its_plots_are_not_stale() -> None:
+def test_the_pages_of_results_and_their_plots_are_not_stale() -> None:
     assert page.stale(RESULTS) == [], "run: toolscout results"
-    text = (RESULTS / "README.md").read_text(encoding="utf-8")
+    assert report.make(RESULTS).stale(RESULTS) == [], "run: python -m studies.report"
+    text = "".join((RESULTS / name).read_text(encoding="utf-8") for name in (page.PAGE, report.PAGE))
     named = set(re.findall(r"\]\((\S+\.svg)\)", text))
     assert named
     assert named == {path.name for path in RESULTS.glob("*.svg")}

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from studies import rewriting, rewriting_models, rewriting_speed
-from studies.catalogue_growth import run_saying
+from studies import rewriting, rewriting_models, rewriting_speed, running
 from studies.exposure import by_namespace, exposure, gini
-from studies.recorded_llm import Recorded
-from studies.rewriting_models import Family, Plan
+from studies.recorded_llm import RecordedModel
+from studies.rewriting_models import Family, RewritingPlan
 from tests.retrievers import generators
 from tests.retrievers.scenes import scenes
 from tests.toys import HashedWords
@@ -22,18 +21,20 @@ from toolscout.core.tool import Tool
 from toolscout.data.dataset import Dataset
 from toolscout.errors import BadCompletion, BadModel
 from toolscout.evaluation import row as rows
-from toolscout.evaluation.request_result import DEPTH, Asked
-from toolscout.evaluation.study import STUDY
+from toolscout.evaluation.request_result import DEPTH, RequestResult
+from toolscout.evaluation.row import STUDY
 from toolscout.llm.base import LanguageModel, Message
 from toolscout.llm.scripted import Scripted, ScriptedReply
 from toolscout.retrievers import document_index
 from toolscout.retrievers.rewrite.retriever import Rewrite, RewriteOptions
 
+pytestmark = pytest.mark.slow
+
 FORMS = ["alone", "rules", "zero", "supervised", "decompose-supervised", "aligned", "aligned-share50"]
 
 
 @pytest.fixture
-def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RewritingPlan:
     """A small set, and trainings of a moment."""
     pytest.importorskip("torch", reason="training needs the extra 'train'").set_num_threads(1)
     data = scenes()
@@ -51,7 +52,7 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
     settings = tuple(f"{name}={value}" for name, value in chosen.items())
     for cached in (rewriting_models.read, rewriting_models.raw, rewriting_models.recorded):
         cached.cache_clear()
-    return Plan(
+    return RewritingPlan(
         tmp_path / "models", tmp_path / "rows.jsonl", (family,), ("bm25", "dense-raw", "hybrid"), settings=settings
     )
 
@@ -62,7 +63,7 @@ def run(jobs: list[Any]) -> list[str]:
     return [job.name for job in jobs]
 
 
-def test_one_generator_serves_all_retrievers_and_no_row_is_made_twice(plan: Plan) -> None:
+def test_one_generator_serves_all_retrievers_and_no_row_is_made_twice(plan: RewritingPlan) -> None:
     todo = rewriting.jobs(plan, [0], FORMS, "texts")
     names = [f"{what} scenes s0" for what in ("supervised", "taught", "aligned")]
     assert [job.name for job in todo] == [
@@ -117,7 +118,7 @@ def test_one_generator_serves_all_retrievers_and_no_row_is_made_twice(plan: Plan
     assert str(plan.models) not in plan.out.read_text()
 
 
-def test_an_endpoint_writes_for_the_untrained_forms(plan: Plan) -> None:
+def test_an_endpoint_writes_for_the_untrained_forms(plan: RewritingPlan) -> None:
     asked = replace(plan, llm="http://127.0.0.1:9/v1", model="strong/one")
     assert rewriting.variant(asked, "zero", "bm25", 0) == "rewriting-bm25-zero-strong-one"
     priced = replace(asked, settings=("queries=1", "input_price=1", "output_price=2"))
@@ -140,7 +141,7 @@ def test_forms_are_named_alone_or_together() -> None:
     }  # fmt: skip
 
 
-def test_a_generator_is_taught_by_written_requests_too(plan: Plan) -> None:
+def test_a_generator_is_taught_by_written_requests_too(plan: RewritingPlan) -> None:
     (train, _) = rewriting.jobs(replace(plan, retrievers=("bm25",)), [0], ["supervised-written"], "texts")
     with pytest.raises(BadModel, match=r"run: python -m studies\.synthetic texts --only scenes"):
         train.work(*train.arguments)
@@ -189,10 +190,10 @@ def test_what_was_written_is_not_asked_again(tmp_path: Path) -> None:
                 conversations, **settings
             )
 
-    first = Recorded(tmp_path / "x" / "w.jsonl", "m", Model)
+    first = RecordedModel(tmp_path / "x" / "w.jsonl", "m", Model)
     turns = [[Message("user", word)] for word in ("a", "b", "a")]
     assert [one[0].text for one in first.complete(turns)] == ["A", "B", "A"]
-    again = Recorded(tmp_path / "x" / "w.jsonl", "m", Model)
+    again = RecordedModel(tmp_path / "x" / "w.jsonl", "m", Model)
     assert again.complete(turns) == [[replace(one, cost=0.0) for one in few] for few in first.complete(turns)]
     assert asked == [2]
     again.complete(turns, max_tokens=7)
@@ -212,7 +213,7 @@ def test_exposure_is_even_or_not() -> None:
     assert gini(values) == pytest.approx(apart)
     tools = [Tool("one", "a", "x"), Tool("one", "b", "x"), Tool("two", "c", "x")]
     a, b, c = (tool.id for tool in tools)
-    answers = [Asked(str(n), "", "use", (a, c), (a, b), 0.0, None, 0.0) for n in range(5)]
+    answers = [RequestResult(str(n), "", "use", (a, c), (a, b), 0.0, None, 0.0) for n in range(5)]
     assert exposure(answers, tools) == {
         "gini@5": pytest.approx(1 / 3),
         "gini_gold": pytest.approx(1 / 3),
@@ -222,7 +223,7 @@ def test_exposure_is_even_or_not() -> None:
     assert by_namespace(answers[:4], tools) == {}
 
 
-def test_speed_of_single_requests(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_speed_of_single_requests(plan: RewritingPlan, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rewriting_speed, "Encoder", HashedWords)
     monkeypatch.delenv("TOOLSCOUT_DEVICE", raising=False)
     family, plan = plan.families[0], replace(plan, requests=2)
@@ -260,8 +261,8 @@ def test_what_there_is_nothing_to_do_for_is_said(
     assert (ended.value.code, said in " ".join(capsys.readouterr().err.split())) == (2, True)
 
 
-def test_a_job_that_fails_ends_the_run_with_1(plan: Plan) -> None:
+def test_a_job_that_fails_ends_the_run_with_1(plan: RewritingPlan) -> None:
     todo = rewriting.jobs(replace(plan, retrievers=("bm25",)), [0], ["supervised-written"], "texts")
     with pytest.raises(SystemExit) as ended:
-        run_saying(todo, 1, float("inf"))
+        running.run(todo, 1, float("inf"))
     assert ended.value.code == 1

@@ -10,23 +10,22 @@ import numpy as np
 import pytest
 
 from studies import continual, document_edits, domain_transfer, masstool_cost
-from studies.continual import DOCUMENTS, KEPT, RETRAINED, STEPS, TOLD, TOOLS, Plan
+from studies.continual import DOCUMENTS, KEPT, RETRAINED, STEPS, TOLD, TOOLS, ContinualPlan
 from tests.retrievers.scenes import scenes
 from tests.toys import HashedWords, catalogue
 from toolscout.core.tool import Tool
-from toolscout.evaluation.row import append
-from toolscout.evaluation.study import STUDY
+from toolscout.evaluation.row import STUDY, append
 
 SMALL = ("epochs=1", "batch=16", "rate=0.001", "device=cpu")
 
 
 @pytest.fixture(scope="module")
-def plan(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Plan]:
+def plan(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ContinualPlan]:
     folder = tmp_path_factory.mktemp("continual")
     scenes().save(folder / "data")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(continual, "Encoder", HashedWords)
-        yield Plan(str(folder / "data"), folder / "models", settings=SMALL)
+        yield ContinualPlan(str(folder / "data"), folder / "models", settings=SMALL)
 
 
 def test_a_step_adds_tools_and_takes_none_away() -> None:
@@ -36,7 +35,7 @@ def test_a_step_adds_tools_and_takes_none_away() -> None:
     assert found == continual.stages(list(reversed(catalogue(60))))
 
 
-def test_requests_are_there_when_all_their_tools_are(plan: Plan) -> None:
+def test_requests_are_there_when_all_their_tools_are(plan: ContinualPlan) -> None:
     whole = continual.read(plan)
     first, last = continual.at(plan, TOOLS, 0), continual.at(plan, TOOLS, STEPS)
     there = {tool.id for tool in first.tools}
@@ -52,7 +51,8 @@ def test_requests_are_there_when_all_their_tools_are(plan: Plan) -> None:
     assert [name for name, _, _ in continual.grouped(plan, TOOLS, 0)] == ["old"]
 
 
-def test_a_model_follows_all_steps_and_its_rows_are_not_made_again(plan: Plan, tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_model_follows_all_steps_and_its_rows_are_not_made_again(plan: ContinualPlan, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     todo = continual.jobs(plan, ["dense", "masstool"], [0], path)
     names = [job.name for job in todo]
@@ -79,7 +79,7 @@ def test_a_model_follows_all_steps_and_its_rows_are_not_made_again(plan: Plan, t
     assert str(tmp_path) not in path.read_text()
     left = [job.name for job in continual.jobs(plan, ["dense", "masstool"], [0], path)]
     assert set(left) == set(names) - set(chosen)
-    trained = Plan(plan.data, plan.models, train_dense=True)
+    trained = ContinualPlan(plan.data, plan.models, train_dense=True)
     after = {job.name: job.after for job in continual.jobs(trained, ["dense", "colt"], [0], path)}
     assert after["colt tools retrained 2 s0"] == ("dense tools retrained 2 s0",)
     assert "dense tools kept 0 s0" in after["colt tools kept 0 s0"]
@@ -115,6 +115,7 @@ def test_transfer_asks_models_that_are_there_about_sets_that_are_not(
     assert "there is no model" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_made_up_requests_lie_near_their_tools_and_cost_is_measured(tmp_path: Path) -> None:
     assert masstool_cost.sizes([10, 1000, 100], [50, 500]) == [(50, 10), (50, 100), (50, 1000), (500, 100)]
     encoder = masstool_cost.Numbered(40, 700)

@@ -9,22 +9,24 @@ from typing import Any
 import pytest
 
 from studies import rewriting_models, synthetic
-from studies.synthetic import Held, Plan
+from studies.synthetic import HeldOutSet, SyntheticPlan
 from tests.models.tiny_llama import tiny_llama
 from tests.synth.shop import IDS, TOOLS, asked, writer
 from tests.toys import HashedWords
 from tests.training.learnable import tiny_source
 from toolscout.data.dataset import Dataset
 from toolscout.evaluation import row as rows
-from toolscout.evaluation.jobs import run_jobs
-from toolscout.evaluation.study import STUDY
+from toolscout.evaluation.row import STUDY
+from toolscout.papers.jobs import run_jobs
 from toolscout.retrievers.model_folder import trained_on
 from toolscout.retrievers.provenance import TrainedOn
 from toolscout.synth import RequestWriter
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
-def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SyntheticPlan:
     """A shop whose other tools nobody asked for, a tiny generator that is trained, and one that writes by rule."""
     pytest.importorskip("torch", reason="training needs the extra 'train'").set_num_threads(1)
     asked().save(tmp_path / "shop")
@@ -43,10 +45,10 @@ def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Plan:
     told |= {f"dense.{key}": value for key, value in learning.items()} | {"writing.round_trip": 0}
     told |= {"masstool.device": "cpu", "masstool.epochs": 1}
     told |= {f"toolgen.{key}": value for key, value in (tiny | {"request_tokens": 64, "memorise": 0}).items()}
-    return Plan(
+    return SyntheticPlan(
         tmp_path / "models",
         tmp_path / "rows.jsonl",
-        (Held("shop", f"{tmp_path / 'shop'}:unseen_tool"),),
+        (HeldOutSet("shop", f"{tmp_path / 'shop'}:unseen_tool"),),
         (0, 1, 3),
         tuple(f"{key}={value}" for key, value in told.items()),
     )
@@ -58,7 +60,7 @@ def done(jobs: list[Any]) -> list[str]:
     return [one.name for one in found]
 
 
-def test_held_out_tools_get_requests_and_models_learn_from_them(plan: Plan) -> None:
+def test_held_out_tools_get_requests_and_models_learn_from_them(plan: SyntheticPlan) -> None:
     assert done(synthetic.jobs(plan, ["dense"], [0], "texts")) == ["writer shop s0", "written shop s0"]
     made = Dataset.load(plan.written("shop", 0), ["train"])
     for_whom = {str(made.metadata[one]["for"]) for one in made.qrels["train"]}
@@ -103,7 +105,7 @@ def test_held_out_tools_get_requests_and_models_learn_from_them(plan: Plan) -> N
     assert str(plan.models) not in plan.out.read_text()
 
 
-def test_the_default_encoder_gets_requests_for_documents_alone(plan: Plan) -> None:
+def test_the_default_encoder_gets_requests_for_documents_alone(plan: SyntheticPlan) -> None:
     whole = replace(plan, per_tool=(3,), pool=Path("pool"), catalogue="toolbench")
     todo = synthetic.default_jobs(whole, 0)
     assert [job.name for job in todo] == [

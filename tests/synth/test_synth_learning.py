@@ -39,6 +39,7 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home / "generator"
 
 
+@pytest.mark.slow
 def test_a_generator_remembers_what_it_learned_from(taught: Path) -> None:
     about = json.loads((taught / "generator.json").read_text())
     assert (about["task"], about["data"], about["settings"]["base"]) == ("synth", ["shop:unseen_tool.train"], "base")
@@ -48,6 +49,7 @@ def test_a_generator_remembers_what_it_learned_from(taught: Path) -> None:
     assert [(one.split, one.role) for one in TrainedOn.load(taught).splits] == [("unseen_tool.train", "train")]
 
 
+@pytest.mark.slow
 def test_it_writes_through_the_same_door_as_any_model(taught: Path) -> None:
     opened = RequestWriter.open(str(taught))
     assert opened.trained
@@ -90,6 +92,7 @@ def test_lessons_leave_out_what_would_not_be_kept_and_go_round_large_scenes() ->
         WriterTrainingOptions(per_scene=0)
 
 
+@pytest.mark.slow
 def test_a_training_without_epochs_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="training needs the extra 'train'")
     with pytest.raises(BadModel, match="set epochs above 0, or name a generator to begin with"):

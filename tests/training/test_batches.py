@@ -15,6 +15,8 @@ from toolscout.errors import BadDataset
 from toolscout.models.encoders.trainable import TrainableEncoder
 from toolscout.training.batches import EncoderTrainingData, asked_for, candidates, joined, shuffled
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def encoder(tmp_path_factory: pytest.TempPathFactory) -> TrainableEncoder:

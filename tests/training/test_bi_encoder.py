@@ -21,6 +21,8 @@ from toolscout.training.batches import EncoderTrainingData
 from toolscout.training.bi_encoder import BONUS_MAY_COST, EncoderTask, learn
 from toolscout.training.encoder_options import EncoderTrainingOptions
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 
 

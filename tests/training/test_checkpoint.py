@@ -13,6 +13,8 @@ from safetensors.torch import save_file
 from toolscout.errors import BadModel
 from toolscout.training.checkpoint import Checkpoints
 
+pytestmark = pytest.mark.slow
+
 
 def write(checkpoints: Checkpoints, step: int) -> None:
     checkpoints.write({"step": step, "note": ["x"]}, {"a": torch.full((2, 3), float(step)), "b": torch.arange(4)})

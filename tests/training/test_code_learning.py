@@ -15,6 +15,8 @@ from toolscout.models.tool_ids.quantizer import CodeOptions
 from toolscout.training import code_learning
 from toolscout.training.code_learning import LearnedCodes, UsedTogether, learn
 
+pytestmark = pytest.mark.slow
+
 torch.set_num_threads(1)
 D, KINDS, EACH = 12, 12, 8
 FAST: dict[str, Any] = {

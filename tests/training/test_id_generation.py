@@ -27,6 +27,8 @@ from toolscout.training.id_generation import (
     learn,
 )
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 FIRST = 340  # the first added token
 

@@ -13,6 +13,8 @@ from toolscout.errors import BadModel, OutOfMemory, TrainingStopped
 from toolscout.training.checkpoint import Checkpoints
 from toolscout.training.loop import Schedule, Trained, pick_device, run
 
+pytestmark = pytest.mark.slow
+
 STEPS = 5
 
 

@@ -10,6 +10,8 @@ from torch.nn import functional
 
 from toolscout.training import losses
 
+pytestmark = pytest.mark.slow
+
 SCORES = torch.randn((7, 11), generator=torch.Generator().manual_seed(0), dtype=torch.float64) * 5
 GOLD = torch.eye(7, 11, dtype=torch.float64) + torch.eye(7, 11, dtype=torch.float64).roll(3, dims=1)
 

@@ -16,6 +16,8 @@ from toolscout.models.need_head import NeedHead
 from toolscout.training.checkpoint import Checkpoints
 from toolscout.training.need_head import DetectionOptions, Examples, averaged, calibrated, learn, platt
 
+pytestmark = pytest.mark.slow
+
 QUICK = DetectionOptions(hidden=8, epochs=8, batch=64, rate=0.01)
 
 

@@ -34,6 +34,8 @@ from toolscout.training.text_generation import (
 )
 from toolscout.training.text_options import AlignmentOptions, TextTrainingOptions
 
+pytestmark = pytest.mark.slow
+
 CPU = torch.device("cpu")
 EXAMPLES = [
     SupervisedExample([5, 9, 11], [30, 31, 2]),

@@ -28,6 +28,8 @@ from toolscout.training.tower import (
     whole,
 )
 
+pytestmark = pytest.mark.slow
+
 torch.set_num_threads(1)
 CPU = torch.device("cpu")
 D, TOOLS = 10, 7

@@ -22,6 +22,8 @@ from toolscout.training.loop import Schedule
 from toolscout.training.tower import TowerOptions, TrainingRequests
 from toolscout.training.tower_task import LearnedTower, Vectors, learn_frozen, learn_through, marked, ndcg
 
+pytestmark = pytest.mark.slow
+
 torch.set_num_threads(1)
 D, TOOLS, SCENES = 16, 12, 6
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from toolscout.agent.episode import Episode, Finished, Step
 from toolscout.agent.llm_batch import Reply, ask, json_object
-from toolscout.agent.pickers import IntroducingPicker, Picker, Unpicked
+from toolscout.agent.pickers import Picker, Unpicked
 from toolscout.calling.dispatch import Arguments, ToolCaller
 from toolscout.core.argument_checks import problems, repaired
 from toolscout.core.json_schema import object_schema
@@ -102,9 +102,7 @@ class Agent:
 
     def run(self, requests: Sequence[str]) -> list[Episode]:
         """What it did with each request."""
-        introduced = (
-            self._picker.introduce(requests) if isinstance(self._picker, IntroducingPicker) else [""] * len(requests)
-        )
+        introduced = self._picker.introduce(requests)
         everyone = [
             _RunningEpisode(number, request, ConversationBuilder(request, rules))
             for number, (request, rules) in enumerate(zip(requests, introduced, strict=True))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, TypeGuard
 
 from toolscout.agent.llm_batch import ask, json_object
 from toolscout.core.answer import Allowed
@@ -29,25 +30,22 @@ class Unpicked:
     reason: str
 
 
-@runtime_checkable
-class Picker(Protocol):
-    """Chooses the next action of each conversation; a generative retriever with a constrained decoder is one."""
+class Picker(ABC):
+    """Chooses the next action of each conversation."""
 
+    @abstractmethod
     def pick(self, conversations: Talks, *, without: Spent = ()) -> Sequence[str | Unpicked | None]:
         """A tool id, Finish, or None or Unpicked where nothing is chosen. The turns end with "Generate the action."."""
 
-
-class IdWriter(Protocol):
-    """A model that writes tool ids, and only those that a caller may see."""
-
-    def pick(self, conversations: Talks, allowed: Allowed | None = None, without: Spent = ()) -> list[str | None]:
-        """As Picker's."""
+    def introduce(self, requests: Sequence[str]) -> list[str]:
+        """Lines for the rules that each conversation begins with, such as which tools there are; none by default."""
+        return [""] * len(requests)
 
 
-class RestrictedIdWriter:
-    """A model that writes tool ids, for a caller who may not see all tools."""
+class IdPicker(Picker):
+    """Lets a model that writes tool ids write the next one, among those that a caller may see."""
 
-    def __init__(self, writer: IdWriter, allowed: Allowed | None) -> None:
+    def __init__(self, writer: GenerativeRetriever, allowed: Allowed | None = None) -> None:
         """`allowed`: what the caller may see; None is all."""
         self._writer, self._allowed = writer, allowed
 
@@ -56,20 +54,12 @@ class RestrictedIdWriter:
         return self._writer.pick(conversations, self._allowed, without)
 
 
-def picks_itself(retriever: object) -> bool:
+def picks_itself(retriever: object) -> TypeGuard[GenerativeRetriever]:
     """Whether a retriever is a model that writes tool ids and was trained on conversations; others are searched."""
     return isinstance(retriever, GenerativeRetriever) and bool(retriever.options.trajectories)
 
 
-@runtime_checkable
-class IntroducingPicker(Protocol):
-    """A picker that has something to say before the first step: which tools there are."""
-
-    def introduce(self, requests: Sequence[str]) -> list[str]:
-        """Lines for the rules that each conversation begins with."""
-
-
-class ShortlistPicker:
+class ShortlistPicker(Picker):
     """Shows the k tools that a search finds for the request; the model can name one of them, or finish, and no other.
 
     A request is searched once. Tools are named by their names; those that share one by a longer one.

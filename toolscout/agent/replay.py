@@ -17,7 +17,7 @@ from toolscout.agent.episode import Episode
 from toolscout.agent.llm_batch import MeteredModel
 from toolscout.agent.loop import USED_UP, Agent, AgentOptions
 from toolscout.agent.model_loading import Models, is_own
-from toolscout.agent.pickers import Picker, Search, ShortlistPicker, picks_itself
+from toolscout.agent.pickers import IdPicker, Picker, Search, ShortlistPicker, picks_itself
 from toolscout.agent.replay_checkpoint import ReplayCheckpoint
 from toolscout.calling.dispatch import RecordedCaller, Recording
 from toolscout.core.tool import Tool
@@ -195,9 +195,9 @@ def front(
     leakage.refuse_seen(trial.dataset, trial.split, evaluate.seen_by(place, opened))
     encoder = encoder_of(opened)
     about = (asdict(opened.options), encoder.fingerprint if encoder else None, encoder.parameters if encoder else 0)
-    if place == name and isinstance(opened, Picker) and picks_itself(opened):
+    if place == name and picks_itself(opened):
         indexed(trial.dataset, opened, progress)
-        return Front(opened.name, opened, variant, *about, picks="itself")
+        return Front(opened.name, IdPicker(opened), variant, *about, picks="itself")
     search = retriever_search(trial, opened, k, progress)
     if place != name:
         variant = "shortlist" if variant == "default" else f"shortlist_{variant}"

@@ -9,12 +9,13 @@ import math
 import os
 import re
 import zlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, NoReturn, Protocol
+from typing import Any, Literal, NamedTuple, NoReturn
 from urllib.parse import urlsplit, urlunsplit
 
 from toolscout.core.addresses import Addresses
@@ -59,14 +60,20 @@ class ReadOptions:
         self.problems.append(str(error))
 
 
-class Importer(Protocol):
-    """What each module of this folder offers."""
+class Importer(ABC):
+    """Reads tools from one kind of source. It is made without arguments and keeps nothing between calls."""
 
-    def accepts(self, source: object, /) -> bool:
-        """Whether this importer is the one for the source; reads no more than it must to know."""
+    @abstractmethod
+    def accepts(self, source: object) -> bool:
+        """Whether this importer is the one for the source; reads no more than it must to know, and never raises."""
 
-    def read(self, source: object, options: ReadOptions, /) -> Iterator[Tool]:
+    @abstractmethod
+    def read(self, source: object, options: ReadOptions) -> Iterator[Tool]:
         """The tools of the source, each id once; raises BadSource for a source of another kind."""
+
+    def label(self, source: object) -> str:
+        """A name of a source that it accepts, the same each time and without secrets; a store keeps tools by it."""
+        return plain_label(source)
 
 
 class DocumentShape(NamedTuple):
@@ -180,6 +187,14 @@ def safe_url(url: str) -> str:
         shown = url.rpartition("@")[2].partition("?")[0]
         raise BadSource(f"{shown!r:.80} is not a URL; check its brackets and special characters") from None
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def plain_label(source: object) -> str:
+    """What a source is called by its form alone: its URL without secrets, its absolute path, or "in memory"."""
+    if isinstance(source, str) and is_url(source):
+        return safe_url(source)
+    path = as_path(source)
+    return "in memory" if path is None else os.path.abspath(path)
 
 
 def stem(path: Path) -> str:

@@ -14,7 +14,7 @@ from toolscout.cli.common import plural
 from toolscout.errors import BadModel, BadRequest
 
 if TYPE_CHECKING:
-    from toolscout.papers.masstool.ablations import Plan
+    from toolscout.papers.masstool.ablations import AblationPlan
 
 _SHOWN = ("recall@5", "ndcg@5", "comp@5", "new_recall@5")
 _TESTED = "ndcg@5"
@@ -64,13 +64,13 @@ def ablate(
     Each is measured with what its parts count chosen on dev, as it is served, and with what they counted in training.
     What is in the file of rows is not made again: an interrupted command goes on.
     """
-    from toolscout.evaluation import jobs as jobs_module
     from toolscout.evaluation import row
+    from toolscout.papers import jobs as jobs_module
     from toolscout.papers.masstool import ablations
 
     if method != "masstool":
         raise BadModel(f"{method!r:.80} has no parts to leave out; name masstool")
-    plan = ablations.Plan(data, test, out, encoder, no_tool, tuple(option or ()))
+    plan = ablations.AblationPlan(data, test, out, encoder, no_tool, tuple(option or ()))
     chosen, numbers, path = ablations.variants(plan, only), _seeds(seeds), json or out / "rows.jsonl"
     row.check_writable(path)
     with output.progress() as report:
@@ -79,7 +79,7 @@ def ablate(
     output.note(f"{plural(len(chosen), 'variant')}, {plural(len(todo), 'run')} to make", label="ablation")
     if not no_tool:
         output.note("without --no-tool there is no detection to ablate: those variants are left out")
-    writer, made = ablations.Writer(path), 0
+    writer, made = ablations.AblationWriter(path), 0
     try:
         for done in jobs_module.run_jobs(todo, jobs, stop_after):
             made += 1
@@ -101,7 +101,7 @@ def _seeds(text: str) -> list[int]:
         raise BadRequest(f"seeds must be numbers with commas between them, got {text!r:.80}") from None
 
 
-def _show(plan: Plan, rows: Sequence[Mapping[str, Any]]) -> None:
+def _show(plan: AblationPlan, rows: Sequence[Mapping[str, Any]]) -> None:
     """A table for each way to serve: means over the seeds, and how they differ from the full model."""
     from toolscout.papers.masstool import ablations
 

@@ -37,7 +37,7 @@ KindOption = Annotated[
     str | None,
     typer.Option(
         metavar="KIND",
-        help="Read the source as this: beir, functions, jsonl, mcp, openapi or toolbench.",
+        help="Read the source as this: beir, functions, jsonl, mcp, openapi, toolbench, or an installed importer.",
         show_default="by its look",
     ),
 ]
@@ -129,6 +129,7 @@ def embed(ctx: typer.Context, store: StoreOption = None, retriever: RetrieverOpt
 def _add(path: Path, source: Any, options: ReadOptions, replace: bool, sync: bool, embed: bool) -> Added:
     from toolscout import catalogue
     from toolscout.scout import Added, Scout
+    from toolscout.search.index_snapshot import WORTH_KEEPING
     from toolscout.stores import open_store
 
     with output.progress() as report:
@@ -138,6 +139,11 @@ def _add(path: Path, source: Any, options: ReadOptions, replace: bool, sync: boo
             with open_store(path) as store:
                 tools = catalogue.read(source, options)
                 done = store.add(tools, catalogue.describe(source), replace=replace, sync=sync)
+                large = store.count() >= WORTH_KEEPING
+            if large:  # now, so that no search has to wait for it
+                if report:
+                    report("indexing", 0, 0)
+                Scout.open(path).close()
             return Added(done, 0, tuple(options.problems))
         with Scout.open(path) as scout:
             added = scout.add(source, options=options, replace=replace, sync=sync, progress=report)

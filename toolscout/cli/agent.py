@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stdout
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,7 +23,6 @@ from toolscout.cli.common import (
 )
 from toolscout.cli.search import CLOSEST, RequestArgument
 from toolscout.core.tool import clean_text
-from toolscout.data.conversations import compact
 
 if TYPE_CHECKING:
     from toolscout.agent.episode import Episode, Step
@@ -145,11 +144,11 @@ def _check(scout: Scout, k: int | None, by_namespace: Mapping[str, Mapping[str, 
 
 def _picker(scout: Scout, answer: Answer, llm: LanguageModel, k: int, principal: str | None) -> Picker:
     """A model that was trained to act picks by itself; else the tools of the answer are shown to the language model."""
-    from toolscout.agent.pickers import IdWriter, RestrictedIdWriter, ShortlistPicker, picks_itself
+    from toolscout.agent.pickers import IdPicker, ShortlistPicker, picks_itself
 
     if picks_itself(scout.retriever):
         allowed = None if principal is None else scout.store.permissions(principal)
-        return RestrictedIdWriter(cast(IdWriter, scout.retriever), allowed)
+        return IdPicker(scout.retriever, allowed)
     found = scout.tools(answer)
     return ShortlistPicker(lambda requests, most: [found[:most] for _ in requests], llm, k)
 
@@ -192,7 +191,7 @@ def _ask(tool: Tool, arguments: Mapping[str, Any]) -> str:
     kind = "destroys things" if tool.annotations.get("destructiveHint") is True else "is not marked as read-only"
     if not sys.stdin.isatty():
         return f"{tool.id} {kind} and nobody can be asked; run it with --yes"
-    output.note(f"{tool.id} {kind}: {compact(arguments)}", label="call")
+    output.note(f"{tool.id} {kind}: {_compact(arguments)}", label="call")
     return "" if typer.confirm("Make this call?", err=True) else "the user did not allow it"
 
 
@@ -203,7 +202,7 @@ def _dry(tool: Tool, arguments: Mapping[str, Any]) -> str:
 def _show(number: int, step: Step) -> None:
     if step.thought:
         output.note(step.thought, label="thought")
-    output.note(f"{step.tool_id} {compact(step.arguments)}", label="call")
+    output.note(f"{step.tool_id} {_compact(step.arguments)}", label="call")
     for line in (*step.repairs, *step.refusals):
         output.note(line, label="repaired" if line in step.repairs else "refused")
     output.note(step.observation, label="observation")
@@ -215,7 +214,7 @@ def _print(episode: Episode, answer: Answer, as_json: bool, dry_run: bool) -> No
         return
     if dry_run:
         for step in _ready(episode):
-            output.write(_printable(f"{step.tool_id} {compact(step.arguments)}"))
+            output.write(_printable(f"{step.tool_id} {_compact(step.arguments)}"))
         if not _ready(episode):
             output.note(_no_call(episode), label="ended")
         return
@@ -265,3 +264,9 @@ def _by_namespace(given: Sequence[str] | None, option: str) -> dict[str, dict[st
             raise typer.BadParameter("it needs NAMESPACE:NAME=VALUE", param_hint=option)
         found.setdefault(namespace, {})[name] = value
     return found
+
+
+def _compact(arguments: Mapping[str, Any]) -> str:
+    from toolscout.data.conversations import compact
+
+    return compact(arguments)

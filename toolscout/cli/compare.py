@@ -51,7 +51,7 @@ def compare(
     """
     from toolscout.evaluation import scores
 
-    narrow = scores.Narrow(dataset, split, retriever)
+    narrow = scores.RowFilter(dataset, split, retriever)
     one, other = scores.find(a, narrow), scores.find(b, narrow)
     names = list(dict.fromkeys(measure or [*_USUAL, *(_BY_NOVELTY if _tell_new(one) and _tell_new(other) else ())]))
     found = scores.compare(one, other, names, common)
@@ -106,7 +106,7 @@ def inspect(
     """
     from toolscout.evaluation import scores
 
-    found = scores.find(run, scores.Narrow(dataset, split, retriever))
+    found = scores.find(run, scores.RowFilter(dataset, split, retriever))
     groups = scores.by_gold(found, measure)
     texts = _texts(found, data, split)
     console = output.stdout()

@@ -9,7 +9,6 @@ import re
 import sqlite3
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
-from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -113,6 +112,8 @@ def _findings(store: Path) -> Iterator[Finding]:
 
 def _packages() -> Iterator[Finding]:
     """What pip was told this package needs, and the optional parts besides."""
+    from importlib import metadata
+
     try:
         required = metadata.requires("toolscout") or []
     except metadata.PackageNotFoundError:
@@ -149,6 +150,8 @@ def _package(name: str) -> Finding:
 
 
 def _version(name: str) -> str | None:
+    from importlib import metadata
+
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:

@@ -16,7 +16,7 @@ from toolscout.errors import BadDataset
 if TYPE_CHECKING:
     from toolscout.data.dataset import Dataset
     from toolscout.evaluation.evaluate import Evaluation
-    from toolscout.evaluation.minimums import Gate
+    from toolscout.evaluation.minimums import Minimum
     from toolscout.evaluation.no_tool_mix import Mixture
 
 # What no run has to be asked for.
@@ -121,7 +121,7 @@ def evaluate(
     if rankings and json is None:
         raise typer.BadParameter("needs --json OUT, the file beside which they are written", param_hint="--rankings")
     retrievers, settings = _retrievers(retriever or [], option, part, llm, model)
-    least = gate.gates(minimum or [])
+    least = gate.read_minimums(minimum or [])
     asked_for = measured.checked([*(measure or []), *(one.measure for one in least)])
     names = [name for name in asked_for if name not in measured.MEASURES]
     if json is not None:
@@ -211,7 +211,7 @@ def _evaluated(
     one: _Run, settings: Sequence[str], parts: Sequence[str], names: Sequence[str], drop_seen: bool
 ) -> Evaluation:
     from toolscout.evaluation import evaluate as run
-    from toolscout.evaluation import history, leakage
+    from toolscout.evaluation import fit_record, leakage
     from toolscout.retrievers import opening
 
     opened, variant = opening.open_retriever(one.retriever, settings, parts)
@@ -227,12 +227,12 @@ def _evaluated(
             measures=names,
             seen=run.seen_by(one.retriever, opened),
             drop_seen=drop_seen,
-            fitted=history.fitted(one.retriever),
+            fitted=fit_record.read_fit_record(one.retriever),
             progress=report,
         )
 
 
-def _judge(done: Sequence[Evaluation], least: Sequence[Gate]) -> None:
+def _judge(done: Sequence[Evaluation], least: Sequence[Minimum]) -> None:
     """Say which minimums were missed; exit code 1 where any was."""
     if not least:
         return
@@ -275,7 +275,7 @@ def bench(
 
     if json is not None:
         row.check_writable(json)
-    plan = speed.Plan(speed.parse_sizes(sizes), repeats, work or speed.default_work(), embed_timing)
+    plan = speed.BenchPlan(speed.parse_sizes(sizes), repeats, work or speed.default_work(), embed_timing)
     table = output.table("tools", "measurement", "value", "target", grow="measurement")
     with output.progress() as report:
         for measured in speed.bench(plan, output.note, report):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from toolscout.data.dataset import Dataset
-    from toolscout.evaluation.hard_negatives import Catalogue, Share
+    from toolscout.evaluation.hard_negatives import EncodedCatalogue, PromptGroup
     from toolscout.models.encoders.onnx_encoder import Encoder
     from toolscout.models.need_head import NeedHead
     from toolscout.scout import Progress
@@ -84,7 +84,7 @@ def need_data(
     output.note(f"{plural(splits.total(), 'prompt')} ({counts}) in {out}", label="written")
 
 
-def _of_store(path: Path, encoder: Encoder, report: Progress | None) -> Catalogue:
+def _of_store(path: Path, encoder: Encoder, report: Progress | None) -> EncodedCatalogue:
     from toolscout import stores
     from toolscout.errors import StoreError
     from toolscout.evaluation.hard_negatives import catalogue_of
@@ -97,7 +97,7 @@ def _of_store(path: Path, encoder: Encoder, report: Progress | None) -> Catalogu
     return catalogue_of(tools, known, {}, encoder, report)
 
 
-def _of_dataset(name: str, encoder: Encoder, report: Progress | None) -> Catalogue:
+def _of_dataset(name: str, encoder: Encoder, report: Progress | None) -> EncodedCatalogue:
     from toolscout.data.dataset import Dataset
     from toolscout.data.locate import find_dataset
     from toolscout.evaluation.hard_negatives import catalogue_of
@@ -123,7 +123,7 @@ def _cached(encoder: Encoder, dataset: Dataset) -> Mapping[str, NDArray[np.float
         return store.vectors(encoder.fingerprint, [tool.digest() for tool in dataset.tools])
 
 
-def _print(what: str, lines: Sequence[Share], head: NeedHead | None, domains: bool) -> None:
+def _print(what: str, lines: Sequence[PromptGroup], head: NeedHead | None, domains: bool) -> None:
     seems = ["seem to need a tool"] if head else []
     table = output.table(what, "prompts", "kept", "words", *seems, *(["nearest domains"] if domains else []))
     for column in table.columns[1 : 4 + len(seems)]:

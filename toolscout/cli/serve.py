@@ -149,7 +149,7 @@ def bench_serve(
     except ValueError:
         raise typer.BadParameter("give numbers with commas between them", param_hint="--curve") from None
     path, method = existing_path(ctx, store), retriever or DEFAULT_RETRIEVER
-    plan = serving_load.ServePlan(path, method, data, rate, seconds, writes, rates, storm=storm)
+    plan = serving_load.ServingPlan(path, method, data, rate, seconds, writes, rates, storm=storm)
     table = output.table("tools", "measurement", "value", "target", grow="measurement")
     with output.progress() as report:
         for measured in serving_load.measure(plan, report):

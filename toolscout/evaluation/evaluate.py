@@ -7,7 +7,7 @@ import shlex
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,11 +16,10 @@ import numpy as np
 from toolscout.core.answer import Cost
 from toolscout.data.dataset import Dataset, Kind
 from toolscout.evaluation import leakage
-from toolscout.evaluation.history import Fitted
+from toolscout.evaluation.fit_record import FitRecord
 from toolscout.evaluation.measures import CUTOFFS, MEASURES, checked, depth_of, measured
-from toolscout.evaluation.request_result import DEPTH, Asked
+from toolscout.evaluation.request_result import DEPTH, RequestResult
 from toolscout.evaluation.row import Row, provenance
-from toolscout.evaluation.sized import with_sets
 from toolscout.evaluation.vector_cache import cached_vectors, encoder_of
 from toolscout.models.language.base import DEVICE_VARIABLE
 from toolscout.retrievers.base import Retriever
@@ -28,14 +27,14 @@ from toolscout.retrievers.base import seen_by as seen_by_parts
 from toolscout.retrievers.model_folder import trained_on
 from toolscout.retrievers.opening import variant_of
 from toolscout.retrievers.provenance import TrainedOn
-from toolscout.scout import Progress, Scout
+from toolscout.scout import Progress, Scout, checked_request
 from toolscout.stores.sqlite.store import SqliteStore
 
 __all__ = [
     "CUTOFFS",
     "MEASURES",
-    "Asked",
     "Evaluation",
+    "RequestResult",
     "command_line",
     "evaluate",
     "load_split",
@@ -45,6 +44,7 @@ __all__ = [
 
 _DROPPED = "drop-seen"
 _TOGETHER = 256  # requests that are ranked at once where a GPU does it
+_SETS_TOGETHER = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Evaluation:
     """The row, every request that it sums up, the gold tools that are new, and how many tools were ranked."""
 
     row: Row
-    asked: tuple[Asked, ...]
+    asked: tuple[RequestResult, ...]
     new_tools: frozenset[str] | None = None
     depth: int = DEPTH
 
@@ -89,7 +89,7 @@ def evaluate(
     measures: Sequence[str] = (),
     seen: TrainedOn | None = None,
     drop_seen: bool = False,
-    fitted: Fitted | None = None,
+    fitted: FitRecord | None = None,
     cache: Path | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
@@ -98,7 +98,7 @@ def evaluate(
     `measures` come beside the default ones. `seen` is what the retriever was trained and selected on: a split that
     shares requests with it is refused (Leak), unless `drop_seen` leaves those requests out.
     """
-    names, encoder, fitted = checked(measures), encoder_of(retriever), fitted or Fitted()
+    names, encoder, fitted = checked(measures), encoder_of(retriever), fitted or FitRecord()
     seen = (seen or TrainedOn()) | leakage.encoder_history(encoder)
     digest, dropped = dataset.digest(split), leakage.seen_ids(dataset, split, seen)
     if not drop_seen:
@@ -136,7 +136,7 @@ class _Run(NamedTuple):
     `alone`: each request was asked by itself, so that its time says something.
     """
 
-    asked: list[Asked]
+    asked: list[RequestResult]
     index_s: float
     cached: bool
     cost: Cost | None
@@ -165,7 +165,7 @@ def _run(
             scout.embed(progress)
             index_s = time.perf_counter() - started
         size = _TOGETHER if _together(retriever) else 1
-        asked: list[Asked] = []
+        asked: list[RequestResult] = []
         costs: list[Cost | None] = []
         for start in range(0, len(requests), size):
             for one, cost in _ask(scout, dataset, split, requests[start : start + size], depth):
@@ -173,7 +173,7 @@ def _run(
                 costs.append(cost)
             if progress:
                 progress("asking", len(asked), len(requests))
-        asked = with_sets(asked, [text for _, text in requests], retriever, progress)
+        asked = _with_sets(asked, [text for _, text in requests], retriever, progress)
     return _Run(asked, index_s, bool(cached), Cost.total(costs), size == 1)
 
 
@@ -198,7 +198,7 @@ def command_line(
 
 def _ask(
     scout: Scout, dataset: Dataset, split: str, requests: Sequence[tuple[str, str]], depth: int
-) -> list[tuple[Asked, Cost | None]]:
+) -> list[tuple[RequestResult, Cost | None]]:
     """Ask some requests together; where that fails, one after the other."""
     started = time.perf_counter()
     try:
@@ -208,15 +208,47 @@ def _ask(
             return [found for one in requests for found in _ask(scout, dataset, split, [one], depth)]
         about = _about(dataset, split, requests[0][0])
         wrong, seconds = 0.0 if about[3] else 1.0, time.perf_counter() - started
-        return [(Asked(*about, None, wrong, None, seconds, f"{type(error).__name__}: {error}"), None)]
+        return [(RequestResult(*about, None, wrong, None, seconds, f"{type(error).__name__}: {error}"), None)]
     seconds = (time.perf_counter() - started) / len(requests)
     found = []
     for (request_id, _), answer in zip(requests, answers, strict=True):
         ranking = tuple(hit.tool_id for hit in answer.considered)
         about = _about(dataset, split, request_id)
-        one = Asked(*about, ranking, answer.fit or 0.0, answer.verdict, seconds, need=answer.need)
+        one = RequestResult(*about, ranking, answer.fit or 0.0, answer.verdict, seconds, need=answer.need)
         found.append((one, answer.cost))
     return found
+
+
+def _with_sets(
+    asked: Sequence[RequestResult], texts: Sequence[str], retriever: Retriever, progress: Progress | None = None
+) -> list[RequestResult]:
+    """The same results with the tools that `Scout.search(k="auto")` returns, where the retriever can tell how many.
+
+    `texts` are those of the requests. They are ranked together, since a language model is far faster so; a request that
+    fails returned nothing.
+    """
+    if retriever.as_many([]) is None:
+        return list(asked)
+    made: list[RequestResult] = []
+    for start in range(0, len(asked), _SETS_TOGETHER):
+        few = asked[start : start + _SETS_TOGETHER]
+        for one, found in zip(few, _returned(retriever, texts[start : start + _SETS_TOGETHER]), strict=True):
+            error = one.error or (found if isinstance(found, str) else "")
+            made.append(replace(one, returned=() if isinstance(found, str) else found, error=error))
+        if progress:
+            progress("asking for sets", len(made), len(asked))
+    return made
+
+
+def _returned(retriever: Retriever, texts: Sequence[str]) -> list[tuple[str, ...] | str]:
+    """The tools for each request, or what went wrong with it."""
+    try:
+        sets = retriever.as_many(retriever.rank(list(map(checked_request, texts)), 1)) or []
+        return [tuple(tool_id for tool_id, _ in pairs) for pairs in sets]
+    except Exception as error:  # whatever a method does on one request, the others are still asked
+        if len(texts) == 1:
+            return [f"{type(error).__name__}: {error}"]
+        return [found for text in texts for found in _returned(retriever, [text])]
 
 
 def _about(dataset: Dataset, split: str, request_id: str) -> tuple[str, str, Kind, tuple[str, ...]]:
@@ -229,7 +261,7 @@ def _together(retriever: Retriever) -> bool:
     return bool(os.environ.get(DEVICE_VARIABLE)) and (retriever.rewrites or retriever.language_parameters > 0)
 
 
-def _timing(run: _Run, fitted: Fitted) -> dict[str, float | bool | str | None]:
+def _timing(run: _Run, fitted: FitRecord) -> dict[str, float | bool | str | None]:
     """The times of a fit and of requests."""
     p50, p95 = np.percentile([one.seconds * 1000 for one in run.asked], [50, 95])
     return {

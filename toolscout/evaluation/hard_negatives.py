@@ -56,7 +56,7 @@ class Band:
 
 
 @dataclass(frozen=True, slots=True)
-class Catalogue:
+class EncodedCatalogue:
     """What prompts are compared with: vectors, and the tool of each. `requests`: digests of what needs tools."""
 
     vectors: Floats
@@ -88,7 +88,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class PromptGroup:
     """What a band or a domain holds: prompts, how many are kept, their mean length, how many seem to need a tool."""
 
     name: str
@@ -135,7 +135,7 @@ def catalogue_of(
     requests: Mapping[str, str],
     encoder: TextEncoder,
     progress: Progress | None = None,
-) -> Catalogue:
+) -> EncodedCatalogue:
     """Tools and past requests as vectors. `known`: by digest, those that need no encoding; `requests`: text to tool."""
     if not tools:
         raise BadDataset("the catalogue is empty, so nothing can be near it; add tools with: toolscout add SOURCE")
@@ -152,12 +152,12 @@ def catalogue_of(
     if requests:
         vectors.append(_encoded("embedding requests", list(requests), encoder, progress))
     ids = [tool_id for tool_id, _ in documents.values()] + list(requests.values())
-    return Catalogue(np.concatenate(vectors), tuple(ids), frozenset(map(request_digest, requests)))
+    return EncodedCatalogue(np.concatenate(vectors), tuple(ids), frozenset(map(request_digest, requests)))
 
 
 def candidates(
     texts: Sequence[tuple[str, str]],
-    catalogue: Catalogue,
+    catalogue: EncodedCatalogue,
     encoder: TextEncoder,
     head: NeedHead | None,
     progress: Progress | None = None,
@@ -199,7 +199,7 @@ def kept(found: Sequence[Candidate], band: Band, per_band: int | None = None) ->
     ]
 
 
-def by_band(found: Sequence[Candidate], threshold: float) -> list[Share]:
+def by_band(found: Sequence[Candidate], threshold: float) -> list[PromptGroup]:
     """What each tenth of similarity holds, from the farthest; `threshold`: where need begins."""
     groups: dict[int, list[Candidate]] = {}
     for one in found:
@@ -210,7 +210,7 @@ def by_band(found: Sequence[Candidate], threshold: float) -> list[Share]:
     ]
 
 
-def by_domain(found: Sequence[Candidate], threshold: float) -> list[Share]:
+def by_domain(found: Sequence[Candidate], threshold: float) -> list[PromptGroup]:
     """The same by the namespace of the nearest tool, the most frequent first."""
     groups: dict[str, list[Candidate]] = {}
     for one in found:
@@ -242,9 +242,9 @@ def save(found: Sequence[Candidate], folder: Path) -> Counter[str]:
     return Counter(one.split for one in chosen)
 
 
-def _share(name: str, group: Sequence[Candidate], threshold: float) -> Share:
+def _share(name: str, group: Sequence[Candidate], threshold: float) -> PromptGroup:
     needs = [one.need for one in group if one.need is not None]
-    return Share(
+    return PromptGroup(
         name,
         len(group),
         sum(one.kept for one in group),

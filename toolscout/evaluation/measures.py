@@ -12,7 +12,7 @@ from toolscout.data import metrics
 from toolscout.data.dataset import Kind
 from toolscout.errors import BadRequest
 from toolscout.evaluation import significance
-from toolscout.evaluation.request_result import DEPTH, Asked
+from toolscout.evaluation.request_result import DEPTH, RequestResult
 
 CUTOFFS = (1, 3, 5, 10)
 MEASURES = (
@@ -23,7 +23,7 @@ MEASURES = (
 # Over the gold tools that are new, and over the others.
 NEW_TOOL_MEASURES = tuple(f"{kind}@{k}" for kind in ("new_recall", "known_recall") for k in CUTOFFS)
 TOOLLESS: tuple[Kind, ...] = ("nothing_fits", "no_tool")
-# Measured without being asked for, wherever a split has what they need. "fit_nothing": no tools were offered, for
+# MeasureValues without being asked for, wherever a split has what they need. "fit_nothing": no tools were offered, for
 # whatever reason; "verdict": and the reason was the right one.
 VERDICTS = (
     "fit_use",
@@ -52,7 +52,7 @@ FORECASTS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasureValues:
     """Every number, and the 95 % interval of those that are means over requests."""
 
     metrics: dict[str, float]
@@ -75,7 +75,9 @@ def depth_of(names: Iterable[str]) -> int:
     return max([DEPTH, *(metrics.measure(name).k or DEPTH for name in names)])
 
 
-def measured(asked: Sequence[Asked], names: Sequence[str] = (), new_tools: Collection[str] | None = None) -> Measured:
+def measured(
+    asked: Sequence[RequestResult], names: Sequence[str] = (), new_tools: Collection[str] | None = None
+) -> MeasureValues:
     """The default measures and those named. `new_tools` are the gold tools to tell apart; None where there are none."""
     answerable = [one for one in asked if one.gold]
     wanted = list(dict.fromkeys([*MEASURES, *NEW_TOOL_MEASURES, *names]))
@@ -97,7 +99,7 @@ def measured(asked: Sequence[Asked], names: Sequence[str] = (), new_tools: Colle
         found |= means
         ends |= dict(zip(means, np.round(significance.intervals(columns, scenes), 6).tolist(), strict=True))
     found |= _fit_measures(asked) | _need_measures(asked)
-    return Measured({name: round(value, 6) for name, value in found.items()}, ends)
+    return MeasureValues({name: round(value, 6) for name, value in found.items()}, ends)
 
 
 def scores(
@@ -140,7 +142,7 @@ def right_score(name: str, kind: str, verdict: str | None, complete: bool) -> fl
     return float(verdict == "use" and complete) if kind == "use" else float(verdict in _SAID_OF.values())
 
 
-def _fit_measures(asked: Sequence[Asked]) -> dict[str, float]:
+def _fit_measures(asked: Sequence[RequestResult]) -> dict[str, float]:
     """How well `fit` tells requests that tools serve from the others, and how far its probabilities can be trusted."""
 
     def auroc(kinds: Collection[Kind]) -> float:
@@ -160,7 +162,7 @@ def _fit_measures(asked: Sequence[Asked]) -> dict[str, float]:
     }
 
 
-def _need_measures(asked: Sequence[Asked]) -> dict[str, float]:
+def _need_measures(asked: Sequence[RequestResult]) -> dict[str, float]:
     """The same of `need`, where it was forecast: does the request need a tool, be there one that fits or not?"""
     answered = [one for one in asked if one.ranking is not None]
     truth = [one.kind != "no_tool" for one in asked]

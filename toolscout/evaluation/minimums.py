@@ -10,7 +10,7 @@ from toolscout.evaluation.measures import FORECASTS, SMALLER_IS_BETTER, checked
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
+class Minimum:
     """A measure and the least that it may be."""
 
     measure: str
@@ -24,12 +24,12 @@ class Gate:
         return "" if found >= self.least else f"{self.measure} is {found:g}, below {self.least:g}"
 
 
-def gates(texts: Sequence[str]) -> list[Gate]:
-    """Read minimums such as "recall@5=0.8"."""
-    return [_gate(text) for text in texts]
+def read_minimums(texts: Sequence[str]) -> list[Minimum]:
+    """The minimums in texts such as "recall@5=0.8"; raises BadRequest where a text is none."""
+    return [_read_minimum(text) for text in texts]
 
 
-def _gate(text: str) -> Gate:
+def _read_minimum(text: str) -> Minimum:
     name, equals, number = (part.strip() for part in text.partition("="))
     try:
         least = float(number)
@@ -41,4 +41,4 @@ def _gate(text: str) -> Gate:
         raise BadRequest(f"of {name} less is better, so a minimum says nothing; set one for another measure")
     if name not in FORECASTS:
         checked([name])
-    return Gate(name, least)
+    return Minimum(name, least)

@@ -1,4 +1,4 @@
-"""One request that was asked, what came of it, and the line that is written of it beside the row."""
+"""The result of one request of an evaluation, and the line that is written of it beside the row."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ DEPTH = 10
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """One request and what came of it. One that failed has no ranking, and its error.
+class RequestResult:
+    """What an evaluation found for one request: the ranking, the verdict, the time it took.
 
-    `returned`: the tools that came where it was left to the method how many; None where that was not asked.
+    `ranking` is None and `error` says why where the request failed. `returned`: the tools of a search with k="auto";
+    None where the retriever cannot tell how many a request needs.
     """
 
     request_id: str
@@ -70,7 +71,7 @@ class Asked:
         return sorted(places[tool_id] for tool_id in tools if tool_id in places)
 
 
-def ranked(line: Mapping[str, Any]) -> tuple[list[str] | None, list[str]]:
+def scoring_ranking(line: Mapping[str, Any]) -> tuple[list[str] | None, list[str]]:
     """A ranking and gold that score as the request of a line did. New tools are called "new 0", "new 1" …"""
     ranks, new_ranks = line["ranks"], line.get("new_ranks") or []
     new = int(line.get("new", 0))
@@ -88,14 +89,14 @@ def ranked(line: Mapping[str, Any]) -> tuple[list[str] | None, list[str]]:
     return ranking, golds
 
 
-def returned(line: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+def scoring_set(line: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """Tools returned and gold that score as the set of a line did."""
     golds = [f"gold {number}" for number in range(line["gold"])]
     right = line["returned_gold"]
     return [*golds[:right], *(f"other {number}" for number in range(line["returned"] - right))], golds
 
 
-def placeholders(lines: Collection[Mapping[str, Any]]) -> frozenset[str] | None:
+def new_tool_placeholders(lines: Collection[Mapping[str, Any]]) -> frozenset[str] | None:
     """The new tools as `ranked` calls them; None where some line does not tell new tools apart."""
     if not all("new" in line for line in lines):
         return None

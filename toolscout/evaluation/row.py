@@ -28,7 +28,11 @@ from typing import Any
 
 from toolscout.errors import BadDataset, ToolscoutError
 
+RowDict = dict[str, Any]
+"""A row as it is read from a file, or as a benchmark writes it; `Row` is what `evaluate` makes."""
 COMMIT = "TOOLSCOUT_COMMIT"
+STUDY = "study"
+"""The further key of a row of an experiment: its name, and all that its section of a page is made of."""
 _PACKAGE = Path(__file__).resolve().parent.parent
 
 
@@ -134,6 +138,17 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     except (OSError, UnicodeDecodeError) as error:
         raise BadDataset(f"{path} cannot be read as a file of rows ({error}); name a .jsonl file") from None
     return _objects(path, text)
+
+
+def known_rows(path: Path) -> list[dict[str, Any]]:
+    """As read_rows; none where there is no such file yet."""
+    return read_rows(path) if path.is_file() else []
+
+
+def append_with_scores(path: Path, record: Mapping[str, Any], requests: Iterable[Mapping[str, Any]]) -> None:
+    """Add one row to a file of rows, and write the scores of its single requests beside it."""
+    write_scores(scores_path(path, record), requests)
+    append(path, record)
 
 
 def scores_path(path: Path, row: Row | Mapping[str, Any]) -> Path:

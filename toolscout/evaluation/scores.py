@@ -27,16 +27,16 @@ from toolscout.evaluation.measures import (
     set_score,
     verdict_score,
 )
-from toolscout.evaluation.request_result import DEPTH, placeholders, ranked, returned
+from toolscout.evaluation.request_result import DEPTH, new_tool_placeholders, scoring_ranking, scoring_set
 
-Line = Mapping[str, Any]
+ScoreLine = Mapping[str, Any]
 _HOW = "write scores with: toolscout evaluate DATA --json OUT.jsonl"
 _CHECKED = "recall@5"
 _LISTED = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Narrow:
+class RowFilter:
     """Which rows of a file are meant; None does not narrow."""
 
     dataset: str | None = None
@@ -54,7 +54,7 @@ class Scores:
     """The requests of one run, a line each; `row` sums them up, where they were found by it."""
 
     path: Path
-    lines: Sequence[Line]
+    lines: Sequence[ScoreLine]
     row: Mapping[str, Any] | None = None
 
     @property
@@ -78,13 +78,13 @@ class Scores:
         if name in VERDICTS:
             return [verdict_score(name, line["kind"], line.get("verdict")) for line in self.lines]
         if name in SETS:
-            return [set_score(name, *returned(line)) if line["gold"] else math.nan for line in self.lines]
+            return [set_score(name, *scoring_set(line)) if line["gold"] else math.nan for line in self.lines]
         return [right_score(name, line["kind"], line.get("verdict"), _complete(line)) for line in self.lines]
 
     def _ranking(self, name: str) -> list[float]:
         answerable = [line for line in self.lines if line["gold"]]
-        rankings, golds = zip(*map(ranked, answerable), strict=True) if answerable else ((), ())
-        found = iter(scores(rankings, golds, [name], placeholders(answerable))[name])
+        rankings, golds = zip(*map(scoring_ranking, answerable), strict=True) if answerable else ((), ())
+        found = iter(scores(rankings, golds, [name], new_tool_placeholders(answerable))[name])
         return [next(found) if line["gold"] else math.nan for line in self.lines]
 
     def _check(self, names: Sequence[str]) -> None:
@@ -101,7 +101,7 @@ class Scores:
             k = metrics.measure(name).k
             if k is not None and k > depth:
                 raise BadRequest(f"{self.path} ranks {depth} tools; for {name} evaluate again with --measure {name}")
-            if needs_new_tools(name) and placeholders([line for line in self.lines if line["gold"]]) is None:
+            if needs_new_tools(name) and new_tool_placeholders([line for line in self.lines if line["gold"]]) is None:
                 raise BadRequest(f"{self.path} does not tell new tools from others, so it has no {name}")
 
 
@@ -113,7 +113,7 @@ class Comparison:
     result: significance.Paired
 
 
-def find(selector: str, narrow: Narrow | None = None) -> Scores:
+def find(selector: str, narrow: RowFilter | None = None) -> Scores:
     """The scores that a text names: a file of OUT.scores/, or OUT.jsonl with a row chosen by `narrow` or by #.
 
     `OUT.jsonl#3` is its third row, `OUT.jsonl#bm25` that of a retriever, `OUT.jsonl#hybrid.fusion-rrf` of its variant.
@@ -124,7 +124,7 @@ def find(selector: str, narrow: Narrow | None = None) -> Scores:
     path = Path(name)
     if not path.is_file():
         raise BadDataset(f"there is no file {name}; {_HOW}, and name OUT.jsonl or a file of OUT.scores/")
-    row = _chosen(path, chosen, narrow or Narrow())
+    row = _chosen(path, chosen, narrow or RowFilter())
     lying = rows.scores_path(path, row)
     if not lying.is_file():
         raise BadDataset(f"the scores of {_label(row)} are not at {lying}; {_HOW}")
@@ -149,12 +149,12 @@ def compare(a: Scores, b: Scores, names: Sequence[str], common: bool = False) ->
     return [Comparison(name, result) for name, result in zip(names, tested, strict=True) if result is not None]
 
 
-def worst(scores: Scores, name: str, count: int) -> list[tuple[Line, float]]:
+def worst(scores: Scores, name: str, count: int) -> list[tuple[ScoreLine, float]]:
     """The requests that score lowest, and what they score: failed ones first, then those that miss most."""
     values = scores.values([name])[:, 0]
     judged = [(line, float(value)) for line, value in zip(scores.lines, values, strict=True) if not math.isnan(value)]
 
-    def order(pair: tuple[Line, float]) -> tuple[float, bool, int, str]:
+    def order(pair: tuple[ScoreLine, float]) -> tuple[float, bool, int, str]:
         line, value = pair
         return value, line["ranks"] is not None, len(line["ranks"] or ()) - line["gold"], line["id"]
 
@@ -171,7 +171,7 @@ def by_gold(scores: Scores, name: str) -> list[tuple[int, int, float]]:
     return [(gold, len(found), math.fsum(found) / len(found)) for gold, found in sorted(groups.items())]
 
 
-def _chosen(path: Path, chosen: str, narrow: Narrow) -> Mapping[str, Any]:
+def _chosen(path: Path, chosen: str, narrow: RowFilter) -> Mapping[str, Any]:
     """The row that is meant; of rows that were measured again the newest, since only its scores are kept."""
     known = list(enumerate(rows.read_rows(path), 1))
     if any(key not in row for _, row in known for key in ("dataset", "split", "retriever", "variant")):
@@ -202,7 +202,7 @@ def _label(row: Mapping[str, Any]) -> str:
     return f"{row['dataset']} {row['split']} {row['retriever']}{variant}"
 
 
-def _complete(line: Line) -> bool:
+def _complete(line: ScoreLine) -> bool:
     """Whether all gold tools of a request stand high enough to count as found."""
     found = sum(int(rank) <= RIGHT_AT for rank in line["ranks"] or ())
     return 0 < found == int(line["gold"])

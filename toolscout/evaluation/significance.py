@@ -16,7 +16,8 @@ from toolscout.errors import BadDataset
 
 RESAMPLES = 2_000
 FLIPS = 10_000
-LEVEL = 0.95
+_LEVEL = 0.95
+_ENDS = ((1 - _LEVEL) / 2, 1 - (1 - _LEVEL) / 2)
 # With this many scenes or fewer that differ, every combination of signs is tried: the test is exact.
 _EXACT = 13
 _SEED = 20_261
@@ -38,37 +39,28 @@ class Paired:
     scenes: int
 
 
-def intervals(
-    values: Doubles, scenes: Sequence[str], resamples: int = RESAMPLES, level: float = LEVEL, seed: int = _SEED
-) -> Doubles:
+def intervals(values: Doubles, scenes: Sequence[str], resamples: int = RESAMPLES) -> Doubles:
     """For each column of values (a row for each request) the low and high end of its mean's interval.
 
     A value that is not a number leaves its request out of that column. A column without any number has no interval.
     """
     sums, counts = _by_scene(values, scenes)
-    tail = (1 - level) / 2
-    return _percentiles(_resampled(sums, counts, resamples, seed), [tail, 1 - tail])
+    return _percentiles(_resampled(sums, counts, resamples), _ENDS)
 
 
-def paired(
-    a: Doubles,
-    b: Doubles,
-    scenes: Sequence[str],
-    *,
-    resamples: int = RESAMPLES,
-    flips: int = FLIPS,
-    level: float = LEVEL,
-    seed: int = _SEED,
-) -> list[Paired | None]:
-    """Compare two systems on the same requests, column by column; None for a column that leaves out every request."""
+def paired(a: Doubles, b: Doubles, scenes: Sequence[str], flips: int = FLIPS) -> list[Paired | None]:
+    """Compare two systems on the same requests, column by column; None for a column that leaves out every request.
+
+    `a` and `b` have a row for each request and a column for each measure; a value that is not a number leaves its
+    request out of that column. Raises BadDataset where their shapes differ.
+    """
     if a.shape != b.shape:
         raise BadDataset(f"scores of {a.shape} and {b.shape} cannot be paired; evaluate both on the same requests")
     counted = ~(np.isnan(a) | np.isnan(b))
     differences = np.where(counted, b - a, np.nan)
     sums, counts = _by_scene(differences, scenes)
-    tail = (1 - level) / 2
-    ends = _percentiles(_resampled(sums, counts, resamples, seed), [tail, 1 - tail])
-    chances = _flipped(sums, flips, seed)
+    ends = _percentiles(_resampled(sums, counts, RESAMPLES), _ENDS)
+    chances = _flipped(sums, flips)
     found: list[Paired | None] = []
     for column in range(a.shape[1]):
         chosen = counted[:, column]
@@ -96,9 +88,9 @@ def _by_scene(values: Doubles, scenes: Sequence[str]) -> tuple[Doubles, Doubles]
     return sums, counts
 
 
-def _resampled(sums: Doubles, counts: Doubles, resamples: int, seed: int) -> Doubles:
+def _resampled(sums: Doubles, counts: Doubles, resamples: int) -> Doubles:
     """The mean of each column in each resample of scenes; not a number where a resample has no request of it."""
-    random, scenes = np.random.default_rng(seed), len(sums)
+    random, scenes = np.random.default_rng(_SEED), len(sums)
     both, means = np.concatenate([sums, counts], axis=1), []
     for rows in _chunks(resamples, scenes):
         drawn = random.integers(0, scenes, size=(rows, scenes)) + np.arange(rows)[:, None] * scenes
@@ -119,14 +111,14 @@ def _percentiles(samples: Doubles, shares: Sequence[float]) -> Doubles:
     return ends
 
 
-def _flipped(sums: Doubles, flips: int, seed: int) -> Doubles:
+def _flipped(sums: Doubles, flips: int) -> Doubles:
     """For each column: how often the total is as far from nothing when each scene's sign is left to chance."""
     moving = sums[(np.abs(sums) > _SAME).any(axis=1)]
     far, scenes = np.abs(sums.sum(axis=0)), len(moving)
     if not scenes:
         return np.ones(sums.shape[1])
     exact = scenes <= _EXACT
-    random, as_far, tried = np.random.default_rng(seed), np.zeros(sums.shape[1]), 0
+    random, as_far, tried = np.random.default_rng(_SEED), np.zeros(sums.shape[1]), 0
     for rows in [2**scenes] if exact else _chunks(flips, scenes):
         bits = (
             (np.arange(rows)[:, None] >> np.arange(scenes)) & 1

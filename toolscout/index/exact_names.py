@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from toolscout.core.answer import Allowed
 from toolscout.core.tool import name_of, namespace_of, split_words
+from toolscout.index.tool_table import Kind, ToolTable, last_word, name_key
 
 # A name found in the request outranks every score that words or vectors can give.
 EXACT_BONUS = 1000.0
@@ -20,16 +21,12 @@ _MAX_ALIAS_WORDS = 8
 _MAX_NAME_WORDS = 24
 
 
-def _key(text: str) -> str:
-    """createIssue, create_issue and create-issue are one name."""
-    return "_".join(split_words(text)).lower()
-
-
 class ExactNames:
-    """Names and aliases of the tools of one index, by their normalised form."""
+    """Names and aliases of the tools of one index, by their normalised form: those of a table, and what came later."""
 
-    def __init__(self) -> None:
-        """Start empty."""
+    def __init__(self, table: ToolTable | None = None, dead: Iterable[int] = ()) -> None:
+        """Start with the tools of a table, without its dead rows."""
+        self._table, self._dead = table, set(dead)
         self._ids: dict[str, list[str]] = {}
         self._aliases: dict[str, list[str]] = {}
         self._of: dict[str, tuple[str, ...]] = {}
@@ -38,39 +35,59 @@ class ExactNames:
 
     def __len__(self) -> int:
         """How many tools are known."""
-        return sum(map(len, self._ids.values()))
+        saved = len(self._table) - len(self._dead) if self._table else 0
+        return saved + sum(map(len, self._ids.values()))
 
     def ids(self) -> list[str]:
         """The tools that are known, in no particular order."""
-        return [tool_id for same in self._ids.values() for tool_id in same]
+        saved = self._table.ids() if self._table else []
+        living = [tool_id for row, tool_id in enumerate(saved) if row not in self._dead]
+        return living + [tool_id for same in self._ids.values() for tool_id in same]
 
-    @property
-    def aliases(self) -> Mapping[str, Sequence[str]]:
-        """The aliases of every tool that has any."""
-        return self._of
+    def aliases(self, tool_id: str) -> tuple[str, ...]:
+        """The aliases of a tool."""
+        own = self._of.get(tool_id)
+        if own is None and self._table is not None and self._table.has_aliases:
+            row = self._saved_row(tool_id)
+            return () if row is None else self._table.aliases(row)
+        return own or ()
 
     def add(self, tool_id: str, aliases: Sequence[str] = ()) -> None:
         """Know a tool by its name and aliases. One that is known already must be removed first."""
-        key = _key(name_of(tool_id))
+        key = name_key(name_of(tool_id))
         self._ids.setdefault(key, []).append(tool_id)
-        self._ends[_last_word(key)] += 1
+        self._ends[last_word(key)] += 1
         if aliases:
             self._of[tool_id] = tuple(aliases)
         for alias in aliases:
-            if key := _key(alias):
+            if key := name_key(alias):
                 self._aliases.setdefault(key, []).append(tool_id)
 
     def remove(self, tool_id: str) -> None:
         """Forget a tool; one that is not known is ignored."""
-        key = _key(name_of(tool_id))
+        key = name_key(name_of(tool_id))
         if tool_id not in self._ids.get(key, ()):
+            row = self._saved_row(tool_id)
+            if row is not None:
+                self._dead.add(row)
             return
         _discard(self._ids, key, tool_id)
-        self._ends[_last_word(key)] -= 1
-        if not self._ends[_last_word(key)]:
-            del self._ends[_last_word(key)]
+        self._ends[last_word(key)] -= 1
+        if not self._ends[last_word(key)]:
+            del self._ends[last_word(key)]
         for alias in self._of.pop(tool_id, ()):
-            _discard(self._aliases, _key(alias), tool_id)
+            _discard(self._aliases, name_key(alias), tool_id)
+
+    def _saved_row(self, tool_id: str) -> int | None:
+        """The row of a tool in the table, unless it is dead."""
+        row = self._table.row(tool_id) if self._table else None
+        return None if row in self._dead else row
+
+    def _saved(self, kind: Kind, key: str) -> list[str]:
+        """The living tools of the table with a key."""
+        if self._table is None:
+            return []
+        return [self._table.id(row) for row in self._table.rows(kind, key).tolist() if row not in self._dead]
 
     def find(self, request: str, allowed: Allowed | None = None) -> dict[str, str]:
         """The ids of the tools that the request names, of those allowed, each with the words that name it.
@@ -83,7 +100,7 @@ class ExactNames:
                 # English joins two words by a hyphen too: "auto-complete" is a name only where one is spelt so.
                 if not _HYPHENATED.fullmatch(text) or name_of(tool_id).lower() == text.lower():
                     found.setdefault(tool_id, text)
-        if self._aliases:
+        if self._aliases or (self._table and self._table.has_aliases):
             for text, tool_id in self._aliased(request):
                 if allowed is None or allowed.permits(tool_id):
                     found.setdefault(tool_id, text)
@@ -96,19 +113,23 @@ class ExactNames:
     def _named(self, text: str, allowed: Allowed | None) -> Sequence[str]:
         """Tools called `text`, with or without their namespace in front; those spelt just so where there are any."""
         words = [word.lower() for word in split_words(text)]
-        if not words or len(words) > _MAX_NAME_WORDS or words[-1] not in self._ends:
+        if not words or len(words) > _MAX_NAME_WORDS or not self._is_last_word(words[-1]):
             return ()
         for start in range(len(words)):
-            ids = self._ids.get("_".join(words[start:]), [])
+            key = "_".join(words[start:])
+            ids = self._saved("name", key) + self._ids.get(key, [])
             if start:
                 namespace = "_".join(words[:start])
-                ids = [tool_id for tool_id in ids if _key(namespace_of(tool_id)) == namespace]
+                ids = [tool_id for tool_id in ids if name_key(namespace_of(tool_id)) == namespace]
             if allowed is not None:
                 ids = [tool_id for tool_id in ids if allowed.permits(tool_id)]
             if ids:
                 spelt = [tool_id for tool_id in ids if text in (tool_id, name_of(tool_id))]
                 return spelt or ids
         return ()
+
+    def _is_last_word(self, word: str) -> bool:
+        return word in self._ends or (self._table is not None and len(self._table.rows("ending", word)) > 0)
 
     def _mentions(self, request: str) -> Iterator[str]:
         """The pieces of a request that could be a name: all of it, what is quoted, what looks like an identifier.
@@ -125,15 +146,17 @@ class ExactNames:
 
     def _aliased(self, request: str) -> Iterator[tuple[str, str]]:
         words = split_words(request)
-        for start in range(len(words)):
-            for end in range(start + 1, min(start + _MAX_ALIAS_WORDS, len(words)) + 1):
-                text = " ".join(words[start:end])
-                for tool_id in self._aliases.get("_".join(words[start:end]).lower(), ()):
-                    yield text, tool_id
-
-
-def _last_word(key: str) -> str:
-    return key.rpartition("_")[2]
+        spans = [
+            (start, end)
+            for start in range(len(words))
+            for end in range(start + 1, min(start + _MAX_ALIAS_WORDS, len(words)) + 1)
+        ]
+        keys = ["_".join(words[start:end]).lower() for start, end in spans]
+        saved = set(self._table.known("alias", keys)) if self._table else set()
+        for (start, end), key in zip(spans, keys, strict=True):
+            ids = self._saved("alias", key) if key in saved else []
+            for tool_id in [*ids, *self._aliases.get(key, ())]:
+                yield " ".join(words[start:end]), tool_id
 
 
 def _discard(table: dict[str, list[str]], key: str, tool_id: str) -> None:

@@ -2,43 +2,72 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
 from toolscout.core.answer import Allowed
 from toolscout.core.tool import namespace_of
 from toolscout.index.recent import Recent, bytes_of
+from toolscout.index.tool_table import ToolTable
 
 _CACHED_MASKS, _MASK_BYTES = 4_096, 256 << 20
+
+
+class IdList:
+    """The id in each row, "" where the row is dead: first those of a table, then those that came later."""
+
+    def __init__(self, table: ToolTable | None, dead: Iterable[int]) -> None:
+        """Start with the rows of a table, without the dead ones."""
+        self.table, self.dead = table, set(dead)
+        self.first = len(table) if table else 0
+        self.later: list[str] = []
+
+    def __len__(self) -> int:
+        """How many rows there are, dead ones included."""
+        return self.first + len(self.later)
+
+    def __getitem__(self, row: int) -> str:
+        """The id in a row."""
+        if row >= self.first:
+            return self.later[row - self.first]
+        return "" if row in self.dead or self.table is None else self.table.id(row)
+
+    def __iter__(self) -> Iterator[str]:
+        """Every id, row by row."""
+        if self.table is not None:
+            yield from ("" if row in self.dead else tool_id for row, tool_id in enumerate(self.table.ids()))
+        yield from self.later
 
 
 class RowIds:
     """Ids by row and rows by id. A removed tool's row is never used again, so a row means one version of one tool."""
 
-    def __init__(self, ids: list[str] | None = None) -> None:
-        """Start empty, or with the ids of a saved index, "" where a row is dead."""
-        self.ids: list[str] = []
+    def __init__(self, ids: Iterable[str] = (), table: ToolTable | None = None, dead: Iterable[int] = ()) -> None:
+        """Start with the rows of a table of which some are dead, then these ids, "" where a row is dead."""
+        self.ids = IdList(table, dead)
         self._row: dict[str, int] = {}
         self._namespaces: dict[str, set[int]] = {}
         self._masks = _no_masks()  # others with each change
-        for tool_id in ids or ():
+        for tool_id in ids:
             if tool_id:
                 self.add(tool_id)
             else:
-                self.ids.append("")
+                self.ids.later.append("")
 
     def __len__(self) -> int:
         """How many tools are alive."""
-        return len(self._row)
+        return len(self._row) + self.ids.first - len(self.ids.dead)
 
     def __contains__(self, tool_id: str) -> bool:
         """Whether the tool is here."""
-        return tool_id in self._row
+        return self.row(tool_id) is not None
 
     def add(self, tool_id: str) -> int:
         """Give a tool its row."""
         row = len(self.ids)
-        self.ids.append(tool_id)
+        self.ids.later.append(tool_id)
         self._row[tool_id] = row
         self._namespaces.setdefault(namespace_of(tool_id), set()).add(row)
         self._masks = _no_masks()
@@ -46,33 +75,52 @@ class RowIds:
 
     def remove(self, tool_id: str) -> int | None:
         """Take a tool's row away; None where the tool is not here."""
-        row = self._row.pop(tool_id, None)
-        if row is not None:
-            self.ids[row] = ""
+        row = self.row(tool_id)
+        if row is None:
+            return None
+        if row < self.ids.first:
+            self.ids.dead.add(row)
+        else:
+            del self._row[tool_id]
+            self.ids.later[row - self.ids.first] = ""
             self._namespaces[namespace_of(tool_id)].discard(row)
-            self._masks = _no_masks()
+        self._masks = _no_masks()
         return row
 
     def row(self, tool_id: str) -> int | None:
         """The row of a tool."""
-        return self._row.get(tool_id)
+        row = self._row.get(tool_id)
+        if row is None and self.ids.table is not None:
+            row = self.ids.table.row(tool_id)
+            return None if row in self.ids.dead else row
+        return row
 
     def alive(self) -> NDArray[np.int64]:
         """Every row in use, ascending."""
-        return np.sort(np.fromiter(self._row.values(), dtype=np.int64, count=len(self._row)))
+        later = np.sort(np.fromiter(self._row.values(), dtype=np.int64, count=len(self._row)))
+        return np.concatenate([self._living(np.arange(self.ids.first, dtype=np.int64)), later])
 
     def allowed(self, allowed: Allowed) -> NDArray[np.int64]:
         """The rows a caller may see, ascending; remembered until a tool comes or goes."""
         masks = self._masks  # taken first: what is worked out while another thread changes something is not kept
         cached = masks.get(allowed)
         if cached is None:
-            known = map(self._row.get, allowed.ids)
+            known = map(self.row, allowed.ids)
             rows = {row for row in known if row is not None}
             for namespace in allowed.namespaces:
                 rows |= self._namespaces.get(namespace, set())
-            cached = np.sort(np.fromiter(rows, dtype=np.int64, count=len(rows)))
+            found = [np.fromiter(rows, dtype=np.int64, count=len(rows))]
+            if self.ids.table is not None:
+                saved = [self.ids.table.rows("namespace", namespace) for namespace in allowed.namespaces]
+                found += [self._living(np.concatenate(saved))] if saved else []
+            cached = np.sort(np.unique(np.concatenate(found)))
             masks.keep(allowed, cached, cached.nbytes + bytes_of(allowed))
         return cached
+
+    def _living(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Those of a table's rows that are not dead."""
+        dead = np.array(list(self.ids.dead), dtype=np.int64)  # another thread may add to them meanwhile
+        return rows[~np.isin(rows, dead)] if len(dead) else rows
 
 
 def _no_masks() -> Recent[Allowed, NDArray[np.int64]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from toolscout.core.arrays import Bytes, Floats, Ints
 from toolscout.core.model_files import UNREADABLE
 from toolscout.errors import BadModel
+from toolscout.index.tool_table import link_file, mapped_array, replace_file, save_array
 from toolscout.index.worker_threads import WORKER_THREADS
 
 # More than what rounding adds to all these numbers of single precision.
@@ -27,26 +29,36 @@ _GRAPH_CANDIDATES = 100
 _SUBSETS_KEPT = 8
 _GROUP = 16
 _ROWS_AT_ONCE = 4096
+# So many rows, or this share of those that were saved before, are saved beside them.
+_BESIDE, _BESIDE_SHARE = 2_000, 0.02
 _LOWEST = -10.0  # below any product of unit vectors, above the score of a skipped row
 _SHARED_FROM = 20_000 if (os.cpu_count() or 1) > 1 else 1 << 62
 
 
 class _GrowingRows:
-    """Growing rows in single precision, with a one-byte copy of each.
+    """Growing rows in single precision, with a one-byte copy of each. Before them stand the copies of saved rows.
 
     The copies are a quarter of the size, so a search reads them first and then only those rows in full that they cannot
     rule out: `most_lost` bounds what a copy may be off by. The result is exact, at less than half the time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, saved: Bytes | None = None, most_lost: float = 0.0) -> None:
         self.count = 0
+        self._saved = saved
         self._full: Floats = np.empty((0, 0), dtype=np.float32)
         self._bytes: Bytes = np.empty((0, 0), dtype=np.int8)
-        self._most_lost = 0.0
+        self.most_lost = most_lost
 
     @property
     def rows(self) -> Floats:
         return self._full[: self.count]
+
+    def copies(self) -> Bytes:
+        """The one-byte copies of all rows."""
+        later = self._bytes[: self.count]
+        if self._saved is None:
+            return later
+        return np.concatenate([self._saved, later.reshape(self.count, self._saved.shape[1])])
 
     def append(self, vectors: Floats) -> None:
         needed = self.count + len(vectors)
@@ -55,7 +67,7 @@ class _GrowingRows:
         copies, lost = _quantized(vectors)
         self._full[self.count : needed] = vectors
         self._bytes[self.count : needed] = copies
-        self._most_lost = max(self._most_lost, float(lost.max(initial=0.0)))
+        self.most_lost = max(self.most_lost, float(lost.max(initial=0.0)))
         self.count = needed
 
     def _grow(self, capacity: int, width: int) -> None:
@@ -67,17 +79,20 @@ class _GrowingRows:
     def best(self, query: Floats, k: int, skipped: Ints) -> Ints:
         """Few rows, among them the k best that are not skipped, with all ties of the last."""
         count = self.count  # another thread may append meanwhile
-        k = min(k, count - len(skipped))
+        saved = 0 if self._saved is None else len(self._saved)
+        k = min(k, saved + count - len(skipped))
         if k <= 0:
             return np.empty(0, dtype=np.int64)
         scale = 127 / max(float(np.abs(query).max()), 1e-9)
         copy = np.rint(query * np.float32(scale))
-        products = _products(copy.astype(np.int8)[None], self._bytes[:count])
+        tables = [table for table in (self._saved, self._bytes[:count]) if table is not None and len(table)]
+        found = [_products(copy.astype(np.int8)[None], table) for table in tables]
+        products = found[0] if len(found) == 1 else np.concatenate(found)
         products[skipped] = -np.inf
         # A row can be off by its own loss (the query is of length one) and by the query's (its copy is hardly longer).
         off = query - copy / np.float32(scale)
         lost = math.sqrt(float(np.einsum("i,i->", off, off)))
-        least = _kth(products, k) / (_SCALE * scale) - 2 * (self._most_lost + 1.01 * lost) - _ROUNDING
+        least = _kth(products, k) / (_SCALE * scale) - 2 * (self.most_lost + 1.01 * lost) - _ROUNDING
         return np.flatnonzero(products >= max(least, _LOWEST) * _SCALE * scale)
 
 
@@ -102,11 +117,12 @@ def _quantized(vectors: Floats) -> tuple[Bytes, Floats]:
 class VectorTable:
     """Appendable rows. A row never changes; a dead one is skipped. `base` rows come from a file, the rest are live."""
 
-    def __init__(self, base: NDArray[Any] | None = None, graph: Any = None) -> None:
-        """Start empty, or on saved rows with the graph over them."""
+    def __init__(self, base: NDArray[Any] | None = None, graph: Any = None, live: _GrowingRows | None = None) -> None:
+        """Start empty, or on saved rows, with the graph over them or with their one-byte copies in `live`."""
         self._base = base
         self._graph = graph
-        self._live = _GrowingRows()
+        self._live = live or _GrowingRows()
+        self._folder: Path | None = None  # what the base was saved in
         self._dead: set[int] = set()
         self._dead_rows: Ints | None = None
         self._subsets: dict[int, tuple[Ints, _GrowingRows]] = {}
@@ -208,47 +224,87 @@ class VectorTable:
     def _half(self) -> NDArray[np.float16]:
         """All rows in half precision."""
         parts = [] if self._base is None else [np.asarray(self._base, dtype=np.float16)]
-        parts.append(self._live.rows.reshape(self._live.count, self._width()).astype(np.float16))
+        parts.append(self._later())
         return np.concatenate(parts)
 
+    def _later(self) -> NDArray[np.float16]:
+        """The rows that are not of the base, in half precision."""
+        return self._live.rows.reshape(self._live.count, self._width()).astype(np.float16)
+
     def save(self, folder: Path) -> None:
-        """Write the rows in half precision, and the graph."""
+        """Write the rows in half precision, their one-byte copies or the graph; few rows go beside those of a file."""
         folder.mkdir(parents=True, exist_ok=True)
-        np.save(folder / "vectors.npy", self._half())
-        np.save(folder / "dead.npy", np.array(sorted(self._dead), dtype=np.int64))
-        if self._graph is not None:
-            self._graph.save(str(folder / "graph.usearch"))
+        names = ["vectors.npy", *(["graph.usearch"] if self._graph is not None else ["copies.npy", "lost.npy"])]
+        if self._base is None or not self._linked(folder, names):
+            if self._graph is not None and self._base is not None:
+                save_array(folder / "vectors.npy", np.asarray(self._base, dtype=np.float16))
+                save_array(folder / "later.npy", self._later())
+                replace_file(folder / "graph.usearch", lambda path: self._graph.save(str(path)))
+            else:
+                save_array(folder / "vectors.npy", self._half())
+                save_array(folder / "later.npy", self._later()[:0])
+                (folder / "graph.usearch").unlink(missing_ok=True)
+                save_array(folder / "copies.npy", self._live.copies())
+                save_array(folder / "lost.npy", np.array([self._live.most_lost]))
+        save_array(folder / "dead.npy", np.array(sorted(self._dead), dtype=np.int64))
+
+    def _linked(self, folder: Path, names: list[str]) -> bool:
+        """Have the files of the base in a folder, and the later rows beside them; False where that cannot be done."""
+        if self._folder is None or self._live.count > max(_BESIDE, _BESIDE_SHARE * self._first):
+            return False
+        with suppress(OSError):
+            for name in names:
+                link_file(self._folder / name, folder / name)
+            save_array(folder / "later.npy", self._later())
+            return True
+        return False
 
     @classmethod
     def load(cls, folder: Path) -> VectorTable:
-        """Open what save wrote; large tables stay on disk until they are read."""
+        """Open what save wrote; tables stay on disk until they are read."""
         try:
-            path = folder / "graph.usearch"
-            if path.exists():
-                from usearch.index import Index
-
-                vectors, graph = np.load(folder / "vectors.npy", mmap_mode="r"), Index.restore(str(path), view=True)
-                if graph is None:
-                    raise ValueError("the graph is not one")
-                table = cls(vectors[: len(graph)], graph)
-                table._graph.expansion_search = _GRAPH_EFFORT_SEARCH
-                if len(vectors) > len(graph):  # those that came after it was linked
-                    table.append(vectors[len(graph) :].astype(np.float32))
-            else:
+            vectors, graph = mapped_array(folder / "vectors.npy"), folder / "graph.usearch"
+            if vectors.ndim != 2 or vectors.dtype != np.float16:
+                raise ValueError(f"there are numbers {vectors.dtype} of shape {vectors.shape}")
+            if graph.exists():
+                table = cls._with_graph(vectors, graph)
+            elif (folder / "copies.npy").exists():
+                table = cls._with_copies(vectors, folder)
+            else:  # saved before there were copies
                 table = cls()
-                vectors = np.load(folder / "vectors.npy")
                 if len(vectors):
                     table.append(vectors.astype(np.float32))
+            table._folder = folder.resolve() if len(table) == len(vectors) == table._first else None
+            if (folder / "later.npy").exists() and len(later := np.load(folder / "later.npy")):
+                table.append(later.astype(np.float32))
             table._dead.update(map(int, np.load(folder / "dead.npy").tolist()))
             table._check()
         except (*UNREADABLE, RuntimeError) as error:  # the graph's engine knows no narrower one
             raise BadModel(f"the vectors in {folder} cannot be read ({error}); build the index again") from None
         return table
 
+    @classmethod
+    def _with_graph(cls, vectors: NDArray[Any], path: Path) -> VectorTable:
+        from usearch.index import Index
+
+        graph = Index.restore(str(path), view=True)
+        if graph is None:
+            raise ValueError("the graph is not one")
+        table = cls(vectors[: len(graph)], graph)
+        graph.expansion_search = _GRAPH_EFFORT_SEARCH
+        if len(vectors) > len(graph):  # those that came after it was linked
+            table.append(vectors[len(graph) :].astype(np.float32))
+        return table
+
+    @classmethod
+    def _with_copies(cls, vectors: NDArray[Any], folder: Path) -> VectorTable:
+        copies, lost = mapped_array(folder / "copies.npy"), np.load(folder / "lost.npy")
+        if copies.shape != vectors.shape or copies.dtype != np.int8 or lost.shape != (1,) or not 0 <= lost[0] < 2:
+            raise ValueError("the copies are not those of the vectors")
+        return cls(vectors, live=_GrowingRows(copies, float(lost[0]))) if len(vectors) else cls()
+
     def _check(self) -> None:
         """ValueError where what was read does not fit together."""
-        if self._base is not None and (self._base.ndim != 2 or self._base.dtype != np.float16):
-            raise ValueError(f"there are numbers {self._base.dtype} of shape {self._base.shape}")
         if self._graph is not None and (self._graph.ndim, len(self._graph)) != (self._width(), self._first):
             raise ValueError(f"the graph is over {len(self._graph)} vectors, and there are {self._first}")
         if self._dead and not 0 <= min(self._dead) <= max(self._dead) < len(self):

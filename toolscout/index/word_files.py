@@ -11,27 +11,34 @@ import tantivy
 
 from toolscout.errors import DiskFull
 from toolscout.index.scratch_dir import in_memory, scratch_folder
+from toolscout.index.tool_table import link_file
 
 # Threads and bytes of the engine's writer: room for a large add in few segments, which search faster; and the least
 # there is for a few tools, since each commit makes room for all of it anew.
 _MANY, _MANY_WRITER, _FEW_WRITER = 1_000, (2, 120_000_000), (1, 15_000_000)
 _LOCKS = shutil.ignore_patterns("*.lock")
+_META = "meta.json"  # which segments there are: the engine writes it anew with each commit, and no other file
 Fields = dict[str, Any]
 
 
 class WordFiles:
-    """An index of the engine in a private folder, for as long as the object lives. `searcher`: the last commit."""
+    """An index of the engine in a private folder, for as long as the object lives. `searcher`: the last commit.
+
+    What was saved is searched where it lies: the private folder has links to its files, which are never written to, and
+    which the engine has mapped for as long as it needs them.
+    """
 
     def __init__(self, schema: Any, analyzers: Mapping[str, Any], saved: Path | None = None) -> None:
-        """Start empty, or with a copy of what was saved."""
+        """Start empty, or with what was saved."""
         self._schema, self._analyzers = schema, analyzers
         self._writer: Any = None
         self._kind = _FEW_WRITER
-        self._open(scratch_folder(self, "bm25"), saved)
-
-    def _open(self, folder: str, saved: str | Path | None) -> None:
+        folder = scratch_folder(self, "bm25")
         if saved is not None:
-            shutil.copytree(saved, folder, dirs_exist_ok=True, ignore=_LOCKS)
+            _link(saved.resolve(), Path(folder))
+        self._open(folder)
+
+    def _open(self, folder: str) -> None:
         self._folder = folder
         try:
             self._index = tantivy.Index(self._schema, path=folder)
@@ -69,14 +76,18 @@ class WordFiles:
         self.searcher = self._index.searcher()
 
     def save(self, target: Path) -> None:
-        """Copy the files, which never change once written."""
+        """Have the files in a folder too: they never change once written, so that most need not be copied."""
         self._close_writer()
-        shutil.copytree(self._folder, target, dirs_exist_ok=True, ignore=_LOCKS)
+        target.mkdir(parents=True, exist_ok=True)
+        for file in sorted(Path(self._folder).iterdir(), key=lambda file: file.name == _META):
+            if file.suffix != ".lock":
+                link_file(file, target / file.name)
 
     def _move(self) -> None:
         """Go on among the temporary files, with what was committed."""
-        full = self._folder
-        self._open(scratch_folder(self, "bm25", memory=False), full)
+        full, folder = self._folder, scratch_folder(self, "bm25", memory=False)
+        shutil.copytree(full, folder, symlinks=True, dirs_exist_ok=True, ignore=_LOCKS)
+        self._open(folder)
         shutil.rmtree(full, ignore_errors=True)  # what is being searched there stays readable until it is let go of
 
     def _open_writer(self, kind: tuple[int, int]) -> Any:
@@ -90,6 +101,18 @@ class WordFiles:
         if self._writer is not None:
             self._writer.wait_merging_threads()
             self._writer = None
+
+
+def _link(saved: Path, folder: Path) -> None:
+    """Link to the files of a saved index; what the engine writes anew is copied."""
+    for file in saved.iterdir():
+        if file.suffix == ".json":
+            shutil.copyfile(file, folder / file.name)
+        elif file.suffix != ".lock":
+            try:
+                (folder / file.name).symlink_to(file)
+            except OSError:  # some systems allow nobody to make links
+                shutil.copyfile(file, folder / file.name)
 
 
 def _no_room(error: Exception) -> DiskFull:

@@ -1,7 +1,6 @@
 """FastMCP: a search transform. Clients of a server see search_tools and call_tool in place of all its tools."""
 
 # Annotations are evaluated here, as FastMCP reads those of a function whose types only its maker has imported.
-import asyncio
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -40,7 +39,7 @@ def search_transform(scout: Scout, choice: Choice | None = None, **options: Any)
             return Tool.from_function(fn=search_tools, name=self._search_tool_name)
 
         async def _search(self, tools: Sequence[Any], query: str) -> list[Any]:
-            return await asyncio.to_thread(box.found, query, tools)
+            return await scout.arun(box.found, query, tools)
 
     return ScoutSearchTransform(**options)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +34,9 @@ def retriever(scout: Scout, k: int = 5, allowed: Allowed | str | None = None) ->
                 found.append(Document(f"{tool.name}: {tool.description}", id=tool.id, metadata=about))
             return found
 
+        async def _aget_relevant_documents(self, query: str, *, run_manager: Any) -> list[Document]:
+            return await scout.arun(self._get_relevant_documents, query, run_manager=run_manager)
+
     return ScoutRetriever()
 
 
@@ -62,7 +64,7 @@ def middleware(scout: Scout, choice: Choice | None = None) -> AgentMiddleware:
             return handler(narrowed(request))
 
         async def awrap_model_call(self, request: Any, handler: Any) -> Any:
-            return await handler(await asyncio.to_thread(narrowed, request))
+            return await handler(await scout.arun(narrowed, request))
 
     return ScoutMiddleware()
 
@@ -98,7 +100,7 @@ def catalogue_middleware(
             return handler(widened(request))
 
         async def awrap_model_call(self, request: Any, handler: Any) -> Any:
-            return await handler(await asyncio.to_thread(widened, request))
+            return await handler(await scout.arun(widened, request))
 
         def wrap_tool_call(self, request: Any, handler: Any) -> Any:
             return handler(known(request))

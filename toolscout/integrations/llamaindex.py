@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +28,7 @@ def object_retriever(scout: Scout, tools: Iterable[Any], choice: Choice | None =
         found = box.found(query, named.values()) if query.strip() else []
         return {_name(tool): tool for tool in [*pinned, *found]}
 
-    return _retriever(find, named.get)
+    return _retriever(scout, find, named.get)
 
 
 def catalogue_retriever(
@@ -37,7 +36,7 @@ def catalogue_retriever(
 ) -> ObjectRetriever[Any]:
     """Finds tools of the catalogue, which run where they come from."""
     offered = Offered(scout, _tool, k, allowed, caller)
-    return _retriever(offered.fetched, offered.named)
+    return _retriever(scout, offered.fetched, offered.named)
 
 
 def tools(scout: Scout, ids: Iterable[str], caller: ToolCaller | None = None) -> list[FunctionTool]:
@@ -45,7 +44,9 @@ def tools(scout: Scout, ids: Iterable[str], caller: ToolCaller | None = None) ->
     return list(Offered(scout, _tool, caller=caller).of(scout.tools(ids)).values())
 
 
-def _retriever(find: Callable[[str], dict[str, Any]], named: Callable[[str], Any]) -> ObjectRetriever[Any]:
+def _retriever(
+    scout: Scout, find: Callable[[str], dict[str, Any]], named: Callable[[str], Any]
+) -> ObjectRetriever[Any]:
     with library("llamaindex"):
         from llama_index.core.base.base_retriever import BaseRetriever
         from llama_index.core.objects import ObjectRetriever
@@ -84,7 +85,7 @@ def _retriever(find: Callable[[str], dict[str, Any]], named: Callable[[str], Any
             return [NodeWithScore(node=names.to_node(tool), score=1 / (1 + i)) for i, tool in enumerate(found)]
 
         async def _aretrieve(self, query_bundle: Any) -> list[NodeWithScore]:
-            return await asyncio.to_thread(self._retrieve, query_bundle)
+            return await scout.arun(self._retrieve, query_bundle)
 
     names = Names()
     made: ObjectRetriever[Any] = ObjectRetriever(ScoutRetriever(), names)

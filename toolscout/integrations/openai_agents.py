@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from toolscout.calling.dispatch import ToolCaller
@@ -55,13 +55,13 @@ def narrowed(model: Model | str, scout: Scout, choice: Choice | None = None) -> 
         async def get_response(
             self, system_instructions: Any, input: Any, model_settings: Any, tools: Any, *args: Any, **kwargs: Any
         ) -> Any:
-            kept = await asyncio.to_thread(cut, input, model_settings, tools)
+            kept = await scout.arun(cut, input, model_settings, tools)
             return await inner.get_response(system_instructions, input, model_settings, kept, *args, **kwargs)
 
         async def stream_response(
             self, system_instructions: Any, input: Any, model_settings: Any, tools: Any, *args: Any, **kwargs: Any
         ) -> AsyncIterator[Any]:
-            kept = await asyncio.to_thread(cut, input, model_settings, tools)
+            kept = await scout.arun(cut, input, model_settings, tools)
             async for event in inner.stream_response(system_instructions, input, model_settings, kept, *args, **kwargs):
                 yield event
 
@@ -96,7 +96,7 @@ def catalogue_tools(
 
     about = "Find tools by what they should do: name, description and parameters of those that fit."
     return [
-        _function_tool(SEARCH_TOOL, about, _QUERY, search),
+        _function_tool(SEARCH_TOOL, about, _QUERY, search, scout.arun),
         _function_tool(CALL_TOOL, f"Call a tool that {SEARCH_TOOL} found.", _CALL, call),
     ]
 
@@ -110,7 +110,14 @@ def tools(scout: Scout, ids: Iterable[str], caller: ToolCaller | None = None) ->
     return list(Offered(scout, make, caller=caller).of(scout.tools(ids)).values())
 
 
-def _function_tool(name: str, about: str, schema: dict[str, Any], run: Callable[[Any], str]) -> FunctionTool:
+def _function_tool(
+    name: str,
+    about: str,
+    schema: dict[str, Any],
+    run: Callable[[Any], str],
+    aside: Callable[[Callable[[str], str], str], Awaitable[str]] = asyncio.to_thread,
+) -> FunctionTool:
+    """A tool of the SDK's. `aside`: where it runs; by default in a thread of the loop's, since calls may take long."""
     with library("openai_agents"):
         from agents import FunctionTool
 
@@ -122,7 +129,7 @@ def _function_tool(name: str, about: str, schema: dict[str, Any], run: Callable[
             return f"error: {error}"
 
     async def invoke(_: Any, given: str) -> str:
-        return await asyncio.to_thread(ran, given)
+        return await aside(ran, given)
 
     # A strict schema has no optional parameters, which most tools have.
     made: FunctionTool = FunctionTool(name, about, schema, invoke, strict_json_schema=False)

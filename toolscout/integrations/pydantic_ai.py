@@ -27,7 +27,7 @@ def strategy(scout: Scout, choice: Choice | None = None) -> Strategy:
         return list(dict.fromkeys(filter(None, chain.from_iterable(zip_longest(*found)))))
 
     async def searched(ctx: Any, queries: Sequence[str], tools: Sequence[Any]) -> list[str]:
-        return await asyncio.to_thread(search, queries, tools)
+        return await scout.arun(search, queries, tools)
 
     return searched
 

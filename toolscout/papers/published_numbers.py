@@ -11,7 +11,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from toolscout.evaluation.report.rows import Line, Row, percent
+from toolscout.evaluation.report.rows import ResultLine, percent
+from toolscout.evaluation.row import RowDict
 
 _FILE = Path(__file__).with_name("papers.json")
 # ToolBench's test requests come in six files; papers report them as three parts.
@@ -75,12 +76,12 @@ def published() -> Mapping[str, Published]:
     }
 
 
-def by_part(lines: Sequence[Line]) -> list[dict[str, str]]:
+def by_part(lines: Sequence[ResultLine]) -> list[dict[str, str]]:
     """Our lines on ToolBench's six files of test requests, joined into the papers' three parts, for their table.
 
     A part needs all of its files. NDCG is ToolGen's; at 1 it is the true one, which rows of earlier versions have.
     """
-    methods: dict[str, dict[str, Line]] = {}
+    methods: dict[str, dict[str, ResultLine]] = {}
     for line in lines:
         methods.setdefault(line.method, {})[line.split[1]] = line
     found = []
@@ -95,7 +96,7 @@ def by_part(lines: Sequence[Line]) -> list[dict[str, str]]:
     return found
 
 
-def _joined(parts: Sequence[Line], k: int) -> str:
+def _joined(parts: Sequence[ResultLine], k: int) -> str:
     """The mean over the requests of several files, for each seed that all of them have, then over those seeds."""
     seeds = [{row.get("seed"): row for row in line.rows} for line in parts]
     scores = []
@@ -108,7 +109,7 @@ def _joined(parts: Sequence[Line], k: int) -> str:
     return percent(scores)
 
 
-def _toolgen_ndcg(row: Row, k: int) -> float | None:
+def _toolgen_ndcg(row: RowDict, k: int) -> float | None:
     metrics = row["metrics"]
     found: float | None = metrics.get(f"toolgen_ndcg@{k}", metrics.get("ndcg@1") if k == 1 else None)
     return found

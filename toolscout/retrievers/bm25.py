@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 import threading
@@ -17,11 +16,12 @@ import tantivy
 from toolscout.core.answer import Allowed, MatchedWords, Reason
 from toolscout.core.model_files import UNREADABLE
 from toolscout.core.scope import EVERYTHING, Scope
-from toolscout.core.tool import Searchable, split_words
+from toolscout.core.tool import Searchable, name_of, namespace_of, split_words
 from toolscout.errors import BadModel
 from toolscout.index.exact_names import EXACT_BONUS
 from toolscout.index.recent import Recent
 from toolscout.index.row_ids import RowIds
+from toolscout.index.saved_rows import load_rows, save_rows
 from toolscout.index.spelling import FUNCTION_WORDS, Vocabulary, correctable, edits
 from toolscout.index.word_files import WordFiles
 from toolscout.retrievers.base import Options, Pairs, Ranking, Retriever, Vectors, check_k
@@ -36,6 +36,9 @@ _MENDED_FROM = 5
 # A catalogue of so many tools keeps the words it corrects to for so long, and so many dead rows until the next add:
 # each commit costs as much as a search.
 _LARGE, _KNOWN_S, _DEAD_KEPT = 10_000, 60.0, 64
+# The engine counts dead documents in the frequency of words until it merges them away. Where they are more than this
+# share, an index is saved without them.
+_MOST_DEAD = 0.1
 _STEMS_KEPT, _WORDS_KEPT = 2_048, 20_000
 # Of so many callers it is remembered whether their tools have a word, of so many words each; of one who sees few tools
 # all of its words. Where many tools come at once, all of that is forgotten.
@@ -107,8 +110,12 @@ def _idf(frequency: int, documents: int) -> float:
 
 
 def _fields(tool: Searchable, row: int) -> dict[str, Any]:
-    text, name = tool.document(), " ".join(split_words(tool.namespace) + split_words(tool.name))
-    return {"words": text, "stems": text, "names": name, "row": row}
+    return _document(tool.document(), tool.namespace, tool.name, row)
+
+
+def _document(text: str, namespace: str, name: str, row: int) -> dict[str, Any]:
+    names = " ".join(split_words(namespace) + split_words(name))
+    return {"words": text, "stems": text, "names": names, "row": row}
 
 
 class Bm25(Retriever):
@@ -131,6 +138,7 @@ class Bm25(Retriever):
         self._stemmed: dict[str, list[str]] = {}
         self._stems: dict[int, frozenset[str]] = {}
         self._dead: list[int] = []
+        self._buried = 0  # how many documents the engine was told to forget, and may count still
         self._known: Recent[Allowed, _VisibleWords] = Recent(_CALLERS_KEPT)
         self._rows = rows
         self._lock = threading.Lock()
@@ -215,20 +223,22 @@ class Bm25(Retriever):
         with self._lock:
             if self._dead:
                 self._commit()
-            write_model(folder, self)
+            if self._buried > _MOST_DEAD * len(self._rows) + _DEAD_KEPT:
+                self._renew()
+            write_model(folder, self, dead=self._buried)
             self._files.save(folder / "words")
-            (folder / "rows.json").write_text(json.dumps({"ids": self._rows.ids, "aliases": self.names.aliases}))
+            save_rows(folder, self._rows, self.names)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Open a saved index; what is added later goes to a private copy."""
+        """Open a saved index where it lies; what is added later goes to a private folder."""
         loaded = cls.__new__(cls)
-        Retriever.__init__(loaded, read_options(Bm25Options, read_model(folder)))
+        model = read_model(folder)
+        Retriever.__init__(loaded, read_options(Bm25Options, model))
         try:
-            saved = json.loads((folder / "rows.json").read_text())
-            for tool_id in filter(None, saved["ids"]):
-                loaded.names.add(tool_id, saved["aliases"].get(tool_id, ()))
-            loaded._open(RowIds(saved["ids"]), folder / "words")
+            rows, loaded._names, _ = load_rows(folder)
+            loaded._open(rows, folder / "words")
+            loaded._buried = int(model.get("dead", 0))
         except UNREADABLE as error:
             raise BadModel(f"the word index in {folder} cannot be read ({error}); build it again") from None
         return loaded
@@ -236,10 +246,20 @@ class Bm25(Retriever):
     def _commit(self, tools: Sequence[Searchable] = (), rows: Sequence[int] = ()) -> None:
         self._files.commit(lambda: map(_fields, tools, rows), len(tools), self._dead)
         self._searcher = self._files.searcher
+        self._buried += len(self._dead)
         self._dead = []  # only now: whoever counts them before taking the searcher asks for enough hits
         # Whether a word is known is asked of the index itself; the words of a large one to correct it to may be older.
         if len(self._rows) < _LARGE or time.monotonic() - self._vocabulary.since > _KNOWN_S:
             self._vocabulary = Vocabulary()
+
+    def _renew(self) -> None:
+        """Index the living documents anew, each in the row it has: whoever searches the old files goes on."""
+        living = [(row, tool_id, self._text_of(row)) for row, tool_id in enumerate(self._rows.ids) if tool_id]
+        files = WordFiles(self._schema, self._analyzers)
+        files.commit(
+            lambda: (_document(text, namespace_of(i), name_of(i), row) for row, i, text in living), len(living), ()
+        )
+        self._files, self._searcher, self._buried = files, files.searcher, 0
 
     def _forget(self, tool_id: str) -> None:
         """From now on a row without an id, which no search returns; the engine forgets it with the next commit."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,11 +12,13 @@ import numpy as np
 
 from toolscout.core.answer import Allowed, Reason, Similarity
 from toolscout.core.arrays import Floats
+from toolscout.core.model_files import UNREADABLE
 from toolscout.core.scope import EVERYTHING, Scope
-from toolscout.core.tool import Listing, Searchable
+from toolscout.core.tool import Searchable
 from toolscout.errors import BadModel, MissingEncoder
 from toolscout.index.exact_names import EXACT_BONUS
 from toolscout.index.row_ids import RowIds
+from toolscout.index.saved_rows import Waiting, load_rows, save_rows
 from toolscout.index.vector_table import VectorTable
 from toolscout.models.encoders.base import TextEncoder
 from toolscout.models.encoders.onnx_encoder import Encoder
@@ -64,7 +65,7 @@ class DocumentIndex(Retriever):
         self._encoder = encoder
         self._rows = RowIds()
         self._table = VectorTable()
-        self._waiting: dict[str, Searchable] = {}
+        self._waiting = Waiting()
         self._moved = 0
         self._lock = threading.RLock()
 
@@ -143,7 +144,7 @@ class DocumentIndex(Retriever):
         if scope.allowed is None:
             return len(self._waiting)
         with self._lock:
-            return sum(map(scope.permits, self._waiting))
+            return self._waiting.count(scope.allowed)
 
     def __len__(self) -> int:
         """How many tools can be searched."""
@@ -177,7 +178,7 @@ class DocumentIndex(Retriever):
     def take_vectors(self, vectors: Vectors) -> None:
         """Take in the pending tools whose vectors are among these."""
         with self._lock:
-            self.add([tool for tool in self._waiting.values() if tool.digest() in vectors], vectors)
+            self.add(self._waiting.with_digests(vectors), vectors)
 
     def remove(self, ids: Sequence[str]) -> None:
         """Forget tools."""
@@ -337,22 +338,14 @@ class DocumentIndex(Retriever):
     def _save_documents(self, folder: Path) -> None:
         """Write vectors, ids and the tools that wait."""
         self._table.save(folder / "vectors")
-        waiting = [
-            [t.id, t.namespace, t.name, list(t.aliases), t.document(), t.digest()] for t in self._waiting.values()
-        ]
-        record = {"ids": self._rows.ids, "aliases": self.names.aliases, "waiting": waiting}
-        (folder / "rows.json").write_text(json.dumps(record))
+        save_rows(folder, self._rows, self.names, self._waiting)
 
     def _load_documents(self, folder: Path, model: Mapping[str, Any]) -> None:
         """Open what was saved; the encoder must be the one the vectors were made with."""
         try:
-            saved = json.loads((folder / "rows.json").read_text())
-            self._rows = RowIds(saved["ids"])
-            for tool_id in filter(None, saved["ids"]):
-                self.names.add(tool_id, saved["aliases"].get(tool_id, ()))
-            for tool_id, namespace, name, aliases, text, digest in saved["waiting"]:
-                self._waiting[tool_id] = Listing(tool_id, namespace, name, tuple(aliases), text, digest)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            self._rows, self._names, record = load_rows(folder)
+            self._waiting = Waiting.load(folder, record)
+        except UNREADABLE as error:
             raise BadModel(f"the vector index in {folder} cannot be read ({error}); build it again") from None
         self._table = VectorTable.load(folder / "vectors")
         if len(self._table) != len(self._rows.ids):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from importlib import import_module, metadata
+from importlib import import_module
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from toolscout.errors import BadModel
 from toolscout.retrievers.base import Retriever
 from toolscout.retrievers.model_folder import read_model
+
+if TYPE_CHECKING:
+    from importlib import metadata
 
 ENTRY_POINTS = "toolscout.retrievers"
 BUILT_IN = {
@@ -29,20 +32,22 @@ BUILT_IN = {
 
 def available() -> dict[str, metadata.EntryPoint | None]:
     """Every retriever that can be opened by name: those built in (None), and entry points of other packages."""
+    from importlib import metadata
+
     plugins = {point.name: point for point in metadata.entry_points(group=ENTRY_POINTS)}
     return {**plugins, **dict.fromkeys(BUILT_IN)}
 
 
 def method(name: str) -> type[Retriever]:
-    """The class behind a method's name."""
+    """The class behind a method's name. BadModel where there is none of this name."""
+    if name in BUILT_IN:  # without looking through all packages that are installed
+        module, _, kind = BUILT_IN[name].partition(":")
+        return cast(type[Retriever], getattr(import_module(module), kind))
     found = available()
-    if name not in found:
+    plugin = found.get(name)
+    if plugin is None:
         raise BadModel(f"there is no retriever called {name!r}; choose one of {', '.join(sorted(found))}, or a folder")
-    plugin = found[name]
-    if plugin is not None:
-        return cast(type[Retriever], plugin.load())
-    module, _, kind = BUILT_IN[name].partition(":")
-    return cast(type[Retriever], getattr(import_module(module), kind))
+    return cast(type[Retriever], plugin.load())
 
 
 def load_model(folder: Path) -> Retriever:

@@ -1,8 +1,11 @@
-"""Keeps a built index beside its store, so that opening a large catalogue does not build it again.
+"""Keeps a built index beside its store, so that opening a catalogue neither builds nor reads it: files are mapped.
 
 An index is derived: where a snapshot is missing, damaged, of another store or of another version of the package, the
 index is built from the store. Only ids that a model gave to tools depend on what came before: those are kept whatever
 the size, so that they stay the same.
+
+A snapshot is a folder that never changes. A pointer names the newest one, so that no reader sees half of one; it is
+replaced in one step. One process at a time writes, and a folder that another process has open stays until later.
 """
 
 from __future__ import annotations
@@ -13,8 +16,9 @@ import os
 import shutil
 import tempfile
 import threading
+import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -26,9 +30,12 @@ from toolscout.stores.base import Store
 
 # Below this many tools, building is quicker than reading and not worth the disk.
 WORTH_KEEPING = 2_000
-# A kept index follows the changes since in no time while they are no more than this share of it.
-WORTH_RENEWING = 0.02
-_POINTER = "current.json"
+# A kept index follows the changes since in no time while they are no more than this share of it, and so many: those
+# that it listed are applied by every process that opens it. An index that was opened is kept anew by the changes alone.
+WORTH_RENEWING, WORTH_LISTING = 0.02, 500
+_POINTER, _LOCK = "current.json", "lock"
+_EDGE_BYTES = 4_096
+_TRIES = 5
 # Lines of ids that may be out of date before they are written anew.
 _LINES_LEFT = 1_000
 _Key = tuple[int, str]
@@ -39,18 +46,25 @@ _Id = tuple[str, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class SnapshotState:
-    """Which state of which store an index holds."""
+    """Which state of which store an index holds. `baseline`: of all its tools, see similarity_baseline.py, if known."""
 
     store: str
     version: int
     cursor: int
     feedback: int = 0
     document_version: int = DOCUMENT_VERSION
+    baseline: float | None = None
 
 
-def worth(tools: int, changed: int) -> bool:
-    """Whether an index of so many tools, so many of them changed since it was kept, is kept anew."""
-    return tools >= WORTH_KEEPING and changed >= WORTH_RENEWING * tools
+def worth(tools: int, changed: int, opened: int | None = None) -> bool:
+    """Whether an index of so many tools, so many of them changed since it was kept, is kept anew.
+
+    `opened`: how many have changed since it was opened from a snapshot, None where it was built.
+    """
+    if tools < WORTH_KEEPING:
+        return False
+    share = WORTH_RENEWING * tools
+    return changed >= (share if opened is None or opened > share else min(share, WORTH_LISTING))
 
 
 def folder(store_path: Path, retriever: str) -> Path:
@@ -64,33 +78,143 @@ def read(folder: Path, store: Store) -> tuple[Retriever, SnapshotState] | None:
     A snapshot of a later version than the store's, or that learned feedback which the store has not, is one of a copy
     that went on: a backup was restored since.
     """
+    tried: set[str] = set()
+    while len(tried) < _TRIES:
+        name = ""
+        try:
+            pointer = json.loads((folder / _POINTER).read_text())
+            name, state = str(pointer["folder"]), SnapshotState(**pointer["state"])
+            if not _fits(state, store):
+                return None
+            return _opened(folder / name, pointer["files"]), state
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, BadModel):
+            if not name or name in tried:
+                return None
+            tried.add(name)  # another process may have replaced it since the pointer was read: look again
+    return None
+
+
+def _fits(state: SnapshotState, store: Store) -> bool:
+    if (state.store, state.document_version) != (store.identity(), DOCUMENT_VERSION):
+        return False
+    return state.version <= store.version() and (not state.feedback or _has_feedback(store, state.feedback))
+
+
+def _opened(folder: Path, files: Mapping[str, Sequence[object]]) -> Retriever:
+    """Open a snapshot whose files are as they were written; no process removes it while this one has it open."""
+    held = _held(folder, shared=True)
     try:
-        pointer = json.loads((folder / _POINTER).read_text())
-        state = SnapshotState(**pointer["state"])
-        if (state.store, state.document_version) != (store.identity(), DOCUMENT_VERSION):
-            return None
-        if state.version > store.version() or (state.feedback and not _has_feedback(store, state.feedback)):
-            return None
-        return load_model(folder / pointer["folder"]), state
-    except (OSError, ValueError, KeyError, TypeError, EOFError, BadModel):
-        return None
+        for name, known in files.items():
+            if list(known) != _signature(folder / name):
+                raise BadModel(f"{folder / name} is damaged")
+        retriever = load_model(folder)
+    except BaseException:
+        _let_go(held)
+        raise
+    weakref.finalize(retriever, _let_go, held)
+    return retriever
 
 
 def write(folder: Path, retriever: Retriever, state: SnapshotState) -> None:
-    """Save the index into a new folder, point to it in one atomic step, and drop the older ones."""
+    """Save the index into a new folder, point to it in one atomic step, and drop the older ones that nobody has open.
+
+    Nothing is written where another process is writing, or has written a later state. OSError where it cannot be kept.
+    """
+    store = folder.parent.with_suffix("")  # "tools.db" of "tools.db.index"
     folder.mkdir(parents=True, exist_ok=True)
-    target = Path(tempfile.mkdtemp(prefix=f"{state.version}-", dir=folder))
-    try:
-        retriever.save(target)
+    with _writing(folder) as mine:
+        if not mine or _kept_later(folder, state):
+            return
+        target = Path(tempfile.mkdtemp(prefix=f"{state.version}-", dir=folder))
         pointer = folder / f"{_POINTER}.{os.getpid()}"
-        pointer.write_text(json.dumps({"folder": target.name, "state": asdict(state)}))
-        pointer.replace(folder / _POINTER)
-    except BaseException:
-        shutil.rmtree(target, ignore_errors=True)
-        raise
-    for other in folder.iterdir():
-        if other.is_dir() and other != target:
-            shutil.rmtree(other, ignore_errors=True)
+        try:
+            retriever.save(target)
+            paths = sorted(path for path in target.rglob("*") if path.is_file())
+            files = {path.relative_to(target).as_posix(): _signature(path) for path in paths}
+            pointer.write_text(json.dumps({"folder": target.name, "state": asdict(state), "files": files}))
+            _share_as(store, [folder.parent, folder, target, *target.rglob("*"), pointer])
+            pointer.replace(folder / _POINTER)
+        except BaseException:
+            shutil.rmtree(target, ignore_errors=True)
+            pointer.unlink(missing_ok=True)
+            raise
+        for other in folder.iterdir():
+            if other.is_dir() and other != target:
+                _drop(other)
+
+
+def _kept_later(folder: Path, state: SnapshotState) -> bool:
+    """Whether what is kept is of the same store and of a later version than this."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        kept = SnapshotState(**json.loads((folder / _POINTER).read_text())["state"])
+        return kept.store == state.store and kept.document_version == DOCUMENT_VERSION and kept.version > state.version
+    return False
+
+
+def _signature(path: Path) -> list[object]:
+    """The size of a file and a digest of its ends: reading all of it would take as long as building it."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        ends = file.read(_EDGE_BYTES)
+        file.seek(max(0, size - _EDGE_BYTES))
+        ends += file.read(_EDGE_BYTES)
+    return [size, hashlib.blake2b(ends, digest_size=16).hexdigest()]
+
+
+def _share_as(store: Path, paths: Sequence[Path]) -> None:
+    """Let those read an index who may read its store, and nobody else."""
+    mode = store.stat().st_mode & 0o666
+    for path in paths:
+        wanted = mode | ((mode & 0o444) >> 2) | 0o300 if path.is_dir() else mode | 0o200
+        if path.stat().st_mode & 0o777 != wanted:
+            with suppress(PermissionError):  # of another user, who has shared it
+                path.chmod(wanted)
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[bool]:
+    """Whether this process may write; ends with the process, however that ends."""
+    os.close(os.open(folder / _LOCK, os.O_RDONLY | os.O_CREAT, 0o666))  # whoever made it
+    held = _held(folder / _LOCK, shared=False)
+    try:
+        yield held != _TAKEN
+    finally:
+        _let_go(held)
+
+
+_NO_LOCK, _TAKEN = -1, -2
+
+
+def _held(path: Path, shared: bool) -> int:
+    """A lock on a file or folder; taken where another process has one that does not allow it."""
+    try:
+        import fcntl
+    except ImportError:  # not on this system
+        return _NO_LOCK
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        fcntl.flock(opened, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(opened)
+        return _TAKEN
+    except OSError:  # not on this file system
+        os.close(opened)
+        return _NO_LOCK
+    return opened
+
+
+def _let_go(held: int) -> None:
+    if held >= 0:
+        os.close(held)
+
+
+def _drop(folder: Path) -> None:
+    """Remove a snapshot, unless a process has it open."""
+    with suppress(OSError):
+        held = _held(folder, shared=False)
+        if held != _TAKEN:
+            shutil.rmtree(folder, ignore_errors=True)
+            _let_go(held)
 
 
 def _has_feedback(store: Store, number: int) -> bool:

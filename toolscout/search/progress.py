@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from toolscout.core.arrays import Floats
 from toolscout.core.tool import Tool
+from toolscout.errors import StoreError
 
 Progress = Callable[[str, int, int], None]
 """Called with a stage ("reading", "embedding", "linking"), how much is done, and of how much (0: not known)."""
@@ -19,12 +20,21 @@ Encoded = tuple[NDArray[np.int64], Floats]
 _COMMITTED_AT_ONCE = 512
 
 
-def counted(tools: Iterable[Tool], progress: Progress | None) -> Iterator[Tool]:
-    """The tools, their number reported as they are read."""
+def counted(
+    tools: Iterable[Tool], progress: Progress | None, stopped: Callable[[], bool] | None = None
+) -> Iterator[Tool]:
+    """The tools, their number reported as they are read. StoreError once `stopped` says so: then none is stored."""
     for number, tool in enumerate(tools, 1):
+        _check(stopped)
         if progress and number % 500 == 0:
             progress("reading", number, 0)
         yield tool
+    _check(stopped)
+
+
+def _check(stopped: Callable[[], bool] | None) -> None:
+    if stopped is not None and stopped():
+        raise StoreError("the add was stopped before its tools were stored; none of them is")
 
 
 def reported(encoded: Iterable[Encoded], total: int, progress: Progress | None) -> Iterator[Encoded]:

@@ -1,8 +1,8 @@
 """The similarity baseline of a catalogue: the cosine that a request about something else reaches in it.
 
 A similarity above the baseline begins to mean that a tool fits. It is measured by comparing some hundred requests about
-anything at all (background.txt) with the catalogue. No labels are needed, and any encoder will do: among
-many tools something is always rather near, among few hardly anything.
+anything at all (background.txt) with the catalogue, so it needs no labels and works for any catalogue and encoder:
+among many tools something is always rather near, among few hardly anything.
 """
 
 from __future__ import annotations
@@ -70,6 +70,11 @@ class SimilarityBaseline:
             return measured
         finally:
             self._lock.release()
+
+    def take_up(self, baseline: float | None) -> None:
+        """Go on from the baseline of the whole catalogue that was measured when the index was kept."""
+        if baseline is not None:
+            self._baselines.keep(None, _Baseline(self._retriever.changes(), baseline))
 
     def prepare(self) -> None:
         """Encode the requests where that has not been done, so that no search has to wait for it."""

@@ -177,6 +177,8 @@ class Gate:
     The callers that wait take turns, one piece of work each, so that one who asks for much delays the others by one
     piece and not by all of it. When all places are taken, whoever has fewer of them than another gets one of the
     other's: the last to come there is refused. While nobody else waits one caller may have every place.
+    Servers search through a Gate and not with Scout.asearch, which does what it is given in the order in which it
+    comes: it knows neither callers nor deadlines, and refuses nothing.
     """
 
     def __init__(self, workers: int, queue: int, seconds: float, each: int = 0) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from toolscout.catalogue.base import (
+    Importer,
     ReadOptions,
     RepeatCheck,
     cleaned,
@@ -24,25 +25,27 @@ from toolscout.errors import BadSource, BadTool
 _CORPUS = ("corpus.jsonl", "corpus.jsonl.gz")
 
 
-def accepts(source: object) -> bool:
-    """Whether this is a folder with a corpus, or the corpus file itself."""
-    return _corpus(source) is not None
+class BeirImporter(Importer):
+    """BEIR folders: each row of the corpus is a tool."""
 
+    def accepts(self, source: object) -> bool:
+        """Whether this is a folder with a corpus, or the corpus file itself."""
+        return _corpus(source) is not None
 
-def read(source: object, options: ReadOptions) -> Iterator[Tool]:
-    """The tools of the corpus. Like Dataset.load, different tools of one id are kept apart: namespace-2, -3 …"""
-    path = _corpus(source)
-    if path is None:
-        raise not_a(source, "a BEIR folder (one with corpus.jsonl or corpus.jsonl.gz)")
-    namespace = options.namespace or clean_text(path.parent.resolve().name) or "corpus"
-    seen = RepeatCheck(again=lambda: _tools(path, namespace, ReadOptions(keep_going=True)), content=_content)
-    for where, tool in _tools(path, namespace, options):
-        candidate, copies = tool, 1
-        while (verdict := seen.verdict(candidate.id, tool, where)) == "differs":
-            copies += 1
-            candidate = replace(tool, namespace=f"{tool.namespace}-{copies}")
-        if verdict == "new":
-            yield candidate
+    def read(self, source: object, options: ReadOptions) -> Iterator[Tool]:
+        """The tools of the corpus. Like Dataset.load, different tools of one id are kept apart: namespace-2, -3 …"""
+        path = _corpus(source)
+        if path is None:
+            raise not_a(source, "a BEIR folder (one with corpus.jsonl or corpus.jsonl.gz)")
+        namespace = options.namespace or clean_text(path.parent.resolve().name) or "corpus"
+        seen = RepeatCheck(again=lambda: _tools(path, namespace, ReadOptions(keep_going=True)), content=_content)
+        for where, tool in _tools(path, namespace, options):
+            candidate, copies = tool, 1
+            while (verdict := seen.verdict(candidate.id, tool, where)) == "differs":
+                copies += 1
+                candidate = replace(tool, namespace=f"{tool.namespace}-{copies}")
+            if verdict == "new":
+                yield candidate
 
 
 def _tools(path: Path, namespace: str, options: ReadOptions) -> Iterator[tuple[str, Tool]]:

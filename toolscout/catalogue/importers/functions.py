@@ -15,7 +15,16 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from toolscout.catalogue.base import ReadOptions, existing, existing_file, first_paragraph, not_a, unique
+from toolscout.catalogue.base import (
+    Importer,
+    ReadOptions,
+    as_path,
+    existing,
+    existing_file,
+    first_paragraph,
+    not_a,
+    unique,
+)
 from toolscout.catalogue.docstrings import parse_docstring
 from toolscout.catalogue.type_hints import Hints, hints_of, object_schema, with_default
 from toolscout.core.tool import Origin, Tool, clean_text
@@ -37,23 +46,39 @@ class _Found(NamedTuple):
     target: str
 
 
-def accepts(source: object) -> bool:
-    """Whether this is a function, a list of functions, a module, or the name of one."""
-    if isinstance(source, list | tuple):
-        return bool(source) and all(callable(item) for item in source)
-    if not isinstance(source, str | Path):
-        return callable(source) or isinstance(source, ModuleType)
-    place, attribute = _split(str(source))
-    if existing(source) is not None or place.endswith(".py"):
-        return place.endswith(".py") and existing_file(place) is not None
-    if not _MODULE.match(place) or place in _OTHER_PREFIXES or isinstance(source, Path):
-        return False
-    return attribute is not None or (not place.endswith(_FILE_ENDINGS) and _can_be_imported(place))
+class FunctionsImporter(Importer):
+    """Python functions, by name or as objects."""
 
+    def accepts(self, source: object) -> bool:
+        """Whether this is a function, a list of functions, a module, or the name of one."""
+        if isinstance(source, list | tuple):
+            return bool(source) and all(callable(item) for item in source)
+        if not isinstance(source, str | Path):
+            return callable(source) or isinstance(source, ModuleType)
+        place, attribute = _split(str(source))
+        if existing(source) is not None or place.endswith(".py"):
+            return place.endswith(".py") and existing_file(place) is not None
+        if not _MODULE.match(place) or place in _OTHER_PREFIXES or isinstance(source, Path):
+            return False
+        return attribute is not None or (not place.endswith(_FILE_ENDINGS) and _can_be_imported(place))
 
-def read(source: object, options: ReadOptions) -> Iterator[Tool]:
-    """A tool for each function; of a module, for each public function that is defined there or named in __all__."""
-    return unique(_tools(source, options), options)
+    def read(self, source: object, options: ReadOptions) -> Iterator[Tool]:
+        """A tool for each function; of a module, for each public function that is defined there or named in __all__."""
+        return unique(_tools(source, options), options)
+
+    def label(self, source: object) -> str:
+        """The file, or module:name of each function."""
+        if isinstance(source, ModuleType):
+            return f"{source.__name__}:"
+        if isinstance(source, list | tuple):
+            return ", ".join(map(_target, source))
+        path = as_path(source)
+        if path is None:
+            return _target(source)
+        place, _, name = str(path).rpartition(":")
+        if existing(source) is not None:
+            return os.path.abspath(path)
+        return f"{os.path.abspath(place)}:{name}" if place.endswith(".py") else str(source)
 
 
 def find(target: str, own: bool = False) -> Callable[..., Any]:
@@ -70,6 +95,11 @@ def find(target: str, own: bool = False) -> Callable[..., Any]:
         return function
     named: Callable[..., Any] = next(_named(target, ReadOptions())).function
     return named
+
+
+def _target(function: object) -> str:
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    return f"{getattr(function, '__module__', None) or 'builtins'}:{name}"
 
 
 def _tools(source: object, options: ReadOptions) -> Iterator[tuple[str, Tool]]:

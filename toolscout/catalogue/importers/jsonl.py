@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from toolscout.catalogue.base import (
+    Importer,
     ReadOptions,
     RepeatCheck,
     as_json,
@@ -29,25 +30,27 @@ _FOREIGN = frozenset({"openapi", "swagger", "api_list", "mcpServers"})
 _WANTED = "a file of tools (.jsonl, one tool a line, or .json, an array of tools)"
 
 
-def accepts(source: object) -> bool:
-    """Whether this is a file or a value that holds tool records."""
-    if isinstance(source, list | tuple):
-        return bool(source) and all(isinstance(item, Mapping) for item in source)
-    found = shape(source)
-    if found is None:
-        return False
-    if found.form == "broken":  # what calls itself JSON is read here, so that the place of the error is named
-        path = existing_file(source)
-        return path is not None and suffix(path) == ".json"
-    if found.form == "object":
-        return not found.keys & _FOREIGN and bool(found.keys & {*_LISTS, "result", "name", "function"})
-    return found.form in ("lines", "array")
+class JsonlImporter(Importer):
+    """Files and values that hold tool records."""
 
+    def accepts(self, source: object) -> bool:
+        """Whether this is a file or a value that holds tool records."""
+        if isinstance(source, list | tuple):
+            return bool(source) and all(isinstance(item, Mapping) for item in source)
+        found = shape(source)
+        if found is None:
+            return False
+        if found.form == "broken":  # what calls itself JSON is read here, so that the place of the error is named
+            path = existing_file(source)
+            return path is not None and suffix(path) == ".json"
+        if found.form == "object":
+            return not found.keys & _FOREIGN and bool(found.keys & {*_LISTS, "result", "name", "function"})
+        return found.form in ("lines", "array")
 
-def read(source: object, options: ReadOptions) -> Iterator[Tool]:
-    """The tools in their order. A record's own namespace stands; options or the file's name serve where it has none."""
-    quiet = ReadOptions(namespace=options.namespace, keep_going=True)
-    return unique(_tools(source, options), options, RepeatCheck(again=lambda: _tools(source, quiet)))
+    def read(self, source: object, options: ReadOptions) -> Iterator[Tool]:
+        """The tools in their order. A record's own namespace stands, else that of the options, else the file's name."""
+        quiet = ReadOptions(namespace=options.namespace, keep_going=True)
+        return unique(_tools(source, options), options, RepeatCheck(again=lambda: _tools(source, quiet)))
 
 
 def _tools(source: object, options: ReadOptions) -> Iterator[tuple[str, Tool]]:

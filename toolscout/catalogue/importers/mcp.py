@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from toolscout.catalogue.base import (
+    Importer,
     ReadOptions,
     as_json,
     existing,
@@ -41,41 +42,42 @@ _NO_OBJECTS = frozenset({"array", "boolean", "integer", "null", "number", "strin
 _FIELDS = ("name", "title", "description", "inputSchema", "outputSchema", "annotations", "_meta")
 
 
-def accepts(source: object) -> bool:
-    """Whether this is said to be an MCP server, looks like a command that can be run, or is a file naming servers."""
-    if isinstance(source, list | tuple):
-        return bool(source) and all(isinstance(item, str) for item in source)
-    if isinstance(source, str) and (source.startswith(_PREFIXES) or is_mcp_url(source)):
-        return True
-    found = shape(source)
-    if found is not None and found.form == "object":
-        return bool(found.keys & CONFIG_KEYS) and has_servers(
-            source if isinstance(source, Mapping) else _config(source)
-        )
-    path = existing(source)
-    if path is not None:
-        return path.is_file() and suffix(path) not in _NOT_COMMANDS and os.access(path, os.X_OK)
-    return _is_parameters(source) or (isinstance(source, str) and not is_url(source) and _is_command(source))
+class McpImporter(Importer):
+    """MCP servers."""
 
+    def accepts(self, source: object) -> bool:
+        """Whether this is said to be an MCP server, looks like a command to run, or is a file that names servers."""
+        if isinstance(source, list | tuple):
+            return bool(source) and all(isinstance(item, str) for item in source)
+        if isinstance(source, str) and (source.startswith(_PREFIXES) or is_mcp_url(source)):
+            return True
+        found = shape(source)
+        if found is not None and found.form == "object":
+            return bool(found.keys & CONFIG_KEYS) and has_servers(
+                source if isinstance(source, Mapping) else _config(source)
+            )
+        path = existing(source)
+        if path is not None:
+            return path.is_file() and suffix(path) not in _NOT_COMMANDS and os.access(path, os.X_OK)
+        return _is_parameters(source) or (isinstance(source, str) and not is_url(source) and _is_command(source))
 
-def read(source: object, options: ReadOptions) -> Iterator[Tool]:
-    """The tools of each server. Namespace: the option, else the server's key in the file, else the name it reports."""
-    servers = _servers(source, options)
-    for server in servers:
-        try:
-            listing = _run(server, options)
-            yield from unique(tools_of(server, listing, options, alone=len(servers) == 1), options)
-        except ToolscoutError as error:
-            if len(servers) == 1:
-                raise
-            options.problem(error)
+    def read(self, source: object, options: ReadOptions) -> Iterator[Tool]:
+        """The tools of each server. Namespace: the option, else the server's key in the file, else its own name."""
+        servers = _servers(source, options)
+        for server in servers:
+            try:
+                listing = _run(server, options)
+                yield from unique(tools_of(server, listing, options, alone=len(servers) == 1), options)
+            except ToolscoutError as error:
+                if len(servers) == 1:
+                    raise
+                options.problem(error)
 
-
-def label(source: object) -> str:
-    """The secret-free name of a source that this importer accepts."""
-    server = _one_server(source, ReadOptions())
-    path = existing_file(_without_prefix(source))
-    return server.label if server else os.path.abspath(path) if path else "in memory"
+    def label(self, source: object) -> str:
+        """The secret-free name of a source that this importer accepts."""
+        server = _one_server(source, ReadOptions())
+        path = existing_file(_without_prefix(source))
+        return server.label if server else os.path.abspath(path) if path else "in memory"
 
 
 def _servers(source: object, options: ReadOptions) -> list[McpServer]:

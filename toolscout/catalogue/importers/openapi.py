@@ -11,6 +11,7 @@ from typing import Any
 from urllib.parse import urljoin, urlsplit
 
 from toolscout.catalogue.base import (
+    Importer,
     ReadOptions,
     as_json,
     existing_file,
@@ -85,42 +86,44 @@ class _Inputs:
         return schema | {"$defs": self.schemas.defs} if self.schemas.defs else schema
 
 
-def accepts(source: object) -> bool:
-    """Whether this is an OpenAPI document, or a URL that may lead to one."""
-    if is_url(source):
-        return not is_mcp_url(source)
-    found = shape(source)
-    return found is not None and (found.form == "yaml" or bool(found.keys & _KEYS))
+class OpenApiImporter(Importer):
+    """OpenAPI and Swagger documents."""
 
+    def accepts(self, source: object) -> bool:
+        """Whether this is an OpenAPI document, or a URL that may lead to one."""
+        if is_url(source):
+            return not is_mcp_url(source)
+        found = shape(source)
+        return found is not None and (found.form == "yaml" or bool(found.keys & _KEYS))
 
-def read(source: object, options: ReadOptions) -> Iterator[Tool]:
-    """One tool for each operation, in the document's order."""
-    api = _open(source, options)
-    names: set[str] = set()
-    expanded = 0
-    for path, item in api.root["paths"].items():
-        if path.startswith("x-"):
-            continue
-        try:
-            item, base = api.document.follow(item, api.document.main)
-            if not isinstance(item, Mapping):
-                raise BadSource(f"a path must be an object, got {type(item).__name__}")
-        except BadSource as error:
-            options.problem(BadSource(f"{api.where}: path {path}: {error}"))
-            continue
-        for method in (key for key in _METHODS if key in item):
-            try:
-                tool = _tool(api, path, method, item, base, names)
-            except (BadSource, BadTool) as error:
-                options.problem(BadSource(f"{api.where}: {method.upper()} {path}: {error}"))
+    def read(self, source: object, options: ReadOptions) -> Iterator[Tool]:
+        """One tool for each operation, in the document's order."""
+        api = _open(source, options)
+        names: set[str] = set()
+        expanded = 0
+        for path, item in api.root["paths"].items():
+            if path.startswith("x-"):
                 continue
-            names.add(tool.name)
-            expanded += len(json.dumps(tool.input_schema))
-            if expanded > MAX_EXPANDED:
-                raise BadSource(
-                    f"{api.where}: its references ($ref) expand to more than {MAX_EXPANDED >> 20} MB; split it"
-                )
-            yield tool
+            try:
+                item, base = api.document.follow(item, api.document.main)
+                if not isinstance(item, Mapping):
+                    raise BadSource(f"a path must be an object, got {type(item).__name__}")
+            except BadSource as error:
+                options.problem(BadSource(f"{api.where}: path {path}: {error}"))
+                continue
+            for method in (key for key in _METHODS if key in item):
+                try:
+                    tool = _tool(api, path, method, item, base, names)
+                except (BadSource, BadTool) as error:
+                    options.problem(BadSource(f"{api.where}: {method.upper()} {path}: {error}"))
+                    continue
+                names.add(tool.name)
+                expanded += len(json.dumps(tool.input_schema))
+                if expanded > MAX_EXPANDED:
+                    raise BadSource(
+                        f"{api.where}: its references ($ref) expand to more than {MAX_EXPANDED >> 20} MB; split it"
+                    )
+                yield tool
 
 
 def _open(source: object, options: ReadOptions) -> _Api:

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from toolscout.catalogue.base import (
+    Importer,
     ReadOptions,
     RepeatCheck,
     as_json,
@@ -44,27 +45,29 @@ _TYPES: dict[str, dict[str, Any]] = {
 _PYTHON = {"string": str, "boolean": bool, "array": list, "object": dict}
 
 
-def accepts(source: object) -> bool:
-    """Whether this is such a JSON file, or a folder that holds some."""
-    path = existing(source)
-    if path is not None and path.is_dir():
-        return any(_is_tool_file(file) for file in islice(_json_files(path), _LOOK))
-    return _is_tool_file(source)
+class ToolBenchImporter(Importer):
+    """ToolBench JSON files, and folders of them."""
 
+    def accepts(self, source: object) -> bool:
+        """Whether this is such a JSON file, or a folder that holds some."""
+        path = existing(source)
+        if path is not None and path.is_dir():
+            return any(_is_tool_file(file) for file in islice(_json_files(path), _LOOK))
+        return _is_tool_file(source)
 
-def read(source: object, options: ReadOptions) -> Iterator[Tool]:
-    """One Tool for each API: namespace = the tool's name, tag = its category (the folder the file lies in).
+    def read(self, source: object, options: ReadOptions) -> Iterator[Tool]:
+        """One Tool for each API: namespace = the tool's name, tag = its category (the folder the file lies in).
 
-    ToolBench repeats API names with other content within a tool: those are kept apart as name_2, name_3 …
-    """
-    seen = RepeatCheck()
-    for where, tool in _tools(source, options):
-        candidate, copies = tool, 1
-        while (verdict := seen.verdict(candidate.id, tool, where)) == "differs":
-            copies += 1
-            candidate = replace(tool, name=f"{tool.name}_{copies}", title=tool.name)
-        if verdict == "new":
-            yield candidate
+        ToolBench repeats API names with other content within a tool: those are kept apart as name_2, name_3 …
+        """
+        seen = RepeatCheck()
+        for where, tool in _tools(source, options):
+            candidate, copies = tool, 1
+            while (verdict := seen.verdict(candidate.id, tool, where)) == "differs":
+                copies += 1
+                candidate = replace(tool, name=f"{tool.name}_{copies}", title=tool.name)
+            if verdict == "new":
+                yield candidate
 
 
 def _tools(source: object, options: ReadOptions) -> Iterator[tuple[str, Tool]]:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import random
+import subprocess
+import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,7 +24,7 @@ from toolscout.models.encoders.base import TextEncoder
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.dense import Dense
 from toolscout.retrievers.hybrid.retriever import Hybrid
-from toolscout.scout import Progress, Scout
+from toolscout.scout import DEFAULT_RETRIEVER, Progress, Scout
 from toolscout.stores.base import Store
 
 Values = dict[str, float]
@@ -100,6 +104,31 @@ def index(open_scout: OpenScout, source: str, request: str, progress: Progress |
         "again_embedded": again.embedded,
         **memory,
     }
+
+
+def opening(path: Path, request: str, repeats: int) -> Values:
+    """What opening a catalogue takes whose index is kept beside it: with vectors, by words alone, and by the command.
+
+    `command_s`: a process of its own, `toolscout search`, from its start to its end.
+    """
+    values = Values()
+    for name, label in ((DEFAULT_RETRIEVER, "open_s"), ("bm25", "words_open_s")):
+        _open_and_close(path, name)  # keeps the index where it is not kept yet
+        values[label] = median(_seconds(partial(_open_and_close, path, name), repeats))
+    command = [sys.executable, "-m", "toolscout", "--store", str(path), "search", request]
+    values["command_s"] = median(_seconds(partial(subprocess.run, command, capture_output=True), repeats))
+    return values | memory_mb()
+
+
+def _open_and_close(path: Path, retriever: str) -> None:
+    Scout.open(path, retriever).close()
+
+
+def _seconds(action: Callable[[], object], repeats: int) -> Iterator[float]:
+    for _ in range(repeats):
+        started = time.perf_counter()
+        action()
+        yield time.perf_counter() - started
 
 
 class Stopwatch:

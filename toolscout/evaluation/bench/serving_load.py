@@ -25,18 +25,17 @@ from toolscout.data.dataset import Dataset
 from toolscout.data.locate import find_dataset
 from toolscout.errors import BadRequest, ToolscoutError
 from toolscout.evaluation.bench.http_client import Client, Tally, paced
-from toolscout.evaluation.row import provenance
+from toolscout.evaluation.row import RowDict, provenance
+from toolscout.search.progress import Progress
 
 LIVE_NAMESPACE = "live"
 _LIVE = 100
 _STARTS_WITHIN_S = 120
 _SAMPLED_EVERY_S = 5.0
-Row = dict[str, Any]
-Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
-class ServePlan:
+class ServingPlan:
     """What to measure over the catalogue in `store`: `rate` requests of a dataset and `writes` changes a second.
 
     `curve`: more rates, each for `step_s` seconds, for each of `curve_data`. `storm`: one rate far beyond them.
@@ -62,7 +61,7 @@ class ServePlan:
 
 
 @dataclass(slots=True)
-class Live:
+class ChangingTools:
     """Tools that come and go while requests are answered, and what was wrong with the answers."""
 
     copied: list[Tool]
@@ -79,7 +78,7 @@ class Live:
         self.stale += sum(self.gone.get(tool_id, asked_at) < asked_at for tool_id in ids)
 
 
-def measure(plan: ServePlan, progress: Progress | None = None) -> Iterator[Row]:
+def measure(plan: ServingPlan, progress: Progress | None = None) -> Iterator[RowDict]:
     """Start a server, load it, and yield a row for each measurement."""
     about, asked = provenance(plan.command()), Counter[str]()
     for _, data, *_ in _steps(plan):  # before a server is started for nothing
@@ -99,7 +98,7 @@ def measure(plan: ServePlan, progress: Progress | None = None) -> Iterator[Row]:
             yield {**how, "retriever": plan.retriever, "values": rounded, "repeats": 1, "how": "over HTTP", **about}
 
 
-def _steps(plan: ServePlan) -> Iterator[tuple[str, str, float, float, float]]:
+def _steps(plan: ServingPlan) -> Iterator[tuple[str, str, float, float, float]]:
     if plan.seconds:
         yield "serve", plan.data, plan.rate, plan.seconds, plan.writes
     for data in plan.curve_data if plan.curve else ():
@@ -110,7 +109,7 @@ def _steps(plan: ServePlan) -> Iterator[tuple[str, str, float, float, float]]:
 
 
 @contextmanager
-def _server(plan: ServePlan, token: str) -> Iterator[int]:
+def _server(plan: ServingPlan, token: str) -> Iterator[int]:
     """A server of its own process, which this token lets us change; its port. It must end when it is told to."""
     command = [sys.executable, "-m", "toolscout", "--store", str(plan.store), "serve", "--port", "0", "--rate", "0"]
     process = subprocess.Popen(
@@ -165,7 +164,7 @@ async def _loaded(
     if not requests:
         raise BadRequest(f"{data} has no requests; name another dataset")
     tally = Tally()
-    live = Live(dataset.tools[:464])
+    live = ChangingTools(dataset.tools[:464])
     memory: list[float] = []
     over = asyncio.Event()
 
@@ -202,7 +201,7 @@ async def _loaded(
 class _Changer:
     """Adds a tool and, where enough are there, removes the oldest; and looks whether it is so."""
 
-    def __init__(self, client: Client, live: Live) -> None:
+    def __init__(self, client: Client, live: ChangingTools) -> None:
         self._client, self._live = client, live
         self._run = f"{time.time_ns():x}"[-8:]
 
@@ -251,13 +250,15 @@ async def _watch(client: Client, memory: list[float], over: asyncio.Event) -> No
             continue
 
 
-async def _cleared(client: Client, live: Live) -> None:
+async def _cleared(client: Client, live: ChangingTools) -> None:
     """Leave the catalogue as it was."""
     if live.there:
         await client.ask("POST", "/tools", {"remove": list(live.there)})
 
 
-def _values(tally: Tally, live: Live, memory: list[float], gauges: dict[str, float], cores: float) -> dict[str, float]:
+def _values(
+    tally: Tally, live: ChangingTools, memory: list[float], gauges: dict[str, float], cores: float
+) -> dict[str, float]:
     values = tally.quantiles()
     values["errors"] += len(live.tally.errors)
     if live.added:

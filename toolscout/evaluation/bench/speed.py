@@ -13,15 +13,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from toolscout.core.tool import DOCUMENT_VERSION
 from toolscout.data.dataset import Dataset
 from toolscout.data.locate import DATA_FOLDER, find_dataset
 from toolscout.errors import BadDataset, BadRequest, ToolscoutError
 from toolscout.evaluation.bench import synthetic_catalogue
-from toolscout.evaluation.bench.worker import Measured, Task
-from toolscout.evaluation.row import provenance
+from toolscout.evaluation.bench.worker import BenchTask, BenchValues
+from toolscout.evaluation.row import RowDict, provenance
 from toolscout.retrievers.dense import DenseOptions
 from toolscout.scout import Progress
 
@@ -29,7 +29,6 @@ PUBLISHED = {464: "toollens", 46_587: "toolbench"}
 REQUEST_SETS = ("toollens", "toolbench")
 ASKED = 300
 _INDEXED_ONCE = 10_000  # from this size on, embedding takes minutes and is not repeated
-Row = dict[str, Any]
 
 
 class Target(NamedTuple):
@@ -55,10 +54,12 @@ TARGETS: Mapping[tuple[int, str, str], Mapping[str, Target]] = {
         "again_embedded": Target(0),
         "peak_mb": Target(600),
     },
+    (46_587, "open", ""): {"open_s": Target(0.3), "words_open_s": Target(0.3), "command_s": Target(1.5)},
     (46_587, "memory", ""): {"peak_mb": Target(600)},
     (46_587, "query", "toollens"): {"p50_ms": Target(11), "searches_ms": Target(4)},
     (46_587, "query", "toolbench"): {"p50_ms": Target(16), "searches_ms": Target(4)},
     (46_587, "serve", "toollens"): {"p95_ms": Target(60), **dict.fromkeys(("errors", "missing", "stale"), Target(0))},
+    (1_000_000, "open", ""): {"open_s": Target(2), "words_open_s": Target(2)},
     (1_000_000, "query", "toollens"): {"p50_ms": Target(30)},
     (1_000_000, "query", "toolbench"): {"p50_ms": Target(30)},
     (1_000_000, "lookup", ""): {"name_p50_ms": Target(2), "id_p50_ms": Target(2)},
@@ -66,7 +67,7 @@ TARGETS: Mapping[tuple[int, str, str], Mapping[str, Target]] = {
 }
 
 
-class Line(NamedTuple):
+class ValueLine(NamedTuple):
     """One value as shown in a table; `target` is empty where none was set."""
 
     name: str
@@ -75,7 +76,7 @@ class Line(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class BenchPlan:
     """What to measure. `work` keeps what was prepared; `embed_timing`: embed everything afresh and time it."""
 
     sizes: tuple[int, ...]
@@ -91,7 +92,7 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
+class BenchCatalogue:
     """A catalogue to measure: a published one, or one made up over the folder of datasets."""
 
     name: str
@@ -117,7 +118,7 @@ def default_work() -> Path:
     return Path(tempfile.gettempdir()) / "toolscout-bench"
 
 
-def bench(plan: Plan, note: Callable[[str], None], progress: Progress | None = None) -> Iterator[Row]:
+def bench(plan: BenchPlan, note: Callable[[str], None], progress: Progress | None = None) -> Iterator[RowDict]:
     """Measure every size and yield a row for each measurement, as soon as it is made."""
     about = provenance(plan.command())
     requests = _requests(plan.asked, note)
@@ -140,7 +141,7 @@ def bench(plan: Plan, note: Callable[[str], None], progress: Progress | None = N
             }
 
 
-def lines(row: Row) -> list[Line]:
+def lines(row: RowDict) -> list[ValueLine]:
     """The values of a row for a table, with what was aimed at."""
     name = " ".join(filter(None, [row["bench"], row["requests"]]))
     targets = target_of(row)
@@ -148,11 +149,11 @@ def lines(row: Row) -> list[Line]:
     for key, value in row["values"].items():
         aim = targets.get(key)
         mark = "" if aim is None else f"{aim} {'met' if aim.met(value) else 'missed'}"
-        shown.append(Line(f"{name}: {key}", f"{value:,.6g}", mark))
+        shown.append(ValueLine(f"{name}: {key}", f"{value:,.6g}", mark))
     return shown
 
 
-def target_of(row: Row) -> Mapping[str, Target]:
+def target_of(row: RowDict) -> Mapping[str, Target]:
     """What was aimed at for the values of a row. A restricted caller is compared with one allowed all."""
     if row["bench"] == "caller":
         everyone = Target(row["values"]["all_p50_ms"])
@@ -161,7 +162,7 @@ def target_of(row: Row) -> Mapping[str, Target]:
 
 
 def _measured(
-    plan: Plan, subject: Subject, requests: dict[str, list[str]], progress: Progress | None
+    plan: BenchPlan, subject: BenchCatalogue, requests: dict[str, list[str]], progress: Progress | None
 ) -> Iterator[tuple[str, dict[str, float]]]:
     plan.work.mkdir(parents=True, exist_ok=True)
     if subject.made_up:
@@ -173,41 +174,43 @@ def _measured(
         for _ in range(plan.repeats if subject.tools < _INDEXED_ONCE else 1):
             shutil.rmtree(path.parent, ignore_errors=True)
             path.parent.mkdir(parents=True)
-            task = Task("index", str(path), subject.source, cached=not plan.embed_timing, requests=requests)
+            task = BenchTask("index", str(path), subject.source, cached=not plan.embed_timing, requests=requests)
             rounds.append(_child(task, subject, progress)["index"])
         values = {key: median(one[key] for one in rounds) for key in rounds[0]}
         if not plan.embed_timing:  # what was not done cannot have been timed
             del values["index_s"]
         yield "index", values
-    task = Task("serve", str(path), repeats=plan.repeats, requests=requests)
+    task = BenchTask("open", str(path), repeats=plan.repeats, requests=requests)
+    yield from _child(task, subject, progress).items()
+    task = BenchTask("serve", str(path), repeats=plan.repeats, requests=requests)
     yield from _child(task, subject, progress).items()
     if subject.tools > DenseOptions().graph_above:
         name = next(iter(requests))
-        task = Task("recall", str(path), requests={name: requests[name]})
+        task = BenchTask("recall", str(path), requests={name: requests[name]})
         yield f"recall {name}", _child(task, subject, progress)["recall"]
 
 
 def _prepared(
-    plan: Plan, subject: Subject, requests: dict[str, list[str]], progress: Progress | None
-) -> tuple[Path, Measured]:
+    plan: BenchPlan, subject: BenchCatalogue, requests: dict[str, list[str]], progress: Progress | None
+) -> tuple[Path, BenchValues]:
     """A made-up catalogue and what making it took, from the last time if it is still there."""
     folder = plan.work / f"{subject.name}-{subject.tools}-{synthetic_catalogue.RECIPE}.{DOCUMENT_VERSION}"
     path, record = folder / "store.db", folder / "prepared.json"
     if record.is_file():
-        measured: Measured = json.loads(record.read_text())
+        measured: BenchValues = json.loads(record.read_text())
         return path, measured
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    task = Task("prepare", str(path), subject.source, tools=subject.tools, requests=requests)
+    task = BenchTask("prepare", str(path), subject.source, tools=subject.tools, requests=requests)
     measured = _child(task, subject, progress)
     record.write_text(json.dumps(measured))
     return path, measured
 
 
-def _child(task: Task, subject: Subject, progress: Progress | None) -> Measured:
+def _child(task: BenchTask, subject: BenchCatalogue, progress: Progress | None) -> BenchValues:
     """Run one task in a fresh process and pass its progress on."""
     command = [sys.executable, "-m", "toolscout.evaluation.bench.worker"]
-    found: Measured | None = None
+    found: BenchValues | None = None
     with tempfile.TemporaryFile("w+") as given, tempfile.TemporaryFile() as errors:
         given.write(task.to_json())
         given.seek(0)
@@ -230,17 +233,17 @@ def _child(task: Task, subject: Subject, progress: Progress | None) -> Measured:
     return found
 
 
-def _subject(size: int) -> Subject | None:
+def _subject(size: int) -> BenchCatalogue | None:
     """The catalogue of a size; None where the datasets for it are absent."""
     home = os.environ.get(DATA_FOLDER, "")
     if not home or not Path(home).is_dir():
         if size > min(PUBLISHED):
             return None
         tools = len(Dataset.load(find_dataset("bundled")).tools)
-        return Subject("bundled", tools, str(find_dataset("bundled")), False, "the bundled catalogue")
+        return BenchCatalogue("bundled", tools, str(find_dataset("bundled")), False, "the bundled catalogue")
     if size in PUBLISHED:
         name = PUBLISHED[size]
-        return Subject(name, size, str(find_dataset(name)), False, f"the published documents of {name}")
+        return BenchCatalogue(name, size, str(find_dataset(name)), False, f"the published documents of {name}")
     missing = [source for source in synthetic_catalogue.SOURCES if not (Path(home) / source).exists()]
     if missing:
         raise BadDataset(f"{home} has no {', '.join(missing)}; without them only {list(PUBLISHED)} can be measured")
@@ -249,7 +252,7 @@ def _subject(size: int) -> Subject | None:
         f"{synthetic_catalogue.SWAPPED_WORDS} words of the description swapped, vector + Gaussian noise of length "
         f"{synthetic_catalogue.SIGMA}, renormalised; vectors were in the store before the tools, none was embedded"
     )
-    return Subject("perturbed", size, home, True, how)
+    return BenchCatalogue("perturbed", size, home, True, how)
 
 
 def _requests(count: int, note: Callable[[str], None]) -> dict[str, list[str]]:

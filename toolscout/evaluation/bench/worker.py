@@ -1,6 +1,6 @@
 """A child process of the benchmark: one phase at one size, so that its memory is its own.
 
-python -m toolscout.evaluation.bench.worker reads a Task as JSON from stdin. Each line it writes is a JSON object:
+python -m toolscout.evaluation.bench.worker reads a BenchTask as JSON from stdin. Each line it writes is a JSON object:
 {"progress": [stage, done, total]} on the way, {"values": {measurement: {…}}} at the end.
 """
 
@@ -27,17 +27,17 @@ from toolscout.models.encoders.base import TextEncoder
 from toolscout.scout import Scout
 from toolscout.stores.sqlite.store import SqliteStore
 
-Measured = dict[str, measurements.Values]
+BenchValues = dict[str, measurements.Values]
 
 
 @dataclass(frozen=True, slots=True)
-class Task:
+class BenchTask:
     """What a child does. `source`: what is added, or the folder of datasets for a made-up catalogue.
 
     `requests` are texts by the name of the set they come from. `cached`: take vectors from the cache.
     """
 
-    phase: Literal["index", "prepare", "serve", "recall"]
+    phase: Literal["index", "prepare", "open", "serve", "recall"]
     store: str
     source: str = ""
     tools: int = 0
@@ -50,7 +50,7 @@ class Task:
         return json.dumps(asdict(self))
 
 
-def run(task: Task) -> Measured:
+def run(task: BenchTask) -> BenchValues:
     """Do one task."""
     path = Path(task.store)
     asked = next(iter(task.requests.values()), [])
@@ -58,6 +58,8 @@ def run(task: Task) -> Measured:
         return {"index": _index(task, path, asked[0])}
     if task.phase == "prepare":
         return {"index": _prepare(task, path, asked[0])}
+    if task.phase == "open":
+        return {"open": measurements.opening(path, asked[0], task.repeats)}
     started = time.perf_counter()
     with _open(path) as scout:
         opened = time.perf_counter() - started
@@ -72,7 +74,7 @@ def _open(path: Path) -> Scout:
     return scout
 
 
-def _index(task: Task, path: Path, request: str) -> measurements.Values:
+def _index(task: BenchTask, path: Path, request: str) -> measurements.Values:
     with _open(path) as scout:
         fingerprint = measurements.parts_of(scout).encoder.fingerprint
     if task.cached:
@@ -84,12 +86,12 @@ def _index(task: Task, path: Path, request: str) -> measurements.Values:
     return values | measurements.file_sizes_mb(path)
 
 
-def _serve(task: Task, scout: Scout, open_s: float) -> Measured:
+def _serve(task: BenchTask, scout: Scout, open_s: float) -> BenchValues:
     if scout.words_only():
         raise BadModel(
             f"{scout.words_only():,} tools have no vector of this encoder; remove {task.store}, measure again"
         )
-    measured: Measured = {}
+    measured: BenchValues = {}
     _report("asking", 0, 0)
     watch = measurements.watched(scout)
     for name, requests in task.requests.items():
@@ -100,7 +102,7 @@ def _serve(task: Task, scout: Scout, open_s: float) -> Measured:
     return measured
 
 
-def _prepare(task: Task, path: Path, request: str) -> measurements.Values:
+def _prepare(task: BenchTask, path: Path, request: str) -> measurements.Values:
     """Make a catalogue of real and perturbed tools. Its vectors go in first, so that nothing is embedded for it."""
     base = synthetic_catalogue.base_tools(Path(task.source))[: task.tools]
     with _open(path) as scout:
@@ -163,4 +165,4 @@ def _write(line: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    _write({"values": run(Task(**json.load(sys.stdin)))})
+    _write({"values": run(BenchTask(**json.load(sys.stdin)))})

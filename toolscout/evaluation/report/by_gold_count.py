@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from toolscout.errors import BadDataset
-from toolscout.evaluation.report.rows import FILE, Line, Row
-from toolscout.evaluation.row import read_scores, scores_path
+from toolscout.evaluation.report.rows import FILE, ResultLine
+from toolscout.evaluation.row import RowDict, read_scores, scores_path
 from toolscout.evaluation.scores import Scores, by_gold
 
 NAME = "by_gold.json"
@@ -18,7 +18,7 @@ _KEYS = ("dataset", "digest", "split", "retriever", "variant", "seed")
 Groups = dict[int, tuple[int, float, float]]
 
 
-def groups_by_row(folder: Path, lines: Iterable[Line]) -> dict[str, Groups]:
+def groups_by_row(folder: Path, lines: Iterable[ResultLine]) -> dict[str, Groups]:
     """For each row that it is known of: from its scores, else from the file that an earlier report left.
 
     Either counts only where its mean is the row's own: scores of another run, or an older one, are passed over.
@@ -35,7 +35,7 @@ def groups_by_row(folder: Path, lines: Iterable[Line]) -> dict[str, Groups]:
     return found
 
 
-def key(row: Row) -> str:
+def key(row: RowDict) -> str:
     """What a row's groups are filed under."""
     return " ".join(str(row.get(name)) for name in _KEYS)
 
@@ -56,7 +56,7 @@ def text(found: Mapping[str, Groups]) -> str:
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def _agrees(groups: Groups, row: Row) -> bool:
+def _agrees(groups: Groups, row: RowDict) -> bool:
     requests = sum(count for count, _, _ in groups.values())
     recall = sum(count * recall for count, recall, _ in groups.values()) / max(requests, 1)
     return bool(requests) and abs(recall - row["metrics"].get(f"recall@{K}", -1)) < 2e-6

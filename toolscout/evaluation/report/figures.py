@@ -11,7 +11,8 @@ from statistics import fmean, stdev
 from typing import Literal
 
 from toolscout.evaluation.report.by_gold_count import Groups, key
-from toolscout.evaluation.report.rows import Line, Row, by_split
+from toolscout.evaluation.report.rows import ResultLine, by_dataset
+from toolscout.evaluation.row import RowDict
 
 # A change in how figures are drawn makes those that were drawn before stale.
 _DRAWN = 1
@@ -79,31 +80,32 @@ class Figure:
         return hashlib.sha256(drawn.encode()).hexdigest()[:32]
 
 
-def figures(lines: Sequence[Line], bench: Sequence[Row], by_gold: Mapping[str, Groups]) -> list[Figure]:
+def figures(lines: Sequence[ResultLine], bench: Sequence[RowDict], by_gold: Mapping[str, Groups]) -> list[Figure]:
     """Those plots that there is something for."""
     made = [_latency(lines), _unseen(lines), _golds(lines, by_gold), _cost(bench)]
     return [figure for figure in made if figure.panels]
 
 
-def lines_of_tests(lines: Sequence[Line]) -> list[list[Line]]:
+def lines_of_tests(lines: Sequence[ResultLine]) -> list[list[ResultLine]]:
     """The lines of each dataset's test split: "test", else those that begin with it, else all that it has."""
     found = []
-    for splits in by_split(lines).values():
+    for splits in by_dataset(lines).values():
         names = {split for _, split, _ in splits}
         likely = {"test"} & names or {name for name in names if name.startswith("test")} or names
         found += [chosen for (_, split, _), chosen in splits.items() if split in likely]
     return found
 
 
-def _latency(lines: Sequence[Line]) -> Figure:
+def _latency(lines: Sequence[ResultLine]) -> Figure:
     panels = []
     for chosen in lines_of_tests(lines):
         series = []
         for line in chosen:
             quality, p50 = line.values("recall@5"), line.mean("query_p50_ms", "timing")
             if quality and p50:
-                series.append(Series(line.method, (_rounded(p50),), (_percent(quality),), _spread(quality)))
-        panels += _panel(_title(chosen[0]), series)
+                spread = (deviation(quality),) if len(quality) > 1 else ()
+                series.append(Series(line.method, (_rounded(p50),), (mean_percent(quality),), spread))
+        panels += panels_of(_title(chosen[0]), series)
     caption = (
         "Recall@5 on test against the time of a request; up and left is better. Bars: standard deviation of seeds."
     )
@@ -111,9 +113,9 @@ def _latency(lines: Sequence[Line]) -> Figure:
     return Figure("quality_latency.svg", heading, caption, "points", *about, tuple(panels), log=("x",))
 
 
-def _unseen(lines: Sequence[Line]) -> Figure:
+def _unseen(lines: Sequence[ResultLine]) -> Figure:
     panels = []
-    for dataset, splits in by_split(lines).items():
+    for dataset, splits in by_dataset(lines).items():
         found = {(split, _across(line)): line for (_, split, _), chosen in splits.items() for line in chosen}
         if {split for split, _ in found}.isdisjoint(_SEEN.keys() - {"test"}):
             continue
@@ -124,9 +126,9 @@ def _unseen(lines: Sequence[Line]) -> Figure:
             values = {method: line.values(measure) for (name, method), line in found.items() if name == split}
             shown = {method: numbers for method, numbers in values.items() if numbers}
             if shown:
-                heights, errors = zip(*((_percent(one), _spread(one) or (0.0,)) for one in shown.values()), strict=True)
-                series.append(Series(label, tuple(shown), heights, tuple(error for (error,) in errors)))
-        panels += _panel(dataset, series)
+                heights, errors = zip(*((mean_percent(one), deviation(one)) for one in shown.values()), strict=True)
+                series.append(Series(label, tuple(shown), heights, errors))
+        panels += panels_of(dataset, series)
     caption = (
         "Recall@5 on test, on tool combinations that training never had, on requests for tools that training never had,"
         " and there counting only those tools. Thin bars: standard deviation of seeds."
@@ -134,7 +136,7 @@ def _unseen(lines: Sequence[Line]) -> Figure:
     return Figure("seen_unseen.svg", "Seen against unseen", caption, "bars", "", "R@5, %", tuple(panels))
 
 
-def _across(line: Line) -> str:
+def _across(line: ResultLine) -> str:
     """The method without its split: a model for unseen tools is trained apart, and its folder may be named so."""
     family, dot, _ = line.split[1].partition(".")
     if not dot:
@@ -143,7 +145,7 @@ def _across(line: Line) -> str:
     return re.sub(rf"[-_.]?{own}(?![A-Za-z0-9])", "", line.method).replace("(-", "(").replace(" ()", "")
 
 
-def _golds(lines: Sequence[Line], by_gold: Mapping[str, Groups]) -> Figure:
+def _golds(lines: Sequence[ResultLine], by_gold: Mapping[str, Groups]) -> Figure:
     panels = []
     for chosen in lines_of_tests(lines):
         series: list[Series] = []
@@ -151,9 +153,9 @@ def _golds(lines: Sequence[Line], by_gold: Mapping[str, Groups]) -> Figure:
             known = [by_gold[key(row)] for row in line.rows if key(row) in by_gold]
             golds = _common(known)
             for place, dashed in ((1, False), (2, True)) if len(golds) > 1 else ():
-                heights = tuple(_percent([groups[gold][place] for groups in known]) for gold in golds)
+                heights = tuple(mean_percent([groups[gold][place] for groups in known]) for gold in golds)
                 series.append(Series(line.method, tuple(golds), heights, dashed=dashed))
-        panels += _panel(_title(chosen[0]), series)
+        panels += panels_of(_title(chosen[0]), series)
     caption = (
         "Recall@5 (solid) and COMP@5 (dashed: all of them found) on test by how many tools a request needs. A number"
         f" that fewer than {_ENOUGH} requests need is left out."
@@ -168,7 +170,7 @@ def _common(known: Sequence[Groups]) -> list[int]:
     return sorted(set.intersection(*enough)) if enough else []
 
 
-def _cost(rows: Sequence[Row]) -> Figure:
+def _cost(rows: Sequence[RowDict]) -> Figure:
     panels = []
     for title, curves in _BENCH.items():
         series = []
@@ -178,27 +180,30 @@ def _cost(rows: Sequence[Row]) -> Figure:
             if points:
                 sizes, values = zip(*points, strict=True)
                 series.append(Series(label, sizes, values))
-        panels += _panel(title, series)
+        panels += panels_of(title, series)
     heading, panels_found = "Cost against size", tuple(panels)
     return Figure("bench.svg", heading, "", "curves", "tools", "", panels_found, log=("x", "y"), shared_legend=False)
 
 
-def _panel(title: str, series: Iterable[Series]) -> list[Panel]:
+def panels_of(title: str, series: Iterable[Series]) -> list[Panel]:
+    """One panel, or none where it would be empty."""
     found = tuple(series)
     return [Panel(title, found)] if found else []
 
 
-def _title(line: Line) -> str:
+def _title(line: ResultLine) -> str:
     dataset, split, _ = line.split
     return f"{dataset} {split}"
 
 
-def _percent(values: Sequence[float]) -> float:
+def mean_percent(values: Sequence[float]) -> float:
+    """The mean of fractions, in percent to two digits."""
     return round(100 * fmean(values), 2)
 
 
-def _spread(values: Sequence[float]) -> tuple[float, ...]:
-    return (round(100 * stdev(values), 2),) if len(values) > 1 else ()
+def deviation(values: Sequence[float]) -> float:
+    """The standard deviation of fractions, in percent to two digits; 0 of a single one."""
+    return round(100 * stdev(values), 2) if len(values) > 1 else 0.0
 
 
 def _rounded(value: float) -> float:

@@ -1,38 +1,26 @@
 """Makes the page of a folder of results: FOLDER/README.md out of FOLDER/*.jsonl, with plots beside it.
 
-Works in any folder that `toolscout evaluate --json` or `toolscout bench --json` wrote rows to.
+Works in any folder that `toolscout evaluate --json`, `bench --json` or `ablate --json` wrote rows to. Rows of our own
+studies are left out: studies/report.py makes their page.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from toolscout.errors import ToolscoutError
 from toolscout.evaluation.leakage import base
-from toolscout.evaluation.report import (
-    agent_tables,
-    by_gold_count,
-    generative_tables,
-    plots,
-    rewriting_tables,
-    serving,
-    synthetic_tables,
-    tables,
-)
+from toolscout.evaluation.report import by_gold_count, plots, serving, tables
 from toolscout.evaluation.report.figures import Figure, figures, lines_of_tests
-from toolscout.evaluation.report.generative_figures import generative_figures
-from toolscout.evaluation.report.need_tables import is_need, section
-from toolscout.evaluation.report.rewriting_figures import rewriting_figures
-from toolscout.evaluation.report.rows import Line, Row, read_folder
-from toolscout.evaluation.report.study_figures import study_figures
-from toolscout.evaluation.report.study_tables import COST, is_study, sections
+from toolscout.evaluation.report.rows import ResultLine, is_method, read_folder
+from toolscout.evaluation.row import RowDict
+from toolscout.papers.masstool import ablation_report
 
 PAGE = "README.md"
-# How a page is known that may be written over.
-_MARK = "<!-- made by toolscout results -->"
-_HEAD = f"""{_MARK}
+_MAKER = "toolscout results"
+_HEAD = f"""<!-- made by {_MAKER} -->
 # Results
 
 Made by `toolscout results` from the rows beside it. A row says what was measured, by which command, with which options,
@@ -47,86 +35,97 @@ independent; of several seeds it is the mean of theirs. Scores of single request
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything that a folder's rows make: texts by file name, and figures."""
+    """Everything that a folder's rows make: texts by file name, and figures.
 
+    `maker`: the command that makes it. The first line of a page names it: no other page is written over.
+    """
+
+    maker: str
     texts: dict[str, str]
     figures: tuple[Figure, ...]
 
+    def stale(self, folder: Path) -> list[Path]:
+        """The files of a folder that are missing or that the rows have left behind."""
+        old = [folder / name for name, text in self.texts.items() if _read(folder / name) != text]
+        return old + [folder / one.file for one in self.figures if plots.drawn(folder / one.file) != one.digest()]
+
+    def write(self, folder: Path) -> list[Path]:
+        """Write what is stale into a folder, and say which files those were; plots of the current data stay.
+
+        Raises ToolscoutError where a page is there that another hand wrote, or that cannot be written, and MissingExtra
+        where matplotlib is needed and absent.
+        """
+        for name in self.texts:
+            page = _read(folder / name) if name.endswith(".md") else None
+            if page is not None and not page.startswith(f"<!-- made by {self.maker} -->"):
+                raise ToolscoutError(f"{folder / name} was not made by {self.maker}; rename it, and run again")
+        old = self.stale(folder)
+        drawings = [one for one in self.figures if folder / one.file in old]
+        if drawings:
+            plots.check_library()  # before anything is written
+        try:
+            for one in drawings:
+                plots.draw(one, folder / one.file)
+            for name, text in self.texts.items():
+                (folder / name).write_text(text, encoding="utf-8", newline="\n")
+        except OSError as error:
+            raise ToolscoutError(f"{error.filename or folder} cannot be written ({error.strerror})") from None
+        return old
+
 
 def make(folder: Path, with_plots: bool = True) -> Report:
-    """Read the rows and make it all, without writing anything."""
+    """Read the rows of a folder and make its page and figures, without writing anything.
+
+    Raises BadDataset where there are no rows, or one that cannot be read.
+    """
     lines, timed = read_folder(folder)
-    need, lines = [line for line in lines if is_need(line)], [line for line in lines if not is_need(line)]
-    studies, lines = [line for line in lines if is_study(line)], [line for line in lines if not is_study(line)]
-    own = (COST, generative_tables.SPEED, rewriting_tables.REWRITING, rewriting_tables.SYNTHETIC)
-    cost, speed, rewritten, written = ([row for row in timed if row["bench"] == name] for name in own)
+    methods = [line for line in lines if is_method(line)]
+    bench = [row for row in timed if row["bench"] in tables.BENCHES]
     served = [row for row in timed if serving.is_serving(row)]
-    bench = [row for row in timed if row["bench"] not in own and row not in served]
-    plain = [line for line in lines if line.split[1] == base(line.split[1])]
+    ablated = ablation_report.lines_of(lines)
+    plain = [line for line in methods if line.split[1] == base(line.split[1])]
     by_gold = by_gold_count.groups_by_row(folder, [line for chosen in lines_of_tests(plain) for line in chosen])
     found = tuple(figures(plain, bench, by_gold)) if with_plots else ()
-    shown = {}
-    if with_plots:
-        shown = study_figures(studies, cost) | generative_figures(studies) | rewriting_figures(studies)
-        shown |= serving.serving_figures(served)
-    pictures = {name: _picture(one) for name, one in shown.items()}
-    parts = [*_page(lines, need, bench, found), *sections(studies, lines, cost, pictures, tables.table)]
-    parts += serving.section(served, pictures, tables.table)
-    parts += generative_tables.sections(studies, speed, pictures, tables.table)
-    parts += agent_tables.section(studies, tables.table)
-    parts += rewriting_tables.sections(studies, rewritten, pictures, tables.table)
-    parts += synthetic_tables.sections(studies, written, pictures, tables.table)
-    texts = {PAGE: "\n".join(parts).rstrip() + "\n"}
+    shown = ablation_report.figures(ablated) | serving.serving_figures(served) if with_plots else {}
+    pictures = {name: picture(one) for name, one in shown.items()}
+    parts = [*_page(methods, bench, found), *ablation_report.section(ablated, pictures)]
+    parts += serving.section(served, pictures)
+    texts = {PAGE: page_text(parts)}
     if by_gold:
         texts[by_gold_count.NAME] = by_gold_count.text(by_gold)
-    return Report(texts, (*found, *shown.values()))
+    return Report(_MAKER, texts, (*found, *shown.values()))
 
 
 def stale(folder: Path, with_plots: bool = True) -> list[Path]:
     """The files that are missing or that the rows have left behind."""
-    return _stale(folder, make(folder, with_plots))
-
-
-def _stale(folder: Path, report: Report) -> list[Path]:
-    old = [folder / name for name, text in report.texts.items() if _read(folder / name) != text]
-    return old + [folder / one.file for one in report.figures if plots.drawn(folder / one.file) != one.digest()]
+    return make(folder, with_plots).stale(folder)
 
 
 def write(folder: Path, with_plots: bool = True) -> list[Path]:
-    """Write what is stale; plots that show the current data stay as they are."""
-    report = make(folder, with_plots)
-    page = _read(folder / PAGE)
-    if page is not None and not page.startswith(_MARK):
-        raise ToolscoutError(f"{folder / PAGE} was not made by toolscout results; rename it, and run again")
-    old = _stale(folder, report)
-    drawings = [one for one in report.figures if folder / one.file in old]
-    if drawings:
-        plots.check_library()  # before anything is written
-    try:
-        for one in drawings:
-            plots.draw(one, folder / one.file)
-        for name, text in report.texts.items():
-            (folder / name).write_text(text, encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise ToolscoutError(f"{error.filename or folder} cannot be written ({error.strerror})") from None
-    return old
+    """Write what is stale, and say which files those were; see Report.write for what it raises."""
+    return make(folder, with_plots).write(folder)
 
 
-def _page(lines: list[Line], need: list[Line], bench: list[Row], found: tuple[Figure, ...]) -> Iterator[str]:
+def _page(lines: list[ResultLine], bench: list[RowDict], found: tuple[Figure, ...]) -> Iterator[str]:
     yield _HEAD
     cost = ""
     for one in found:
         if not one.caption:
-            cost = _picture(one)
+            cost = picture(one)
             continue
-        yield f"\n## {one.heading}\n\n{one.caption}\n\n{_picture(one)}"
-    yield from section(need, tables.table)
+        yield f"\n## {one.heading}\n\n{one.caption}\n\n{picture(one)}"
     yield from tables.quality(lines)
     if bench:
         yield from tables.bench(bench, cost)
 
 
-def _picture(figure: Figure) -> str:
+def page_text(parts: Iterable[str]) -> str:
+    """A page out of its parts."""
+    return "\n".join(parts).rstrip() + "\n"
+
+
+def picture(figure: Figure) -> str:
+    """The Markdown that shows a figure."""
     return f"![{figure.heading}]({figure.file})\n"
 
 

@@ -5,18 +5,19 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any, TypeGuard
+from typing import Any, TypeGuard, TypeVar
 
 from toolscout.core.tool import clean_text
 from toolscout.errors import BadDataset
-from toolscout.evaluation.row import read_rows
+from toolscout.evaluation.row import STUDY, RowDict, read_rows
 from toolscout.retrievers.model_folder import RENAMED_OPTIONS
 
-Row = dict[str, Any]
+_Item = TypeVar("_Item")
+_Key = TypeVar("_Key", bound=Hashable)
 # Without these a row says nothing. What else is missing was not known to an earlier version.
 _QUALITY: dict[str, type] = {
     **dict.fromkeys(("dataset", "digest", "split", "retriever", "variant"), str),
@@ -30,13 +31,13 @@ FILE = "file"
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ResultLine:
     """A method on a split: the newest row of each seed."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[RowDict, ...]
 
     @property
-    def newest(self) -> Row:
+    def newest(self) -> RowDict:
         """The row written last."""
         return self.rows[-1]
 
@@ -78,13 +79,22 @@ class Line:
         ends = [pair for pair in found if isinstance(pair, list) and len(pair) == 2 and all(map(_is_number, pair))]
         return (fmean(low for low, _ in ends), fmean(high for _, high in ends)) if len(ends) == len(found) else None
 
+    def interval_text(self, name: str) -> str:
+        """The interval of a measure in percent, such as "31.36–36.99"; "" where no row has it."""
+        return "–".join(f"{100 * end:.2f}" for end in self.interval(name) or ())
 
-def read_folder(folder: Path) -> tuple[list[Line], list[Row]]:
+    @property
+    def commits(self) -> str:
+        """The commits that the rows were made at."""
+        return commits(self.rows)
+
+
+def read_folder(folder: Path) -> tuple[list[ResultLine], list[RowDict]]:
     """The lines of what `evaluate` wrote, and the rows of what `bench` wrote, out of every .jsonl file of a folder."""
     if not folder.is_dir():
         raise BadDataset(f"there is no folder {folder}; {_REMEDY.format(folder=folder)}")
-    quality: list[Row] = []
-    bench: list[Row] = []
+    quality: list[RowDict] = []
+    bench: list[RowDict] = []
     for path in sorted(folder.glob("*.jsonl")):
         for number, row in enumerate(read_rows(path), 1):
             is_bench = "bench" in row
@@ -104,17 +114,22 @@ def read_folder(folder: Path) -> tuple[list[Line], list[Row]]:
 _REMEDY = "write some with: toolscout evaluate DATA --json {folder}/rows.jsonl, or name the folder that has them"
 
 
-def newest(rows: Iterable[Row], *keys: str) -> list[Row]:
+def is_method(line: ResultLine) -> bool:
+    """Whether a line measures a method on a dataset, as `toolscout evaluate` does; false for the rows of studies."""
+    return STUDY not in line.newest and not (line.newest.get("options") or {}).get("need")
+
+
+def newest(rows: Iterable[RowDict], *keys: str) -> list[RowDict]:
     """One row for each combination of keys: the last written, where the first stood."""
     return list({tuple(str(row[key]) for key in keys): row for row in rows}.values())
 
 
-def merged(rows: Iterable[Row]) -> list[Line]:
+def merged(rows: Iterable[RowDict]) -> list[ResultLine]:
     """Lines out of rows. Seeds join that agree with the newest in every option; older rows with other options go.
 
     Models whose names differ in the seed alone are of one recipe: what they chose for themselves on dev may differ.
     """
-    groups: dict[tuple[str, ...], dict[object, Row]] = {}
+    groups: dict[tuple[str, ...], dict[object, RowDict]] = {}
     for row in rows:
         seed = _seed(row)
         variant = _without_seed(row["variant"], seed) or "default"
@@ -125,7 +140,7 @@ def merged(rows: Iterable[Row]) -> list[Line]:
     for seeds in groups.values():
         last = list(seeds.values())[-1]
         named = _NAMED_SEED.search(last["variant"]) is not None
-        lines.append(Line(tuple(row for row in seeds.values() if named or _options(row) == _options(last))))
+        lines.append(ResultLine(tuple(row for row in seeds.values() if named or _options(row) == _options(last))))
     return lines
 
 
@@ -137,21 +152,36 @@ def percent(values: Sequence[float]) -> str:
     return f"{100 * fmean(values):.2f}{spread}"
 
 
-def by_split(lines: Sequence[Line]) -> dict[str, dict[tuple[str, str, str], list[Line]]]:
-    """Lines by dataset, then by split."""
-    found: dict[str, dict[tuple[str, str, str], list[Line]]] = {}
-    for line in lines:
-        found.setdefault(line.split[0], {}).setdefault(line.split, []).append(line)
+def commits(rows: Iterable[RowDict]) -> str:
+    """The commits of rows, each once, with commas between them."""
+    return ", ".join(filter(None, dict.fromkeys(str(row.get("commit") or "") for row in rows)))
+
+
+def group_by(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, list[_Item]]:
+    """The items under each key, in the order they came."""
+    found: dict[_Key, list[_Item]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
     return found
 
 
-def _seed(row: Row) -> object:
+def by_split(lines: Iterable[ResultLine]) -> dict[tuple[str, str, str], list[ResultLine]]:
+    """Lines by dataset, split and digest."""
+    return group_by(lines, lambda line: line.split)
+
+
+def by_dataset(lines: Iterable[ResultLine]) -> dict[str, dict[tuple[str, str, str], list[ResultLine]]]:
+    """Lines by dataset, then by split."""
+    return {dataset: by_split(own) for dataset, own in group_by(lines, lambda line: line.split[0]).items()}
+
+
+def _seed(row: RowDict) -> object:
     """The seed of a row, or that in its model's name: a method that has none of its own may stand on one that has."""
     named = _NAMED_SEED.search(row["variant"])
     return int(named[1]) if named else row.get("seed")
 
 
-def _options(row: Row) -> str:
+def _options(row: RowDict) -> str:
     return json.dumps(_comparable(row.get("options") or {}, _seed(row)), sort_keys=True)
 
 

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from toolscout.evaluation.bench.speed import target_of
 from toolscout.evaluation.report.figures import Figure, Panel, Series
-from toolscout.evaluation.report.rewriting_tables import Table, commit
-from toolscout.evaluation.report.rows import Row
+from toolscout.evaluation.report.rows import commits
+from toolscout.evaluation.report.tables import table, verdict
+from toolscout.evaluation.row import RowDict
 
 SERVING = "serving"
 _KINDS = ("serve", "saturation", "storm")
@@ -38,12 +39,12 @@ _COLUMNS: Mapping[str, str] = {
 _CURVE = "saturation"
 
 
-def is_serving(row: Row) -> bool:
+def is_serving(row: RowDict) -> bool:
     """Whether a row is of a server under load."""
     return str(row["bench"]).split(" ")[0] in _KINDS and row.get("how") == "over HTTP"
 
 
-def section(rows: Sequence[Row], pictures: Mapping[str, str], table: Table) -> Iterator[str]:
+def section(rows: Sequence[RowDict], pictures: Mapping[str, str]) -> Iterator[str]:
     """All rows: the newest of each kind."""
     if not rows:
         return
@@ -54,7 +55,7 @@ def section(rows: Sequence[Row], pictures: Mapping[str, str], table: Table) -> I
     yield table(columns, map(_cells, newest.values()))
 
 
-def _cells(row: Row) -> dict[str, str]:
+def _cells(row: RowDict) -> dict[str, str]:
     values, aims = row["values"], target_of(row)
     cells = {
         "what": str(row["bench"]).split(" ")[0],
@@ -67,12 +68,12 @@ def _cells(row: Row) -> dict[str, str]:
     for head, name in _COLUMNS.items():
         if values.get(name) is not None:
             aim = aims.get(name)
-            met = "" if aim is None else f" ({aim}: {'met' if aim.met(values[name]) else '**missed**'})"
+            met = "" if aim is None else verdict(aim, aim.met(values[name]))
             cells[head] = f"{values[name]:,.4g}{met}" if values[name] < 1000 else f"{values[name]:,.0f}{met}"
-    return cells | commit([row])
+    return cells | {"commit": commits([row])}
 
 
-def serving_figures(rows: Sequence[Row]) -> dict[str, Figure]:
+def serving_figures(rows: Sequence[RowDict]) -> dict[str, Figure]:
     """Latency against the pace of requests, for each set of requests."""
     panels = []
     curves = [row for row in rows if str(row["bench"]).startswith(_CURVE)]

@@ -7,7 +7,8 @@ from typing import Any
 
 from toolscout.evaluation.bench.speed import target_of
 from toolscout.evaluation.leakage import base
-from toolscout.evaluation.report.rows import Line, Row, by_split, percent
+from toolscout.evaluation.report.rows import ResultLine, by_dataset, percent
+from toolscout.evaluation.row import RowDict
 from toolscout.papers import published_numbers
 
 _MEASURES = {
@@ -36,6 +37,8 @@ _FIT = {
     **{name: f"fit_{name.lower()}" for name in ("F1", "Brier", "ECE")},
     **{f"need {name}": f"need_{name.lower()}" for name in ("AUROC", "F1", "accuracy", "Brier", "ECE")},
 }
+# What `toolscout bench` measures; rows of anything else belong to studies.
+BENCHES = ("query", "lookup", "caller", "index", "memory", "recall")
 _SETS_HEAD = """
 Where a method can say how many tools a request needs (`k="auto"`): *exact set* is the share of requests for which it
 returned the gold tools and no other, *set R* and *set P* are recall and precision of what it returned, and *returned*
@@ -65,12 +68,17 @@ def table(columns: Sequence[str], lines: Iterable[Mapping[str, str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in rows) + "\n"
 
 
-def quality(lines: Sequence[Line]) -> Iterator[str]:
+def verdict(aim: object, met: bool) -> str:
+    """What stands behind a number that something was aimed at for: the aim, and whether it was met."""
+    return f" ({aim}: {'met' if met else '**missed**'})"
+
+
+def quality(lines: Sequence[ResultLine]) -> Iterator[str]:
     """A section for each dataset, a table for each split, with the papers' numbers where there are any."""
     machines = list(dict.fromkeys(machine(row) for line in lines for row in line.rows))
     if any(line.values("exact_set") for line in lines):
         yield _SETS_HEAD
-    for dataset, splits in by_split(lines).items():
+    for dataset, splits in by_dataset(lines).items():
         yield f"\n## {dataset}\n"
         theirs = published_numbers.published().get(dataset)
         for (_, split, digest), chosen in splits.items():
@@ -95,7 +103,7 @@ def quality(lines: Sequence[Line]) -> Iterator[str]:
         yield "\n".join(f"- {name} {_mark(machines, name)}".rstrip() for name in machines) + "\n"
 
 
-def machine(row: Row) -> str:
+def machine(row: RowDict) -> str:
     """The machine of a row in words."""
     about: Mapping[str, Any] = row.get("hardware") or {}
     cores, memory = about.get("cores"), about.get("memory_gb")
@@ -103,20 +111,17 @@ def machine(row: Row) -> str:
     return ", ".join(str(part) for part in parts if part) or "not said"
 
 
-def _cells(line: Line, machines: Sequence[str]) -> dict[str, str]:
+def _cells(line: ResultLine, machines: Sequence[str]) -> dict[str, str]:
     cells = {head: percent(line.values(name)) for head, name in _MEASURES.items()}
     if (returned := line.mean("returned")) is not None:
         cells["returned"] = f"{returned:.2f}"
-    if between := line.interval("recall@5"):
-        cells["R@5, 95 %"] = "–".join(f"{100 * end:.2f}" for end in between)
     if (p50 := line.mean("query_p50_ms", "timing")) is not None:
         cells["p50 ms"] = f"{p50:.1f} {_mark(machines, machine(line.newest))}".rstrip()
     if (fit_s := line.mean("fit_s", "timing")) is not None:
         cells["fit time"] = f"{fit_s:,.0f} s {line.newest['timing'].get('fit_device') or ''}".rstrip()
     if params := line.newest.get("params"):
         cells["params"] = f"{params / 1e6:.1f} M"
-    commits = dict.fromkeys(str(row.get("commit") or "") for row in line.rows)
-    return cells | {"retriever": line.label, "commit": ", ".join(filter(None, commits))}
+    return cells | {"retriever": line.label, "R@5, 95 %": line.interval_text("recall@5"), "commit": line.commits}
 
 
 def _mark(machines: Sequence[str], name: str) -> str:
@@ -124,7 +129,7 @@ def _mark(machines: Sequence[str], name: str) -> str:
     return f"[{machines.index(name) + 1}]" if len(machines) > 1 else ""
 
 
-def _fit(lines: Sequence[Line]) -> Iterator[str]:
+def _fit(lines: Sequence[ResultLine]) -> Iterator[str]:
     if lines:
         yield _FIT_HEAD
         yield table(
@@ -137,7 +142,7 @@ def _fit(lines: Sequence[Line]) -> Iterator[str]:
         )
 
 
-def bench(rows: Sequence[Row], picture: str) -> Iterator[str]:
+def bench(rows: Sequence[RowDict], picture: str) -> Iterator[str]:
     """What `bench` measured: a line for each value, a column for each size."""
     yield _BENCH_HEAD
     if picture:
@@ -148,7 +153,7 @@ def bench(rows: Sequence[Row], picture: str) -> Iterator[str]:
         name, targets = " ".join(filter(None, [row["bench"], row["requests"]])), target_of(row)
         for key, value in row["values"].items():
             aim = targets.get(key)
-            mark = "" if aim is None else f" ({aim}: {'met' if aim.met(value) else '**missed**'})"
+            mark = "" if aim is None else verdict(aim, aim.met(value))
             line = lines.setdefault((name, key), {"measurement": name, "value": key})
             line[_size(row["tools"])] = f"{value:,.5g}{mark}"
     sizes = [_size(tools) for tools in sorted({row["tools"] for row in rows})]

@@ -6,12 +6,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
+from weakref import WeakValueDictionary
 
 import numpy as np
 import onnxruntime as ort
@@ -39,15 +41,73 @@ Vectors = NDArray[np.float32]
 Batch = tuple[Ints, Vectors]
 
 
+class LoadedModel:
+    """The tokeniser and the ONNX sessions of one encoder folder: the heavy part, which all encoders of it share.
+
+    `LoadedModel.of` gives the same object for as long as somebody uses it and the folder's files stay as they are. A
+    session is opened for each number of threads that is asked for. Safe to use from several threads at once.
+    """
+
+    _known: ClassVar[WeakValueDictionary[tuple[object, ...], LoadedModel]] = WeakValueDictionary()
+    _loading: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self, folder: Path, digests: Mapping[str, str]) -> None:
+        """Use `of`. `digests`: the sha256 of each file."""
+        for name in (MODEL_FILE, TOKENIZER_FILE):
+            _check_file(folder, name, digests[name])
+        self.tokenizer = Tokenizer.from_file(str(folder / TOKENIZER_FILE))
+        self.tokenizer.no_padding()
+        self.tokenizer.no_truncation()
+        self._folder, self._digest = folder, digests[MODEL_FILE]
+        self._sessions: dict[int, ort.InferenceSession] = {}
+        self._opening = threading.Lock()
+
+    @classmethod
+    def of(cls, folder: Path, digests: Mapping[str, str]) -> LoadedModel:
+        """The model of a folder, loaded where this process has not done so; BadModel where its files are not those."""
+        # A file that was written again is read and checked again, though its card may be the same.
+        stamps = (_stamp(folder, name) for name in (MODEL_FILE, TOKENIZER_FILE))
+        key = (os.path.realpath(folder), digests[MODEL_FILE], digests[TOKENIZER_FILE], *stamps)
+        with cls._loading:
+            model = cls._known.get(key)
+            if model is None:
+                model = cls._known[key] = cls(folder, digests)
+            return model
+
+    def session(self, threads: int) -> ort.InferenceSession:
+        """A session that runs a text on so many threads."""
+        with self._opening:
+            if threads not in self._sessions:
+                # Checked again: since it was opened, the folder may have been replaced by that of another model.
+                _check_file(self._folder, MODEL_FILE, self._digest)
+                self._sessions[threads] = _open_session(self._folder, threads)
+            return self._sessions[threads]
+
+    @classmethod
+    def forked(cls) -> None:
+        """Start anew in a process that was forked: the threads of the sessions, and holders of locks, are not in it."""
+        cls._loading = threading.Lock()
+        for model in cls._known.values():
+            _INHERITED.append(model._sessions)
+            model._sessions, model._opening = {}, threading.Lock()
+
+
+# Sessions of the process that this one was forked from. They cannot be closed here: that waits for their threads.
+_INHERITED: list[dict[int, ort.InferenceSession]] = []
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=LoadedModel.forked)
+
+
 class Encoder(TextEncoder):
     """Texts to unit vectors. Safe to use from several threads at once.
 
+    All encoders of one folder in a process share its tokeniser and sessions; each has its own number of threads.
     Every text is run alone, never padded into a batch: int8 activations are scaled by all that is in a batch, so a
     vector would depend on its neighbours. Alone it cannot, nothing is spent on padding, and the cores are kept busy
     by running several texts side by side.
     """
 
-    def __init__(self, folder: Path, card: Mapping[str, Any], tokenizer: Tokenizer, threads: int) -> None:
+    def __init__(self, folder: Path, card: Mapping[str, Any], model: LoadedModel, threads: int) -> None:
         """Use `load`."""
         self.folder: Path = folder
         self.name: str = card["name"]
@@ -57,10 +117,7 @@ class Encoder(TextEncoder):
         self.request_tokens: int = card["request_tokens"]
         self.document_tokens: int = card["document_tokens"]
         self.threads = threads
-        self._model_digest: str = card["sha256"][MODEL_FILE]
-        self._tokenizer = tokenizer
-        self._sessions: dict[int, ort.InferenceSession] = {}
-        self._opening = threading.Lock()
+        self._model = model
 
     @classmethod
     def load(cls, folder: Path | None = None, threads: int | None = None) -> Self:
@@ -74,12 +131,7 @@ class Encoder(TextEncoder):
             folder = default_folder()
         folder = cache_folder() if str(folder) == RAW else Path(folder)
         card = _read_card(folder)
-        _check_file(folder, MODEL_FILE, card["sha256"][MODEL_FILE])
-        _check_file(folder, TOKENIZER_FILE, card["sha256"][TOKENIZER_FILE])
-        tokenizer = Tokenizer.from_file(str(folder / TOKENIZER_FILE))
-        tokenizer.no_padding()
-        tokenizer.no_truncation()
-        return cls(folder, card, tokenizer, threads or _cores())
+        return cls(folder, card, LoadedModel.of(folder, card["sha256"]), threads or _cores())
 
     def use_threads(self, threads: int) -> None:
         """Encode with so many threads from now on: with one where several requests come at once."""
@@ -89,7 +141,7 @@ class Encoder(TextEncoder):
 
     def encode_request(self, text: str) -> Vectors:
         """The vector of one request, as quickly as the cores allow."""
-        return self._vector(self._session(min(self.threads, _REQUEST_THREADS)), text, self.request_tokens)
+        return self._vector(self._model.session(min(self.threads, _REQUEST_THREADS)), text, self.request_tokens)
 
     def encode(self, texts: Sequence[str]) -> Vectors:
         """The vectors of many requests, one row each."""
@@ -106,7 +158,7 @@ class Encoder(TextEncoder):
 
     def _stream(self, texts: Sequence[str], limit: int) -> Iterator[Batch]:
         # One session of one thread serves all workers: it computes in the thread that calls it.
-        session = self._session(1)
+        session = self._model.session(1)
 
         def work(start: int) -> Batch:
             chunk = texts[start : start + _CHUNK]
@@ -138,16 +190,8 @@ class Encoder(TextEncoder):
         """Token ids cut to the limit, the closing [SEP] kept."""
         # A lone surrogate is replaced: the tokeniser would refuse the whole text.
         text = text[: limit * CHARS_PER_TOKEN].encode(errors="replace").decode()
-        ids: list[int] = self._tokenizer.encode(text).ids
+        ids: list[int] = self._model.tokenizer.encode(text).ids
         return ids if len(ids) <= limit else [*ids[: limit - 1], ids[-1]]
-
-    def _session(self, threads: int) -> ort.InferenceSession:
-        with self._opening:
-            if threads not in self._sessions:
-                # Checked again: since it was opened, the folder may have been replaced by that of another model.
-                _check_file(self.folder, MODEL_FILE, self._model_digest)
-                self._sessions[threads] = _open_session(self.folder, threads)
-            return self._sessions[threads]
 
 
 def default_folder() -> Path:
@@ -199,6 +243,15 @@ def _read_card(folder: Path) -> dict[str, Any]:
     if card["fingerprint"] != fingerprint:
         raise _broken(folder, f"{CARD_FILE} was changed by hand or written by another version of toolscout")
     return card
+
+
+def _stamp(folder: Path, name: str) -> tuple[int, ...]:
+    """What tells a file from the one that was there before."""
+    try:
+        found = (folder / name).stat()
+    except OSError as error:
+        raise _broken(folder, f"{name} cannot be read ({error.strerror})") from error
+    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def _check_file(folder: Path, name: str, digest: str) -> None:

@@ -28,14 +28,21 @@ from toolscout.errors import BadModel, BadRequest
 from toolscout.evaluation import leakage, significance
 from toolscout.evaluation import row as rows
 from toolscout.evaluation.evaluate import load_split
-from toolscout.evaluation.history import fitted
-from toolscout.evaluation.jobs import Job
-from toolscout.evaluation.precomputed_encoder import StoredEncoder
+from toolscout.evaluation.fit_record import read_fit_record
+from toolscout.evaluation.row import STUDY
 from toolscout.evaluation.scores import Scores
-from toolscout.evaluation.study import STUDY, About, Studied, asked, refuse_seen, studied
 from toolscout.models.encoders.onnx_encoder import Encoder
 from toolscout.models.tower import TRANSFERS
+from toolscout.papers.experiment import (
+    ExperimentContext,
+    ExperimentResult,
+    experiment_result,
+    rank_split,
+    refuse_seen,
+)
+from toolscout.papers.jobs import Job
 from toolscout.papers.masstool import noisy_detector
+from toolscout.papers.precomputed_encoder import PrecomputedEncoder
 from toolscout.retrievers.base import FitProgress
 from toolscout.retrievers.encoded_requests import train_examples
 from toolscout.retrievers.masstool import Masstool
@@ -52,7 +59,7 @@ WEIGHTS = ("chosen", "learned")
 COMPARED = ("recall@5", "ndcg@5", "comp@5", "new_recall@5")
 PROMPTS = "test"
 _CACHE = "vectors.db"
-Part = Literal["full", "without", "transfer", "lambda", "epsilon", "graph", "pool", "detector"]
+VariantKind = Literal["full", "without", "transfer", "lambda", "epsilon", "graph", "pool", "detector"]
 
 
 @dataclass(frozen=True)
@@ -64,7 +71,7 @@ class Variant:
     """
 
     name: str
-    part: Part
+    part: VariantKind
     changes: Mapping[str, Any]
     pool: float = 1.0
     accuracy: float = 0.0
@@ -100,7 +107,7 @@ VARIANTS = (
 
 
 @dataclass(frozen=True)
-class Plan:
+class AblationPlan:
     """What to ablate: DATA[:TRAIN[:DEV]], the split to measure on, the folder to work in, and what all variants share.
 
     `encoder`: the folder of the frozen encoder, "" for the default one. `no_tool`: a folder of prompts that need no
@@ -157,18 +164,18 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Ground:
-    """What the variants stand on, read and encoded."""
+class AblationData:
+    """What all variants are trained and measured on: the data, its texts encoded once, and what tells runs apart."""
 
     data: TrainingSet
     test: Dataset
     prompts: tuple[str, ...]
-    encoder: StoredEncoder
+    encoder: PrecomputedEncoder
     digest: str
     identity: str
 
 
-def variants(plan: Plan, only: str = "") -> list[Variant]:
+def variants(plan: AblationPlan, only: str = "") -> list[Variant]:
     """Those that differ from the full model, and it; of the others only those whose name or part has the word."""
     base = plan.options(0)
     found = [VARIANTS[0]]
@@ -183,12 +190,12 @@ def variants(plan: Plan, only: str = "") -> list[Variant]:
 
 
 @lru_cache(maxsize=1)
-def ground(plan: Plan) -> Ground:
+def ground(plan: AblationPlan) -> AblationData:
     """What `read` reads; asked for again by every variant that runs in this process."""
     return read(plan)
 
 
-def read(plan: Plan, progress: FitProgress | None = None) -> Ground:
+def read(plan: AblationPlan, progress: FitProgress | None = None) -> AblationData:
     """Read the data and encode all texts, or take their vectors out of the folder where they were encoded before."""
     (data,) = training_sets([plan.data])
     test = load_split(find_dataset(plan.data if Path(plan.data).is_dir() else plan.data.partition(":")[0]), plan.test)
@@ -198,13 +205,13 @@ def read(plan: Plan, progress: FitProgress | None = None) -> Ground:
     texts = [text for dataset, split in splits if split for _, text in dataset.split(split).requests]
     texts += [prompt.text for prompt in prompts if prompt.split in ("train", "dev", PROMPTS)]
     plan.out.mkdir(parents=True, exist_ok=True)
-    stored = StoredEncoder.of(encoder, texts, data.dataset.tools, plan.out / _CACHE, progress)
+    stored = PrecomputedEncoder.of(encoder, texts, data.dataset.tools, plan.out / _CACHE, progress)
     digest = test.digest(plan.test)
     unseen = tuple(prompt.text for prompt in prompts if prompt.split == PROMPTS)
-    return Ground(data, test, unseen, stored, digest, plan.identity(digest, encoder.fingerprint))
+    return AblationData(data, test, unseen, stored, digest, plan.identity(digest, encoder.fingerprint))
 
 
-def work(plan: Plan, variant: Variant, seed: int) -> list[Studied]:
+def work(plan: AblationPlan, variant: Variant, seed: int) -> list[ExperimentResult]:
     """Train one variant, unless that was done before, and measure it both ways. A process of its own may run this."""
     found = ground(plan)
     folder = plan.out / found.identity / f"{variant.name if variant.trained else FULL}-s{seed}"
@@ -217,7 +224,9 @@ def work(plan: Plan, variant: Variant, seed: int) -> list[Studied]:
     return done
 
 
-def _served(plan: Plan, found: Ground, variant: Variant, seed: int, folder: Path, weights: str) -> Studied:
+def _served(
+    plan: AblationPlan, found: AblationData, variant: Variant, seed: int, folder: Path, weights: str
+) -> ExperimentResult:
     """Open the model, change what the variant says, and ask."""
     model = Masstool.load(folder, found.encoder)
     seen = refuse_seen(found.test, plan.test, model, TrainedOn.load(folder))
@@ -246,9 +255,9 @@ def _served(plan: Plan, found: Ground, variant: Variant, seed: int, folder: Path
         "encoder": plan.encoder.rstrip("/").rpartition("/")[2] or "default",
     }
     named = f"{variant.name}-{weights}-{found.identity}-s{seed}"
-    about = About(told, named, seed, plan.command(), fitted(folder))
+    about = ExperimentContext(told, named, seed, plan.command(), read_fit_record(folder))
     new = leakage.new_tools(found.test, plan.test, seen)
-    return studied(found.test, plan.test, model, asked(found.test, plan.test, model), about, new, need)
+    return experiment_result(found.test, plan.test, model, rank_split(found.test, plan.test, model), about, new, need)
 
 
 def kept(examples: Sequence[Example], share: float) -> list[Example]:
@@ -257,7 +266,7 @@ def kept(examples: Sequence[Example], share: float) -> list[Example]:
     return [examples[at] for at in np.sort(order[: round(share * len(examples))]).tolist()]
 
 
-def _need(model: Masstool, found: Ground, split: str) -> dict[str, float]:
+def _need(model: Masstool, found: AblationData, split: str) -> dict[str, float]:
     """How well the detection tower tells the requests from prompts that need no tool; nothing without one."""
     texts = [text for _, text in found.test.split(split).requests]
     forecast = model.need([*texts, *found.prompts]) if found.prompts else None
@@ -270,7 +279,7 @@ def _need(model: Masstool, found: Ground, split: str) -> dict[str, float]:
     }
 
 
-def jobs(plan: Plan, chosen: Sequence[Variant], seeds: Sequence[int], path: Path) -> list[Job]:
+def jobs(plan: AblationPlan, chosen: Sequence[Variant], seeds: Sequence[int], path: Path) -> list[Job]:
     """A job for each variant and seed whose rows are not in the file yet; the full models first."""
     found = ground(plan)
     refuse_seen(found.test, plan.test, Masstool(None, found.encoder), TrainedOn.of([found.data]))
@@ -292,20 +301,20 @@ def jobs(plan: Plan, chosen: Sequence[Variant], seeds: Sequence[int], path: Path
 
 def own_rows(path: Path, identity: str) -> list[dict[str, Any]]:
     """The rows in a file that are of this study."""
-    found = rows.read_rows(path) if path.is_file() else []
+    found = rows.known_rows(path)
     return [row for row in found if row.get(STUDY, {}).get("name") == NAME and row[STUDY].get("of") == identity]
 
 
-class Writer:
+class AblationWriter:
     """Writes rows as they come, each with its paired test against the full model; those that come before it wait."""
 
     def __init__(self, path: Path) -> None:
         """Write to this file of rows, and scores beside it."""
         self._path = path
-        self._waiting: list[Studied] = []
+        self._waiting: list[ExperimentResult] = []
         self._full: dict[tuple[str, int, str], Scores] = {}
 
-    def take(self, done: Sequence[Studied]) -> None:
+    def take(self, done: Sequence[ExperimentResult]) -> None:
         """Take what a job made, and write all that can be."""
         first = [one for one in done if one.row[STUDY]["variant"] == FULL]
         others = self._waiting + [one for one in done if one not in first]
@@ -314,10 +323,9 @@ class Writer:
             if self._against(one) is None:
                 self._waiting.append(one)
             else:
-                rows.write_scores(rows.scores_path(self._path, one.row), one.lines)
-                rows.append(self._path, one.row)
+                rows.append_with_scores(self._path, one.row, one.lines)
 
-    def _against(self, one: Studied) -> Scores | None:
+    def _against(self, one: ExperimentResult) -> Scores | None:
         """The scores of the full model, once they are there; the row then says how it differs from them."""
         told = one.row[STUDY]
         key = (told["of"], one.row["seed"], told["weights"])

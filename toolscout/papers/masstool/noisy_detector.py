@@ -17,7 +17,7 @@ _HALF = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class MisledTower(Tower):
+class NoisyDetectorTower(Tower):
     """For a share of the requests, told by their vectors, the hidden state is that of a prompt that needs no tool."""
 
     others: Floats
@@ -46,14 +46,16 @@ def _chance(drawn: bytes) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Misled:
-    """The tower, and the share of the requests that it still takes for such that need a tool."""
+class NoisyDetector:
+    """A tower whose detector errs, and the share of the requests that it still takes for such that need a tool."""
 
-    tower: MisledTower
+    tower: NoisyDetectorTower
     accuracy: float
 
 
-def tower(honest: Tower, model: Masstool, requests: Sequence[str], prompts: Sequence[str], accuracy: float) -> Misled:
+def tower(
+    honest: Tower, model: Masstool, requests: Sequence[str], prompts: Sequence[str], accuracy: float
+) -> NoisyDetector:
     """A tower whose accuracy on these requests, all of which need a tool, is brought down to this; never raised.
 
     Only prompts that it judges right stand in: so whoever is misled is surely judged wrong.
@@ -73,4 +75,4 @@ def tower(honest: Tower, model: Masstool, requests: Sequence[str], prompts: Sequ
     # Those with the least chances are misled: the share is where the first stands that is not.
     share = float(np.append(np.sort(chances[right]), 1.0)[lost]) if lost else 0.0
     left = right & (chances >= share)
-    return Misled(MisledTower(honest.numbers, honest.transfer, states, share), float(left.mean()))
+    return NoisyDetector(NoisyDetectorTower(honest.numbers, honest.transfer, states, share), float(left.mean()))

@@ -34,7 +34,7 @@ from toolscout.retrievers.provenance import SeenSplit, TrainedOn, TrainingSet
 from toolscout.training.encoder_options import PublishedOptions
 
 if TYPE_CHECKING:
-    from toolscout.papers.masstool.published_training import Material
+    from toolscout.papers.masstool.published_training import PublishedTrainingData
 
 COMMAND = "toolscout train DATA --retriever masstool_published --out FOLDER"
 _TOWER, _TOOLS, _POOL = "tower.npz", "tools.json", "pool"
@@ -53,7 +53,7 @@ class MasstoolPublishedOptions(PublishedOptions, EncoderOptions):
 
 
 @dataclass(frozen=True, slots=True)
-class Tower:
+class PublishedTower:
     """What training learned, in numpy: the past requests in both views, the tools, and the layers by their names."""
 
     served: Mapping[str, Floats]
@@ -105,7 +105,7 @@ class MasstoolPublished(DocumentIndex):
     def __init__(self, options: MasstoolPublishedOptions | None = None, encoder: TextEncoder | None = None) -> None:
         """Start untrained: no tool can be added."""
         super().__init__(options or MasstoolPublishedOptions(), encoder)
-        self._tower: Tower | None = None
+        self._tower: PublishedTower | None = None
         self._pool = VectorTable()
         self._known: dict[str, tuple[str, Floats]] = {}
 
@@ -172,7 +172,7 @@ class MasstoolPublished(DocumentIndex):
         numbers = {name: array.astype(_kind(name)) for name, array in served.items()}
         tools = numbers.pop("tools").astype(np.float32)
         self._known = {i: (digest, row) for (i, digest), row in zip(digests.items(), tools, strict=True)}
-        self._tower, self._pool = Tower(numbers), VectorTable()
+        self._tower, self._pool = PublishedTower(numbers), VectorTable()
         self._pool.append(pool)
 
     def save(self, folder: Path) -> None:
@@ -218,9 +218,9 @@ def _seen(name: str, prompts: Sequence[Prompt]) -> TrainedOn:
     return TrainedOn((SeenSplit(name, digest, "train", "train", digests),)) if prompts else TrainedOn()
 
 
-def _material(one: TrainingSet, prompts: Sequence[Prompt], encoding: Encoding) -> Material:
+def _material(one: TrainingSet, prompts: Sequence[Prompt], encoding: Encoding) -> PublishedTrainingData:
     """The vectors of all that is trained and selected on, and which tools and scenes the requests have."""
-    from toolscout.papers.masstool.published_training import Material
+    from toolscout.papers.masstool.published_training import PublishedTrainingData
 
     dataset = one.dataset
     row_of = {tool.id: row for row, tool in enumerate(dataset.tools)}
@@ -233,7 +233,7 @@ def _material(one: TrainingSet, prompts: Sequence[Prompt], encoding: Encoding) -
     documents = encoding.documents(dataset.tools)
     tools = np.stack([documents[tool.digest()] for tool in dataset.tools])
     vectors = [_rows(encoding.requests([Example(text) for text in texts]), texts, tools.shape[1]) for texts in asked]
-    return Material(
+    return PublishedTrainingData(
         requests=vectors[0],
         gold=_places(train.gold, row_of),
         scenes=np.array([scenes.setdefault(dataset.scene(i), len(scenes)) for i, _ in train.requests]),

@@ -34,7 +34,7 @@ _AT_ONCE = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Material:
+class PublishedTrainingData:
     """Frozen vectors, and what belongs together: the tools (rows) of each request, and the scene of each request.
 
     `negatives`: prompts that need no tool. `dev` with `dev_gold`: what is selected on; both may be empty.
@@ -50,8 +50,8 @@ class Material:
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
-    """What came of a training: the numbers to serve by name (see Network.served).
+class PublishedModel:
+    """What came of a training: the numbers to serve by name (see PublishedNetwork.served).
 
     `checkpoints` are there until the caller, who has saved what it needs, removes them.
     """
@@ -64,12 +64,16 @@ class Learned:
 
 
 def learn(
-    material: Material, options: PublishedOptions, folder: Path, identity: str, report: Report | None = None
-) -> Learned:
+    material: PublishedTrainingData,
+    options: PublishedOptions,
+    folder: Path,
+    identity: str,
+    report: Report | None = None,
+) -> PublishedModel:
     """Train. What is needed to go on after an interruption lies in `folder`/training."""
     device = pick_device(options.device)
     torch.manual_seed(options.seed)
-    task = Task(material, options, device)
+    task = PublishedTask(material, options, device)
     checkpoints = Checkpoints(folder / "training", identity)
     schedule = Schedule(
         options.epochs, options.rate, decay=0.0, warmup=0.0, patience=options.patience, seed=options.seed
@@ -78,10 +82,10 @@ def learn(
     served = {name: tensor.numpy() for name, tensor in checkpoints.read_best().items()}
     size = sum(parameter.numel() for parameter in task.parameters().values())
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    return Learned(trained, checkpoints, size, name, served)
+    return PublishedModel(trained, checkpoints, size, name, served)
 
 
-class Edges:
+class PublishedEdges:
     """The edges between two kinds of nodes, both ways: the first kind has the lower numbers."""
 
     def __init__(self, pairs: Ints, first: int, second: int, device: torch.device) -> None:
@@ -182,7 +186,7 @@ class Graphs:
 
 
 @dataclass(frozen=True, slots=True)
-class Views:
+class PropagatedViews:
     """What propagation makes of all nodes; `requests` and `scenes` once for each of the two graphs."""
 
     requests: tuple[Tensor, Tensor]
@@ -190,10 +194,10 @@ class Views:
     tools: Tensor
 
 
-class Network(nn.Module):
+class PublishedNetwork(nn.Module):
     """The two towers over free vectors."""
 
-    def __init__(self, material: Material, members: Tensor) -> None:
+    def __init__(self, material: PublishedTrainingData, members: Tensor) -> None:
         """Begin with the encoder's vectors; a scene begins as the mean of its tools."""
         super().__init__()
         width = material.tools.shape[1]
@@ -211,7 +215,7 @@ class Network(nn.Module):
         self._members = members
         self._scenes = torch.sparse.mm(members.cpu(), tools).to(members.device)
 
-    def views(self, graphs: Graphs, layers: int) -> Views:
+    def views(self, graphs: Graphs, layers: int) -> PropagatedViews:
         """Propagate over both graphs. Scenes keep the numbers they began with, yet pass gradients on to their tools."""
         count = len(self.requests)
         means = torch.sparse.mm(self._members, self.tools)
@@ -219,7 +223,7 @@ class Network(nn.Module):
         by_tool = propagate(graphs.tool, torch.cat([self.requests, self.tools]), layers)
         by_scene = propagate(graphs.scene, torch.cat([self.requests, scenes]), layers)
         tools = by_tool[count:]
-        return Views(
+        return PropagatedViews(
             (by_tool[:count], by_scene[:count]), (torch.sparse.mm(graphs.members, tools), by_scene[count:]), tools
         )
 
@@ -240,7 +244,7 @@ class Network(nn.Module):
             parts += [own[view], found, self.gates[view](info).sigmoid() * found]
         return torch.stack([functional.normalize(part, dim=1) for part in parts]).sum(0)
 
-    def served(self, views: Views) -> dict[str, Tensor]:
+    def served(self, views: PropagatedViews) -> dict[str, Tensor]:
         """All that a new request needs: the pool in both views, the tools at length one, and the layers."""
         pools = {f"pool.{view}": views.requests[view] for view in range(2)}
         apart = ("requests", "aware", "tools", "negatives")  # the free tables: no new request meets them
@@ -248,23 +252,23 @@ class Network(nn.Module):
         return {**pools, "tools": functional.normalize(views.tools, dim=1), **layers}
 
 
-class Task:
+class PublishedTask:
     """A loop.Task over the material."""
 
-    def __init__(self, material: Material, options: PublishedOptions, device: torch.device) -> None:
+    def __init__(self, material: PublishedTrainingData, options: PublishedOptions, device: torch.device) -> None:
         """Build the graphs and find the neighbours."""
         self._material, self._options, self._device = material, options, device
         count, tools, scenes = len(material.requests), len(material.tools), int(material.scenes.max()) + 1
         places = np.repeat(np.arange(count), [len(few) for few in material.gold])
         used = np.stack([places, np.concatenate(material.gold)], axis=1)
-        self._tool_edges = Edges(used, count, tools, device)
+        self._tool_edges = PublishedEdges(used, count, tools, device)
         in_scene = np.stack([np.arange(count), material.scenes], axis=1)
-        self._scene_edges = Edges(in_scene, count, scenes, device)
+        self._scene_edges = PublishedEdges(in_scene, count, scenes, device)
         members = np.unique(np.stack([material.scenes[places], used[:, 1]], axis=1), axis=0)
         self._members, self._members_size = torch.from_numpy(members.T.copy()).to(device), (scenes, tools)
         self._clean = self._graphs(0.0)
         self._epoch = self._clean
-        self.network = Network(material, self._clean.members).to(device)
+        self.network = PublishedNetwork(material, self._clean.members).to(device)
         self._gold = np.zeros((count, tools), dtype=bool)
         self._gold[used[:, 0], used[:, 1]] = True
         self._near = self._neighbours(material.requests, within=True)
@@ -321,7 +325,7 @@ class Task:
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
-    def _apart(self, picked: Ints, views: Views, own: Sequence[Tensor]) -> Tensor:
+    def _apart(self, picked: Ints, views: PropagatedViews, own: Sequence[Tensor]) -> Tensor:
         """The contrastive losses of the batch's requests and of their scenes."""
         found = np.unique(self._material.scenes[picked], return_counts=True)
         scenes, counts = (torch.from_numpy(numbers).to(self._device) for numbers in found)
@@ -361,7 +365,7 @@ class Task:
         golds = [list(map(str, few.tolist())) for few in self._material.dev_gold]
         return metrics.evaluate([list(map(str, row.tolist())) for row in best], golds, _MEASURES), served
 
-    def joint(self, vectors: Floats, views: Views, near: Tensor, kept: Tensor) -> Tensor:
+    def joint(self, vectors: Floats, views: PropagatedViews, near: Tensor, kept: Tensor) -> Tensor:
         """What new requests are searched with: without edges, their encoder vectors are their own in both views."""
         own = torch.from_numpy(vectors).to(self._device)
         state, _ = self.network.detect(own)

@@ -10,7 +10,8 @@ from typing import Any, Self
 
 from toolscout.catalogue import ReadOptions, describe, read
 from toolscout.catalogue.base import is_url
-from toolscout.catalogue.importers import mcp, openapi
+from toolscout.catalogue.importers.mcp import McpImporter
+from toolscout.catalogue.importers.openapi import OpenApiImporter
 from toolscout.core.addresses import Addresses
 from toolscout.core.tool import Tool, clean_text
 from toolscout.errors import BadRequest, BadSource, OriginRefused, ToolscoutError
@@ -55,9 +56,9 @@ class Addition:
         with tempfile.TemporaryDirectory(prefix="toolscout-") as folder:
             path = Path(folder) / self.label
             path.write_text(self.text, encoding="utf-8", errors="replace")
-            if mcp.accepts(path):
+            if McpImporter().accepts(path):
                 raise BadSource(f"{self.label} names servers to start; do that with: toolscout add {self.label}")
-            options = ReadOptions(kind="openapi" if openapi.accepts(path) else "jsonl", keep_going=True)
+            options = ReadOptions(kind="openapi" if OpenApiImporter().accepts(path) else "jsonl", keep_going=True)
             # Nobody knows the folder in which it lies for a moment.
             try:
                 tools = [self._without_origin(tool, options) for tool in read(path, options)]

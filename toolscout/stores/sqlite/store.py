@@ -8,15 +8,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 import numpy as np
 
 from toolscout.core.answer import Example
 from toolscout.core.arrays import Floats
 from toolscout.errors import CorruptStore, DiskFull, StoreError
-from toolscout.stores.base import REQUEST_PREFIX, VectorBatch
+from toolscout.stores.base import REQUEST_PREFIX, Store, VectorBatch
 from toolscout.stores.sqlite.connections import Connections, check_path, durable_by_default
 from toolscout.stores.sqlite.principals import PrincipalTables
 from toolscout.stores.sqlite.tools import ToolTables, storable
@@ -24,7 +22,7 @@ from toolscout.stores.sqlite.tools import ToolTables, storable
 _HALF = np.dtype("<f2")
 
 
-class SqliteStore(ToolTables, PrincipalTables):
+class SqliteStore(ToolTables, PrincipalTables, Store):
     """A store in one SQLite file with a write-ahead log: many processes read while one writes.
 
     A process that forks opens its store after the fork: SQLite connections do not survive one.
@@ -68,16 +66,6 @@ class SqliteStore(ToolTables, PrincipalTables):
     def close(self) -> None:
         """Close the file; twice does no harm."""
         self._files.close()
-
-    def __enter__(self) -> Self:
-        """The store itself, closed at the end of the block."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Close it."""
-        self.close()
 
     # Vectors
 

@@ -12,7 +12,8 @@ from hashlib import blake2b
 from itertools import islice
 from typing import Any
 
-from toolscout.core.tool import DOCUMENT_VERSION, Listing, Tool, clean_text, text_digest
+from toolscout.core.answer import Allowed
+from toolscout.core.tool import DOCUMENT_VERSION, Listing, Tool, clean_text, namespace_of, text_digest
 from toolscout.errors import BadRequest, BadTool, CorruptStore, DuplicateTool, NewerStore, UnknownTool
 from toolscout.stores.base import AddReport, Change, SourceState
 from toolscout.stores.sqlite.connections import Connections, foreign
@@ -91,10 +92,15 @@ class ToolTables:
         with self._files.reading() as db:
             return [row[0] for row in db.execute(f"SELECT id FROM tools {where} ORDER BY id", values)]
 
-    def count(self) -> int:
-        """How many tools there are."""
+    def count(self, allowed: Allowed | None = None) -> int:
+        """How many tools there are, or how many of them a caller may see."""
+        query, values = "SELECT count(*) FROM tools", tuple[str, ...]()
+        if allowed is not None:
+            single = [tool_id for tool_id in allowed.ids if namespace_of(tool_id) not in allowed.namespaces]
+            query += f" WHERE namespace IN {_LISTED} UNION ALL SELECT count(*) FROM tools WHERE id IN {_LISTED}"
+            values = json.dumps(sorted(allowed.namespaces)), json.dumps(single)
         with self._files.reading() as db:
-            return int(db.execute("SELECT count(*) FROM tools").fetchone()[0])
+            return sum(int(row[0]) for row in db.execute(query, values))
 
     def namespaces(self) -> dict[str, int]:
         """Every namespace, sorted, and how many tools it has."""

@@ -1,0 +1,59 @@
+"""Finds an importer by its name: the built-in ones, and entry points of other packages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib import import_module, metadata
+from typing import cast
+
+from toolscout.catalogue.base import Importer
+from toolscout.errors import BadSource
+
+ENTRY_POINTS = "toolscout.importers"
+BUILT_IN = {
+    "beir": "toolscout.catalogue.importers.beir:BeirImporter",
+    "functions": "toolscout.catalogue.importers.functions:FunctionsImporter",
+    "jsonl": "toolscout.catalogue.importers.jsonl:JsonlImporter",
+    "mcp": "toolscout.catalogue.importers.mcp:McpImporter",
+    "openapi": "toolscout.catalogue.importers.openapi:OpenApiImporter",
+    "toolbench": "toolscout.catalogue.importers.toolbench:ToolBenchImporter",
+}
+"""The importers of this package, in the order in which they are asked whether they accept a source."""
+
+
+def available() -> dict[str, metadata.EntryPoint | None]:
+    """Every importer that can be named: those built in (None), then entry points of other packages by name."""
+    points = sorted(metadata.entry_points(group=ENTRY_POINTS), key=lambda point: point.name)
+    return {**dict.fromkeys(BUILT_IN), **{point.name: point for point in points if point.name not in BUILT_IN}}
+
+
+def importer(name: str) -> Importer:
+    """The importer of this name. BadSource where there is none, or where another package's cannot be loaded."""
+    if name in BUILT_IN:
+        module, _, kind = BUILT_IN[name].partition(":")
+        return cast(type[Importer], getattr(import_module(module), kind))()
+    found = available()
+    plugin = found.get(name)
+    if plugin is None:
+        raise BadSource(f"there is no importer {name!r}; the importers are: {', '.join(found)}")
+    try:
+        return cast(type[Importer], plugin.load())()
+    except Exception as error:  # another package's code: what it raises on import is not known
+        package = plugin.dist.name if plugin.dist else plugin.value
+        raise BadSource(
+            f"the importer {name!r} of {package} cannot be loaded ({type(error).__name__}: {error}); "
+            f"update or uninstall {package}"
+        ) from error
+
+
+def accepting(source: object) -> Importer | None:
+    """The first importer that accepts the source; None where none does.
+
+    Those built in are asked first, so that no package that is installed takes over a source that they can read.
+    """
+    return next((one for one in _each() if one.accepts(source)), None)
+
+
+def _each() -> Iterator[Importer]:
+    yield from map(importer, BUILT_IN)
+    yield from (importer(name) for name in available() if name not in BUILT_IN)

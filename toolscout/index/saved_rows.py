@@ -1,0 +1,159 @@
+"""Writes which tool an index has in which row, and reads it: a table of nearly all, and a list of what came since.
+
+A change of a few tools among many thus writes a few lines. The table is written anew once the list is long.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from toolscout.core.answer import Allowed
+from toolscout.core.tool import Listing, Searchable, name_of, namespace_of
+from toolscout.index import tool_table
+from toolscout.index.exact_names import ExactNames
+from toolscout.index.row_ids import RowIds
+from toolscout.index.tool_table import ToolTable
+
+_RECORD = "rows.json"
+_TABLE, _WAITING = "tools", "waiting"
+# So many tools, or this share of those in the table, are listed beside it.
+LISTED, _LISTED_SHARE = 2_000, 0.02
+
+
+class Waiting(MutableMapping[str, Searchable]):
+    """Tools by id that wait for their vectors: those of a table, and what came later.
+
+    What comes out of the table has a digest and no text: vectors are known by digests, and a table is half the size.
+    """
+
+    def __init__(self, table: ToolTable | None = None, dead: Iterable[int] = ()) -> None:
+        """Start with the tools of a table, without its dead rows."""
+        self._saved = RowIds(table=table, dead=dead)
+        self._later: dict[str, Searchable] = {}
+
+    def __len__(self) -> int:
+        """How many tools wait."""
+        return len(self._saved) + len(self._later)
+
+    def __iter__(self) -> Iterator[str]:
+        """The ids of the tools that wait."""
+        yield from filter(None, self._saved.ids)
+        yield from list(self._later)
+
+    def __contains__(self, tool_id: object) -> bool:
+        """Whether a tool waits."""
+        return isinstance(tool_id, str) and (tool_id in self._later or tool_id in self._saved)
+
+    def __getitem__(self, tool_id: str) -> Searchable:
+        """A tool that waits; KeyError where it does not."""
+        if tool_id in self._later:
+            return self._later[tool_id]
+        row = self._saved.row(tool_id)
+        if row is None or (table := self._saved.ids.table) is None:
+            raise KeyError(tool_id)
+        return Listing(tool_id, namespace_of(tool_id), name_of(tool_id), table.aliases(row), "", table.digest(row))
+
+    def __setitem__(self, tool_id: str, tool: Searchable) -> None:
+        """Have a tool wait."""
+        self._saved.remove(tool_id)
+        self._later[tool_id] = tool
+
+    def __delitem__(self, tool_id: str) -> None:
+        """Have a tool wait no longer; KeyError where it does not."""
+        if tool_id in self._later:
+            del self._later[tool_id]
+        elif self._saved.remove(tool_id) is None:
+            raise KeyError(tool_id)
+
+    def count(self, allowed: Allowed) -> int:
+        """How many of the tools that a caller may see wait."""
+        return len(self._saved.allowed(allowed)) + sum(map(allowed.permits, self._later))
+
+    def with_digests(self, digests: Mapping[str, object]) -> list[Searchable]:
+        """The tools that wait whose digests are among these."""
+        found: list[Searchable] = []
+        if (table := self._saved.ids.table) is not None:
+            for digest in table.known("digest", list(digests)):
+                ids = (self._saved.ids[row] for row in table.rows("digest", digest).tolist())
+                found += [self[tool_id] for tool_id in ids if tool_id]
+        return found + [tool for tool in self._later.values() if tool.digest() in digests]
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        """Write the table where there is one; what the record says of the rest."""
+        table, dead = self._saved.ids.table, self._saved.ids.dead
+        if _listed(len(self._later) + len(dead), table) and _linked(table, folder / _WAITING):
+            later = [
+                [t.id, t.namespace, t.name, list(t.aliases), t.document(), t.digest()] for t in self._later.values()
+            ]
+            return {"waiting": later, "waiting_dead": sorted(dead)}
+        tools = list(self.values())
+        tool_table.write(
+            folder / _WAITING, [t.id for t in tools], [t.aliases for t in tools], [t.digest() for t in tools]
+        )
+        return {"waiting": [], "waiting_dead": []}
+
+    @classmethod
+    def load(cls, folder: Path, record: Mapping[str, Any]) -> Waiting:
+        """What was saved."""
+        table = _table(folder / _WAITING)
+        waiting = cls(table, _dead(record.get("waiting_dead", ()), table))
+        for tool_id, namespace, name, aliases, text, digest in record["waiting"]:
+            waiting._later[tool_id] = Listing(tool_id, namespace, name, tuple(aliases), text, digest)
+        return waiting
+
+
+def save_rows(folder: Path, rows: RowIds, names: ExactNames, waiting: Waiting | None = None) -> None:
+    """Write the tools of an index, and those that wait to come into it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    ids, record = rows.ids, dict[str, Any]()
+    if _listed(len(ids.later) + len(ids.dead), ids.table) and _linked(ids.table, folder / _TABLE):
+        aliases = {tool_id: own for tool_id in filter(None, ids.later) if (own := names.aliases(tool_id))}
+        record = {"ids": ids.later, "aliases": aliases, "dead": sorted(ids.dead)}
+    else:
+        every = list(ids)
+        tool_table.write(folder / _TABLE, every, [names.aliases(i) if i else () for i in every], [""] * len(every))
+        record = {"ids": [], "aliases": {}, "dead": [row for row, tool_id in enumerate(every) if not tool_id]}
+    record |= waiting.save(folder) if waiting is not None else {}
+    tool_table.replace_file(folder / _RECORD, lambda path: path.write_text(json.dumps(record)))
+
+
+def load_rows(folder: Path) -> tuple[RowIds, ExactNames, Mapping[str, Any]]:
+    """What save_rows wrote: the rows, the names of the tools in them, and the record, for Waiting.load."""
+    record = json.loads((folder / _RECORD).read_text())
+    table = _table(folder / _TABLE)
+    dead = _dead(record.get("dead", ()), table)
+    rows, names = RowIds(record["ids"], table, dead), ExactNames(table, dead)
+    for tool_id in filter(None, record["ids"]):
+        names.add(tool_id, record["aliases"].get(tool_id, ()))
+    return rows, names, record
+
+
+def _listed(changed: int, table: ToolTable | None) -> bool:
+    return changed <= max(LISTED, _LISTED_SHARE * (len(table) if table else 0))
+
+
+def _linked(table: ToolTable | None, folder: Path) -> bool:
+    """Have the same table, or none, in this folder; whether that could be done: it may be gone from where it was."""
+    if table is None:
+        shutil.rmtree(folder, ignore_errors=True)
+        return True
+    with suppress(OSError):
+        table.link(folder)
+        return True
+    return False
+
+
+def _table(folder: Path) -> ToolTable | None:
+    return ToolTable(folder) if folder.is_dir() else None
+
+
+def _dead(rows: Sequence[int], table: ToolTable | None) -> set[int]:
+    dead = set(map(int, rows))
+    if dead and not 0 <= min(dead) <= max(dead) < (len(table) if table else 0):
+        raise ValueError("a row is dead that is not there")
+    return dead

@@ -1,0 +1,253 @@
+"""The tools of a saved index in files that are read where they are asked for: a million of them open at once.
+
+A table holds an id, aliases and a digest for each row. What is looked up (ids, namespaces, names, aliases, digests) is
+hashed, and the hashes are sorted, so that a look-up is a binary search in a mapped file. Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from toolscout.core.tool import name_of, namespace_of, split_words
+
+Kind = Literal["id", "namespace", "name", "ending", "alias", "digest"]
+KINDS: tuple[Kind, ...] = ("id", "namespace", "name", "ending", "alias", "digest")
+Numbers = NDArray[np.int64]
+_SALT_BYTES = 16
+_NO_ROWS = np.empty(0, dtype=np.int64)
+
+
+def name_key(text: str) -> str:
+    """What names are compared by: createIssue, create_issue and create-issue are one name."""
+    return "_".join(split_words(text)).lower()
+
+
+def last_word(key: str) -> str:
+    """The last word of a name's key."""
+    return key.rpartition("_")[2]
+
+
+class ToolTable:
+    """Rows of tools in the files that `write` left in a folder, which never change. A row without an id is dead."""
+
+    def __init__(self, folder: Path) -> None:
+        """Map the files; OSError or ValueError where they are no table."""
+        self.folder = folder
+        self._salt = bytes.fromhex(json.loads((folder / "table.json").read_text())["salt"])
+        if len(self._salt) != _SALT_BYTES:
+            raise ValueError("the table has no salt")
+        self._ids, self._aliases = _Texts(folder, "ids"), _Texts(folder, "aliases")
+        self._digests = _Texts(folder, "digests")
+        self._hashes = {kind: _mapped(folder / f"{kind}.hashes.npy", np.uint64) for kind in KINDS}
+        self._rows = {kind: _mapped(folder / f"{kind}.rows.npy", np.uint32) for kind in KINDS}
+        if not len(self) == len(self._aliases) == len(self._digests) or len(self._hashes["id"]) > len(self):
+            raise ValueError("the files of the table do not go together")
+        if any(len(self._hashes[kind]) != len(self._rows[kind]) for kind in KINDS):
+            raise ValueError("a file of the table is cut off")
+
+    def __len__(self) -> int:
+        """How many rows there are."""
+        return len(self._ids)
+
+    @property
+    def has_aliases(self) -> bool:
+        """Whether any tool has an alias."""
+        return len(self._hashes["alias"]) > 0
+
+    def id(self, row: int) -> str:
+        """The id of the tool in a row."""
+        return self._ids[row]
+
+    def ids(self) -> list[str]:
+        """The id of every row."""
+        return self._ids.all()
+
+    def aliases(self, row: int) -> tuple[str, ...]:
+        """The aliases of the tool in a row."""
+        text = self._aliases[row]
+        return tuple(map(str, json.loads(text))) if text else ()
+
+    def digest(self, row: int) -> str:
+        """The digest of the document in a row; "" where the table was made without."""
+        return self._digests[row]
+
+    def row(self, tool_id: str) -> int | None:
+        """The row of a tool."""
+        rows = self.rows("id", tool_id)
+        return int(rows[0]) if len(rows) else None
+
+    def rows(self, kind: Kind, key: str) -> Numbers:
+        """The rows with this key, ascending."""
+        hashes, sought = self._hashes[kind], self._hash(key)
+        start = int(np.searchsorted(hashes, sought, "left"))
+        end = int(np.searchsorted(hashes, sought, "right"))
+        # No two keys of a table have one hash; one that is not in the table may have that of another.
+        if start == end or not self._has(kind, key, int(self._rows[kind][start])):
+            return _NO_ROWS
+        return self._rows[kind][start:end].astype(np.int64)
+
+    def known(self, kind: Kind, keys: Sequence[str]) -> list[str]:
+        """Those of many keys that the table has, in order."""
+        hashes = self._hashes[kind]
+        if not len(hashes) or not keys:
+            return []
+        sought = np.array([self._hash(key) for key in keys], dtype=np.uint64)
+        places = np.minimum(np.searchsorted(hashes, sought), len(hashes) - 1)
+        found: list[int] = np.flatnonzero(hashes[places] == sought).tolist()
+        return [keys[i] for i in found if self._has(kind, keys[i], int(self._rows[kind][places[i]]))]
+
+    def _hash(self, key: str) -> np.uint64:
+        return np.uint64(_hash(key, self._salt))
+
+    def _has(self, kind: Kind, key: str, row: int) -> bool:
+        return key in _keys(kind, self.id(row), self.aliases(row) if kind == "alias" else (), self.digest(row))
+
+    def link(self, folder: Path) -> None:
+        """Have the same table in another folder, without copying it where the system can."""
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in _FILES:
+            link_file(self.folder / name, folder / name)
+
+
+def write(folder: Path, ids: Sequence[str], aliases: Sequence[Sequence[str]], digests: Sequence[str]) -> None:
+    """Write the table of these tools, one a row; "" for the id of a dead row."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _write_texts(folder, "ids", ids)
+    _write_texts(folder, "aliases", [json.dumps(list(own)) if own else "" for own in aliases])
+    _write_texts(folder, "digests", digests)
+    salt = _write_keys(folder, ids, aliases, digests)
+    replace_file(folder / "table.json", lambda path: path.write_text(json.dumps({"salt": salt.hex()})))
+
+
+def _write_keys(folder: Path, ids: Sequence[str], aliases: Sequence[Sequence[str]], digests: Sequence[str]) -> bytes:
+    """Write the sorted hashes of every kind of key; the salt they were made with, with which no two keys share one."""
+    # Salted: nobody can make up a namespace that has the hash of another.
+    while True:
+        salt = secrets.token_bytes(_SALT_BYTES)
+        for kind in KINDS:
+            hashed: dict[str, int] = {}
+            hashes, rows = list[int](), list[int]()
+            for row, (tool_id, own, digest) in enumerate(zip(ids, aliases, digests, strict=True)):
+                for key in _keys(kind, tool_id, own, digest) if tool_id else ():
+                    found = hashed.get(key)
+                    if found is None:
+                        found = hashed[key] = _hash(key, salt)
+                    elif kind == "ending":
+                        continue
+                    hashes.append(found)
+                    rows.append(row)
+            if len(set(hashed.values())) < len(hashed):
+                break
+            made = np.array(hashes, dtype=np.uint64)
+            order = np.argsort(made, kind="stable")
+            save_array(folder / f"{kind}.hashes.npy", made[order])
+            save_array(folder / f"{kind}.rows.npy", np.array(rows, dtype=np.uint32)[order])
+        else:
+            return salt
+
+
+def _keys(kind: Kind, tool_id: str, aliases: Sequence[str], digest: str) -> Iterable[str]:
+    if kind == "id":
+        return (tool_id,)
+    if kind == "namespace":
+        return (namespace_of(tool_id),)
+    if kind == "alias":
+        return dict.fromkeys(filter(None, map(name_key, aliases)))
+    if kind == "digest":
+        return (digest,) if digest else ()
+    key = name_key(name_of(tool_id))
+    return (key,) if kind == "name" else (last_word(key),)
+
+
+def _hash(key: str, salt: bytes) -> int:
+    return int.from_bytes(blake2b(key.encode(errors="surrogatepass"), digest_size=8, key=salt).digest(), "little")
+
+
+class _Texts:
+    """Texts one after the other in one file, and where each ends in another."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self._ends = _mapped(folder / f"{name}.ends.npy", np.int64)
+        self._bytes = _mapped(folder / f"{name}.npy", np.uint8)
+        if len(self._bytes) != (int(self._ends[-1]) if len(self._ends) else 0):
+            raise ValueError(f"{name} are cut off")
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def __getitem__(self, row: int) -> str:
+        start = int(self._ends[row - 1]) if row else 0
+        return bytes(self._bytes[start : int(self._ends[row])]).decode(errors="surrogatepass")
+
+    def all(self) -> list[str]:
+        data, ends = bytes(self._bytes), [0, *self._ends.tolist()]
+        return [data[start:end].decode(errors="surrogatepass") for start, end in itertools.pairwise(ends)]
+
+
+def _write_texts(folder: Path, name: str, texts: Sequence[str]) -> None:
+    encoded = [text.encode(errors="surrogatepass") for text in texts]
+    ends = np.cumsum(np.fromiter(map(len, encoded), dtype=np.int64, count=len(encoded)))
+    save_array(folder / f"{name}.ends.npy", ends)
+    save_array(folder / f"{name}.npy", np.frombuffer(b"".join(encoded), dtype=np.uint8))
+
+
+_FILES = (
+    "table.json",
+    *(f"{name}{end}" for name in ("ids", "aliases", "digests") for end in (".npy", ".ends.npy")),
+    *(f"{kind}.{what}.npy" for kind in KINDS for what in ("hashes", "rows")),
+)
+
+
+def _mapped(path: Path, dtype: type[np.generic]) -> NDArray[Any]:
+    found = mapped_array(path)
+    if found.ndim != 1 or found.dtype != dtype:
+        raise ValueError(f"{path.name} holds {found.dtype} of shape {found.shape}")
+    return found
+
+
+def mapped_array(path: Path) -> NDArray[Any]:
+    """An array of a file that is read where it is asked for."""
+    return np.asarray(np.load(path, mmap_mode="r", allow_pickle=False))
+
+
+def save_array(path: Path, array: NDArray[Any]) -> None:
+    """Write an array as a new file, whoever has the old one mapped."""
+
+    def save(beside: Path) -> None:
+        with beside.open("wb") as file:
+            np.save(file, array, allow_pickle=False)
+
+    replace_file(path, save)
+
+
+def replace_file(path: Path, write: Callable[[Path], object]) -> None:
+    """Write a file beside its place and put it there in one step: one that is mapped must never change."""
+    beside = path.with_name(f"{path.name}.{os.getpid()}.new")
+    try:
+        write(beside)
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def link_file(source: Path, target: Path) -> None:
+    """Have a file that never changes in a second place: as a link to the same data, or a copy where that cannot be."""
+    source = source.resolve()
+    if target.exists() and target.samefile(source):
+        return
+    with suppress(OSError):
+        replace_file(target, lambda beside: os.link(source, beside))
+        return
+    replace_file(target, lambda beside: shutil.copyfile(source, beside))

@@ -1,0 +1,180 @@
+"""The section of a page about the ablations of masstool, and its figure, out of the rows of `toolscout ablate`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from statistics import fmean
+from types import MappingProxyType
+from typing import Any
+
+from toolscout.evaluation.report.figures import Figure, Series, deviation, mean_percent, panels_of
+from toolscout.evaluation.report.rows import ResultLine, group_by, percent
+from toolscout.evaluation.report.tables import table
+from toolscout.evaluation.row import STUDY
+from toolscout.papers.masstool.ablations import NAME, place
+
+_MEASURES = MappingProxyType({"R@5": "recall@5", "N@5": "ndcg@5", "C@5": "comp@5", "new R@5": "new_recall@5"})
+_TESTED = "ndcg@5"
+_HEAD = """
+## MassTool: what each part is worth
+
+Each line is masstool with one part left out or changed, trained on the vectors of one frozen encoder. It is measured
+twice: with what its parts count *chosen* on dev, as it is served, and with what they counted in training (*learned*).
+On dev neighbours may be chosen to count nothing, and then gate and filter do nothing either: whether they learned
+something is seen in the second. Differences are to the full model of the same seed, p is from flipping the signs of
+whole scenes (of several seeds the largest). *Pool*: how many of the training requests are kept as neighbours, in a
+model trained with all. *Detector*: for some requests the gate hears the hidden state of a prompt that needs no tool, so
+that only this share of the requests is still taken for such that need one.
+"""
+_WORDS = MappingProxyType(
+    {
+        "full": "full",
+        "without-adakt": "without AdaKT (the gate)",
+        "without-suim": "without SUIM (neighbours)",
+        "without-dynamic-filter": "without the dynamic filter",
+        "without-contrastive": "without the contrastive loss",
+        "without-detection": "without detection",
+        "without-graph": "without the graph",
+    }
+)
+_WHOLE = "MassTool"
+# Panel, and the option whose value stands on x.
+_OPTIONS = {"lambda": ("λ of detection", "detection"), "epsilon": ("ε of the filter", "epsilon")}
+
+
+def lines_of(lines: Iterable[ResultLine]) -> list[ResultLine]:
+    """Those of ablations."""
+    return [line for line in lines if line.newest.get(STUDY, {}).get("name") == NAME]
+
+
+def section(lines: Sequence[ResultLine], pictures: Mapping[str, str]) -> Iterator[str]:
+    """The Markdown of ablated variants beside the full model; nothing where there are no lines.
+
+    `pictures`: the Markdown that shows each of `figures`, where they are drawn.
+    """
+    if not lines:
+        return
+    yield _HEAD
+    yield from filter(None, [pictures.get(NAME)])
+    groups = group_by(lines, lambda line: (*line.split[:2], line.newest[STUDY]["of"], line.newest[STUDY]["encoder"]))
+    for (dataset, split, _, encoder), chosen in groups.items():
+        first = chosen[0].newest
+        yield f"\n**{dataset} {split}**, {first['requests']:,} requests, encoder {encoder}\n"
+        columns = [head for weights in ("", ", learned") for head in _heads(weights)]
+        yield table(["variant", *columns, "need AUROC", "seeds", "commit"], _variants(chosen))
+
+
+def _heads(weights: str) -> list[str]:
+    return [f"{head}{weights}" for head in (*_MEASURES, "N@5 - full", "p")]
+
+
+def _variants(lines: Sequence[ResultLine]) -> Iterator[dict[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    for line in lines:
+        told = line.newest[STUDY]
+        marked = ", learned" if told["weights"] == "learned" else ""
+        cells = found.setdefault(told["variant"], {"variant": variant_label(told)})
+        cells |= {f"{head}{marked}": percent(line.values(name)) for head, name in _MEASURES.items()}
+        cells |= {f"{head}{marked}": text for head, text in _difference(line).items()}
+        cells |= {"need AUROC": percent(line.values("need_auroc")), "seeds": str(len(line.rows))}
+        cells["commit"] = line.commits
+        if accuracy := line.values("detector_accuracy"):
+            cells["variant"] = f"detector right for {100 * fmean(accuracy):.0f} %"
+    yield from (found[name] for name in sorted(found, key=place))
+
+
+def _difference(line: ResultLine) -> dict[str, str]:
+    tested = [row[STUDY]["against"][_TESTED] for row in line.rows if _TESTED in row[STUDY].get("against", {})]
+    if not tested or len(tested) < len(line.rows):
+        return {}
+    p = max(float(one[3]) for one in tested)
+    return {
+        "N@5 - full": f"{100 * fmean(float(one[0]) for one in tested):+.2f}",
+        "p": "< 0.001" if p < 0.001 else f"{p:.3f}",
+    }
+
+
+def variant_label(told: Mapping[str, Any]) -> str:
+    """A variant in words, out of what its row says of the study."""
+    name, changes = str(told["variant"]), told.get("changes") or {}
+    if name in _WORDS:
+        return _WORDS[name]
+    if told.get("part") == "pool":
+        return f"pool of {100 * changes['pool']:g} %"
+    if told.get("part") == "graph":
+        edges = f"{100 * changes['edges']:g} % of the edges"
+        return f"{changes['layers']} layer{'s' if changes['layers'] > 1 else ''}, {edges}"
+    values = {"lambda": "λ", "epsilon": "ε", "transfer": "transfer"}
+    value = next(iter(changes.values()), "")
+    return f"{values.get(str(told.get('part')), name)} {value}".replace("_", " ")
+
+
+def figures(lines: Sequence[ResultLine]) -> dict[str, Figure]:
+    """The figure of ablations, by their name; none where there is nothing to show."""
+    panels = []
+    groups = group_by(lines, lambda line: (*line.split[:2], line.newest[STUDY]["of"]))
+    for (dataset, split, _), chosen in groups.items():
+        title = f"{dataset} {split}"
+        for part, (label, option) in _OPTIONS.items():
+            panels += panels_of(f"{title}: {label}", _curves(chosen, part, option))
+        panels += panels_of(f"{title}: edges kept, by layers", _layers(chosen))
+        panels += panels_of(f"{title}: pool, share of requests", _served(chosen, "pool"))
+        panels += panels_of(f"{title}: accuracy of the detector", _served(chosen, "detector"))
+    if not panels:
+        return {}
+    heading = "MassTool: what each part is worth"
+    return {NAME: Figure("ablation.svg", heading, "", "lines", "", "N@5, %", tuple(panels))}
+
+
+def _curves(lines: Sequence[ResultLine], part: str, option: str) -> list[Series]:
+    """Over the values of one option, that of the full model among them; dashed: as learned."""
+    chosen = [line for line in lines if line.newest[STUDY]["part"] in (part, "full")]
+    if not any(line.newest[STUDY]["part"] == part for line in chosen):
+        return []
+    return _twins(_WHOLE, chosen, lambda line: float(line.newest["options"][option]))
+
+
+def _layers(lines: Sequence[ResultLine]) -> list[Series]:
+    found: list[Series] = []
+    chosen = [line for line in lines if line.newest[STUDY]["part"] in ("graph", "full")]
+    if not any(line.newest[STUDY]["part"] == "graph" for line in chosen):
+        return []
+    for layers in sorted({int(line.newest["options"]["layers"]) for line in chosen}):
+        own = [line for line in chosen if line.newest["options"]["layers"] == layers]
+        found += _twins(f"{layers} layer{'s' if layers > 1 else ''}", own, lambda line: line.newest["options"]["edges"])
+    return found
+
+
+def _served(lines: Sequence[ResultLine], part: str) -> list[Series]:
+    """Over what a full model is left with when it serves; for the detector beside a model without the gate."""
+    chosen = [line for line in lines if line.newest[STUDY]["part"] == part]
+    if not chosen:
+        return []
+    full = [line for line in lines if line.newest[STUDY]["part"] == "full"]
+    if part == "pool":
+        return _twins(_WHOLE, full + chosen, lambda line: float(line.newest[STUDY].get("changes", {}).get("pool", 1.0)))
+    found = _twins(_WHOLE, chosen, lambda line: line.mean("detector_accuracy") or 0.0)
+    places = sorted({x for series in found for x in series.x if isinstance(x, float)})
+    for line in lines:
+        told = line.newest[STUDY]
+        if told["variant"] in ("without-adakt", "full") and line.values(_TESTED):
+            label = "without AdaKT" if told["variant"] == "without-adakt" else "full, detector as it is"
+            height = mean_percent(line.values(_TESTED))
+            ends = (places[0], places[-1])
+            found.append(Series(label, ends, (height, height), dashed=told["weights"] == "learned"))
+    return found
+
+
+def _twins(label: str, lines: Sequence[ResultLine], x: Callable[[ResultLine], float]) -> list[Series]:
+    found = []
+    for weights in ("chosen", "learned"):
+        points = sorted(
+            (float(x(line)), mean_percent(line.values(_TESTED)), deviation(line.values(_TESTED)))
+            for line in lines
+            if line.newest[STUDY]["weights"] == weights and line.values(_TESTED)
+        )
+        if points:
+            places, heights, errors = zip(*points, strict=True)
+            error = errors if any(errors) else ()
+            found.append(Series(label, places, heights, error, dashed=weights == "learned"))
+    return found
