@@ -266,7 +266,7 @@ def _by_namespace(given: Sequence[str] | None, option: str) -> dict[str, dict[st
     return found
 
 
-def _compact(arguments: Mapping[str, Any]) -> str:
+def _compact(arguments: Mapping[str, Any] | None) -> str:
     from toolscout.data.conversations import compact
 
     return compact(arguments)

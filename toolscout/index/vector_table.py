@@ -291,7 +291,7 @@ class VectorTable:
         if graph is None:
             raise ValueError("the graph is not one")
         table = cls(vectors[: len(graph)], graph)
-        graph.expansion_search = _GRAPH_EFFORT_SEARCH
+        graph.expansion_search = _GRAPH_EFFORT_SEARCH  # type: ignore[misc]  # it has a setter that its types omit
         if len(vectors) > len(graph):  # those that came after it was linked
             table.append(vectors[len(graph) :].astype(np.float32))
         return table
