@@ -324,7 +324,7 @@ class Scout:
             self.search("hello", endpoints="skip")
 
     def need(self, text: str, allowed: Allowed | str | None = None) -> float | None:
-        """How likely a request is to need a tool at all, as its answer says; None where nothing can tell."""
+        """The tool need of a request, from 0 to 1, as its answer says; None where nothing can tell."""
         return self.search(text, 1, allowed).need
 
     def tools(self, ids: Iterable[str] | Answer) -> list[Tool]:
@@ -501,7 +501,12 @@ class Scout:
                 return
             baseline = self._baseline.baseline(None, count) if self.words_only() < count else None
             state = index_snapshot.SnapshotState(
-                self.store.identity(), self._version, self._cursor, self._feedback.cursor, baseline=baseline
+                self.store.identity(),
+                self._version,
+                self._cursor,
+                self._feedback.cursor,
+                baseline=baseline,
+                last=index_snapshot.last_changes(self.store, self._version),
             )
             try:
                 index_snapshot.write(self._snapshots, self.retriever, state)

@@ -11,6 +11,7 @@ from typer.testing import CliRunner, Result
 from toolscout.cli.demo import REQUESTS
 from toolscout.cli.main import app
 from toolscout.models.encoders.onnx_encoder import Encoder
+from toolscout.search.score_share import EXPLANATION
 
 RECORDS = (
     {"namespace": "mail", "name": "send_email", "description": "Sends an email message."},
@@ -97,9 +98,16 @@ def test_the_demo_answers_six_requests(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.usefixtures("store")
-def test_the_demo_says_when_nothing_fits() -> None:
-    shown = run("demo").stdout.split("\n\n")[1:]
-    assert [("nothing fits ·" in answer) for answer in shown] == [False] * 5 + [True]
+def test_the_demo_answers_as_its_headings_say() -> None:
+    first, *shown = run("demo").stdout.split("\n\n")
+    assert EXPLANATION in first
+    headings, verdicts = [answer.splitlines()[0] for answer in shown], [answer.splitlines()[2] for answer in shown]
+    for number, ((about, _), heading, verdict) in enumerate(zip(REQUESTS, headings, verdicts, strict=True), 1):
+        assert heading.startswith(f"{number}. {about} · ")
+        assert verdict.startswith("nothing fits · " if about == "nothing fits" else "use · ")
+    assert headings[-1].startswith("6. nothing fits · ")
+    best = [answer.splitlines()[5].split()[2] for answer in shown[:5]]
+    assert best == ["100", "100", "named", "100", "100"]  # per cent of the best score, which is the first one's
     wanted = ("banking/freeze_card", "payments/create_refund", "github/rerun_workflow", "github/list_pull_requests")
     for answer, tool in zip(shown, (*wanted, "currency/convert_amount"), strict=False):
         assert f"1   {tool}" in answer

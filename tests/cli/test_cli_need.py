@@ -100,10 +100,10 @@ def test_need_of_a_model_folder(telling: Run, tmp_path: Path) -> None:
 def test_search_says_that_no_tool_is_needed(telling: Run) -> None:
     talk = telling("search", POEM)
     assert talk.exit_code == 1
-    assert talk.stdout.startswith("no tool needed · need 0.0")
-    assert " · fit " in talk.stdout
+    assert talk.stdout.startswith("no tool needed · tool need 0.0")
+    assert " < 0.2 · catalogue fit " in talk.stdout
     assert "closest: weather/get_forecast" in talk.stdout
-    assert telling("search", FITTING).stdout.startswith("use · need 0.")
+    assert telling("search", FITTING).stdout.startswith("use · tool need 0.")
     as_json = json.loads(telling("search", POEM, "--format", "json").stdout)
     assert (as_json["verdict"], as_json["hits"]) == ("no_tool_needed", [])
     assert json.loads(telling("search", POEM, "--format", "openai").stdout) == []

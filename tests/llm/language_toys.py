@@ -35,6 +35,7 @@ def toy_tokenizer(pieces: Sequence[str] = PIECES) -> Tokenizer:
 @dataclass
 class Window:
     context: int = 2000
+    parameters: int = 0
 
 
 class ToySpeaker:

@@ -287,6 +287,28 @@ def test_a_store_out_of_an_older_backup_has_the_tools_it_had(path: Path, tmp_pat
         assert scout.count() == 81
 
 
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_store_out_of_a_backup_that_went_on_is_followed(path: Path, tmp_path: Path, asked: bool) -> None:
+    filled(path)
+    backup = tmp_path / "backup.db"
+    shutil.copy(path, backup)
+    with Scout.open(path) as scout:
+        scout.add([FORECAST, *catalogue(120)[80:]])
+    Scout.open(path).close()
+    for file in tmp_path.glob("tools.db*"):
+        if file.is_file():
+            file.unlink()
+    shutil.copy(backup, path)
+    if asked:
+        assert answers(path) == fresh(path)
+    with SqliteStore(path) as store:  # to the version of what was kept, and beyond it
+        for tool in catalogue(140)[120:]:
+            store.add([tool], "others")
+    assert answers(path) == fresh(path)
+    with Scout.open(path) as scout:
+        assert scout.count() == 101
+
+
 def test_the_index_of_another_store_is_not_taken(path: Path, tmp_path: Path) -> None:
     filled(path)
     other = tmp_path / "other.db"

@@ -83,6 +83,13 @@ def test_search_gives_scores_reasons_and_the_exact_json(client: TestClient, scou
     first = answer["tools"][0]
     assert (first["id"], first["offered"], first["code"]) == ("mail/send_email", True, None)
     assert first["reasons"][0]["kind"] == "matched_words"
+    best = first["score"]
+    assert [(tool["share"], tool["named"]) for tool in answer["tools"]] == [
+        (1.0, False), (answer["tools"][1]["score"] / best, False)
+    ]  # fmt: skip
+    named, other = search(client, "use send_email for the lion", k=2)["tools"]
+    assert (named["id"], named["named"]) == ("mail/send_email", True)
+    assert 0.05 < other["share"] <= 1  # what a name adds to a score is not counted
     assert first["parameters"][0] == {"name": "to", "type": "string", "required": True, "description": "Who gets it"}
     tools = scout.tools([tool["id"] for tool in answer["tools"]])
     for format in vendor_formats.FORMATS:

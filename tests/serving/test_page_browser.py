@@ -139,7 +139,7 @@ def test_typing_shows_tools_why_and_savings(tab: Tab) -> None:
     tab.page.locator("#request").press_sequentially("send an email", delay=20)
     tab.page.wait_for_selector(".hit")
     assert tab.page.text_content(".hit .name") == "Send email"
-    assert "email" in tab.page.text_content(".hit .why")
+    says(tab.page, ".hit .why >> nth=0", "email")  # once the last letter was searched
     assert tab.page.locator(".hit mark").first.text_content() == "Sends"
     tab.page.wait_for_selector(".saved b")
     assert "% saved" in tab.page.text_content(".saved")
@@ -150,6 +150,16 @@ def test_typing_shows_tools_why_and_savings(tab: Tab) -> None:
     tab.page.reload()
     tab.page.wait_for_selector(".hit")
     assert tab.page.input_value("#request") == "send an email"
+
+
+def test_values_stand_beside_thresholds_and_shares_beside_tools(tab: Tab) -> None:
+    tab.find("send an email")
+    assert tab.page.text_content(".gauge") == "Catalogue fit1.00 ≥ 0.14"
+    assert tab.page.get_attribute("[role=meter]", "aria-valuetext") == "1.00, not below the threshold of 0.14"
+    assert tab.page.locator(".hit .share").first.text_content() == "100 % of best"
+    tab.find("use send_email for the lion")
+    says(tab.page, ".hit .share >> nth=0", "named")
+    says(tab.page, ".hit .share >> nth=1", "% of best")
 
 
 def test_the_keyboard_does_everything(tab: Tab, server: Server) -> None:

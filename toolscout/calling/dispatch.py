@@ -14,10 +14,11 @@ import logging
 import re
 import shlex
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from toolscout.calling import http_request
 from toolscout.catalogue.importers import functions
@@ -59,9 +60,10 @@ class CallResult:
         return cut(self.observation.removesuffix(_missing(self.missing)), most, self.missing)
 
 
-class ToolCaller(Protocol):
+class ToolCaller(ABC):
     """What runs calls. Batch in, batch out; it never raises for a call that fails."""
 
+    @abstractmethod
     def call(self, calls: Sequence[tuple[Tool, Arguments]]) -> list[CallResult]:
         """The result of each call."""
 
@@ -89,7 +91,7 @@ class CallOptions:
     hide_targets: bool = False
 
 
-class OriginCaller:
+class OriginCaller(ToolCaller):
     """Calls tools where they come from. `functions`: those that cannot be found again by name, by tool id."""
 
     def __init__(
@@ -274,7 +276,7 @@ class Recording:
     error: str = ""
 
 
-class RecordedCaller:
+class RecordedCaller(ToolCaller):
     """Answers calls from recordings: the one with the same arguments, else the nearest of that tool (not exact).
 
     Names of arguments are compared as ToolBench's servers wrote them ("User-ID" is "user_id", "from" is "is_from"),

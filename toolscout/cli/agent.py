@@ -15,13 +15,14 @@ from toolscout.cli import output
 from toolscout.cli.common import (
     NONE,
     AllowTargetOption,
+    RequestArgument,
     RetrieverOption,
     StoreOption,
     check_model,
     open_scout,
     request_text,
 )
-from toolscout.cli.search import CLOSEST, RequestArgument
+from toolscout.cli.search import CLOSEST
 from toolscout.core.tool import clean_text
 
 if TYPE_CHECKING:

@@ -69,6 +69,9 @@ AllowTargetOption = Annotated[
         "module:function or module:*; may be repeated.",
     ),
 ]
+RequestArgument = Annotated[
+    str, typer.Argument(metavar="REQUEST", help='What should be done, in words; "-" reads stdin.')
+]
 IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Tools by id: namespace/name.")]
 
 
@@ -172,6 +175,12 @@ def request_text(given: str) -> str:
     if not clean_text(text):
         raise BadRequest("the request is empty; say in words what should be done")
     return text
+
+
+def tenant_of(store: Store, principal: str) -> str:
+    """Whose feedback a principal gives and hears: its own, unless it was said otherwise when its key was made."""
+    known = store.principal(principal)
+    return known.tenant if known else principal
 
 
 def plural(count: int, noun: str) -> str:

@@ -12,6 +12,7 @@ from rich.text import Text
 from toolscout.cli import output
 from toolscout.cli.common import plural
 from toolscout.cli.search import print_answer
+from toolscout.search.score_share import EXPLANATION
 
 BUNDLED = Path(__file__).parent.parent / "bundled"
 REQUESTS = (
@@ -23,7 +24,7 @@ REQUESTS = (
     ("a tool's exact name", "rerun_workflow on acme/web, run 8812"),
     ("words in camelCase", "openPullRequests of acme/web on GitHub"),
     ("misspelt words", "convret 200 dolars to euors"),
-    ("nothing fits", "paint me a picture of a dragon reading a newspaper"),
+    ("nothing fits", "order a pepperoni pizza to my flat"),
 )
 
 
@@ -44,6 +45,7 @@ def demo() -> None:
         console.print(f"{tools} indexed, {added.embedded:,} embedded, in {spent:.1f} s")
         if scout.words_only():
             console.print("no encoder is installed: words alone answer, and not as well; run: toolscout doctor")
+        console.print(Text(EXPLANATION, "dim"))
         for number, (about, request) in enumerate(REQUESTS, 1):
             start = time.perf_counter()
             answer = scout.search(request)
@@ -51,4 +53,4 @@ def demo() -> None:
             console.print()
             console.print(Text.assemble((f"{number}. {about}", "bold cyan"), f" · {spent:.0f} ms"))
             console.print(Text(f"“{request}”", "italic"))
-            print_answer(console, replace(answer, notes=()), scout.tools(answer))
+            print_answer(console, scout, replace(answer, notes=()))

@@ -1,4 +1,4 @@
-"""retrievers, doctor, encoder export: what is installed here, and what is missing."""
+"""doctor: what is installed here, and how to get what is missing."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import platform
 import re
 import sqlite3
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Literal
 
 import typer
 from rich.text import Text
 
 from toolscout.cli import output
-from toolscout.cli.common import NONE, Listed, StoreOption, plural, store_path
+from toolscout.cli.common import NONE, StoreOption, plural, store_path
 from toolscout.errors import MissingEncoder, ToolscoutError
 
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)(?:\[([^\]]*)\])?[^;]*(?:;.*extra\s*==\s*[\"']([^\"']+)[\"'])?")
@@ -34,42 +34,6 @@ class Finding:
     state: Literal["ok", "missing", "broken"]
     about: str
     remedy: tuple[str, ...] = ()
-
-
-def retrievers(format: Annotated[Listed, typer.Option(help="How to print it.")] = "table") -> None:
-    """List the retrievers that --retriever takes by name, and their options."""
-    from toolscout.retrievers.registry import available
-
-    found = [_retriever(name) for name in sorted(available())]
-    if format == "json":
-        output.print_json(found)
-        return
-    made = output.table("retriever", "what it does", "options", grow="what it does")
-    for row in found:
-        options = ", ".join(f"{key}={value!r}" for key, value in row["options"].items())
-        made.add_row(output.shown(row["name"]), output.shown(row["about"]), output.shown(options))
-    output.stdout().print(made)
-
-
-def export(
-    source: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="A Hugging Face folder of a BERT encoder.", show_default="the installed weights"
-        ),
-    ] = None,
-    out: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Where to write it.", show_default="the user's cache")
-    ] = None,
-) -> None:
-    """Make the int8 encoder that serves, out of published weights."""
-    from toolscout.models.encoders.export import export as write
-    from toolscout.models.encoders.onnx_encoder import Encoder
-
-    with output.stderr().status("exporting …"):
-        encoder = Encoder.load(write(source, out))
-    output.stdout().print(output.shown(f"{encoder.folder}"), soft_wrap=True)
-    output.note(f"{encoder.name}, fingerprint {encoder.fingerprint}")
 
 
 def doctor(ctx: typer.Context, store: StoreOption = None) -> None:
@@ -193,16 +157,3 @@ def _store(path: Path, fingerprint: str) -> Finding:
         return Finding("catalogue", "ok", f"{about}; all found by words only")
     remedy = ("toolscout embed",) if waiting else ()
     return Finding("catalogue", "ok", f"{about}; {waiting:,} not embedded yet", remedy)
-
-
-def _retriever(name: str) -> dict[str, Any]:
-    from toolscout.retrievers.registry import method
-
-    try:
-        kind = method(name)
-        made: Any = kind()
-    except Exception as error:  # a plugin may fail in any way; the others are listed all the same
-        return {"name": name, "about": f"cannot be opened: {error}", "options": {}}
-    about = importlib.import_module(kind.__module__).__doc__ or kind.__doc__ or ""
-    options = {field.name: getattr(made.options, field.name) for field in fields(made.options)}
-    return {"name": name, "about": about.strip().partition("\n")[0].removeprefix(f"{name}: "), "options": options}

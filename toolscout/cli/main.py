@@ -18,13 +18,17 @@ from toolscout.cli import (
     codes,
     demo,
     doctor,
+    encoder,
     evaluate,
+    feedback,
     keys,
     mcp,
     need,
     need_data,
     output,
+    permissions,
     results,
+    retrievers,
     search,
     serve,
     sharegpt,
@@ -42,8 +46,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     epilog="Exit codes: 0 there are tools to use, 1 there are none, 2 wrong use or bad input.",
 )
-encoder = typer.Typer(no_args_is_help=True, help="The sentence encoder that vectors come from.")
-log = typer.Typer(no_args_is_help=True, help="What was recorded of requests and the tools they used.")
+encoder_app = typer.Typer(no_args_is_help=True, help="The sentence encoder that vectors come from.")
+log_app = typer.Typer(no_args_is_help=True, help="What was recorded of requests and the tools they used.")
 
 
 @app.callback()
@@ -92,9 +96,9 @@ app.command()(mcp.mcp)
 app.command()(mcp.approve)
 app.command()(add.embed)
 app.command()(tools.alias)
-app.command()(search.grant)
-app.command()(search.revoke)
-app.command()(search.feedback)
+app.command()(permissions.grant)
+app.command()(permissions.revoke)
+app.command()(feedback.feedback)
 app.add_typer(keys.app, name="keys")
 evaluate.register(app)
 app.command()(train.train)
@@ -107,11 +111,11 @@ app.command("import")(sharegpt.import_)
 app.command("need-data")(need_data.need_data)
 app.command()(synth.synth)
 app.command("synth-train")(synth.synth_train)
-log.command()(split.export)
-app.add_typer(log, name="log")
-app.command()(doctor.retrievers)
-encoder.command()(doctor.export)
-app.add_typer(encoder, name="encoder")
+log_app.command()(split.export)
+app.add_typer(log_app, name="log")
+app.command()(retrievers.retrievers)
+encoder_app.command()(encoder.export)
+app.add_typer(encoder_app, name="encoder")
 app.command()(doctor.doctor)
 app.command()(demo.demo)
 

@@ -31,11 +31,13 @@ def need(
     ] = _DEFAULT,
     threshold: Annotated[
         float | None,
-        typer.Option(metavar="P", min=0, max=1, help="Below this probability no tool is needed.", show_default="0.2"),
+        typer.Option(metavar="X", min=0, max=1, help="Below this tool need no tool is needed.", show_default="0.2"),
     ] = None,
     format: Annotated[Listed, typer.Option(help="table for people, json for programs.")] = "table",
 ) -> None:
     """Say whether requests need a tool at all, whatever tools there are.
+
+    Tool need goes from 0 to 1 and means something beside its threshold alone: it is no probability.
 
     Exit code 0: a tool is needed (by at least one of several requests); 1: none is; 2: wrong use or bad input.
     """
@@ -53,7 +55,7 @@ def need(
     if format == "json":
         output.print_json([{"request": text, "need": chance, "needed": needed} for text, chance, needed in found])
     else:
-        table = output.table("need", "verdict", "request", grow="request")
+        table = output.table("tool need", "verdict", "request", grow="request")
         for text, chance, needed in found:
             table.add_row(f"{chance:.3f}", "a tool is needed" if needed else "no tool needed", output.shown(text))
         output.stdout().print(table)

@@ -93,7 +93,7 @@ def table(*headers: str, grow: str = "") -> Table:
     """An empty table; nothing in it is cut off, and the column `grow` takes the room that is left."""
     made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
     for header in headers:
-        right = header in ("#", "score", "tools")
+        right = header in ("#", "of best", "tools")
         made.add_column(
             header, justify="right" if right else "left", overflow="fold", ratio=1 if header == grow else None
         )

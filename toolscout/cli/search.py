@@ -1,13 +1,13 @@
-"""search, feedback, grant, revoke: the right tools out, to those who may see them."""
+"""search: the tools for a request, for people or as a vendor takes them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -17,35 +17,26 @@ from toolscout.cli.common import (
     LlmOption,
     ModelOption,
     PartsOption,
+    RequestArgument,
     RetrieverOption,
     SettingsOption,
     StoreOption,
     open_scout,
-    open_store,
     plural,
     request_text,
     rewriting,
+    tenant_of,
 )
 from toolscout.cli.tools import Shape
-from toolscout.core.answer import Allowed, Answer, Example, Hit
+from toolscout.core.answer import Allowed, Answer, Hit
 from toolscout.core.tool import Tool, namespace_of
 from toolscout.errors import BadRequest
+from toolscout.search.score_share import EXPLANATION, share_texts
 
 if TYPE_CHECKING:
     from toolscout.scout import Count, Scout
-    from toolscout.stores.base import Store
 
 CLOSEST = 3
-RequestArgument = Annotated[
-    str, typer.Argument(metavar="REQUEST", help='What should be done, in words; "-" reads stdin.')
-]
-PrincipalArgument = Annotated[str, typer.Argument(metavar="PRINCIPAL", help="Who: a user, team or agent, by any name.")]
-NamespacesOption = Annotated[
-    list[str] | None, typer.Option("--namespace", metavar="NS", help="A whole namespace; may be given again.")
-]
-ToolsOption = Annotated[
-    list[str] | None, typer.Option("--tool", metavar="ID", help="A single tool; may be given again.")
-]
 
 
 def search(
@@ -87,17 +78,20 @@ def search(
     # Each default is that of its options, which a test compares: to import those here would slow every command.
     need_threshold: Annotated[
         float | None,
-        typer.Option(metavar="P", min=0, max=1, help="Below this need no tool is needed.", show_default="0.2"),
+        typer.Option(metavar="X", min=0, max=1, help="Below this tool need no tool is needed.", show_default="0.2"),
     ] = None,
     fit_threshold: Annotated[
         float | None,
-        typer.Option(metavar="P", min=0, max=1, help="Below this fit nothing fits.", show_default="0.14"),
+        typer.Option(metavar="X", min=0, max=1, help="Below this catalogue fit nothing fits.", show_default="0.14"),
     ] = None,
     format: Annotated[
         Shape, typer.Option(help="table for people, json for the whole answer, else the tools as a vendor takes them.")
     ] = "table",
 ) -> None:
     """Find the tools for a request.
+
+    Tool need (does the request need a tool?) and catalogue fit (does a tool here serve it?) go from 0 to 1 and are
+    shown beside their thresholds; they are no probabilities. "of best" is a tool's score as a share of the best one.
 
     Exit code 0: there are tools to use; 1: no tool is needed, or nothing fits; 2: wrong use or bad input.
     """
@@ -116,7 +110,7 @@ def search(
             scout.need_options = replace(scout.need_options, threshold=need_threshold)
         if fit_threshold is not None:
             scout.fit_options = replace(scout.fit_options, threshold=fit_threshold)
-        tenant = _tenant(scout.store, principal or "")
+        tenant = tenant_of(scout.store, principal or "")
         answer = scout.search(text, count, _allowed(scout, namespace, principal), tenant=tenant)
         _tell_need(answer, need_threshold)
         _print(scout, answer, format, budget, grouped)
@@ -148,86 +142,49 @@ def _count(text: str) -> Count:
         raise typer.BadParameter(f"{text!r:.80} is neither a number nor auto", param_hint="-k") from None
 
 
-def feedback(
-    ctx: typer.Context,
-    request: RequestArgument,
-    used: Annotated[list[str] | None, typer.Option(metavar="ID", help="A tool it used; may be given again.")] = None,
-    rejected: Annotated[
-        list[str] | None,
-        typer.Option(metavar="ID", help="A tool that was offered and turned down; may be given again."),
-    ] = None,
-    principal: Annotated[
-        str, typer.Option("--as", metavar="PRINCIPAL", help="Who made the request.", show_default=False)
-    ] = "",
-    store: StoreOption = None,
-) -> None:
-    """Record which tools a request really used, for retrievers that learn from use."""
-    if not used and not rejected:
-        raise typer.BadParameter("name at least one tool", param_hint="--used or --rejected")
-    text = request_text(request)
-    with open_store(ctx, store) as opened:
-        opened.get([*(used or ()), *(rejected or ())])  # refuses ids that are not there
-        tenant = _tenant(opened, principal)
-        opened.add_feedback([Example(text, tuple(used or ()), tuple(rejected or ()), tenant=tenant, source="cli")])
-    output.write(f"recorded: {plural(len(used or ()), 'tool')} used, {len(rejected or ()):,} rejected")
-
-
-def grant(
-    ctx: typer.Context,
-    principal: PrincipalArgument,
-    namespace: NamespacesOption = None,
-    tool: ToolsOption = None,
-    store: StoreOption = None,
-) -> None:
-    """Let a principal see namespaces and tools, besides what it may see already."""
-    allowed = _named(namespace, tool)
-    with open_store(ctx, store) as opened:
-        known, ids = opened.namespaces(), set(opened.ids()) if allowed.ids else set()
-        opened.grant(principal, allowed)
-        now = opened.permissions(principal)
-    for absent in sorted({*(allowed.namespaces - known.keys()), *(allowed.ids - ids)}):
-        output.note(f"granted, but not in the catalogue yet: {absent}")
-    _print_permissions(principal, now)
-
-
-def revoke(
-    ctx: typer.Context,
-    principal: PrincipalArgument,
-    namespace: NamespacesOption = None,
-    tool: ToolsOption = None,
-    store: StoreOption = None,
-) -> None:
-    """Take back what was granted to a principal."""
-    allowed = _named(namespace, tool)
-    with open_store(ctx, store) as opened:
-        opened.revoke(principal, allowed)
-        now = opened.permissions(principal)
-    _print_permissions(principal, now)
-
-
-def answer_lines(answer: Answer, tools: Mapping[str, Tool], grouped: bool = False) -> Iterator[RenderableType]:
-    """An answer for people: what it says first, then a table of the tools to use, or one for each query."""
-    forecasts = [
-        f"{name} {chance:.2f}" for name, chance in (("need", answer.need), ("fit", answer.fit)) if chance is not None
+def print_answer(console: Console, scout: Scout, answer: Answer, grouped: bool = False) -> None:
+    """Print an answer for people: what it says first, then a table of the tools to use, or one for each query."""
+    about = [
+        *_compared("tool need", answer.need, scout.need_options.threshold),
+        *_compared("catalogue fit", answer.fit, scout.fit_options.threshold),
+        f"{plural(answer.searched, 'tool')} searched",
+        f"version {answer.version}",
     ]
-    about = [*forecasts, f"{plural(answer.searched, 'tool')} searched", f"version {answer.version}"]
     verdict = (answer.verdict.replace("_", " "), "bold green" if answer.hits else "bold yellow")
-    yield Text(" · ").join([Text(*verdict), *map(Text, about)])
+    console.print(Text(" · ").join([Text(*verdict), *map(Text, about)]))
     for line in answer.notes:
-        yield output.shown(f"note: {line}", "yellow")
+        console.print(output.shown(f"note: {line}", "yellow"))
     if answer.asked and not (grouped and answer.hits):
-        yield output.shown("asked: " + " · ".join(f"“{query}”" for query in answer.asked), "dim")
-    if answer.hits and grouped:
-        for query, hits in _groups(answer).items():
-            yield output.shown(query or answer.request, "bold")
-            if hits:
-                yield _table(hits, tools, [answer.hits.index(hit) + 1 for hit in hits])
-            else:
-                yield output.shown(f"nothing among the first {len(answer.hits)}; a higher -k shows more", "dim")
-    elif answer.hits:
-        yield _table(answer.hits, tools, range(1, len(answer.hits) + 1))
+        console.print(output.shown("asked: " + " · ".join(f"“{query}”" for query in answer.asked), "dim"))
+    if answer.hits:
+        _print_hits(console, scout, answer, grouped)
     elif answer.considered:
-        yield output.shown("closest: " + ", ".join(hit.tool_id for hit in answer.considered[:CLOSEST]), "dim")
+        console.print(output.shown("closest: " + ", ".join(hit.tool_id for hit in answer.considered[:CLOSEST]), "dim"))
+
+
+def _compared(name: str, value: float | None, threshold: float) -> list[str]:
+    """A value beside its threshold, with as many digits as tell them apart; nothing where it is not known."""
+    if value is None:
+        return []
+    digits = 2 if f"{value:.2f}" != f"{threshold:.2f}" else 4
+    return [f"{name} {value:.{digits}f} {'<' if value < threshold else '≥'} {threshold:g}"]
+
+
+def _print_hits(console: Console, scout: Scout, answer: Answer, grouped: bool) -> None:
+    tools = {tool.id: tool for tool in scout.tools(answer)}
+    rows = [
+        (str(rank), _tool_cell(tools[hit.tool_id]), share, output.shown("; ".join(map(str, hit.reasons))))
+        for rank, (hit, share) in enumerate(zip(answer.hits, share_texts(answer.hits), strict=True), 1)
+    ]
+    if not grouped:
+        console.print(_table(rows))
+        return
+    for query, hits in _groups(answer).items():
+        console.print(output.shown(query or answer.request, "bold"))
+        if hits:
+            console.print(_table([rows[answer.hits.index(hit)] for hit in hits]))
+        else:
+            console.print(output.shown(f"nothing among the first {len(answer.hits)}; a higher -k shows more", "dim"))
 
 
 def _groups(answer: Answer) -> dict[str, tuple[Hit, ...]]:
@@ -238,28 +195,27 @@ def _groups(answer: Answer) -> dict[str, tuple[Hit, ...]]:
     }
 
 
-def print_answer(console: Console, answer: Answer, tools: Sequence[Tool], grouped: bool = False) -> None:
-    """Print answer_lines."""
-    for line in answer_lines(answer, {tool.id: tool for tool in tools}, grouped):
-        console.print(line)
-
-
-def _table(hits: Sequence[Hit], tools: Mapping[str, Tool], ranks: Sequence[int]) -> Table:
+def _tool_cell(tool: Tool) -> Text:
     from toolscout.core.vendor_formats import first_sentence
 
-    made = output.table("#", "tool", "score", "why", grow="tool")
+    description = first_sentence(tool.description[: output.MAX_SHOWN_CHARS])
+    return Text.assemble((output.shown(tool.id).plain, "bold"), "\n", (output.shown(description).plain, "dim"))
+
+
+def _table(rows: Sequence[tuple[str, Text, str, Text]]) -> Table:
+    made = output.table("#", "tool", "of best", "why", grow="tool")
     made.columns[3].max_width = 30
-    for rank, hit in zip(ranks, hits, strict=True):
-        description = first_sentence(tools[hit.tool_id].description[: output.MAX_SHOWN_CHARS])
-        cell = Text.assemble((output.shown(hit.tool_id).plain, "bold"), "\n", (output.shown(description).plain, "dim"))
-        why = "; ".join(map(str, hit.reasons))
-        made.add_row(str(rank), cell, f"{hit.score:.3f}", output.shown(why))
+    for row in rows:
+        made.add_row(*row)
     return made
 
 
 def _print(scout: Scout, answer: Answer, format: Shape, budget: int | None, grouped: bool) -> None:
     if format == "table":
-        print_answer(output.stdout(), answer, scout.tools(answer), grouped)
+        console = output.stdout()
+        print_answer(console, scout, answer, grouped)
+        if answer.hits:
+            console.print(Text(EXPLANATION, "dim"))
     elif format == "json":
         tools = [{"id": tool.id, **tool.to_record()} for tool in scout.tools(answer)]
         groups = [{"asked": query, "hits": [hit.tool_id for hit in hits]} for query, hits in _groups(answer).items()]
@@ -286,20 +242,3 @@ def _allowed(scout: Scout, namespaces: list[str] | None, principal: str | None) 
         return Allowed.of(namespaces)
     within = frozenset(namespaces)
     return Allowed.of(granted.namespaces & within, (i for i in granted.ids if namespace_of(i) in within))
-
-
-def _tenant(store: Store, principal: str) -> str:
-    """Whose feedback a principal gives and hears: its own, unless it was said otherwise when its key was made."""
-    known = store.principal(principal)
-    return known.tenant if known else principal
-
-
-def _named(namespaces: list[str] | None, tools: list[str] | None) -> Allowed:
-    if not namespaces and not tools:
-        raise typer.BadParameter("name at least one", param_hint="--namespace or --tool")
-    return Allowed.of(namespaces or (), tools or ())
-
-
-def _print_permissions(principal: str, allowed: Allowed) -> None:
-    seen = [f"namespace {name}" for name in sorted(allowed.namespaces)] + [f"tool {i}" for i in sorted(allowed.ids)]
-    output.stdout().print(output.shown(f"{principal} may see: {', '.join(seen) or 'nothing'}"), soft_wrap=True)

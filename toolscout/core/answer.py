@@ -97,7 +97,10 @@ def _shown(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One ranked tool. Scores compare within one search only."""
+    """One ranked tool. Its score is the method's own number: comparable only within one answer, of no fixed range.
+
+    People are shown its share of the best score instead (search/score_share.py).
+    """
 
     tool_id: str
     score: float
@@ -169,10 +172,12 @@ SEARCHED_ALONE = "the request alone was searched"
 class Answer:
     """The tools to use (`hits`, empty unless the verdict is "use") and the best ranked in any case (`considered`).
 
-    `need`: how likely the request is to need a tool at all. `fit`: how likely the best of these tools serves it. Below
-    the threshold of the first the verdict is "no_tool_needed", else below that of the second "nothing_fits". None: not
-    forecast. `asked`: the queries that were searched beside the request; the tools that one of them found say so.
-    `cost`: what language models were asked for it, None where the method has none.
+    `need` (tool need): how much the request is like those that need a tool at all. `fit` (catalogue fit): how well the
+    best of these tools match it, against what a request about something else reaches here. Both go from 0 to 1 and are
+    no probabilities: they mean something beside their thresholds alone. Below that of the first the verdict is
+    "no_tool_needed", else below that of the second "nothing_fits". None: nothing here can tell. `asked`: the queries
+    that were searched beside the request; the tools that one of them found say so. `cost`: what language models were
+    asked for it, None where the method has none.
     """
 
     request: str

@@ -143,7 +143,7 @@ def right_score(name: str, kind: str, verdict: str | None, complete: bool) -> fl
 
 
 def _fit_measures(asked: Sequence[RequestResult]) -> dict[str, float]:
-    """How well `fit` tells requests that tools serve from the others, and how far its probabilities can be trusted."""
+    """How well `fit` tells requests that tools serve from the others, and how far it is from being a probability."""
 
     def auroc(kinds: Collection[Kind]) -> float:
         chosen = [one for one in asked if one.kind == "use" or one.kind in kinds]

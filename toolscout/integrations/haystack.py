@@ -33,9 +33,10 @@ def toolset(scout: Scout, tools: Iterable[Any], choice: Choice | None = None) ->
     `tools`: Tools, a Toolset, or both. Below `choice.pass_through` all of them are shown.
     """
     with library("haystack"):
+        from haystack.tools import Toolset
         from haystack.tools.utils import flatten_tools_or_toolsets, warm_up_tools
 
-    given: Any = tools if hasattr(tools, "spawn") else list(tools)
+    given: Any = tools if isinstance(tools, Toolset) else list(tools)
     warm_up_tools(given)
     own = {tool.name: tool for tool in flatten_tools_or_toolsets(given)}
     box = Toolbox(scout, choice, _read)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
@@ -43,6 +42,10 @@ class _Window(Protocol):
     @property
     def context(self) -> int:
         """Tokens that fit into the model, prompt and answer together."""
+
+    @property
+    def parameters(self) -> int:
+        """How many numbers the model has."""
 
 
 class ChatModel(Protocol):
@@ -124,9 +127,8 @@ class Local(LanguageModel):
 
     @property
     def parameters(self) -> int:
-        """How many numbers the model has; 0 where its sizes are not told."""
-        shapes: Mapping[str, tuple[int, ...]] = getattr(self._speaker.architecture, "shapes", dict)()
-        return sum(map(math.prod, shapes.values()))
+        """How many numbers the model has."""
+        return self._speaker.architecture.parameters
 
     def _chat(self, messages: Conversation) -> list[int]:
         return self._speaker.chat([(one.role, one.content) for one in messages])

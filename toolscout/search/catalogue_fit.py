@@ -1,5 +1,7 @@
-"""Does anything in the catalogue fit the request? A probability from how well the best tools match it.
+"""Catalogue fit: does anything in the catalogue serve the request? From 0 to 1, by how well the best tools match it.
 
+The curve was fitted to labelled requests, but it is no probability: how often a request with a fit of 0.2 is served
+differs from catalogue to catalogue (docs/verdicts.md). It is compared with its threshold, and shown beside it.
 It says nothing of whether a tool is needed at all: that is asked of the request alone (tool_need.py).
 """
 
@@ -92,7 +94,7 @@ def signals(hits: Sequence[Hit]) -> tuple[float | None, float]:
 
 
 def catalogue_fit_of(hits: Sequence[Hit], options: FitOptions, baseline: float | None = None) -> float:
-    """How likely it is that one of these tools serves the request. A tool that is named always does.
+    """The catalogue fit of a request that these tools were found for, from 0 to 1; 1 where it names the first one.
 
     `baseline` is the cosine that a request about something else reaches among them (see similarity_baseline.py);
     None takes `options.usual`.

@@ -20,6 +20,7 @@ import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 
 from toolscout.core.tool import DOCUMENT_VERSION
@@ -36,6 +37,7 @@ WORTH_RENEWING, WORTH_LISTING = 0.02, 500
 _POINTER, _LOCK = "current.json", "lock"
 _EDGE_BYTES = 4_096
 _TRIES = 5
+_LAST = 8
 # Lines of ids that may be out of date before they are written anew.
 _LINES_LEFT = 1_000
 _Key = tuple[int, str]
@@ -46,7 +48,10 @@ _Id = tuple[str, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class SnapshotState:
-    """Which state of which store an index holds. `baseline`: of all its tools, see similarity_baseline.py, if known."""
+    """Which state of which store an index holds. `baseline`: of all its tools, see similarity_baseline.py, if known.
+
+    `last`: ids and digests of some tools that changed last: a store out of a backup may come to a version with others.
+    """
 
     store: str
     version: int
@@ -54,6 +59,7 @@ class SnapshotState:
     feedback: int = 0
     document_version: int = DOCUMENT_VERSION
     baseline: float | None = None
+    last: tuple[tuple[str, str], ...] = ()
 
 
 def worth(tools: int, changed: int, opened: int | None = None) -> bool:
@@ -85,6 +91,7 @@ def read(folder: Path, store: Store) -> tuple[Retriever, SnapshotState] | None:
             pointer = json.loads((folder / _POINTER).read_text())
             name, state = str(pointer["folder"]), SnapshotState(**pointer["state"])
             if not _fits(state, store):
+                (folder / _POINTER).unlink()  # what is built now is kept in its place, though its version may be lower
                 return None
             return _opened(folder / name, pointer["files"]), state
         except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, BadModel):
@@ -94,10 +101,26 @@ def read(folder: Path, store: Store) -> tuple[Retriever, SnapshotState] | None:
     return None
 
 
+def last_changes(store: Store, version: int) -> tuple[tuple[str, str], ...]:
+    """Some of the tools that changed with a version, with their digests."""
+    found = islice(store.changes(version - 1), _LAST)
+    return tuple((change.tool_id, change.digest) for change in found if change.version == version)
+
+
 def _fits(state: SnapshotState, store: Store) -> bool:
     if (state.store, state.document_version) != (store.identity(), DOCUMENT_VERSION):
         return False
-    return state.version <= store.version() and (not state.feedback or _has_feedback(store, state.feedback))
+    if state.version > store.version() or (state.feedback and not _has_feedback(store, state.feedback)):
+        return False
+    return not state.last or _changed_then(store, state.version, dict(state.last))
+
+
+def _changed_then(store: Store, version: int, tools: Mapping[str, str]) -> bool:
+    """Whether the store knows that one of these tools changed with a version, or later."""
+    for change in store.changes(version - 1):  # the first is one of them, unless it has changed again
+        if change.tool_id in tools:
+            return change.version > version or change.digest == tools[change.tool_id]
+    return False
 
 
 def _opened(folder: Path, files: Mapping[str, Sequence[object]]) -> Retriever:

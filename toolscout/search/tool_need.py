@@ -1,4 +1,8 @@
-"""Does a request need a tool at all? A probability from its vector, whatever the catalogue holds."""
+"""Tool need: does a request need a tool at all? From 0 to 1, by its vector alone, whatever the catalogue holds.
+
+The head's outputs are fitted to dev texts, but other people's requests are not those: it is no probability there
+(docs/verdicts.md). It is compared with its threshold, and shown beside it.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,7 @@ class NeedOptions:
     past: float = 0.9
 
     def __post_init__(self) -> None:
-        """Refuse what is no probability."""
+        """Refuse a threshold that no value could be compared with."""
         if not 0 <= self.threshold <= 1 or not self.past >= 0:
             raise BadRequest(f"the threshold of need must be from 0 to 1 and past not below 0, got {self}")
 
@@ -55,7 +59,7 @@ class NeedEstimator:
         self._opened: tuple[str, NeedHead | None] | None = None
 
     def need(self, requests: Sequence[str]) -> list[float] | None:
-        """How likely each request is to need a tool; None where nothing can tell."""
+        """The tool need of each request, from 0 to 1; None where nothing can tell."""
         rankings = self._retriever.rank(requests, 1) if requests else []
         if not rankings or any(ranking.need is None for ranking in rankings):
             head = self._head()

@@ -49,12 +49,12 @@ def make_app(
 ) -> Starlette:
     """The whole server: JSON routes, the page, and the proxy where there is an upstream."""
     options = options or ServeOptions()
-    face = _Face(scout, access, options)
-    shared = (face.searches, face.changes, face.quota)
-    routes = [*face.routes(), *page.routes(scout, access, options, others, *shared)]
+    endpoints = _Endpoints(scout, access, options)
+    shared = (endpoints.searches, endpoints.changes, endpoints.quota)
+    routes = [*endpoints.routes(), *page.routes(scout, access, options, others, *shared)]
     handlers = {ToolscoutError: _problem, problems.Problem: _problem, HTTPException: _http_problem}
-    edge = Middleware(Edge, access=access, options=options, metrics=face.metrics, audit=face.audit)
-    return Starlette(routes=routes, middleware=[edge], exception_handlers=handlers, lifespan=face.lifespan)
+    edge = Middleware(Edge, access=access, options=options, metrics=endpoints.metrics, audit=endpoints.audit)
+    return Starlette(routes=routes, middleware=[edge], exception_handlers=handlers, lifespan=endpoints.lifespan)
 
 
 async def _problem(_: Request, error: Exception) -> Response:
@@ -71,7 +71,7 @@ async def _http_problem(_: Request, error: Exception) -> Response:
     return problems.response(problems.Problem(error.status_code, detail, headers))
 
 
-class _Face:
+class _Endpoints:
     """The routes and what they share."""
 
     def __init__(self, scout: Scout, access: Access, options: ServeOptions) -> None:
@@ -156,7 +156,7 @@ class _Face:
             return found
 
     async def need(self, request: Request) -> Response:
-        """How likely each request is to need a tool at all."""
+        """The tool need of each request, and whether that is enough."""
         caller, asked = _caller(request), request_bodies.needed(await record_of(request, self.searches))
         return await self._each(asked, partial(self._need, caller))
 
@@ -211,7 +211,9 @@ class _Face:
         changes = await self.changes.run(request_bodies.lines if by_line else request_bodies.changed, body)
         await self.changes.run(self._check, _caller(request), changes)
         if LINES in request.headers.get("accept", "").lower():
-            return StreamingResponse(self._told(_caller(request), changes), headers=_HEADERS, media_type=LINES)
+            return StreamingResponse(
+                self._progress_lines(_caller(request), changes), headers=_HEADERS, media_type=LINES
+            )
         return _sent(json.dumps(await self.changes.run(self._changed, _caller(request), changes)))
 
     def _changed(
@@ -222,7 +224,7 @@ class _Face:
         now = caller if caller.allowed is None else self._access.named(caller.name)
         return counts | {"version": self._access.version(now), "words_only": self._scout.words_only(now.allowed)}
 
-    async def _told(self, caller: Caller, changes: request_bodies.Changes) -> AsyncIterator[str]:
+    async def _progress_lines(self, caller: Caller, changes: request_bodies.Changes) -> AsyncIterator[str]:
         """A line for each step and one for the outcome. Who stops reading stops nothing that was begun."""
         loop, told = asyncio.get_running_loop(), asyncio.Queue[dict[str, Any] | None]()
 

@@ -40,7 +40,7 @@ class Writes:
     def __init__(self, scout: Scout) -> None:
         """Over one Scout."""
         self._scout = scout
-        self._one, self._turn = threading.Lock(), threading.Lock()
+        self._write_lock, self._turn = threading.Lock(), threading.Lock()
         self._followed, self._followed_at = scout.store.version(), 0.0
         self._wanted = threading.Event()
         self._embedded_to = 0 if scout.words_only() else scout.store.version()
@@ -53,7 +53,7 @@ class Writes:
     def apply(self, changes: Changes, progress: Progress | None = None) -> dict[str, int]:
         """Add, change and remove; how many of each. Where one of the ids to remove is not there nothing is done."""
         scout = self._scout
-        with self._one:
+        with self._write_lock:
             before = scout.store.version()
             scout.store.get(changes.remove)
             counts = {"added": 0, "changed": 0, "unchanged": 0, "removed": 0}

@@ -14,7 +14,16 @@ Json = dict[str, Any]
 _TEXT: Json = {"type": "string"}
 _COUNT: Json = {"type": "integer", "minimum": 0}
 _IDS: Json = {"type": "array", "items": _TEXT, "description": "Tool ids: namespace/name."}
-_CHANCE: Json = {"type": ["number", "null"], "minimum": 0, "maximum": 1}
+_UNIT: Json = {"type": ["number", "null"], "minimum": 0, "maximum": 1}
+_NEED: Json = _UNIT | {
+    "description": "Tool need: how much the request is like those that need a tool. No probability; below its "
+    "threshold the verdict is no_tool_needed. null: nothing here can tell."
+}
+_FIT: Json = _UNIT | {
+    "description": "Catalogue fit: how well the best tools match the request, against what a request about something "
+    "else reaches here. No probability; below its threshold the verdict is nothing_fits."
+}
+_SCORE: Json = {"type": "number", "description": "The method's own number: comparable only within one answer."}
 _REQUEST: Json = {"type": "string", "minLength": 1, "description": "What should be done, in words."}
 _REQUESTS: Json = {"type": "array", "items": _REQUEST, "minItems": 1, "maxItems": request_bodies.MAX_BATCH}
 _ADMIN = "Needs an admin's key."
@@ -46,7 +55,14 @@ def _paths() -> Json:
     one = [{"name": "id", "in": "path", "required": True, "schema": {**_TEXT, "minLength": 1}}]
     return {
         "/search": {"post": _act("search", "The tools for a request, or for each of several.", "Search", "Answers")},
-        "/need": {"post": _act("need", "How likely a request is to need a tool at all.", "Need", "Needs")},
+        "/need": {
+            "post": _act(
+                "need",
+                "The tool need of a request, or of each of several, and whether a tool is needed.",
+                "Need",
+                "Needs",
+            )
+        },
         "/feedback": {
             "post": _act("feedback", "Record which tools requests really used.", "Feedback", "Recorded", 404)
         },
@@ -162,7 +178,7 @@ def _schemas() -> Json:
         "Example": _closed("request", request=_REQUEST, used=_IDS, rejected=_IDS),
         "Feedback": {"oneOf": [_reference("Example"), _closed("examples", examples=examples)]},
         "Recorded": _object("recorded", recorded=_COUNT),
-        "NeedAnswer": _object("need needed", need=_CHANCE, needed={"type": ["boolean", "null"]}),
+        "NeedAnswer": _object("need needed", need=_NEED, needed={"type": ["boolean", "null"]}),
         "Needs": _batch("NeedAnswer"),
         "Answers": _batch("Answer"),
         "Problem": _object(
@@ -182,9 +198,7 @@ def _schemas() -> Json:
 
 def _tools() -> Json:
     reason = _object("kind", kind=_TEXT)
-    hit = _object(
-        "tool_id score reasons", tool_id=_TEXT, score={"type": "number"}, reasons={"type": "array", "items": reason}
-    )
+    hit = _object("tool_id score reasons", tool_id=_TEXT, score=_SCORE, reasons={"type": "array", "items": reason})
     hits = {"type": "array", "items": _reference("Hit")}
     texts = {"type": "array", "items": _TEXT}
     fields: Json = dict.fromkeys(("namespace", "name", "description", "title", "service"), _TEXT)
@@ -197,8 +211,8 @@ def _tools() -> Json:
             "request verdict need fit hits considered searched words_only version notes asked cost",
             request=_TEXT,
             verdict={"enum": list(get_args(Verdict))},
-            need=_CHANCE,
-            fit=_CHANCE,
+            need=_NEED,
+            fit=_FIT,
             hits=hits,
             considered=hits,
             **dict.fromkeys(("searched", "words_only", "version", "tokens"), _COUNT),

@@ -83,12 +83,12 @@ def asked(given: _Record) -> Asked:
     _only(given, "request", "requests", "k", "format", "budget", "namespace")
     requests, batch = _requests(given)
     k: Any = given.get("k", 5)
-    if k != "auto" and not _whole(k, 1, MAX_K):
+    if k != "auto" and not _is_whole_number(k, 1, MAX_K):
         raise BadRequest(f'k must be a whole number from 1 to {MAX_K}, or "auto"')
     format, budget, namespace = given.get("format"), given.get("budget"), given.get("namespace")
     if format is not None and format not in vendor_formats.FORMATS:
         raise BadRequest(f"format must be one of {', '.join(vendor_formats.FORMATS)}")
-    if budget is not None and not _whole(budget, 1, MAX_BUDGET):
+    if budget is not None and not _is_whole_number(budget, 1, MAX_BUDGET):
         raise BadRequest(f"budget must be a whole number of tokens from 1 to {MAX_BUDGET:,}")
     if namespace is not None and not isinstance(namespace, str):
         raise BadRequest("namespace must be text")
@@ -211,7 +211,7 @@ def _texts(given: _Record, name: str) -> tuple[str, ...]:
     return tuple(value)
 
 
-def _whole(value: Any, least: int, most: int) -> bool:
+def _is_whole_number(value: Any, least: int, most: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 

@@ -18,7 +18,7 @@ from toolscout.training import losses
 from toolscout.training.batches import EncoderTrainingData, asked_for, candidates, joined, shuffled
 from toolscout.training.checkpoint import Checkpoints
 from toolscout.training.encoder_options import EncoderTrainingOptions
-from toolscout.training.loop import Report, Schedule, Trained, pick_device, run
+from toolscout.training.loop import Report, Schedule, Trained, TrainingTask, pick_device, run
 
 SELECTED_ON = "ndcg@5"
 _MEASURES = (SELECTED_ON, "recall@3", "recall@5", "comp@3", "comp@5")
@@ -84,8 +84,8 @@ def _device_name(device: torch.device) -> str:
 AVERAGE = "average of trained and original"
 
 
-class EncoderTask:
-    """A loop.Task over requests and documents."""
+class EncoderTask(TrainingTask):
+    """Over requests and documents."""
 
     def __init__(
         self, encoder: TrainableEncoder, materials: Sequence[EncoderTrainingData], options: EncoderTrainingOptions

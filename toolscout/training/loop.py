@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -46,27 +47,33 @@ class Schedule:
     pace: float = 1.0
 
 
-class TrainingTask(Protocol):
+class TrainingTask(ABC):
     """What is trained."""
 
+    @abstractmethod
     def parameters(self) -> Mapping[str, torch.nn.Parameter]:
         """What the optimiser moves, by name."""
 
+    @abstractmethod
     def steps(self) -> int:
         """Steps of one epoch."""
 
+    @abstractmethod
     def begin(self, epoch: int, kept: Mapping[str, Tensor] | None = None) -> None:
         """Prepare an epoch: shuffle, mine. All that is random follows from the seed and the epoch.
 
         `kept`: what `kept` gave before an interruption in the middle of this epoch.
         """
 
+    @abstractmethod
     def kept(self) -> Mapping[str, Tensor]:
         """What `begin` made of the weights as they were then: the middle of an epoch cannot make it again."""
 
+    @abstractmethod
     def step(self, epoch: int, step: int) -> Tensor:
         """Compute the loss of one step, and its gradients; the loss is detached."""
 
+    @abstractmethod
     def validate(self) -> tuple[Scores, Mapping[str, Tensor]]:
         """Scores on dev, selected on the first of them, and the weights that reached them; no scores without dev."""
 

@@ -18,7 +18,7 @@ from toolscout.data import metrics
 from toolscout.errors import BadModel
 from toolscout.models.need_head import NeedHead
 from toolscout.training.checkpoint import Checkpoints
-from toolscout.training.loop import Report, Schedule, run
+from toolscout.training.loop import Report, Schedule, TrainingTask, run
 
 SELECTED_ON = "likelihood"
 _NEWTON_STEPS = 100
@@ -175,7 +175,7 @@ def _cross_entropy(values: Doubles, targets: Doubles, weights: Doubles) -> float
     return float(weights @ (np.logaddexp(0.0, values) - targets * values))
 
 
-class _NeedHeadTask:
+class _NeedHeadTask(TrainingTask):
     """Plain binary cross-entropy over rows that count by their weights."""
 
     def __init__(self, train: Examples, dev: Examples, options: DetectionOptions) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from toolscout.models.language.torch_network import TransformerNetwork
+from toolscout.training.loop import TrainingTask
 
 _BUCKETS = 20  # batches whose sequences are put in order of length together
 _CHUNK = {"cuda": 16_384, "cpu": 4_096}  # tokens that are in memory with all that their gradients need
@@ -20,8 +21,8 @@ _CHUNK = {"cuda": 16_384, "cpu": 4_096}  # tokens that are in memory with all th
 One = TypeVar("One")
 
 
-class SequenceTask(Generic[One]):
-    """A task for the loop: one network that learns from sequences, which an epoch has anew."""
+class SequenceTask(TrainingTask, Generic[One]):
+    """One network that learns from sequences, which an epoch has anew."""
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ from toolscout.models.tower import Tower
 from toolscout.training.batches import EncoderTrainingData, Requests, candidates
 from toolscout.training.bi_encoder import AVERAGE, EncoderTask
 from toolscout.training.checkpoint import Checkpoints
-from toolscout.training.loop import Report, Schedule, Trained, pick_device, run
+from toolscout.training.loop import Report, Schedule, Trained, TrainingTask, pick_device, run
 from toolscout.training.tower import (
     Batch,
     Objective,
@@ -183,8 +183,8 @@ class _TowerScores:
         return {SELECTED_ON: sum(found) / len(encoded)}
 
 
-class _FrozenTask:
-    """A loop.Task over vectors."""
+class _FrozenTask(TrainingTask):
+    """Over vectors of a frozen encoder."""
 
     def __init__(
         self, net: TowerNetwork, known: TrainingRequests, dev: Sequence[Ints], vectors: Vectors, options: TowerOptions
@@ -267,7 +267,7 @@ class _FrozenTask:
 
 
 class _ThroughTask(EncoderTask):
-    """A loop.Task that moves the encoder too. What surrounds a request is as it was when the epoch began."""
+    """A task that moves the encoder too. What surrounds a request is as it was when the epoch began."""
 
     def __init__(
         self,

@@ -7,6 +7,7 @@ whoever may see only some of the tools sees the same scores.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Protocol
@@ -27,21 +28,24 @@ _SURE = 1e-12
 _FLOOR = -1e30  # the log-probability of a token that cannot be told from impossible: scores stay finite
 
 
-class Reading(Protocol):
+class Reading(ABC):
     """Prompts that were read once; what may follow is looked at without reading them again."""
 
+    @abstractmethod
     def ends(self) -> Floats:
         """[n, d]: the hidden state, after the final norm, at the end of each prompt."""
 
+    @abstractmethod
     def after(self, owners: Sequence[int], paths: Sequence[Sequence[int]]) -> Floats:
         """[m, d]: the state at the end of prompt owners[i] followed by paths[i]: one token or more, of any lengths."""
 
 
-class Engine(Protocol):
+class Engine(ABC):
     """A language model that reads."""
 
     dimension: int
 
+    @abstractmethod
     def read(self, prompts: Sequence[Sequence[int]]) -> Reading:
         """Read prompts of token ids; a prefix they share is computed once."""
 
@@ -53,9 +57,10 @@ class Table(Protocol):
         """[m, len(tokens)], or over the whole vocabulary where tokens is None."""
 
 
-class TextWriter(Protocol):
+class TextWriter(ABC):
     """A language model that writes."""
 
+    @abstractmethod
     def write(
         self,
         prompts: Sequence[Sequence[int]],
@@ -71,6 +76,10 @@ class TextWriter(Protocol):
         allow(i, written) gives the tokens that may come next for prompt i: None for any, one token forces it, an empty
         array ends it.
         """
+
+
+class LanguageEngine(Engine, TextWriter):
+    """A language model that reads prompts, says what may follow, and writes."""
 
 
 def best(

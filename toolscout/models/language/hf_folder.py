@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from toolscout.core.arrays import Floats
 from toolscout.errors import BadModel
-from toolscout.models.language.architecture import CLOSE, OPEN, Architecture
+from toolscout.models.language.architecture import CLOSE, OPEN, Architecture, Checkpoint
 
 CONFIG_FILE, TOKENIZER_FILE, GENERATION_FILE = "config.json", "tokenizer.json", "generation_config.json"
 _DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
@@ -32,8 +32,8 @@ class _Place(NamedTuple):
     raw: NDArray[np.uint8]
 
 
-class HfFolder:
-    """A checkpoint: see models/language/architecture.py. Tensors are read when they are asked for."""
+class HfFolder(Checkpoint):
+    """A folder as Hugging Face publishes models. Tensors are read when they are asked for."""
 
     def __init__(self, path: Path) -> None:
         """Read what the files say of themselves."""

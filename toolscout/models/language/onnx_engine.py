@@ -17,6 +17,7 @@ import onnxruntime as ort
 
 from toolscout.core.arrays import Bools, Floats, Ints
 from toolscout.errors import BadModel, BadRequest
+from toolscout.models.decoding.constrained import LanguageEngine, Reading
 from toolscout.models.language.architecture import Architecture
 from toolscout.models.language.base import TokenTable
 from toolscout.models.language.onnx_graph import Bits, write_graph
@@ -41,8 +42,8 @@ _Path = tuple[int, tuple[int, ...]]  # a prompt's number, and tokens behind it
 Allow = Callable[[int, Sequence[int]], Ints | None]
 
 
-class OnnxEngine:
-    """An Engine and a Writer (see models/decoding/constrained.py). Safe to use from several threads at once."""
+class OnnxEngine(LanguageEngine):
+    """A language model on ONNX Runtime. Safe to use from several threads at once."""
 
     def __init__(
         self,
@@ -206,8 +207,8 @@ class OnnxEngine:
                 raise BadRequest(f"a prompt has a token outside of the {len(self.table)} that the model knows")
 
 
-class OnnxReading:
-    """A Reading: prompts that were read once. Not for several threads at once."""
+class OnnxReading(Reading):
+    """Prompts that were read once. Not for several threads at once."""
 
     def __init__(self, engine: OnnxEngine, shared: Floats, own: list[Floats], ends: Floats) -> None:
         """Notes on what all prompts begin with, those on the rest of each, and the states at their ends."""

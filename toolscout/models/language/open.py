@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Protocol
 
 from toolscout.core.arrays import Floats
 from toolscout.errors import MissingExtra
-from toolscout.models.decoding.constrained import Engine, TextWriter
+from toolscout.models.decoding.constrained import LanguageEngine
 from toolscout.models.language.architecture import Architecture
 from toolscout.models.language.base import DEVICE_VARIABLE, TokenTable
-
-
-class LanguageEngine(Engine, TextWriter, Protocol):
-    """Reads prompts, looks at what may follow, and writes."""
 
 
 def device_name() -> str:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from toolscout.core.arrays import Floats
+from toolscout.models.decoding.constrained import LanguageEngine, Reading
 from toolscout.models.language.base import TokenTable
 from toolscout.models.language.sampling import Allow, TokenSampler
 from toolscout.models.language.torch_network import (
@@ -51,7 +52,7 @@ def together(costs: Sequence[int], most: int, room: Callable[[], float]) -> Iter
         first = last
 
 
-class TorchEngine:
+class TorchEngine(LanguageEngine):
     """A network and its rows as they are now."""
 
     def __init__(self, network: TransformerNetwork, rows: Tensor, table: TokenTable | None = None) -> None:
@@ -220,7 +221,7 @@ class TorchEngine:
         return torch.cat(ends).float(), GrowingKeyValueCache(keys, values, lengths, longest)
 
 
-class TorchReading:
+class TorchReading(Reading):
     """Prompts that were read."""
 
     def __init__(self, engine: TorchEngine, ends: Floats, pasts: Sequence[tuple[KeyValueCache, Sequence[int]]]) -> None:

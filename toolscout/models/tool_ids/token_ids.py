@@ -12,7 +12,7 @@ import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Final, Protocol, Self
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 
@@ -30,42 +30,6 @@ _VERSION = 1
 _LEAST_DIGITS, _MOST_DIGITS = 5, 7
 
 
-class IdMaker(Protocol):
-    """Gives tools their ids. Built by `maker`, or opened by `KINDS[kind].load`."""
-
-    kind: ClassVar[str]
-
-    @property
-    def ids(self) -> Mapping[str, Id]:
-        """The id of every tool that has one: live, not to be changed."""
-        ...
-
-    def make(self, tools: Sequence[tuple[str, str]], vectors: Floats | None) -> dict[str, Id]:
-        """Ids for all tools, given as (tool id, name in words), in place of all there were; vectors [tools, d]."""
-        ...
-
-    def add(self, tool_id: str, name: str, vector: Floats | None) -> Id:
-        """A free id for a new tool; one that has an id keeps it."""
-        ...
-
-    def remove(self, tool_id: str) -> None:
-        """Free the id of a tool; unknown ones are ignored."""
-        ...
-
-    def recall(self, ids: Mapping[str, Id]) -> None:
-        """Give these tools, which will come again, the ids that they had; what is no id, or taken, is left out."""
-        ...
-
-    def save(self, folder: Path) -> None:
-        """Write ids.json, and what else is needed to add tools later."""
-        ...
-
-    @classmethod
-    def load(cls, folder: Path, base: Base) -> Self:
-        """Open what save wrote."""
-        ...
-
-
 def maker(kind: str, base: Base, seed: int = 0) -> IdMaker:
     """What gives ids of a kind, with none given yet."""
     if kind not in KINDS:
@@ -79,8 +43,8 @@ def name_in_words(name: str, namespace: str = "") -> str:
     return " for ".join(part for part in parts if part)
 
 
-class _Maker(ABC):
-    """What all kinds share: the ids given, and their file."""
+class IdMaker(ABC):
+    """Gives tools their ids. Built by `maker`, or opened by `KINDS[kind].load`. A kind says how ids are made."""
 
     kind: ClassVar[str]
 
@@ -96,11 +60,11 @@ class _Maker(ABC):
 
     @property
     def ids(self) -> Mapping[str, Id]:
-        """The id of every tool that has one."""
+        """The id of every tool that has one: live, not to be changed."""
         return self._ids
 
     def make(self, tools: Sequence[tuple[str, str]], vectors: Floats | None) -> dict[str, Id]:
-        """Ids for all tools, in place of all there were."""
+        """Ids for all tools, given as (tool id, name in words), in place of all there were; vectors [tools, d]."""
         if len({key for key, _ in tools}) < len(tools):
             raise DuplicateTool("a tool is there twice; give each tool one id")
         self._ids = self._made(tools, vectors)
@@ -128,7 +92,7 @@ class _Maker(ABC):
                 taken.add(tokens)
 
     def save(self, folder: Path) -> None:
-        """Write ids.json."""
+        """Write ids.json, and what else is needed to add tools later."""
         folder.mkdir(parents=True, exist_ok=True)
         about = {"version": _VERSION, "kind": self.kind, "base": self._base.fingerprint, "seed": self._seed}
         (folder / IDS_FILE).write_text(json.dumps({**about, **self._settings(), "ids": self._ids}))
@@ -198,7 +162,7 @@ class _Maker(ABC):
     def _restore(self, found: Mapping[str, Any], folder: Path) -> None: ...
 
 
-class Semantic(_Maker):
+class Semantic(IdMaker):
     """The tool's name, cut after 24 tokens; one whose name is taken gets a number behind it."""
 
     kind = "semantic"
@@ -249,7 +213,7 @@ class Semantic(_Maker):
         self._taken = set(self._ids.values())
 
 
-class Numeric(_Maker):
+class Numeric(IdMaker):
     """A number, in the order tools come: of five digits, or as many as twice the tools need; when full, of more."""
 
     kind = "numeric"
@@ -303,7 +267,7 @@ class Numeric(_Maker):
         self._free = sorted(set(range(self._next)) - used)
 
 
-class Hierarchical(_Maker):
+class Hierarchical(IdMaker):
     """The path through clusters of clusters of document vectors, ten ways at each (see
     models/tool_ids/cluster_tree.py)."""
 

@@ -24,7 +24,7 @@ from toolscout.core.arrays import Floats, Ints
 from toolscout.data import metrics
 from toolscout.training.checkpoint import Checkpoints
 from toolscout.training.encoder_options import PublishedOptions
-from toolscout.training.loop import Report, Schedule, Trained, pick_device, run
+from toolscout.training.loop import Report, Schedule, Trained, TrainingTask, pick_device, run
 
 # Published: stopped on recall and completeness at 3; here the first of these selects.
 _MEASURES = ("recall@3", "recall@5", "ndcg@3", "ndcg@5", "comp@3", "comp@5")
@@ -252,8 +252,8 @@ class PublishedNetwork(nn.Module):
         return {**pools, "tools": functional.normalize(views.tools, dim=1), **layers}
 
 
-class PublishedTask:
-    """A loop.Task over the material."""
+class PublishedTask(TrainingTask):
+    """Over the requests, tools and scenes of the training data."""
 
     def __init__(self, material: PublishedTrainingData, options: PublishedOptions, device: torch.device) -> None:
         """Build the graphs and find the neighbours."""

@@ -23,12 +23,21 @@ from toolscout.data import metrics
 from toolscout.data.conversations import FINISH, Spent, Talks, request_of
 from toolscout.errors import BadModel, NeedsTraining
 from toolscout.index.exact_names import EXACT_BONUS
-from toolscout.models.decoding.constrained import MOST_IN_SET, Nearer, Reading, Table, best, odds_against, sets
+from toolscout.models.decoding.constrained import (
+    MOST_IN_SET,
+    LanguageEngine,
+    Nearer,
+    Reading,
+    Table,
+    best,
+    odds_against,
+    sets,
+)
 from toolscout.models.decoding.trie import Trie
 from toolscout.models.encoders.base import TextEncoder
 from toolscout.models.language.base import Base, TokenTable, find_base, open_base
 from toolscout.models.language.lora import ADAPTER_FILE, Adapter
-from toolscout.models.language.open import LanguageEngine, open_engine
+from toolscout.models.language.open import open_engine
 from toolscout.models.language.prompts import ChatTurn, Prompter, contents
 from toolscout.retrievers.base import Pairs, Ranking, Vectors, check_k
 from toolscout.retrievers.generative.dev_weights import BONUSES, MAY_COST, SIMILARITIES

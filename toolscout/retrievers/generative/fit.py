@@ -97,8 +97,7 @@ def fit(
     models = f"{retriever._fingerprint()}{base.fingerprint}{_begun(options.init_from)}"
     identity = _identity(options, seen, plan, models)
     made = IdExamples(retriever, plan, material, data)
-    device = pick_device(options.device)
-    network = TransformerNetwork(base.architecture, base.weights(), options.rank, device)
+    network = TransformerNetwork(base.architecture, base.weights(), options.rank, pick_device(options.device))
     added = training.AddedRows(plan.start, plan.vectors, options.absent)
     if options.init_from:
         added = _begin(retriever, options.init_from, network, added)

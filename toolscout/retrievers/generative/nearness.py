@@ -84,7 +84,7 @@ class SimilarityLogits:
         return more
 
 
-class CachedReading:
+class CachedReading(Reading):
     """A reading that caches the state of each path: choosing weights on dev asks for the same paths many times."""
 
     def __init__(self, reading: Reading) -> None:

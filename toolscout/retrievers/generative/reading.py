@@ -63,7 +63,7 @@ class CallerTries:
         return view
 
 
-class ReadingSubset:
+class ReadingSubset(Reading):
     """Some prompts of a reading, as a reading of their own."""
 
     def __init__(self, reading: Reading, places: Sequence[int]) -> None:

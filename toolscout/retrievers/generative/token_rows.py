@@ -75,7 +75,7 @@ class WideRows:
         return np.asarray(states @ self.of(tokens).T, dtype=np.float32)
 
 
-class ExtendedReading:
+class ExtendedReading(Reading):
     """A reading whose states have further features of the requests appended."""
 
     def __init__(self, reading: Reading, more: Floats) -> None:

@@ -92,7 +92,7 @@ class Quarantine:
         return kept
 
     def _admit(self, tool: Tool, rooms: dict[str, _Room]) -> bool:
-        told = _told(tool)
+        told = _reviewed_fields(tool)
         digest = self._digest(told)
         row = self._db.execute("SELECT approved, waiting FROM tools WHERE id = ?", (tool.id,)).fetchone()
         approved, waiting = row or (None, None)
@@ -195,7 +195,7 @@ def _shortened(told: dict[str, Any], most: int) -> str:
     return json.dumps(fields, sort_keys=True, default=dict)
 
 
-def _told(tool: Tool) -> dict[str, Any]:
+def _reviewed_fields(tool: Tool) -> dict[str, Any]:
     """All that is shown of a tool, and what its source, not this machine's configuration, decides of a call."""
     record = tool.to_record()
     origin = record.pop("origin", None)

@@ -202,7 +202,7 @@ class Gateway:
                 tool_id = tool.id
                 if action == "describe":
                     result = await self._in_thread(
-                        lambda: _told(
+                        lambda: _json_result(
                             vendor_formats.to_wire(tool, "mcp", "full", tool.id) | self._unavailable(tool.namespace)
                         )
                     )
@@ -218,7 +218,7 @@ class Gateway:
 
     async def _searched(self, caller: Caller, query: str, k: int) -> types.CallToolResult:
         def search() -> types.CallToolResult:
-            return _told(self._answer(caller, self.access.search(caller, query, int(k))))
+            return _json_result(self._answer(caller, self.access.search(caller, query, int(k))))
 
         return await self._in_thread(search)
 
@@ -257,18 +257,18 @@ class Gateway:
             rendered = vendor_formats.render(tools, "mcp", self.options.budget).payload
         except BadRequest:  # not even the names fit: they are what matters
             rendered = [{} for _ in tools]
-        told: dict[str, Any] = {"verdict": answer.verdict, "advice": _ADVICE[answer.verdict], "tools": []}
+        record: dict[str, Any] = {"verdict": answer.verdict, "advice": _ADVICE[answer.verdict], "tools": []}
         for tool, shape in zip(tools, rendered, strict=True):
             entry: dict[str, Any] = {"name": tool.id}
             entry |= {key: shape[key] for key in ("description", "inputSchema") if key in shape}
-            told["tools"].append(entry | self._unavailable(tool.namespace))
+            record["tools"].append(entry | self._unavailable(tool.namespace))
         if answer.verdict == "nothing_fits" and answer.considered:
-            told["closest"] = [hit.tool_id for hit in answer.considered[:_CLOSEST]]
-        told |= {"searched": answer.searched, "version": answer.version}
+            record["closest"] = [hit.tool_id for hit in answer.considered[:_CLOSEST]]
+        record |= {"searched": answer.searched, "version": answer.version}
         notes = [] if answer.searched else list(answer.notes)
         if answer.words_only and answer.searched:  # of no use to a model: that someone could run a command
             notes.append(_WORDS_ONLY.format(f"{answer.words_only:,}", f"{answer.searched:,}"))
-        return told | ({"notes": notes} if notes else {})
+        return record | ({"notes": notes} if notes else {})
 
     def _still_there(self, caller: Caller, tool_id: str) -> Tool | None:
         try:
@@ -376,7 +376,7 @@ def _listed(tool: Tool) -> types.Tool:
         return types.Tool.model_validate(vendor_formats.to_wire(tool, "mcp", "signatures"))
 
 
-def _told(value: dict[str, Any]) -> types.CallToolResult:
+def _json_result(value: dict[str, Any]) -> types.CallToolResult:
     text = json.dumps(value, ensure_ascii=False)
     return types.CallToolResult(content=[types.TextContent(type="text", text=text)], structured_content=value)
 

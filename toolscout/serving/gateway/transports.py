@@ -164,12 +164,12 @@ class _Guard:
             raise too_large(self._most)
         owner = AuthenticatedUser(AccessToken(token="", client_id=caller.name, scopes=[]))
         with self._held.counted(who) as hold, self._in_flight.counted(who) as begin:
-            body = await self._whole(Request(scope, measured(receive, self._most, hold, begin)))
+            body = await self._read_body(Request(scope, measured(receive, self._most, hold, begin)))
             if len(body) > SMALL_BODY and values_in(body) > MAX_VALUES:
                 raise Problem(413, f"a message may hold {MAX_VALUES:,} values; send fewer lists, objects and numbers")
             await self._sessions(who, {**scope, "user": owner}, _replayed(body, receive), send)
 
-    async def _whole(self, request: Request) -> bytes:
+    async def _read_body(self, request: Request) -> bytes:
         with anyio.move_on_after(self._seconds):
             return await request.body()
         raise Problem(408, f"the body did not arrive within {self._seconds:g} s", {"Connection": "close"})

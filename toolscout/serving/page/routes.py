@@ -22,6 +22,7 @@ from toolscout.core.addresses import Addresses
 from toolscout.core.tool import Tool
 from toolscout.errors import BadRequest, ToolscoutError, UnknownTool
 from toolscout.scout import Scout
+from toolscout.search.score_share import is_named, score_shares
 from toolscout.serving.access import Access, Caller
 from toolscout.serving.limits import FeedbackQuota, Gate, ServeOptions
 from toolscout.serving.middleware import key_of, record_of
@@ -91,7 +92,7 @@ def routes(
         *[Route(f"/page/{name}", _file(name, kind)) for name, kind in FILES.items()],
         *[Route(f"/page/{name}", _endpoint(access, act, searching)) for name, act in asked.items()],
         Route("/page/search", _endpoint(access, page.search, searching), methods=["POST"]),
-        Route("/page/feedback", _endpoint(access, _within(quota, page.feedback), changing), methods=["POST"]),
+        Route("/page/feedback", _endpoint(access, _within_quota(quota, page.feedback), changing), methods=["POST"]),
         Route("/page/add", _endpoint(access, page.add, changing), methods=["POST"]),
     ]
 
@@ -103,11 +104,11 @@ class _Page:
         self._scout, self._access = scout, access
         self._results, self._addresses = options.results or Path("results"), Addresses.of(options.private)
         first = scout.retriever.name
-        self._doors = {first: (scout, access)}
+        self._retrievers = {first: (scout, access)}
         for given, other in others.items():
             name = Path(given).name or other.retriever.name  # of a model's folder nobody is told where it lies
-            name = name if name not in self._doors else f"{name} ({len(self._doors) + 1})"
-            self._doors[name] = (other, Access(other))
+            name = name if name not in self._retrievers else f"{name} ({len(self._retrievers) + 1})"
+            self._retrievers[name] = (other, Access(other))
         self._failures: dict[str, str] = {}
         self._tree = lru_cache(_KEPT)(self._code_tree)
         self._all_tokens = lru_cache(_KEPT)(self._count_tokens)
@@ -120,7 +121,7 @@ class _Page:
             "version": self._access.version(caller),
             "namespaces": len(self._access.namespaces(caller)),
             "words_only": self._scout.words_only(caller.allowed),
-            "retrievers": list(self._doors),
+            "retrievers": list(self._retrievers),
             "formats": list(vendor_formats.FORMATS),
         }
 
@@ -128,12 +129,12 @@ class _Page:
         request, k = given.get("request"), given.get("k", 5)
         if not isinstance(k, int) or isinstance(k, bool) or not 1 <= k <= MAX_COUNT:
             raise BadRequest(f"k must be a whole number from 1 to {MAX_COUNT}")
-        names = given.get("retrievers") or list(self._doors)[:1]
+        names = given.get("retrievers") or list(self._retrievers)[:1]
         if not isinstance(names, list) or len(names) > 2 or not all(isinstance(n, str) for n in names):
             raise BadRequest("retrievers must be a list of one or two names")
-        unknown = [name for name in names if name not in self._doors]
+        unknown = [name for name in names if name not in self._retrievers]
         if unknown:
-            raise BadRequest(f"there is no retriever {unknown[0]!r:.80} here; choose of {', '.join(self._doors)}")
+            raise BadRequest(f"there is no retriever {unknown[0]!r:.80} here; choose of {', '.join(self._retrievers)}")
         namespace, version = given.get("namespace"), self._access.version(caller)
         if namespace is not None:
             # Only those there are: what is remembered for each must not grow with what is asked.
@@ -145,20 +146,23 @@ class _Page:
         return {"answers": [self._answer(name, caller, version, request, k) for name in names]}
 
     def _answer(self, name: str, caller: Caller, version: int, request: str, k: int) -> dict[str, Any]:
-        scout, access = self._doors[name]
+        scout, access = self._retrievers[name]
         began = time.perf_counter()
         answer = access.search(caller, request, k)
         took = 1000 * (time.perf_counter() - began)
         offered = {hit.tool_id for hit in answer.hits}
-        found = {tool.id: tool for tool in _present(access, caller, [hit.tool_id for hit in answer.considered])}
+        found = {
+            tool.id: tool for tool in _tools_still_there(access, caller, [hit.tool_id for hit in answer.considered])
+        }
         hits = [hit for hit in answer.considered if hit.tool_id in found]
         # Tools get their codes when they are embedded, which is no change of the catalogue.
         tree = self._tree(name, caller, version, len(scout.retriever.codes()))
         shown = [
             tool_shape(found[hit.tool_id])
             | hit.to_dict()
+            | {"share": share, "named": is_named(hit)}
             | {"offered": hit.tool_id in offered, "code": tree.path(hit.tool_id)}
-            for hit in hits
+            for hit, share in zip(hits, score_shares(hits), strict=True)
         ]
         rendered = {
             f: vendor_formats.render([t for t in found.values() if t.id in offered], f) for f in vendor_formats.FORMATS
@@ -176,7 +180,7 @@ class _Page:
         }
 
     def _code_tree(self, name: str, caller: Caller, version: int, coded: int) -> CodeTree:
-        codes = self._doors[name][0].retriever.codes()
+        codes = self._retrievers[name][0].retriever.codes()
         return CodeTree({i: c for i, c in codes.items() if caller.allowed is None or caller.allowed.permits(i)})
 
     def tokens(self, caller: Caller, _: _Values) -> dict[str, Any]:
@@ -187,7 +191,7 @@ class _Page:
         ids = self._access.ids(caller)
         step = max(1, len(ids) / COUNTED_TOOLS)
         sample = [ids[int(at * step)] for at in range(min(len(ids), COUNTED_TOOLS))]
-        tools = _present(self._access, caller, sample)
+        tools = _tools_still_there(self._access, caller, sample)
         scale = len(ids) / len(tools) if tools else 0
         return {
             f: {"tokens": round(scale * vendor_formats.render(tools, f).tokens) if tools else 0, "exact": scale <= 1}
@@ -196,9 +200,9 @@ class _Page:
 
     def tools(self, caller: Caller, given: _Values) -> dict[str, Any]:
         find, namespace = given.get("find", "").lower(), given.get("namespace") or None
-        offset, limit = _whole(given, "offset", 0), _whole(given, "limit", 50)
+        offset, limit = _whole_number(given, "offset", 0), _whole_number(given, "limit", 50)
         ids = [i for i in self._access.ids(caller, namespace) if find in i.lower()]
-        listed = _present(self._access, caller, ids[offset : offset + min(limit, MAX_LISTED)])
+        listed = _tools_still_there(self._access, caller, ids[offset : offset + min(limit, MAX_LISTED)])
         return {"total": len(ids), "tools": [tool_shape(tool) for tool in listed]}
 
     def namespaces(self, caller: Caller, given: _Values) -> dict[str, Any]:
@@ -265,22 +269,22 @@ class _Page:
         return Response(data, headers=HEADERS | {"Content-Security-Policy": policy}, media_type="image/svg+xml")
 
 
-def _present(access: Access, caller: Caller, ids: Sequence[str]) -> list[Tool]:
+def _tools_still_there(access: Access, caller: Caller, ids: Sequence[str]) -> list[Tool]:
     """These tools without those that were removed meanwhile."""
     try:
         return access.tools(caller, ids)
     except UnknownTool:
-        return [tool for tool_id in ids for tool in _one(access, caller, tool_id)]
+        return [tool for tool_id in ids for tool in _tool_if_there(access, caller, tool_id)]
 
 
-def _one(access: Access, caller: Caller, tool_id: str) -> list[Tool]:
+def _tool_if_there(access: Access, caller: Caller, tool_id: str) -> list[Tool]:
     try:
         return [access.describe(caller, tool_id)]
     except UnknownTool:
         return []
 
 
-def _within(quota: FeedbackQuota | None, act: _Act) -> _Act:
+def _within_quota(quota: FeedbackQuota | None, act: _Act) -> _Act:
     """The act, for those who have not given more feedback than they may."""
 
     def admitted(caller: Caller, given: _Values) -> dict[str, Any] | Response:
@@ -301,22 +305,22 @@ def _endpoint(access: Access, act: _Act, gate: Gate) -> Callable[[Request], Any]
         if isinstance(answer, Response):
             return answer
         # ASCII: a lone surrogate in some description must not stop the rest from being shown.
-        text = json.dumps(_sound(answer), allow_nan=False)
+        text = json.dumps(_without_nan(answer), allow_nan=False)
         return Response(text, headers=HEADERS | {"Cache-Control": "no-store"}, media_type="application/json")
 
     return endpoint
 
 
-def _sound(value: Any) -> Any:
+def _without_nan(value: Any) -> Any:
     """The value with null for numbers that JSON does not have."""
     if isinstance(value, Mapping):
-        return {key: _sound(item) for key, item in value.items()}
+        return {key: _without_nan(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_sound(item) for item in value]
+        return [_without_nan(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _whole(given: _Values, name: str, default: int) -> int:
+def _whole_number(given: _Values, name: str, default: int) -> int:
     text = given.get(name, str(default))
     if not text.isascii() or not text.isdecimal() or len(text) > 9:
         raise BadRequest(f"{name} must be a whole number")

@@ -88,9 +88,8 @@ function address(request) {
 function drawn(answer, other) {
   const [, saying] = SAYINGS[answer.verdict] || [];
   const words = tool => tool.reasons.filter(reason => reason.kind === "matched_words").flatMap(reason => reason.words);
-  const top = answer.tools.length ? answer.tools[0].score : 0;
   const list = make("ol", {class: "hits", "aria-label": "Tools found by " + answer.retriever}, ...answer.tools.map((tool, at) => toolItem(tool, {
-    words: words(tool), rank: at + 1, near: !tool.offered, score: score(tool.score, top),
+    words: words(tool), rank: at + 1, near: !tool.offered, share: share(tool),
     foot: make("div", {class: "foot"},
       make("ul", {class: "why", "aria-label": "Why"}, ...tool.reasons.map(reason => make("li", {}, ...why(reason))), other ? elsewhere(tool, other) : null),
       thumbs(tool, answer.request)),
@@ -100,7 +99,7 @@ function drawn(answer, other) {
       make("h2", {}, heading(answer)),
       make("p", {}, `${state.retrievers.length > 1 ? answer.retriever + " · " : ""}${plural(answer.searched, "tool")} searched in ${answer.ms.toFixed(answer.ms < 10 ? 1 : 0)} ms`),
       saying ? make("p", {class: "say"}, saying) : null),
-    make("div", {class: "gauges"}, gauge("Needs a tool", answer.need, answer.thresholds.need), gauge("Best tool fits", answer.fit, answer.thresholds.fit)),
+    make("div", {class: "gauges"}, gauge("Tool need", answer.need, answer.thresholds.need), gauge("Catalogue fit", answer.fit, answer.thresholds.fit)),
     answer.notes.length ? make("ul", {class: "notes"}, ...answer.notes.map(note => make("li", {}, note))) : null,
     list), wire(answer));
 }
@@ -111,19 +110,23 @@ function elsewhere(tool, other) {
   return make("li", {class: "other"}, at < 0 ? `not in ${other.retriever}` : `${other.retriever} has it `, at < 0 ? null : make("b", {}, `#${at + 1}`));
 }
 
+/** A value from 0 to 1 beside its threshold, with as many digits as tell them apart. Not in per cent: it is no probability. */
 function gauge(label, value, threshold) {
   if (value === null) return null;
-  const low = value < threshold;
-  return make("div", {class: "gauge"}, make("span", {}, label), make("b", {}, percent(value)),
-    make("div", {class: "bar" + (low ? " low" : ""), role: "meter", "aria-label": label, "aria-valuemin": 0, "aria-valuemax": 100, "aria-valuenow": Math.round(100 * value),
-      "aria-valuetext": `${percent(value)}, ${low ? "below" : "above"} the threshold of ${percent(threshold)}`, title: `threshold ${percent(threshold)}`,
+  const low = value < threshold, digits = value.toFixed(2) === threshold.toFixed(2) ? 4 : 2;
+  const told = value.toFixed(digits);
+  return make("div", {class: "gauge"}, make("span", {}, label), make("b", {}, told, make("small", {}, ` ${low ? "<" : "≥"} ${threshold}`)),
+    make("div", {class: "bar" + (low ? " low" : ""), role: "meter", "aria-label": label, "aria-valuemin": 0, "aria-valuemax": 1, "aria-valuenow": told,
+      "aria-valuetext": `${told}, ${low ? "below" : "not below"} the threshold of ${threshold}`, title: `threshold ${threshold}`,
       "--value": value, "--threshold": threshold}));
 }
 
-function score(value, top) {
-  const share = top > 0 ? Math.max(0, value / top) : Math.exp(Math.min(0, value - top));
-  return make("span", {class: "score", title: "Scores compare within one search only"}, make("i", {"aria-hidden": "true", "--value": share.toFixed(4)}),
-    make("span", {}, make("span", {class: "unseen"}, "score "), value.toFixed(Math.abs(value) < 10 ? 2 : 1)));
+/** A tool's score as a share of the best one; a tool that the request names comes first whatever its score. */
+function share(tool) {
+  if (tool.named) return make("span", {class: "share", title: "The request names this tool"}, "named");
+  if (tool.share === null) return null;
+  return make("span", {class: "share", title: "The tool's score as a share of the best score"},
+    make("i", {"aria-hidden": "true", "--value": tool.share.toFixed(4)}), make("span", {}, percent(tool.share) + " of best"));
 }
 
 function why(reason) {

@@ -34,13 +34,13 @@ export function details(tool) {
 }
 
 /** A list item whose head is a button; `foot` stands between what the tool does and what opens. */
-export function toolItem(tool, {words = [], rank, near, score = null, foot = null} = {}) {
+export function toolItem(tool, {words = [], rank, near, share = null, foot = null} = {}) {
   const name = make("button", {class: "name", type: "button", "aria-expanded": "false"}, tool.title || tool.name);
   const what = make("p", {class: "what"}, ...marked(tool.description, words));
   const item = make("li", {class: "hit" + (near ? " near" : ""), "data-tool": tool.id},
     rank ? make("span", {class: "rank", "aria-hidden": "true"}, String(rank)) : null,
     make("div", {class: "head"},
-      make("div", {}, name, " ", make("span", {class: "space"}, tool.title ? `${tool.namespace}/${tool.name}` : tool.namespace)), score),
+      make("div", {}, name, " ", make("span", {class: "space"}, tool.title ? `${tool.namespace}/${tool.name}` : tool.namespace)), share),
     what, foot);
   let opened = null;
   name.addEventListener("click", () => {

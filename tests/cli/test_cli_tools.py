@@ -1,9 +1,8 @@
-"""list, show, remove, alias, grant, feedback."""
+"""list, show, remove, alias."""
 
 from __future__ import annotations
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -93,36 +92,3 @@ def test_an_alias_finds_its_tool(filled: Run) -> None:
     found = json.loads(filled("search", "skyReport", "--format", "json").stdout)
     assert found["hits"][0]["tool_id"] == "weather/get_forecast"
     assert filled("alias", "weather/get_forecast", "skyReport", "--remove").stdout.endswith("aliases: none\n")
-
-
-def test_a_principal_sees_what_was_granted(filled: Run) -> None:
-    def hits(*args: str) -> list[str]:
-        answer = json.loads(filled(*args, "--format", "json").stdout)
-        return [hit["tool_id"] for hit in answer["considered"]]
-
-    search = ("search", "issues of a repository, messages in the mailbox", "--as", "ann")
-    assert hits(*search) == []
-    granted = filled("grant", "ann", "--namespace", "mail", "--tool", "github/list_issues", "--tool", "not/here")
-    assert granted.stdout == "ann may see: namespace mail, tool github/list_issues, tool not/here\n"
-    assert "not in the catalogue yet: not/here" in granted.stderr
-    assert set(hits(*search)) <= {"mail/send_email", "mail/search_emails", "github/list_issues"}
-    assert hits(*search, "--namespace", "github") == ["github/list_issues"]
-    assert filled("revoke", "ann", "--namespace", "mail").stdout.startswith("ann may see: tool github/list_issues")
-    assert hits(*search) == ["github/list_issues"]
-    assert filled("grant", "ann").exit_code == filled("revoke", "ann").exit_code == 2
-
-
-def test_feedback_is_kept(filled: Run, tmp_path: Path) -> None:
-    from toolscout.stores import open_store
-
-    said = filled(
-        "feedback", "-", "--used", "mail/send_email", "--rejected", "mail/search_emails", input="write to Bob"
-    )
-    assert said.stdout == "recorded: 1 tool used, 1 rejected\n"
-    with open_store(tmp_path / "tools.db") as store:
-        examples = [example for _, example in store.feedback()]
-    assert [(e.request, e.used, e.rejected, e.source) for e in examples] == [
-        ("write to Bob", ("mail/send_email",), ("mail/search_emails",), "cli")
-    ]
-    assert filled("feedback", "write to Bob").exit_code == 2
-    assert filled("feedback", " ", "--used", "mail/send_email").exit_code == 2
