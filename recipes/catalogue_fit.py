@@ -13,7 +13,6 @@ the same of the same catalogues. No test split is read but the bundled one, show
 
 from __future__ import annotations
 
-import itertools
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -284,19 +283,6 @@ def served(asked: SearchedRequests, options: FitOptions, threshold: float) -> Cu
     return measured(said, found, threshold)
 
 
-def reliability(asked: SearchedRequests, options: FitOptions) -> Table:
-    """By what fit says: how many requests it says so of, and the share of them that a tool serves.
-
-    Were fit a probability, the share would lie within the bounds of its row.
-    """
-    said = np.array([catalogue_fit_of(hits, options, asked.level) for hits in asked.hits])
-    made = Table("fit", "requests", "served", title="The bundled test requests by their fit")
-    for low, high in itertools.pairwise((0.0, options.threshold, 0.2, 0.3, 0.5, 1.01)):
-        among = (said >= low) & (said < high)
-        made.add_row(f"{low:.2f} to {min(high, 1):.2f}", f"{among.sum():,}", f"{asked.truth[among].mean():.2f}")
-    return made
-
-
 def main() -> None:
     """Fit the curve, and print it and what it is worth."""
     console, encoder = Console(), SharedEncoder(Encoder.load())
@@ -325,7 +311,6 @@ def main() -> None:
     rows = [(f"{split}, threshold {at:.2f}", served(one, options, at)) for split, one in whole.items() for at in AT]
     rows += [(f"{split}, words alone", served(one, options, options.threshold)) for split, one in words.items()]
     console.print(table("The bundled benchmark as served", rows))
-    console.print(reliability(whole["test"], options))
 
 
 if __name__ == "__main__":

@@ -222,6 +222,15 @@ def test_feedback_improves_the_next_search_at_once_everywhere_and_for_good(
         assert scout.search(request).considered[0].tool_id != LION.id
 
 
+def test_a_warm_up_takes_in_what_others_have_added(tmp_path: Path, encoder: HashedWords) -> None:
+    path = tmp_path / "tools.db"
+    with Scout.open(path) as early, Scout.open(path) as late:
+        assert early.count() == 0
+        late.add([LION])
+        early.warm_up()
+        assert early.retriever.ids() == [LION.id]
+
+
 def test_another_process_sees_new_tools_without_reopening(tmp_path: Path, encoder: HashedWords) -> None:
     path = tmp_path / "tools.db"
     with Scout.open(path) as reader:

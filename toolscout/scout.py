@@ -320,6 +320,7 @@ class Scout:
 
     def warm_up(self) -> None:
         """Open what the first search would wait for; no endpoint is asked anything."""
+        self.refresh()
         if self.count():
             self.search("hello", endpoints="skip")
 

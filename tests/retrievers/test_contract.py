@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import atexit
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 
-from tests.retrievers import generators
 from tests.retrievers.contract import ClosedContract, Contract, Make, reopened
 from tests.retrievers.scenes import scenes
-from tests.retrievers.towers import colt, masstool
 from tests.toys import HashedWords, examples
 from toolscout.errors import BadModel
 from toolscout.papers.masstool.published import MasstoolPublished, MasstoolPublishedOptions
@@ -30,8 +29,6 @@ from toolscout.retrievers.provenance import TrainingSet
 from toolscout.retrievers.registry import available, load_model, method
 from toolscout.retrievers.rewrite.retriever import Rewrite, RewriteOptions
 
-pytestmark = pytest.mark.slow
-
 # Those that rank the tools they were trained on alone: here catalogue(60).
 CLOSED = ("masstool_published",)
 EMBEDDED: dict[str, Callable[..., Retriever]] = {
@@ -42,12 +39,20 @@ EMBEDDED: dict[str, Callable[..., Retriever]] = {
     "colt": Colt,
 }
 LEARNED = ["memory-learned", "centroid-learned", "masstool-learned", "masstool-trained", "colt-trained"]
+# Those that are trained first, which needs torch.
+TRAINED = {"toolgen", "toolweaver", "masstool-trained", "colt-trained", *CLOSED}
 OPEN = [*sorted(set(available()) - set(CLOSED)), "hybrid-rrf", *LEARNED]
+
+
+def marked(names: Iterable[str]) -> list[Any]:
+    return [pytest.param(name, marks=pytest.mark.slow) if name in TRAINED else name for name in names]
 
 
 @cache
 def fitted(kind: type[Masstool | Colt | MasstoolPublished]) -> Path:
     """A model over scenes of catalogue(60); a tower that has every weight above 0."""
+    from tests.retrievers.towers import colt, masstool
+
     home = TemporaryDirectory()
     atexit.register(home.cleanup)
     folder = Path(home.name)
@@ -71,6 +76,8 @@ def build(name: str) -> Retriever:
     if name in EMBEDDED:
         return EMBEDDED[name](encoder=HashedWords())
     if name in ("toolgen", "toolweaver"):
+        from tests.retrievers import generators
+
         made = generators.empty(name)
         if name == "toolgen":  # dev has no use for either
             made.options = replace(made.options, similarity=50.0, new_bonus=1.0)
@@ -95,7 +102,7 @@ def build(name: str) -> Retriever:
 class TestEveryRetriever(Contract):
     """Those that take any tool."""
 
-    @pytest.fixture(params=OPEN)
+    @pytest.fixture(params=marked(OPEN))
     def make(self, request: pytest.FixtureRequest) -> Make:
         return partial(build, request.param)
 
@@ -109,7 +116,7 @@ class TestEveryRetriever(Contract):
 class TestThoseOfOneCatalogue(ClosedContract):
     """Those that take the tools of their training alone."""
 
-    @pytest.fixture(params=CLOSED)
+    @pytest.fixture(params=marked(CLOSED))
     def make(self, request: pytest.FixtureRequest) -> Make:
         return partial(build, request.param)
 
