@@ -63,7 +63,9 @@ def test_a_variant_that_fails_leaves_the_others(
 ) -> None:
     whole = ablations.work
 
-    def failing(plan: ablations.AblationPlan, variant: ablations.Variant, seed: int) -> list[ablations.Studied]:
+    def failing(
+        plan: ablations.AblationPlan, variant: ablations.Variant, seed: int
+    ) -> list[ablations.ExperimentResult]:
         if variant.name == "without-suim":
             raise ValueError("no luck")
         return whole(plan, variant, seed)

@@ -95,7 +95,7 @@ def test_it_is_aligned_on_requests_for_tools_that_it_was_not_taught(tmp_path: Pa
     assert rewrite.options.held_out_share == 0.25
     with pytest.raises(BadDataset, match="hold fewer tools out"):
         made(epochs=1, align=1, held_out_share=0.9).fit([TrainingSet(few(1))], tmp_path / "all")
-    with pytest.raises(BadModel, match="held must be from 0 to below 1"):
+    with pytest.raises(BadModel, match="held_out_share must be from 0 to below 1"):
         RewriteOptions(held_out_share=1.0)
 
 

@@ -11,11 +11,9 @@ import typer
 from toolscout.cli import output
 from toolscout.cli.common import plural
 from toolscout.cli.split import OutOption
+from toolscout.core.arrays import Floats
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from toolscout.data.dataset import Dataset
     from toolscout.evaluation.hard_negatives import EncodedCatalogue, PromptGroup
     from toolscout.models.encoders.onnx_encoder import Encoder
@@ -112,7 +110,7 @@ def _of_dataset(name: str, encoder: Encoder, report: Progress | None) -> Encoded
     return catalogue_of(dataset.tools, _cached(encoder, dataset), requests, encoder, report)
 
 
-def _cached(encoder: Encoder, dataset: Dataset) -> Mapping[str, NDArray[np.float32]]:
+def _cached(encoder: Encoder, dataset: Dataset) -> Mapping[str, Floats]:
     """The vectors of tools that an evaluation has left."""
     from toolscout.evaluation.vector_cache import cache_path
     from toolscout.stores.sqlite.store import SqliteStore

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from toolscout.core.arrays import Doubles
 from toolscout.data import metrics
 from toolscout.errors import BadDataset, BadRequest
 from toolscout.evaluation import row as rows
@@ -67,7 +67,7 @@ class Scores:
         """The scene of each request."""
         return [line["scene"] for line in self.lines]
 
-    def values(self, names: Sequence[str]) -> NDArray[np.float64]:
+    def values(self, names: Sequence[str]) -> Doubles:
         """A row for each request and a column for each measure; not a number where one leaves a request out."""
         self._check(names)
         judged = (*VERDICTS, *RIGHT, *SETS)

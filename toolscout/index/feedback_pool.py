@@ -62,7 +62,7 @@ class Neighbour(NamedTuple):
 
 
 class FeedbackPool:
-    """Remembers up to `keep` requests; those of which nothing was said for longest leave first.
+    """Keeps up to `keep` past requests with their feedback; the one without feedback for longest is dropped first.
 
     The same request of the same source is one entry, however often it comes: what was said last of a tool stands. The
     source of a request is its tenant where it has one, since that is who asks. A time that lies ahead is taken as now,
@@ -106,7 +106,7 @@ class FeedbackPool:
         return vectors
 
     def take(self, entries: Sequence[Entry], vectors: Floats, newest: float) -> None:
-        """Take over requests of another Past, of sources that this one has none of."""
+        """Add the entries of another pool, whose sources have no entries here yet."""
         for row, entry in enumerate(entries, len(self._table)):
             self._entries[entry.key] = own = replace(entry, row=row)
             self._rows.append(own)
@@ -224,21 +224,21 @@ class FeedbackPool:
 
 
 def merged(
-    pasts: Sequence[FeedbackPool],
+    pools: Sequence[FeedbackPool],
     vector: Floats,
     count: int,
     share: float,
     least: float,
     counts: Callable[[Entry], bool],
 ) -> list[Neighbour]:
-    """The nearest requests of several Pasts, no two of which have a source in common.
+    """The nearest requests of several pools, no two of which have a source in common.
 
     Where there are several sources, one fills at most this share of the places, as long as others fill the rest.
     """
-    several = len(set[str]().union(*(past.sources() for past in pasts))) > 1
+    several = len(set[str]().union(*(past.sources() for past in pools))) > 1
     places = max(1, math.floor(share * count)) if several else count
-    found = [one for past in pasts for one in past.nearest(vector, count, places, least, counts)]
-    if len(pasts) == 1:
+    found = [one for past in pools for one in past.nearest(vector, count, places, least, counts)]
+    if len(pools) == 1:
         return found
     picked, left = _picked(sorted(found, key=_order), count, places)
     return sorted([*picked, *left[: count - len(picked)]], key=_order)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toolscout.core.answer import Allowed
+from toolscout.core.arrays import Ints
 from toolscout.core.tool import namespace_of
 from toolscout.index.recent import Recent, bytes_of
 from toolscout.index.tool_table import ToolTable
@@ -95,12 +95,12 @@ class RowIds:
             return None if row in self.ids.dead else row
         return row
 
-    def alive(self) -> NDArray[np.int64]:
+    def alive(self) -> Ints:
         """Every row in use, ascending."""
         later = np.sort(np.fromiter(self._row.values(), dtype=np.int64, count=len(self._row)))
         return np.concatenate([self._living(np.arange(self.ids.first, dtype=np.int64)), later])
 
-    def allowed(self, allowed: Allowed) -> NDArray[np.int64]:
+    def allowed(self, allowed: Allowed) -> Ints:
         """The rows a caller may see, ascending; remembered until a tool comes or goes."""
         masks = self._masks  # taken first: what is worked out while another thread changes something is not kept
         cached = masks.get(allowed)
@@ -117,11 +117,11 @@ class RowIds:
             masks.keep(allowed, cached, cached.nbytes + bytes_of(allowed))
         return cached
 
-    def _living(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _living(self, rows: Ints) -> Ints:
         """Those of a table's rows that are not dead."""
         dead = np.array(list(self.ids.dead), dtype=np.int64)  # another thread may add to them meanwhile
         return rows[~np.isin(rows, dead)] if len(dead) else rows
 
 
-def _no_masks() -> Recent[Allowed, NDArray[np.int64]]:
+def _no_masks() -> Recent[Allowed, Ints]:
     return Recent(_CACHED_MASKS, _MASK_BYTES)

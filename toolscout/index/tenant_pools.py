@@ -1,4 +1,4 @@
-"""Past requests kept apart: those that everybody hears, and those of each tenant, which it hears alone."""
+"""Feedback pools by tenant: one that counts for everybody, and one for each tenant, which counts for it alone."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ _EVERYBODY = ""
 
 
 class TenantPools:
-    """One Past for everybody and one for each tenant, so that no tenant changes, or crowds out, what another hears.
+    """One FeedbackPool for everybody and one for each tenant, so that no tenant changes another's results.
 
-    Each remembers up to `keep` requests. `shared`: tenants hear each other, as they hear everybody.
+    Each pool keeps up to `keep` requests. `shared`: all requests go into the pool for everybody.
     """
 
     def __init__(self, keep: int, shared: bool = False) -> None:
         """Start empty."""
         self._keep, self._shared = keep, shared
-        self._pasts = {_EVERYBODY: FeedbackPool(keep)}
+        self._pools = {_EVERYBODY: FeedbackPool(keep)}
 
     def __len__(self) -> int:
         """How many requests are remembered, of all."""
-        return sum(map(len, self._pasts.values()))
+        return sum(map(len, self._pools.values()))
 
     def digests(self) -> list[str]:
         """The digests of their texts."""
@@ -36,15 +36,15 @@ class TenantPools:
 
     def keys(self) -> list[tuple[str, str]]:
         """What tells the requests apart: their source and digest."""
-        return list(chain.from_iterable(past.keys() for past in self._pasts.values()))
+        return list(chain.from_iterable(pool.keys() for pool in self._pools.values()))
 
     def vector(self, entry: Entry) -> Floats:
         """The vector of a request that is remembered."""
-        return self._pasts[self._home(entry.tenant)].vector(entry)
+        return self._pools[self._home(entry.tenant)].vector(entry)
 
     def heard_by(self, tenant: str) -> HeardPools:
-        """The requests that a tenant hears: everybody's and its own."""
-        everybody, own = self._pasts[_EVERYBODY], self._pasts.get(tenant or _EVERYBODY)
+        """The pools that count for a tenant: everybody's and its own."""
+        everybody, own = self._pools[_EVERYBODY], self._pools.get(tenant or _EVERYBODY)
         return HeardPools([everybody] if own is None or own is everybody else [everybody, own])
 
     def add(self, examples: Sequence[Example], vectors: Floats) -> None:
@@ -52,42 +52,42 @@ class TenantPools:
         homes = [self._home(example.tenant) for example in examples]
         for home in dict.fromkeys(homes):
             rows = [row for row, own in enumerate(homes) if own == home]
-            past = self._pasts.setdefault(home, FeedbackPool(self._keep))
-            past.add([examples[row] for row in rows], vectors[rows])
+            pool = self._pools.setdefault(home, FeedbackPool(self._keep))
+            pool.add([examples[row] for row in rows], vectors[rows])
 
     def save(self, folder: Path) -> None:
         """Write all of them as one."""
-        together = self._pasts[_EVERYBODY]
-        if len(self._pasts) > 1:
+        together = self._pools[_EVERYBODY]
+        if len(self._pools) > 1:
             together = FeedbackPool(sys.maxsize)
-            for past in self._pasts.values():
-                together.take(past.entries(), past.vectors(), past.newest)
+            for pool in self._pools.values():
+                together.take(pool.entries(), pool.vectors(), pool.newest)
         together.save(folder)
 
     @classmethod
     def load(cls, folder: Path, keep: int, shared: bool = False) -> TenantPools:
         """Open what save wrote, also what was written before tenants were kept apart."""
-        voices, together = cls(keep, shared), FeedbackPool.load(folder)
+        pools, together = cls(keep, shared), FeedbackPool.load(folder)
         entries = together.entries()
-        homes = [voices._home(entry.tenant) for entry in entries]
+        homes = [pools._home(entry.tenant) for entry in entries]
         if not any(homes):
             together.limit(keep)
-            voices._pasts[_EVERYBODY] = together
-            return voices
+            pools._pools[_EVERYBODY] = together
+            return pools
         vectors = together.vectors()
         for home in dict.fromkeys(homes):
             rows = [row for row, other in enumerate(homes) if other == home]
             own = [entries[row] for row in rows]
-            past = voices._pasts.setdefault(home, FeedbackPool(keep))
-            past.take(own, vectors[rows], max(entry.time for entry in own))
-        return voices
+            pool = pools._pools.setdefault(home, FeedbackPool(keep))
+            pool.take(own, vectors[rows], max(entry.time for entry in own))
+        return pools
 
     def _home(self, tenant: str) -> str:
         return _EVERYBODY if self._shared else tenant
 
 
 class HeardPools(NamedTuple):
-    """The pools that one tenant hears."""
+    """The pools that count for one tenant."""
 
     pools: list[FeedbackPool]
 
@@ -99,7 +99,7 @@ class HeardPools(NamedTuple):
     def nearest(
         self, vector: Floats, count: int, share: float, least: float, counts: Callable[[Entry], bool]
     ) -> list[Neighbour]:
-        """As Past.nearest, among all of them."""
+        """The nearest requests in all of these pools; see `merged`."""
         return merged(self.pools, vector, count, share, least, counts)
 
 

@@ -20,11 +20,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from toolscout.core.arrays import Ints
 from toolscout.core.tool import name_of, namespace_of, split_words
 
 Kind = Literal["id", "namespace", "name", "ending", "alias", "digest"]
 KINDS: tuple[Kind, ...] = ("id", "namespace", "name", "ending", "alias", "digest")
-Numbers = NDArray[np.int64]
+Numbers = Ints
 _SALT_BYTES = 16
 _NO_ROWS = np.empty(0, dtype=np.int64)
 

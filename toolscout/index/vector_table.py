@@ -13,7 +13,7 @@ import numkong
 import numpy as np
 from numpy.typing import NDArray
 
-from toolscout.core.arrays import Bytes, Floats, Ints
+from toolscout.core.arrays import Bytes, Doubles, Floats, Ints
 from toolscout.core.model_files import UNREADABLE
 from toolscout.errors import BadModel
 from toolscout.index.tool_table import link_file, mapped_array, replace_file, save_array
@@ -166,14 +166,14 @@ class VectorTable:
             vectors[~saved] = self._live.rows[rows[~saved] - self._first]
         return vectors
 
-    def scores(self, query: Floats, rows: Ints) -> NDArray[np.float64]:
+    def scores(self, query: Floats, rows: Ints) -> Doubles:
         """Exact scores: the same for a row whichever rows are asked with it, so that equal vectors really tie."""
-        products: NDArray[np.float64] = self.rows(rows).astype(np.float64) * query
+        products: Doubles = self.rows(rows).astype(np.float64) * query
         return np.asarray(products.sum(axis=1))
 
     def search(
         self, query: Floats, k: int, among: Ints | None = None, skipped: Ints | None = None
-    ) -> tuple[Ints, NDArray[np.float64]]:
+    ) -> tuple[Ints, Doubles]:
         """At least the k best live rows, with all ties of the last, and their exact scores, in no order.
 
         Rows may come and go meanwhile where `skipped` is given.

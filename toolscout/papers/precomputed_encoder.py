@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Self
 
 import numpy as np
-from numpy.typing import NDArray
 
-from toolscout.core.arrays import Floats
+from toolscout.core.arrays import Floats, Ints
 from toolscout.core.tool import Tool
 from toolscout.evaluation.vector_cache import request_vectors, tool_vectors
 from toolscout.models.encoders.base import TextEncoder
@@ -78,7 +77,7 @@ class PrecomputedEncoder(TextEncoder):
             return np.stack([self._requests[text[:_CHARS]] for text in texts])
         return self._encoder.encode(texts)
 
-    def encode_documents(self, texts: Sequence[str]) -> Iterator[tuple[NDArray[np.int64], Floats]]:
+    def encode_documents(self, texts: Sequence[str]) -> Iterator[tuple[Ints, Floats]]:
         """Unit vectors of documents."""
         known = [at for at, text in enumerate(texts) if text in self._documents]
         if known:

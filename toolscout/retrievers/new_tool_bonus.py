@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toolscout.core.answer import Allowed
-from toolscout.core.arrays import Floats
+from toolscout.core.arrays import Floats, Ints
 from toolscout.core.tool import Searchable
 from toolscout.index.recent import Recent
 from toolscout.models.encoders.base import TextEncoder
@@ -20,13 +19,16 @@ _CALLERS_KEPT = 64
 
 
 class NewToolBonusIndex(DocumentIndex):
-    """Documents that know which tools training has not seen. Where all tools are new, or none is, nothing changes."""
+    """A document index that adds a bonus to the scores of tools that training has not seen.
+
+    Where all tools are new, or none is, scores stay as they are.
+    """
 
     def __init__(self, options: EncoderOptions, encoder: TextEncoder | None) -> None:
         """Start empty."""
         super().__init__(options, encoder)
         self._new: set[str] = set()
-        self._new_rows: Recent[Allowed | None, NDArray[np.int64]] = Recent(_CALLERS_KEPT)
+        self._new_rows: Recent[Allowed | None, Ints] = Recent(_CALLERS_KEPT)
 
     def _new_bonus(self) -> float:
         """What is added to the score of a new tool."""
@@ -54,14 +56,14 @@ class NewToolBonusIndex(DocumentIndex):
     def _bonuses(
         self, vector: Floats, evidence: Any, k: int, allowed: Allowed | None, named: Sequence[str]
     ) -> Mapping[str, float]:
-        """The best of the new tools get their bonus; no other new tool can come among the first k, unless named."""
+        """The bonuses of the k best new tools, and of new tools that the request names."""
         if not self._new or len(self._new_among(None)) == len(self._rows):
             return {}
         rows, _ = self._table.search(vector, k, self._new_among(allowed))
         best = [self._rows.ids[row] for row in rows.tolist()]
         return dict.fromkeys([*best, *self._new.intersection(named)], self._new_bonus())
 
-    def _new_among(self, allowed: Allowed | None) -> NDArray[np.int64]:
+    def _new_among(self, allowed: Allowed | None) -> Ints:
         rows = self._new_rows.get(allowed)
         if rows is None:
             permitted = [i for i in self._new if i in self._rows and (allowed is None or allowed.permits(i))]

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
-from toolscout.core.arrays import Floats
+from toolscout.core.arrays import Floats, Ints
 from toolscout.errors import BadModel
 from toolscout.models.decoding.constrained import Nearer, Reading, Table
 from toolscout.models.encoders.base import TextEncoder
@@ -151,7 +150,7 @@ class Toolgen(GenerativeRetriever):
         vectors = self._table.rows(alive) if len(alive) else np.zeros((0, 1), np.float32)
         return DocumentTools([self._rows.ids[row] for row in alive], vectors.astype(np.float32))
 
-    def _tokens_for(self, rows: Floats) -> NDArray[np.int64]:
+    def _tokens_for(self, rows: Floats) -> Ints:
         """Tokens with these rows: those of tools that are gone, then new ones."""
         count = min(len(self._free), len(rows))
         old = np.array([self._free.pop() for _ in range(count)], dtype=np.int64)

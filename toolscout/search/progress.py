@@ -7,16 +7,15 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import numpy as np
-from numpy.typing import NDArray
 
-from toolscout.core.arrays import Floats
+from toolscout.core.arrays import Floats, Ints
 from toolscout.core.tool import Tool
 from toolscout.errors import StoreError
 
 Progress = Callable[[str, int, int], None]
 """Called with a stage ("reading", "embedding", "linking"), how much is done, and of how much (0: not known)."""
 
-Encoded = tuple[NDArray[np.int64], Floats]
+Encoded = tuple[Ints, Floats]
 _COMMITTED_AT_ONCE = 512
 
 

@@ -7,9 +7,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from toolscout.core.arrays import Ints
+from toolscout.core.arrays import Bools, Ints
 from toolscout.data.dataset import Dataset
 from toolscout.errors import BadDataset
 from toolscout.models.encoders.trainable import TrainableEncoder
@@ -43,7 +42,7 @@ class EncoderTrainingData:
     train: Requests
     dev: Requests | None
     competing: Ints
-    new: NDArray[np.bool_]
+    new: Bools
     hard: list[Ints]
 
     @classmethod

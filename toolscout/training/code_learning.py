@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import Parameter, functional
 
-from toolscout.core.arrays import Floats
+from toolscout.core.arrays import Floats, Ints
 from toolscout.errors import BadModel, TrainingStopped
 from toolscout.models.tool_ids.code_tree import Health, health
 from toolscout.models.tool_ids.quantizer import Code, CodeOptions, Quantizer
@@ -52,8 +52,8 @@ class LearnedCodes:
 class UsedTogether:
     """Tools that are used together, as edges: rows, and how strongly; every edge once."""
 
-    first: NDArray[np.int64]
-    second: NDArray[np.int64]
+    first: Ints
+    second: Ints
     weight: Floats
 
     @classmethod

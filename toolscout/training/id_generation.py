@@ -71,7 +71,7 @@ class AddedRows:
 
 @dataclass(frozen=True, slots=True)
 class IdTrainingSettings:
-    """How it learns. `general`: texts on which the model is to go on as before, `mix` of them for each lesson."""
+    """How it learns. `general`: texts on which the model is to go on as before, `mix` of them for each example."""
 
     batch: int
     pace: float
@@ -94,7 +94,7 @@ class LearnedState:
 
 @dataclass(frozen=True, slots=True)
 class TrainedIdWriter:
-    """What came of a training, its course stage by stage, and how many tokens of each it went through in a second."""
+    """The result of a training: the learned state, the history of each stage, and its tokens per second."""
 
     state: LearnedState
     stages: dict[str, Trained]
@@ -105,9 +105,9 @@ class TrainedIdWriter:
 
 
 Judge = Callable[[TransformerNetwork, LearnedState], Mapping[str, float]]
-"""Scores on dev of the model as it is now."""
+"""Gives the dev scores of the model as it stands."""
 After = Callable[[str, TransformerNetwork, LearnedState], None]
-"""Told the name of a stage that is over, and the model as it is then."""
+"""Called after each training stage with its name and the model as it stands."""
 
 
 class TrainableRows(torch.nn.Module):
@@ -131,7 +131,7 @@ class TrainableRows(torch.nn.Module):
                     parameter.copy_(torch.from_numpy(begun))
 
     def forward(self) -> Tensor:
-        """All rows, with none or some of their own parts left out while training."""
+        """All rows; while training, some have only the part that is computed from their documents."""
         kept = torch.ones_like(self._mapped)
         if self.training and self._absent:
             kept = 1 - self._mapped * (torch.rand_like(kept) < self._absent)
@@ -139,7 +139,7 @@ class TrainableRows(torch.nn.Module):
 
 
 class IdGenerationTask(SequenceTask[IdExample]):
-    """One stage, as the loop trains it."""
+    """One stage of the training, as a task for the training loop."""
 
     def __init__(
         self,
@@ -161,7 +161,7 @@ class IdGenerationTask(SequenceTask[IdExample]):
         }
 
     def step(self, epoch: int, step: int) -> Tensor:
-        """Learn from one batch, and go on as before on general texts."""
+        """Learn from one batch; on general texts, stay close to the base model."""
         self._rows.train()
         total = super().step(epoch, step)
         if self._settings.mix and self._settings.general:
@@ -182,24 +182,26 @@ class IdGenerationTask(SequenceTask[IdExample]):
             found += super()._parts(few)
         return found
 
-    def _loss(self, lessons: Sequence[IdExample]) -> Tensor:
+    def _loss(self, examples: Sequence[IdExample]) -> Tensor:
         rows = self._rows()
-        sequences = [lesson.tokens for lesson in lessons]
+        sequences = [example.tokens for example in examples]
         forked = None
-        if any(len(lesson.branches) > 1 for lesson in lessons):
-            branches = [lesson.branches for lesson in lessons]
+        if any(len(example.branches) > 1 for example in examples):
+            branches = [example.branches for example in examples]
             forked = BranchedSequences([len(tokens) for tokens in sequences], branches, self._network.device)
         states = self._network.states(sequences, rows, self._network.merged(), forked)
-        places = [(row, at) for row, lesson in enumerate(lessons) for at, _ in lesson.right]
-        right = [few for lesson in lessons for _, few in lesson.right]
+        places = [(row, at) for row, example in enumerate(examples) for at, _ in example.right]
+        right = [few for example in examples for _, few in example.right]
         weights = [
-            weight for lesson in lessons for weight in (lesson.weights or [1 / len(lesson.right)] * len(lesson.right))
+            weight
+            for example in examples
+            for weight in (example.weights or [1 / len(example.right)] * len(example.right))
         ]
         device = self._network.device
         picked = torch.tensor(places, device=device)
         logits = self._logits(states[picked[:, 0], picked[:, 1]], rows)
         shares = torch.tensor(weights, device=device)
-        return (_wrong(logits, right) * shares).sum() / len(lessons)
+        return (_wrong(logits, right) * shares).sum() / len(examples)
 
     def _logits(self, states: Tensor, rows: Tensor) -> Tensor:
         """Over the whole vocabulary, the added rows last."""
@@ -207,7 +209,7 @@ class IdGenerationTask(SequenceTask[IdExample]):
         return torch.cat([base, states.float() @ rows.T], 1)
 
     def _kept_language(self, epoch: int, step: int) -> Tensor:
-        """How far the model has moved on general texts from what its base says there."""
+        """The KL divergence of the model from its base on general texts."""
         settings = self._settings
         rng = np.random.default_rng([settings.seed, epoch, step])
         count = max(1, round(settings.mix * settings.batch))
@@ -261,7 +263,10 @@ def learn(
     progress: Report | None = None,
     after_stage: After | None = None,
 ) -> TrainedIdWriter:
-    """Go through the stages; each begins with the best weights of the one before, and can be taken up again."""
+    """Train stage by stage, each from the best weights of the one before. An interrupted stage is resumed.
+
+    Gives back the trained state. Its checkpoints stay on disk until the caller removes them.
+    """
     rows = TrainableRows(added, network.device)
     found, paces, kept = {}, {}, []
     for number, stage in enumerate(stages):

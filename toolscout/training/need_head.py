@@ -10,11 +10,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from toolscout.core.arrays import Doubles, Floats
+from toolscout.core.arrays import Bools, Doubles, Floats
 from toolscout.data import metrics
 from toolscout.errors import BadModel
 from toolscout.models.need_head import NeedHead
@@ -60,7 +59,7 @@ class Examples:
         rows = [*self.needed.values(), *self.unneeded.values()]
         return np.concatenate(rows).astype(np.float32)
 
-    def labels(self) -> NDArray[np.bool_]:
+    def labels(self) -> Bools:
         """Which rows need a tool."""
         counts = [sum(map(len, sources.values())) for sources in (self.needed, self.unneeded)]
         return np.repeat(np.array([True, False]), counts)
@@ -139,7 +138,7 @@ def averaged(heads: Sequence[NeedHead]) -> NeedHead:
     )
 
 
-def platt(logits: Doubles, labels: NDArray[np.bool_], weights: Doubles) -> tuple[float, float]:
+def platt(logits: Doubles, labels: Bools, weights: Doubles) -> tuple[float, float]:
     """The scale and shift that make sigmoid(scale * logit + shift) a probability: weighted likelihood, by Newton.
 
     As Platt proposed, the labels are not quite 0 and 1, so that classes which can be told apart perfectly do not end in

@@ -14,10 +14,9 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toolscout.core.answer import Allowed
-from toolscout.core.arrays import Floats
+from toolscout.core.arrays import Doubles, Floats
 from toolscout.core.tool import name_of, split_words
 from toolscout.errors import BadModel
 from toolscout.models.encoders.base import TextEncoder
@@ -280,7 +279,7 @@ def recall(scout: Scout, requests: Sequence[str], k: int = 10) -> Values:
     return {f"recall@{k}": found / (k * len(requests)), "requests": len(requests)}
 
 
-def _kth_best(store: Store, fingerprint: str, asked: Floats, k: int) -> NDArray[np.float64]:
+def _kth_best(store: Store, fingerprint: str, asked: Floats, k: int) -> Doubles:
     """The k-th best cosine of each request over all tools; tools of equal text count each."""
     copies = Counter(change.digest for change in store.changes(0) if change.digest)
     best = np.full((len(asked), k), -np.inf)
@@ -288,7 +287,7 @@ def _kth_best(store: Store, fingerprint: str, asked: Floats, k: int) -> NDArray[
     while True:
         batch = store.vectors_after(fingerprint, cursor)
         if not batch.digests:
-            worst: NDArray[np.float64] = best.min(axis=1)
+            worst: Doubles = best.min(axis=1)
             return worst
         cursor = batch.cursor
         often = np.array([min(copies[digest], k) for digest in batch.digests])

@@ -10,9 +10,8 @@ from collections.abc import Callable, Iterable, KeysView, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
-from toolscout.core.arrays import Ints
+from toolscout.core.arrays import Bools, Ints
 from toolscout.errors import BadModel, UnknownTool
 
 _LEAF: Final[dict[int, int]] = {}  # the children of every tool's node: a leaf never gains any
@@ -152,7 +151,7 @@ class Trie:
         """The trie as far as it leads to tools that are permitted; asking about all of them is what it costs."""
         return Pruned(self, permits)
 
-    def leading_to(self, permits: Callable[[str], bool]) -> NDArray[np.bool_]:
+    def leading_to(self, permits: Callable[[str], bool]) -> Bools:
         """For each node, whether a tool that is permitted lies at it or below."""
         count = len(self._leaves)
         permitted = np.fromiter((bool(permits(key)) for key in self._leaves), np.bool_, count)

@@ -19,6 +19,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from toolscout.core.arrays import Bytes, Floats
 from toolscout.errors import MissingExtra
 
 Precision = Literal["int8", "fp32"]
@@ -212,7 +213,7 @@ class _BertGraph:
         return self.node("QAttention", *quantised, "", zero, zeros, domain=_FUSED, num_heads=heads)
 
 
-def quantise(weight: Array) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+def quantise(weight: Array) -> tuple[Bytes, Floats]:
     """Weights as signed bytes with one scale per column.
 
     x86 without VNNI adds the products of two neighbours in 16 bits, so two weights of one sign may not exceed 128
@@ -224,11 +225,11 @@ def quantise(weight: Array) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
     return np.rint(weight / scales).astype(np.int8), scales
 
 
-def _nonzero(scales: Array) -> NDArray[np.float32]:
+def _nonzero(scales: Array) -> Floats:
     return np.where(scales > 0, scales, 1).astype(np.float32)
 
 
-def _product(row: Array, matrix: Array) -> NDArray[np.float32]:
+def _product(row: Array, matrix: Array) -> Floats:
     """Vector times matrix, summed row after row, so that every machine gets the same bytes (a BLAS would not)."""
-    total: NDArray[np.float32] = (row[:, np.newaxis].astype(np.float64) * matrix).sum(axis=0).astype(np.float32)
+    total: Floats = (row[:, np.newaxis].astype(np.float64) * matrix).sum(axis=0).astype(np.float32)
     return total

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from toolscout.core.arrays import Floats
 from toolscout.errors import BadModel, MissingEncoder
 from toolscout.models.encoders.bert_graph import ACTIVATIONS, BertShape, Pooling, Precision, tensor_shapes, write_graph
 from toolscout.models.encoders.onnx_encoder import (
@@ -48,7 +48,7 @@ _SIZES = {
 }
 _MODULES = ("Transformer", "Pooling", "Normalize")
 
-Tensors = Mapping[str, NDArray[np.float32]]
+Tensors = Mapping[str, Floats]
 
 
 class _Published(NamedTuple):
@@ -165,7 +165,7 @@ def read_pooling(source: Path) -> Pooling:
     raise BadModel(f"{path}: cannot export the pooling {', '.join(flags) or modes}, only: mean, cls")
 
 
-def _read_safetensors(path: Path, content: bytes) -> dict[str, NDArray[np.float32]]:
+def _read_safetensors(path: Path, content: bytes) -> dict[str, Floats]:
     """Every floating-point tensor of a safetensors file, as float32."""
     try:
         start = 8 + int.from_bytes(content[:8], "little")

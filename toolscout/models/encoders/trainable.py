@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from torch import Tensor
 from torch.nn import functional
 
+from toolscout.core.arrays import Ints
 from toolscout.errors import BadModel, MissingExtra
 from toolscout.models.encoders.export import (
     CONFIG_FILE,
@@ -26,7 +26,7 @@ from toolscout.models.encoders.export import (
 )
 from toolscout.models.encoders.onnx_encoder import CHARS_PER_TOKEN, TOKENIZER_FILE
 
-Tokens = list[NDArray[np.int64]]
+Tokens = list[Ints]
 _POOLER = "pooler."  # the head that BERT was pre-trained with; no vector depends on it
 
 
@@ -79,7 +79,7 @@ class TrainableEncoder:
                 found.append(np.array(ids if len(ids) <= limit else [*ids[: limit - 1], ids[-1]], dtype=np.int64))
         return found
 
-    def embed(self, tokens: Sequence[NDArray[np.int64]]) -> Tensor:
+    def embed(self, tokens: Sequence[Ints]) -> Tensor:
         """Unit vectors of one batch, with gradients."""
         longest = max(map(len, tokens))
         ids = np.full((len(tokens), longest), self._padding, dtype=np.int64)
@@ -99,7 +99,7 @@ class TrainableEncoder:
         return functional.normalize((hidden * weight).sum(1) / weight.sum(1), dim=1)
 
     @torch.no_grad()
-    def encode(self, tokens: Sequence[NDArray[np.int64]], at_once: int) -> Tensor:
+    def encode(self, tokens: Sequence[Ints], at_once: int) -> Tensor:
         """Unit vectors of any number of texts, without gradients and without dropout."""
         training = self.model.training
         self.model.eval()

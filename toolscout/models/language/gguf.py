@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 
+from toolscout.core.arrays import Floats
 from toolscout.errors import BadModel, MissingLanguageModel
 from toolscout.models.language.architecture import EMBEDDINGS, HEAD, NORM, Architecture, Checkpoint
 
@@ -75,7 +76,7 @@ class Gguf(Checkpoint):
         middle = self._data + packed.start + int(np.prod(packed.shape)) // 8
         return self._bytes[middle : middle + size].tobytes()
 
-    def tensor(self, name: str) -> NDArray[np.float32]:
+    def tensor(self, name: str) -> Floats:
         """One tensor as float32."""
         try:
             from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from toolscout.core.arrays import Floats
 from toolscout.errors import BadModel
 from toolscout.models.language.architecture import CLOSE, OPEN, Architecture, Checkpoint
 
@@ -62,7 +63,7 @@ class HfFolder(Checkpoint):
         raw = self._places[name].raw
         return raw[raw.size // 2 : raw.size // 2 + size].tobytes()
 
-    def tensor(self, name: str) -> NDArray[np.float32]:
+    def tensor(self, name: str) -> Floats:
         """One tensor as float32."""
         shape, dtype, raw = self._places[name]
         flat = np.frombuffer(raw.tobytes(), _DTYPES[dtype])

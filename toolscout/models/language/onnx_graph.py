@@ -19,6 +19,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from toolscout.core.arrays import Floats
 from toolscout.errors import BadModel, MissingExtra
 from toolscout.models.language.architecture import EMBEDDINGS, HEAD, NORM, Architecture
 
@@ -56,7 +57,7 @@ def write_graph(architecture: Architecture, weights: Mapping[str, Array], bits: 
     return graph.finish(normal)
 
 
-def quantise(weight: Array, block: int = BLOCK) -> tuple[NDArray[np.uint8], NDArray[np.float32]]:
+def quantise(weight: Array, block: int = BLOCK) -> tuple[NDArray[np.uint8], Floats]:
     """A weight [outputs, inputs] as bytes around 128, in blocks of inputs with one scale each."""
     outputs, inputs = weight.shape
     blocks = -(-inputs // block)

@@ -12,8 +12,8 @@ from importlib import resources
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from toolscout.core.arrays import Ints
 from toolscout.core.tool import clean_text
 
 Code = tuple[int, ...]
@@ -48,7 +48,7 @@ class Health:
         return asdict(self) | {"perplexity": list(self.perplexity), "used": list(self.used)}
 
 
-def health(codes: Sequence[Code], size: int, pairs: NDArray[np.int64]) -> Health:
+def health(codes: Sequence[Code], size: int, pairs: Ints) -> Health:
     """Of the codes of tools, each out of `size`; `pairs` [n, 2]: the numbers of tools that are used together."""
     numbers = np.array(codes, dtype=np.int64).reshape(len(codes), len(codes[0]) if codes else 0)
     counts = [np.bincount(level, minlength=size) for level in numbers.T]

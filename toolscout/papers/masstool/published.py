@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toolscout.core.answer import Example
-from toolscout.core.arrays import Floats, Ints
+from toolscout.core.arrays import Bools, Floats, Ints
 from toolscout.core.model_files import UNREADABLE
 from toolscout.core.tool import Searchable
 from toolscout.data.dataset import request_digest
@@ -58,7 +57,7 @@ class PublishedTower:
 
     served: Mapping[str, Floats]
 
-    def joint(self, vector: Floats, near: Ints, kept: NDArray[np.bool_]) -> Floats:
+    def joint(self, vector: Floats, near: Ints, kept: Bools) -> Floats:
         """What a request is searched with: the mean of its six unit vectors.
 
         `near`: the rows of its neighbours; `kept`: which of them are near enough.

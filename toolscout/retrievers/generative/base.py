@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toolscout.core.answer import Allowed
-from toolscout.core.arrays import Floats
+from toolscout.core.arrays import Doubles, Floats
 from toolscout.core.model_files import UNREADABLE
 from toolscout.core.scope import EVERYTHING, Scope
 from toolscout.core.tool import Searchable
@@ -407,7 +406,7 @@ class GenerativeRetriever(IdPoolIndex):
             return None
         return self._needed(self.reading(requests), self._compared(requests)) if requests else []
 
-    def against_none(self, requests: Sequence[str]) -> NDArray[np.float64] | None:
+    def against_none(self, requests: Sequence[str]) -> Doubles | None:
         """The log of the odds of any tool of its training against "no tool"; None where those are not known."""
         if self._weighed is None:
             return None
@@ -500,7 +499,7 @@ def _sets(retriever: GenerativeRetriever, rankings: Sequence[Ranking]) -> list[W
 
 def against(
     retriever: GenerativeRetriever, weighed: FirstTokenScores, reading: Reading, vectors: Floats | None
-) -> NDArray[np.float64]:
+) -> Doubles:
     """The log of the odds of what is weighed against "no tool", for each request that was read."""
     stop = [retriever.token(STOP)] if retriever.options.trajectories else []
     others = np.concatenate([np.array(stop, dtype=np.int64), weighed.tokens])

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from toolscout.core.arrays import Floats
+from toolscout.core.arrays import Bools, Floats
 from toolscout.data import metrics
-
-if TYPE_CHECKING:
-    pass
 
 SIMILARITIES = (0.0, 2.0, 5.0, 10.0, 15.0, 20.0, 30.0, 45.0, 60.0, 80.0)
 BONUSES = (0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 8.0)
@@ -28,7 +23,7 @@ class DevTrial:
 
     said: Floats
     cosines: Floats
-    new: NDArray[np.bool_]
+    new: Bools
     ids: Sequence[str]
     gold: Sequence[Sequence[str]]
 

@@ -40,7 +40,7 @@ from toolscout.retrievers.tower.no_tool_prompts import DEV, TRAIN, read_negative
 if TYPE_CHECKING:
     from toolscout.models.language.torch_network import TransformerNetwork
     from toolscout.retrievers.generative.base import GenerativeRetriever
-    from toolscout.training.id_generation import AddedRows, IdExample, LearnedState, Stage
+    from toolscout.training.id_generation import AddedRows, IdExample, LearnedState, Stage, TrainedIdWriter
 
 # Requests of a dev split that are ranked after each epoch; all of them choose what is chosen at the end.
 _JUDGED = 500
@@ -123,16 +123,20 @@ def fit(
     retriever._platt = _calibrated(retriever, data, material.prompts) if no_tool else (1.0, 0.0)
     dev, notes = _dev_scores(retriever, data, None), _notes(retriever, options)
     report = FitReport(time.perf_counter() - started, learned.device, learned.parameters, dev, notes)
-    course = {
-        name: {"seconds": one.seconds, "tokens_per_s": round(learned.paces[name], 1), "history": one.history}
-        for name, one in learned.stages.items()
-    }
-    retriever.trained_on, retriever.fit_record = seen, {**asdict(report), "stages": course}
+    retriever.trained_on, retriever.fit_record = seen, {**asdict(report), "stages": _course(learned)}
     retriever.save(folder)
     for checkpoints in learned.checkpoints:
         checkpoints.remove()
     encoding.done()
     return report
+
+
+def _course(learned: TrainedIdWriter) -> dict[str, Any]:
+    """Seconds, tokens per second and history of each training stage, as model.json keeps them."""
+    return {
+        name: {"seconds": one.seconds, "tokens_per_s": round(learned.paces[name], 1), "history": one.history}
+        for name, one in learned.stages.items()
+    }
 
 
 def _notes(retriever: GenerativeRetriever, given: Any) -> tuple[str, ...]:

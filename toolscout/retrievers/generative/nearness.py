@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,21 +18,18 @@ from toolscout.core.arrays import Floats, Ints
 from toolscout.models.decoding.constrained import Reading
 from toolscout.training.encoder_options import IdTrainingOptions
 
-if TYPE_CHECKING:
-    pass
-
 
 class _Range(NamedTuple):
-    """The tools whose ids begin alike: the first of them, where those that go on alike begin, and by which token."""
+    """The range of tools whose ids have a prefix in common, and where in it each next token starts."""
 
     first: int
     end: int
-    starts: NDArray[np.int64]
+    starts: Ints
     tokens: Ints
 
 
 class IdOrder:
-    """Tools in the order of their ids, so that those that begin alike stand together."""
+    """Tools sorted by their ids, so that those with a common prefix are one range."""
 
     def __init__(
         self,
@@ -60,7 +57,7 @@ class IdOrder:
         return SimilarityLogits(self, options.similarity * cosines + options.new_bonus * self._new)
 
     def under(self, path: tuple[int, ...]) -> _Range:
-        """The tools whose ids begin with this."""
+        """The range of tools whose ids begin with `path`."""
         found = self._ranges.get(path)
         if found is None:
             first = bisect_left(self._paths, path)
@@ -72,7 +69,7 @@ class IdOrder:
 
 
 class SimilarityLogits:
-    """What is added to the logits of tokens."""
+    """Adds similarity and new-tool bonus to the logits of tokens."""
 
     def __init__(self, order: IdOrder, scores: Floats) -> None:
         """`scores`: [requests, tools], the tools in that order. The best of each request gets nothing, others less."""
@@ -88,7 +85,7 @@ class SimilarityLogits:
 
 
 class CachedReading(Reading):
-    """A reading that does not look twice at the same path: what is chosen on dev is tried many times."""
+    """A reading that caches the state of each path: choosing weights on dev asks for the same paths many times."""
 
     def __init__(self, reading: Reading) -> None:
         """Nothing was looked at yet."""

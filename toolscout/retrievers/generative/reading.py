@@ -31,9 +31,9 @@ def chance(score: float) -> float:
 
 
 def relative(pairs: Pairs) -> Pairs:
-    """The tools of one who may not see all of them, with scores relative to the best of them.
+    """The tools of a restricted caller, with scores relative to the best of them.
 
-    As probabilities among all tools, low scores would say that there is a better one.
+    Probabilities among all tools would reveal, by being low, that a better tool exists.
     """
     best = max((score for _, score in pairs if score < EXACT_BONUS), default=0.0)
     return [(tool_id, score / best if 0 < score < EXACT_BONUS else score) for tool_id, score in pairs]
@@ -47,7 +47,7 @@ class ReadRequest(NamedTuple):
 
 
 class CallerTries:
-    """The parts of a trie that callers may see; remembered for the last of them."""
+    """The tries of the tools that each caller may see, cached for the most recent callers."""
 
     def __init__(self, trie: Trie, always: Collection[str]) -> None:
         """`always`: keys that all may see."""
@@ -85,7 +85,7 @@ def several(read: Sequence[ReadRequest]) -> Reading:
 
 
 def included(ranking: Pairs, written: Sequence[tuple[Sequence[str], float]], allowed: Allowed | None) -> Pairs:
-    """How likely each tool is to be in the set: the logs, best first. Those in no set follow by their own chances."""
+    """The log-probability that each tool is in the set, best first; tools in no set follow by their own."""
     chances: dict[str, float] = {}
     for tools, score in written:
         for tool_id in tools:

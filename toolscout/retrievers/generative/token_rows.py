@@ -31,7 +31,7 @@ def name_rows(base: Base, table: TokenTable, ids: Sequence[str]) -> Floats:
 
 @dataclass(slots=True)
 class LearnedRows:
-    """What training left: how documents' vectors become rows, and the parts of rows that are the tools' own."""
+    """What training learned: the map from document vectors to token rows, and what it added to the rows of tools."""
 
     map: Floats
     bias: Floats
@@ -76,10 +76,10 @@ class WideRows:
 
 
 class ExtendedReading(Reading):
-    """A reading whose states are longer by what else is known of the requests."""
+    """A reading whose states have further features of the requests appended."""
 
     def __init__(self, reading: Reading, more: Floats) -> None:
-        """`more`: [n, extra], for each prompt what comes behind its state."""
+        """`more`: [n, features], appended to the state of each prompt."""
         self._reading, self._more = reading, more
         self._ends = np.concatenate([reading.ends(), more], axis=1)
 
@@ -88,7 +88,7 @@ class ExtendedReading(Reading):
         return self._ends
 
     def plain(self, states: Floats) -> Floats:
-        """States without what else is known."""
+        """States with the appended features set to 0."""
         found = states.copy()
         found[:, -self._more.shape[1] :] = 0
         return found

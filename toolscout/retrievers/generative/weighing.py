@@ -8,15 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from toolscout.core.arrays import Floats, Ints
 from toolscout.models.decoding.constrained import Table
-
-if TYPE_CHECKING:
-    pass
 
 _FILE = "weighed.npz"
 

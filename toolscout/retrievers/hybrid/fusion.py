@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from toolscout.core.answer import Allowed
-from toolscout.core.arrays import Doubles, Floats
+from toolscout.core.arrays import Bools, Doubles, Floats
 from toolscout.core.scope import Scope
 from toolscout.data import metrics
 from toolscout.errors import BadDataset, BadModel
@@ -67,8 +66,8 @@ class _DevRequest:
     scores: Doubles
     gold: tuple[str, ...]
     new_gold: frozenset[str]
-    is_gold: NDArray[np.bool_]
-    is_new: NDArray[np.bool_]
+    is_gold: Bools
+    is_new: Bools
 
 
 def relative_scores(
@@ -295,7 +294,7 @@ def _refined(asked: Sequence[_DevRequest], theta: Doubles, size: int) -> Doubles
 class _Loss:
     """The loss of weights over all dev requests, the wrong candidates of one after those of another in one table."""
 
-    def __init__(self, tables: Sequence[Doubles], golds: Sequence[NDArray[np.bool_]]) -> None:
+    def __init__(self, tables: Sequence[Doubles], golds: Sequence[Bools]) -> None:
         wrong = [table[~gold] for table, gold in zip(tables, golds, strict=True)]
         right = [table[gold] for table, gold in zip(tables, golds, strict=True)]
         self._wrong, self._right = np.concatenate(wrong), np.concatenate(right)

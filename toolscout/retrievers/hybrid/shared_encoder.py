@@ -8,9 +8,8 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 
 import numpy as np
-from numpy.typing import NDArray
 
-from toolscout.core.arrays import Floats
+from toolscout.core.arrays import Floats, Ints
 from toolscout.models.encoders.base import TextEncoder
 
 # Vectors of requests that are kept for those who ask again: a dev split, while several parts rank it.
@@ -66,7 +65,7 @@ class SharedEncoder(TextEncoder):
         """As the encoder."""
         self._encoder.use_threads(threads)
 
-    def encode_documents(self, texts: Sequence[str]) -> Iterator[tuple[NDArray[np.int64], Floats]]:
+    def encode_documents(self, texts: Sequence[str]) -> Iterator[tuple[Ints, Floats]]:
         """Unit vectors of documents."""
         return self._encoder.encode_documents(texts)
 

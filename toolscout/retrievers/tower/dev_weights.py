@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from toolscout.core.arrays import Doubles, Floats, Ints
+from toolscout.core.arrays import Bools, Doubles, Floats, Ints
 from toolscout.models.tower import Tower, unit
 from toolscout.retrievers.tower.retriever import TowerRetriever
 
@@ -57,8 +56,8 @@ class DevScores:
     votes: Floats
     tools: Floats
     terms: Floats
-    gold: NDArray[np.bool_]
-    new: NDArray[np.bool_]
+    gold: Bools
+    new: Bools
     scenes: Ints
 
     @classmethod
@@ -70,7 +69,7 @@ class DevScores:
         rows: Mapping[str, int],
         tools: Floats,
         terms: Floats,
-        new: NDArray[np.bool_],
+        new: Bools,
         scenes: Ints,
     ) -> DevScores:
         """Ask for every dev request, by the encoder's vectors, as it is asked when served. `rows`: those of tools."""
@@ -183,11 +182,11 @@ def _top(scores: Floats) -> Ints:
     return np.take_along_axis(some, order, axis=1)
 
 
-def _ndcg(scores: Floats, gold: NDArray[np.bool_]) -> float:
+def _ndcg(scores: Floats, gold: Bools) -> float:
     return float(_ndcgs(scores, gold).mean())
 
 
-def _ndcgs(scores: Floats, gold: NDArray[np.bool_]) -> Doubles:
+def _ndcgs(scores: Floats, gold: Bools) -> Doubles:
     hits = np.take_along_axis(gold, _top(scores), axis=1)
     discount = 1 / np.log2(np.arange(2, hits.shape[1] + 2))
     ideal = np.arange(hits.shape[1])[None] < gold.sum(1, keepdims=True)
@@ -195,6 +194,6 @@ def _ndcgs(scores: Floats, gold: NDArray[np.bool_]) -> Doubles:
     return found
 
 
-def _recall(scores: Floats, gold: NDArray[np.bool_]) -> float:
+def _recall(scores: Floats, gold: Bools) -> float:
     hits = np.take_along_axis(gold, _top(scores), axis=1)
     return float(np.mean(hits.sum(1) / gold.sum(1)))
