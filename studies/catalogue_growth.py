@@ -229,7 +229,7 @@ def tokens_per_s(model: Model) -> dict[str, float]:
 def vocabulary(model: Model) -> dict[str, float]:
     """What was added to the vocabulary, what of it is trained, and the memory that takes."""
     added = model.words().added()
-    trained = len(model._taught.own) if isinstance(model, Toolgen) else len(added)
+    trained = len(model._learned_rows.own) if isinstance(model, Toolgen) else len(added)
     return {"vocabulary": len(added), "trained_rows": trained, "rows_mb": round(added.nbytes / 1e6, 3)}
 
 

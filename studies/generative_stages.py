@@ -195,7 +195,7 @@ def documents(model: Model, data: Dataset, most: int) -> float:
 
 def first(model: Model, texts: Sequence[str]) -> list[str]:
     """The first tool of each text by its id's probability, "no tool" among them; names in the text do not help."""
-    reading = model._aware(model.reading(texts), model._compared(texts))
+    reading = model._extended(model.reading(texts), model._request_vectors(texts))
     ranked = best(reading, model._scoring(), model._trie, 1, extra=SPECIALS)
     return [few[0][0] for few in ranked]
 

@@ -44,7 +44,8 @@ from toolscout.evaluation.vector_cache import cache_path, tool_vectors
 from toolscout.llm.finetuned import is_finetuned, read_finetuned
 from toolscout.papers.jobs import Job
 from toolscout.retrievers import training_setup
-from toolscout.retrievers.dense import ENCODER_FOLDER, Dense, DenseOptions
+from toolscout.retrievers.dense import Dense, DenseOptions
+from toolscout.retrievers.document_index import ENCODER_FOLDER
 from toolscout.retrievers.model_folder import trained_on
 from toolscout.retrievers.option_values import with_settings
 from toolscout.retrievers.provenance import TrainedOn, TrainingSet

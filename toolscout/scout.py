@@ -72,9 +72,9 @@ class Scout:
         self._lock = threading.RLock()
         self._embedding = threading.Lock()
         # How many tools have changed since the index was kept, and since it was opened from what was kept.
-        self._unkept = 0
+        self._unsaved_changes = 0
         self._since_open: int | None = None
-        self._not_kept = ""
+        self._snapshot_problem = ""
         self._stamp: int | None = None
         self._version = 0
         self._cursor = 0
@@ -119,9 +119,9 @@ class Scout:
                 scout = cls(store, kept[0] if kept else method(str(retriever))(), fit_options, need_options)
                 scout._snapshots = folder
                 if kept:
-                    scout._take_up(kept[1])
+                    scout._restore(kept[1])
             scout.refresh()
-            scout._keep()
+            scout._save_snapshot()
         except BaseException:
             store.close()
             raise
@@ -179,7 +179,7 @@ class Scout:
     def _embed(self, progress: Progress | None, since: int, stopped: Callable[[], bool] | None = None) -> int:
         encoder = self._encoder()
         if encoder is None:
-            self._keep()
+            self._save_snapshot()
             return 0
         done = 0
         with self._embedding:
@@ -418,9 +418,9 @@ class Scout:
         """Close it."""
         self.close()
 
-    def _take_up(self, state: index_snapshot.SnapshotState) -> None:
+    def _restore(self, state: index_snapshot.SnapshotState) -> None:
         self._version, self._cursor, self._feedback.cursor = state.version, state.cursor, state.feedback
-        self._baseline.take_up(state.baseline)
+        self._baseline.restore(state.baseline)
         self._since_open = 0
 
     def _encoder(self) -> TextEncoder | None:
@@ -457,7 +457,7 @@ class Scout:
         self._changed(len(removed) + len(arrived))
 
     def _changed(self, count: int) -> None:
-        self._unkept += count
+        self._unsaved_changes += count
         if self._since_open is not None:
             self._since_open += count
 
@@ -490,15 +490,15 @@ class Scout:
             progress("linking", 0, 0)
         with self._lock:
             self.retriever.optimise()
-        self._keep()
+        self._save_snapshot()
 
-    def _keep(self) -> None:
+    def _save_snapshot(self) -> None:
         """Keep the built index beside the store for the next time it is opened, where that pays."""
-        if self._snapshots is None or not self._unkept:
+        if self._snapshots is None or not self._unsaved_changes:
             return
         with self._lock:
             count = self.count()
-            if not index_snapshot.worth(count, self._unkept, self._since_open):
+            if not index_snapshot.worth(count, self._unsaved_changes, self._since_open):
                 return
             baseline = self._baseline.baseline(None, count) if self.words_only() < count else None
             state = index_snapshot.SnapshotState(
@@ -511,14 +511,16 @@ class Scout:
             )
             try:
                 index_snapshot.write(self._snapshots, self.retriever, state)
-                self._unkept, self._not_kept = 0, ""
+                self._unsaved_changes, self._snapshot_problem = 0, ""
             except (OSError, DiskFull) as error:  # an index is derived: where it cannot be kept it is built again
                 why = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
-                self._not_kept = f"the index cannot be kept beside the store ({why}), which makes opening it slow"
+                self._snapshot_problem = (
+                    f"the index cannot be kept beside the store ({why}), which makes opening it slow"
+                )
 
     def _notes(self, allowed: Allowed | None) -> Iterator[str]:
-        if self._not_kept:
-            yield self._not_kept
+        if self._snapshot_problem:
+            yield self._snapshot_problem
         if not self.count(allowed):
             empty = "the catalogue is empty; add tools with: toolscout add SOURCE"
             yield empty if allowed is None else "there is no tool here that this caller may see"

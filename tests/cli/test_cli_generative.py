@@ -125,7 +125,7 @@ def test_no_tool_is_never_a_tool(folder: Path) -> None:
     model.options = replace(model.options, no_tool="prompts")
     model._special_rows = model._special_rows + 3  # what it says first, whatever is asked
     model._reset()
-    model._identify_all()
+    model._assign_all_ids()
     requests = ["zorp", "alpha beta", "find a hotel"]
     rankings = model.rank(requests, 3)
     for pairs in (*(ranking.pairs for ranking in rankings), *(model.as_many(rankings) or ())):

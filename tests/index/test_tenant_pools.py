@@ -110,12 +110,12 @@ def test_tenants_stay_apart_when_saved(kind: str, tmp_path: Path) -> None:
 def test_what_was_saved_together_is_taken_apart(tmp_path: Path) -> None:
     learned = examples(60)
     made = taught(memory(share_feedback=True), learned)
-    made._past.save(tmp_path)
+    made._pools.save(tmp_path)
     apart, encoder = TenantPools.load(tmp_path, 100), HashedWords()
-    assert sorted(apart.keys()) == sorted(made._past.keys())
-    assert TenantPools.load(tmp_path, 3, shared=True).keys() == made._past.keys()[-3:]
+    assert sorted(apart.keys()) == sorted(made._pools.keys())
+    assert TenantPools.load(tmp_path, 3, shared=True).keys() == made._pools.keys()[-3:]
     for tenant in ("", "ann"):
-        heard = apart.heard_by(tenant)
+        heard = apart.pools_for(tenant)
         near = heard.nearest(encoder.encode_request(REQUESTS[0]), 100, 1.0, -1.0, lambda entry: True)
         assert {one.entry.tenant for one in near} == {"", tenant}
 
@@ -138,4 +138,4 @@ def test_two_pasts_answer_as_one(seed: int, count: int, share: float, word: str)
 def test_times_and_vectors_of_an_empty_past() -> None:
     empty = TenantPools(3)
     empty.add([Example("", ("a/b",), time=datetime(2026, 1, 1, tzinfo=UTC))], np.ones((1, 4), dtype=np.float32))
-    assert (len(empty), empty.keys(), empty.heard_by("").newest) == (0, [], float("-inf"))
+    assert (len(empty), empty.keys(), empty.pools_for("").newest) == (0, [], float("-inf"))

@@ -15,7 +15,7 @@ from toolscout.core.tool import Listing, name_of, namespace_of, tool_id
 from toolscout.index import saved_rows, tool_table
 from toolscout.index.exact_names import ExactNames
 from toolscout.index.row_ids import RowIds
-from toolscout.index.saved_rows import Waiting, load_rows, save_rows
+from toolscout.index.saved_rows import PendingTools, load_rows, save_rows
 from toolscout.index.tool_table import ToolTable, name_key
 
 IDS = ["a/create_issue", "", "b/createIssue", "a/close-issue", "c/x/y%2Fz", "ü/größe", "d/\ud800", "a/_"]
@@ -121,14 +121,14 @@ def test_rows_and_names_of_a_table_are_those_that_were_never_saved(
 @pytest.mark.parametrize("listed", [0, 100])
 def test_tools_that_wait_do_so_in_a_file_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, listed: int) -> None:
     monkeypatch.setattr(saved_rows, "LISTED", listed)
-    waiting = Waiting()
+    waiting = PendingTools()
     for number in range(6):
         one = f"n{number % 2}/tool_{number}"
         waiting[one] = Listing(one, namespace_of(one), name_of(one), ("known",), "text", f"d{number % 3}")
     for turn in range(3):
         folder = tmp_path / str(turn)
         save_rows(folder, RowIds(), ExactNames(), waiting)
-        waiting = Waiting.load(folder, load_rows(folder)[2])
+        waiting = PendingTools.load(folder, load_rows(folder)[2])
     assert (len(waiting), sorted(waiting)[0], waiting["n0/tool_0"].aliases) == (6, "n0/tool_0", ("known",))
     assert sorted(tool.id for tool in waiting.with_digests({"d1": 0, "d9": 0})) == ["n0/tool_4", "n1/tool_1"]
     assert waiting.count(Allowed.of(["n0"], ["n1/tool_5"])) == 4

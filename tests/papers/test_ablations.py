@@ -165,10 +165,10 @@ def test_a_misled_tower_errs_as_often_as_asked(plan: AblationPlan) -> None:
         before = changed
     model.retune({"neighbour_weight": 1.0}, made.tower)
     model.add(found.test.tools)
-    asked = [model._recall(vector, EVERYTHING).vector for vector in vectors]
+    asked = [model._evidence(vector, EVERYTHING).vector for vector in vectors]
     model.retune({"neighbour_weight": 1.0}, tower)
     model.add(found.test.tools)
-    heeded = [model._recall(vector, EVERYTHING) for vector in vectors]
+    heeded = [model._evidence(vector, EVERYTHING) for vector in vectors]
     moved = {at for at, vector in enumerate(asked) if np.abs(vector - heeded[at].vector).max() > 1e-6}
     assert moved == {at for at in changed if heeded[at].recalled.neighbours}  # who has neighbours feels the gate
     kind = noisy_detector.tower(tower, model, texts, found.prompts, 1.0)

@@ -19,7 +19,7 @@ from toolscout.core.scope import EVERYTHING, Scope
 from toolscout.core.tool import Tool
 from toolscout.data import metrics
 from toolscout.data.dataset import Split
-from toolscout.index.tenant_pools import HeardPools
+from toolscout.index.tenant_pools import VisiblePools
 from toolscout.retrievers.base import Retriever
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.centroid import _TRIED_ALPHA, _TRIED_TAU, Centroid
@@ -81,13 +81,13 @@ def by_hand(retriever: Retriever) -> float:
 def test_memory_finds_the_neighbours_of_a_request_once_for_all_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    searched, nearest = Counter[bytes](), HeardPools.nearest
+    searched, nearest = Counter[bytes](), VisiblePools.nearest
 
-    def counted(self: HeardPools, vector: NDArray[np.float32], *args: Any) -> Any:
+    def counted(self: VisiblePools, vector: NDArray[np.float32], *args: Any) -> Any:
         searched[vector.tobytes()] += 1
         return nearest(self, vector, *args)
 
-    monkeypatch.setattr(HeardPools, "nearest", counted)
+    monkeypatch.setattr(VisiblePools, "nearest", counted)
     made = Memory(encoder=HashedWords())
     said: list[tuple[str, int, int]] = []
     report = made.fit(SETS, tmp_path, lambda *now: said.append(now))

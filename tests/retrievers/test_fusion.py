@@ -185,7 +185,7 @@ def test_known_gold_that_no_part_finds_is_not_taken_for_new() -> None:
     data = dataset(known=20)
     made = Hybrid(HybridOptions(depth=3), [Scripted(scores(data, 0.3, 0))])
     known = frozenset(tool.digest() for tool in TOOLS[:20])
-    asked = fusion._asked(made.parts, made._full, TrainingSet(data), known, 3, {}, None)
+    asked = fusion._dev_requests(made.parts, made._full, TrainingSet(data), known, 3, {}, None)
     assert not all(set(request.gold) <= set(request.ids) for request in asked)
     assert [request.new_gold for request in asked] == [
         {tool.id for tool in TOOLS[20:]}.intersection(gold) for gold in data.split("dev").gold

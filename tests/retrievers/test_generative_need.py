@@ -40,7 +40,7 @@ def forecast(retriever: Any) -> list[float]:
 
 def among_those_here(retriever: Any) -> Any:
     """What "no tool" is weighed against in the trie: with the tools of training, that is the same."""
-    reading = retriever._aware(retriever.reading(REQUESTS), retriever._compared(REQUESTS))
+    reading = retriever._extended(retriever.reading(REQUESTS), retriever._request_vectors(REQUESTS))
     here = retriever._trie.children(Trie.ROOT)
     return odds_against(reading, retriever._scoring(), here, [retriever.token(NO_TOOL)])
 
@@ -96,7 +96,7 @@ def test_what_was_trained_and_is_not_known_is_not_guessed(tmp_path: Path) -> Non
 @pytest.mark.parametrize("ids", ["semantic", "numeric", "hierarchical"])
 def test_ids_of_several_tokens_are_weighed_as_they_were_trained(ids: str) -> None:
     retriever = opened(f"toolgen-{ids}")
-    retriever._weighed = retriever._weigh()
+    retriever._training_tokens = retriever._find_training_tokens()
     before = retriever.against_none(REQUESTS)
     assert before == pytest.approx(among_those_here(retriever), abs=1e-4)
     retriever.remove(retriever.ids())

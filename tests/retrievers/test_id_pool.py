@@ -95,7 +95,7 @@ def test_trying_again_without_room_looks_at_no_code(monkeypatch: pytest.MonkeyPa
     def never(*_: Any) -> Any:
         raise AssertionError("there is no room")
 
-    monkeypatch.setattr(retriever, "_identify", never)
+    monkeypatch.setattr(retriever, "_assign_ids", never)
     retriever.add(LATER[LEFT + 6 :], vectors())
     assert retriever.without_id() == CODES - LEFT
     retriever.remove(IDS[LEFT + 6 :])
@@ -122,7 +122,7 @@ def test_a_tool_that_changes_comes_before_those_without_a_code(at_once: bool) ->
 def test_what_cannot_be_taken_waits_and_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     retriever = opened("toolweaver")
     with monkeypatch.context() as patch:
-        patch.setattr(retriever, "_identify", lambda tools: 1 / 0)
+        patch.setattr(retriever, "_assign_ids", lambda tools: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             retriever.add(LATER[:2], vectors())
     assert (retriever.pending(), retriever.without_id()) == (2, 0)

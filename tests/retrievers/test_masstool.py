@@ -143,7 +143,7 @@ def test_without_neighbours_it_is_a_plain_vector_search(folders: dict[str, Path]
     far, none = opened(folders["masstool"]), opened(folders["masstool"])
     none.forget()
     request = "nothing like any of them"
-    assert far._recall(HashedWords().encode_request(request), EVERYTHING).recalled.neighbours == []
+    assert far._evidence(HashedWords().encode_request(request), EVERYTHING).recalled.neighbours == []
     tower = far.tower
     assert tower is not None
     vector = tower.request(HashedWords().encode_request(request))
@@ -162,17 +162,17 @@ def test_a_cosine_of_exactly_epsilon_is_near_enough(folders: dict[str, Path]) ->
     made.forget()
     made.learn([Example("klaatu barada", used=(DATA.tools[17].id,))])
     vector = HashedWords().encode_request("klaatu nikto")
-    cosine = made._past.heard_by("").nearest(vector, 1, 1.0, -1.0, lambda entry: True)[0].cosine
+    cosine = made._pools.pools_for("").nearest(vector, 1, 1.0, -1.0, lambda entry: True)[0].cosine
     for epsilon, heard in ((cosine, 1), (float(np.nextafter(np.float32(cosine), np.float32(2))), 0)):
         made.options = replace(made.options, epsilon=epsilon)
-        assert len(made._neighbours(vector, "", made._counts)) == heard
+        assert len(made._neighbours(vector, "", made._has_live_tool)) == heard
 
 
 def by_hand(made: TowerRetriever, request: str) -> Pairs:
     """Every tool's score, one by one: cosine to the search vector, votes, bonus."""
     vector = HashedWords().encode_request(request)
-    neighbours = made._neighbours(vector, "", made._counts)
-    asked = made._listened(vector, neighbours, made.options.neighbour_weight)
+    neighbours = made._neighbours(vector, "", made._has_live_tool)
+    asked = made._attend(vector, neighbours, made.options.neighbour_weight)
     length = float(np.linalg.norm(asked.vector))
     all_new = made._new >= set(made.ids())
     pairs = []
@@ -269,7 +269,7 @@ def test_it_says_why(folders: dict[str, Path]) -> None:
         assert 0.4 < past.cosine <= 1
     row = made._rows.row(hit.tool_id)
     assert row is not None
-    moved = made._asking(HashedWords().encode_request(TEST[0]))
+    moved = made._request_vector(HashedWords().encode_request(TEST[0]))
     assert similar.cosine == pytest.approx(float(made._table.rows(np.array([row]))[0] @ moved), abs=1e-5)
     assert made.best_similarities(HashedWords().encode([TEST[0]]))[0] >= similar.cosine - 1e-5
     named = made.search([f"{TEST[0]} with {DATA.tools[40].name}"], 1)[0][0]
@@ -357,6 +357,6 @@ def test_without_a_graph_a_past_request_is_seen_as_itself() -> None:
     made = masstool(layers=0)
     made.add(data.tools)
     made.learn([Example("one two", used=(data.tools[0].id,))])
-    heard = made._past.heard_by("")
+    heard = made._pools.pools_for("")
     entry = heard.nearest(HashedWords().encode_request("one two"), 1, 1.0, -1.0, lambda entry: True)[0].entry
-    np.testing.assert_array_equal(made._view(entry), np.stack([made._past.vector(entry)] * 2))
+    np.testing.assert_array_equal(made._view(entry), np.stack([made._pools.vector(entry)] * 2))

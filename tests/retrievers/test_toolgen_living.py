@@ -50,8 +50,8 @@ def test_a_training_goes_on_from_an_earlier_one(tmp_path: Path, monkeypatch: pyt
     again.fit([TrainingSet(scenes("other", 1))], tmp_path / "again")
     assert again.options.init_from == fitted("toolgen").name
     assert {split.dataset for split in again.trained_on.splits} >= {"scenes", "other"}
-    assert abs(again._taught.map - earlier._taught.map).max() < 1e-3
-    assert abs(again._taught.map).max() > 1e-2
+    assert abs(again._learned_rows.map - earlier._learned_rows.map).max() < 1e-3
+    assert abs(again._learned_rows.map).max() > 1e-2
 
 
 def test_a_model_of_another_rank_cannot_be_begun_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +126,7 @@ def test_a_tool_that_gets_no_id_changes_nothing(name: str, monkeypatch: pytest.M
     def full(tools: Any) -> Any:
         raise BadModel("no id is left")
 
-    monkeypatch.setattr(retriever, "_identify", full)
+    monkeypatch.setattr(retriever, "_assign_ids", full)
     with pytest.raises(BadModel, match="no id is left"):
         retriever.add(catalogue(2))
     assert (len(retriever), retriever.rank(["weather"], 3)[0].pairs) == (0, [])

@@ -22,14 +22,14 @@ from toolscout.retrievers.base import Ranking
 from toolscout.retrievers.encoded_requests import Encoding
 from toolscout.retrievers.generative import base
 from toolscout.retrievers.generative.base import IdPlan, prompt
-from toolscout.retrievers.generative.fit import IdExamples, _hold, _material
-from toolscout.retrievers.generative.lessons import (
+from toolscout.retrievers.generative.conversation_examples import (
     called_tools,
-    chance_to_carry_on,
-    lessons,
+    choose_carry_on,
+    conversation_examples,
+    provenance_of,
     read_conversations,
-    seen_in,
 )
+from toolscout.retrievers.generative.fit import IdExamples, _insert_training_tools, _training_data
 from toolscout.retrievers.generative.reading import chance
 from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 from toolscout.retrievers.tower.no_tool_prompts import read_negatives
@@ -75,8 +75,10 @@ def test_what_users_say_in_conversations_counts_as_seen() -> None:
     (talk,) = [one for one in opened("toolgen-agent").trained_on.splits if one.split == "conversations"]
     assert (talk.dataset, talk.role, said <= talk.requests) == ("trajectories.jsonl", "train", True)
     edited = [conversation(replace(one, messages=one.messages[:1] * 2)) for one in generators.trajectories()]
-    assert seen_in(edited, "trajectories.jsonl").splits[0].digest != talk.digest  # no training goes on with others
-    assert seen_in([], "") == TrainedOn()
+    assert (
+        provenance_of(edited, "trajectories.jsonl").splits[0].digest != talk.digest
+    )  # no training goes on with others
+    assert provenance_of([], "") == TrainedOn()
 
 
 def test_the_model_says_whether_to_act_and_similarity_helps_to_say_how() -> None:
@@ -126,17 +128,17 @@ def test_the_chance_to_carry_on_is_where_what_is_likelier_is_most_like_the_gold(
         ]
 
     retriever.rank = ranked
-    assert chance_to_carry_on(retriever, [data]) == 0.1
-    assert chance_to_carry_on(retriever, [replace(data, dev="")]) == 0.0
+    assert choose_carry_on(retriever, [data]) == 0.1
+    assert choose_carry_on(retriever, [replace(data, dev="")]) == 0.0
     retriever.options = replace(retriever.options, carry_on=1.0)
-    assert chance_to_carry_on(retriever, [data]) == 1.0
+    assert choose_carry_on(retriever, [data]) == 1.0
 
 
 def lessons_of(name: str, folder: Path, **changed: Any) -> tuple[Any, IdExamples]:
     retriever = made(name, trajectories="trajectories.jsonl", **changed)
     data = [TrainingSet(DATA)]
-    material = _material(data, retriever.options, Encoding(HashedWords(), folder, None))
-    _hold(retriever, material)
+    material = _training_data(data, retriever.options, Encoding(HashedWords(), folder, None))
+    _insert_training_tools(retriever, material)
     plan = retriever.plan(material.vectors, [*material.gold, *((tool_id,) for tool_id in material.called)])
     lessons = IdExamples(retriever, plan, material, data)
     lessons.stages(retriever.options)
@@ -168,7 +170,7 @@ def test_a_tool_that_nobody_describes_is_read_as_text(tmp_path: Path) -> None:
     assert list(called_tools(talks, {IDS[7]: DATA.tools[7]})) == [IDS[7]]
     retriever = opened("toolgen")
     plan = IdPlan({IDS[7]: retriever.path(IDS[7])}, np.zeros((0, 1), np.float32), np.zeros((0, 1), np.float32))
-    (lesson,) = lessons(retriever, plan, talks, str(path))  # nothing is learned of the other
+    (lesson,) = conversation_examples(retriever, plan, talks, str(path))  # nothing is learned of the other
     assert retriever.path(IDS[7])[0] in lesson.tokens
 
 

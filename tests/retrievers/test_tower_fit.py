@@ -81,7 +81,7 @@ def test_every_request_keeps_its_views(tmp_path: Path) -> None:
     data = _with_twins_and_repeats()
     made = masstool(epochs=1)
     made.fit([TrainingSet(data)], tmp_path)
-    assert set(made._past.keys()) == set(made._views)
+    assert set(made._pools.keys()) == set(made._views)
     assert made.learned() == len(data.split("train")) - 1
 
 

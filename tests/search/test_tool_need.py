@@ -53,7 +53,7 @@ class Telling(Dense):
 
     said: float | None = 0.125
 
-    def _tells_need(self) -> bool:
+    def _predicts_need(self) -> bool:
         return self.said is not None
 
     def _need(self, vectors: Floats) -> list[float]:

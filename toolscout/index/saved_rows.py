@@ -25,7 +25,7 @@ _TABLE, _WAITING = "tools", "waiting"
 LISTED, _LISTED_SHARE = 2_000, 0.02
 
 
-class Waiting(MutableMapping[str, Searchable]):
+class PendingTools(MutableMapping[str, Searchable]):
     """Tools by id that wait for their vectors: those of a table, and what came later.
 
     What comes out of the table has a digest and no text: vectors are known by digests, and a table is half the size.
@@ -98,7 +98,7 @@ class Waiting(MutableMapping[str, Searchable]):
         return {"waiting": [], "waiting_dead": []}
 
     @classmethod
-    def load(cls, folder: Path, record: Mapping[str, Any]) -> Waiting:
+    def load(cls, folder: Path, record: Mapping[str, Any]) -> PendingTools:
         """What was saved."""
         table = _table(folder / _WAITING)
         waiting = cls(table, _dead(record.get("waiting_dead", ()), table))
@@ -107,7 +107,7 @@ class Waiting(MutableMapping[str, Searchable]):
         return waiting
 
 
-def save_rows(folder: Path, rows: RowIds, names: ExactNames, waiting: Waiting | None = None) -> None:
+def save_rows(folder: Path, rows: RowIds, names: ExactNames, waiting: PendingTools | None = None) -> None:
     """Write the tools of an index, and those that wait to come into it."""
     folder.mkdir(parents=True, exist_ok=True)
     ids, record = rows.ids, dict[str, Any]()
@@ -123,7 +123,7 @@ def save_rows(folder: Path, rows: RowIds, names: ExactNames, waiting: Waiting | 
 
 
 def load_rows(folder: Path) -> tuple[RowIds, ExactNames, Mapping[str, Any]]:
-    """What save_rows wrote: the rows, the names of the tools in them, and the record, for Waiting.load."""
+    """What save_rows wrote: the rows, the names of the tools in them, and the record, for PendingTools.load."""
     record = json.loads((folder / _RECORD).read_text())
     table = _table(folder / _TABLE)
     dead = _dead(record.get("dead", ()), table)

@@ -42,10 +42,10 @@ class TenantPools:
         """The vector of a request that is remembered."""
         return self._pools[self._home(entry.tenant)].vector(entry)
 
-    def heard_by(self, tenant: str) -> HeardPools:
+    def pools_for(self, tenant: str) -> VisiblePools:
         """The pools that count for a tenant: everybody's and its own."""
         everybody, own = self._pools[_EVERYBODY], self._pools.get(tenant or _EVERYBODY)
-        return HeardPools([everybody] if own is None or own is everybody else [everybody, own])
+        return VisiblePools([everybody] if own is None or own is everybody else [everybody, own])
 
     def add(self, examples: Sequence[Example], vectors: Floats) -> None:
         """Remember requests, given their vectors."""
@@ -86,7 +86,7 @@ class TenantPools:
         return _EVERYBODY if self._shared else tenant
 
 
-class HeardPools(NamedTuple):
+class VisiblePools(NamedTuple):
     """The pools that count for one tenant."""
 
     pools: list[FeedbackPool]

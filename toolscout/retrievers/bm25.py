@@ -32,7 +32,7 @@ _LONGEST_WORD = 40
 _MOST_FETCHED = 5_000
 _WORDS_EXPLAINED = 6
 _LOOK_UP_POSTINGS = 20_000
-_MENDED_FROM = 5
+_CORRECTED_FROM = 5
 # A catalogue of so many tools keeps the words it corrects to for so long, and so many dead rows until the next add:
 # each commit costs as much as a search.
 _LARGE, _KNOWN_S, _DEAD_KEPT = 10_000, 60.0, 64
@@ -138,7 +138,7 @@ class Bm25(Retriever):
         self._stemmed: dict[str, list[str]] = {}
         self._stems: dict[int, frozenset[str]] = {}
         self._dead: list[int] = []
-        self._buried = 0  # how many documents the engine was told to forget, and may count still
+        self._deleted_count = 0  # how many documents the engine was told to forget, and may count still
         self._known: Recent[Allowed, _VisibleWords] = Recent(_CALLERS_KEPT)
         self._rows = rows
         self._lock = threading.Lock()
@@ -187,10 +187,10 @@ class Bm25(Retriever):
         """
         if not self.options.fuzzy:
             return request
-        return _PLAIN_WORD.sub(lambda match: self._mended(match.group(), scope.sees), request)
+        return _PLAIN_WORD.sub(lambda match: self._corrected_word(match.group(), scope.sees), request)
 
-    def _mended(self, word: str, sees: Allowed | None) -> str:
-        if len(word) < _MENDED_FROM or self._is_known(word, sees):
+    def _corrected_word(self, word: str, sees: Allowed | None) -> str:
+        if len(word) < _CORRECTED_FROM or self._is_known(word, sees):
             return word
         near = self._near(word, sees)
         return near[0][0] if near and edits(word, near[0][0], 1) == 1 else word
@@ -223,9 +223,9 @@ class Bm25(Retriever):
         with self._lock:
             if self._dead:
                 self._commit()
-            if self._buried > _MOST_DEAD * len(self._rows) + _DEAD_KEPT:
+            if self._deleted_count > _MOST_DEAD * len(self._rows) + _DEAD_KEPT:
                 self._renew()
-            write_model(folder, self, dead=self._buried)
+            write_model(folder, self, dead=self._deleted_count)
             self._files.save(folder / "words")
             save_rows(folder, self._rows, self.names)
 
@@ -238,7 +238,7 @@ class Bm25(Retriever):
         try:
             rows, loaded._names, _ = load_rows(folder)
             loaded._open(rows, folder / "words")
-            loaded._buried = int(model.get("dead", 0))
+            loaded._deleted_count = int(model.get("dead", 0))
         except UNREADABLE as error:
             raise BadModel(f"the word index in {folder} cannot be read ({error}); build it again") from None
         return loaded
@@ -246,7 +246,7 @@ class Bm25(Retriever):
     def _commit(self, tools: Sequence[Searchable] = (), rows: Sequence[int] = ()) -> None:
         self._files.commit(lambda: map(_fields, tools, rows), len(tools), self._dead)
         self._searcher = self._files.searcher
-        self._buried += len(self._dead)
+        self._deleted_count += len(self._dead)
         self._dead = []  # only now: whoever counts them before taking the searcher asks for enough hits
         # Whether a word is known is asked of the index itself; the words of a large one to correct it to may be older.
         if len(self._rows) < _LARGE or time.monotonic() - self._vocabulary.since > _KNOWN_S:
@@ -259,7 +259,7 @@ class Bm25(Retriever):
         files.commit(
             lambda: (_document(text, namespace_of(i), name_of(i), row) for row, i, text in living), len(living), ()
         )
-        self._files, self._searcher, self._buried = files, files.searcher, 0
+        self._files, self._searcher, self._deleted_count = files, files.searcher, 0
 
     def _forget(self, tool_id: str) -> None:
         """From now on a row without an id, which no search returns; the engine forgets it with the next commit."""
@@ -317,7 +317,7 @@ class Bm25(Retriever):
         """Whether a document that a caller sees has the term."""
         if sees is None or not self._searcher.doc_freq(field, term):
             return bool(self._searcher.doc_freq(field, term))
-        known = self._known_to(sees)
+        known = self._words_seen_by(sees)
         found = known.occurring.get((field, term))
         if found is None:
             found = known.occurring[field, term] = self._is_seen(field, term, sees, known)
@@ -343,7 +343,7 @@ class Bm25(Retriever):
         """These tools came or went: forget which words those callers know who see any of them."""
         self._known.drop(lambda sees: len(ids) > _MANY or any(map(sees.permits, ids)))
 
-    def _known_to(self, sees: Allowed) -> _VisibleWords:
+    def _words_seen_by(self, sees: Allowed) -> _VisibleWords:
         """What is known of a caller's words; asked for before any is searched, since a change puts another here."""
         known = self._known.get(sees)
         if known is None or known.full:
@@ -361,7 +361,7 @@ class Bm25(Retriever):
 
     def _near(self, term: str, sees: Allowed | None) -> list[tuple[str, int]]:
         """The words closest to one that no document has, with their frequencies; of documents that a caller sees."""
-        known = None if sees is None else self._known_to(sees)
+        known = None if sees is None else self._words_seen_by(sees)
         found = known.near.get(term) if known else None
         if found is None:
             found = self._vocabulary.near(

@@ -76,7 +76,7 @@ class Centroid(DocumentIndex):
         self._sums: dict[str, Floats] = {}
         self._requests: dict[str, set[str]] = {}
         # The own vectors of the tools in the index whose vector there is a mixed one.
-        self._own: dict[str, Floats] = {}
+        self._document_vectors: dict[str, Floats] = {}
 
     @property
     def learns(self) -> bool:
@@ -109,7 +109,7 @@ class Centroid(DocumentIndex):
         if tool_id not in self._requests:
             row = self._rows.row(tool_id)
             if row is not None:  # until now its row was its document
-                self._own[tool_id] = self._table.rows(np.array([row]))[0]
+                self._document_vectors[tool_id] = self._table.rows(np.array([row]))[0]
             self._requests[tool_id] = requests
             self._sums[tool_id] = np.zeros_like(vector)
         self._sums[tool_id] += sign * vector
@@ -117,11 +117,11 @@ class Centroid(DocumentIndex):
         return True
 
     def _mix(self, ids: Iterable[str]) -> None:
-        here = sorted(tool_id for tool_id in ids if tool_id in self._own)
+        here = sorted(tool_id for tool_id in ids if tool_id in self._document_vectors)
         self._place({tool_id: self._mixed(tool_id) for tool_id in here})
 
     def _mixed(self, tool_id: str) -> Floats:
-        document, count = self._own[tool_id], len(self._requests[tool_id])
+        document, count = self._document_vectors[tool_id], len(self._requests[tool_id])
         if not count:
             return document
         share = (1 - self.options.alpha) * count / (count + self.options.tau)
@@ -129,16 +129,16 @@ class Centroid(DocumentIndex):
         length = float(np.linalg.norm(mixed))
         return (mixed / length).astype(np.float32) if length > 0 else document
 
-    def _served(self, tool_id: str, document: Floats) -> Floats:
+    def _tool_vector(self, tool_id: str, document: Floats) -> Floats:
         if tool_id not in self._requests:
             return document
-        self._own[tool_id] = document.astype(np.float16).astype(np.float32)
+        self._document_vectors[tool_id] = document.astype(np.float16).astype(np.float32)
         return self._mixed(tool_id)
 
     def _forget_absent(self) -> None:
         """Feedback may name tools that never come: where they are too many, the earlier half of them is forgotten."""
-        if len(self._requests) - len(self._own) > _ABSENT_KEPT:
-            absent = [tool_id for tool_id in self._requests if tool_id not in self._own]
+        if len(self._requests) - len(self._document_vectors) > _ABSENT_KEPT:
+            absent = [tool_id for tool_id in self._requests if tool_id not in self._document_vectors]
             for tool_id in absent[: len(absent) // 2]:
                 del self._requests[tool_id], self._sums[tool_id]
 
@@ -154,7 +154,7 @@ class Centroid(DocumentIndex):
         with self._lock:
             super().remove(ids)
             for tool_id in ids:
-                self._own.pop(tool_id, None)
+                self._document_vectors.pop(tool_id, None)
 
     def fit(self, data: Sequence[TrainingSet], folder: Path, progress: FitProgress | None = None) -> FitReport:
         """Take in the train splits, and choose on the dev splits how documents and requests are mixed."""
@@ -190,20 +190,21 @@ class Centroid(DocumentIndex):
 
     def _mix_by(self, alpha: float, tau: float) -> None:
         self.options = replace(self.options, alpha=alpha, tau=tau)
-        self._mix(self._own)
+        self._mix(self._document_vectors)
 
     def save(self, folder: Path) -> None:
         """Write the sums of requests, the tools, and what was seen in training."""
         with self._lock:
             self._save_documents(folder)
-            record = {"requests": {i: sorted(digests) for i, digests in self._requests.items()}, "own": [*self._own]}
+            record = {
+                "requests": {i: sorted(digests) for i, digests in self._requests.items()},
+                "own": [*self._document_vectors],
+            }
             (folder / _SUMS).write_text(json.dumps(record))
             np.save(folder / "sums.npy", _stacked(self._sums, np.float32))
-            np.save(folder / "own.npy", _stacked(self._own, np.float16))
+            np.save(folder / "own.npy", _stacked(self._document_vectors, np.float16))
             with_digests(self.trained_on, self._digests()).save(folder)
-            write_model(
-                folder, self, encoder=self._fingerprint(), **({"fit": self.fit_record} if self.fit_record else {})
-            )
+            write_model(folder, self, encoder=self._fingerprint())
 
     @classmethod
     def load(cls, folder: Path, encoder: TextEncoder | None = None) -> Self:
@@ -216,7 +217,7 @@ class Centroid(DocumentIndex):
             loaded._requests = {tool_id: set(digests) for tool_id, digests in record["requests"].items()}
             loaded._sums = dict(zip(loaded._requests, np.load(folder / "sums.npy"), strict=True))
             own = np.load(folder / "own.npy").astype(np.float32)
-            loaded._own = dict(zip(record["own"], own, strict=True))
+            loaded._document_vectors = dict(zip(record["own"], own, strict=True))
         except UNREADABLE as error:
             raise BadModel(f"the requests in {folder} cannot be read ({error}); train the model again") from None
         loaded.trained_on, loaded.fit_record = TrainedOn.load(folder), model.get("fit")

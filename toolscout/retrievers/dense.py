@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -12,16 +11,13 @@ from typing import ClassVar, Self
 
 from toolscout.errors import BadModel, MissingExtra
 from toolscout.models.encoders.base import TextEncoder
-from toolscout.models.encoders.onnx_encoder import CARD_FILE, Encoder
+from toolscout.models.encoders.onnx_encoder import Encoder
 from toolscout.retrievers.base import FitProgress, FitReport
-from toolscout.retrievers.document_index import EncoderOptions
+from toolscout.retrievers.document_index import ENCODER_FOLDER, WEIGHTS_FOLDER, EncoderOptions
 from toolscout.retrievers.model_folder import MODEL_FILE, read_model, read_new, read_options, write_model, write_new
 from toolscout.retrievers.new_tool_bonus import NewToolBonusIndex
 from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 from toolscout.training.encoder_options import EncoderTrainingOptions
-
-ENCODER_FOLDER = "encoder"
-WEIGHTS_FOLDER = "weights"
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +51,6 @@ class Dense(NewToolBonusIndex):
     def __init__(self, options: DenseOptions | None = None, encoder: TextEncoder | None = None) -> None:
         """Start empty; the encoder is opened when it is first needed."""
         super().__init__(options or DenseOptions(), encoder)
-        self._own_encoder: Path | None = None
-
-    def has_own_encoder(self) -> bool:
-        """Whether its encoder is its own: trained for it and kept in its folder."""
-        return self._own_encoder is not None
 
     @property
     def trains_encoder(self) -> bool:
@@ -120,26 +111,19 @@ class Dense(NewToolBonusIndex):
     def save(self, folder: Path) -> None:
         """Write vectors, ids, and the encoder where it is this model's own."""
         with self._lock:
-            home = folder / ENCODER_FOLDER
-            if self._own_encoder is not None and self._own_encoder.resolve() != home.resolve():
-                shutil.rmtree(home, ignore_errors=True)
-                shutil.copytree(self._own_encoder, home)
+            self._save_encoder(folder)
             self._save_documents(folder)
             if self.trained_on.splits:
                 self.trained_on.save(folder)
             write_new(folder, self._new)
-            write_model(
-                folder, self, encoder=self._fingerprint(), **({"fit": self.fit_record} if self.fit_record else {})
-            )
+            write_model(folder, self, encoder=self._fingerprint())
 
     @classmethod
     def load(cls, folder: Path, encoder: TextEncoder | None = None) -> Self:
         """Open a saved index; the encoder must be the one its vectors were made with."""
         model = read_model(folder)
         loaded = cls(read_options(DenseOptions, model), encoder)
-        if (folder / ENCODER_FOLDER / CARD_FILE).is_file():
-            loaded._own_encoder = folder / ENCODER_FOLDER
-            loaded._encoder = encoder or Encoder.load(loaded._own_encoder)
+        loaded._load_encoder(folder, encoder)
         loaded._load_documents(folder, model)
         loaded.trained_on, loaded.fit_record = TrainedOn.load(folder), model.get("fit")
         loaded._new = read_new(folder)

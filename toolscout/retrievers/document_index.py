@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,13 +19,15 @@ from toolscout.core.tool import Searchable
 from toolscout.errors import BadModel, MissingEncoder
 from toolscout.index.exact_names import EXACT_BONUS
 from toolscout.index.row_ids import RowIds
-from toolscout.index.saved_rows import Waiting, load_rows, save_rows
+from toolscout.index.saved_rows import PendingTools, load_rows, save_rows
 from toolscout.index.vector_table import VectorTable
 from toolscout.models.encoders.base import TextEncoder
-from toolscout.models.encoders.onnx_encoder import Encoder
+from toolscout.models.encoders.onnx_encoder import CARD_FILE, Encoder
 from toolscout.retrievers.base import FitProgress, Options, Pairs, Ranking, Retriever, Vectors, check_k
 
-# Rows are never used again; where more than this beside the living ones are dead, the table is written anew.
+# Folders of a model whose encoder was trained: the encoder as it is served, and its weights as they were trained.
+ENCODER_FOLDER, WEIGHTS_FOLDER = "encoder", "weights"
+# Rows of removed tools are not reused. The table is rewritten once it has this many more dead rows than live ones.
 _DEAD_KEPT = 1024
 
 
@@ -52,7 +55,7 @@ def document_vectors(
 class DocumentIndex(Retriever):
     """Live index of the tools' vectors. A tool whose document has no vector yet is pending: it is not searched.
 
-    A method says in `_served` which vector stands for a tool, in `_recall` what it knows of a request besides its
+    A method says in `_tool_vector` which vector stands for a tool, in `_evidence` what it knows of a request besides its
     vector, and in `_bonuses` what a tool's score is besides its cosine.
     """
 
@@ -63,23 +66,24 @@ class DocumentIndex(Retriever):
         super().__init__(options)
         self._encoder_folder, self._graph_above = options.encoder, options.graph_above
         self._encoder = encoder
+        self._own_encoder: Path | None = None
         self._rows = RowIds()
         self._table = VectorTable()
-        self._waiting = Waiting()
-        self._moved = 0
+        self._pending = PendingTools()
+        self._change_count = 0
         self._lock = threading.RLock()
 
     # What a method may say.
 
-    def _served(self, tool_id: str, document: Floats) -> Floats:
+    def _tool_vector(self, tool_id: str, document: Floats) -> Floats:
         """The vector that stands for a tool with this document; called when a tool comes or changes."""
         return document
 
-    def _asking(self, vector: Floats) -> Floats:
+    def _request_vector(self, vector: Floats) -> Floats:
         """What stands for a request whose vector the encoder made this; similarities are to it."""
         return vector
 
-    def _recall(self, vector: Floats, scope: Scope) -> Any:
+    def _evidence(self, vector: Floats, scope: Scope) -> Any:
         """What else is known of a request: the evidence of its ranking. Called under the lock."""
         return None
 
@@ -97,7 +101,7 @@ class DocumentIndex(Retriever):
         """
         return {}
 
-    def _tells_need(self) -> bool:
+    def _predicts_need(self) -> bool:
         """Whether the model was taught to tell if a request needs a tool at all."""
         return False
 
@@ -115,8 +119,21 @@ class DocumentIndex(Retriever):
         return self._encoder
 
     def has_own_encoder(self) -> bool:
-        """Whether its encoder is its own: trained for it and kept in its folder."""
-        return False
+        """Whether the encoder was trained for this model and is saved in its folder."""
+        return self._own_encoder is not None
+
+    def _save_encoder(self, folder: Path) -> None:
+        """Copy the encoder into a model folder, if it is this model's own and not there already."""
+        target = folder / ENCODER_FOLDER
+        if self._own_encoder is not None and self._own_encoder.resolve() != target.resolve():
+            shutil.rmtree(target, ignore_errors=True)
+            shutil.copytree(self._own_encoder, target)
+
+    def _load_encoder(self, folder: Path, encoder: TextEncoder | None) -> None:
+        """Open the encoder that a model folder holds, if it holds one; `encoder` is used instead where it is given."""
+        if (folder / ENCODER_FOLDER / CARD_FILE).is_file():
+            self._own_encoder = folder / ENCODER_FOLDER
+            self._encoder = encoder or Encoder.load(self._own_encoder)
 
     def names_encoder(self) -> bool:
         """Whether its options name an encoder."""
@@ -142,9 +159,9 @@ class DocumentIndex(Retriever):
     def pending(self, scope: Scope = EVERYTHING) -> int:
         """How many of the tools allowed cannot be found yet, since their vectors are not known."""
         if scope.allowed is None:
-            return len(self._waiting)
+            return len(self._pending)
         with self._lock:
-            return self._waiting.count(scope.allowed)
+            return self._pending.count(scope.allowed)
 
     def __len__(self) -> int:
         """How many tools can be searched."""
@@ -152,7 +169,7 @@ class DocumentIndex(Retriever):
 
     def ids(self) -> list[str]:
         """The ids of all tools, those that are pending included."""
-        return [*filter(None, self._rows.ids), *self._waiting]
+        return [*filter(None, self._rows.ids), *self._pending]
 
     def add(self, tools: Sequence[Searchable], vectors: Vectors | None = None) -> None:
         """Take tools with the vectors given, or encode them (None); a tool whose vector is missing is pending."""
@@ -162,34 +179,34 @@ class DocumentIndex(Retriever):
             latest = {tool.id: tool for tool in tools}
             known = {tool_id: digest for tool_id, tool in latest.items() if (digest := tool.digest()) in vectors}
             self._replace(list(latest))
-            served = {tool_id: self._served(tool_id, vectors[digest]) for tool_id, digest in known.items()}
-            fitting = self._fitting(served)
-            self._waiting.update({tool_id: tool for tool_id, tool in latest.items() if tool_id not in fitting})
-            for tool_id in [tool_id for tool_id in served if tool_id not in fitting]:
+            served = {tool_id: self._tool_vector(tool_id, vectors[digest]) for tool_id, digest in known.items()}
+            insertable = self._insertable(served)
+            self._pending.update({tool_id: tool for tool_id, tool in latest.items() if tool_id not in insertable})
+            for tool_id in [tool_id for tool_id in served if tool_id not in insertable]:
                 self.names.add(tool_id, latest[tool_id].aliases)
             try:
-                self._place(fitting)
+                self._place(insertable)
             except BaseException:
-                self._waiting.update({tool_id: latest[tool_id] for tool_id in fitting})  # taken next time, not lost
+                self._pending.update({tool_id: latest[tool_id] for tool_id in insertable})  # taken next time, not lost
                 raise
-            for tool_id in fitting:
+            for tool_id in insertable:
                 self.names.add(tool_id, latest[tool_id].aliases)
 
     def take_vectors(self, vectors: Vectors) -> None:
         """Take in the pending tools whose vectors are among these."""
         with self._lock:
-            self.add(self._waiting.with_digests(vectors), vectors)
+            self.add(self._pending.with_digests(vectors), vectors)
 
     def remove(self, ids: Sequence[str]) -> None:
         """Forget tools."""
         with self._lock:
             for tool_id in ids:
-                self._waiting.pop(tool_id, None)
+                self._pending.pop(tool_id, None)
                 row = self._rows.remove(tool_id)
                 if row is not None:
                     self._table.kill(row)
                     self.names.remove(tool_id)
-                    self._moved += 1
+                    self._change_count += 1
             if not len(self._rows):  # nothing of an encoder is left: the next one may have another dimension
                 self._rows, self._table = RowIds(), VectorTable()
 
@@ -197,7 +214,7 @@ class DocumentIndex(Retriever):
         """Forget tools that come again at once."""
         self.remove(ids)
 
-    def _fitting(self, vectors: Mapping[str, Floats]) -> Mapping[str, Floats]:
+    def _insertable(self, vectors: Mapping[str, Floats]) -> Mapping[str, Floats]:
         """Those of the tools with these vectors that can be taken in now; the others wait, known by their names."""
         return vectors
 
@@ -218,11 +235,11 @@ class DocumentIndex(Retriever):
         self._table.append(np.stack(list(vectors.values())))
         for tool_id in vectors:
             self._rows.add(tool_id)
-        self._moved += len(vectors)
+        self._change_count += len(vectors)
 
     def changes(self) -> int:
         """How many vectors have come and gone until now."""
-        return self._moved
+        return self._change_count
 
     def optimise(self) -> None:
         """Link the vectors into a graph where there are enough of them."""
@@ -235,7 +252,7 @@ class DocumentIndex(Retriever):
     def rank(self, requests: Sequence[str], k: int, scope: Scope = EVERYTHING) -> list[Ranking]:
         """Rank every tool that has a vector."""
         check_k(k)
-        if not requests or not (len(self) or self._tells_need()):
+        if not requests or not (len(self) or self._predicts_need()):
             return [Ranking(request, scope, []) for request in requests]
         return self.rank_encoded(requests, self.encode(requests), k, scope)
 
@@ -252,7 +269,7 @@ class DocumentIndex(Retriever):
         self, requests: Sequence[str], vectors: Floats, k: int, scope: Scope = EVERYTHING
     ) -> list[Ranking]:
         """As `rank`, of requests whose vectors are known."""
-        needed = self._need(vectors) if self._tells_need() else [None] * len(requests)
+        needed = self._need(vectors) if self._predicts_need() else [None] * len(requests)
         if not len(self):
             pairs = zip(requests, vectors, needed, strict=True)
             return [Ranking(request, scope, [], vector, need) for request, vector, need in pairs]
@@ -263,7 +280,7 @@ class DocumentIndex(Retriever):
 
     def _ranking(self, request: str, vector: Floats, k: int, scope: Scope, need: float | None = None) -> Ranking:
         with self._lock:
-            evidence = self._recall(vector, scope)
+            evidence = self._evidence(vector, scope)
         named = self.names.find(request, scope.sees)
         pairs = self._nearest(vector, evidence, k, scope.allowed, list(filter(scope.permits, named)))
         return Ranking(request, scope, pairs, vector, need, evidence=evidence, named=named)
@@ -300,7 +317,7 @@ class DocumentIndex(Retriever):
 
     def need(self, requests: Sequence[str]) -> list[float] | None:
         """How likely requests are to need a tool, whatever tools there are; None where the model cannot tell."""
-        if not self._tells_need():
+        if not self._predicts_need():
             return None
         return self._need(self.encode(requests)) if requests else []
 
@@ -314,7 +331,7 @@ class DocumentIndex(Retriever):
         """How similar each tool is to the request."""
         if not any(tool_id in self._rows for tool_id in ids):
             return [() for _ in ids]
-        vector = self._asking(self.vector_of(ranking))
+        vector = self._request_vector(self.vector_of(ranking))
         with self._lock:
             rows = [self._rows.row(tool_id) for tool_id in ids]
             known = np.array([row for row in rows if row is not None], dtype=np.int64)
@@ -331,20 +348,24 @@ class DocumentIndex(Retriever):
         """How near each of many requests comes to the nearest tool among those allowed; empty where there is none."""
         with self._lock:
             rows = self._rows.alive() if scope.allowed is None else self._rows.allowed(scope.allowed)
-            return self._table.best_scores(self._asking(vectors), rows) if len(rows) else np.empty(0, dtype=np.float32)
+            return (
+                self._table.best_scores(self._request_vector(vectors), rows)
+                if len(rows)
+                else np.empty(0, dtype=np.float32)
+            )
 
     # Files.
 
     def _save_documents(self, folder: Path) -> None:
         """Write vectors, ids and the tools that wait."""
         self._table.save(folder / "vectors")
-        save_rows(folder, self._rows, self.names, self._waiting)
+        save_rows(folder, self._rows, self.names, self._pending)
 
     def _load_documents(self, folder: Path, model: Mapping[str, Any]) -> None:
         """Open what was saved; the encoder must be the one the vectors were made with."""
         try:
             self._rows, self._names, record = load_rows(folder)
-            self._waiting = Waiting.load(folder, record)
+            self._pending = PendingTools.load(folder, record)
         except UNREADABLE as error:
             raise BadModel(f"the vector index in {folder} cannot be read ({error}); build it again") from None
         self._table = VectorTable.load(folder / "vectors")

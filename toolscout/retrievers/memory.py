@@ -84,7 +84,7 @@ class Memory(DocumentIndex):
     def __init__(self, options: MemoryOptions | None = None, encoder: TextEncoder | None = None) -> None:
         """Start empty; the encoder is opened when it is first needed."""
         super().__init__(options or MemoryOptions(), encoder)
-        self._past = TenantPools(self.options.keep, self.options.share_feedback)
+        self._pools = TenantPools(self.options.keep, self.options.share_feedback)
 
     @property
     def learns(self) -> bool:
@@ -96,21 +96,23 @@ class Memory(DocumentIndex):
         if examples:
             rows = vectors_of(examples, vectors, self.encoder)
             with self._lock:
-                self._past.add(examples, rows)
+                self._pools.add(examples, rows)
 
     def learned(self) -> int:
         """How many requests are remembered."""
-        return len(self._past)
+        return len(self._pools)
 
-    def _recall(self, vector: Floats, scope: Scope) -> RecalledRequests:
+    def _evidence(self, vector: Floats, scope: Scope) -> RecalledRequests:
         options = self.options
         least = _LEAST_WEIGHT ** (1 / options.power)
-        pool = self._past.heard_by(scope.tenant)
+        pool = self._pools.pools_for(scope.tenant)
         return RecalledRequests(
-            pool.nearest(vector, options.neighbours, options.share, least, self._counts), pool.newest, scope.tenant
+            pool.nearest(vector, options.neighbours, options.share, least, self._has_live_tool),
+            pool.newest,
+            scope.tenant,
         )
 
-    def _counts(self, entry: Entry) -> bool:
+    def _has_live_tool(self, entry: Entry) -> bool:
         return any(tool_id in self._rows for tool_id in entry.tools)
 
     def _bonuses(
@@ -131,12 +133,12 @@ class Memory(DocumentIndex):
             raise BadModel(f"there are {len(examples):,} requests to remember; set keep to that many or more")
         encoding = Encoding(self.encoder, folder, progress)
         self.remove(self.ids())
-        self._past = TenantPools(self.options.keep, self.options.share_feedback)
+        self._pools = TenantPools(self.options.keep, self.options.share_feedback)
         self.learn(examples, encoding.requests(examples))
         encoding.tools(self, data)
         asked = dev_requests(data)
         dev = {"recall@5": self._choose(asked, progress)} if asked else {}
-        numbers = len(self._past) * self.encoder.dimension
+        numbers = len(self._pools) * self.encoder.dimension
         report = FitReport(time.perf_counter() - started, "cpu", numbers, dev)
         self.trained_on, self.fit_record = TrainedOn.of(data), asdict(report)
         self.save(folder)
@@ -155,7 +157,7 @@ class Memory(DocumentIndex):
         for one in dev:
             ranked: list[list[Pairs]] = [[] for _ in tried]
             for text in one.texts:
-                recalled = self._recall(encoded[text], one.scope)
+                recalled = self._evidence(encoded[text], one.scope)
                 named = list(filter(one.scope.permits, self.names.find(text, one.scope.sees)))
                 for options, found in zip(tried, ranked, strict=True):
                     self.options = options
@@ -173,11 +175,9 @@ class Memory(DocumentIndex):
         """Write what is remembered, the tools, and what was seen in training."""
         with self._lock:
             self._save_documents(folder)
-            self._past.save(folder / _REQUESTS)
-            with_digests(self.trained_on, self._past.digests()).save(folder)
-            write_model(
-                folder, self, encoder=self._fingerprint(), **({"fit": self.fit_record} if self.fit_record else {})
-            )
+            self._pools.save(folder / _REQUESTS)
+            with_digests(self.trained_on, self._pools.digests()).save(folder)
+            write_model(folder, self, encoder=self._fingerprint())
 
     @classmethod
     def load(cls, folder: Path, encoder: TextEncoder | None = None) -> Self:
@@ -185,6 +185,6 @@ class Memory(DocumentIndex):
         model = read_model(folder)
         loaded = cls(read_options(MemoryOptions, model), encoder)
         loaded._load_documents(folder, model)
-        loaded._past = TenantPools.load(folder / _REQUESTS, loaded.options.keep, loaded.options.share_feedback)
+        loaded._pools = TenantPools.load(folder / _REQUESTS, loaded.options.keep, loaded.options.share_feedback)
         loaded.trained_on, loaded.fit_record = TrainedOn.load(folder), model.get("fit")
         return loaded

@@ -1,4 +1,4 @@
-"""The files that every model folder has: model.json, what a model was trained on, which tools are new to it."""
+"""Reads and writes the files that every model folder has: model.json, and the list of tools new to the model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from toolscout.retrievers.provenance import TrainedOn
 MODEL_FILE = "model.json"
 FORMAT = 1
 _NEW_FILE = "new.json"
-# Options that had another name once: model folders and rows of results that were written then still hold the old one.
+# Old names of options: model folders and rows of results that were written with them still hold these.
 RENAMED_OPTIONS = {
     "begin": "init_from",
     "held": "held_out_share",
@@ -29,12 +29,12 @@ OptionsT = TypeVar("OptionsT", bound=Options)
 
 
 def write_new(folder: Path, ids: Iterable[str]) -> None:
-    """Keep which tools of an index are new to its model."""
+    """Write the ids of the indexed tools that are new to the model: training has not seen them."""
     (folder / _NEW_FILE).write_text(json.dumps(sorted(ids)))
 
 
 def read_new(folder: Path) -> set[str]:
-    """What write_new kept."""
+    """Read the ids that write_new wrote. Raises BadModel where the file cannot be read."""
     try:
         return set(json.loads((folder / _NEW_FILE).read_text()))
     except (OSError, ValueError, TypeError) as error:
@@ -42,15 +42,19 @@ def read_new(folder: Path) -> set[str]:
 
 
 def write_model(folder: Path, retriever: Retriever, parts: Mapping[str, str] | None = None, **extra: Any) -> None:
-    """Write model.json, which names the method, its options and its parts (folders inside this one)."""
+    """Write model.json: the method, its options, its parts (folders inside this one) and its fit record, if any.
+
+    `extra`: further fields; one that model.json has anyway is replaced.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     record = {"format": FORMAT, "method": retriever.name, "options": asdict(retriever.options)}
+    record |= {"fit": retriever.fit_record} if retriever.fit_record else {}
     record |= {"parts": dict(parts or {}), **extra}
     (folder / MODEL_FILE).write_text(json.dumps(record, indent=2, sort_keys=True) + "\n")
 
 
 def read_model(folder: Path) -> dict[str, Any]:
-    """Read model.json, checked."""
+    """Read and check model.json. Raises BadModel where it is missing, damaged or of another format version."""
     path = folder / MODEL_FILE
     try:
         record: dict[str, Any] = json.loads(path.read_text())
@@ -84,7 +88,7 @@ def read_options(kind: type[OptionsT], record: Mapping[str, Any]) -> OptionsT:
 
 
 def trained_on(folder: Path) -> TrainedOn:
-    """What a saved model and its parts have seen; nothing where nothing was learned."""
+    """Read what a saved model and its parts have seen in training; an empty TrainedOn where they were not trained."""
     seen = TrainedOn.load(folder)
     for part in read_model(folder).get("parts", {}):
         seen |= trained_on(folder / part)

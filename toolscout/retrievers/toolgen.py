@@ -20,8 +20,8 @@ from toolscout.retrievers.document_index import EncoderOptions
 from toolscout.retrievers.generative.base import SPECIALS, GenerativeRetriever, IdPlan
 from toolscout.retrievers.generative.dev_weights import DevTrial, chosen
 from toolscout.retrievers.generative.fit import fit
-from toolscout.retrievers.generative.token_rows import ExtendedReading, LearnedRows, WideRows, called, name_rows
-from toolscout.retrievers.generative.weighing import DocumentTools, FirstTokenScores
+from toolscout.retrievers.generative.token_rows import ExtendedReading, LearnedRows, WideRows, name_rows, name_words
+from toolscout.retrievers.generative.training_ids import DocumentTools, FirstTokenScores
 from toolscout.retrievers.provenance import TrainingSet
 from toolscout.training.encoder_options import IdTrainingOptions
 
@@ -55,12 +55,12 @@ class Toolgen(GenerativeRetriever):
     def __init__(self, options: ToolgenOptions | None = None, encoder: TextEncoder | None = None) -> None:
         """Start empty and untrained."""
         super().__init__(options or ToolgenOptions(), encoder)
-        self._taught = LearnedRows(np.zeros((1, 1), np.float32), np.zeros(1, np.float32))
+        self._learned_rows = LearnedRows(np.zeros((1, 1), np.float32), np.zeros(1, np.float32))
         self._wide: WideRows | None = None
         self._free: list[int] = []
         self._maker: IdMaker | None = None
         self._trained: frozenset[str] = frozenset()
-        self._documented: DocumentTools | None = None  # of one token each: those that "no tool" is weighed against
+        self._training_tools: DocumentTools | None = None  # of one token each: those that "no tool" is weighed against
 
     def fit(self, data: Sequence[TrainingSet], folder: Path, progress: FitProgress | None = None) -> FitReport:
         """Train the language model on documents, requests and conversations; choose on dev."""
@@ -78,7 +78,7 @@ class Toolgen(GenerativeRetriever):
         if not self.atomic:
             self._maker, self._trained = maker(self.options.ids, self.base(), self.options.seed), frozenset(tools)
             vectors = np.stack(list(tools.values()))
-            paths = self._maker.make([(tool_id, called(tool_id)) for tool_id in tools], vectors)
+            paths = self._maker.make([(tool_id, name_words(tool_id)) for tool_id in tools], vectors)
             return IdPlan(paths, specials, np.zeros((len(SPECIALS), 1), np.float32))
         used = sorted({tool_id for few in gold for tool_id in few})
         start = np.concatenate([specials, name_rows(self.base(), table, used)])
@@ -87,11 +87,11 @@ class Toolgen(GenerativeRetriever):
         paths = {tool_id: (first + len(SPECIALS) + place,) for place, tool_id in enumerate(used)}
         return IdPlan(paths, start, vectors)
 
-    def begun_map(self, earlier: GenerativeRetriever) -> tuple[Floats, Floats] | None:
+    def initial_map(self, earlier: GenerativeRetriever) -> tuple[Floats, Floats] | None:
         """That of an earlier model whose ids are atomic too."""
         if not (isinstance(earlier, Toolgen) and self.atomic and earlier.atomic):
             return None
-        return earlier._taught.map, earlier._taught.bias
+        return earlier._learned_rows.map, earlier._learned_rows.bias
 
     def choose(self, data: Sequence[TrainingSet]) -> None:
         """What similarity counts, and what new tools get beside it: what finds most on dev."""
@@ -102,17 +102,17 @@ class Toolgen(GenerativeRetriever):
             similarity, bonus = chosen(found)
             self.options = replace(self.options, similarity=similarity, new_bonus=bonus)
 
-    def _restate(self, plan: IdPlan, state: LearnedState) -> None:
-        self._documented = None
+    def _apply_state(self, plan: IdPlan, state: LearnedState) -> None:
+        self._training_tools = None
         if self.atomic:
             own = dict(zip(plan.paths, state.free[len(SPECIALS) :], strict=True))
-            self._taught = LearnedRows(state.map, state.bias, own)
+            self._learned_rows = LearnedRows(state.map, state.bias, own)
         self._special_rows = plan.start[: len(SPECIALS)] + state.free[: len(SPECIALS)]
 
-    def _identify(self, tools: Mapping[str, Floats]) -> dict[str, tuple[int, ...]]:
+    def _assign_ids(self, tools: Mapping[str, Floats]) -> dict[str, tuple[int, ...]]:
         ids = list(tools)
         if self._maker is not None:
-            return {tool_id: self._maker.add(tool_id, called(tool_id), tools[tool_id]) for tool_id in ids}
+            return {tool_id: self._maker.add(tool_id, name_words(tool_id), tools[tool_id]) for tool_id in ids}
         vectors, table = np.stack([tools[tool_id] for tool_id in ids]).astype(np.float32), self.words()
         wide = self._wide_of(ids, vectors)
         tokens = self._tokens_for(wide[:, : table.dimension])
@@ -121,17 +121,17 @@ class Toolgen(GenerativeRetriever):
 
     def _wide_of(self, ids: Sequence[str], vectors: Floats) -> Floats:
         """The rows of tools with these documents, and what else is known of them."""
-        rows = self._taught.rows(name_rows(self.base(), self.words(), ids), ids, vectors)
-        new = np.array([[float(tool_id not in self._taught.own)] for tool_id in ids], dtype=np.float32)
+        rows = self._learned_rows.rows(name_rows(self.base(), self.words(), ids), ids, vectors)
+        new = np.array([[float(tool_id not in self._learned_rows.own)] for tool_id in ids], dtype=np.float32)
         return np.concatenate([rows, vectors, new], axis=1)
 
     def _longest_id(self) -> int:
         return 1 if self.atomic else MOST_NAME_TOKENS + 1
 
-    def _weigh(self) -> FirstTokenScores | None:
+    def _find_training_tokens(self) -> FirstTokenScores | None:
         if self._maker is not None:
             return FirstTokenScores.of(self.words(), (self._maker.ids[tool_id][0] for tool_id in self._trained))
-        first, known, here = self.token(SPECIALS[0]), self._documented, self._indexed()
+        first, known, here = self.token(SPECIALS[0]), self._training_tools, self._indexed()
         if known is None and not (here.ids and self.needed <= set(here.ids)):
             return None  # saved with another catalogue, before the tools of the training were kept beside it
         ids, wide = (known or here).ids, self._wide_rows()
@@ -140,8 +140,8 @@ class Toolgen(GenerativeRetriever):
         else:
             rows = self._wide_of(ids, known.vectors)
         rows = np.concatenate([wide.of(first + np.arange(len(SPECIALS))), rows])
-        self._documented = DocumentTools(
-            ids, rows[len(SPECIALS) :, -1 - len(self._taught.map) : -1]
+        self._training_tools = DocumentTools(
+            ids, rows[len(SPECIALS) :, -1 - len(self._learned_rows.map) : -1]
         )  # not a second copy
         return FirstTokenScores.of(WideRows(first, rows), range(first + len(SPECIALS), first + len(rows)))
 
@@ -159,7 +159,7 @@ class Toolgen(GenerativeRetriever):
 
     def _wide_rows(self) -> WideRows:
         if self._wide is None:
-            more = np.zeros((len(SPECIALS), self._taught.map.shape[0] + 1), np.float32)
+            more = np.zeros((len(SPECIALS), self._learned_rows.map.shape[0] + 1), np.float32)
             rows = np.concatenate([self._added_rows(), more], axis=1)
             self._wide = WideRows(self.base().architecture.vocabulary, rows)
         return self._wide
@@ -178,23 +178,18 @@ class Toolgen(GenerativeRetriever):
     def _scoring(self) -> Table:
         return self._wide_rows() if self._maker is None else self.words()
 
-    def _nearer(self, vectors: Floats | None, count: int) -> Nearer | None:
-        return None if self.atomic else super()._nearer(vectors, count)
+    def _similarity_logits(self, vectors: Floats | None, count: int) -> Nearer | None:
+        return None if self.atomic else super()._similarity_logits(vectors, count)
 
-    def _aware(self, reading: Reading, vectors: Floats | None) -> Reading:
+    def _extended(self, reading: Reading, vectors: Floats | None) -> Reading:
         if self._maker is not None:
             return reading
         # Of a conversation there is no request: what has no words is similar to nothing.
-        more = np.zeros((len(reading.ends()), self._taught.map.shape[0] + 1), np.float32)
+        more = np.zeros((len(reading.ends()), self._learned_rows.map.shape[0] + 1), np.float32)
         more[:, -1] = self.options.new_bonus
         if vectors is not None:
             more[:, :-1] = self.options.similarity * vectors
         return ExtendedReading(reading, more)
-
-    @property
-    def ids_version(self) -> int:
-        """Another number whenever a tool got an id or lost it."""
-        return self._trie.version
 
     def given_ids(self) -> dict[str, tuple[int, ...]]:
         """The ids of tools that came after its training; of one token each, they do not matter."""
@@ -211,15 +206,19 @@ class Toolgen(GenerativeRetriever):
             self._maker.save(folder / _IDS_FOLDER)
             (folder / _IDS_FOLDER / _TRAINED_FILE).write_text(json.dumps(sorted(self._trained)))
             return
-        ids = list(self._taught.own)
-        free = np.stack(list(self._taught.own.values())) if ids else np.zeros((0, len(self._taught.bias)), np.float32)
-        halves = {"free": free, "map": self._taught.map, "bias": self._taught.bias}
+        ids = list(self._learned_rows.own)
+        free = (
+            np.stack(list(self._learned_rows.own.values()))
+            if ids
+            else np.zeros((0, len(self._learned_rows.bias)), np.float32)
+        )
+        halves = {"free": free, "map": self._learned_rows.map, "bias": self._learned_rows.bias}
         kept: dict[str, Any] = {name: array.astype(np.float16) for name, array in halves.items()}
         np.savez(folder / "rows.npz", ids=np.array(ids, dtype=np.str_), **kept)
-        if self._documented is None or self._documented.same(self._indexed()):
+        if self._training_tools is None or self._training_tools.same(self._indexed()):
             DocumentTools.drop(folder)
         else:
-            self._documented.save(folder)
+            self._training_tools.save(folder)
 
     def _load_ids(self, folder: Path) -> None:
         if not self.atomic:
@@ -231,8 +230,10 @@ class Toolgen(GenerativeRetriever):
         with (folder / "rows.npz").open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             ids, mapped = file["ids"].tolist(), file["map"]
             free, bias = self.base().rows(file["free"], len(ids)), self.base().rows(file["bias"][None], 1)[0]
-            self._taught = LearnedRows(self.base().rows(mapped, len(mapped)), bias, dict(zip(ids, free, strict=True)))
-        self._documented = DocumentTools.load(folder, len(mapped))
+            self._learned_rows = LearnedRows(
+                self.base().rows(mapped, len(mapped)), bias, dict(zip(ids, free, strict=True))
+            )
+        self._training_tools = DocumentTools.load(folder, len(mapped))
 
 
 def trial(retriever: Toolgen, rows: WideRows, one: TrainingSet) -> DevTrial:

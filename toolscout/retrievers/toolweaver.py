@@ -21,7 +21,7 @@ from toolscout.retrievers.document_index import EncoderOptions
 from toolscout.retrievers.generative.base import SPECIALS, GenerativeRetriever, IdPlan
 from toolscout.retrievers.generative.fit import fit
 from toolscout.retrievers.generative.token_rows import name_rows
-from toolscout.retrievers.generative.weighing import FirstTokenScores
+from toolscout.retrievers.generative.training_ids import FirstTokenScores
 from toolscout.retrievers.provenance import TrainingSet
 from toolscout.training.encoder_options import IdTrainingOptions
 
@@ -65,7 +65,7 @@ class Toolweaver(GenerativeRetriever):
         self._quantizer: Quantizer | None = None
         self._codes: dict[str, Code] = {}
         self._taken: Ints | None = None  # the codes as numbers, where none went since
-        self._woven: set[str] = set()
+        self._trained: set[str] = set()
         self._uses: list[tuple[str, str, int]] = []
         self._health: dict[str, Any] = {}
         self._code_rows: Floats = np.zeros((0, 1), np.float32)
@@ -99,7 +99,7 @@ class Toolweaver(GenerativeRetriever):
         self._quantizer = learned.quantizer
         self._quantizer.encoder = self._fingerprint()
         self._codes, self._taken = dict(zip(ids, learned.codes, strict=True)), None
-        self._woven = set(ids)
+        self._trained = set(ids)
         self._health = learned.health.as_dict()
         pairs = Counter(pair for few in gold for pair in combinations(sorted(set(few)), 2))
         self._uses = [(one, other, count) for (one, other), count in pairs.most_common(_USES_KEPT)]
@@ -144,7 +144,7 @@ class Toolweaver(GenerativeRetriever):
             found[rows, level * latent : (level + 1) * latent] = book / scale
         return found
 
-    def _restate(self, plan: IdPlan, state: LearnedState) -> None:
+    def _apply_state(self, plan: IdPlan, state: LearnedState) -> None:
         mapped = (plan.vectors != 0).any(1, keepdims=True)
         rows = plan.start + mapped * (plan.vectors @ state.map + state.bias) + state.free
         self._special_rows, self._code_rows = rows[: len(SPECIALS)], rows[len(SPECIALS) :].astype(np.float32)
@@ -152,7 +152,7 @@ class Toolweaver(GenerativeRetriever):
     def _added_rows(self) -> Floats:
         return np.concatenate([self._special_rows, self._code_rows])
 
-    def _identify(self, tools: Mapping[str, Floats]) -> dict[str, tuple[int, ...]]:
+    def _assign_ids(self, tools: Mapping[str, Floats]) -> dict[str, tuple[int, ...]]:
         assert self._quantizer is not None
         new = [tool_id for tool_id in tools if tool_id not in self._codes]
         if new:
@@ -167,8 +167,8 @@ class Toolweaver(GenerativeRetriever):
     def _longest_id(self) -> int:
         return self._quantizer.levels if self._quantizer else 1
 
-    def _weigh(self) -> FirstTokenScores | None:
-        return FirstTokenScores.of(self.words(), (self._tokens(self._codes[tool_id])[0] for tool_id in self._woven))
+    def _find_training_tokens(self) -> FirstTokenScores | None:
+        return FirstTokenScores.of(self.words(), (self._tokens(self._codes[tool_id])[0] for tool_id in self._trained))
 
     def _room(self) -> float:
         assert self._quantizer is not None
@@ -179,24 +179,19 @@ class Toolweaver(GenerativeRetriever):
 
     def _full(self) -> str:
         assert self._quantizer is not None
-        most, away = self._quantizer.codes**self._quantizer.levels, len(self._woven - self._paths.keys())
+        most, away = self._quantizer.codes**self._quantizer.levels, len(self._trained - self._paths.keys())
         gone = f", {away:,} of them kept for tools that it was trained with and that are not here" if away else ""
         return f"all {most:,} codes of the model are taken{gone}"
 
     def _forget(self, tool_id: str, tokens: tuple[int, ...]) -> None:
         """A code that came later is free again; one that was trained waits for its tool."""
-        if tool_id not in self._woven:
+        if tool_id not in self._trained:
             self._codes.pop(tool_id, None)
             self._taken = None
 
-    @property
-    def ids_version(self) -> int:
-        """Another number whenever a tool got an id or lost it."""
-        return self._trie.version
-
     def given_ids(self) -> dict[str, tuple[int, ...]]:
         """The codes of tools that came after its training."""
-        return {tool_id: self._codes[tool_id] for tool_id in self._paths if tool_id not in self._woven}
+        return {tool_id: self._codes[tool_id] for tool_id in self._paths if tool_id not in self._trained}
 
     def recall_ids(self, ids: Mapping[str, tuple[int, ...]]) -> None:
         """Keep these codes for tools that will come again; what does not fit, or is taken, is left out."""
@@ -214,7 +209,7 @@ class Toolweaver(GenerativeRetriever):
         assert self._quantizer is not None
         self._quantizer.save(folder)
         np.save(folder / _ROWS_FILE, self._code_rows.astype(np.float16))
-        record = {"codes": self._codes, "woven": sorted(self._woven), "uses": self._uses, "health": self._health}
+        record = {"codes": self._codes, "woven": sorted(self._trained), "uses": self._uses, "health": self._health}
         (folder / _CODES_FILE).write_text(json.dumps(record))
 
     def _load_ids(self, folder: Path) -> None:
@@ -224,8 +219,8 @@ class Toolweaver(GenerativeRetriever):
         record = json.loads((folder / _CODES_FILE).read_text())
         self._codes = {tool_id: tuple(code) for tool_id, code in record["codes"].items()}
         self._quantizer.vector(list(self._codes.values()))  # refuses codes that are not its own
-        self._woven = set(record["woven"])
-        if not self._woven <= self._codes.keys():
+        self._trained = set(record["woven"])
+        if not self._trained <= self._codes.keys():
             raise ValueError("a tool that was trained has no code")
         self._uses = [(one, other, count) for one, other, count in record["uses"]]
         self._health = record["health"]

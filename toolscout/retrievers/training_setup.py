@@ -42,9 +42,9 @@ def training_sets(texts: Sequence[str]) -> list[TrainingSet]:
     anything here.
     """
     sets = [_training_set(text) for text in texts]
-    own = [split for one in sets for split in _own(one)]
+    own = [split for one in sets for split in _splits_of(one)]
     seen = [*own, *(split for one in sets for split in one.history.splits)]
-    for train, dev in product(_of("train", seen), _of("dev", own)):
+    for train, dev in product(_with_role("train", seen), _with_role("dev", own)):
         shared = train.requests & dev.requests
         if shared:
             both = f"{train.dataset}:{train.split} and {dev.dataset}:{dev.split}"
@@ -52,11 +52,11 @@ def training_sets(texts: Sequence[str]) -> list[TrainingSet]:
     return sets
 
 
-def _of(role: Role, splits: Sequence[SeenSplit]) -> list[SeenSplit]:
+def _with_role(role: Role, splits: Sequence[SeenSplit]) -> list[SeenSplit]:
     return [split for split in splits if split.role == role]
 
 
-def _own(one: TrainingSet) -> list[SeenSplit]:
+def _splits_of(one: TrainingSet) -> list[SeenSplit]:
     """The splits of a set, as in TrainedOn; without their digests, which take long."""
     data = one.dataset
     roles: list[tuple[Role, str]] = [("train", one.train), ("dev", one.dev)]

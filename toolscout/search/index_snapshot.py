@@ -112,10 +112,10 @@ def _fits(state: SnapshotState, store: Store) -> bool:
         return False
     if state.version > store.version() or (state.feedback and not _has_feedback(store, state.feedback)):
         return False
-    return not state.last or _changed_then(store, state.version, dict(state.last))
+    return not state.last or _changed_at(store, state.version, dict(state.last))
 
 
-def _changed_then(store: Store, version: int, tools: Mapping[str, str]) -> bool:
+def _changed_at(store: Store, version: int, tools: Mapping[str, str]) -> bool:
     """Whether the store knows that one of these tools changed with a version, or later."""
     for change in store.changes(version - 1):  # the first is one of them, unless it has changed again
         if change.tool_id in tools:
@@ -125,16 +125,16 @@ def _changed_then(store: Store, version: int, tools: Mapping[str, str]) -> bool:
 
 def _opened(folder: Path, files: Mapping[str, Sequence[object]]) -> Retriever:
     """Open a snapshot whose files are as they were written; no process removes it while this one has it open."""
-    held = _held(folder, shared=True)
+    held = _take_lock(folder, shared=True)
     try:
         for name, known in files.items():
             if list(known) != _signature(folder / name):
                 raise BadModel(f"{folder / name} is damaged")
         retriever = load_model(folder)
     except BaseException:
-        _let_go(held)
+        _release_lock(held)
         raise
-    weakref.finalize(retriever, _let_go, held)
+    weakref.finalize(retriever, _release_lock, held)
     return retriever
 
 
@@ -146,7 +146,7 @@ def write(folder: Path, retriever: Retriever, state: SnapshotState) -> None:
     store = folder.parent.with_suffix("")  # "tools.db" of "tools.db.index"
     folder.mkdir(parents=True, exist_ok=True)
     with _writing(folder) as mine:
-        if not mine or _kept_later(folder, state):
+        if not mine or _has_later_snapshot(folder, state):
             return
         target = Path(tempfile.mkdtemp(prefix=f"{state.version}-", dir=folder))
         pointer = folder / f"{_POINTER}.{os.getpid()}"
@@ -155,7 +155,7 @@ def write(folder: Path, retriever: Retriever, state: SnapshotState) -> None:
             paths = sorted(path for path in target.rglob("*") if path.is_file())
             files = {path.relative_to(target).as_posix(): _signature(path) for path in paths}
             pointer.write_text(json.dumps({"folder": target.name, "state": asdict(state), "files": files}))
-            _share_as(store, [folder.parent, folder, target, *target.rglob("*"), pointer])
+            _copy_permissions(store, [folder.parent, folder, target, *target.rglob("*"), pointer])
             pointer.replace(folder / _POINTER)
         except BaseException:
             shutil.rmtree(target, ignore_errors=True)
@@ -166,7 +166,7 @@ def write(folder: Path, retriever: Retriever, state: SnapshotState) -> None:
                 _drop(other)
 
 
-def _kept_later(folder: Path, state: SnapshotState) -> bool:
+def _has_later_snapshot(folder: Path, state: SnapshotState) -> bool:
     """Whether what is kept is of the same store and of a later version than this."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         kept = SnapshotState(**json.loads((folder / _POINTER).read_text())["state"])
@@ -184,7 +184,7 @@ def _signature(path: Path) -> list[object]:
     return [size, hashlib.blake2b(ends, digest_size=16).hexdigest()]
 
 
-def _share_as(store: Path, paths: Sequence[Path]) -> None:
+def _copy_permissions(store: Path, paths: Sequence[Path]) -> None:
     """Let those read an index who may read its store, and nobody else."""
     mode = store.stat().st_mode & 0o666
     for path in paths:
@@ -198,17 +198,17 @@ def _share_as(store: Path, paths: Sequence[Path]) -> None:
 def _writing(folder: Path) -> Iterator[bool]:
     """Whether this process may write; ends with the process, however that ends."""
     os.close(os.open(folder / _LOCK, os.O_RDONLY | os.O_CREAT, 0o666))  # whoever made it
-    held = _held(folder / _LOCK, shared=False)
+    held = _take_lock(folder / _LOCK, shared=False)
     try:
         yield held != _TAKEN
     finally:
-        _let_go(held)
+        _release_lock(held)
 
 
 _NO_LOCK, _TAKEN = -1, -2
 
 
-def _held(path: Path, shared: bool) -> int:
+def _take_lock(path: Path, shared: bool) -> int:
     """A lock on a file or folder; taken where another process has one that does not allow it."""
     try:
         import fcntl
@@ -226,7 +226,7 @@ def _held(path: Path, shared: bool) -> int:
     return opened
 
 
-def _let_go(held: int) -> None:
+def _release_lock(held: int) -> None:
     if held >= 0:
         os.close(held)
 
@@ -234,10 +234,10 @@ def _let_go(held: int) -> None:
 def _drop(folder: Path) -> None:
     """Remove a snapshot, unless a process has it open."""
     with suppress(OSError):
-        held = _held(folder, shared=False)
+        held = _take_lock(folder, shared=False)
         if held != _TAKEN:
             shutil.rmtree(folder, ignore_errors=True)
-            _let_go(held)
+            _release_lock(held)
 
 
 def _has_feedback(store: Store, number: int) -> bool:
@@ -264,21 +264,21 @@ class AssignedIds:
         self._kept: dict[_Key, _Id] = {}
         self._own: set[_Key] = set()
         self._inode, self._read = -1, 0
-        if not self._parts or not (self._file.is_file() or self._taken_over()):
+        if not self._parts or not (self._file.is_file() or self._import_old_file()):
             return
-        lines = self._news()
+        lines = self._read_new_lines()
         now = {one.id: one.digest() for _, one in store.documents(0) if one is not None}
         self._kept = {key: own for key, own in self._kept.items() if now.get(key[1]) == own[0]}
         self._recall(self._kept, now)
         if lines > 2 * len(self._kept) + _LINES_LEFT:
-            self._write_anew()
+            self._rewrite()
 
     def saw(self, ids: Sequence[str], digests: Sequence[str]) -> None:
         """The documents of tools that came; what another process has given them meanwhile is theirs."""
         if not self._parts:
             return
         self._digests.update(zip(ids, digests, strict=True))
-        self._news()
+        self._read_new_lines()
         keys = {(place, key) for place in range(len(self._parts)) for key in ids} & self._kept.keys()
         self._recall({key: self._kept[key] for key in keys - self._own}, self._digests)
 
@@ -306,7 +306,7 @@ class AssignedIds:
             self._kept |= given
             self._own = set(given)
 
-    def _news(self) -> int:
+    def _read_new_lines(self) -> int:
         """Take in the lines since the last look; how many there were."""
         with suppress(OSError), self._file.open("rb") as opened:
             inode = os.fstat(opened.fileno()).st_ino
@@ -315,7 +315,7 @@ class AssignedIds:
             opened.seek(self._read)
             lines = opened.read().split(b"\n")
             self._read = opened.tell() - len(lines[-1])  # that one may not be written to its end
-            for key, own in filter(None, map(_said, lines)):
+            for key, own in filter(None, map(_parse_line, lines)):
                 if own is None:
                     self._kept.pop(key, None)
                 else:
@@ -329,18 +329,18 @@ class AssignedIds:
             if own:
                 part.recall_ids(own)
 
-    def _taken_over(self) -> bool:
+    def _import_old_file(self) -> bool:
         """Whether there is a file of the kind that was written whole, which becomes one of lines."""
         old = self._file.with_suffix(".json")
         with suppress(OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
             for place, ids in enumerate(json.loads(old.read_text())):
                 for key, (digest, *own) in ids.items():
                     self._kept[place, str(key)] = str(digest), tuple(map(int, own))
-            self._write_anew()
+            self._rewrite()
             old.unlink()
         return self._file.is_file()
 
-    def _write_anew(self) -> None:
+    def _rewrite(self) -> None:
         beside = self._file.with_name(f"{self._file.name}.{os.getpid()}.{threading.get_ident()}")
         with suppress(OSError):
             beside.write_text("".join(_line(key, own) for key, own in self._kept.items()))
@@ -352,7 +352,7 @@ def _line(key: _Key, own: _Id | None) -> str:
     return "\n" + json.dumps([*key, own[0], *own[1]] if own else [*key])
 
 
-def _said(line: bytes) -> tuple[_Key, _Id | None] | None:
+def _parse_line(line: bytes) -> tuple[_Key, _Id | None] | None:
     """What a line says of a tool; None where it says nothing."""
     try:
         place, key, *own = json.loads(line)

@@ -71,7 +71,7 @@ class SimilarityBaseline:
         finally:
             self._lock.release()
 
-    def take_up(self, baseline: float | None) -> None:
+    def restore(self, baseline: float | None) -> None:
         """Go on from the baseline of the whole catalogue that was measured when the index was kept."""
         if baseline is not None:
             self._baselines.keep(None, _Baseline(self._retriever.changes(), baseline))

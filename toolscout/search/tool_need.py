@@ -74,14 +74,14 @@ class NeedEstimator:
         """The need of a request that was ranked. One that names a tool, or repeats one that used a tool, needs it."""
         if hits and any(isinstance(reason, ExactName) for reason in hits[0].reasons):
             return 1.0
-        found = self._told(ranking)
+        found = self._predicted(ranking)
         if found is None:
             return None
         past = [reason.cosine for hit in hits[:_LOOKED_AT] for reason in hit.reasons if isinstance(reason, PastRequest)]
         repeats = [cosine for cosine in past if cosine >= options.past]
         return min(1.0, max([found, *repeats]))
 
-    def _told(self, ranking: Ranking) -> float | None:
+    def _predicted(self, ranking: Ranking) -> float | None:
         """What the model says, else the head beside its encoder."""
         if ranking.need is not None:
             return ranking.need

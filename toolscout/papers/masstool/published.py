@@ -116,27 +116,27 @@ class MasstoolPublished(DocumentIndex):
             raise NeedsTraining(unknown, COMMAND)
         super().add(tools, {digest: self._known[tool_id][1] for tool_id, digest in digests.items()})
 
-    def _served(self, tool_id: str, document: Floats) -> Floats:
+    def _tool_vector(self, tool_id: str, document: Floats) -> Floats:
         return self._known[tool_id][1]
 
-    def _tells_need(self) -> bool:
+    def _predicts_need(self) -> bool:
         return self._tower is not None and bool(self.options.no_tool)
 
     def _need(self, vectors: Floats) -> list[float]:
         assert self._tower is not None
         return [float(chance) for chance in self._tower.need(vectors)]
 
-    def _asking(self, vector: Floats) -> Floats:
+    def _request_vector(self, vector: Floats) -> Floats:
         """What a request is searched with, in place of its vector: a similarity is the mean of the six cosines."""
         if vector.ndim > 1:
-            return np.stack([self._asking(one) for one in vector])
+            return np.stack([self._request_vector(one) for one in vector])
         assert self._tower is not None  # no tool is here without it
         rows, cosines = self._pool.search(vector, self.options.neighbours)
         best = np.lexsort((rows, -cosines))[: self.options.neighbours]
         return self._tower.joint(vector, rows[best], cosines[best] >= self.options.epsilon)
 
     def _search_vector(self, vector: Floats, evidence: Any) -> Floats:
-        return self._asking(vector)
+        return self._request_vector(vector)
 
     def fit(self, data: Sequence[TrainingSet], folder: Path, progress: FitProgress | None = None) -> FitReport:
         """Train on the train split, select on the dev split; the encoder stays as it is."""

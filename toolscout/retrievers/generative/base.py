@@ -42,7 +42,6 @@ from toolscout.models.language.prompts import ChatTurn, Prompter, contents
 from toolscout.retrievers.base import Pairs, Ranking, Vectors, check_k
 from toolscout.retrievers.generative.dev_weights import BONUSES, MAY_COST, SIMILARITIES
 from toolscout.retrievers.generative.id_pool import IdPoolIndex
-from toolscout.retrievers.generative.nearness import CachedReading, IdOrder, SimilarityLogits
 from toolscout.retrievers.generative.reading import (
     CallerTries,
     ReadRequest,
@@ -52,8 +51,9 @@ from toolscout.retrievers.generative.reading import (
     relative,
     several,
 )
+from toolscout.retrievers.generative.similarity_logits import CachedReading, IdOrder, SimilarityLogits
 from toolscout.retrievers.generative.token_rows import ExtendedReading
-from toolscout.retrievers.generative.weighing import FirstTokenScores
+from toolscout.retrievers.generative.training_ids import FirstTokenScores
 from toolscout.retrievers.model_folder import read_model, read_options, write_model
 from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 
@@ -71,10 +71,10 @@ _SETS = 8  # sets that are followed at once
 Written = list[tuple[tuple[str, ...], float]]
 """The sets of one request with the logs of their chances, the likeliest first."""
 
-_ASKED = 300  # requests of a dev split on which it is chosen
-_NEVER = -1e6
+_DEV_REQUESTS = 300  # requests of a dev split on which it is chosen
+_HIDES_NEW_TOOLS = -1e6
 _K = 5
-_PICKED = 64  # conversations that are read together: a GPU keeps all that it read of them
+_CONVERSATIONS_AT_ONCE = 64  # conversations that are read together: a GPU keeps all that it read of them
 
 
 class _DevTrial:
@@ -82,7 +82,7 @@ class _DevTrial:
 
     def __init__(self, retriever: GenerativeRetriever, one: TrainingSet) -> None:
         split = one.dataset.split(one.dev)
-        step = max(1, len(split.requests) // _ASKED)
+        step = max(1, len(split.requests) // _DEV_REQUESTS)
         self._retriever = retriever
         self._texts = [text for _, text in split.requests[::step]]
         self._gold = split.gold[::step]
@@ -117,7 +117,7 @@ class IdPlan:
 class GenerativeRetriever(IdPoolIndex):
     """Ids of tools in a trie, rows of tokens in a table, a language model that reads requests.
 
-    A method says what a tool's id is (`_identify`) and what its tokens' rows are. Untrained it takes no tool.
+    A method says what a tool's id is (`_assign_ids`) and what its tokens' rows are. Untrained it takes no tool.
     """
 
     name: ClassVar[str]
@@ -138,7 +138,7 @@ class GenerativeRetriever(IdPoolIndex):
         self._paths: dict[str, tuple[int, ...]] = {}
         self._special_rows: Floats = np.zeros((len(SPECIALS), 1), np.float32)
         self._platt: tuple[float, float] | None = (1.0, 0.0)  # none where dev says that it says the opposite
-        self._weighed: FirstTokenScores | None = None  # what "no tool" stands against
+        self._training_tokens: FirstTokenScores | None = None  # what "no tool" stands against
         self._order: IdOrder | None = None
         self.needed: frozenset[str] = frozenset()  # the tools that training requests needed
         # Called after each training stage with the model as it stands.
@@ -146,11 +146,11 @@ class GenerativeRetriever(IdPoolIndex):
 
     # What a method says.
 
-    def _identify(self, tools: Mapping[str, Floats]) -> dict[str, tuple[int, ...]]:
+    def _assign_ids(self, tools: Mapping[str, Floats]) -> dict[str, tuple[int, ...]]:
         """The ids, as tokens, of tools that come, whose documents have these vectors."""
         raise NotImplementedError
 
-    def _weigh(self) -> FirstTokenScores | None:
+    def _find_training_tokens(self) -> FirstTokenScores | None:
         """The ids of its training, asked for while its tools are here; None where they are not known."""
         raise NotImplementedError
 
@@ -166,7 +166,7 @@ class GenerativeRetriever(IdPoolIndex):
         """Ids and rows for a training on these tools, of which requests need those in `gold`."""
         raise NotImplementedError
 
-    def begun_map(self, earlier: GenerativeRetriever) -> tuple[Floats, Floats] | None:
+    def initial_map(self, earlier: GenerativeRetriever) -> tuple[Floats, Floats] | None:
         """The map from vectors to rows, and its bias, that a training goes on from; None where it has none."""
         return None
 
@@ -187,7 +187,7 @@ class GenerativeRetriever(IdPoolIndex):
         """What scores tokens."""
         return self.words()
 
-    def _compared(self, requests: Sequence[str]) -> Floats | None:
+    def _request_vectors(self, requests: Sequence[str]) -> Floats | None:
         """The vectors of requests, where similarity counts beside the language model; zeros for what has no words."""
         if not self.options.similarity or not any(requests):
             return None
@@ -196,15 +196,15 @@ class GenerativeRetriever(IdPoolIndex):
         vectors[said] = self.encode([requests[place] for place in said])
         return vectors
 
-    def _aware(self, reading: Reading, vectors: Floats | None) -> Reading:
+    def _extended(self, reading: Reading, vectors: Floats | None) -> Reading:
         """The reading, with what else is known of requests with these vectors."""
         return reading
 
-    def _nearer(self, vectors: Floats | None, count: int) -> Nearer | None:
-        """What documents say beside the language model of so many requests; None where _aware says it, or nothing."""
-        return near(self, vectors, count) if self.options.similarity or self.options.new_bonus else None
+    def _similarity_logits(self, vectors: Floats | None, count: int) -> Nearer | None:
+        """What documents say beside the language model of so many requests; None where _extended says it, or nothing."""
+        return similarity_logits(self, vectors, count) if self.options.similarity or self.options.new_bonus else None
 
-    def _restate(self, plan: IdPlan, state: LearnedState) -> None:
+    def _apply_state(self, plan: IdPlan, state: LearnedState) -> None:
         """Take over what was learned until now."""
         raise NotImplementedError
 
@@ -250,18 +250,18 @@ class GenerativeRetriever(IdPoolIndex):
 
     # The index.
 
-    def restate(self, plan: IdPlan, state: LearnedState) -> None:
+    def apply_state(self, plan: IdPlan, state: LearnedState) -> None:
         """Take over what was learned until now; the tools that are here get their ids and rows anew."""
         with self._lock:
             self._adapter = Adapter(state.adapter)
-            self._restate(plan, state)
-            self._begin_anew()
+            self._apply_state(plan, state)
+            self._rebuild_ids()
 
-    def _begin_anew(self) -> None:
+    def _rebuild_ids(self) -> None:
         """Give the tools that are here, those of its training, their ids and rows."""
         self._reset()
-        self._identify_all()
-        self._weighed = self._weigh() if self.options.no_tool else None
+        self._assign_all_ids()
+        self._training_tokens = self._find_training_tokens() if self.options.no_tool else None
 
     def _reset(self) -> None:
         """Forget ids and rows."""
@@ -272,12 +272,12 @@ class GenerativeRetriever(IdPoolIndex):
         if self.options.trajectories:
             self._trie.insert(STOP, (self.token(STOP),))
 
-    def _identify_all(self) -> None:
+    def _assign_all_ids(self) -> None:
         if len(alive := self._rows.alive()):
             ids, vectors = [self._rows.ids[row] for row in alive], self._table.rows(alive).astype(np.float32)
-            self._take(self._identify(dict(zip(ids, vectors, strict=True))))
+            self._insert_paths(self._assign_ids(dict(zip(ids, vectors, strict=True))))
 
-    def _take(self, paths: Mapping[str, tuple[int, ...]]) -> None:
+    def _insert_paths(self, paths: Mapping[str, tuple[int, ...]]) -> None:
         for tool_id, tokens in paths.items():
             self._trie.insert(tool_id, tokens)
             self._paths[tool_id] = tokens
@@ -291,9 +291,9 @@ class GenerativeRetriever(IdPoolIndex):
     def _place(self, vectors: Mapping[str, Floats]) -> None:
         # As precise as they are kept: a saved index gives the same ids and rows.
         kept = {tool_id: one.astype(np.float16).astype(np.float32) for tool_id, one in vectors.items()}
-        paths = self._identify(kept) if kept else {}  # first: where it fails, nothing has changed
+        paths = self._assign_ids(kept) if kept else {}  # first: where it fails, nothing has changed
         super()._place(vectors)
-        self._take(paths)
+        self._insert_paths(paths)
 
     def _drop(self, ids: Sequence[str]) -> None:
         for tool_id in ids:
@@ -308,8 +308,13 @@ class GenerativeRetriever(IdPoolIndex):
 
     @property
     def gives_ids(self) -> bool:
-        """Every tool gets one."""
+        """Always true: every tool gets an id of this method's own."""
         return True
+
+    @property
+    def ids_version(self) -> int:
+        """A number that changes whenever a tool gets an id or loses it."""
+        return self._trie.version
 
     def path(self, tool_id: str) -> tuple[int, ...]:
         """The tokens of a tool's id."""
@@ -326,15 +331,15 @@ class GenerativeRetriever(IdPoolIndex):
         """Rank every tool that has an id. A tool that the request names comes first."""
         check_k(k)
         notes = self.notes(scope)
-        if not requests or not (len(self) or self._tells_need()):
+        if not requests or not (len(self) or self._predicts_need()):
             named = [self.names.find(request, scope.sees) for request in requests]
             return [
                 Ranking(request, scope, _named_first([], few, k, scope), notes=notes, named=few)
                 for request, few in zip(requests, named, strict=True)
             ]
-        reading, vectors = self.reading(requests), self._compared(requests)
+        reading, vectors = self.reading(requests), self._request_vectors(requests)
         found = self.ranked(reading, requests, vectors, k, scope)
-        needed = self._needed(reading, vectors) if self._tells_need() else [None] * len(requests)
+        needed = self._needed(reading, vectors) if self._predicts_need() else [None] * len(requests)
         return [
             Ranking(
                 request,
@@ -353,9 +358,9 @@ class GenerativeRetriever(IdPoolIndex):
         self, reading: Reading, requests: Sequence[str], vectors: Floats | None, k: int, scope: Scope
     ) -> list[tuple[Pairs, dict[str, str]]]:
         """The best k tools of requests that were read, and the tools that each names, which come first."""
-        aware = self._aware(reading, vectors)
+        extended = self._extended(reading, vectors)
         with self._lock:
-            some = self._ranked(aware, vectors, len(requests), k, scope.allowed) if len(self) else []
+            some = self._ranked(extended, vectors, len(requests), k, scope.allowed) if len(self) else []
             rankings = some or [[] for _ in requests]
             named = [self.names.find(request, scope.sees) for request in requests]
         return [(_named_first(ranking, few, k, scope), few) for ranking, few in zip(rankings, named, strict=True)]
@@ -378,8 +383,8 @@ class GenerativeRetriever(IdPoolIndex):
         sets_of = written(self, reading) if self.options.ranks_by_sets else []
         # As many more as may fall behind the tools of sets.
         more = max((len({tool_id for tools, _ in few for tool_id in tools}) for few in sets_of), default=0)
-        view, nearer = None if allowed is None else self._views.of(allowed), self._nearer(vectors, count)
-        found = best(reading, self._scoring(), self._trie, k + more, pruned=view, extra=SPECIALS, nearer=nearer)
+        view, logits = None if allowed is None else self._views.of(allowed), self._similarity_logits(vectors, count)
+        found = best(reading, self._scoring(), self._trie, k + more, pruned=view, extra=SPECIALS, logits=logits)
         rankings = [[(key, score) for key, score in ranking if key not in SPECIALS] for ranking in found]
         if self.options.ranks_by_sets:
             rankings = [included(ranking, few, allowed) for ranking, few in zip(rankings, sets_of, strict=True)]
@@ -389,32 +394,34 @@ class GenerativeRetriever(IdPoolIndex):
         """As many tools as each request needs: those it names, and what a caller may see of the likeliest set."""
         return as_many(self, rankings) if self.options.sets else None
 
-    def _tells_need(self) -> bool:
+    def _predicts_need(self) -> bool:
         taught = self.options.no_tool and NO_TOOL in self._trie
-        return bool(taught) and self._platt is not None and self._weighed is not None
+        return bool(taught) and self._platt is not None and self._training_tokens is not None
 
     def _needed(self, reading: Reading, vectors: Floats | None) -> list[float]:
         """How likely each request that was read is to need a tool."""
         assert self._platt is not None
-        assert self._weighed is not None
-        odds = np.clip(self._platt[0] * against(self, self._weighed, reading, vectors) + self._platt[1], -60, 60)
+        assert self._training_tokens is not None
+        odds = np.clip(
+            self._platt[0] * against(self, self._training_tokens, reading, vectors) + self._platt[1], -60, 60
+        )
         return [float(one) for one in 1 / (1 + np.exp(-odds))]
 
     def need(self, requests: Sequence[str]) -> list[float] | None:
         """How likely requests are to need a tool, whatever tools there are; None where the model cannot tell."""
-        if not self._tells_need():
+        if not self._predicts_need():
             return None
-        return self._needed(self.reading(requests), self._compared(requests)) if requests else []
+        return self._needed(self.reading(requests), self._request_vectors(requests)) if requests else []
 
     def against_none(self, requests: Sequence[str]) -> Doubles | None:
         """The log of the odds of any tool of its training against "no tool"; None where those are not known."""
-        if self._weighed is None:
+        if self._training_tokens is None:
             return None
-        return against(self, self._weighed, self.reading(requests), self._compared(requests))
+        return against(self, self._training_tokens, self.reading(requests), self._request_vectors(requests))
 
     def pick(self, conversations: Talks, allowed: Allowed | None = None, without: Spent = ()) -> list[str | None]:
         """The next action of each conversation: a tool of this index that is allowed, or Finish; nothing else."""
-        return picked(self, conversations, allowed, without)
+        return next_actions(self, conversations, allowed, without)
 
     # Files.
 
@@ -429,10 +436,14 @@ class GenerativeRetriever(IdPoolIndex):
                 self._save_ids(folder)
             if self.trained_on.splits:
                 self.trained_on.save(folder)
-            extra: dict[str, Any] = {"fit": self.fit_record} if self.fit_record else {}
-            extra |= {"language": self._base.fingerprint if self._base else "", "needed": sorted(self.needed)}
-            extra |= {"platt": self._platt}
-            write_model(folder, self, encoder=self._fingerprint(), **extra)
+            write_model(
+                folder,
+                self,
+                encoder=self._fingerprint(),
+                language=self._base.fingerprint if self._base else "",
+                needed=sorted(self.needed),
+                platt=self._platt,
+            )
 
     @classmethod
     def load(cls, folder: Path, encoder: TextEncoder | None = None) -> Self:
@@ -457,7 +468,7 @@ class GenerativeRetriever(IdPoolIndex):
             raise
         except UNREADABLE as error:
             raise BadModel(f"the ids in {folder} cannot be read ({error}); train the model again") from None
-        loaded._begin_anew()
+        loaded._rebuild_ids()
         return loaded
 
 
@@ -490,9 +501,9 @@ def _sets(retriever: GenerativeRetriever, rankings: Sequence[Ranking]) -> list[W
         few = [rankings[place] for place in places]
         vectors = [one.vector for one in few if one.vector is not None]
         reading = several([one.evidence for one in few])
-        aware = retriever._aware(reading, np.stack(vectors) if len(vectors) == len(few) else None)
+        extended = retriever._extended(reading, np.stack(vectors) if len(vectors) == len(few) else None)
         with retriever._lock:
-            for place, sets_of in zip(places, written(retriever, aware), strict=True):
+            for place, sets_of in zip(places, written(retriever, extended), strict=True):
                 found[place] = sets_of
     return found
 
@@ -503,10 +514,10 @@ def against(
     """The log of the odds of what is weighed against "no tool", for each request that was read."""
     stop = [retriever.token(STOP)] if retriever.options.trajectories else []
     others = np.concatenate([np.array(stop, dtype=np.int64), weighed.tokens])
-    return odds_against(retriever._aware(reading, vectors), weighed.table, others, [retriever.token(NO_TOOL)])
+    return odds_against(retriever._extended(reading, vectors), weighed.table, others, [retriever.token(NO_TOOL)])
 
 
-def near(retriever: GenerativeRetriever, vectors: Floats | None, count: int) -> SimilarityLogits:
+def similarity_logits(retriever: GenerativeRetriever, vectors: Floats | None, count: int) -> SimilarityLogits:
     """What is added for so many requests with these vectors, to ids of tools as they are now."""
     order, trie = retriever._order, retriever._trie
     if order is None or order.version != trie.version:
@@ -516,7 +527,7 @@ def near(retriever: GenerativeRetriever, vectors: Floats | None, count: int) -> 
         order = retriever._order = IdOrder(retriever._paths, documents, retriever.needed, trie.version)
     if vectors is None:  # new tools get their bonus, and nothing is similar
         vectors = np.zeros((count, order.dimension), np.float32)
-    return order.near(vectors, retriever.options)
+    return order.logits(vectors, retriever.options)
 
 
 def choose(retriever: GenerativeRetriever, data: Sequence[TrainingSet]) -> None:
@@ -528,7 +539,7 @@ def choose(retriever: GenerativeRetriever, data: Sequence[TrainingSet]) -> None:
     similarity = max(SIMILARITIES, key=lambda one: (found[one], -one))
     best, bonus = found[similarity], 0.0
     weighing = [trial for trial in trials if trial.weighs()]
-    alone = [trial.measured(similarity, _NEVER)["known_recall@5"] for trial in weighing]
+    alone = [trial.measured(similarity, _HIDES_NEW_TOOLS)["known_recall@5"] for trial in weighing]
     for one in BONUSES[1:] if weighing else ():
         measured = [trial.measured(similarity, one) for trial in trials]
         kept = [m["known_recall@5"] for trial, m in zip(trials, measured, strict=True) if trial in weighing]
@@ -540,14 +551,16 @@ def choose(retriever: GenerativeRetriever, data: Sequence[TrainingSet]) -> None:
 
 def prompt(retriever: GenerativeRetriever, turns: Iterable[ChatTurn]) -> list[int]:
     """A conversation as tokens, the assistant to speak next; actions are ids where they have one, as in training."""
-    return retriever.base().chat(contents(turns, lambda action: _written(retriever, action, retriever._paths)))
+    return retriever.base().chat(contents(turns, lambda action: _action_tokens(retriever, action, retriever._paths)))
 
 
-def _written(retriever: GenerativeRetriever, action: str, paths: Mapping[str, tuple[int, ...]]) -> Sequence[int] | None:
+def _action_tokens(
+    retriever: GenerativeRetriever, action: str, paths: Mapping[str, tuple[int, ...]]
+) -> Sequence[int] | None:
     return (retriever.token(STOP),) if action == FINISH else paths.get(action)
 
 
-def picked(
+def next_actions(
     retriever: GenerativeRetriever, conversations: Talks, allowed: Allowed | None, without: Spent
 ) -> list[str | None]:
     """The likeliest next action of each conversation, of all that is allowed; None for one that is too long."""
@@ -555,13 +568,13 @@ def picked(
     short = [at for at, one in enumerate(prompts) if len(one) < retriever.base().architecture.context]
     short.sort(key=lambda at: len(prompts[at]))
     found: list[str | None] = [None] * len(prompts)
-    for first in range(0, len(short), _PICKED):
-        few = short[first : first + _PICKED]
+    for first in range(0, len(short), _CONVERSATIONS_AT_ONCE):
+        few = short[first : first + _CONVERSATIONS_AT_ONCE]
         requests = [request_of(conversations[at]) for at in few]
         spent = [without[at] if without else () for at in few]
         actions = _actions(retriever, [prompts[at] for at in few], requests, allowed, spent)
         called = [{turn.action for turn in conversations[at]} - {""} for at in few]
-        for at, action in zip(few, _carried_on(retriever, actions, requests, allowed, called, spent), strict=True):
+        for at, action in zip(few, _continued(retriever, actions, requests, allowed, called, spent), strict=True):
             found[at] = action
     return found
 
@@ -578,7 +591,7 @@ def _actions(
     All tools together stand against Finish: where many would do, none of them alone is likely.
     """
     reading = retriever.engine().read(prompts)
-    alone = retriever._aware(reading, None)
+    alone = retriever._extended(reading, None)
     ends = [retriever.token(one) for one in SPECIALS if one in retriever._trie]
     with retriever._lock:
         others = retriever._trie.children(Trie.ROOT)
@@ -586,12 +599,12 @@ def _actions(
     k = 1 + max(map(len, without), default=0)
     if not acts.any():
         return [FINISH for _ in prompts]
-    tools = retriever.ranked(reading, requests, retriever._compared(requests), k, Scope(allowed))
+    tools = retriever.ranked(reading, requests, retriever._request_vectors(requests), k, Scope(allowed))
     left = [[i for i, _ in pairs if i not in spent] for (pairs, _), spent in zip(tools, without, strict=True)]
     return [ids[0] if act and ids else FINISH for act, ids in zip(acts, left, strict=True)]
 
 
-def _carried_on(
+def _continued(
     retriever: GenerativeRetriever,
     actions: Sequence[str],
     requests: Sequence[str],

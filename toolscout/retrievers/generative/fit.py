@@ -26,12 +26,12 @@ from toolscout.models.language.lora import ADAPTER_FILE
 from toolscout.retrievers.base import FitProgress, FitReport
 from toolscout.retrievers.encoded_requests import Encoding
 from toolscout.retrievers.generative.base import IdPlan, Path_
-from toolscout.retrievers.generative.lessons import (
+from toolscout.retrievers.generative.conversation_examples import (
     called_tools,
-    chance_to_carry_on,
-    lessons,
+    choose_carry_on,
+    conversation_examples,
+    provenance_of,
     read_conversations,
-    seen_in,
 )
 from toolscout.retrievers.model_folder import read_model
 from toolscout.retrievers.provenance import TrainedOn, TrainingSet
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
     from toolscout.training.id_generation import AddedRows, IdExample, LearnedState, Stage, TrainedIdWriter
 
 # Requests of a dev split that are ranked after each epoch; all of them choose what is chosen at the end.
-_JUDGED = 500
+_DEV_REQUESTS = 500
 _DEV_K = 5
 # What is measured on dev; epochs are chosen by the first.
 _MEASURES = ("recall@5", "recall@3", "comp@3", "comp@5", "new_recall@5", "known_recall@5")
-_CALIBRATED = 500
+_CALIBRATION_REQUESTS = 500
 _OPPOSITE = (
     "on dev it says the opposite of which requests need a tool, so it forecasts no need; give it more prompts that "
     "need none, or others"
@@ -84,23 +84,23 @@ def fit(
     started = time.perf_counter()
     options, base = retriever.options, retriever.base()
     encoding = Encoding(retriever.encoder, folder, progress)
-    material = _material(data, options, encoding)
-    no_tool = Path(options.no_tool).resolve().name if material.prompts else ""
-    seen = seen_with(data, material.prompts, no_tool) | seen_in(material.talks, Path(options.trajectories).name)
-    seen |= TrainedOn(tools=frozenset(tool.digest() for tool in material.called.values()))
+    examples = _training_data(data, options, encoding)
+    no_tool = Path(options.no_tool).resolve().name if examples.prompts else ""
+    seen = seen_with(data, examples.prompts, no_tool) | provenance_of(examples.talks, Path(options.trajectories).name)
+    seen |= TrainedOn(tools=frozenset(tool.digest() for tool in examples.called.values()))
     seen |= TrainedOn.load(Path(options.init_from)) if options.init_from else TrainedOn()
     # A path of this machine does not go into the model: what was trained with is said by a name.
     names = {name: Path(getattr(options, name)).name for name in ("trajectories", "init_from")}
     retriever.options = replace(options, no_tool=no_tool, **names)
-    retriever.needed = frozenset(tool_id for few in material.gold for tool_id in few)
-    plan = retriever.plan(material.vectors, [*material.gold, *((tool_id,) for tool_id in material.called)])
-    models = f"{retriever._fingerprint()}{base.fingerprint}{_begun(options.init_from)}"
+    retriever.needed = frozenset(tool_id for few in examples.gold for tool_id in few)
+    plan = retriever.plan(examples.vectors, [*examples.gold, *((tool_id,) for tool_id in examples.called)])
+    models = f"{retriever._fingerprint()}{base.fingerprint}{_init_digest(options.init_from)}"
     identity = _identity(options, seen, plan, models)
-    made = IdExamples(retriever, plan, material, data)
+    made = IdExamples(retriever, plan, examples, data)
     network = TransformerNetwork(base.architecture, base.weights(), options.rank, pick_device(options.device))
     added = training.AddedRows(plan.start, plan.vectors, options.absent)
     if options.init_from:
-        added = _begin(retriever, options.init_from, network, added)
+        added = _continue_from(retriever, options.init_from, network, added)
     settings = training.IdTrainingSettings(
         batch=options.batch,
         pace=options.pace,
@@ -110,20 +110,20 @@ def fit(
         general=made.general() if options.instruct_mix else (),
         mix=options.instruct_mix,
     )
-    _hold(retriever, material)
+    _insert_training_tools(retriever, examples)
     judge = _judge(retriever, plan, data) if any(one.dev for one in data) else None
-    stages, after = made.stages(options), _watched(retriever, plan)
+    stages, after = made.stages(options), _stage_callback(retriever, plan)
     learned = training.learn(network, added, stages, settings, judge, folder, identity, progress, after)
     if progress:
         progress("choosing on dev", 0, 0)
-    retriever.restate(plan, learned.state)
-    _use(retriever, network)
+    retriever.apply_state(plan, learned.state)
+    _serve_with(retriever, network)
     retriever.choose(data)
-    retriever.options = replace(retriever.options, carry_on=chance_to_carry_on(retriever, data))
-    retriever._platt = _calibrated(retriever, data, material.prompts) if no_tool else (1.0, 0.0)
+    retriever.options = replace(retriever.options, carry_on=choose_carry_on(retriever, data))
+    retriever._platt = _calibrated(retriever, data, examples.prompts) if no_tool else (1.0, 0.0)
     dev, notes = _dev_scores(retriever, data, None), _notes(retriever, options)
     report = FitReport(time.perf_counter() - started, learned.device, learned.parameters, dev, notes)
-    retriever.trained_on, retriever.fit_record = seen, {**asdict(report), "stages": _course(learned)}
+    retriever.trained_on, retriever.fit_record = seen, {**asdict(report), "stages": _stage_records(learned)}
     retriever.save(folder)
     for checkpoints in learned.checkpoints:
         checkpoints.remove()
@@ -131,7 +131,7 @@ def fit(
     return report
 
 
-def _course(learned: TrainedIdWriter) -> dict[str, Any]:
+def _stage_records(learned: TrainedIdWriter) -> dict[str, Any]:
     """Seconds, tokens per second and history of each training stage, as model.json keeps them."""
     return {
         name: {"seconds": one.seconds, "tokens_per_s": round(learned.paces[name], 1), "history": one.history}
@@ -157,13 +157,15 @@ def _notes(retriever: GenerativeRetriever, given: Any) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _begun(folder: str) -> str:
+def _init_digest(folder: str) -> str:
     """Identifies what is begun with: the same folder may hold another model by then."""
     path = Path(folder) / ADAPTER_FILE
     return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest() if folder and path.is_file() else ""
 
 
-def _begin(retriever: GenerativeRetriever, folder: str, network: TransformerNetwork, added: AddedRows) -> AddedRows:
+def _continue_from(
+    retriever: GenerativeRetriever, folder: str, network: TransformerNetwork, added: AddedRows
+) -> AddedRows:
     """Go on from what an earlier training learned: its adapters, and its map where there is one."""
     made_by = read_model(Path(folder))["method"]
     if made_by != retriever.name:
@@ -172,13 +174,13 @@ def _begin(retriever: GenerativeRetriever, folder: str, network: TransformerNetw
     if earlier._adapter is None or earlier.base().fingerprint != retriever.base().fingerprint:
         raise BadModel(f"{folder} cannot be begun with: it is untrained, or was trained from another language model")
     network.begin(earlier._adapter.learned)
-    found = retriever.begun_map(earlier)
+    found = retriever.initial_map(earlier)
     if found is not None and earlier._fingerprint() != retriever._fingerprint():
         raise BadModel(f"{folder} was trained with another encoder; name that one (encoder), or begin without it")
     return added if found is None else replace(added, map=found[0], bias=found[1])
 
 
-def _material(data: Sequence[TrainingSet], options: Any, encoding: Encoding) -> IdTrainingData:
+def _training_data(data: Sequence[TrainingSet], options: Any, encoding: Encoding) -> IdTrainingData:
     if not data:
         raise BadModel("name at least one dataset to train on")
     tools = {tool.id: tool for one in data for tool in one.dataset.tools}
@@ -212,19 +214,19 @@ class IdExamples:
     """Makes lessons of a dataset's documents and requests, of prompts that need no tool, and of conversations."""
 
     def __init__(
-        self, retriever: GenerativeRetriever, plan: IdPlan, material: IdTrainingData, data: Sequence[TrainingSet]
+        self, retriever: GenerativeRetriever, plan: IdPlan, examples: IdTrainingData, data: Sequence[TrainingSet]
     ) -> None:
         """Tokenise all there is."""
         from toolscout.retrievers.generative.base import NO_TOOL, STOP
 
-        self._options, self._plan, self._material, self._data = retriever.options, plan, material, data
+        self._options, self._plan, self._training_data, self._data = retriever.options, plan, examples, data
         retriever._prompter = None  # how much is read of a request depends on the ids
         self._retriever, self._prompter = retriever, retriever.prompter()
         self._no_tool, self._stop = retriever.token(NO_TOOL), retriever.token(STOP)
-        self._asked = [self._prompter.ask(text) for text in material.requests]
-        negative = [one.text for one in material.prompts if one.split == TRAIN]
-        self._unneeded = [self._prompter.ask(text) for text in negative]
-        self._talks: list[IdExample] = []
+        self._request_prompts = [self._prompter.ask(text) for text in examples.requests]
+        negative = [one.text for one in examples.prompts if one.split == TRAIN]
+        self._no_tool_prompts = [self._prompter.ask(text) for text in negative]
+        self._conversations: list[IdExample] = []
 
     def stages(self, options: Any) -> list[Stage]:
         """What is gone through, in order."""
@@ -236,7 +238,9 @@ class IdExamples:
         if options.epochs:
             stages.append(Stage("retrieve", self.requests, options.epochs, options.rate))
         if options.trajectories and options.agent_epochs:
-            self._talks = lessons(self._retriever, self._plan, self._material.talks, options.trajectories)
+            self._conversations = conversation_examples(
+                self._retriever, self._plan, self._training_data.talks, options.trajectories
+            )
             stages.append(Stage("agent", self.conversations, options.agent_epochs, options.rate, judged=False))
         if not stages:
             raise BadModel("there is no stage to train: set memorise or epochs above 0")
@@ -248,11 +252,13 @@ class IdExamples:
         Only those that are trained have rows of their own; what the others are must not be learned by heart, or tools
         that come later would be worse off than these.
         """
-        used = sorted({tool_id for few in self._material.gold for tool_id in few} | self._material.called.keys())
-        known = {**self._material.tools, **self._material.called}
+        used = sorted(
+            {tool_id for few in self._training_data.gold for tool_id in few} | self._training_data.called.keys()
+        )
+        known = {**self._training_data.tools, **self._training_data.called}
         texts = [(tool_id, known[tool_id].document()) for tool_id in used]
         pieces = [(i, piece) for i, text in texts for piece in [text, *filter(str.strip, text.split("\n")[1:4])]]
-        return [lesson for i, text in pieces for lesson in self._paths(self._prompter.ask(text), (i,))]
+        return [example for i, text in pieces for example in self._paths(self._prompter.ask(text), (i,))]
 
     def requests(self, epoch: int) -> list[IdExample]:
         """From each request to the ids of its tools, some requests joined with another; and prompts to no tool."""
@@ -260,14 +266,14 @@ class IdExamples:
 
         rng = np.random.default_rng([self._options.seed, epoch, 1])
         found: list[IdExample] = []
-        joined = rng.random(len(self._asked)) < self._options.mix
-        others = rng.integers(len(self._asked), size=len(self._asked))
-        for place, (tokens, gold) in enumerate(zip(self._asked, self._material.gold, strict=True)):
+        joined = rng.random(len(self._request_prompts)) < self._options.mix
+        others = rng.integers(len(self._request_prompts), size=len(self._request_prompts))
+        for place, (tokens, gold) in enumerate(zip(self._request_prompts, self._training_data.gold, strict=True)):
             if joined[place]:
-                tokens = self._prompter.both(tokens, self._asked[others[place]])
-                gold = tuple(sorted({*gold, *self._material.gold[others[place]]}))
+                tokens = self._prompter.both(tokens, self._request_prompts[others[place]])
+                gold = tuple(sorted({*gold, *self._training_data.gold[others[place]]}))
             found += self._paths(tokens, gold if self._options.order == "ids" else rng.permutation(gold).tolist())
-        found += [IdExample(tokens, [(len(tokens) - 1, (self._no_tool,))]) for tokens in self._unneeded]
+        found += [IdExample(tokens, [(len(tokens) - 1, (self._no_tool,))]) for tokens in self._no_tool_prompts]
         return found
 
     def _paths(self, tokens: Sequence[int], gold: Sequence[str]) -> list[IdExample]:
@@ -285,16 +291,16 @@ class IdExamples:
 
     def general(self) -> list[list[int]]:
         """Texts that have nothing to do with tools: the prompts of train that need none."""
-        if not self._unneeded:
+        if not self._no_tool_prompts:
             raise BadModel("instruct_mix goes through prompts that need no tool; name some with --no-tool FOLDER")
-        return self._unneeded
+        return self._no_tool_prompts
 
     def conversations(self, epoch: int) -> list[IdExample]:
         """All conversations, and a share of what the stage before taught: without it, that would be forgotten."""
         options = self._options
         again = self.requests(options.epochs + epoch) if options.epochs and options.rehearse else []
         order = np.random.default_rng([options.seed, epoch, 2]).permutation(len(again))
-        return [*self._talks, *(again[place] for place in order[: round(options.rehearse * len(again))])]
+        return [*self._conversations, *(again[place] for place in order[: round(options.rehearse * len(again))])]
 
 
 def _listed(tokens: Sequence[int], paths: Sequence[Path_], stop: int, any_order: bool) -> IdExample:
@@ -334,17 +340,17 @@ def _branched(tokens: Sequence[int], paths: Sequence[Path_]) -> IdExample:
     return IdExample(written, [right[i] for i in order], branches, [weights[i] for i in order])
 
 
-def _hold(retriever: GenerativeRetriever, material: IdTrainingData) -> None:
+def _insert_training_tools(retriever: GenerativeRetriever, examples: IdTrainingData) -> None:
     """Keep the tools, whose ids come with the first judgement."""
     from toolscout.retrievers.document_index import DocumentIndex
 
     retriever.remove(retriever.ids())
-    DocumentIndex._place(retriever, {tool_id: material.vectors[tool_id] for tool_id in material.tools})
-    for tool_id, tool in material.tools.items():
+    DocumentIndex._place(retriever, {tool_id: examples.vectors[tool_id] for tool_id in examples.tools})
+    for tool_id, tool in examples.tools.items():
         retriever.names.add(tool_id, tool.aliases)
 
 
-def _use(retriever: GenerativeRetriever, network: TransformerNetwork) -> None:
+def _serve_with(retriever: GenerativeRetriever, network: TransformerNetwork) -> None:
     from toolscout.models.language.torch_engine import TorchEngine
 
     retriever._engine = TorchEngine.of(network, retriever.words())
@@ -354,14 +360,14 @@ def _judge(
     retriever: GenerativeRetriever, plan: IdPlan, data: Sequence[TrainingSet]
 ) -> Callable[[TransformerNetwork, LearnedState], Mapping[str, float]]:
     def judge(network: TransformerNetwork, state: LearnedState) -> Mapping[str, float]:
-        retriever.restate(plan, state)
-        _use(retriever, network)
-        return _dev_scores(retriever, data, _JUDGED)
+        retriever.apply_state(plan, state)
+        _serve_with(retriever, network)
+        return _dev_scores(retriever, data, _DEV_REQUESTS)
 
     return judge
 
 
-def _watched(
+def _stage_callback(
     retriever: GenerativeRetriever, plan: IdPlan
 ) -> Callable[[str, TransformerNetwork, LearnedState], None] | None:
     watch = retriever.watch
@@ -369,8 +375,8 @@ def _watched(
         return None
 
     def after(stage: str, network: TransformerNetwork, state: LearnedState) -> None:
-        retriever.restate(plan, state)
-        _use(retriever, network)
+        retriever.apply_state(plan, state)
+        _serve_with(retriever, network)
         watch(stage, network)
 
     return after
@@ -400,7 +406,7 @@ def _calibrated(
 
     needing = [text for one in data if one.dev for _, text in one.dataset.split(one.dev).requests]
     others = [prompt.text for prompt in prompts if prompt.split == DEV]
-    few = [texts[:: max(1, len(texts) // _CALIBRATED)] for texts in (needing, others)]
+    few = [texts[:: max(1, len(texts) // _CALIBRATION_REQUESTS)] for texts in (needing, others)]
     if not all(few):
         return 1.0, 0.0
     labels = np.array([True] * len(few[0]) + [False] * len(few[1]))

@@ -69,7 +69,7 @@ class IdPoolIndex(DocumentIndex):
         """Remove tools; their ids go to queued tools."""
         with self._lock:
             for tool_id in ids:
-                if tool_id in self._waiting:  # it may have had one, and have come back without a vector
+                if tool_id in self._pending:  # it may have had one, and have come back without a vector
                     self._forget(tool_id, ())
             self._drop(ids)
             self._reserved.difference_update(ids)
@@ -86,7 +86,7 @@ class IdPoolIndex(DocumentIndex):
                 self.names.remove(tool_id)
         super().remove(ids)
 
-    def _fitting(self, vectors: Mapping[str, Floats]) -> Mapping[str, Floats]:
+    def _insertable(self, vectors: Mapping[str, Floats]) -> Mapping[str, Floats]:
         if not vectors:
             return vectors
         room = self._room() - len(self._reserved - vectors.keys())
@@ -106,7 +106,7 @@ class IdPoolIndex(DocumentIndex):
         """Give free ids to queued tools."""
         with self._lock:
             free = self._room() - len(self._reserved - self._unplaced.keys()) if self._unplaced else 0
-            fitting = self._fitting(dict(self._unplaced)) if free > 0 else {}
-            self._place(fitting)
-            for tool_id in fitting:
-                del self._unplaced[tool_id], self._waiting[tool_id]
+            insertable = self._insertable(dict(self._unplaced)) if free > 0 else {}
+            self._place(insertable)
+            for tool_id in insertable:
+                del self._unplaced[tool_id], self._pending[tool_id]

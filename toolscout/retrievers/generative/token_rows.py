@@ -15,14 +15,14 @@ from toolscout.models.language.base import Base, TokenTable
 from toolscout.models.tool_ids.token_ids import name_in_words
 
 
-def called(tool_id: str) -> str:
-    """What a tool is called, its namespace included: names alone are seldom unique."""
+def name_words(tool_id: str) -> str:
+    """What a tool is name_words, its namespace included: names alone are seldom unique."""
     return name_in_words(name_of(tool_id), namespace_of(tool_id))
 
 
 def name_rows(base: Base, table: TokenTable, ids: Sequence[str]) -> Floats:
     """For each tool the mean row of its name's tokens: where the row of its id begins."""
-    tokens = [base.encode(called(tool_id)) or [base.end] for tool_id in ids]
+    tokens = [base.encode(name_words(tool_id)) or [base.end] for tool_id in ids]
     flat = table.embed(np.concatenate([np.array(few, dtype=np.int64) for few in tokens]))
     starts = np.cumsum([0, *map(len, tokens)])[:-1]
     counts = np.array([[len(few)] for few in tokens], dtype=np.float32)

@@ -27,7 +27,7 @@ from toolscout.retrievers.registry import load_model, method
 
 # New tools may cost the known ones at most so much of the recall that these would have without them.
 _MAY_COST = 0.03
-_NEVER = -1e6  # a bonus with which no new tool comes before a known one
+_HIDES_NEW_TOOLS = -1e6  # a bonus with which no new tool comes before a known one
 _BONUSES = np.arange(-6.0, 6.01, 0.1)
 _RIDGE = 1e-3
 _STEPS, _SMALL_STEP = 100, 1e-6
@@ -59,7 +59,7 @@ class _DevRequest:
     """A dev request: candidates, a column of relative scores for each part, which are gold, which are new.
 
     `new_gold`: the gold tools that are new, whether or not a part has found them. Where new tools have weights of their
-    own, `scores` has a column for each weight (see `_apart`).
+    own, `scores` has a column for each weight (see `_split_new_columns`).
     """
 
     ids: list[str]
@@ -156,26 +156,26 @@ def learn_weights(
     progress: FitProgress | None,
 ) -> Fusion:
     """Weights that make the gold tools of the dev requests stand out among all candidates."""
-    asked: list[_DevRequest] = []
+    dev_requests: list[_DevRequest] = []
     vectors: dict[str, dict[str, Floats]] = {}
     for one in data:
         if one.dev:
-            asked += _asked(parts, rank, one, known, depth, vectors, progress)
+            dev_requests += _dev_requests(parts, rank, one, known, depth, vectors, progress)
     size = len(parts)
-    with_new = any((request.is_gold & request.is_new).any() for request in asked)
+    with_new = any((request.is_gold & request.is_new).any() for request in dev_requests)
     if with_new:
-        asked = [_apart(request) for request in asked]
-    theta = _refined(asked, _solved(asked, size), size)
+        dev_requests = [_split_new_columns(request) for request in dev_requests]
+    theta = _refined(dev_requests, _solved(dev_requests, size), size)
     learned = FusionWeights(tuple(theta[:size].round(4).tolist()))
     if with_new:
         learned = replace(learned, new_weights=tuple(theta[size : 2 * size].round(4).tolist()))
-        learned = replace(learned, new_bonus=_bonus(asked, theta))
+        learned = replace(learned, new_bonus=_bonus(dev_requests, theta))
         theta[-1] = learned.new_bonus
-    dev = metrics.evaluate(*_ranked(asked, theta), ["recall@3", "recall@5", "comp@3", "comp@5", "ndcg@5"])
+    dev = metrics.evaluate(*_ranked(dev_requests, theta), ["recall@3", "recall@5", "comp@3", "comp@5", "ndcg@5"])
     return Fusion(learned, dev, len(theta) if with_new else size)
 
 
-def _asked(
+def _dev_requests(
     parts: Sequence[Retriever],
     rank: Callable[[Sequence[str]], list[list[Pairs]]],
     one: TrainingSet,
@@ -222,19 +222,19 @@ def _document_vectors(
     return vectors
 
 
-def _apart(request: _DevRequest) -> _DevRequest:
+def _split_new_columns(request: _DevRequest) -> _DevRequest:
     """With new tools apart: the scores of known tools, then those of new ones, then whether it is new."""
     new = request.is_new[:, None]
     return replace(request, scores=np.hstack([request.scores * ~new, request.scores * new, new.astype(np.float64)]))
 
 
-def _solved(asked: Sequence[_DevRequest], size: int) -> Doubles:
+def _solved(dev_requests: Sequence[_DevRequest], size: int) -> Doubles:
     """Newton's method on a convex loss and a ridge: how far each gold tool is from winning against all wrong ones.
 
     Gold tools do not compete with each other: shares that are to be equal among them would favour the part that cannot
     tell them apart. Each step is halved until it makes the loss smaller.
     """
-    requests = [request for request in asked if request.is_gold.any() and not request.is_gold.all()]
+    requests = [request for request in dev_requests if request.is_gold.any() and not request.is_gold.all()]
     if not requests:
         raise BadDataset("no part finds any gold tool of the dev requests; there is nothing to learn weights from")
     loss = _Loss([r.scores for r in requests], [r.is_gold for r in requests])
@@ -254,7 +254,7 @@ def _solved(asked: Sequence[_DevRequest], size: int) -> Doubles:
     return theta
 
 
-def _refined(asked: Sequence[_DevRequest], theta: Doubles, size: int) -> Doubles:
+def _refined(dev_requests: Sequence[_DevRequest], theta: Doubles, size: int) -> Doubles:
     """Weights near those that were solved for, or of one part alone, where they find surely more on dev.
 
     The loss looks at the foremost wrong tool; what counts is whether the gold ones are among the first five.
@@ -264,7 +264,7 @@ def _refined(asked: Sequence[_DevRequest], theta: Doubles, size: int) -> Doubles
         """For each request."""
         found = [
             metrics.recall(ranking, gold, _K) + metrics.ndcg(ranking, gold, _K)
-            for ranking, gold in zip(*_ranked(asked, tried), strict=True)
+            for ranking, gold in zip(*_ranked(dev_requests, tried), strict=True)
         ]
         return np.array(found)
 
@@ -302,8 +302,8 @@ class _Loss:
         sizes = [len(table) for table in wrong]
         self._starts, self._owner = np.cumsum([0, *sizes[:-1]]), np.repeat(np.arange(len(wrong)), sizes)
         counts = np.array([len(table) for table in right])
-        self._asked_by = np.repeat(np.arange(len(right)), counts)
-        self._counts = 1 / (len(right) * counts[self._asked_by])
+        self._gold_owner = np.repeat(np.arange(len(right)), counts)
+        self._counts = 1 / (len(right) * counts[self._gold_owner])
 
     def at(self, theta: Doubles) -> tuple[float, Doubles, Doubles]:
         """The loss, its slope and its curvature."""
@@ -313,13 +313,13 @@ class _Loss:
         totals = np.add.reduceat(shares, self._starts)
         shares /= totals[self._owner]
         means = np.add.reduceat(self._wrong * shares[:, None], self._starts, axis=0)
-        behind = (highest + np.log(totals))[self._asked_by] - self._right @ theta
+        behind = (highest + np.log(totals))[self._gold_owner] - self._right @ theta
         lost = 1 / (1 + np.exp(-np.clip(behind, -500, 500)))
-        apart = means[self._asked_by] - self._right
+        apart = means[self._gold_owner] - self._right
         value = float(self._counts @ np.logaddexp(0, behind)) + _RIDGE / 2 * float(theta @ theta)
         slope = (self._counts * lost) @ apart + _RIDGE * theta
         # The spread among the wrong ones, by how much is lost to them, and that between them and the right one.
-        weight = np.bincount(self._asked_by, self._counts * lost, len(self._starts))
+        weight = np.bincount(self._gold_owner, self._counts * lost, len(self._starts))
         among = (self._wrong * (shares * weight[self._owner])[:, None]).T @ self._wrong - (
             means * weight[:, None]
         ).T @ means
@@ -327,34 +327,34 @@ class _Loss:
         return value, slope, among + between + _RIDGE * np.eye(self.width)
 
 
-def _ranked(asked: Sequence[_DevRequest], theta: Doubles) -> tuple[list[list[str]], list[tuple[str, ...]]]:
+def _ranked(dev_requests: Sequence[_DevRequest], theta: Doubles) -> tuple[list[list[str]], list[tuple[str, ...]]]:
     rankings = []
-    for request in asked:
+    for request in dev_requests:
         best = np.argsort(-(request.scores @ theta), kind="stable")[:_K]
         rankings.append([request.ids[i] for i in best])
-    return rankings, [request.gold for request in asked]
+    return rankings, [request.gold for request in dev_requests]
 
 
-def _bonus(asked: Sequence[_DevRequest], theta: Doubles) -> float:
+def _bonus(dev_requests: Sequence[_DevRequest], theta: Doubles) -> float:
     """The bonus of highest recall among those that cost the known tools little.
 
     A dev split of unseen tools has a new tool in every request: without that bound the bonus would suit no other.
     """
-    bonuses = [_NEVER, *_BONUSES.tolist()]
-    (_, without), *found = _recalls(asked, [np.append(theta[:-1], bonus) for bonus in bonuses])
+    bonuses = [_HIDES_NEW_TOOLS, *_BONUSES.tolist()]
+    (_, without), *found = _recalls(dev_requests, [np.append(theta[:-1], bonus) for bonus in bonuses])
     least = without - _MAY_COST
     allowed = [(of_all, -bonus) for (of_all, known), bonus in zip(found, bonuses[1:], strict=True) if known >= least]
     return round(-max(allowed)[1], 2) if allowed else 0.0
 
 
-def _recalls(asked: Sequence[_DevRequest], thetas: Sequence[Doubles]) -> list[tuple[float, float]]:
+def _recalls(dev_requests: Sequence[_DevRequest], thetas: Sequence[Doubles]) -> list[tuple[float, float]]:
     """For each of many weights the recall@5 of all gold tools, and of the known ones: as metrics has them, far faster.
 
     A gold tool is among the first five where fewer than five candidates have a higher score or, before it, the same.
     """
-    new = frozenset[str]().union(*(request.new_gold for request in asked))
+    new = frozenset[str]().union(*(request.new_gold for request in dev_requests))
     of_all, of_known = [], []
-    for request in asked:
+    for request in dev_requests:
         scores = np.stack([request.scores @ theta for theta in thetas])
         places = np.flatnonzero(request.is_gold)
         found = np.zeros((len(thetas), len(places)), dtype=bool)

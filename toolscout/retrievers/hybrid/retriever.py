@@ -346,7 +346,7 @@ class Hybrid(Retriever):
             self.trained_on.save(folder)
         write_new(folder, self._new)
         parts = {name: part.name for name, part in zip(names, self._parts, strict=True)}
-        write_model(folder, self, parts=parts, **({"fit": self.fit_record} if self.fit_record else {}))
+        write_model(folder, self, parts=parts)
 
     @classmethod
     def load(cls, folder: Path) -> Self:

@@ -86,14 +86,14 @@ def align(
     from toolscout.training.text_generation import TRAINING, forget
 
     aligning = _Alignment(pupil, means, options.settled(), generating, folder / TRAINING)
-    history = aligning.run(_usable(train), _usable(dev) if dev else None, progress)
+    history = aligning.run(_with_gold(train), _with_gold(dev) if dev else None, progress)
     before = read_finetuned(folder) if is_finetuned(folder) else {}
     pupil.save(folder, {**before, **(about or {}), "align": history})
     forget(folder / TRAINING)
     return history
 
 
-def _usable(asked: LabelledRequests) -> LabelledRequests:
+def _with_gold(asked: LabelledRequests) -> LabelledRequests:
     every = zip(asked.requests, asked.gold, asked.homes, strict=True)
     kept = [(text, gold, home) for text, gold, home in every if gold and text.strip()]
     if not kept:
@@ -151,14 +151,14 @@ class _Alignment:
     ) -> None:
         self._pupil, self._means, self._options, self._generating = pupil, means, options, generating
         self._folder, self._idf = folder, _idf(means.documents)
-        self._begun = ""
+        self._start_state = ""
 
     def run(
         self, train: LabelledRequests, dev: LabelledRequests | None, progress: FitProgress | None
     ) -> list[dict[str, Any]]:
         """All rounds."""
         beginning = self._pupil.network.learned()
-        self._begun = self._state(beginning, train)
+        self._start_state = self._state(beginning, train)
         history = [{"round": 0, **self._judged(dev)}]
         best, kept = beginning, 0
         for number in range(1, self._options.align + 1):
@@ -214,7 +214,14 @@ class _Alignment:
         """Of a round; how many follow it does not count."""
         options = {**asdict(self._generating), **asdict(self._options), "align": number}
         gold = [sorted(own) for own in train.gold]
-        known = [self._pupil.base.fingerprint, self._begun, options, list(train.requests), gold, list(train.homes)]
+        known = [
+            self._pupil.base.fingerprint,
+            self._start_state,
+            options,
+            list(train.requests),
+            gold,
+            list(train.homes),
+        ]
         content = json.dumps(known, sort_keys=True)
         return hashlib.blake2b(content.encode(errors="replace"), digest_size=16).hexdigest()
 

@@ -127,7 +127,7 @@ class QueryWriter:
         try:
             self.opened(patient=False)
         except Exception as error:  # as when it is asked
-            return _told(error)
+            return _reason(error)
         return ""
 
     def resting(self) -> str:
@@ -140,7 +140,7 @@ class QueryWriter:
             if answered or fault is None:
                 self._in_a_row = 0
             elif not isinstance(fault, NotYet):  # who has to wait for a turn is told so at once
-                self._why = _told(fault)
+                self._why = _reason(fault)
                 self._in_a_row += 1
                 if self._in_a_row > (_PATIENCE if patient else 0):
                     self._rests = _now() + _REST
@@ -192,7 +192,7 @@ class WritingSession:
             outcomes = self._outcomes([conversations[place] for place in left], temperature, max_tokens)
             for place, one in zip(left, outcomes, strict=True):
                 if one is not None:
-                    found[place] = _failed(_told(one)) if isinstance(one, Exception) else _written(one)
+                    found[place] = _failed(_reason(one)) if isinstance(one, Exception) else _written(one)
         return [found[place] for place in range(len(conversations))]
 
     def _hurried(self) -> bool:
@@ -245,5 +245,5 @@ def _written(completions: list[Completion]) -> WrittenText:
     return WrittenText(completions[0].text, cost=cost)
 
 
-def _told(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     return str(error) if isinstance(error, ToolscoutError) else f"{type(error).__name__}: {error}"

@@ -396,8 +396,7 @@ class Rewrite(Retriever):
         if self.trained_on.splits:
             self.trained_on.save(folder)
         (folder / _TEXTS_FILE).write_text(json.dumps(self.rewriter.texts))
-        extra: dict[str, Any] = {"fit": self.fit_record} if self.fit_record else {}
-        extra |= {"router": asdict(self.router)} if self.router else {}
+        extra: dict[str, Any] = {"router": asdict(self.router)} if self.router else {}
         options = asdict(self.options) | {"cache": self._saved_cache(folder)}
         write_model(folder, self, parts={name: self.part.name}, options=options, **extra)
 

@@ -73,11 +73,11 @@ class DevScores:
         scenes: Ints,
     ) -> DevScores:
         """Ask for every dev request, by the encoder's vectors, as it is asked when served. `rows`: those of tools."""
-        requests = retriever._asking(vectors)
+        requests = retriever._request_vector(vectors)
         around, votes = np.zeros_like(requests), np.zeros((len(requests), len(tools)), dtype=np.float32)
         for number, (request, vector) in enumerate(zip(requests, vectors, strict=True)):
             neighbours = retriever._neighbours(vector, "", lambda entry: True)
-            asked = retriever._listened(vector, neighbours, neighbour_weight=1.0)
+            asked = retriever._attend(vector, neighbours, neighbour_weight=1.0)
             around[number] = asked.vector - request
             for (entry, _), weight in zip(neighbours, asked.attention.tolist(), strict=True):
                 votes[number, list({rows[tool_id] for tool_id in entry.tools})] += weight
@@ -130,7 +130,7 @@ def choose(dev: DevScores, tower: Tower, *, layers: bool, around: bool) -> Chose
         best = next(one for one in heard if _ndcg(dev.scores(one), dev.gold) >= reached - _WORTH)
     best = replace(best, new_bonus=_bonus(dev, best))
     scores = dev.scores(best)
-    return ChosenWeights(best, {f"ndcg@{_K}": _ndcg(scores, dev.gold), f"recall@{_K}": _recall(scores, dev.gold)})
+    return ChosenWeights(best, {f"ndcg@{_K}": _ndcg(scores, dev.gold), f"recall@{_K}": _evidence(scores, dev.gold)})
 
 
 def _simplest(tried: Sequence[tuple[TowerWeights, Doubles]], scenes: Ints) -> TowerWeights:
@@ -165,12 +165,12 @@ def _bonus(dev: DevScores, weights: TowerWeights) -> float:
     if not (dev.gold & dev.new).any() or not asked.any():
         return 0.0
     base = dev.scores(replace(weights, new_bonus=0.0))
-    alone = _recall((base - 9.0 * dev.new)[asked], known[asked])
+    alone = _evidence((base - 9.0 * dev.new)[asked], known[asked])
     best, reached = 0.0, -1.0
     for bonus in _BONUSES:
         scores = base + bonus * dev.new
-        recall = _recall(scores, dev.gold)
-        if recall > reached and _recall(scores[asked], known[asked]) >= alone - _BONUS_MAY_COST:
+        recall = _evidence(scores, dev.gold)
+        if recall > reached and _evidence(scores[asked], known[asked]) >= alone - _BONUS_MAY_COST:
             best, reached = bonus, recall
     return best
 
@@ -194,6 +194,6 @@ def _ndcgs(scores: Floats, gold: Bools) -> Doubles:
     return found
 
 
-def _recall(scores: Floats, gold: Bools) -> float:
+def _evidence(scores: Floats, gold: Bools) -> float:
     hits = np.take_along_axis(gold, _top(scores), axis=1)
     return float(np.mean(hits.sum(1) / gold.sum(1)))

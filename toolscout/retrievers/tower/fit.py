@@ -23,19 +23,19 @@ from toolscout.models.encoders.onnx_encoder import Encoder
 from toolscout.models.need_head import NeedHead
 from toolscout.models.tower import Tower, unit
 from toolscout.retrievers.base import FitProgress, FitReport
+from toolscout.retrievers.document_index import ENCODER_FOLDER, WEIGHTS_FOLDER
 from toolscout.retrievers.encoded_requests import Encoding, train_examples
 from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 from toolscout.retrievers.tower.dev_weights import ChosenWeights, DevScores, choose
 from toolscout.retrievers.tower.no_tool_prompts import DEV as _DEV
 from toolscout.retrievers.tower.no_tool_prompts import TRAIN as _TRAIN
 from toolscout.retrievers.tower.no_tool_prompts import read_negatives, seen_with
-from toolscout.retrievers.tower.retriever import ENCODER_FOLDER, TowerRetriever
+from toolscout.retrievers.tower.retriever import TowerRetriever
 from toolscout.training.encoder_options import GraphOptions, NeighbourOptions
 
 if TYPE_CHECKING:
     from toolscout.training.tower import TowerOptions, TrainingRequests
 
-WEIGHTS_FOLDER = "weights"
 # Fewer training requests than this for each tool that has any, and the graph cannot say much.
 _SPARSE = 3.0
 _BATCHES = 4
@@ -120,14 +120,14 @@ def fit(
 
     started = time.perf_counter()
     options = retriever.options
-    both = material(data)
-    if len(both.gold) > options.keep and around.neighbours:
-        raise BadModel(f"there are {len(both.gold):,} requests to keep; set keep to that many or more")
+    joined = material(data)
+    if len(joined.gold) > options.keep and around.neighbours:
+        raise BadModel(f"there are {len(joined.gold):,} requests to keep; set keep to that many or more")
     prompts = read_negatives(no_tool) if around.detection else []
     no_tool = Path(no_tool).resolve().name if prompts else ""  # a name: no path of one machine goes into rows
-    known = training.TrainingRequests(both.gold, both.scenes, max(both.rows.values()) + 1)
+    known = training.TrainingRequests(joined.gold, joined.scenes, max(joined.rows.values()) + 1)
     # The edges of a batch are left out of the graph: where requests are few, something must be left of it.
-    few = min(options.batch, max(1, len(both.gold) // _BATCHES))
+    few = min(options.batch, max(1, len(joined.gold) // _BATCHES))
     heard = around if prompts else replace(around, detection=0.0)
     parts = training.TowerOptions(replace(options, batch=few), options, heard)
     seen = seen_with(data, prompts, no_tool)
@@ -135,28 +135,28 @@ def fit(
     learned_prompts = [prompt for prompt in prompts if prompt.split == _TRAIN]
     if options.train_encoder:
         seen |= TrainedOn.load(Path(options.start)) if options.start else TrainedOn()
-        learned = _train_with_encoder(retriever, both, known, learned_prompts, parts, folder, identity, progress)
+        learned = _train_with_encoder(retriever, joined, known, learned_prompts, parts, folder, identity, progress)
         for home in (folder / WEIGHTS_FOLDER, folder / ENCODER_FOLDER):  # they may be used without the rest
             seen.save(home)
     encoding = Encoding(retriever.encoder, folder, progress)
-    vectors = _encoded(encoding, both, learned_prompts)
+    vectors = _encoded(encoding, joined, learned_prompts)
     if not options.train_encoder:
         from toolscout.training.tower_task import learn_frozen
 
-        fresh = not _knows(retriever, both)
-        learned = learn_frozen(known, both.dev_gold, vectors, parts, folder, identity, progress, fresh)
+        fresh = not _encoder_saw_requests(retriever, joined)
+        learned = learn_frozen(known, joined.dev_gold, vectors, parts, folder, identity, progress, fresh)
     if progress:
         progress("choosing on dev", 0, 0)
     retriever.remove(retriever.ids())
     retriever._tower, retriever.trained_on = learned.tower, seen
-    retriever._head = _calibrated(learned.tower, both, vectors, prompts, encoding, retriever._fingerprint())
-    choice = _gathered(retriever, both, known, vectors, parts, data)
+    retriever._head = _calibrated(learned.tower, joined, vectors, prompts, encoding, retriever._fingerprint())
+    choice = _choose_weights(retriever, joined, known, vectors, parts, data)
     found = {**asdict(choice.weights), "no_tool": no_tool}
     found |= {"average": learned.average} if options.train_encoder else {}
     own = {field.name for field in fields(options)}
     retriever.options = replace(options, **{name: value for name, value in found.items() if name in own})
     numbers = learned.parameters
-    notes = overlap(both, options)
+    notes = overlap(joined, options)
     report = FitReport(time.perf_counter() - started, str(learned.device.type), numbers, choice.dev, notes)
     retriever.fit_record = {**asdict(report), "history": learned.trained.history, "trained_s": learned.trained.seconds}
     encoding.tools(retriever, data)
@@ -166,7 +166,7 @@ def fit(
     return report
 
 
-def _knows(retriever: TowerRetriever, both: TowerTrainingData) -> bool:
+def _encoder_saw_requests(retriever: TowerRetriever, joined: TowerTrainingData) -> bool:
     """Whether the encoder was trained on some of these requests.
 
     It then has moved them to their tools already, further than it will move new ones: to learn from where they are how
@@ -175,7 +175,7 @@ def _knows(retriever: TowerRetriever, both: TowerTrainingData) -> bool:
     folder = retriever.encoder.folder
     seen = TrainedOn.load(folder) if isinstance(folder, Path) else TrainedOn()
     known = frozenset[str]().union(*(split.requests for split in seen.splits if split.role == "train"))
-    return any(request_digest(text) in known for text in both.requests)
+    return any(request_digest(text) in known for text in joined.requests)
 
 
 def _identity(options: Any, seen: TrainedOn, encoder: str) -> str:
@@ -187,7 +187,7 @@ def _identity(options: Any, seen: TrainedOn, encoder: str) -> str:
 
 def _train_with_encoder(
     retriever: TowerRetriever,
-    both: TowerTrainingData,
+    joined: TowerTrainingData,
     known: TrainingRequests,
     prompts: Sequence[Prompt],
     parts: TowerOptions,
@@ -202,7 +202,9 @@ def _train_with_encoder(
     options = retriever.options
     start = Path(options.start) if options.start else None
     texts = [prompt.text for prompt in prompts]
-    learned = learn_through(both.dataset, (_TRAIN, both.dev), known, texts, start, parts, folder, identity, progress)
+    learned = learn_through(
+        joined.dataset, (_TRAIN, joined.dev), known, texts, start, parts, folder, identity, progress
+    )
     export(folder / WEIGHTS_FOLDER, folder / ENCODER_FOLDER)
     retriever.remove(retriever.ids())
     retriever._own_encoder = folder / ENCODER_FOLDER
@@ -210,12 +212,12 @@ def _train_with_encoder(
     return learned
 
 
-def _encoded(encoding: Encoding, both: TowerTrainingData, prompts: Sequence[Prompt]) -> Any:
+def _encoded(encoding: Encoding, joined: TowerTrainingData, prompts: Sequence[Prompt]) -> Any:
     from toolscout.training.tower_task import Vectors
 
-    texts = [*both.requests, *both.dev_requests, *(prompt.text for prompt in prompts)]
+    texts = [*joined.requests, *joined.dev_requests, *(prompt.text for prompt in prompts)]
     by_text = encoding.requests([Example(text) for text in texts])
-    documents = encoding.documents(both.dataset.tools)
+    documents = encoding.documents(joined.dataset.tools)
     width = len(next(iter(documents.values())))
 
     def rows(some: Sequence[str]) -> Floats:
@@ -223,13 +225,13 @@ def _encoded(encoding: Encoding, both: TowerTrainingData, prompts: Sequence[Prom
 
     # In the order of rows: tools with equal documents share one.
     tools = np.array(list(documents.values()), dtype=np.float32)
-    return Vectors(rows(both.requests), tools, rows([prompt.text for prompt in prompts]), rows(both.dev_requests))
+    return Vectors(rows(joined.requests), tools, rows([prompt.text for prompt in prompts]), rows(joined.dev_requests))
 
 
 def _calibrated(
-    tower: Tower, both: TowerTrainingData, vectors: Any, prompts: Sequence[Prompt], encoding: Encoding, encoder: str
+    tower: Tower, joined: TowerTrainingData, vectors: Any, prompts: Sequence[Prompt], encoding: Encoding, encoder: str
 ) -> NeedHead | None:
-    """The detection tower as a head of its own, its probabilities fitted to dev where dev has both kinds."""
+    """The detection tower as a head of its own, its probabilities fitted to dev where dev has joined kinds."""
     if not len(vectors.prompts):
         return None
     from toolscout.training.need_head import Examples, calibrated
@@ -237,19 +239,19 @@ def _calibrated(
     hidden, bias, output = (tower.numbers[name] for name in ("hidden", "hidden_bias", "output"))
     head = NeedHead(hidden, bias, output, float(tower.numbers["output_bias"]), 1.0, 0.0, encoder)
     others = [prompt for prompt in prompts if prompt.split == _DEV]
-    if not both.dev or not others:
+    if not joined.dev or not others:
         return head
     by_text = encoding.requests([Example(prompt.text) for prompt in others])
     sources: dict[str, list[Floats]] = {}
     for prompt in others:
         sources.setdefault(prompt.source, []).append(by_text[prompt.text])
-    dev = Examples({both.dataset.name: vectors.dev}, {name: np.array(rows) for name, rows in sources.items()})
+    dev = Examples({joined.dataset.name: vectors.dev}, {name: np.array(rows) for name, rows in sources.items()})
     return calibrated(head, dev)[0]
 
 
-def _gathered(
+def _choose_weights(
     retriever: TowerRetriever,
-    both: TowerTrainingData,
+    joined: TowerTrainingData,
     known: TrainingRequests,
     vectors: Any,
     parts: TowerOptions,
@@ -266,14 +268,14 @@ def _gathered(
     views = np.stack([unit(requests + found) for found in (by_tools, by_scenes)], axis=1)
     touched = np.flatnonzero(np.abs(terms).sum(1))
     by_row = {row: terms[row] for row in touched.tolist()}
-    retriever._terms = {tool_id: by_row[row] for tool_id, row in both.rows.items() if row in by_row}
-    retriever._past, retriever._views = retriever._silence(), {}
+    retriever._terms = {tool_id: by_row[row] for tool_id, row in joined.rows.items() if row in by_row}
+    retriever._pools, retriever._views = retriever._empty_pools(), {}
     examples = train_examples(data)
     if parts.around.neighbours:
-        retriever._past.add(examples, vectors.requests.astype(np.float16).astype(np.float32))
+        retriever._pools.add(examples, vectors.requests.astype(np.float16).astype(np.float32))
         keys = [(f"source {one.source}", request_digest(one.request[:MAX_REQUEST_CHARS])) for one in examples]
         retriever._views = {key: view.astype(np.float16) for key, view in zip(keys, views, strict=True)}
     new = np.ones(known.tools, dtype=bool)
-    new[[both.rows[tool.id] for tool in both.dataset.tools if tool.digest() in retriever.trained_on.tools]] = False
-    scores = DevScores.of(retriever, vectors.dev, both.dev_gold, both.rows, tools, terms, new, both.dev_scenes)
+    new[[joined.rows[tool.id] for tool in joined.dataset.tools if tool.digest() in retriever.trained_on.tools]] = False
+    scores = DevScores.of(retriever, vectors.dev, joined.dev_gold, joined.rows, tools, terms, new, joined.dev_scenes)
     return choose(scores, tower, layers=parts.graph.layers > 0, around=parts.around.neighbours > 0)

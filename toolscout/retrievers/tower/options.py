@@ -1,4 +1,4 @@
-"""The options of the methods with a tower."""
+"""The options of colt and masstool."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ColtOptions(EncoderTrainingOptions, GraphOptions, EncoderOptions):
     graph: float = 0.3
     new_bonus: float = 0.0
     keep: int = 100_000
-    # It asks no neighbours and has no detection tower.
+    # COLT looks up no neighbouring requests and has no detection tower.
     neighbours: ClassVar[int] = 0
     neighbour_weight: ClassVar[float] = 0.0
     votes: ClassVar[float] = 0.0
@@ -38,9 +38,7 @@ class ColtOptions(EncoderTrainingOptions, GraphOptions, EncoderOptions):
         """Refuse what cannot be trained with."""
         EncoderTrainingOptions.__post_init__(self)
         GraphOptions.__post_init__(self)
-        _check(self.graph, self.new_bonus, self.keep, self.self_queries, bool(self.start) and not self.train_encoder)
-        if self.train_encoder and self.encoder:
-            raise BadModel("encoder names one that stays as it is; to train through one, name its weights by start")
+        _check(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +70,19 @@ class MasstoolOptions(NeighbourOptions, EncoderTrainingOptions, GraphOptions, En
         EncoderTrainingOptions.__post_init__(self)
         GraphOptions.__post_init__(self)
         NeighbourOptions.__post_init__(self)
-        _check(self.graph, self.new_bonus, self.keep, self.self_queries, bool(self.start) and not self.train_encoder)
-        if self.train_encoder and self.encoder:
-            raise BadModel("encoder names one that stays as it is; to train through one, name its weights by start")
+        _check(self)
         if not (self.neighbour_weight >= 0 and self.votes >= 0 and 0 < self.share <= 1):
             raise BadModel(f"neighbour_weight and votes must be 0 or more, share above 0 and at most 1, got {self}")
 
 
-def _check(graph: float, new_bonus: float, keep: int, self_queries: float, start_alone: bool) -> None:
+def _check(options: ColtOptions | MasstoolOptions) -> None:
+    """Raise BadModel for values that both kinds of options refuse."""
+    graph, new_bonus, keep = options.graph, options.new_bonus, options.keep
     if not (graph >= 0 and new_bonus >= 0 and keep >= 1):
         raise BadModel(f"graph and new_bonus must be 0 or more, keep at least 1, got {graph}, {new_bonus}, {keep}")
-    if self_queries:
+    if options.self_queries:
         raise BadModel("lines of documents have no place in a graph of requests; leave self_queries at 0")
-    if start_alone:
+    if options.start and not options.train_encoder:
         raise BadModel("start names weights to train; set train_encoder=true as well")
+    if options.train_encoder and options.encoder:
+        raise BadModel("encoder names one that stays as it is; to train through one, name its weights by start")

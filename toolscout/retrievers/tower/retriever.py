@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +19,6 @@ from toolscout.errors import BadModel
 from toolscout.index.feedback_pool import Entry, Neighbour
 from toolscout.index.tenant_pools import RecalledRequests, TenantPools, with_past
 from toolscout.models.encoders.base import TextEncoder
-from toolscout.models.encoders.onnx_encoder import CARD_FILE, Encoder
 from toolscout.models.need_head import NEED_FILE, NeedHead
 from toolscout.models.tower import TOWER_FILE, VIEWS, AttendedRequest, Tower, unit
 from toolscout.retrievers.base import Ranking
@@ -30,7 +28,6 @@ from toolscout.retrievers.new_tool_bonus import NewToolBonusIndex
 from toolscout.retrievers.provenance import TrainedOn
 from toolscout.retrievers.tower.options import ColtOptions, MasstoolOptions
 
-ENCODER_FOLDER = "encoder"
 _REQUESTS, _VIEWS, _TERMS, _TERM_IDS = "requests", "views.npy", "terms.npy", "terms.json"
 # Of an untrained tower: the request itself counts as a neighbour of cosine one half, or it would hear itself alone.
 _UNLEARNED_SHARPNESS, _UNLEARNED_OWN, _UNLEARNED_SEARCH = 10.0, -5.0, 0.2
@@ -63,11 +60,10 @@ class TowerRetriever(NewToolBonusIndex):
         """Start empty and untrained; the encoder is opened when it is first needed."""
         super().__init__(options, encoder)
         self.options: Any = options
-        self._own_encoder: Path | None = None
         self._tower: Tower | None = None
         self._head: NeedHead | None = None
         self._terms: dict[str, Floats] = {}
-        self._past = self._silence()
+        self._pools = self._empty_pools()
         self._views: dict[Key, Floats] = {}
 
     @property
@@ -80,10 +76,6 @@ class TowerRetriever(NewToolBonusIndex):
         """Whether past requests are asked."""
         return bool(self.options.neighbours)
 
-    def has_own_encoder(self) -> bool:
-        """Whether its encoder is its own: trained for it and kept in its folder."""
-        return self._own_encoder is not None
-
     def bound_to(self) -> str | None:
         """The fingerprint of the only encoder it can use; a tower reads the vectors of one encoder alone."""
         return self._fingerprint() if self._tower is not None else super().bound_to()
@@ -95,12 +87,12 @@ class TowerRetriever(NewToolBonusIndex):
         # A document that was edited still has what its tool gathered.
         return super()._is_new(tool) and tool.id not in self._terms
 
-    def _served(self, tool_id: str, document: Floats) -> Floats:
+    def _tool_vector(self, tool_id: str, document: Floats) -> Floats:
         moved = self._tower.tool(document) if self._tower else document
         term = self._terms.get(tool_id)
         return moved if term is None else unit(moved + self.options.graph * term)
 
-    def _asking(self, vector: Floats) -> Floats:
+    def _request_vector(self, vector: Floats) -> Floats:
         return self._tower.request(vector) if self._tower else vector
 
     def learn(self, examples: Sequence[Example], vectors: Mapping[str, Floats] | None = None) -> None:
@@ -108,18 +100,18 @@ class TowerRetriever(NewToolBonusIndex):
         if examples and self.learns:
             rows = vectors_of(examples, vectors, self.encoder)
             with self._lock:
-                self._past.add(examples, rows)
+                self._pools.add(examples, rows)
 
     def learned(self) -> int:
         """How many requests are in the pool."""
-        return len(self._past)
+        return len(self._pools)
 
     def forget(self) -> None:
         """Empty the pool. What training made of its requests is used again for those that are learned again."""
         with self._lock:
-            self._past = self._silence()
+            self._pools = self._empty_pools()
 
-    def _silence(self) -> TenantPools:
+    def _empty_pools(self) -> TenantPools:
         return TenantPools(self.options.keep, self.options.share_feedback)
 
     @property
@@ -134,10 +126,10 @@ class TowerRetriever(NewToolBonusIndex):
             self.options = replace(self.options, **weights)
             self._tower = tower or self._tower
 
-    def _recall(self, vector: Floats, scope: Scope) -> SearchVector:
+    def _evidence(self, vector: Floats, scope: Scope) -> SearchVector:
         """What a request is searched with, and the past requests that had a say in it."""
-        neighbours = self._neighbours(vector, scope.tenant, self._counts)
-        asked = self._listened(vector, neighbours, self.options.neighbour_weight)
+        neighbours = self._neighbours(vector, scope.tenant, self._has_live_tool)
+        asked = self._attend(vector, neighbours, self.options.neighbour_weight)
         votes: dict[str, float] = {}
         for (entry, _), weight in zip(neighbours, asked.attention.tolist(), strict=True):
             for tool_id, sign in entry.tools.items():
@@ -154,14 +146,14 @@ class TowerRetriever(NewToolBonusIndex):
         weight, length = float(self.options.votes), evidence.length
         votes = {i: weight * vote / length for i, vote in evidence.votes.items() if weight}
         k += sum(vote < 0 for vote in votes.values())  # as many new tools more as votes may bring down
-        newcomers = {i: bonus / length for i, bonus in super()._bonuses(vector, evidence, k, allowed, named).items()}
-        extra = self._new_bonus() / length if newcomers else 0.0
+        new_bonuses = {i: bonus / length for i, bonus in super()._bonuses(vector, evidence, k, allowed, named).items()}
+        extra = self._new_bonus() / length if new_bonuses else 0.0
         voted = {i: vote + (extra if i in self._new else 0.0) for i, vote in votes.items()}
-        return {**newcomers, **voted}
+        return {**new_bonuses, **voted}
 
-    def _listened(self, vector: Floats, neighbours: Sequence[Neighbour], neighbour_weight: float) -> AttendedRequest:
-        request = self._asking(vector)
-        tower = self._tower or _unlearned(len(request))
+    def _attend(self, vector: Floats, neighbours: Sequence[Neighbour], neighbour_weight: float) -> AttendedRequest:
+        request = self._request_vector(vector)
+        tower = self._tower or _untrained_tower(len(request))
         states = tower.states(vector[None])
         keys = np.array([self._view(one.entry) for one in neighbours], dtype=np.float32)
         keys = keys.reshape(len(neighbours), VIEWS, len(request)).swapaxes(0, 1)
@@ -173,9 +165,9 @@ class TowerRetriever(NewToolBonusIndex):
             return []
         # A cosine of exactly epsilon is near enough.
         least = float(np.nextafter(np.float32(self.options.epsilon), np.float32(-2)))
-        return self._past.heard_by(tenant).nearest(vector, count, self.options.share, least, counts)
+        return self._pools.pools_for(tenant).nearest(vector, count, self.options.share, least, counts)
 
-    def _counts(self, entry: Entry) -> bool:
+    def _has_live_tool(self, entry: Entry) -> bool:
         return any(tool_id in self._rows for tool_id in entry.tools)
 
     def _view(self, entry: Entry) -> Floats:
@@ -183,7 +175,7 @@ class TowerRetriever(NewToolBonusIndex):
         known = self._views.get(entry.key)
         if known is not None:
             return known.astype(np.float32)
-        own = self._asking(self._past.vector(entry))
+        own = self._request_vector(self._pools.vector(entry))
         used = [self._rows.row(i) for i, sign in entry.tools.items() if sign > 0 and self.options.layers]
         rows = np.array([row for row in used if row is not None], dtype=np.int64)
         view = unit(own + unit(self._table.rows(rows).sum(0))) if len(rows) else own
@@ -193,7 +185,7 @@ class TowerRetriever(NewToolBonusIndex):
         """Similarities, and the nearest past request that used the tool."""
         return with_past(super().explain(ranking, ids), ids, ranking.evidence and ranking.evidence.recalled)
 
-    def _tells_need(self) -> bool:
+    def _predicts_need(self) -> bool:
         return self._head is not None
 
     def _need(self, vectors: Floats) -> list[float]:
@@ -204,13 +196,10 @@ class TowerRetriever(NewToolBonusIndex):
     def save(self, folder: Path) -> None:
         """Write the towers, the pool, what tools gathered, the tools, and the encoder where it is this model's own."""
         with self._lock:
-            home = folder / ENCODER_FOLDER
-            if self._own_encoder is not None and self._own_encoder.resolve() != home.resolve():
-                shutil.rmtree(home, ignore_errors=True)
-                shutil.copytree(self._own_encoder, home)
+            self._save_encoder(folder)
             self._save_documents(folder)
-            self._past.save(folder / _REQUESTS)
-            entries = self._past.keys()
+            self._pools.save(folder / _REQUESTS)
+            entries = self._pools.keys()
             stored = {key: self._views[key] for key in entries if key in self._views}
             np.save(folder / _VIEWS, np.array(list(stored.values()), dtype=np.float16))
             np.save(folder / _TERMS, np.array(list(self._terms.values()), dtype=np.float16))
@@ -220,22 +209,18 @@ class TowerRetriever(NewToolBonusIndex):
                     (folder / name).unlink(missing_ok=True)
                 else:
                     part.save(folder)
-            with_digests(self.trained_on, self._past.digests()).save(folder)
+            with_digests(self.trained_on, self._pools.digests()).save(folder)
             write_new(folder, self._new)
-            write_model(
-                folder, self, encoder=self._fingerprint(), **({"fit": self.fit_record} if self.fit_record else {})
-            )
+            write_model(folder, self, encoder=self._fingerprint())
 
     @classmethod
     def load(cls, folder: Path, encoder: TextEncoder | None = None) -> Self:
         """Open a saved model; the encoder must be the one its vectors were made with."""
         model = read_model(folder)
         loaded = cls(read_options(cls.options_kind, model), encoder)
-        if (folder / ENCODER_FOLDER / CARD_FILE).is_file():
-            loaded._own_encoder = folder / ENCODER_FOLDER
-            loaded._encoder = encoder or Encoder.load(loaded._own_encoder)
+        loaded._load_encoder(folder, encoder)
         loaded._load_documents(folder, model)
-        loaded._past = TenantPools.load(folder / _REQUESTS, loaded.options.keep, loaded.options.share_feedback)
+        loaded._pools = TenantPools.load(folder / _REQUESTS, loaded.options.keep, loaded.options.share_feedback)
         trained = bool(model.get("fit"))
         loaded._tower = Tower.load(folder) if trained else None
         loaded._head = NeedHead.load(folder) if trained and loaded.options.no_tool else None
@@ -251,17 +236,17 @@ class TowerRetriever(NewToolBonusIndex):
         return loaded
 
 
-def _unlearned(dimension: int) -> Tower:
+def _untrained_tower(dimension: int) -> Tower:
     """What stands in for a tower that nothing has taught: neighbours are heard by their cosine."""
-    if dimension not in _STAND_INS:
+    if dimension not in _UNTRAINED_TOWERS:
         attend = np.broadcast_to(
             _UNLEARNED_SHARPNESS * np.eye(dimension, dtype=np.float32), (VIEWS,) + (dimension,) * 2
         )
         search = np.full(VIEWS, _UNLEARNED_SEARCH, dtype=np.float32)
         own = np.full(VIEWS, _UNLEARNED_OWN, dtype=np.float32)
         numbers = {"attend": attend, "own": own, "search": search}
-        _STAND_INS[dimension] = Tower(numbers, "none")
-    return _STAND_INS[dimension]
+        _UNTRAINED_TOWERS[dimension] = Tower(numbers, "none")
+    return _UNTRAINED_TOWERS[dimension]
 
 
-_STAND_INS: dict[int, Tower] = {}
+_UNTRAINED_TOWERS: dict[int, Tower] = {}

@@ -51,7 +51,7 @@ class IdOrder:
         """The length of the tools' vectors."""
         return int(self._vectors.shape[1])
 
-    def near(self, requests: Floats, options: IdTrainingOptions) -> SimilarityLogits:
+    def logits(self, requests: Floats, options: IdTrainingOptions) -> SimilarityLogits:
         """What is added for requests with these vectors."""
         cosines = np.stack([self._vectors @ vector for vector in requests])
         return SimilarityLogits(self, options.similarity * cosines + options.new_bonus * self._new)

@@ -24,7 +24,7 @@ from toolscout.data.trajectories import read_trajectories
 from toolscout.errors import BadDataset
 from toolscout.models.language.prompts import contents
 from toolscout.retrievers.base import Pairs
-from toolscout.retrievers.generative.base import _written
+from toolscout.retrievers.generative.base import _action_tokens
 from toolscout.retrievers.generative.reading import chance
 from toolscout.retrievers.provenance import SeenSplit, TrainedOn, TrainingSet
 
@@ -45,7 +45,7 @@ def read_conversations(path: Path) -> list[Conversation]:
     return [conversation(one) for one in read_trajectories(path)]
 
 
-def seen_in(talks: Sequence[Conversation], name: str) -> TrainedOn:
+def provenance_of(talks: Sequence[Conversation], name: str) -> TrainedOn:
     """What conversations show a model: all that users say in them, so that no split which asks it may judge it."""
     if not talks:
         return TrainedOn()
@@ -69,7 +69,7 @@ def called_tools(talks: Iterable[Conversation], known: Mapping[str, Tool]) -> di
     return found
 
 
-def chance_to_carry_on(retriever: GenerativeRetriever, data: Sequence[TrainingSet]) -> float:
+def choose_carry_on(retriever: GenerativeRetriever, data: Sequence[TrainingSet]) -> float:
     """The least chance of a tool that is needed: by which what is likelier is most like the gold of dev (mean F1)."""
     dev = [one for one in data if one.dev]
     if retriever.options.carry_on or not retriever.options.trajectories or not dev:
@@ -91,7 +91,9 @@ def _likeness(ranked: Sequence[Pairs], golds: Sequence[Sequence[str]], least: fl
     return float(np.mean(shared))
 
 
-def lessons(retriever: GenerativeRetriever, plan: IdPlan, talks: Iterable[Conversation], path: str) -> list[IdExample]:
+def conversation_examples(
+    retriever: GenerativeRetriever, plan: IdPlan, talks: Iterable[Conversation], path: str
+) -> list[IdExample]:
     """What can be learned of a file's conversations: an action that names a tool without an id is read, not learned."""
     from toolscout.training.id_generation import IdExample
 
@@ -111,11 +113,11 @@ def _tokens(
     retriever: GenerativeRetriever, plan: IdPlan, talk: Conversation
 ) -> tuple[list[int], list[tuple[int, tuple[int, ...]]]]:
     """The conversation, and after which of its tokens which one is right: all that the assistant says and learns."""
-    said = contents(talk.turns, lambda action: _written(retriever, action, plan.paths))
+    said = contents(talk.turns, lambda action: _action_tokens(retriever, action, plan.paths))
     tokens, spans = retriever.base().spoken(said)
     turns = [turn for turn in talk.turns if turn.role == "assistant"]
     right: list[tuple[int, tuple[int, ...]]] = []
     for turn, (first, last) in zip(turns, spans, strict=True):
-        if turn.loss and not (turn.action and _written(retriever, turn.action, plan.paths) is None):
+        if turn.loss and not (turn.action and _action_tokens(retriever, turn.action, plan.paths) is None):
             right += [(place - 1, (tokens[place],)) for place in range(first, last)]
     return tokens, right

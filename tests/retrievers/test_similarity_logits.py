@@ -18,7 +18,7 @@ from toolscout.core.answer import Allowed
 from toolscout.core.scope import Scope
 from toolscout.models.decoding.constrained import best
 from toolscout.retrievers.generative.base import choose
-from toolscout.retrievers.generative.nearness import CachedReading, IdOrder
+from toolscout.retrievers.generative.similarity_logits import CachedReading, IdOrder
 from toolscout.retrievers.provenance import TrainingSet
 
 pytestmark = pytest.mark.slow
@@ -53,7 +53,7 @@ def test_rankings_are_those_of_brute_force_whoever_asks(ids: Ids, seed: int, k: 
     permitted = data.draw(st.sets(st.sampled_from(sorted(ids))))
     requests = [rng.normal(size=4).astype(np.float32) for _ in range(2)]
     options: Any = SimpleNamespace(similarity=3.0, new_bonus=2.0)
-    nearer = IdOrder(ids, vectors, needed, 0).near(requests, options)
+    nearer = IdOrder(ids, vectors, needed, 0).logits(requests, options)
     reading, table, trie = ToyReading(2, seed), ToyTable(seed), trie_of(ids)
     whole = best(reading, table, trie, len(ids), nearer=nearer)
     some = best(CachedReading(reading), table, trie, k, nearer=nearer, pruned=trie.pruned(permitted.__contains__))
