@@ -1,4 +1,4 @@
-"""The contract of a retriever: tools in, live; a ranking out for each request, with all that was found out."""
+"""The base class of all retrievers: tools are added at any time, and requests get rankings of them."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 Pairs = list[tuple[str, float]]
 """Tool ids with their scores, best first."""
 Vectors = Mapping[str, Floats]
-"""Unit vectors of documents by text digest. A tool whose digest is not among them is pending until its vector comes."""
+"""Unit vectors of documents by text digest. A tool without one is pending until its vector is added."""
 FitProgress = Callable[[str, int, int], None]
-"""Called with what is going on (as "epoch 2, loss 0.31, dev recall@5 0.87"), how much is done, and of how much."""
+"""Called with the current step (such as "epoch 2, loss 0.31, dev recall@5 0.87"), the amount done, and the total."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,13 +34,16 @@ class Options:
 
 @dataclass(slots=True)
 class Ranking:
-    """All that the search for one request found out; nothing is asked of the retriever again.
+    """The result of the search for one request, complete, so that the request need not be processed again.
 
-    `pairs`: tool ids and scores, best first. `vector`: of the request, where it was encoded. `need`: how likely the
-    request is to need a tool, where the model can tell. `queries`: what was searched besides the request. `notes`: what
-    whoever asks should know. `cost`: of language models, None where the method has none. `named`: the tools that the
-    request names, with the words that name them, where they stand first already. `evidence`: the method's own, for
-    `explain`.
+    pairs: tool ids and scores, best first.
+    vector: of the request, where it was encoded.
+    need: the probability that the request needs a tool, where the model predicts it.
+    queries: what was searched besides the request.
+    notes: messages for the user.
+    cost: of language models; None where the method has none.
+    named: the tools that the request names, with the words that name them; None until they were put first.
+    evidence: private data of the method, for `explain` and `extend`.
     """
 
     request: str
@@ -61,7 +64,7 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True)
 class FitReport:
-    """What a fit took and what it reached: seconds, the device, numbers learned, the best scores on dev; and notes."""
+    """The report of a fit: its seconds, the device, how many parameters were learned, the best dev scores, and notes."""
 
     seconds: float
     device: str
@@ -71,11 +74,11 @@ class FitReport:
 
 
 class Retriever(ABC):
-    """Takes tools live and ranks them for requests: batch in, batch out, ties broken by tool id.
+    """Holds tools, which may change at any time, and ranks them for batches of requests. Ties are broken by tool id.
 
-    A method needs a `name`, `rank`, `save` and `load`; everything else has a harmless default. What is kept about tools
-    is kept in `add` and dropped in `remove`; both call this class, which knows tools by their names. Several threads
-    may search while one changes the tools. Nothing is kept about a request: `rank` puts all of it into the Ranking.
+    A subclass needs a `name`, `rank`, `save` and `load`; all else has a default. `add` and `remove` must call those of
+    this class, which index the names of tools. Several threads may search while one changes the tools, so nothing
+    about a request is stored in the retriever: `rank` puts it into the Ranking.
     """
 
     name: ClassVar[str]
@@ -86,8 +89,8 @@ class Retriever(ABC):
     def __init__(self, options: Options | None = None) -> None:
         """Start without tools.
 
-        `trained_on` is what a trained model has seen, without its parts; `fit_record` what the last `fit` reported, as
-        it is saved, None of a model that was not trained.
+        `trained_on`: what this model, without its parts, has seen in training. `fit_record`: the report of the last
+        `fit` as it is saved; None if the model was not trained.
         """
         self.options = options or Options()
         self.trained_on = TrainedOn()
@@ -110,17 +113,17 @@ class Retriever(ABC):
         return self.names.ids()
 
     def add(self, tools: Sequence[Searchable], vectors: Vectors | None = None) -> None:
-        """Take tools in, or their new versions, without a rebuild.
+        """Add tools, or replace them by new versions, without a rebuild.
 
-        `vectors`: of their documents, for methods that use them; a tool whose vector is not among them is pending. None
-        lets such a method encode the documents itself.
+        `vectors`: of their documents, for methods that use them; a tool whose vector is missing is pending. With None,
+        such a method encodes the documents itself.
         """
         for tool in tools:
             self.names.remove(tool.id)
             self.names.add(tool.id, tool.aliases)
 
     def remove(self, ids: Sequence[str]) -> None:
-        """Forget tools; ids that are not there are ignored."""
+        """Remove tools; unknown ids are ignored."""
         for tool_id in ids:
             self.names.remove(tool_id)
 
@@ -128,18 +131,17 @@ class Retriever(ABC):
 
     @abstractmethod
     def rank(self, requests: Sequence[str], k: int, scope: Scope = EVERYTHING) -> list[Ranking]:
-        """The best k tools for each request among those allowed: as in the full ranking without the others."""
+        """The best k allowed tools for each request: the full ranking without the tools that are not allowed."""
 
     def extend(self, ranking: Ranking, k: int, scope: Scope) -> Pairs:
-        """The best k of the tools allowed by `scope`, for a request that was ranked: as a ranking of it would be.
+        """The best k of the tools allowed by `scope`, for a request that was ranked; the same as ranking it again.
 
-        A method that has encoded a request, or had a language model write for it, does not do so again for the caller
-        that it was ranked for.
+        For the same caller, a method does not encode the request or ask a language model a second time.
         """
         return self.rank([ranking.request], k, scope)[0].pairs
 
     def explain(self, ranking: Ranking, ids: Sequence[str]) -> list[tuple[Reason, ...]]:
-        """Why each of these tools was ranked so. Asked of the few that are shown alone, since it may take time."""
+        """The reasons for the rank of each of these tools. It may be slow, so only tools that are shown are explained."""
         return [() for _ in ids]
 
     def search(self, requests: Sequence[str], k: int, scope: Scope = EVERYTHING) -> list[list[Hit]]:
@@ -147,7 +149,7 @@ class Retriever(ABC):
         return [self.hits(ranking, k) for ranking in self.rank(requests, k, scope)]
 
     def hits(self, ranking: Ranking, k: int) -> list[Hit]:
-        """The first k tools of a ranking as they are shown."""
+        """The first k tools of a ranking as hits, with the scores that the caller gets."""
         self.put_named_first(ranking, k)
         return self.explained(ranking, self.shown(ranking.pairs[:k], ranking.scope))
 
@@ -156,13 +158,13 @@ class Retriever(ABC):
         if ranking.named is None:
             ranking.named = self.names.find(ranking.request, ranking.scope.sees)
             permitted = [tool_id for tool_id in ranking.named if ranking.scope.permits(tool_id)]
-            if below := set(permitted) - set(ranking.ids()):  # their scores order them, whatever k is
+            if below := set(permitted) - set(ranking.ids()):  # rank them too: their order must not depend on k
                 scope = replace(ranking.scope, allowed=Allowed.of(ids=below), visible=ranking.scope.sees)
                 ranking.pairs = [*ranking.pairs, *self.extend(ranking, len(below), scope)]
             ranking.pairs = named_first(ranking.pairs, permitted, k)
 
     def explained(self, ranking: Ranking, pairs: Pairs) -> list[Hit]:
-        """Tools with their scores and all reasons."""
+        """The tools as hits, with all reasons."""
         named, reasons = ranking.named or {}, self.explain(ranking, [tool_id for tool_id, _ in pairs])
         return [
             Hit(tool_id, score, in_order((ExactName(named[tool_id]), *why) if tool_id in named else why))
@@ -170,48 +172,48 @@ class Retriever(ABC):
         ]
 
     def shown(self, pairs: Pairs, scope: Scope) -> Pairs:
-        """The same tools with scores as a caller gets them."""
+        """The same tools, with the scores that a caller in this scope gets."""
         return pairs
 
     def as_many(self, rankings: Sequence[Ranking]) -> list[Pairs] | None:
-        """As many tools as each request needs (k="auto"); None where the model cannot tell how many that are."""
+        """As many tools as each request needs (k="auto"); None where the model cannot tell how many it needs."""
         return None
 
     def corrected(self, request: str, scope: Scope) -> str:
-        """The request with words that no visible tool has replaced by the one that was surely meant."""
+        """The request with misspelt words corrected: words that no visible tool has, close to one that a tool has."""
         return request
 
     # Vectors.
 
     @property
     def encoder(self) -> TextEncoder | None:
-        """The encoder whose vectors it takes; None where it takes none. MissingEncoder where it cannot be opened."""
+        """The encoder whose vectors it uses; None where it uses none. Raises MissingEncoder where it cannot be opened."""
         return None
 
     def notes(self, scope: Scope = EVERYTHING) -> tuple[str, ...]:
-        """What whoever searches should know, whatever is asked."""
+        """Messages for the user that concern every search."""
         return tuple(dict.fromkeys(note for part in self.parts for note in part.notes(scope)))
 
     def pending(self, scope: Scope = EVERYTHING) -> int:
-        """How many of the tools allowed cannot be found by their meaning yet."""
+        """How many of the allowed tools have no vector or id yet, and so are not searched by meaning."""
         return 0
 
     def without_id(self, scope: Scope = EVERYTHING) -> int:
-        """How many of the pending tools wait for an id, which a model may have none left for, not for a vector."""
+        """How many of the pending tools lack an id, not a vector: the model may have no ids left."""
         return 0
 
     def take_vectors(self, vectors: Vectors) -> None:
-        """Take in the pending tools whose vectors are among these."""
+        """Add the pending tools whose vectors are among these."""
 
     def optimise(self) -> None:
         """Prepare for fast search where there are many vectors."""
 
     def best_similarities(self, vectors: Floats, scope: Scope = EVERYTHING) -> Floats:
-        """For requests with these vectors, the cosine of the most similar tool allowed; empty where there is none."""
+        """For each request vector, the cosine of the most similar allowed tool; empty where there is none."""
         return np.empty(0, dtype=np.float32)
 
     def changes(self) -> int:
-        """How many vectors of tools have come and gone until now: how far it has moved says how stale a number is."""
+        """How many tool vectors were added and removed so far, to tell when cached numbers are out of date."""
         return 0
 
     # Learning.
@@ -227,58 +229,58 @@ class Retriever(ABC):
         return False
 
     def learn(self, examples: Sequence[Example], vectors: Mapping[str, Floats] | None = None) -> None:
-        """Take feedback at once; `vectors` of the requests, by their text, spare encoding them."""
+        """Learn from feedback at once. `vectors`: of the requests, by text; those that are missing are encoded."""
 
     def learned(self) -> int:
-        """How many requests it has learned from and still holds."""
+        """How many learned requests it holds."""
         return 0
 
     def fit(self, data: Sequence[TrainingSet], folder: Path, progress: FitProgress | None = None) -> FitReport:
-        """Train on the train splits, select on the dev splits, and leave a complete model in the folder.
+        """Train on the train splits, select on the dev splits, and save a complete model in the folder.
 
-        The folder keeps what is needed to go on after an interruption. No other split is ever read. BadModel where the
-        method cannot be trained.
+        Checkpoints in the folder let an interrupted training continue. No other split is read. Raises BadModel where
+        the method cannot be trained.
         """
         raise BadModel(f"{self.name} has nothing to train; search with it as it is, or name another --retriever")
 
-    # Ids of a method's own.
+    # Ids that a model assigns to tools.
 
     @property
     def gives_ids(self) -> bool:
-        """Whether it gives tools ids of its own, which a model that is opened again should give them again."""
+        """Whether it assigns ids of its own to tools, which must stay the same when the model is opened again."""
         return False
 
     @property
     def ids_version(self) -> int:
-        """Another number whenever a tool got such an id or lost it."""
+        """A number that changes whenever a tool gets such an id or loses it."""
         return 0
 
     def given_ids(self) -> dict[str, tuple[int, ...]]:
-        """The ids of tools that came after its training."""
+        """The ids assigned to tools after training, by tool id."""
         return {}
 
     def recall_ids(self, ids: Mapping[str, tuple[int, ...]]) -> None:
-        """Keep these for tools that will come again; what does not fit, or is taken, is left out."""
+        """Reserve ids for tools that will be added again; an id that is invalid or taken is left out."""
 
     def codes(self) -> dict[str, tuple[int, ...]]:
-        """The code of every tool, by its id, for methods that write tools as codes; empty for others."""
+        """The code of every tool, by tool id, for methods that represent tools as codes; empty for others."""
         return next(filter(None, (part.codes() for part in self.parts)), {})
 
     # Parts and files.
 
     @property
     def parts(self) -> Sequence[Retriever]:
-        """The retrievers that it is made of."""
+        """The retrievers that it combines."""
         return ()
 
     @property
     def rewrites(self) -> bool:
-        """Whether it searches queries that a language model, or a rule, makes of the request."""
+        """Whether it searches with queries that a language model or a rule makes of the request."""
         return any(part.rewrites for part in self.parts)
 
     @property
     def language_parameters(self) -> int:
-        """How many numbers its language models have, where they run on this machine."""
+        """How many parameters its language models have, where they run on this machine."""
         return sum(part.language_parameters for part in self.parts)
 
     @abstractmethod
@@ -292,7 +294,7 @@ class Retriever(ABC):
 
 
 def seen_by(retriever: Retriever) -> TrainedOn:
-    """All that a retriever and its parts have seen in training."""
+    """What a retriever and its parts have seen in training."""
     seen = retriever.trained_on
     for part in retriever.parts:
         seen |= seen_by(part)
@@ -300,6 +302,6 @@ def seen_by(retriever: Retriever) -> TrainedOn:
 
 
 def check_k(k: int) -> None:
-    """Refuse a k that asks for nothing."""
+    """Raise BadRequest if k is below 1."""
     if k < 1:
         raise BadRequest(f"k must be at least 1, got {k}")

@@ -42,10 +42,10 @@ _TRIED_TAU = (3.0, 10.0, 30.0, 100.0, 300.0)
 
 @dataclass(frozen=True, slots=True)
 class CentroidOptions(EncoderOptions):
-    """`alpha`: the document's share where requests are many. `tau`: how many requests make half of the others' share.
+    """How a tool's vector is mixed: the mean of n requests has the share (1 - alpha) n / (n + tau).
 
-    Of n requests the mean has the share (1 - alpha) n / (n + tau). A mean is everybody's: requests of tenants are
-    left out of it, unless `share_feedback`.
+    `alpha`: the document's share when there are many requests. `tau`: the number of requests at which their mean has
+    half of its share. `share_feedback`: use the requests of tenants too; the mean is the same for all callers.
     """
 
     alpha: float = 0.1
@@ -53,17 +53,17 @@ class CentroidOptions(EncoderOptions):
     share_feedback: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be mixed."""
+        """Raise BadModel for values out of range."""
         if not 0 <= self.alpha <= 1 or self.tau < 0:
             raise BadModel(f"alpha must lie between 0 and 1 and tau be 0 or more, got {self}")
 
 
 class Centroid(DocumentIndex):
-    """Live vectors that move with every request that used their tool; a tool without requests is its document.
+    """A tool's vector moves with every request that used the tool; without requests it is its document's vector.
 
-    A request counts once for a tool, however often it comes. A rejection takes that request back out of the mean and
-    does nothing else: a mean has no place for what a tool is not for. What was learned of a removed tool rests and
-    counts again when a tool of the same id is added; a changed document keeps the mean of its requests.
+    Each distinct request counts once for a tool. A rejection only takes the request out of the mean again. What was
+    learned for a removed tool is kept, and used again when a tool with the same id is added; a tool whose document
+    changes keeps the mean of its requests.
     """
 
     name: ClassVar[str] = "centroid"
@@ -75,16 +75,16 @@ class Centroid(DocumentIndex):
         super().__init__(options or CentroidOptions(), encoder)
         self._sums: dict[str, Floats] = {}
         self._requests: dict[str, set[str]] = {}
-        # The own vectors of the tools in the index whose vector there is a mixed one.
+        # The document vectors of the tools whose vector in the index is a mixed one.
         self._document_vectors: dict[str, Floats] = {}
 
     @property
     def learns(self) -> bool:
-        """Every request that used a tool moves it."""
+        """Always true: feedback moves the vectors of tools."""
         return True
 
     def learn(self, examples: Sequence[Example], vectors: Mapping[str, Floats] | None = None) -> None:
-        """Take requests into the means of the tools they used."""
+        """Add requests to the means of the tools they used."""
         if not self.options.share_feedback:
             examples = [example for example in examples if not example.tenant]
         if not examples:
@@ -96,19 +96,19 @@ class Centroid(DocumentIndex):
                 if example.request.strip():
                     digest = request_digest(example.request)
                     changed.update(i for i in example.used if self._count(i, digest, vector, 1))
-                    turned_down = set(example.rejected).difference(example.used)
-                    changed.update(i for i in turned_down if self._count(i, digest, vector, -1))
+                    rejected = set(example.rejected).difference(example.used)
+                    changed.update(i for i in rejected if self._count(i, digest, vector, -1))
             self._mix(changed)
             self._forget_absent()
 
     def _count(self, tool_id: str, digest: str, vector: Floats, sign: int) -> bool:
-        """Take a request in or out; whether that changes anything."""
+        """Add a request to a tool's mean (sign 1) or remove it (-1). Returns whether that changed anything."""
         requests = self._requests.get(tool_id, set())
         if (digest in requests) == (sign > 0):
             return False
         if tool_id not in self._requests:
             row = self._rows.row(tool_id)
-            if row is not None:  # until now its row was its document
+            if row is not None:  # so far its row was its document's vector
                 self._document_vectors[tool_id] = self._table.rows(np.array([row]))[0]
             self._requests[tool_id] = requests
             self._sums[tool_id] = np.zeros_like(vector)
@@ -136,28 +136,28 @@ class Centroid(DocumentIndex):
         return self._mixed(tool_id)
 
     def _forget_absent(self) -> None:
-        """Feedback may name tools that never come: where they are too many, the earlier half of them is forgotten."""
+        """Drop the older half of the means of absent tools if there are too many: feedback may name tools never added."""
         if len(self._requests) - len(self._document_vectors) > _ABSENT_KEPT:
             absent = [tool_id for tool_id in self._requests if tool_id not in self._document_vectors]
             for tool_id in absent[: len(absent) // 2]:
                 del self._requests[tool_id], self._sums[tool_id]
 
     def learned(self) -> int:
-        """How many different requests are counted."""
+        """How many distinct requests are in the means."""
         return len(self._digests())
 
     def _digests(self) -> frozenset[str]:
         return frozenset[str]().union(*self._requests.values())
 
     def remove(self, ids: Sequence[str]) -> None:
-        """Forget tools; the means of their requests rest."""
+        """Remove tools; the means of their requests are kept."""
         with self._lock:
             super().remove(ids)
             for tool_id in ids:
                 self._document_vectors.pop(tool_id, None)
 
     def fit(self, data: Sequence[TrainingSet], folder: Path, progress: FitProgress | None = None) -> FitReport:
-        """Take in the train splits, and choose on the dev splits how documents and requests are mixed."""
+        """Learn the train splits, and choose `alpha` and `tau` on the dev splits."""
         started = time.perf_counter()
         examples = train_examples(data)
         encoding = Encoding(self.encoder, folder, progress)
@@ -165,8 +165,8 @@ class Centroid(DocumentIndex):
         self._sums, self._requests = {}, {}
         encoding.tools(self, data)
         self.learn(examples, encoding.requests(examples))
-        asked = dev_requests(data)
-        dev = {"recall@5": self._choose(asked, progress)} if asked else {}
+        dev_splits = dev_requests(data)
+        dev = {"recall@5": self._choose(dev_splits, progress)} if dev_splits else {}
         numbers = len(self._sums) * self.encoder.dimension
         report = FitReport(time.perf_counter() - started, "cpu", numbers, dev)
         self.trained_on, self.fit_record = TrainedOn.of(data), asdict(report)
@@ -175,7 +175,7 @@ class Centroid(DocumentIndex):
         return report
 
     def _choose(self, dev: Sequence[DevRequests], progress: FitProgress | None) -> float:
-        """Mix by what finds most on dev, and say how much that is."""
+        """Set the `alpha` and `tau` with the highest dev recall@5, and return that recall."""
         encoded = encode_dev(self.encode, dev, progress)
         recalls: dict[tuple[float, float], float] = {}
         pairs = list(product(_TRIED_ALPHA, _TRIED_TAU))
@@ -184,7 +184,7 @@ class Centroid(DocumentIndex):
             recalls[pair] = dev_recall(self, encoded, dev)
             if progress:
                 progress("choosing", len(recalls), len(pairs))
-        best = max(recalls, key=lambda pair: (recalls[pair], pair))  # of equals the one nearest to documents
+        best = max(recalls, key=lambda pair: (recalls[pair], pair))  # of equals, the one with more weight on documents
         self._mix_by(*best)
         return recalls[best]
 

@@ -31,17 +31,17 @@ class DenseOptions(EncoderTrainingOptions, EncoderOptions):
     new_bonus: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be trained with, and a bonus that would hide new tools."""
+        """Raise BadModel for values out of range."""
         EncoderTrainingOptions.__post_init__(self)
         if not self.new_bonus >= 0:
             raise BadModel(f"new_bonus must be 0 or more, got {self.new_bonus}")
 
 
 class Dense(NewToolBonusIndex):
-    """Live vector index. A tool whose vector is not known yet waits: it is not searched, and `waiting` counts it.
+    """Ranks by cosine. A tool whose vector is not known yet is not searched; `pending` counts such tools.
 
-    Training pulls the tools that it sees towards their requests, so a tool it has not seen scores lower than it should
-    beside them. `new_bonus` makes up for that; where all tools are new, or none is, it changes nothing.
+    Training moves the tools that it sees towards their requests, so new tools score too low beside them. `new_bonus`
+    makes up for that; where all tools are new, or none is, it changes nothing.
     """
 
     name: ClassVar[str] = "dense"
@@ -54,7 +54,7 @@ class Dense(NewToolBonusIndex):
 
     @property
     def trains_encoder(self) -> bool:
-        """Training is that of its encoder."""
+        """Always true: `fit` trains the encoder."""
         return True
 
     def _new_bonus(self) -> float:
@@ -63,8 +63,8 @@ class Dense(NewToolBonusIndex):
     def fit(self, data: Sequence[TrainingSet], folder: Path, progress: FitProgress | None = None) -> FitReport:
         """Train the encoder on the train splits, select on the dev splits, and export it to serve.
 
-        The folder gets the encoder as it is served (encoder/) and as it was trained (weights/). Where it holds what
-        the same training has left, that is taken: a hybrid may have been interrupted after it.
+        The folder gets the encoder as it is served (encoder/) and as it was trained (weights/). A model of the very
+        same training that is there already is used: the fit of a hybrid may have been interrupted after it.
         """
         if not data:
             raise BadModel("name at least one dataset to train on")
@@ -103,13 +103,13 @@ class Dense(NewToolBonusIndex):
         made.trained_on = seen if start is None else seen | TrainedOn.load(start)
         report = FitReport(learned.trained.seconds, learned.device, learned.parameters, learned.trained.best)
         made.fit_record = asdict(report) | {"history": learned.trained.history, "identity": identity}
-        for home in (folder / WEIGHTS_FOLDER, folder / ENCODER_FOLDER):  # they may be used without the rest
+        for home in (folder / WEIGHTS_FOLDER, folder / ENCODER_FOLDER):  # each may be used without the rest
             made.trained_on.save(home)
         made.save(folder)
         learned.checkpoints.remove()
 
     def save(self, folder: Path) -> None:
-        """Write vectors, ids, and the encoder where it is this model's own."""
+        """Write the vectors, the ids, and the encoder if it is this model's own."""
         with self._lock:
             self._save_encoder(folder)
             self._save_documents(folder)
@@ -131,5 +131,5 @@ class Dense(NewToolBonusIndex):
 
 
 def _holds(folder: Path, identity: str) -> bool:
-    """Whether the folder has the model of this very training."""
+    """Whether the folder holds the model of the training with this identity."""
     return (folder / MODEL_FILE).is_file() and (read_model(folder).get("fit") or {}).get("identity") == identity

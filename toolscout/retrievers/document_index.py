@@ -1,4 +1,4 @@
-"""Tools with a vector each: what the methods share that rank by the cosine to a request's vector."""
+"""The base of all methods that keep a vector for each tool and rank by its cosine to the request's vector."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _DEAD_KEPT = 1024
 
 @dataclass(frozen=True, slots=True)
 class EncoderOptions(Options):
-    """`encoder`: a folder, "" for the default one. `graph_above`: more tools than this are searched approximately."""
+    """`encoder`: its folder, "" for the default one. `graph_above`: above so many tools, search is approximate (a graph)."""
 
     encoder: str = ""
     graph_above: int = 200_000
@@ -42,7 +42,7 @@ class EncoderOptions(Options):
 def document_vectors(
     encoder: TextEncoder, tools: Sequence[Searchable], progress: FitProgress | None = None
 ) -> dict[str, Floats]:
-    """The vectors of the tools' documents, by their digest."""
+    """Encode the documents of tools; the vectors by the documents' digests."""
     texts = list({tool.digest(): tool.document() for tool in tools}.items())
     vectors: dict[str, Floats] = {}
     for positions, batch in encoder.encode_documents([text for _, text in texts]):
@@ -55,8 +55,8 @@ def document_vectors(
 class DocumentIndex(Retriever):
     """Live index of the tools' vectors. A tool whose document has no vector yet is pending: it is not searched.
 
-    A method says in `_tool_vector` which vector stands for a tool, in `_evidence` what it knows of a request besides its
-    vector, and in `_bonuses` what a tool's score is besides its cosine.
+    A subclass may override `_tool_vector` (the vector that represents a tool), `_evidence` (what else it knows of a
+    request) and `_bonuses` (what is added to a tool's cosine).
     """
 
     options: EncoderOptions
@@ -73,47 +73,47 @@ class DocumentIndex(Retriever):
         self._change_count = 0
         self._lock = threading.RLock()
 
-    # What a method may say.
+    # What a subclass may override.
 
     def _tool_vector(self, tool_id: str, document: Floats) -> Floats:
-        """The vector that stands for a tool with this document; called when a tool comes or changes."""
+        """The vector that represents a tool with this document vector; called when a tool is added or changes."""
         return document
 
     def _request_vector(self, vector: Floats) -> Floats:
-        """What stands for a request whose vector the encoder made this; similarities are to it."""
+        """The vector that represents a request in similarities, given the encoder's vector."""
         return vector
 
     def _evidence(self, vector: Floats, scope: Scope) -> Any:
-        """What else is known of a request: the evidence of its ranking. Called under the lock."""
+        """What the method knows of a request besides its vector, kept in its Ranking. Called with the lock held."""
         return None
 
     def _search_vector(self, vector: Floats, evidence: Any) -> Floats:
-        """The unit vector that tools are compared with."""
+        """The unit vector that tools are compared with, given the request's vector and evidence."""
         return vector
 
     def _bonuses(
         self, vector: Floats, evidence: Any, k: int, allowed: Allowed | None, named: Sequence[str]
     ) -> Mapping[str, float]:
-        """What tools' scores are besides their cosine to the search vector; a bonus does not depend on k.
+        """What is added to the cosines of tools, by tool id. The bonus of a tool must not depend on k.
 
-        Tools that no bonus can bring among the first k of those allowed may be left out, save those that the request
-        names: they come first in any case, in the order of their scores.
+        A tool that cannot reach the first k allowed ones with its bonus may be left out, unless the request names it:
+        named tools come first in any case, in the order of their scores.
         """
         return {}
 
     def _predicts_need(self) -> bool:
-        """Whether the model was taught to tell if a request needs a tool at all."""
+        """Whether the model was trained to predict if a request needs a tool at all."""
         return False
 
     def _need(self, vectors: Floats) -> list[float]:
-        """How likely requests with these vectors are to need a tool."""
+        """The probability that each request with these vectors needs a tool."""
         raise NotImplementedError
 
     # Encoder.
 
     @property
     def encoder(self) -> TextEncoder:
-        """The encoder, opened on first use; MissingEncoder where it is not installed."""
+        """The encoder, opened on first use. Raises MissingEncoder where it is not installed."""
         if self._encoder is None:
             self._encoder = Encoder.load(Path(self._encoder_folder) if self._encoder_folder else None)
         return self._encoder
@@ -136,16 +136,16 @@ class DocumentIndex(Retriever):
             self._encoder = encoder or Encoder.load(self._own_encoder)
 
     def names_encoder(self) -> bool:
-        """Whether its options name an encoder."""
+        """Whether the options name an encoder."""
         return bool(self._encoder_folder)
 
     def bound_to(self) -> str | None:
-        """The fingerprint of the only encoder it can use: its own, the one named, or that of the vectors it holds."""
+        """The fingerprint of the only encoder it can use: its own, the one named, or that of its vectors; None if any."""
         bound = self.has_own_encoder() or self.names_encoder() or self.learned() > 0 or len(self) > 0
         return self._fingerprint() if bound else None
 
     def share(self, encoder: TextEncoder) -> None:
-        """Use this encoder from now on; where vectors are held, it must be the one they were made with."""
+        """Use this encoder from now on. If the index holds vectors, it must be the one they were made with."""
         self._encoder = encoder
 
     def _fingerprint(self) -> str:
@@ -157,7 +157,7 @@ class DocumentIndex(Retriever):
     # Tools.
 
     def pending(self, scope: Scope = EVERYTHING) -> int:
-        """How many of the tools allowed cannot be found yet, since their vectors are not known."""
+        """How many of the allowed tools cannot be found yet, since they have no vector."""
         if scope.allowed is None:
             return len(self._pending)
         with self._lock:
@@ -172,7 +172,7 @@ class DocumentIndex(Retriever):
         return [*filter(None, self._rows.ids), *self._pending]
 
     def add(self, tools: Sequence[Searchable], vectors: Vectors | None = None) -> None:
-        """Take tools with the vectors given, or encode them (None); a tool whose vector is missing is pending."""
+        """Add tools with the vectors given, or encode them (None). A tool whose vector is missing is pending."""
         if vectors is None:
             vectors = document_vectors(self.encoder, tools)
         with self._lock:
@@ -187,18 +187,20 @@ class DocumentIndex(Retriever):
             try:
                 self._place(insertable)
             except BaseException:
-                self._pending.update({tool_id: latest[tool_id] for tool_id in insertable})  # taken next time, not lost
+                self._pending.update(
+                    {tool_id: latest[tool_id] for tool_id in insertable}
+                )  # they are added next time, not lost
                 raise
             for tool_id in insertable:
                 self.names.add(tool_id, latest[tool_id].aliases)
 
     def take_vectors(self, vectors: Vectors) -> None:
-        """Take in the pending tools whose vectors are among these."""
+        """Add the pending tools whose vectors are among these."""
         with self._lock:
             self.add(self._pending.with_digests(vectors), vectors)
 
     def remove(self, ids: Sequence[str]) -> None:
-        """Forget tools."""
+        """Remove tools."""
         with self._lock:
             for tool_id in ids:
                 self._pending.pop(tool_id, None)
@@ -207,19 +209,19 @@ class DocumentIndex(Retriever):
                     self._table.kill(row)
                     self.names.remove(tool_id)
                     self._change_count += 1
-            if not len(self._rows):  # nothing of an encoder is left: the next one may have another dimension
+            if not len(self._rows):  # empty: the next encoder may have another dimension
                 self._rows, self._table = RowIds(), VectorTable()
 
     def _replace(self, ids: Sequence[str]) -> None:
-        """Forget tools that come again at once."""
+        """Remove tools of which new versions are added right after."""
         self.remove(ids)
 
     def _insertable(self, vectors: Mapping[str, Floats]) -> Mapping[str, Floats]:
-        """Those of the tools with these vectors that can be taken in now; the others wait, known by their names."""
+        """Those of the tools with these vectors that can be added now; the others stay pending, found by name only."""
         return vectors
 
     def _place(self, vectors: Mapping[str, Floats]) -> None:
-        """Give tools these vectors in place of those they had."""
+        """Set the vectors of tools, replacing those they had."""
         if not vectors:
             return
         for tool_id in vectors:
@@ -238,11 +240,11 @@ class DocumentIndex(Retriever):
         self._change_count += len(vectors)
 
     def changes(self) -> int:
-        """How many vectors have come and gone until now."""
+        """How many vectors were added and removed so far."""
         return self._change_count
 
     def optimise(self) -> None:
-        """Link the vectors into a graph where there are enough of them."""
+        """Build the search graph if there are enough vectors for one."""
         with self._lock:
             if len(self) > self._graph_above and not self._table.has_graph:
                 self._table = self._table.linked()
@@ -257,7 +259,7 @@ class DocumentIndex(Retriever):
         return self.rank_encoded(requests, self.encode(requests), k, scope)
 
     def encode(self, requests: Sequence[str]) -> Floats:
-        """The unit vectors of requests, one a row; a text that comes twice is encoded once."""
+        """The unit vectors of requests, one a row. Equal texts are encoded once."""
         distinct = list(dict.fromkeys(requests))
         if len(distinct) == 1:
             return np.repeat(self.encoder.encode_request(distinct[0])[None], len(requests), axis=0)
@@ -268,7 +270,7 @@ class DocumentIndex(Retriever):
     def rank_encoded(
         self, requests: Sequence[str], vectors: Floats, k: int, scope: Scope = EVERYTHING
     ) -> list[Ranking]:
-        """As `rank`, of requests whose vectors are known."""
+        """Like `rank`, for requests whose vectors are known."""
         needed = self._need(vectors) if self._predicts_need() else [None] * len(requests)
         if not len(self):
             pairs = zip(requests, vectors, needed, strict=True)
@@ -286,7 +288,7 @@ class DocumentIndex(Retriever):
         return Ranking(request, scope, pairs, vector, need, evidence=evidence, named=named)
 
     def _nearest(self, vector: Floats, evidence: Any, k: int, allowed: Allowed | None, named: Sequence[str]) -> Pairs:
-        """The best by cosine plus bonus; a bonus is the same whoever asks, so `allowed` only leaves tools out."""
+        """The k best tools by cosine plus bonus. Bonuses are the same for every caller; `allowed` only leaves tools out."""
         search = self._search_vector(vector, evidence)
         with self._lock:
             bonuses = {
@@ -297,7 +299,7 @@ class DocumentIndex(Retriever):
             table, rows = self._table, self._rows
             among = None if allowed is None else rows.allowed(allowed)
             skipped = table.skipped()
-        # Not under the lock: other searches and changes go on. As many more as may fall behind.
+        # Without the lock: other searches and changes go on. Tools with a negative bonus may fall back: search for more.
         found, scores = table.search(search, k + sum(bonus < 0 for bonus in bonuses.values()), among, skipped)
         with self._lock:
             pairs = {rows.ids[row]: score for row, score in zip(found.tolist(), scores.tolist(), strict=True)}
@@ -316,36 +318,38 @@ class DocumentIndex(Retriever):
         return sorted(pairs.items(), key=lambda pair: (-pair[1], pair[0]))[:k]
 
     def need(self, requests: Sequence[str]) -> list[float] | None:
-        """How likely requests are to need a tool, whatever tools there are; None where the model cannot tell."""
+        """The probability that each request needs a tool, whatever the catalogue; None where the model cannot tell."""
         if not self._predicts_need():
             return None
         return self._need(self.encode(requests)) if requests else []
 
     def extend(self, ranking: Ranking, k: int, scope: Scope) -> Pairs:
-        """The best k of the tools allowed, for a request that was encoded."""
+        """The best k of the tools allowed, for a request that was ranked; it is not encoded again."""
         if ranking.vector is None or not len(self):
             return super().extend(ranking, k, scope)
         return self._ranking(ranking.request, ranking.vector, k, scope).pairs
 
     def explain(self, ranking: Ranking, ids: Sequence[str]) -> list[tuple[Reason, ...]]:
-        """How similar each tool is to the request."""
+        """The cosine of each tool to the request."""
         if not any(tool_id in self._rows for tool_id in ids):
             return [() for _ in ids]
         vector = self._request_vector(self.vector_of(ranking))
         with self._lock:
             rows = [self._rows.row(tool_id) for tool_id in ids]
             known = np.array([row for row in rows if row is not None], dtype=np.int64)
-            scores = iter(self._table.scores(vector, known).tolist() if len(known) else ())  # removed meanwhile
+            scores = iter(
+                self._table.scores(vector, known).tolist() if len(known) else ()
+            )  # none if all were removed meanwhile
         return [() if row is None else (Similarity(round(next(scores), 6)),) for row in rows]
 
     def vector_of(self, ranking: Ranking) -> Floats:
-        """The unit vector of a request that was ranked; encoded now where ranking took none."""
+        """The unit vector of a ranked request; it is encoded now if it was not."""
         if ranking.vector is None:
             ranking.vector = self.encoder.encode_request(ranking.request)
         return ranking.vector
 
     def best_similarities(self, vectors: Floats, scope: Scope = EVERYTHING) -> Floats:
-        """How near each of many requests comes to the nearest tool among those allowed; empty where there is none."""
+        """For each request vector, the cosine of the most similar allowed tool; empty where there is none."""
         with self._lock:
             rows = self._rows.alive() if scope.allowed is None else self._rows.allowed(scope.allowed)
             return (
@@ -357,12 +361,12 @@ class DocumentIndex(Retriever):
     # Files.
 
     def _save_documents(self, folder: Path) -> None:
-        """Write vectors, ids and the tools that wait."""
+        """Write the vectors, the ids and the pending tools."""
         self._table.save(folder / "vectors")
         save_rows(folder, self._rows, self.names, self._pending)
 
     def _load_documents(self, folder: Path, model: Mapping[str, Any]) -> None:
-        """Open what was saved; the encoder must be the one the vectors were made with."""
+        """Read what `_save_documents` wrote. Raises BadModel if it is damaged or was made with another encoder."""
         try:
             self._rows, self._names, record = load_rows(folder)
             self._pending = PendingTools.load(folder, record)

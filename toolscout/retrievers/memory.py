@@ -1,4 +1,4 @@
-"""memory: borrows the tools of the nearest past requests, besides ranking by what the tools' documents say."""
+"""memory: ranks by document similarity plus the votes of the nearest past requests for the tools they used."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from toolscout.retrievers.encoded_requests import (
 from toolscout.retrievers.model_folder import read_model, read_options, write_model
 from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 
-# A neighbour that would weigh less than this says nothing.
+# Neighbours with a smaller weight are ignored.
 _LEAST_WEIGHT = 0.01
 _TRIED_VOTES = (0.3, 0.6, 1.0, 1.5, 2.5)
 _REQUESTS = "requests"
@@ -40,12 +40,15 @@ _REQUESTS = "requests"
 
 @dataclass(frozen=True, slots=True)
 class MemoryOptions(EncoderOptions):
-    """What past requests are worth.
+    """How past requests count.
 
-    `neighbours`: how many are asked; `power`: how fast their weight falls with their cosine; `votes`: what their votes
-    weigh beside the cosine of a tool's document. `share`: of the neighbours at most so much is of one source, where
-    others have some too; `half_life`: days after which a request weighs half; `keep`: how many are remembered, of
-    everybody and of each tenant. `share_feedback`: tenants hear each other's requests, which otherwise only they do.
+    neighbours: how many past requests vote.
+    power: the exponent of the cosine in a neighbour's weight.
+    votes: the weight of the votes beside the cosine of a tool's document.
+    share: the most of the neighbours that may come from one source, where other sources have some too.
+    half_life: days after which the weight of a request is halved.
+    keep: how many requests are stored, for everybody and for each tenant.
+    share_feedback: whether tenants use each other's requests.
     """
 
     neighbours: int = 20
@@ -57,7 +60,7 @@ class MemoryOptions(EncoderOptions):
     share_feedback: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be counted."""
+        """Raise BadModel for values out of range."""
         positive = min(self.neighbours, self.keep) >= 1 and min(self.power, self.half_life) > 0
         if not positive or self.votes < 0 or not 0 < self.share <= 1:
             raise BadModel(
@@ -69,12 +72,12 @@ class MemoryOptions(EncoderOptions):
 class Memory(DocumentIndex):
     """A tool's score is the cosine of its document plus what the nearest past requests say of it (see `votes`).
 
-    Neighbours that are far weigh nothing: a request like none before is a plain search over documents, and a tool that
-    nobody has used yet has its document's score. Learning is remembering: at once, and without training.
+    Distant neighbours have no weight: a request unlike all past ones is a plain search over documents, and a tool that
+    was never used has its document's score. Feedback is stored and used at once, without training.
 
-    Votes count for tools that are in the index. What is remembered of a tool that was removed rests, invisible and
-    without taking a neighbour's place; it counts again when a tool of the same id is added, and is forgotten with the
-    oldest requests. How old a request is is counted from the newest one, not from now: a search says the same tomorrow.
+    Only tools in the index get votes, and a past request of removed tools alone is no neighbour; it counts again when
+    a tool with the same id is added. The age of a request is measured from the newest request, not from now, so that
+    the same search gives the same result tomorrow.
     """
 
     name: ClassVar[str] = "memory"
@@ -88,18 +91,18 @@ class Memory(DocumentIndex):
 
     @property
     def learns(self) -> bool:
-        """Learning is remembering."""
+        """Always true: feedback is stored and votes."""
         return True
 
     def learn(self, examples: Sequence[Example], vectors: Mapping[str, Floats] | None = None) -> None:
-        """Remember what requests used and rejected."""
+        """Store which tools requests used and rejected."""
         if examples:
             rows = vectors_of(examples, vectors, self.encoder)
             with self._lock:
                 self._pools.add(examples, rows)
 
     def learned(self) -> int:
-        """How many requests are remembered."""
+        """How many requests are stored."""
         return len(self._pools)
 
     def _evidence(self, vector: Floats, scope: Scope) -> RecalledRequests:
@@ -118,15 +121,15 @@ class Memory(DocumentIndex):
     def _bonuses(
         self, vector: Floats, evidence: RecalledRequests, k: int, allowed: Allowed | None, named: Sequence[str]
     ) -> Mapping[str, float]:
-        said = votes(evidence.neighbours, evidence.newest, self.options.power, self.options.half_life)
-        return {tool_id: self.options.votes * vote for tool_id, vote in said.items()}
+        vote_of = votes(evidence.neighbours, evidence.newest, self.options.power, self.options.half_life)
+        return {tool_id: self.options.votes * vote for tool_id, vote in vote_of.items()}
 
     def explain(self, ranking: Ranking, ids: Sequence[str]) -> list[tuple[Reason, ...]]:
-        """Similarities, and the nearest past request that used the tool."""
+        """Similarities, and the nearest past request that used each tool."""
         return with_past(super().explain(ranking, ids), ids, ranking.evidence)
 
     def fit(self, data: Sequence[TrainingSet], folder: Path, progress: FitProgress | None = None) -> FitReport:
-        """Remember the train splits, each dataset a source, and choose on the dev splits what votes weigh."""
+        """Store the train splits, each dataset as a source, and choose the weight of votes on the dev splits."""
         started = time.perf_counter()
         examples = train_examples(data)
         if len(examples) > self.options.keep:
@@ -136,8 +139,8 @@ class Memory(DocumentIndex):
         self._pools = TenantPools(self.options.keep, self.options.share_feedback)
         self.learn(examples, encoding.requests(examples))
         encoding.tools(self, data)
-        asked = dev_requests(data)
-        dev = {"recall@5": self._choose(asked, progress)} if asked else {}
+        dev_splits = dev_requests(data)
+        dev = {"recall@5": self._choose(dev_splits, progress)} if dev_splits else {}
         numbers = len(self._pools) * self.encoder.dimension
         report = FitReport(time.perf_counter() - started, "cpu", numbers, dev)
         self.trained_on, self.fit_record = TrainedOn.of(data), asdict(report)
@@ -146,9 +149,9 @@ class Memory(DocumentIndex):
         return report
 
     def _choose(self, dev: Sequence[DevRequests], progress: FitProgress | None) -> float:
-        """Let votes weigh what finds most on dev, and say how much that is.
+        """Set the weight of votes with the highest dev recall@5, and return that recall.
 
-        A request is ranked by all weights before the next one is: so its neighbours are found once.
+        Each request is ranked with all weights in turn, so that its neighbours are searched once.
         """
         encoded = encode_dev(self.encode, dev, progress)
         tried = [replace(self.options, votes=weight) for weight in _TRIED_VOTES]
@@ -172,7 +175,7 @@ class Memory(DocumentIndex):
         return means[best]
 
     def save(self, folder: Path) -> None:
-        """Write what is remembered, the tools, and what was seen in training."""
+        """Write the past requests, the tools, and what was seen in training."""
         with self._lock:
             self._save_documents(folder)
             self._pools.save(folder / _REQUESTS)

@@ -1,4 +1,4 @@
-"""toolgen: every tool is a token, or a few, of a language model, which writes the tool for a request."""
+"""toolgen: each tool has an id of one or a few tokens, and a language model writes the id for a request."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class ToolgenOptions(IdTrainingOptions, EncoderOptions):
 
 
 class Toolgen(GenerativeRetriever):
-    """ToolGen, for tools that come later too: the row of a new token is made of the tool's name and document."""
+    """ToolGen, extended to tools added after training: a new token's row is made of the tool's name and document."""
 
     name: ClassVar[str] = "toolgen"
     options_kind: ClassVar[type[Any]] = ToolgenOptions
@@ -60,7 +60,7 @@ class Toolgen(GenerativeRetriever):
         self._free: list[int] = []
         self._maker: IdMaker | None = None
         self._trained: frozenset[str] = frozenset()
-        self._training_tools: DocumentTools | None = None  # of one token each: those that "no tool" is weighed against
+        self._training_tools: DocumentTools | None = None  # with one-token ids: what "no tool" is compared with
 
     def fit(self, data: Sequence[TrainingSet], folder: Path, progress: FitProgress | None = None) -> FitReport:
         """Train the language model on documents, requests and conversations; choose on dev."""
@@ -72,7 +72,7 @@ class Toolgen(GenerativeRetriever):
         return bool(self.options.ids == "atomic")
 
     def plan(self, tools: Mapping[str, Floats], gold: Sequence[Sequence[str]]) -> IdPlan:
-        """Ids and rows for a training on these tools, of which requests need those in `gold`."""
+        """Make ids and rows for a training on these tools; `gold`: the tools that each request needs."""
         first, table = self.base().architecture.vocabulary, self.base().table()
         specials = np.repeat(name_rows(self.base(), table, ["none"]), len(SPECIALS), axis=0)
         if not self.atomic:
@@ -88,13 +88,13 @@ class Toolgen(GenerativeRetriever):
         return IdPlan(paths, start, vectors)
 
     def initial_map(self, earlier: GenerativeRetriever) -> tuple[Floats, Floats] | None:
-        """That of an earlier model whose ids are atomic too."""
+        """The map and bias of the earlier model, if both have atomic ids."""
         if not (isinstance(earlier, Toolgen) and self.atomic and earlier.atomic):
             return None
         return earlier._learned_rows.map, earlier._learned_rows.bias
 
     def choose(self, data: Sequence[TrainingSet]) -> None:
-        """What similarity counts, and what new tools get beside it: what finds most on dev."""
+        """Choose on dev the weight of similarity and the bonus of new tools."""
         if not self.atomic:
             super().choose(data)
         elif not self.options.ranks_by_sets and any(one.dev for one in data):
@@ -120,7 +120,7 @@ class Toolgen(GenerativeRetriever):
         return {tool_id: (int(token),) for tool_id, token in zip(ids, tokens, strict=True)}
 
     def _wide_of(self, ids: Sequence[str], vectors: Floats) -> Floats:
-        """The rows of tools with these documents, and what else is known of them."""
+        """The rows of tools, each followed by the document's vector and whether the tool is new."""
         rows = self._learned_rows.rows(name_rows(self.base(), self.words(), ids), ids, vectors)
         new = np.array([[float(tool_id not in self._learned_rows.own)] for tool_id in ids], dtype=np.float32)
         return np.concatenate([rows, vectors, new], axis=1)
@@ -133,7 +133,7 @@ class Toolgen(GenerativeRetriever):
             return FirstTokenScores.of(self.words(), (self._maker.ids[tool_id][0] for tool_id in self._trained))
         first, known, here = self.token(SPECIALS[0]), self._training_tools, self._indexed()
         if known is None and not (here.ids and self.needed <= set(here.ids)):
-            return None  # saved with another catalogue, before the tools of the training were kept beside it
+            return None  # an old model, saved with another catalogue and without the tools of training
         ids, wide = (known or here).ids, self._wide_rows()
         if known is None:
             rows = wide.of(np.array([self._paths[tool_id][0] for tool_id in ids]))
@@ -151,7 +151,7 @@ class Toolgen(GenerativeRetriever):
         return DocumentTools([self._rows.ids[row] for row in alive], vectors.astype(np.float32))
 
     def _tokens_for(self, rows: Floats) -> Ints:
-        """Tokens with these rows: those of tools that are gone, then new ones."""
+        """Tokens that get these rows: first those freed by removed tools, then new ones."""
         count = min(len(self._free), len(rows))
         old = np.array([self._free.pop() for _ in range(count)], dtype=np.int64)
         self.words().put(old, rows[:count])
@@ -169,7 +169,7 @@ class Toolgen(GenerativeRetriever):
         self._wide, self._free = None, []
 
     def _forget(self, tool_id: str, tokens: tuple[int, ...]) -> None:
-        """A token is free again; of other ids those that were given later, while trained ones wait for their tools."""
+        """Free the id of a removed tool. A longer id from training stays reserved for its tool."""
         if self._maker is None:
             self._free += tokens
         elif tool_id not in self._trained:
@@ -184,7 +184,7 @@ class Toolgen(GenerativeRetriever):
     def _extended(self, reading: Reading, vectors: Floats | None) -> Reading:
         if self._maker is not None:
             return reading
-        # Of a conversation there is no request: what has no words is similar to nothing.
+        # Without vectors (a conversation may have no request) no tool is similar.
         more = np.zeros((len(reading.ends()), self._learned_rows.map.shape[0] + 1), np.float32)
         more[:, -1] = self.options.new_bonus
         if vectors is not None:
@@ -192,12 +192,12 @@ class Toolgen(GenerativeRetriever):
         return ExtendedReading(reading, more)
 
     def given_ids(self) -> dict[str, tuple[int, ...]]:
-        """The ids of tools that came after its training; of one token each, they do not matter."""
+        """The ids of tools added after training; empty for one-token ids, which need not stay the same."""
         later = self._paths.keys() - self._trained if self._maker else ()
         return {tool_id: self._paths[tool_id] for tool_id in sorted(later)}
 
     def recall_ids(self, ids: Mapping[str, tuple[int, ...]]) -> None:
-        """Keep these for tools that will come again; what does not fit, or is taken, is left out."""
+        """Reserve ids for tools that will be added again; an id that is invalid or taken is left out."""
         if self._maker is not None:
             self._maker.recall(ids)
 
@@ -213,8 +213,8 @@ class Toolgen(GenerativeRetriever):
             else np.zeros((0, len(self._learned_rows.bias)), np.float32)
         )
         halves = {"free": free, "map": self._learned_rows.map, "bias": self._learned_rows.bias}
-        kept: dict[str, Any] = {name: array.astype(np.float16) for name, array in halves.items()}
-        np.savez(folder / "rows.npz", ids=np.array(ids, dtype=np.str_), **kept)
+        arrays: dict[str, Any] = {name: array.astype(np.float16) for name, array in halves.items()}
+        np.savez(folder / "rows.npz", ids=np.array(ids, dtype=np.str_), **arrays)
         if self._training_tools is None or self._training_tools.same(self._indexed()):
             DocumentTools.drop(folder)
         else:
@@ -237,7 +237,7 @@ class Toolgen(GenerativeRetriever):
 
 
 def trial(retriever: Toolgen, rows: WideRows, one: TrainingSet) -> DevTrial:
-    """Read a dev split."""
+    """Score a dev split, sampled if it is large, with the language model and with the encoder."""
     split = one.dataset.split(one.dev)
     ids = [tool.id for tool in one.dataset.tools]
     step = max(1, len(split.requests) * len(ids) // _MOST_NUMBERS)

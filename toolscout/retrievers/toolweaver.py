@@ -1,4 +1,4 @@
-"""toolweaver: every tool is a short code, woven from what it means and what it is used with; a model writes it."""
+"""toolweaver: each tool has a short code, learned from its document and from co-use; a language model writes it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _CODES_FILE, _ROWS_FILE = "codes.json", "rows.npy"
 _RIDGE = 1.0
-# Pairs of tools that were used together, the most frequent of them, are kept for the picture.
+# How many pairs of tools used together, the most frequent ones, are kept for plots.
 _USES_KEPT = 5_000
 
 
@@ -54,7 +54,7 @@ class ToolweaverOptions(IdTrainingOptions, CodeOptions, EncoderOptions):
 
 
 class Toolweaver(GenerativeRetriever):
-    """ToolWeaver with codes that are unique for certain; a new tool gets a free one near its meaning, none changes."""
+    """ToolWeaver with unique codes. A new tool gets a free code near its document's; no other code changes."""
 
     name: ClassVar[str] = "toolweaver"
     options_kind: ClassVar[type[Any]] = ToolweaverOptions
@@ -64,30 +64,30 @@ class Toolweaver(GenerativeRetriever):
         super().__init__(options or ToolweaverOptions(), encoder)
         self._quantizer: Quantizer | None = None
         self._codes: dict[str, Code] = {}
-        self._taken: Ints | None = None  # the codes as numbers, where none went since
+        self._taken: Ints | None = None  # all codes as an array; None after a code was freed
         self._trained: set[str] = set()
         self._uses: list[tuple[str, str, int]] = []
         self._health: dict[str, Any] = {}
         self._code_rows: Floats = np.zeros((0, 1), np.float32)
 
     def fit(self, data: Sequence[TrainingSet], folder: Path, progress: FitProgress | None = None) -> FitReport:
-        """Weave codes, then train the language model to write them; choose on dev."""
+        """Learn codes, then train the language model to write them; choose weights on dev."""
         return fit(self, data, folder, progress)
 
     def codes(self) -> dict[str, Code]:
-        """The code of every tool that is here."""
+        """The code of every indexed tool."""
         return {tool_id: self._codes[tool_id] for tool_id in self._paths}
 
     def health(self) -> dict[str, Any]:
-        """How well codes are used, as they were woven."""
+        """How evenly codes are used, measured when they were learned."""
         return self._health
 
     def uses(self) -> list[tuple[str, str, int]]:
-        """Pairs of tools that training requests used together, and how many did."""
+        """Pairs of tools that training requests used together, and how many requests did."""
         return self._uses
 
     def plan(self, tools: Mapping[str, Floats], gold: Sequence[Sequence[str]]) -> IdPlan:
-        """Learn codes from documents and from what requests use together."""
+        """Learn codes from the tools' documents and from which tools requests use together."""
         try:
             from toolscout.training.code_learning import learn
         except ImportError as error:
@@ -107,13 +107,13 @@ class Toolweaver(GenerativeRetriever):
         return IdPlan({tool_id: self._tokens(code) for tool_id, code in self._codes.items()}, start, latents)
 
     def _tokens(self, code: Code) -> tuple[int, ...]:
-        """A code as tokens: those of the first level, behind the special ones, then those of the next."""
+        """A code as tokens: each level has a range of its own behind the special tokens."""
         assert self._quantizer is not None
         first = self.base().architecture.vocabulary + len(SPECIALS)
         return tuple(first + level * self._quantizer.codes + one for level, one in enumerate(code))
 
     def _start(self) -> Floats:
-        """Where rows begin: what the names of a code's tools have in common, by a projection of the codebooks."""
+        """The initial rows of code tokens: the mean name rows of a code's tools, projected from the codebooks."""
         assert self._quantizer is not None
         base, table = self.base(), self.base().table()
         names = name_rows(base, table, list(self._codes))
@@ -134,7 +134,7 @@ class Toolweaver(GenerativeRetriever):
         return np.concatenate([specials, *rows], dtype=np.float32)
 
     def _latents(self) -> Floats:
-        """The vectors that the map makes rows of: the codebooks, each level's in a part of its own."""
+        """The input vectors of the learned map: the codebooks, block-diagonal by level."""
         assert self._quantizer is not None
         levels, codes, latent = self._quantizer.codebooks.shape
         found = np.zeros((len(SPECIALS) + levels * codes, levels * latent), np.float32)
@@ -184,17 +184,17 @@ class Toolweaver(GenerativeRetriever):
         return f"all {most:,} codes of the model are taken{gone}"
 
     def _forget(self, tool_id: str, tokens: tuple[int, ...]) -> None:
-        """A code that came later is free again; one that was trained waits for its tool."""
+        """Free the code of a removed tool; a code from training stays reserved for its tool."""
         if tool_id not in self._trained:
             self._codes.pop(tool_id, None)
             self._taken = None
 
     def given_ids(self) -> dict[str, tuple[int, ...]]:
-        """The codes of tools that came after its training."""
+        """The codes of tools added after training."""
         return {tool_id: self._codes[tool_id] for tool_id in self._paths if tool_id not in self._trained}
 
     def recall_ids(self, ids: Mapping[str, tuple[int, ...]]) -> None:
-        """Keep these codes for tools that will come again; what does not fit, or is taken, is left out."""
+        """Reserve codes for tools that will be added again; a code that is invalid or taken is left out."""
         if self._quantizer is None:
             return
         levels, taken = self._quantizer.levels, set(self._codes.values())
@@ -218,7 +218,7 @@ class Toolweaver(GenerativeRetriever):
         self._code_rows = self.base().rows(np.load(folder / _ROWS_FILE, allow_pickle=False), count)
         record = json.loads((folder / _CODES_FILE).read_text())
         self._codes = {tool_id: tuple(code) for tool_id, code in record["codes"].items()}
-        self._quantizer.vector(list(self._codes.values()))  # refuses codes that are not its own
+        self._quantizer.vector(list(self._codes.values()))  # refuses codes that the quantizer does not have
         self._trained = set(record["woven"])
         if not self._trained <= self._codes.keys():
             raise ValueError("a tool that was trained has no code")

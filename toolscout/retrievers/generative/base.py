@@ -1,7 +1,7 @@
-"""What toolgen and toolweaver share: a language model writes a tool's id, and can write nothing else.
+"""The base of toolgen and toolweaver: a language model writes the id of a tool, constrained to a trie of all ids.
 
-The trie of all ids is live. A tool's score is its id's probability among all ids, flattened so that those behind the
-first can still be told apart where scores are added up.
+Tools can be added and removed at any time. A tool's score is the eighth root of its id's probability: probabilities
+themselves are so peaked that, added to other scores, all tools but the first would look the same.
 """
 
 from __future__ import annotations
@@ -67,18 +67,18 @@ STOP = "\0finish"
 SPECIALS = (NO_TOOL, STOP)
 _COMMAND = "toolscout train DATA --retriever {} --out FOLDER"
 Path_ = tuple[int, ...]
-_SETS = 8  # sets that are followed at once
+_SETS = 8  # the beam width when sets of tools are written
 Written = list[tuple[tuple[str, ...], float]]
-"""The sets of one request with the logs of their chances, the likeliest first."""
+"""The sets of tools written for one request with their log-probabilities, the likeliest first."""
 
-_DEV_REQUESTS = 300  # requests of a dev split on which it is chosen
-_HIDES_NEW_TOOLS = -1e6
+_DEV_REQUESTS = 300  # most requests of a dev split on which weights are chosen
+_HIDES_NEW_TOOLS = -1e6  # a bonus that puts every new tool behind all known ones
 _K = 5
-_CONVERSATIONS_AT_ONCE = 64  # conversations that are read together: a GPU keeps all that it read of them
+_CONVERSATIONS_AT_ONCE = 64  # conversations read in one batch; bounded, since their states stay in GPU memory
 
 
 class _DevTrial:
-    """Dev requests of one dataset, read once."""
+    """The dev requests of one dataset, read by the model once and ranked with several weights."""
 
     def __init__(self, retriever: GenerativeRetriever, one: TrainingSet) -> None:
         split = one.dataset.split(one.dev)
@@ -92,22 +92,22 @@ class _DevTrial:
         self._new = {tool.id for tool in one.dataset.tools} - retriever.needed
 
     def measured(self, similarity: float, bonus: float) -> dict[str, float]:
-        """Recall of all, and of known tools, with these."""
+        """Recall@5 of all tools and of known tools with this weight and bonus."""
         retriever = self._retriever
         retriever.options = replace(retriever.options, similarity=similarity, new_bonus=bonus)
         ranked = retriever.ranked(self._reading, self._texts, self._vectors, _K, self._scope)
         rankings = [[tool_id for tool_id, _ in pairs] for pairs, _ in ranked]
         return metrics.evaluate(rankings, self._gold, ["recall@5", "known_recall@5"], self._new)
 
-    def weighs(self) -> bool:
-        """Whether dev needs both new and known tools: without both there is nothing to weigh."""
+    def has_new_and_known(self) -> bool:
+        """Whether the dev requests need both new and known tools; only then can a bonus be chosen."""
         needed = [tool_id in self._new for few in self._gold for tool_id in few]
         return any(needed) and not all(needed)
 
 
 @dataclass(frozen=True, slots=True)
 class IdPlan:
-    """Ids of tools in training, and the added rows as they begin, with the vectors that a map makes rows of."""
+    """The ids of tools for a training, the initial rows of added tokens, and the vectors that a learned map adds to."""
 
     paths: Mapping[str, Path_]
     start: Floats
@@ -115,9 +115,10 @@ class IdPlan:
 
 
 class GenerativeRetriever(IdPoolIndex):
-    """Ids of tools in a trie, rows of tokens in a table, a language model that reads requests.
+    """Holds the ids of tools in a trie, the rows of their tokens in a table, and a language model that reads requests.
 
-    A method says what a tool's id is (`_assign_ids`) and what its tokens' rows are. Untrained it takes no tool.
+    A subclass decides what a tool's id is (`_assign_ids`) and what the rows of its tokens are. A model that was not
+    trained accepts no tools.
     """
 
     name: ClassVar[str]
@@ -137,86 +138,86 @@ class GenerativeRetriever(IdPoolIndex):
         self._views = CallerTries(self._trie, SPECIALS)
         self._paths: dict[str, tuple[int, ...]] = {}
         self._special_rows: Floats = np.zeros((len(SPECIALS), 1), np.float32)
-        self._platt: tuple[float, float] | None = (1.0, 0.0)  # none where dev says that it says the opposite
-        self._training_tokens: FirstTokenScores | None = None  # what "no tool" stands against
+        self._platt: tuple[float, float] | None = (1.0, 0.0)  # None: on dev its need was inverted, so it predicts none
+        self._training_tokens: FirstTokenScores | None = None  # what "no tool" is compared with
         self._order: IdOrder | None = None
         self.needed: frozenset[str] = frozenset()  # the tools that training requests needed
         # Called after each training stage with the model as it stands.
         self.watch: Callable[[str, TransformerNetwork], None] | None = None
 
-    # What a method says.
+    # What a subclass implements.
 
     def _assign_ids(self, tools: Mapping[str, Floats]) -> dict[str, tuple[int, ...]]:
-        """The ids, as tokens, of tools that come, whose documents have these vectors."""
+        """Assign ids, as tokens, to tools that are added; `tools` gives the vectors of their documents."""
         raise NotImplementedError
 
     def _find_training_tokens(self) -> FirstTokenScores | None:
-        """The ids of its training, asked for while its tools are here; None where they are not known."""
+        """The first tokens of the ids of training, computed while those tools are indexed; None where unknown."""
         raise NotImplementedError
 
     def _longest_id(self) -> int:
-        """The most tokens that an id has."""
+        """The most tokens that an id may have."""
         raise NotImplementedError
 
     def _added_rows(self) -> Floats:
-        """The rows behind the base's vocabulary that are there before any tool: first those of `SPECIALS`."""
+        """The rows added to the base model's vocabulary before any tool, those of `SPECIALS` first."""
         return self._special_rows
 
     def plan(self, tools: Mapping[str, Floats], gold: Sequence[Sequence[str]]) -> IdPlan:
-        """Ids and rows for a training on these tools, of which requests need those in `gold`."""
+        """Make ids and rows for a training on these tools; `gold`: the tools that each request needs."""
         raise NotImplementedError
 
     def initial_map(self, earlier: GenerativeRetriever) -> tuple[Floats, Floats] | None:
-        """The map from vectors to rows, and its bias, that a training goes on from; None where it has none."""
+        """The map from vectors to rows and its bias, to continue training from an earlier model; None without a map."""
         return None
 
     def choose(self, data: Sequence[TrainingSet]) -> None:
-        """Choose on dev what similarity counts beside the language model."""
+        """Choose on dev the weight of similarity and the bonus of new tools, unless tools are ranked by sets."""
         if not self.options.ranks_by_sets:
             choose(self, data)
 
     def _save_ids(self, folder: Path) -> None:
-        """Write what makes ids and their rows."""
+        """Write what ids and their rows are made from."""
         raise NotImplementedError
 
     def _load_ids(self, folder: Path) -> None:
-        """Open what `_save_ids` wrote."""
+        """Read what `_save_ids` wrote."""
         raise NotImplementedError
 
     def _scoring(self) -> Table:
-        """What scores tokens."""
+        """The table that scores tokens."""
         return self.words()
 
     def _request_vectors(self, requests: Sequence[str]) -> Floats | None:
-        """The vectors of requests, where similarity counts beside the language model; zeros for what has no words."""
+        """The vectors of requests, zeros for empty ones; None where similarity has no weight or all are empty."""
         if not self.options.similarity or not any(requests):
             return None
         vectors = np.zeros((len(requests), self.encoder.dimension), np.float32)
-        said = [place for place, request in enumerate(requests) if request]
-        vectors[said] = self.encode([requests[place] for place in said])
+        nonempty = [place for place, request in enumerate(requests) if request]
+        vectors[nonempty] = self.encode([requests[place] for place in nonempty])
         return vectors
 
     def _extended(self, reading: Reading, vectors: Floats | None) -> Reading:
-        """The reading, with what else is known of requests with these vectors."""
+        """The reading, its states extended by features of the requests (`vectors`) where a subclass scores those."""
         return reading
 
     def _similarity_logits(self, vectors: Floats | None, count: int) -> Nearer | None:
-        """What documents say beside the language model of so many requests; None where _extended says it, or nothing."""
+        """What similarity and new-tool bonus add to the logits of `count` requests; None where that is nothing."""
         return similarity_logits(self, vectors, count) if self.options.similarity or self.options.new_bonus else None
 
     def _apply_state(self, plan: IdPlan, state: LearnedState) -> None:
-        """Take over what was learned until now."""
+        """Take over the rows that training has learned so far."""
         raise NotImplementedError
 
     # The language model.
 
     def base(self) -> Base:
-        """The language model it began with, opened on first use."""
+        """The language model that training started from, opened on first use."""
         self._base = self._base or open_base(self.options.base)
         return self._base
 
     def prompter(self) -> Prompter:
-        """What makes prompts of requests."""
+        """What turns requests into prompts."""
         if self._prompter is None:
             behind = self._longest_id() * (MOST_IN_SET if self.options.sets else 1)
             self._prompter = Prompter(self.base(), self.options.request_tokens, behind)
@@ -224,7 +225,7 @@ class GenerativeRetriever(IdPoolIndex):
 
     @property
     def language_parameters(self) -> int:
-        """How many numbers its language model has, the rows of ids included; adapters are part of its matrices."""
+        """How many parameters its language model has, rows of ids included; adapters are merged into its matrices."""
         return sum(map(math.prod, self.base().architecture.shapes().values())) + self.words().added().size
 
     def token(self, special: str) -> int:
@@ -232,7 +233,7 @@ class GenerativeRetriever(IdPoolIndex):
         return self.base().architecture.vocabulary + SPECIALS.index(special)
 
     def words(self) -> TokenTable:
-        """The rows of every token: the base's, and those added for ids."""
+        """The embedding rows of all tokens: the base model's, and those added for ids."""
         if self._words is None:
             self._words = self.base().table()
             self._words.grow(self._added_rows())
@@ -251,20 +252,20 @@ class GenerativeRetriever(IdPoolIndex):
     # The index.
 
     def apply_state(self, plan: IdPlan, state: LearnedState) -> None:
-        """Take over what was learned until now; the tools that are here get their ids and rows anew."""
+        """Take over what training has learned so far, and assign the indexed tools their ids and rows again."""
         with self._lock:
             self._adapter = Adapter(state.adapter)
             self._apply_state(plan, state)
             self._rebuild_ids()
 
     def _rebuild_ids(self) -> None:
-        """Give the tools that are here, those of its training, their ids and rows."""
+        """Assign ids and rows to the tools in the index, which are those of training."""
         self._reset()
         self._assign_all_ids()
         self._training_tokens = self._find_training_tokens() if self.options.no_tool else None
 
     def _reset(self) -> None:
-        """Forget ids and rows."""
+        """Drop all ids and rows."""
         self._trie, self._words, self._engine = Trie(), None, None
         self._views = CallerTries(self._trie, SPECIALS)
         if self.options.no_tool:
@@ -283,15 +284,15 @@ class GenerativeRetriever(IdPoolIndex):
             self._paths[tool_id] = tokens
 
     def add(self, tools: Sequence[Searchable], vectors: Vectors | None = None) -> None:
-        """Take tools: their ids come from their documents, nothing is trained."""
+        """Add tools. Their ids are made from their documents, without training. Raises NeedsTraining if untrained."""
         if tools and self._adapter is None:
             raise NeedsTraining([tool.id for tool in tools], _COMMAND.format(self.name))
         super().add(tools, vectors)
 
     def _place(self, vectors: Mapping[str, Floats]) -> None:
-        # As precise as they are kept: a saved index gives the same ids and rows.
-        kept = {tool_id: one.astype(np.float16).astype(np.float32) for tool_id, one in vectors.items()}
-        paths = self._assign_ids(kept) if kept else {}  # first: where it fails, nothing has changed
+        # Rounded as they are saved, so that a reopened index assigns the same ids and rows.
+        rounded = {tool_id: one.astype(np.float16).astype(np.float32) for tool_id, one in vectors.items()}
+        paths = self._assign_ids(rounded) if rounded else {}  # first: if it fails, nothing has changed
         super()._place(vectors)
         self._insert_paths(paths)
 
@@ -303,7 +304,7 @@ class GenerativeRetriever(IdPoolIndex):
         super()._drop(ids)
 
     def bound_to(self) -> str | None:
-        """The fingerprint of the only encoder it can use: what was learned reads the vectors of one alone."""
+        """The fingerprint of the only encoder it can use: a trained model is bound to the encoder of its training."""
         return self._fingerprint() if self._adapter is not None else super().bound_to()
 
     @property
@@ -323,7 +324,7 @@ class GenerativeRetriever(IdPoolIndex):
     # Search.
 
     def reading(self, requests: Sequence[str]) -> Reading:
-        """The requests as the model has read them, all in one batch."""
+        """Have the model read the requests, all in one batch."""
         prompter = self.prompter()
         return self.engine().read([prompter.ask(request) for request in requests])
 
@@ -357,7 +358,7 @@ class GenerativeRetriever(IdPoolIndex):
     def ranked(
         self, reading: Reading, requests: Sequence[str], vectors: Floats | None, k: int, scope: Scope
     ) -> list[tuple[Pairs, dict[str, str]]]:
-        """The best k tools of requests that were read, and the tools that each names, which come first."""
+        """For each request read: its best k tools, those it names first; and the tools it names, with the words."""
         extended = self._extended(reading, vectors)
         with self._lock:
             some = self._ranked(extended, vectors, len(requests), k, scope.allowed) if len(self) else []
@@ -366,7 +367,7 @@ class GenerativeRetriever(IdPoolIndex):
         return [(_named_first(ranking, few, k, scope), few) for ranking, few in zip(rankings, named, strict=True)]
 
     def extend(self, ranking: Ranking, k: int, scope: Scope) -> Pairs:
-        """The best k of the tools allowed, for a request that was read."""
+        """The best k of the tools allowed, for a request that was ranked; it is not read again."""
         if ranking.evidence is None:
             return super().extend(ranking, k, scope)
         reading, vectors = several([ranking.evidence]), None if ranking.vector is None else ranking.vector[None]
@@ -379,9 +380,9 @@ class GenerativeRetriever(IdPoolIndex):
     def _ranked(
         self, reading: Reading, vectors: Floats | None, count: int, k: int, allowed: Allowed | None
     ) -> list[Pairs]:
-        # Sets of all tools, whoever asks: what a set counts must not depend on who may see a part of it.
+        # Sets are written over all tools, whoever the caller: a set's probability must not depend on permissions.
         sets_of = written(self, reading) if self.options.ranks_by_sets else []
-        # As many more as may fall behind the tools of sets.
+        # As many more tools as may fall behind those of the sets.
         more = max((len({tool_id for tools, _ in few for tool_id in tools}) for few in sets_of), default=0)
         view, logits = None if allowed is None else self._views.of(allowed), self._similarity_logits(vectors, count)
         found = best(reading, self._scoring(), self._trie, k + more, pruned=view, extra=SPECIALS, logits=logits)
@@ -391,15 +392,15 @@ class GenerativeRetriever(IdPoolIndex):
         return [[(key, flattened(score)) for key, score in ranking[:k]] for ranking in rankings]
 
     def as_many(self, rankings: Sequence[Ranking]) -> list[Pairs] | None:
-        """As many tools as each request needs: those it names, and what a caller may see of the likeliest set."""
+        """As many tools as each request needs: those it names, and the allowed ones of its likeliest set."""
         return as_many(self, rankings) if self.options.sets else None
 
     def _predicts_need(self) -> bool:
-        taught = self.options.no_tool and NO_TOOL in self._trie
-        return bool(taught) and self._platt is not None and self._training_tokens is not None
+        trained = self.options.no_tool and NO_TOOL in self._trie
+        return bool(trained) and self._platt is not None and self._training_tokens is not None
 
     def _needed(self, reading: Reading, vectors: Floats | None) -> list[float]:
-        """How likely each request that was read is to need a tool."""
+        """The probability that each request that was read needs a tool."""
         assert self._platt is not None
         assert self._training_tokens is not None
         odds = np.clip(
@@ -408,25 +409,28 @@ class GenerativeRetriever(IdPoolIndex):
         return [float(one) for one in 1 / (1 + np.exp(-odds))]
 
     def need(self, requests: Sequence[str]) -> list[float] | None:
-        """How likely requests are to need a tool, whatever tools there are; None where the model cannot tell."""
+        """The probability that each request needs a tool, whatever the catalogue; None where the model cannot tell."""
         if not self._predicts_need():
             return None
         return self._needed(self.reading(requests), self._request_vectors(requests)) if requests else []
 
     def against_none(self, requests: Sequence[str]) -> Doubles | None:
-        """The log of the odds of any tool of its training against "no tool"; None where those are not known."""
+        """The log-odds of any tool of training against "no tool", for each request; None where those are not known."""
         if self._training_tokens is None:
             return None
         return against(self, self._training_tokens, self.reading(requests), self._request_vectors(requests))
 
     def pick(self, conversations: Talks, allowed: Allowed | None = None, without: Spent = ()) -> list[str | None]:
-        """The next action of each conversation: a tool of this index that is allowed, or Finish; nothing else."""
+        """The next action of each conversation: an allowed tool of this index, or Finish; None where it is too long.
+
+        `without`: for each conversation, tools that must not be chosen.
+        """
         return next_actions(self, conversations, allowed, without)
 
     # Files.
 
     def save(self, folder: Path) -> None:
-        """Write the adapter, what makes ids and rows, and the vectors of tools; of the base a reference alone."""
+        """Write the adapter, the ids and rows, and the vectors of tools; the base model is only referred to."""
         folder.mkdir(parents=True, exist_ok=True)
         with self._lock:
             self._save_documents(folder)
@@ -455,7 +459,9 @@ class GenerativeRetriever(IdPoolIndex):
         if not model.get("fit") and not (folder / ADAPTER_FILE).is_file():
             return loaded
         loaded._base = find_base(folder, loaded.options.base, model.get("language", ""))
-        loaded.options = replace(loaded.options, base=loaded._base.reference)  # a copy of it finds it too
+        loaded.options = replace(
+            loaded.options, base=loaded._base.reference
+        )  # where it was found, so that a saved copy finds it too
         loaded._adapter = Adapter.load(folder)
         loaded._adapter.check(loaded.base().architecture)
         try:
@@ -473,14 +479,14 @@ class GenerativeRetriever(IdPoolIndex):
 
 
 def written(retriever: GenerativeRetriever, reading: Reading) -> list[Written]:
-    """Sets of tools for each request; whether any is needed is not asked here (see `need`)."""
+    """The likeliest sets of tools for each request, without the empty set; `need` tells whether any is needed."""
     stop, plain = retriever.token(STOP), reading.plain if isinstance(reading, ExtendedReading) else None
     found = sets(reading, retriever._scoring(), retriever._trie, stop, width=_SETS, plain=plain)
     return [[one for one in few if one[0] and NO_TOOL not in one[0]] for few in found]
 
 
 def as_many(retriever: GenerativeRetriever, rankings: Sequence[Ranking]) -> list[Pairs]:
-    """What each request names, and what a caller may see of its likeliest set."""
+    """For each ranking: the tools that the request names, then the allowed ones of its likeliest set."""
     found, most = [], len(retriever) + retriever.without_id()
     for ranking, few in zip(rankings, _sets(retriever, rankings), strict=True):
         chance = dict(included([], few, ranking.scope.allowed))
@@ -491,7 +497,7 @@ def as_many(retriever: GenerativeRetriever, rankings: Sequence[Ranking]) -> list
 
 
 def _sets(retriever: GenerativeRetriever, rankings: Sequence[Ranking]) -> list[Written]:
-    """The sets of requests that were read, those of one batch together."""
+    """The likeliest sets of each ranked request; requests that were read in one batch are processed together."""
     found: list[Written] = [[] for _ in rankings]
     batches: dict[int, list[int]] = {}
     for place, ranking in enumerate(rankings):
@@ -509,48 +515,51 @@ def _sets(retriever: GenerativeRetriever, rankings: Sequence[Ranking]) -> list[W
 
 
 def against(
-    retriever: GenerativeRetriever, weighed: FirstTokenScores, reading: Reading, vectors: Floats | None
+    retriever: GenerativeRetriever, training: FirstTokenScores, reading: Reading, vectors: Floats | None
 ) -> Doubles:
-    """The log of the odds of what is weighed against "no tool", for each request that was read."""
+    """The log-odds of the ids of training against "no tool", for each request that was read."""
     stop = [retriever.token(STOP)] if retriever.options.trajectories else []
-    others = np.concatenate([np.array(stop, dtype=np.int64), weighed.tokens])
-    return odds_against(retriever._extended(reading, vectors), weighed.table, others, [retriever.token(NO_TOOL)])
+    others = np.concatenate([np.array(stop, dtype=np.int64), training.tokens])
+    return odds_against(retriever._extended(reading, vectors), training.table, others, [retriever.token(NO_TOOL)])
 
 
 def similarity_logits(retriever: GenerativeRetriever, vectors: Floats | None, count: int) -> SimilarityLogits:
-    """What is added for so many requests with these vectors, to ids of tools as they are now."""
+    """What to add to the logits of `count` requests, for the tools that are indexed now."""
     order, trie = retriever._order, retriever._trie
     if order is None or order.version != trie.version:
         rows = retriever._rows.alive()
         ids = [retriever._rows.ids[row] for row in rows]
         documents = dict(zip(ids, retriever._table.rows(rows), strict=True))
         order = retriever._order = IdOrder(retriever._paths, documents, retriever.needed, trie.version)
-    if vectors is None:  # new tools get their bonus, and nothing is similar
+    if vectors is None:  # only the bonus of new tools counts
         vectors = np.zeros((count, order.dimension), np.float32)
     return order.logits(vectors, retriever.options)
 
 
 def choose(retriever: GenerativeRetriever, data: Sequence[TrainingSet]) -> None:
-    """What similarity counts, then what new tools get beside it where that costs known ones little, by dev's recall."""
+    """Choose the weight of similarity with the highest dev recall@5, then the bonus of new tools.
+
+    A bonus is taken only if it raises recall and costs known tools little. Without a dev split nothing changes.
+    """
     trials = [_DevTrial(retriever, one) for one in data if one.dev]
     if not trials:
         return
     found = {one: float(np.mean([t.measured(one, 0.0)["recall@5"] for t in trials])) for one in SIMILARITIES}
     similarity = max(SIMILARITIES, key=lambda one: (found[one], -one))
     best, bonus = found[similarity], 0.0
-    weighing = [trial for trial in trials if trial.weighs()]
-    alone = [trial.measured(similarity, _HIDES_NEW_TOOLS)["known_recall@5"] for trial in weighing]
-    for one in BONUSES[1:] if weighing else ():
+    mixed = [trial for trial in trials if trial.has_new_and_known()]
+    alone = [trial.measured(similarity, _HIDES_NEW_TOOLS)["known_recall@5"] for trial in mixed]
+    for one in BONUSES[1:] if mixed else ():
         measured = [trial.measured(similarity, one) for trial in trials]
-        kept = [m["known_recall@5"] for trial, m in zip(trials, measured, strict=True) if trial in weighing]
+        known = [m["known_recall@5"] for trial, m in zip(trials, measured, strict=True) if trial in mixed]
         recall = float(np.mean([m["recall@5"] for m in measured]))
-        if recall > best and all(k >= a - MAY_COST for k, a in zip(kept, alone, strict=True)):
+        if recall > best and all(k >= a - MAY_COST for k, a in zip(known, alone, strict=True)):
             best, bonus = recall, one
     retriever.options = replace(retriever.options, similarity=similarity, new_bonus=bonus)
 
 
 def prompt(retriever: GenerativeRetriever, turns: Iterable[ChatTurn]) -> list[int]:
-    """A conversation as tokens, the assistant to speak next; actions are ids where they have one, as in training."""
+    """A conversation as tokens, up to the assistant's next turn. Calls of tools that have ids are written as ids."""
     return retriever.base().chat(contents(turns, lambda action: _action_tokens(retriever, action, retriever._paths)))
 
 
@@ -563,7 +572,7 @@ def _action_tokens(
 def next_actions(
     retriever: GenerativeRetriever, conversations: Talks, allowed: Allowed | None, without: Spent
 ) -> list[str | None]:
-    """The likeliest next action of each conversation, of all that is allowed; None for one that is too long."""
+    """The likeliest allowed next action of each conversation; None for one that is too long for the model."""
     prompts = [prompt(retriever, turns) for turns in conversations]
     short = [at for at, one in enumerate(prompts) if len(one) < retriever.base().architecture.context]
     short.sort(key=lambda at: len(prompts[at]))
@@ -586,9 +595,9 @@ def _actions(
     allowed: Allowed | None,
     without: Spent,
 ) -> list[str]:
-    """Whether to act is what the model alone finds likelier; which tool it is, is found as search finds it.
+    """The next action of each prompt: Finish, or the tool that search ranks first.
 
-    All tools together stand against Finish: where many would do, none of them alone is likely.
+    A tool is called if all tools together are likelier than Finish: where many tools would do, none alone is likely.
     """
     reading = retriever.engine().read(prompts)
     alone = retriever._extended(reading, None)
@@ -612,24 +621,26 @@ def _continued(
     called: Sequence[Collection[str]],
     without: Spent,
 ) -> list[str]:
-    """The actions; in place of Finish the likeliest tool that was not called, if the request is likely to need it.
+    """The actions, with Finish replaced by the likeliest tool not called yet, if its probability reaches `carry_on`.
 
-    Conversations that were learned are short: a model ends when most of what a longer request needs is still to do. Who
-    has called nothing needs nothing.
+    Conversations in training are short, so a model tends to finish longer ones too early. A conversation that has
+    called no tool so far stays finished.
     """
     found, least = list(actions), retriever.options.carry_on
     ends = [at for at, action in enumerate(actions) if action == FINISH and called[at]] if 0 < least < 1 else []
     if ends:
         k = 1 + max(len({*called[at], *without[at]}) for at in ends)
-        for at, own in zip(ends, retriever.rank([requests[at] for at in ends], k, Scope(allowed)), strict=True):
+        for at, ranking in zip(ends, retriever.rank([requests[at] for at in ends], k, Scope(allowed)), strict=True):
             due = [
-                i for i, score in own.pairs if chance(score) >= least and i not in called[at] and i not in without[at]
+                i
+                for i, score in ranking.pairs
+                if chance(score) >= least and i not in called[at] and i not in without[at]
             ]
             found[at] = due[0] if due else FINISH
     return found
 
 
 def _named_first(ranking: Pairs, named: Mapping[str, str], k: int, scope: Scope) -> Pairs:
-    """The tools that a request names, by their ids, then the others."""
+    """The k best tools: those that the request names, in the order of their ids, then the others."""
     first = [(tool_id, EXACT_BONUS) for tool_id in sorted(filter(scope.permits, named))]
     return [*first, *(pair for pair in ranking if pair[0] not in named)][:k]

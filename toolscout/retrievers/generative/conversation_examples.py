@@ -1,4 +1,7 @@
-"""Conversations as lessons: whole trajectories, learned where the assistant speaks, its actions written as ids."""
+"""Turns conversations (trajectories of an agent) into training examples.
+
+The model is trained on what the assistant says; each tool call in it is written as the tool's id.
+"""
 
 from __future__ import annotations
 
@@ -35,18 +38,21 @@ if TYPE_CHECKING:
 MOST_TOKENS = 1536
 _SHAREGPT = "sharegpt"
 _CHANCES = (0.5, 0.3, 0.2, 0.15, 0.1, 0.07, 0.05, 0.03, 0.02)
-_LIKELY, _JUDGED = 10, 500  # tools that are looked at of a request, requests of a dev split
+_LIKELY, _DEV_REQUESTS = 10, 500  # tools ranked for each dev request; most requests of a dev split that are used
 
 
 def read_conversations(path: Path) -> list[Conversation]:
-    """The conversations of a file: trajectories, or ShareGPT records where its name says so."""
+    """Read the conversations of a file: ShareGPT records if its name contains "sharegpt", trajectories otherwise."""
     if _SHAREGPT in path.name:
         return list(read_sharegpt(path))
     return [conversation(one) for one in read_trajectories(path)]
 
 
 def provenance_of(talks: Sequence[Conversation], name: str) -> TrainedOn:
-    """What conversations show a model: all that users say in them, so that no split which asks it may judge it."""
+    """Record all that users say in the conversations as seen in training; `name` is the name of their file.
+
+    A split that holds one of these requests may then not be used to evaluate the model.
+    """
     if not talks:
         return TrainedOn()
     said = (turn.content.removesuffix(ACTION).strip() for talk in talks for turn in talk.turns if turn.role == "user")
@@ -58,7 +64,10 @@ def provenance_of(talks: Sequence[Conversation], name: str) -> TrainedOn:
 
 
 def called_tools(talks: Iterable[Conversation], known: Mapping[str, Tool]) -> dict[str, Tool]:
-    """The tools that conversations call, by id, as they are known, or as a conversation brings them; others not."""
+    """The tools that the conversations call, by id.
+
+    A tool is taken from `known`, else from the conversation's own list; one that is in neither is left out.
+    """
     found: dict[str, Tool] = {}
     for talk in talks:
         brought = {tool.id: tool for tool in talk.tools}
@@ -70,31 +79,39 @@ def called_tools(talks: Iterable[Conversation], known: Mapping[str, Tool]) -> di
 
 
 def choose_carry_on(retriever: GenerativeRetriever, data: Sequence[TrainingSet]) -> float:
-    """The least chance of a tool that is needed: by which what is likelier is most like the gold of dev (mean F1)."""
+    """Choose the option `carry_on`: the least probability at which a tool counts as still needed.
+
+    The threshold with the highest mean F1 on the dev splits is returned. The option's own value is returned if it is
+    set, if there are no trajectories, or if there is no dev split.
+    """
     dev = [one for one in data if one.dev]
     if retriever.options.carry_on or not retriever.options.trajectories or not dev:
         return float(retriever.options.carry_on)
-    likenesses = []
+    scores = []
     for one in dev:
         split = one.dataset.split(one.dev)
-        few = slice(None, None, max(1, len(split) // _JUDGED))
+        few = slice(None, None, max(1, len(split) // _DEV_REQUESTS))
         among = Scope(Allowed.of(ids=(tool.id for tool in one.dataset.tools)))
         ranked = retriever.rank([text for _, text in split.requests[few]], _LIKELY, among)
-        pairs = [[(i, chance(score)) for i, score in own.pairs] for own in ranked]
-        likenesses.append([_likeness(pairs, split.gold[few], least) for least in _CHANCES])
-    return _CHANCES[int(np.argmax(np.mean(likenesses, 0)))]
+        pairs = [[(i, chance(score)) for i, score in ranking.pairs] for ranking in ranked]
+        scores.append([_mean_f1(pairs, split.gold[few], least) for least in _CHANCES])
+    return _CHANCES[int(np.argmax(np.mean(scores, 0)))]
 
 
-def _likeness(ranked: Sequence[Pairs], golds: Sequence[Sequence[str]], least: float) -> float:
-    likely = [{i for i, sure in pairs if sure >= least} for pairs in ranked]
-    shared = [2 * len(own & set(gold)) / (len(own) + len(gold)) for own, gold in zip(likely, golds, strict=True)]
-    return float(np.mean(shared))
+def _mean_f1(ranked: Sequence[Pairs], golds: Sequence[Sequence[str]], least: float) -> float:
+    """The mean F1 of the tools whose probability is at least `least`."""
+    likely = [{i for i, probability in pairs if probability >= least} for pairs in ranked]
+    scores = [2 * len(ids & set(gold)) / (len(ids) + len(gold)) for ids, gold in zip(likely, golds, strict=True)]
+    return float(np.mean(scores))
 
 
 def conversation_examples(
     retriever: GenerativeRetriever, plan: IdPlan, talks: Iterable[Conversation], path: str
 ) -> list[IdExample]:
-    """What can be learned of a file's conversations: an action that names a tool without an id is read, not learned."""
+    """Make training examples of the conversations of the file `path`, cut to 1536 tokens.
+
+    A call of a tool without an id stays in the text but is no target. Raises BadDataset if no example is left.
+    """
     from toolscout.training.id_generation import IdExample
 
     found = []
@@ -112,7 +129,7 @@ def conversation_examples(
 def _tokens(
     retriever: GenerativeRetriever, plan: IdPlan, talk: Conversation
 ) -> tuple[list[int], list[tuple[int, tuple[int, ...]]]]:
-    """The conversation, and after which of its tokens which one is right: all that the assistant says and learns."""
+    """The tokens of a conversation, and its targets: (position, tokens that are right after it)."""
     said = contents(talk.turns, lambda action: _action_tokens(retriever, action, plan.paths))
     tokens, spans = retriever.base().spoken(said)
     turns = [turn for turn in talk.turns if turn.role == "assistant"]

@@ -1,4 +1,4 @@
-"""Trains a language model to write tools: lessons out of datasets, and dev scores by the retriever itself."""
+"""Trains the language model of a generative retriever: makes examples of datasets, trains, and chooses on dev."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ if TYPE_CHECKING:
     from toolscout.retrievers.generative.base import GenerativeRetriever
     from toolscout.training.id_generation import AddedRows, IdExample, LearnedState, Stage, TrainedIdWriter
 
-# Requests of a dev split that are ranked after each epoch; all of them choose what is chosen at the end.
+# Most requests of a dev split that are ranked after each epoch; the choices at the end use all of them.
 _DEV_REQUESTS = 500
 _DEV_K = 5
-# What is measured on dev; epochs are chosen by the first.
+# What is measured on dev; the first selects the epoch.
 _MEASURES = ("recall@5", "recall@3", "comp@3", "comp@5", "new_recall@5", "known_recall@5")
 _CALIBRATION_REQUESTS = 500
 _OPPOSITE = (
@@ -56,9 +56,9 @@ _OPPOSITE = (
 
 @dataclass(frozen=True, slots=True)
 class IdTrainingData:
-    """What is learned from: tools by id with their vectors, requests with their gold, prompts that need no tool.
+    """What training learns from: tools by id, requests with their gold tools, prompts that need no tool, conversations.
 
-    `tools` are those of the datasets, `called` those that the conversations call: they have vectors and get ids too.
+    `tools` are those of the datasets, `called` those that the conversations call. `vectors` has a vector for each.
     """
 
     tools: Mapping[str, Tool]
@@ -73,7 +73,10 @@ class IdTrainingData:
 def fit(
     retriever: GenerativeRetriever, data: Sequence[TrainingSet], folder: Path, progress: FitProgress | None
 ) -> FitReport:
-    """Train through all stages, choose on dev, and leave a complete model in the folder."""
+    """Train in all stages, choose weights and calibrate on dev, and save a complete model in the folder.
+
+    Raises BadModel or BadDataset for options or data that cannot be trained on, MissingExtra without torch.
+    """
     try:
         from toolscout.models.language.torch_network import TransformerNetwork
         from toolscout.training import id_generation as training
@@ -89,7 +92,7 @@ def fit(
     seen = seen_with(data, examples.prompts, no_tool) | provenance_of(examples.talks, Path(options.trajectories).name)
     seen |= TrainedOn(tools=frozenset(tool.digest() for tool in examples.called.values()))
     seen |= TrainedOn.load(Path(options.init_from)) if options.init_from else TrainedOn()
-    # A path of this machine does not go into the model: what was trained with is said by a name.
+    # The model keeps names, not paths of this machine.
     names = {name: Path(getattr(options, name)).name for name in ("trajectories", "init_from")}
     retriever.options = replace(options, no_tool=no_tool, **names)
     retriever.needed = frozenset(tool_id for few in examples.gold for tool_id in few)
@@ -140,16 +143,16 @@ def _stage_records(learned: TrainedIdWriter) -> dict[str, Any]:
 
 
 def _notes(retriever: GenerativeRetriever, given: Any) -> tuple[str, ...]:
-    """What whoever trained it should know of how it came out."""
+    """Notes for the user about the result of training. `given`: the options as the user set them."""
     found, chosen = [] if retriever._platt else [_OPPOSITE], retriever.options
     if (read := retriever.prompter().limit) < given.request_tokens:
         found.append(
             f"requests are cut after {read:,} tokens, not after {given.request_tokens:,} (request_tokens): no more fit "
             f"into the {retriever.base().architecture.context:,} that the language model reads"
         )
-    asked, got = (given.similarity, given.new_bonus), (chosen.similarity, chosen.new_bonus)
-    if any(asked) and asked != got:
-        chose, gave = (f"{similarity:g} and {bonus:g}" for similarity, bonus in (got, asked))
+    wanted, got = (given.similarity, given.new_bonus), (chosen.similarity, chosen.new_bonus)
+    if any(wanted) and wanted != got:
+        chose, gave = (f"{similarity:g} and {bonus:g}" for similarity, bonus in (got, wanted))
         found.append(
             f"similarity and new_bonus were chosen on dev ({chose}); what was given ({gave}) is not in the model, it "
             "only ranked dev after each epoch"
@@ -158,7 +161,7 @@ def _notes(retriever: GenerativeRetriever, given: Any) -> tuple[str, ...]:
 
 
 def _init_digest(folder: str) -> str:
-    """Identifies what is begun with: the same folder may hold another model by then."""
+    """A digest of the model that training starts from; the same folder may hold another model later. "" without one."""
     path = Path(folder) / ADAPTER_FILE
     return hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest() if folder and path.is_file() else ""
 
@@ -166,7 +169,10 @@ def _init_digest(folder: str) -> str:
 def _continue_from(
     retriever: GenerativeRetriever, folder: str, network: TransformerNetwork, added: AddedRows
 ) -> AddedRows:
-    """Go on from what an earlier training learned: its adapters, and its map where there is one."""
+    """Start from an earlier model: copy its adapters into the network, and its map into the rows where it has one.
+
+    Raises BadModel if the model is of another method, untrained, or was trained from another base or encoder.
+    """
     made_by = read_model(Path(folder))["method"]
     if made_by != retriever.name:
         raise BadModel(f"{folder} is a {made_by}; begin with a {retriever.name}")
@@ -202,7 +208,7 @@ def _training_data(data: Sequence[TrainingSet], options: Any, encoding: Encoding
 
 
 def _identity(options: Any, seen: TrainedOn, plan: IdPlan, models: str) -> str:
-    """Of a training; other ids for the same tools are another one, should they not come out the same again."""
+    """A digest that tells whether an interrupted training can be resumed: options, data, models and assigned ids."""
     found = hashlib.blake2b(json.dumps(asdict(options), sort_keys=True).encode(), digest_size=16)
     splits = "".join(f"{split.digest}{split.split}{split.role}" for split in seen.splits)
     found.update((splits + models).encode())
@@ -211,16 +217,16 @@ def _identity(options: Any, seen: TrainedOn, plan: IdPlan, models: str) -> str:
 
 
 class IdExamples:
-    """Makes lessons of a dataset's documents and requests, of prompts that need no tool, and of conversations."""
+    """Makes training examples of documents, requests, prompts that need no tool, and conversations."""
 
     def __init__(
         self, retriever: GenerativeRetriever, plan: IdPlan, examples: IdTrainingData, data: Sequence[TrainingSet]
     ) -> None:
-        """Tokenise all there is."""
+        """Tokenise all requests and prompts."""
         from toolscout.retrievers.generative.base import NO_TOOL, STOP
 
         self._options, self._plan, self._training_data, self._data = retriever.options, plan, examples, data
-        retriever._prompter = None  # how much is read of a request depends on the ids
+        retriever._prompter = None  # its limit on request tokens depends on the length of the ids
         self._retriever, self._prompter = retriever, retriever.prompter()
         self._no_tool, self._stop = retriever.token(NO_TOOL), retriever.token(STOP)
         self._request_prompts = [self._prompter.ask(text) for text in examples.requests]
@@ -229,7 +235,7 @@ class IdExamples:
         self._conversations: list[IdExample] = []
 
     def stages(self, options: Any) -> list[Stage]:
-        """What is gone through, in order."""
+        """The training stages, in order. Raises BadModel if the options leave none."""
         from toolscout.training.id_generation import Stage
 
         stages = []
@@ -247,10 +253,10 @@ class IdExamples:
         return stages
 
     def documents(self, epoch: int) -> list[IdExample]:
-        """From each tool's document, and from each of its lines, to its id; tools that nobody uses are left out.
+        """Examples from each tool's document, and from its next three lines, to its id.
 
-        Only those that are trained have rows of their own; what the others are must not be learned by heart, or tools
-        that come later would be worse off than these.
+        Only tools that a request or conversation uses are trained: had the others learned rows too, tools added later
+        would be at a disadvantage against them.
         """
         used = sorted(
             {tool_id for few in self._training_data.gold for tool_id in few} | self._training_data.called.keys()
@@ -261,7 +267,7 @@ class IdExamples:
         return [example for i, text in pieces for example in self._paths(self._prompter.ask(text), (i,))]
 
     def requests(self, epoch: int) -> list[IdExample]:
-        """From each request to the ids of its tools, some requests joined with another; and prompts to no tool."""
+        """Examples from requests, some joined with another, to their tools' ids; and from prompts to "no tool"."""
         from toolscout.training.id_generation import IdExample
 
         rng = np.random.default_rng([self._options.seed, epoch, 1])
@@ -290,13 +296,13 @@ class IdExamples:
         return [_branched(tokens, paths)]
 
     def general(self) -> list[list[int]]:
-        """Texts that have nothing to do with tools: the prompts of train that need none."""
+        """The train prompts that need no tool, as general texts. Raises BadModel if there are none."""
         if not self._no_tool_prompts:
             raise BadModel("instruct_mix goes through prompts that need no tool; name some with --no-tool FOLDER")
         return self._no_tool_prompts
 
     def conversations(self, epoch: int) -> list[IdExample]:
-        """All conversations, and a share of what the stage before taught: without it, that would be forgotten."""
+        """All conversations, and a share of the request examples, so that retrieval is not forgotten."""
         options = self._options
         again = self.requests(options.epochs + epoch) if options.epochs and options.rehearse else []
         order = np.random.default_rng([options.seed, epoch, 2]).permutation(len(again))
@@ -304,7 +310,10 @@ class IdExamples:
 
 
 def _listed(tokens: Sequence[int], paths: Sequence[Path_], stop: int, any_order: bool) -> IdExample:
-    """A prompt, the ids of all its tools one after another, and stop; in any order all that are still due are right."""
+    """One example: a prompt, the ids of all its tools one after another, and stop.
+
+    With `any_order`, the next token of every id not yet written is a right one.
+    """
     from toolscout.training.id_generation import IdExample
 
     written, right = list(tokens), []
@@ -318,9 +327,9 @@ def _listed(tokens: Sequence[int], paths: Sequence[Path_], stop: int, any_order:
 
 
 def _branched(tokens: Sequence[int], paths: Sequence[Path_]) -> IdExample:
-    """A prompt with the ids of all its tools as branches; all decisions at one depth count as much as those at another.
+    """One example: a prompt with the ids of all its tools as branches.
 
-    After each beginning of an id, all that may follow it on any of the ids is right.
+    After a prefix, the next token of every id that has this prefix is right. Each depth has the same total weight.
     """
     from toolscout.training.id_generation import IdExample
 
@@ -341,7 +350,7 @@ def _branched(tokens: Sequence[int], paths: Sequence[Path_]) -> IdExample:
 
 
 def _insert_training_tools(retriever: GenerativeRetriever, examples: IdTrainingData) -> None:
-    """Keep the tools, whose ids come with the first judgement."""
+    """Put the tools of training into the index without ids; `apply_state` assigns those."""
     from toolscout.retrievers.document_index import DocumentIndex
 
     retriever.remove(retriever.ids())
@@ -383,7 +392,7 @@ def _stage_callback(
 
 
 def _dev_scores(retriever: GenerativeRetriever, data: Sequence[TrainingSet], most: int | None) -> dict[str, float]:
-    """Means over the dev splits, each among the tools of its own dataset; the first of them selects."""
+    """Mean scores over the dev splits, each ranked among the tools of its own dataset. `most`: requests per split."""
     found = [_measured(retriever, one, most) for one in data if one.dev]
     names = [name for name in _MEASURES if any(name in one for one in found)]
     return {name: float(np.mean([one[name] for one in found if name in one])) for name in names}
@@ -401,7 +410,10 @@ def _measured(retriever: GenerativeRetriever, one: TrainingSet, most: int | None
 def _calibrated(
     retriever: GenerativeRetriever, data: Sequence[TrainingSet], prompts: Sequence[Prompt]
 ) -> tuple[float, float] | None:
-    """The scale and shift that make what the model says of "no tool" a probability on dev; None where none can."""
+    """Platt scaling: the slope and intercept that turn log-odds against "no tool" into a probability on dev.
+
+    (1, 0) where dev lacks either kind of text; None where dev shows the opposite of what the model says.
+    """
     from toolscout.training.need_head import platt
 
     needing = [text for one in data if one.dev for _, text in one.dataset.split(one.dev).requests]

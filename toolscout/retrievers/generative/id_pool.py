@@ -1,4 +1,4 @@
-"""An index whose tools need an id each, from a pool that may run out. Tools that got no id are queued and retried."""
+"""An index that gives each tool an id from a limited pool. Tools that got no id are queued and retried."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class IdPoolIndex(DocumentIndex):
         return "all ids are taken"
 
     def without_id(self, scope: Scope = EVERYTHING) -> int:
-        """How many of the allowed tools are queued for an id. Embedding them again would not help."""
+        """How many of the allowed tools are queued for an id. They have vectors already."""
         if scope.allowed is None:
             return len(self._unplaced)
         with self._lock:
@@ -69,16 +69,16 @@ class IdPoolIndex(DocumentIndex):
         """Remove tools; their ids go to queued tools."""
         with self._lock:
             for tool_id in ids:
-                if tool_id in self._pending:  # it may have had one, and have come back without a vector
+                if tool_id in self._pending:  # its document may have changed: then its old id is still reserved
                     self._forget(tool_id, ())
             self._drop(ids)
             self._reserved.difference_update(ids)
             self._try_again()
 
     def _replace(self, ids: Sequence[str]) -> None:
-        had = [tool_id for tool_id in ids if tool_id in self._rows]
+        with_id = [tool_id for tool_id in ids if tool_id in self._rows]
         self._drop(ids)
-        self._reserved.update(tool_id for tool_id in had if not self._keeps_id(tool_id))
+        self._reserved.update(tool_id for tool_id in with_id if not self._keeps_id(tool_id))
 
     def _drop(self, ids: Sequence[str]) -> None:
         for tool_id in ids:

@@ -1,4 +1,4 @@
-"""What a language model has read, together or one of several; which tools a caller may see; sets that it wrote."""
+"""Helpers for search with a language model that writes ids: scores, requests it has read, and each caller's trie."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from toolscout.models.decoding.trie import Pruned, Trie
 from toolscout.retrievers.base import Pairs
 
 _CALLERS_KEPT = 64
-_UNWRITTEN = 1e-4  # what a tool's own probability counts beside that of the sets it is in
+_UNWRITTEN = 1e-4  # the weight of a tool's own probability beside that of the sets it is in
 _ROOT = 8.0  # probabilities themselves are too peaked to be added to anything
 
 
 def flattened(log_chance: float) -> float:
-    """The score of a tool: its probability's root."""
+    """The score of a tool: the eighth root of its probability, given as a logarithm."""
     return float(np.exp(log_chance / _ROOT))
 
 
 def chance(score: float) -> float:
-    """The probability that a score was made of; that of a tool which the request names is 1."""
+    """The probability behind a score that `flattened` made; 1 for a tool that the request names."""
     return float(min(1.0, score**_ROOT))
 
 
@@ -40,7 +40,7 @@ def relative(pairs: Pairs) -> Pairs:
 
 
 class ReadRequest(NamedTuple):
-    """A request that was read: one of those in a reading."""
+    """A request that the model has read: its place in a reading of several."""
 
     reading: Reading
     place: int
@@ -50,12 +50,12 @@ class CallerTries:
     """The tries of the tools that each caller may see, cached for the most recent callers."""
 
     def __init__(self, trie: Trie, always: Collection[str]) -> None:
-        """`always`: keys that all may see."""
+        """`always`: keys of the trie that every caller may see."""
         self._trie, self._always = trie, always
         self._known: Recent[Allowed, Pruned] = Recent(_CALLERS_KEPT)
 
     def of(self, allowed: Allowed) -> Pruned:
-        """What this caller may see."""
+        """The part of the trie that this caller may see."""
         view = self._known.get(allowed)
         if view is None:
             view = self._trie.pruned(lambda key: key in self._always or allowed.permits(key))
@@ -64,34 +64,38 @@ class CallerTries:
 
 
 class ReadingSubset(Reading):
-    """Some prompts of a reading, as a reading of their own."""
+    """A reading of some of the prompts of another reading."""
 
     def __init__(self, reading: Reading, places: Sequence[int]) -> None:
-        """The prompts at these places."""
+        """Take the prompts at these places."""
         self._reading, self._places = reading, list(places)
 
     def ends(self) -> Floats:
-        """The states at their ends."""
+        """The state at the end of each of these prompts."""
         return self._reading.ends()[self._places]
 
     def after(self, owners: Sequence[int], paths: Sequence[Sequence[int]]) -> Floats:
-        """The states at the ends of paths behind them."""
+        """The state at the end of each path; `owners` says which of these prompts it follows."""
         return self._reading.after([self._places[owner] for owner in owners], paths)
 
 
 def several(read: Sequence[ReadRequest]) -> Reading:
-    """Requests of one reading, as a reading of their own."""
+    """A reading of requests that were all read in one batch."""
     return ReadingSubset(read[0].reading, [one.place for one in read])
 
 
 def included(ranking: Pairs, written: Sequence[tuple[Sequence[str], float]], allowed: Allowed | None) -> Pairs:
-    """The log-probability that each tool is in the set, best first; tools in no set follow by their own."""
+    """The log-probability that each tool is needed, best first.
+
+    `written`: the likeliest sets with their log-probabilities. A tool has the sum over the sets it is in; a tool in no
+    set has a small share of its own probability in `ranking`.
+    """
     chances: dict[str, float] = {}
     for tools, score in written:
         for tool_id in tools:
             if allowed is None or allowed.permits(tool_id):
                 chances[tool_id] = chances.get(tool_id, 0.0) + float(np.exp(score))
-    # The larger of both, not the sum: so a tool of a set counts the same, however many are ranked.
+    # The maximum, not the sum: so the score of a tool in a set does not depend on how many tools are ranked.
     for tool_id, score in ranking:
         chances[tool_id] = max(chances.get(tool_id, 0.0), _UNWRITTEN * float(np.exp(score)))
     least = float(np.finfo(np.float64).tiny)

@@ -1,8 +1,8 @@
-"""What documents say beside a language model that writes ids of several tokens: each token counts the best under it.
+"""Adds the similarity of tool documents to the logits of a language model that writes ids of several tokens.
 
-Where an id is one token the cosine is part of that token's score (see token_rows.py). Here it is added at every token
-of an id: to the last one the cosine of its tool, to those before the best cosine of all tools that begin with it.
-Probabilities are still normalised token by token, so they stay one distribution over all tools, and the search exact.
+Each token gets the best cosine of all tools whose ids continue with it; the last token gets the cosine of its one tool.
+Probabilities are still normalised token by token, so they stay one distribution over all tools and the search stays
+exact. For ids of one token, token_rows.py makes the cosine part of the token's score.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from toolscout.training.encoder_options import IdTrainingOptions
 
 
 class _Range(NamedTuple):
-    """The range of tools whose ids have a prefix in common, and where in it each next token starts."""
+    """The tools [first, end) whose ids share a prefix; the tokens that follow it, and where in the range each starts."""
 
     first: int
     end: int
@@ -38,7 +38,11 @@ class IdOrder:
         needed: Collection[str],
         version: int,
     ) -> None:
-        """Tools with their ids and vectors, of which training requests needed some, at this version of the trie."""
+        """Sort the tools in `paths`, which gives each tool's id as tokens.
+
+        `needed`: the tools that training requests needed; all others count as new. `version`: the trie's, to tell when
+        this order is out of date.
+        """
         ids = sorted(paths, key=paths.__getitem__)
         self.version = version
         self._vectors = np.stack([vectors[tool_id] for tool_id in ids]).astype(np.float32)
@@ -52,7 +56,7 @@ class IdOrder:
         return int(self._vectors.shape[1])
 
     def logits(self, requests: Floats, options: IdTrainingOptions) -> SimilarityLogits:
-        """What is added for requests with these vectors."""
+        """What to add to the logits for requests with these vectors."""
         cosines = np.stack([self._vectors @ vector for vector in requests])
         return SimilarityLogits(self, options.similarity * cosines + options.new_bonus * self._new)
 
@@ -69,14 +73,14 @@ class IdOrder:
 
 
 class SimilarityLogits:
-    """Adds similarity and new-tool bonus to the logits of tokens."""
+    """Similarity and new-tool bonus, as numbers to add to the logits of tokens."""
 
     def __init__(self, order: IdOrder, scores: Floats) -> None:
-        """`scores`: [requests, tools], the tools in that order. The best of each request gets nothing, others less."""
+        """`scores`: [requests, tools in that order]. They are shifted so that the best tool of each request has 0."""
         self._order, self._scores = order, scores - scores.max(axis=1, keepdims=True)
 
     def __call__(self, owner: int, path: tuple[int, ...], tokens: Ints) -> Floats:
-        """For the tokens that may follow this beginning of an id."""
+        """The numbers for `tokens`, which may follow the prefix `path`, for the request at position `owner`."""
         found = self._order.under(path)
         more = np.zeros(len(tokens), np.float32)
         best = np.maximum.reduceat(self._scores[owner, found.first : found.end], found.starts)
@@ -88,7 +92,7 @@ class CachedReading(Reading):
     """A reading that caches the state of each path: choosing weights on dev asks for the same paths many times."""
 
     def __init__(self, reading: Reading) -> None:
-        """Nothing was looked at yet."""
+        """Start with an empty cache in front of a reading."""
         self._reading = reading
         self._known: dict[tuple[int, tuple[int, ...]], Floats] = {}
 
@@ -97,10 +101,10 @@ class CachedReading(Reading):
         return self._reading.ends()
 
     def after(self, owners: Sequence[int], paths: Sequence[Sequence[int]]) -> Floats:
-        """The states at the ends of paths."""
-        asked = [(owner, tuple(path)) for owner, path in zip(owners, paths, strict=True)]
-        new = list(dict.fromkeys(one for one in asked if one not in self._known))
+        """The state at the end of each path."""
+        keys = [(owner, tuple(path)) for owner, path in zip(owners, paths, strict=True)]
+        new = list(dict.fromkeys(one for one in keys if one not in self._known))
         if new:
             states = self._reading.after([owner for owner, _ in new], [path for _, path in new])
             self._known.update(zip(new, states, strict=True))
-        return np.stack([self._known[one] for one in asked])
+        return np.stack([self._known[one] for one in keys])

@@ -1,4 +1,4 @@
-"""Rows of ids that are one token each: made of a tool's name and document, plus what training taught of the tool."""
+"""Embedding rows of one-token ids: computed from a tool's name and document, plus what training learned for it."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from toolscout.models.tool_ids.token_ids import name_in_words
 
 
 def name_words(tool_id: str) -> str:
-    """What a tool is name_words, its namespace included: names alone are seldom unique."""
+    """A tool's namespace and name in plain words; names alone are seldom unique."""
     return name_in_words(name_of(tool_id), namespace_of(tool_id))
 
 
 def name_rows(base: Base, table: TokenTable, ids: Sequence[str]) -> Floats:
-    """For each tool the mean row of its name's tokens: where the row of its id begins."""
+    """For each tool, the mean embedding of its name's tokens: the initial row of its id."""
     tokens = [base.encode(name_words(tool_id)) or [base.end] for tool_id in ids]
     flat = table.embed(np.concatenate([np.array(few, dtype=np.int64) for few in tokens]))
     starts = np.cumsum([0, *map(len, tokens)])[:-1]
@@ -31,14 +31,14 @@ def name_rows(base: Base, table: TokenTable, ids: Sequence[str]) -> Floats:
 
 @dataclass(slots=True)
 class LearnedRows:
-    """What training learned: the map from document vectors to token rows, and what it added to the rows of tools."""
+    """What training learned: a linear map from document vectors to token rows, and an offset (`own`) for some tools."""
 
     map: Floats
     bias: Floats
     own: Mapping[str, Floats] = field(default_factory=dict)
 
     def rows(self, start: Floats, ids: Sequence[str], vectors: Floats) -> Floats:
-        """The rows of tools whose names begin at `start`."""
+        """The rows of tools, given the rows of their names (`start`) and their document vectors."""
         rows = start + vectors @ self.map + self.bias
         for place, tool_id in enumerate(ids):
             if tool_id in self.own:
@@ -47,14 +47,14 @@ class LearnedRows:
 
 
 class WideRows:
-    """Rows by token, longer than the model's state by what else is known of a tool: its vector, whether it is new."""
+    """Rows by token: the model's row, followed by the tool's document vector and a flag for new tools."""
 
     def __init__(self, first: int, rows: Floats) -> None:
-        """Begin with these rows; the first of them has token `first`."""
+        """Start with these rows; the first of them is that of token `first`."""
         self._first, self._rows = first, RowBuffer(rows)
 
     def put(self, tokens: Ints, rows: Floats) -> None:
-        """The rows of tokens: new ones behind those there are, or others in place of some that are free."""
+        """Set the rows of tokens: new tokens are appended, tokens that were freed are overwritten."""
         places = tokens - self._first
         old = places < len(self._rows.rows)
         if old.any():
@@ -67,7 +67,7 @@ class WideRows:
         return self._rows.rows[tokens - self._first]
 
     def logits(self, states: Floats, tokens: Ints | None) -> Floats:
-        """The scores of tokens. Where they are most of all, the scores of all are cheaper than a copy of their rows."""
+        """The scores of tokens, of all where None. For most of the tokens, scoring all is cheaper than copying rows."""
         if tokens is None:
             return np.asarray(states @ self._rows.rows.T, dtype=np.float32)
         if 2 * len(tokens) > len(self._rows.rows):
@@ -94,6 +94,6 @@ class ExtendedReading(Reading):
         return found
 
     def after(self, owners: Sequence[int], paths: Sequence[Sequence[int]]) -> Floats:
-        """The states at the ends of paths."""
+        """The state at the end of each path, with the features of its request."""
         found: Floats = np.concatenate([self._reading.after(owners, paths), self._more[list(owners)]], axis=1)
         return found

@@ -1,7 +1,7 @@
-"""What "no tool" is weighed against: the ids that a model was trained with, whatever the catalogue holds by now.
+"""The ids of the tools a model was trained with, which the probability of "no tool" is computed against.
 
-How likely a model finds "no tool" depends on what else it may write. The scale on which that is a probability was
-fitted on the tools of its training, and holds for no others.
+The probability that a model gives to "no tool" depends on the ids it could write instead. It was calibrated with the
+ids of training, so it is computed against those, whatever tools the catalogue holds now.
 """
 
 from __future__ import annotations
@@ -19,40 +19,40 @@ _FILE = "weighed.npz"
 
 
 class FirstTokenScores(NamedTuple):
-    """The tokens that ids of training begin with, ascending, and what scores them."""
+    """The first tokens of the ids of training, ascending, and the table that scores them."""
 
     table: Table
     tokens: Ints
 
     @classmethod
     def of(cls, table: Table, tokens: Iterable[int]) -> FirstTokenScores | None:
-        """None where there is nothing to weigh."""
+        """Build it from a table and tokens; None where there are no tokens."""
         found = np.array(sorted(set(tokens)), dtype=np.int64)
         return cls(table, found) if len(found) else None
 
 
 class DocumentTools(NamedTuple):
-    """Tools of a training whose ids are made of their documents, with their vectors."""
+    """The tools of training, with the document vectors that their one-token ids are made of."""
 
     ids: list[str]
     vectors: Floats
 
     def same(self, other: DocumentTools) -> bool:
-        """Whether the other's are the same, in the same order."""
+        """Whether the other has the same tools and vectors, in the same order."""
         return self.ids == other.ids and np.array_equal(self.vectors, other.vectors)
 
     def save(self, folder: Path) -> None:
-        """Write them, where the index that lies there is of other tools."""
+        """Write the tools into a model folder, for a model whose saved index holds other tools."""
         np.savez(folder / _FILE, ids=np.array(self.ids, dtype=np.str_), vectors=self.vectors.astype(np.float16))
 
     @staticmethod
     def drop(folder: Path) -> None:
-        """The index that lies there is of these tools itself."""
+        """Remove what `save` wrote, for a model whose saved index holds these very tools."""
         (folder / _FILE).unlink(missing_ok=True)
 
     @classmethod
     def load(cls, folder: Path, dimension: int) -> DocumentTools | None:
-        """What was written; None where nothing was."""
+        """Read what `save` wrote; None where there is no file. Raises ValueError where the file does not fit."""
         if not (folder / _FILE).is_file():
             return None
         with (folder / _FILE).open("rb") as opened, np.load(opened, allow_pickle=False) as file:
