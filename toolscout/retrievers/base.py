@@ -64,7 +64,7 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True)
 class FitReport:
-    """The report of a fit: its seconds, the device, how many parameters were learned, the best dev scores, and notes."""
+    """The report of a fit: seconds, device, how many parameters were learned, the best dev scores, and notes."""
 
     seconds: float
     device: str
@@ -141,7 +141,7 @@ class Retriever(ABC):
         return self.rank([ranking.request], k, scope)[0].pairs
 
     def explain(self, ranking: Ranking, ids: Sequence[str]) -> list[tuple[Reason, ...]]:
-        """The reasons for the rank of each of these tools. It may be slow, so only tools that are shown are explained."""
+        """The reasons for the rank of each of these tools. It may be slow: call it for tools that are shown."""
         return [() for _ in ids]
 
     def search(self, requests: Sequence[str], k: int, scope: Scope = EVERYTHING) -> list[list[Hit]]:
@@ -187,7 +187,7 @@ class Retriever(ABC):
 
     @property
     def encoder(self) -> TextEncoder | None:
-        """The encoder whose vectors it uses; None where it uses none. Raises MissingEncoder where it cannot be opened."""
+        """The encoder whose vectors it uses, None for none. Raises MissingEncoder where it cannot be opened."""
         return None
 
     def notes(self, scope: Scope = EVERYTHING) -> tuple[str, ...]:

@@ -33,27 +33,30 @@ _MOST_FETCHED = 5_000
 _WORDS_EXPLAINED = 6
 _LOOK_UP_POSTINGS = 20_000
 _CORRECTED_FROM = 5
-# A catalogue of so many tools keeps the words it corrects to for so long, and so many dead rows until the next add:
-# each commit costs as much as a search.
+# From _LARGE tools on, the vocabulary for corrections is reused for _KNOWN_S seconds, and up to _DEAD_KEPT removed rows
+# wait for the next add: each commit costs as much as a search.
 _LARGE, _KNOWN_S, _DEAD_KEPT = 10_000, 60.0, 64
-# The engine counts dead documents in the frequency of words until it merges them away. Where they are more than this
-# share, an index is saved without them.
+# The engine counts removed documents in word frequencies until it merges them away. Above this share of them, an index
+# is rebuilt before it is saved.
 _MOST_DEAD = 0.1
 _STEMS_KEPT, _WORDS_KEPT = 2_048, 20_000
-# Of so many callers it is remembered whether their tools have a word, of so many words each; of one who sees few tools
-# all of its words. Where many tools come at once, all of that is forgotten.
+# Whether a caller's tools have a word is cached for _CALLERS_KEPT callers and _CALLERS_WORDS words each; for a caller
+# with at most _FEW tools, all their words are. A change of more than _MANY tools empties the cache.
 _CALLERS_KEPT, _CALLERS_WORDS, _FEW, _MANY = 64, 4_096, 256, 1_024
-# Of the tools that have a word so many are looked at for one that a caller sees, then so many times as many.
+# How many tools with a word are searched for one that the caller sees, and by which factor that grows.
 _LOOKED_AT, _WIDER = 64, 8
 _PLAIN_WORD = re.compile(r"(?<![\w.@/:-])[a-z]+(?![\w@/-]|\.\w)")
 
 
 @dataclass(frozen=True, slots=True)
 class Bm25Options(Options):
-    """Weights of the three ways a word can match, and limits on what a request may cost.
+    """Weights of the three ways a word can match, and a limit on the work for one request.
 
-    `words` as written, `stems` whatever their ending, `names` in the tool's own name. `max_postings`: the rarest terms
-    are searched until they stand in so many places together. `fuzzy`: correct words that no document has.
+    words: the weight of words as written.
+    stems: the weight of words with the same stem.
+    names: the weight of words in the tool's name.
+    max_postings: only the rarest terms are searched, until their postings add up to this number.
+    fuzzy: correct words that no document has.
     """
 
     words: float = 1.0
@@ -82,7 +85,7 @@ def _schema() -> Any:
 
 
 class _Term(NamedTuple):
-    """A word of a request as people wrote it, the stems that count as it, and how telling it is."""
+    """A word of a request as written, the stems that match it, and its weight (idf)."""
 
     word: str
     stems: frozenset[str]
@@ -90,9 +93,9 @@ class _Term(NamedTuple):
 
 
 class _VisibleWords(NamedTuple):
-    """What was found of one caller's words: whether its tools have a term of a field, and the words near others.
+    """A cache for one caller: whether its tools have a term in a field, and corrections of words.
 
-    `terms`: all of a field's, of one who sees few tools.
+    `terms`: all terms of a field, for a caller who sees few tools.
     """
 
     occurring: dict[tuple[str, str], bool]
@@ -119,7 +122,7 @@ def _document(text: str, namespace: str, name: str, row: int) -> dict[str, Any]:
 
 
 class Bm25(Retriever):
-    """Live lexical index. The engine's files lie in a private temporary folder for as long as the object lives."""
+    """A word index that changes at any time. The engine's files are in a temporary folder that goes with the object."""
 
     name: ClassVar[str] = "bm25"
     options: Bm25Options
@@ -138,7 +141,7 @@ class Bm25(Retriever):
         self._stemmed: dict[str, list[str]] = {}
         self._stems: dict[int, frozenset[str]] = {}
         self._dead: list[int] = []
-        self._deleted_count = 0  # how many documents the engine was told to forget, and may count still
+        self._deleted_count = 0  # removed documents that the engine may still count in word frequencies
         self._known: Recent[Allowed, _VisibleWords] = Recent(_CALLERS_KEPT)
         self._rows = rows
         self._lock = threading.Lock()
@@ -152,7 +155,7 @@ class Bm25(Retriever):
         return [tool_id for tool_id in self._rows.ids if tool_id]
 
     def add(self, tools: Sequence[Searchable], vectors: Vectors | None = None) -> None:
-        """Index documents; vectors are of no use here."""
+        """Add documents to the index; vectors are ignored."""
         with self._lock:
             rows = []
             for tool in tools:
@@ -163,7 +166,7 @@ class Bm25(Retriever):
             self._forget_words([tool.id for tool in tools])
 
     def remove(self, ids: Sequence[str]) -> None:
-        """Forget tools."""
+        """Remove tools."""
         with self._lock:
             for tool_id in ids:
                 self._forget(tool_id)
@@ -174,16 +177,15 @@ class Bm25(Retriever):
     def rank(self, requests: Sequence[str], k: int, scope: Scope = EVERYTHING) -> list[Ranking]:
         """Rank the tools that share a word with the request, or are named in it.
 
-        The names and words that count are those of tools that the caller sees, whichever tools are ranked.
+        Names and words count only if a tool that the caller sees has them, whichever tools are ranked.
         """
         check_k(k)
         return [self._ranking(request, k, scope) for request in requests]
 
     def corrected(self, request: str, scope: Scope) -> str:
-        """The request with its slips of the pen mended: plain words that no tool has, one letter off one that tools do.
+        """The request with misspelt words corrected, for an encoder: lower-case words that no tool has, one edit off.
 
-        An encoder makes little of a misspelt word. Names begin with a capital and are left alone. Words of
-        tools that the caller does not see count as words that nobody has.
+        Only words of tools that the caller sees count. Words with a capital may be names and are left alone.
         """
         if not self.options.fuzzy:
             return request
@@ -196,9 +198,9 @@ class Bm25(Retriever):
         return near[0][0] if near and edits(word, near[0][0], 1) == 1 else word
 
     def explain(self, ranking: Ranking, ids: Sequence[str]) -> list[tuple[Reason, ...]]:
-        """The words of the request that stand in each tool's document, the rarest first.
+        """The words of the request that each tool's document has, the rarest first.
 
-        A word that none of the caller's tools has is as rare as one that no tool has.
+        A word that only tools hidden from the caller have counts as one that no tool has.
         """
         terms: dict[str, _Term] = {}
         for word in split_words(ranking.request):
@@ -209,7 +211,7 @@ class Bm25(Retriever):
         return [self._matched(tool_id, rarest) for tool_id in ids]
 
     def _term(self, word: str, stem: str, sees: Allowed | None) -> _Term:
-        """A word of a request; one that no document has stands for the words it was corrected to."""
+        """A word of a request with its weight; one that no document has matches the words it is corrected to."""
         stems = frozenset([stem])
         frequency = self._searcher.doc_freq("stems", stem) if self._occurs("stems", stem, sees) else 0
         if not frequency and self.options.fuzzy and correctable(stem):
@@ -231,7 +233,7 @@ class Bm25(Retriever):
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Open a saved index where it lies; what is added later goes to a private folder."""
+        """Open a saved index in place; what is added later goes to a temporary folder."""
         loaded = cls.__new__(cls)
         model = read_model(folder)
         Retriever.__init__(loaded, read_options(Bm25Options, model))
@@ -247,13 +249,13 @@ class Bm25(Retriever):
         self._files.commit(lambda: map(_fields, tools, rows), len(tools), self._dead)
         self._searcher = self._files.searcher
         self._deleted_count += len(self._dead)
-        self._dead = []  # only now: whoever counts them before taking the searcher asks for enough hits
-        # Whether a word is known is asked of the index itself; the words of a large one to correct it to may be older.
+        self._dead = []  # last: until then, searches ask for enough extra hits
+        # The index itself tells whether a word is known; only the vocabulary for corrections may be out of date.
         if len(self._rows) < _LARGE or time.monotonic() - self._vocabulary.since > _KNOWN_S:
             self._vocabulary = Vocabulary()
 
     def _renew(self) -> None:
-        """Index the living documents anew, each in the row it has: whoever searches the old files goes on."""
+        """Index the live documents again in the same rows, in new files; searches in the old files can finish."""
         living = [(row, tool_id, self._text_of(row)) for row, tool_id in enumerate(self._rows.ids) if tool_id]
         files = WordFiles(self._schema, self._analyzers)
         files.commit(
@@ -262,7 +264,7 @@ class Bm25(Retriever):
         self._files, self._searcher, self._deleted_count = files, files.searcher, 0
 
     def _forget(self, tool_id: str) -> None:
-        """From now on a row without an id, which no search returns; the engine forgets it with the next commit."""
+        """Take the id from a tool's row, so that no search returns it; the next commit deletes it from the engine."""
         row = self._rows.remove(tool_id)
         if row is not None:
             self._dead.append(row)
@@ -286,7 +288,7 @@ class Bm25(Retriever):
                 if correctable(term) and not self._is_known(term, sees):
                     parts += self._terms("words", self._near(term, sees), self.options.words, max_postings)
         known = (self._rows.row(tool_id) for tool_id in named)
-        for row in (row for row in known if row is not None):  # one that was removed just now has none
+        for row in (row for row in known if row is not None):  # a tool that was just removed has none
             called = tantivy.Query.term_query(self._schema, "row", row)
             parts.append(tantivy.Query.const_score_query(called, EXACT_BONUS))
         if not parts:
@@ -340,18 +342,18 @@ class Bm25(Retriever):
             limit *= _WIDER
 
     def _forget_words(self, ids: Sequence[str]) -> None:
-        """These tools came or went: forget which words those callers know who see any of them."""
+        """Drop the cached words of all callers who see any of these tools, which were added or removed."""
         self._known.drop(lambda sees: len(ids) > _MANY or any(map(sees.permits, ids)))
 
     def _words_seen_by(self, sees: Allowed) -> _VisibleWords:
-        """What is known of a caller's words; asked for before any is searched, since a change puts another here."""
+        """The cache of a caller's words. Take it before searching: a change of tools replaces it."""
         known = self._known.get(sees)
         if known is None or known.full:
             self._known.keep(sees, known := _VisibleWords({}, {}, {}))
         return known
 
     def _stems_in(self, word: str) -> list[str]:
-        """The stems of one word: one, or none where it tells nothing. Requests are made of the same words mostly."""
+        """The stem of a word in a list, empty for function words; cached, since requests repeat the same words."""
         stems = self._stemmed.get(word)
         if stems is None:
             if len(self._stemmed) >= _WORDS_KEPT:
@@ -360,7 +362,7 @@ class Bm25(Retriever):
         return stems
 
     def _near(self, term: str, sees: Allowed | None) -> list[tuple[str, int]]:
-        """The words closest to one that no document has, with their frequencies; of documents that a caller sees."""
+        """The words closest to one that no document has, with frequencies; only words that the caller's tools have."""
         known = None if sees is None else self._words_seen_by(sees)
         found = known.near.get(term) if known else None
         if found is None:
@@ -384,8 +386,8 @@ class Bm25(Retriever):
     def _look_up(
         self, request: str, named: Iterable[str], k: int, allowed: Allowed | None, sees: Allowed | None
     ) -> Pairs:
-        """A bare name: the tools called so, by id, then what shares its rarest words. Quick whatever the size."""
-        here = [tool_id for tool_id in named if tool_id in self._rows]  # none that was removed just now
+        """For a request that is only a name: the tools of that name by id, then tools that share its rarest words."""
+        here = [tool_id for tool_id in named if tool_id in self._rows]  # without tools that were just removed
         called = sorted(tool_id for tool_id in here if allowed is None or allowed.permits(tool_id))
         others = self._found(self._query(request, (), _LOOK_UP_POSTINGS, sees), k + len(called), allowed)
         exact = set(called)
@@ -400,7 +402,7 @@ class Bm25(Retriever):
     def _fetch(self, query: Any, k: int) -> Pairs:
         """At least the k best, with every tie of the last one, so that ties can break by id."""
         sought = k + len(self._dead)
-        limit, searcher = sought + 16, self._searcher  # one and the same: a commit puts another in its place
+        limit, searcher = sought + 16, self._searcher  # keep this one: a commit replaces the attribute
         while True:
             hits = searcher.search(query, limit, count=False).hits
             if len(hits) < limit or hits[-1][0] < hits[sought - 1][0]:
@@ -436,7 +438,7 @@ class Bm25(Retriever):
         return (MatchedWords(tuple(term.word for term in matched)[:_WORDS_EXPLAINED], round(share, 4)),)
 
     def _stems_of(self, row: int) -> frozenset[str]:
-        """The stems of a row's document, which never changes; those of rows that were shown lately are kept."""
+        """The stems of a row's document, cached: the document of a row never changes."""
         stems = frozenset(self._analyzers["stems"].analyze(self._text_of(row)))
         if not stems:
             return stems
@@ -446,7 +448,7 @@ class Bm25(Retriever):
         return stems
 
     def _text_of(self, row: int) -> str:
-        """The document of a row; nothing where it has gone."""
+        """The document in a row; "" if it was removed."""
         searcher = self._searcher
         found = searcher.search(tantivy.Query.term_query(self._schema, "row", row), 1, count=False).hits
         return str(searcher.doc(found[0][1])["words"][0]) if found else ""

@@ -136,7 +136,7 @@ class Centroid(DocumentIndex):
         return self._mixed(tool_id)
 
     def _forget_absent(self) -> None:
-        """Drop the older half of the means of absent tools if there are too many: feedback may name tools never added."""
+        """Drop the older half of the means of absent tools if they are too many: feedback may name any tool."""
         if len(self._requests) - len(self._document_vectors) > _ABSENT_KEPT:
             absent = [tool_id for tool_id in self._requests if tool_id not in self._document_vectors]
             for tool_id in absent[: len(absent) // 2]:

@@ -1,4 +1,4 @@
-"""colt: tools' vectors are mixed with those of the requests that used them, along a graph; the strongest baseline."""
+"""colt: mixes the vectors of tools with those of the requests that used them, over a graph."""
 
 from __future__ import annotations
 

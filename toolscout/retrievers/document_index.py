@@ -33,7 +33,7 @@ _DEAD_KEPT = 1024
 
 @dataclass(frozen=True, slots=True)
 class EncoderOptions(Options):
-    """`encoder`: its folder, "" for the default one. `graph_above`: above so many tools, search is approximate (a graph)."""
+    """`encoder`: its folder, "" for the default one. `graph_above`: more tools than this are searched approximately."""
 
     encoder: str = ""
     graph_above: int = 200_000
@@ -140,7 +140,7 @@ class DocumentIndex(Retriever):
         return bool(self._encoder_folder)
 
     def bound_to(self) -> str | None:
-        """The fingerprint of the only encoder it can use: its own, the one named, or that of its vectors; None if any."""
+        """The fingerprint of the only encoder it can use (its own, the one named, that of its vectors), or None."""
         bound = self.has_own_encoder() or self.names_encoder() or self.learned() > 0 or len(self) > 0
         return self._fingerprint() if bound else None
 
@@ -288,7 +288,7 @@ class DocumentIndex(Retriever):
         return Ranking(request, scope, pairs, vector, need, evidence=evidence, named=named)
 
     def _nearest(self, vector: Floats, evidence: Any, k: int, allowed: Allowed | None, named: Sequence[str]) -> Pairs:
-        """The k best tools by cosine plus bonus. Bonuses are the same for every caller; `allowed` only leaves tools out."""
+        """The k best tools by cosine plus bonus. Bonuses do not depend on the caller; `allowed` only filters."""
         search = self._search_vector(vector, evidence)
         with self._lock:
             bonuses = {
@@ -299,7 +299,7 @@ class DocumentIndex(Retriever):
             table, rows = self._table, self._rows
             among = None if allowed is None else rows.allowed(allowed)
             skipped = table.skipped()
-        # Without the lock: other searches and changes go on. Tools with a negative bonus may fall back: search for more.
+        # Without the lock, so that others can go on. Tools with a negative bonus may drop out: search for more.
         found, scores = table.search(search, k + sum(bonus < 0 for bonus in bonuses.values()), among, skipped)
         with self._lock:
             pairs = {rows.ids[row]: score for row, score in zip(found.tolist(), scores.tolist(), strict=True)}

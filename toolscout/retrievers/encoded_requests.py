@@ -1,4 +1,4 @@
-"""What the methods share that hold requests whose tools are known: the examples of datasets, encoded once."""
+"""Helpers for methods that learn from labelled requests: encode them once, and measure recall on dev."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from toolscout.retrievers.provenance import SeenSplit, TrainedOn, TrainingSet
 _FOLDER = "encoded"
 _CHUNK = 512
 DEV_K = 5
-_DEV_MOST = 2_000  # requests that one number is chosen by
+_DEV_MOST = 2_000  # most requests of a dev split that a number is chosen on
 
 
 def vectors_of(examples: Sequence[Example], given: Mapping[str, Floats] | None, encoder: TextEncoder) -> Floats:
-    """A vector for each example's request, in half precision as stores keep them; those not given are encoded here."""
+    """A vector for each example's request, rounded to half precision as in a store; missing ones are encoded."""
     known = dict(given or {})
     missing = list({example.request: None for example in examples if example.request not in known})
     if missing:
@@ -42,7 +42,7 @@ def vectors_of(examples: Sequence[Example], given: Mapping[str, Floats] | None, 
 
 
 def train_examples(data: Sequence[TrainingSet]) -> list[Example]:
-    """The requests of the train splits with their gold; the dataset is their source, and none is older than others."""
+    """The requests of the train splits with their gold tools, their dataset as source, all with the same time."""
     examples, now = [], datetime.now(UTC)
     for one in data:
         split = one.dataset.split(one.train)
@@ -53,26 +53,26 @@ def train_examples(data: Sequence[TrainingSet]) -> list[Example]:
 
 @dataclass(frozen=True, slots=True)
 class DevRequests:
-    """What numbers are chosen by: requests of a dev split, their gold, and the tools of their dataset."""
+    """Requests of a dev split, their gold tools, and a scope of the tools of their dataset."""
 
     texts: list[str]
     gold: list[tuple[str, ...]]
     scope: Scope
 
     def recall(self, ranked: Sequence[Pairs]) -> float:
-        """The recall@5 of what was ranked for these requests."""
+        """The recall@5 of rankings of these requests."""
         rankings = [[tool_id for tool_id, _ in pairs] for pairs in ranked]
         return metrics.evaluate(rankings, self.gold, [f"recall@{DEV_K}"])[f"recall@{DEV_K}"]
 
 
 def dev_sample(split: Split) -> Split:
-    """A dev split as numbers are chosen by it: of a large one a sample."""
+    """A dev split, or a sample of it if it is large."""
     few = slice(None, None, max(1, -(-len(split) // _DEV_MOST)))
     return Split(split.name, split.requests[few], split.gold[few])
 
 
 def dev_requests(data: Sequence[TrainingSet]) -> list[DevRequests]:
-    """The requests of the dev splits; sets of the same tools share one Scope, which an index then reads once."""
+    """The requests of the dev splits. Datasets with the same tools share one Scope, which an index caches."""
     found, shared = [], dict[frozenset[str], Scope]()
     for one in data:
         if one.dev:
@@ -86,7 +86,7 @@ def dev_requests(data: Sequence[TrainingSet]) -> list[DevRequests]:
 def encode_dev(
     encode: Callable[[Sequence[str]], Floats], dev: Sequence[DevRequests], progress: FitProgress | None
 ) -> dict[str, Floats]:
-    """The vectors of all dev requests, by their text: made once, before the first trial."""
+    """The vectors of all dev requests, by text."""
     texts = list(dict.fromkeys(text for one in dev for text in one.texts))
     encoded: dict[str, Floats] = {}
     for start in range(0, len(texts), _CHUNK):
@@ -108,10 +108,10 @@ def dev_recall(retriever: DocumentIndex, encoded: Mapping[str, Floats], dev: Seq
 
 
 class Encoding:
-    """Encodes the texts of a fit, and keeps what is done in the model's folder: an interrupted fit goes on there."""
+    """Encodes the texts of a fit, and caches the vectors in the model's folder until the fit is complete."""
 
     def __init__(self, encoder: TextEncoder, folder: Path, progress: FitProgress | None) -> None:
-        """Encode with this, keep there, and report to that."""
+        """Create the cache in the model folder."""
         self._encoder = encoder
         self._folder = folder / _FOLDER
         self._progress = progress
@@ -134,7 +134,7 @@ class Encoding:
         return dict(zip(texts, self._encoded("documents", list(texts.values()), self._documents), strict=True))
 
     def done(self) -> None:
-        """The model is complete: nothing is left to go on with."""
+        """Remove the cache: the model is complete."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _documents(self, texts: Sequence[str]) -> Floats:
@@ -161,7 +161,7 @@ class Encoding:
 
 
 def with_digests(seen: TrainedOn, digests: Collection[str]) -> TrainedOn:
-    """What a model has seen, with requests it learned besides: no split that holds one may judge it."""
+    """`seen` plus requests learned as feedback: a split that holds one of them may not evaluate the model."""
     known = frozenset[str]().union(*(split.requests for split in seen.splits))
     learned = frozenset(digests) - known
     return seen | TrainedOn((SeenSplit("feedback", "", "feedback", "train", learned),)) if learned else seen

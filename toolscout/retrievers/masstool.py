@@ -1,4 +1,4 @@
-"""masstool: first whether a tool is needed, then which: graph, neighbouring requests and a gate between two towers."""
+"""masstool: predicts whether a tool is needed, and ranks tools with a graph, neighbouring requests and a gate."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from toolscout.retrievers.tower.retriever import TowerRetriever
 
 
 class Masstool(TowerRetriever):
-    """MassTool in a form that takes requests and tools it never saw: no free vector per request, nothing to retrain.
+    """MassTool for requests and tools that training has not seen: it has no learned vector per request.
 
-    Its detection tower forecasts whether a request needs a tool (`need`); its hidden state gates what the retrieval
-    tower makes of neighbouring requests. Untrained, it is dense retrieval with a memory.
+    The detection tower predicts whether a request needs a tool (`need`); its hidden state gates how much neighbouring
+    requests count in the retrieval tower. Untrained, it is dense retrieval plus votes of past requests.
     """
 
     name: ClassVar[str] = "masstool"

@@ -1,4 +1,4 @@
-"""Tools that are new to a trained model, and the bonus that makes up for what training gave the others."""
+"""A document index with a bonus for new tools, which training has not moved towards their requests."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class NewToolBonusIndex(DocumentIndex):
         return tool.digest() not in self.trained_on.tools
 
     def add(self, tools: Sequence[Searchable], vectors: Vectors | None = None) -> None:
-        """Take tools with the vectors given; None encodes them here, a vector that is missing makes its tool wait."""
+        """Add tools with the vectors given, or encode them (None). A tool whose vector is missing is pending."""
         with self._lock:
             super().add(tools, vectors)
             if self._new_bonus():
@@ -47,7 +47,7 @@ class NewToolBonusIndex(DocumentIndex):
                 self._new_rows = Recent(_CALLERS_KEPT)
 
     def remove(self, ids: Sequence[str]) -> None:
-        """Forget tools."""
+        """Remove tools."""
         with self._lock:
             super().remove(ids)
             self._new.difference_update(ids)

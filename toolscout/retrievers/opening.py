@@ -1,4 +1,4 @@
-"""Makes a retriever of a method's name, options as "key=value", and the parts that it fuses or searches with."""
+"""Creates a retriever from a method's name, options as "key=value", and parts; or opens a model folder."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from toolscout.retrievers.base import Options, Retriever
 from toolscout.retrievers.option_values import with_settings
 from toolscout.retrievers.registry import available, load_model, method
 
-# Those that are made of others; PART.KEY=VALUE sets an option of one of these.
+# Methods that combine others; PART.KEY=VALUE sets an option of a part.
 COMPOSED = ("hybrid", "rewrite")
 
 
 def made(retriever: str, parts: Sequence[str] = (), settings: Sequence[str] = ()) -> Retriever:
-    """A retriever with these options, not trained; of these parts, which are methods or model folders."""
+    """Create an untrained retriever with these options and parts (methods or model folders).
+
+    Raises BadModel for an unknown method, part or option.
+    """
     if retriever not in available():
         raise BadModel(f"there is no retriever called {retriever!r}; choose one of {', '.join(sorted(available()))}")
     if not parts:
@@ -66,7 +69,7 @@ def variant_of(options: Options) -> str:
 
 
 def _slug(value: object) -> str:
-    # Of a path the last part says enough, and the rest is nobody's business.
+    # Only the last part of a path: the rest is private to this machine.
     text = str(value).lower() if isinstance(value, bool) else str(value).rstrip("/").rpartition("/")[2]
     return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-") or "none"
 

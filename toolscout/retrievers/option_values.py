@@ -1,4 +1,4 @@
-"""Options of a method given as "key=value", each checked for its name and type."""
+"""Parses options of a method given as "key=value"."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from toolscout.retrievers.model_folder import RENAMED_OPTIONS, OptionsT
 
 
 def with_settings(default: OptionsT, name: str, settings: Sequence[str]) -> OptionsT:
-    """Options with some values set; `name` is the method that the errors speak of."""
+    """A copy of `default` with the values of `settings`. Raises BadModel, naming the method `name`, for a bad setting."""
     types: Mapping[str, Any] = get_type_hints(type(default))
     known = {field.name: types[field.name] for field in fields(default)}
     values: dict[str, Any] = {}

@@ -20,7 +20,7 @@ Role = Literal["train", "dev"]
 class TrainingSet:
     """A dataset to train on: one of its splits, and one to select on ("" where there is none).
 
-    `history`: what the model has seen that wrote the requests, where one did.
+    `history`: if a model wrote the requests, what that model was trained on.
     """
 
     dataset: Dataset
@@ -44,8 +44,8 @@ class SeenSplit:
 class TrainedOn:
     """All that a model has seen: splits with their requests, and digests of the documents that were gold in training.
 
-    A tool whose document is not among `tools` is new to the model. `written` are those of them that only requests
-    needed which a language model wrote: nobody has asked for them.
+    A tool whose document is not among `tools` is new to the model. `written`: those that only requests written by a
+    language model needed, no request of a person.
     """
 
     splits: tuple[SeenSplit, ...] = ()
@@ -54,22 +54,22 @@ class TrainedOn:
 
     @classmethod
     def of(cls, sets: Sequence[TrainingSet]) -> TrainedOn:
-        """What training on these sets shows a model."""
+        """What a model has seen after training on these sets."""
         seen = cls()
         for one in sets:
             data = one.dataset
             roles: list[tuple[Role, str]] = [("train", one.train), ("dev", one.dev)]
             splits = [SeenSplit(data.name, data.digest(s), s, role, data.request_digests(s)) for role, s in roles if s]
-            asked, written = (data.gold_tools(one.train, written=by) for by in (False, True))
-            needed = asked | written
+            by_people, written = (data.gold_tools(one.train, written=by) for by in (False, True))
+            needed = by_people | written
             digests = {tool.id: tool.digest() for tool in data.tools if tool.id in needed}
             tools = frozenset(digests.values())
-            seen |= cls(tuple(splits), tools, tools - {digests[tool_id] for tool_id in asked}) | one.history
+            seen |= cls(tuple(splits), tools, tools - {digests[tool_id] for tool_id in by_people}) | one.history
         return seen
 
     @classmethod
     def load(cls, folder: Path) -> TrainedOn:
-        """What save wrote into a folder; nothing where it holds no trained_on.json."""
+        """Read trained_on.json of a folder; empty where there is none. Raises BadModel where it cannot be read."""
         path = folder / TRAINED_ON_FILE
         if not path.is_file():
             return cls()
@@ -82,8 +82,8 @@ class TrainedOn:
 
     def __or__(self, other: TrainedOn) -> TrainedOn:
         """What two models together have seen."""
-        tools, asked = self.tools | other.tools, (self.tools - self.written) | (other.tools - other.written)
-        return TrainedOn(tuple(dict.fromkeys(self.splits + other.splits)), tools, tools - asked)
+        tools, by_people = self.tools | other.tools, (self.tools - self.written) | (other.tools - other.written)
+        return TrainedOn(tuple(dict.fromkeys(self.splits + other.splits)), tools, tools - by_people)
 
     def save(self, folder: Path) -> None:
         """Write trained_on.json into a model folder."""

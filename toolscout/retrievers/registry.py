@@ -27,7 +27,7 @@ BUILT_IN = {
     "toolgen": "toolscout.retrievers.toolgen:Toolgen",
     "toolweaver": "toolscout.retrievers.toolweaver:Toolweaver",
 }
-"""The methods of this package: their modules are imported when they are asked for."""
+"""The methods of this package; a module is imported when its method is first used."""
 
 
 def available() -> dict[str, metadata.EntryPoint | None]:
@@ -39,8 +39,8 @@ def available() -> dict[str, metadata.EntryPoint | None]:
 
 
 def method(name: str) -> type[Retriever]:
-    """The class behind a method's name. BadModel where there is none of this name."""
-    if name in BUILT_IN:  # without looking through all packages that are installed
+    """The class of a method. Raises BadModel if there is none of this name."""
+    if name in BUILT_IN:  # saves a scan of all installed packages
         module, _, kind = BUILT_IN[name].partition(":")
         return cast(type[Retriever], getattr(import_module(module), kind))
     found = available()

@@ -1,4 +1,4 @@
-"""What `toolscout train` is told, made into datasets and an untrained retriever."""
+"""Turns the arguments of `toolscout train` into datasets and an untrained retriever."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _INTERRUPTED = re.compile(r"training|encoded|generator|\d+-\w+")
 
 
 def check_out(folder: Path) -> None:
-    """Refuse a folder that holds something else; one with an interrupted training is gone on with."""
+    """Raise BadModel unless the folder is new, empty, or holds an interrupted training, which is then continued."""
     if (folder / MODEL_FILE).exists():
         raise BadModel(f"{folder} already holds a model; name a new folder, or remove this one")
     if folder.exists() and not folder.is_dir():
@@ -36,15 +36,14 @@ def check_out(folder: Path) -> None:
 
 
 def training_sets(texts: Sequence[str]) -> list[TrainingSet]:
-    """Read several, and refuse to select on what is trained on, in whatever set it is.
+    """Read several training sets. Raises Leak if any train split shares requests with any dev split.
 
-    What wrote or filtered requests of a set has been trained too: that counts. What it was selected on does not choose
-    anything here.
+    What a model that wrote or filtered the requests of a set was trained on counts as trained on, too.
     """
     sets = [_training_set(text) for text in texts]
-    own = [split for one in sets for split in _splits_of(one)]
-    seen = [*own, *(split for one in sets for split in one.history.splits)]
-    for train, dev in product(_with_role("train", seen), _with_role("dev", own)):
+    splits = [split for one in sets for split in _splits_of(one)]
+    seen = [*splits, *(split for one in sets for split in one.history.splits)]
+    for train, dev in product(_with_role("train", seen), _with_role("dev", splits)):
         shared = train.requests & dev.requests
         if shared:
             both = f"{train.dataset}:{train.split} and {dev.dataset}:{dev.split}"
@@ -57,7 +56,7 @@ def _with_role(role: Role, splits: Sequence[SeenSplit]) -> list[SeenSplit]:
 
 
 def _splits_of(one: TrainingSet) -> list[SeenSplit]:
-    """The splits of a set, as in TrainedOn; without their digests, which take long."""
+    """The splits of a set as in TrainedOn, without digests, which are slow to compute."""
     data = one.dataset
     roles: list[tuple[Role, str]] = [("train", one.train), ("dev", one.dev)]
     return [SeenSplit(data.name, "", split, role, data.request_digests(split)) for role, split in roles if split]
@@ -77,13 +76,13 @@ def _training_set(text: str) -> TrainingSet:
         splits = [f"{family}.train", f"{family}.dev" if f"{family}.dev" in there else ""]
     train, dev = (*splits, "")[:2]
     loaded = Dataset.load(folder, [split for split in (train, dev) if split])
-    return TrainingSet(loaded, train, dev, TrainedOn.load(folder))  # of a folder of written requests: who wrote them
+    return TrainingSet(loaded, train, dev, TrainedOn.load(folder))  # present if a model wrote the requests
 
 
 def with_prompts(
     retriever: str, parts: Sequence[str], settings: Sequence[str], given: str | None
 ) -> tuple[list[str], str]:
-    """The settings with a folder of prompts that need no tool, for the methods that learn from such; and what to say.
+    """The settings plus a folder of prompts that need no tool, for methods that learn from those; and a note.
 
     `given`: a folder, the name of one in $TOOLSCOUT_DATA, or "none"; None takes that called no_tool, if there is one.
     """

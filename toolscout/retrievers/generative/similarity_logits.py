@@ -20,7 +20,7 @@ from toolscout.training.encoder_options import IdTrainingOptions
 
 
 class _Range(NamedTuple):
-    """The tools [first, end) whose ids share a prefix; the tokens that follow it, and where in the range each starts."""
+    """The tools [first, end) whose ids share a prefix, the tokens that follow it, and where each of these starts."""
 
     first: int
     end: int

@@ -1,4 +1,4 @@
-"""What hybrid learns: how much each part's scores count, and what tools that are new to its parts are due."""
+"""Learns the fusion weights of a hybrid on dev: one for each part, and separate ones and a bonus for new tools."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ from toolscout.retrievers.model_folder import read_model
 from toolscout.retrievers.provenance import TrainingSet
 from toolscout.retrievers.registry import load_model, method
 
-# New tools may cost the known ones at most so much of the recall that these would have without them.
+# How much recall of known tools the bonus of new tools may cost.
 _MAY_COST = 0.03
 _HIDES_NEW_TOOLS = -1e6  # a bonus with which no new tool comes before a known one
 _BONUSES = np.arange(-6.0, 6.01, 0.1)
 _RIDGE = 1e-3
 _STEPS, _SMALL_STEP = 100, 1e-6
 _K = 5
-# How weights are refined: in steps of these factors, each of which must gain so much, and twice its own error.
+# Refinement multiplies weights by these factors; a step must gain _GAIN and two standard errors.
 _FACTORS, _SWEEPS, _GAIN = (0.25, 0.5, 0.8, 1.25, 2.0, 4.0), 4, 1e-3
 
 
 @dataclass(frozen=True, slots=True)
 class FusionWeights:
-    """The learned half of HybridOptions."""
+    """The options of a hybrid that are learned."""
 
     weights: tuple[float, ...]
     new_weights: tuple[float, ...] = ()
@@ -47,7 +47,7 @@ class FusionWeights:
 
 @dataclass(frozen=True, slots=True)
 class Fusion:
-    """Weights with what they reach on dev; `count`: how many numbers were learned."""
+    """Learned weights, their dev scores, and how many numbers were learned (`count`)."""
 
     weights: FusionWeights
     dev: dict[str, float]
@@ -56,10 +56,10 @@ class Fusion:
 
 @dataclass(frozen=True, slots=True)
 class _DevRequest:
-    """A dev request: candidates, a column of relative scores for each part, which are gold, which are new.
+    """A dev request: its candidates, a column of relative scores for each part, which are gold, which are new.
 
-    `new_gold`: the gold tools that are new, whether or not a part has found them. Where new tools have weights of their
-    own, `scores` has a column for each weight (see `_split_new_columns`).
+    `new_gold`: the gold tools that are new, whether or not a part found them. If new tools have separate weights,
+    `scores` has a column for each weight (see `_split_new_columns`).
     """
 
     ids: list[str]
@@ -73,10 +73,10 @@ class _DevRequest:
 def relative_scores(
     part: Retriever, ranking: Pairs, depth: int, allowed: Allowed | None = None
 ) -> tuple[dict[str, float], float] | None:
-    """Scores relative to the best one, and that of a tool which is not in the ranking; None where nothing was found.
+    """Scores relative to the best one, and the score of a tool that is not ranked; None where nothing was found.
 
-    A tool that is missing because the ranking is cut, or because it still waits for its vector, is credited with the
-    last score: all that is known of its own. `allowed`: the ranking has no others.
+    If the ranking is cut or has pending tools, a tool that is missing gets the last score, an upper bound of its own;
+    otherwise 0. `allowed`: the tools that the ranking is restricted to.
     """
     own = {tool_id: score % EXACT_BONUS if score > 0 else 0.0 for tool_id, score in ranking}
     best = max(own.values(), default=0.0)
@@ -88,7 +88,7 @@ def relative_scores(
 
 
 def check_encoders(parts: Sequence[Retriever], untrained: Sequence[Retriever]) -> None:
-    """Refuse parts that could not use one encoder: a request and a catalogue have one vector for all of them."""
+    """Raise BadModel if the parts cannot share one encoder. `untrained`: the parts that will be trained."""
     bound: set[str] = set()
     for number, part in enumerate(parts):
         if isinstance(part, DocumentIndex):
@@ -107,7 +107,7 @@ def _check_one(fingerprints: Collection[str]) -> None:
 
 
 def share_encoder(parts: Sequence[Retriever]) -> None:
-    """Give the parts that are free to use any encoder that of the one which has its own, or else is bound to one."""
+    """Share one encoder among the parts: that of a part with its own, else of a part that is bound to one."""
     embedded = [part for part in parts if isinstance(part, DocumentIndex)]
     owners = [part for part in embedded if part.has_own_encoder()] or [part for part in embedded if part.bound_to()]
     for owner in owners[:1]:
@@ -119,13 +119,13 @@ def share_encoder(parts: Sequence[Retriever]) -> None:
 
 
 def load_parts(folders: Sequence[Path]) -> list[Retriever]:
-    """Open saved parts; those that were made with the same encoder share it."""
+    """Open saved parts, which share one encoder. Raises BadModel if they were made with different ones."""
     records = [read_model(folder) for folder in folders]
     _check_one({record["encoder"] for record in records if record.get("encoder")})
     home = next((folder / "encoder" for folder in folders if (folder / "encoder" / CARD_FILE).is_file()), None)
     shared = SharedEncoder(Encoder.load(home)) if home is not None else None
     parts: dict[int, Retriever] = {}
-    # One that names its encoder goes first: others were made with that one, and do not say where it is.
+    # A part that names its encoder goes first: the others use it too, but do not know its folder.
     for place in sorted(range(len(folders)), key=lambda i: not records[i].get("options", {}).get("encoder")):
         folder, record = folders[place], records[place]
         kind = method(record["method"])
@@ -141,7 +141,7 @@ def load_parts(folders: Sequence[Path]) -> list[Retriever]:
 
 
 def joined(one: FitReport, other: FitReport) -> FitReport:
-    """Two fits as one: the later dev scores count."""
+    """The report of two fits together, with the dev scores of the later one."""
     device = other.device if one.device == "cpu" else one.device
     seconds, parameters = one.seconds + other.seconds, one.parameters + other.parameters
     return FitReport(seconds, device, parameters, other.dev or one.dev, one.notes + other.notes)
@@ -155,7 +155,10 @@ def learn_weights(
     depth: int,
     progress: FitProgress | None,
 ) -> Fusion:
-    """Weights that make the gold tools of the dev requests stand out among all candidates."""
+    """Learn weights that rank the gold tools of dev requests before the other candidates.
+
+    `rank` gives each part's ranking of each request; `known`: the digests of documents that training has seen.
+    """
     dev_requests: list[_DevRequest] = []
     vectors: dict[str, dict[str, Floats]] = {}
     for one in data:
@@ -184,7 +187,7 @@ def _dev_requests(
     vectors: dict[str, dict[str, Floats]],
     progress: FitProgress | None,
 ) -> list[_DevRequest]:
-    """The dev requests of a set, of many a sample, each ranked by all parts among the set's own tools."""
+    """The dev requests of a set (a sample if there are many), ranked by all parts among the set's own tools."""
     for part in parts:
         part.remove(part.ids())
         part.add(one.dataset.tools, _document_vectors(part, one, vectors, progress))
@@ -211,7 +214,7 @@ def _dev_requests(
 def _document_vectors(
     part: Retriever, one: TrainingSet, known: dict[str, dict[str, Floats]], progress: FitProgress | None
 ) -> Vectors | None:
-    """The vectors of a set's documents and of those before; each document is encoded once by each encoder."""
+    """The vectors of a set's documents, cached in `known` by encoder, so that each document is encoded once."""
     encoder = part.encoder
     if encoder is None:
         return None
@@ -223,16 +226,16 @@ def _document_vectors(
 
 
 def _split_new_columns(request: _DevRequest) -> _DevRequest:
-    """With new tools apart: the scores of known tools, then those of new ones, then whether it is new."""
+    """The request with columns for known tools, columns for new tools, and a column for being new."""
     new = request.is_new[:, None]
     return replace(request, scores=np.hstack([request.scores * ~new, request.scores * new, new.astype(np.float64)]))
 
 
 def _solved(dev_requests: Sequence[_DevRequest], size: int) -> Doubles:
-    """Newton's method on a convex loss and a ridge: how far each gold tool is from winning against all wrong ones.
+    """Minimise the loss with a ridge penalty by Newton's method; each step is halved until the loss falls.
 
-    Gold tools do not compete with each other: shares that are to be equal among them would favour the part that cannot
-    tell them apart. Each step is halved until it makes the loss smaller.
+    Each gold tool competes with all wrong ones, but not with other gold tools: that would favour a part that cannot
+    tell them apart. Raises BadDataset if no part finds a gold tool.
     """
     requests = [request for request in dev_requests if request.is_gold.any() and not request.is_gold.all()]
     if not requests:
@@ -255,13 +258,13 @@ def _solved(dev_requests: Sequence[_DevRequest], size: int) -> Doubles:
 
 
 def _refined(dev_requests: Sequence[_DevRequest], theta: Doubles, size: int) -> Doubles:
-    """Weights near those that were solved for, or of one part alone, where they find surely more on dev.
+    """Search around the solved weights, and single parts, for weights that are significantly better on dev.
 
-    The loss looks at the foremost wrong tool; what counts is whether the gold ones are among the first five.
+    Better means recall@5 plus NDCG@5, which the loss only approximates.
     """
 
     def worth(tried: Doubles) -> Doubles:
-        """For each request."""
+        """Recall@5 plus NDCG@5 of each request."""
         found = [
             metrics.recall(ranking, gold, _K) + metrics.ndcg(ranking, gold, _K)
             for ranking, gold in zip(*_ranked(dev_requests, tried), strict=True)
@@ -292,7 +295,7 @@ def _refined(dev_requests: Sequence[_DevRequest], theta: Doubles, size: int) -> 
 
 
 class _Loss:
-    """The loss of weights over all dev requests, the wrong candidates of one after those of another in one table."""
+    """The loss over all dev requests; their wrong candidates are stacked in one table."""
 
     def __init__(self, tables: Sequence[Doubles], golds: Sequence[Bools]) -> None:
         wrong = [table[~gold] for table, gold in zip(tables, golds, strict=True)]
@@ -318,7 +321,7 @@ class _Loss:
         apart = means[self._gold_owner] - self._right
         value = float(self._counts @ np.logaddexp(0, behind)) + _RIDGE / 2 * float(theta @ theta)
         slope = (self._counts * lost) @ apart + _RIDGE * theta
-        # The spread among the wrong ones, by how much is lost to them, and that between them and the right one.
+        # The Hessian: the covariance of the wrong candidates, and the outer product of gold minus their mean.
         weight = np.bincount(self._gold_owner, self._counts * lost, len(self._starts))
         among = (self._wrong * (shares * weight[self._owner])[:, None]).T @ self._wrong - (
             means * weight[:, None]
@@ -336,9 +339,9 @@ def _ranked(dev_requests: Sequence[_DevRequest], theta: Doubles) -> tuple[list[l
 
 
 def _bonus(dev_requests: Sequence[_DevRequest], theta: Doubles) -> float:
-    """The bonus of highest recall among those that cost the known tools little.
+    """The new-tool bonus with the highest recall@5 among those that cost the known tools little.
 
-    A dev split of unseen tools has a new tool in every request: without that bound the bonus would suit no other.
+    In a dev split of unseen tools every request needs a new one: without the bound the bonus would be far too high.
     """
     bonuses = [_HIDES_NEW_TOOLS, *_BONUSES.tolist()]
     (_, without), *found = _recalls(dev_requests, [np.append(theta[:-1], bonus) for bonus in bonuses])
@@ -348,7 +351,7 @@ def _bonus(dev_requests: Sequence[_DevRequest], theta: Doubles) -> float:
 
 
 def _recalls(dev_requests: Sequence[_DevRequest], thetas: Sequence[Doubles]) -> list[tuple[float, float]]:
-    """For each of many weights the recall@5 of all gold tools, and of the known ones: as metrics has them, far faster.
+    """For each set of weights, the recall@5 of all gold tools and of the known ones: as in `metrics`, but faster.
 
     A gold tool is among the first five where fewer than five candidates have a higher score or, before it, the same.
     """

@@ -42,9 +42,8 @@ from toolscout.retrievers.model_folder import read_model, read_new, read_options
 from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 from toolscout.retrievers.registry import method
 
-# What a part counts where nothing was learned: vectors of the default encoder beside words, as
-# recipes/hybrid_weights.py found.
-_USUAL = {"dense": 1.56}
+# Default weights of parts by method, 1 for others; found by recipes/hybrid_weights.py.
+_DEFAULT_WEIGHTS = {"dense": 1.56}
 _TRIFLE = 1e-6
 
 
@@ -53,9 +52,8 @@ class HybridOptions(Options):
     """How rankings are fused.
 
     `fusion`: "scores" adds up each part's scores relative to its best one; "rrf" is reciprocal rank fusion with
-    `constant`. `depth`: how far down each ranking is fused. `weights`: what each part's scores count, the usual where
-    there are none; `new_weights` and `new_bonus`: the same for tools that are new to a model that was trained.
-    `fit` learns the three on dev.
+    `constant`. `depth`: how many tools of each ranking are fused. `weights`: of the parts' scores, defaults if empty.
+    `new_weights` and `new_bonus`: for tools that training has not seen. `fit` learns the last three on dev.
     """
 
     fusion: Literal["scores", "rrf"] = "scores"
@@ -66,7 +64,7 @@ class HybridOptions(Options):
     new_bonus: float = 0.0
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be fused."""
+        """Raise BadModel for values out of range."""
         object.__setattr__(self, "weights", tuple(self.weights))  # json has lists
         object.__setattr__(self, "new_weights", tuple(self.new_weights))
         if self.fusion not in ("scores", "rrf") or self.depth < 1 or self.constant < 0:
@@ -76,9 +74,9 @@ class HybridOptions(Options):
 class Hybrid(Retriever):
     """Fusion of full rankings.
 
-    Tools are ordered as in the full catalogue, whoever asks: fusing the rankings of what one caller may see would
-    change the order of the tools that are left. The scores that such a caller gets are relative to the best of its own
-    tools. Below the fused depth, tools follow in the order of the last part (by default the one that ranks everything).
+    For a caller with permissions, tools are ordered as in the full catalogue: fusing only the tools that the caller may
+    see would change their order. The scores such a caller gets are relative to the best of its own tools. Below the
+    fused depth, tools follow in the order of the last part (by default `dense`, which ranks every tool).
     """
 
     name: ClassVar[str] = "hybrid"
@@ -86,7 +84,7 @@ class Hybrid(Retriever):
     options: HybridOptions
 
     def __init__(self, options: HybridOptions | None = None, parts: Sequence[Retriever] | None = None) -> None:
-        """Fuse these parts; without any, words and vectors."""
+        """Fuse these parts; by default bm25 and dense."""
         super().__init__(options or HybridOptions())
         self._parts = list(parts) if parts is not None else [method("bm25")(), method("dense")()]
         self._new: set[str] = set()
@@ -98,7 +96,7 @@ class Hybrid(Retriever):
 
     @property
     def parts(self) -> Sequence[Retriever]:
-        """What is fused, in order."""
+        """The parts, in order."""
         return self._parts
 
     # Tools.
@@ -141,7 +139,7 @@ class Hybrid(Retriever):
         return next((encoder for part in self._parts if (encoder := part.encoder) is not None), None)
 
     def pending(self, scope: Scope = EVERYTHING) -> int:
-        """How many tools some part cannot find yet."""
+        """How many tools are pending in some part."""
         return max(part.pending(scope) for part in self._parts)
 
     def without_id(self, scope: Scope = EVERYTHING) -> int:
@@ -149,7 +147,7 @@ class Hybrid(Retriever):
         return max(part.without_id(scope) for part in self._parts)
 
     def take_vectors(self, vectors: Vectors) -> None:
-        """Hand vectors to the parts that wait for them."""
+        """Hand vectors to every part."""
         for part in self._parts:
             part.take_vectors(vectors)
 
@@ -159,28 +157,28 @@ class Hybrid(Retriever):
             part.optimise()
 
     def best_similarities(self, vectors: Floats, scope: Scope = EVERYTHING) -> Floats:
-        """The best of the parts that compare vectors."""
+        """The highest cosine over the parts that compare vectors."""
         found = [part.best_similarities(vectors, scope) for part in self._parts]
         found = [similarities for similarities in found if len(similarities)]
         return np.max(found, axis=0) if found else np.empty(0, dtype=np.float32)
 
     def changes(self) -> int:
-        """What has changed in any part."""
+        """The sum of the changes of the parts."""
         return sum(part.changes() for part in self._parts)
 
     # Search.
 
     def rank(self, requests: Sequence[str], k: int, scope: Scope = EVERYTHING) -> list[Ranking]:
-        """Fuse full rankings, keep what is allowed, and go on below them where that leaves fewer than k."""
+        """Fuse full rankings, keep the allowed tools, and add lower-ranked ones where fewer than k are left."""
         check_k(k)
         found = zip(requests, self.rankings(requests, scope), strict=True)
         return [self._fuse(request, rankings, k, scope) for request, rankings in found]
 
     def rankings(self, requests: Sequence[str], scope: Scope = EVERYTHING) -> list[list[Ranking]]:
-        """For each request the full ranking of each part, all parts at work at once.
+        """For each request, the full ranking of each part; the parts work in parallel.
 
-        The bare name of a tool that the caller sees is looked up by the first part alone: no other knows better, and
-        none is as fast. The other parts get the request spelt right, where the first one knows how.
+        A request that is only the name of a tool is ranked by the first part alone, which is exact and fastest. The
+        other parts get the request with the spelling corrected by the first part.
         """
         first, scope, depth = self._parts[0], scope.of_all(), self.options.depth
         others = [i for i, request in enumerate(requests) if not self.names.is_name(request, scope.sees)]
@@ -195,7 +193,7 @@ class Hybrid(Retriever):
         return rankings
 
     def _fuse(self, request: str, rankings: list[Ranking], k: int, scope: Scope) -> Ranking:
-        """The ranking of one request, given the full ranking of each part that was asked."""
+        """The fused ranking of one request, given the full rankings of the parts."""
         return Ranking(
             request,
             scope,
@@ -210,7 +208,7 @@ class Hybrid(Retriever):
         )
 
     def extend(self, ranking: Ranking, k: int, scope: Scope) -> Pairs:
-        """The best k of the tools allowed, for a request that was ranked; another caller's is ranked anew."""
+        """The best k of the tools allowed, for a ranked request; it is ranked again only for another caller."""
         if not scope.same_caller(ranking.scope):
             return super().extend(ranking, k, scope)
         return self._best(ranking.request, ranking.evidence, k, scope)
@@ -228,7 +226,7 @@ class Hybrid(Retriever):
     def _below(
         self, scores: dict[str, float], request: str, rankings: Sequence[Ranking], k: int, scope: Scope
     ) -> dict[int, Pairs]:
-        """Give what comes below the fused tools scores below theirs, until there are k; the rankings of the parts."""
+        """Add tools below the fused ones, with negative scores, until there are k. Returns the parts' rankings used."""
         position, found = 0, dict[int, Pairs]()
         for index, part in reversed(list(enumerate(self._parts))):
             if len(scores) < k:
@@ -245,10 +243,10 @@ class Hybrid(Retriever):
     def _own_scores(
         self, best: Pairs, rankings: Sequence[Pairs], below: Mapping[int, Pairs], allowed: Allowed
     ) -> Pairs:
-        """The same tools in the same order, with scores as if there were no others than those allowed.
+        """The same tools in the same order, with scores as if only the allowed tools existed.
 
-        Relative to the best tool of all, low scores would say that a better one exists; places below the fused depth,
-        how many. Where the order is another than these scores would give, a score is a trifle below the one before.
+        Scores relative to the best tool of all would reveal hidden tools. Where these scores contradict the order, a
+        score is set slightly below the one before it.
         """
         own = []
         for index in range(len(self._parts)):
@@ -264,7 +262,7 @@ class Hybrid(Retriever):
         return shown
 
     def _fused(self, rankings: Sequence[Pairs], allowed: Allowed | None = None) -> dict[str, float]:
-        """What the rankings of the parts, of all tools or of those allowed, add up to."""
+        """The fused score of every ranked tool. `allowed`: the tools that the rankings are restricted to."""
         bonus = self.options.new_bonus
         scores = {i: bonus if bonus and i in self._new else 0.0 for ranking in rankings for i, _ in ranking}
         named: set[str] = set()
@@ -280,19 +278,21 @@ class Hybrid(Retriever):
         return scores
 
     def _add_scores(self, index: int, ranking: Pairs, scores: dict[str, float], allowed: Allowed | None) -> None:
-        """Scores relative to the best, by what the part counts."""
+        """Add a part's relative scores, times its weight, to `scores`."""
         relative = relative_scores(self._parts[index], ranking, self.options.depth, allowed)
         if relative is None:
             return
         own, last = relative
-        weight = self.options.weights[index] if self.options.weights else _USUAL.get(self._parts[index].name, 1.0)
+        weight = (
+            self.options.weights[index] if self.options.weights else _DEFAULT_WEIGHTS.get(self._parts[index].name, 1.0)
+        )
         new_weight = self.options.new_weights[index] if self.options.new_weights else weight
         new, relative_to = self._new, own.get
         for tool_id, score in scores.items():
             scores[tool_id] = score + (new_weight if tool_id in new else weight) * relative_to(tool_id, last)
 
     def explain(self, ranking: Ranking, ids: Sequence[str]) -> list[tuple[Reason, ...]]:
-        """The reasons of all parts that were asked, each once."""
+        """The reasons of all parts that ranked the request, each once."""
         reasons: list[dict[Reason, None]] = [{} for _ in ids]
         for part, own in zip(self._parts, ranking.evidence, strict=False):
             for known, few in zip(reasons, part.explain(own, ids), strict=True):
@@ -302,7 +302,10 @@ class Hybrid(Retriever):
     # Training and files.
 
     def fit(self, data: Sequence[TrainingSet], folder: Path, progress: FitProgress | None = None) -> FitReport:
-        """Train the parts that can learn and have not yet, then learn on dev what each of them counts."""
+        """Train the parts that are trainable and untrained, then learn the fusion weights on dev.
+
+        Raises BadDataset if no dataset has a dev split.
+        """
         if not any(one.dev for one in data):
             raise BadDataset(
                 "hybrid learns its weights on dev splits, and no dataset has one; name one: DATA:TRAIN:DEV"
@@ -310,7 +313,7 @@ class Hybrid(Retriever):
         started = time.perf_counter()
         report = FitReport(0.0, "cpu", 0, {})
         untrained = [pair for pair in zip(self._part_folders(), self._parts, strict=True) if pair[1].fit_record is None]
-        self.remove(self.ids())  # vectors of tools can be made again, those of what was learned cannot
+        self.remove(self.ids())  # tools can be encoded again with another encoder, learned requests cannot
         check_encoders(self._parts, [part for _, part in untrained])
         share_encoder(self._parts)
         # The part that trains an encoder goes first, since the others use it.
@@ -326,7 +329,7 @@ class Hybrid(Retriever):
         fusion = learn_weights(self._parts, self._full, data, seen.tools, self.options.depth, progress)
         self.options = replace(self.options, fusion="scores", **asdict(fusion.weights))
         own = FitReport(time.perf_counter() - weighed, "cpu", fusion.count, fusion.dev)
-        self.fit_record = asdict(own)  # what its parts took stands with them
+        self.fit_record = asdict(own)  # the parts have their own records
         self.remove(self.ids())
         self.save(folder)
         return replace(joined(report, own), seconds=time.perf_counter() - started)
@@ -350,7 +353,7 @@ class Hybrid(Retriever):
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Open every part; those that have no encoder of their own use that of the one that has."""
+        """Open a saved hybrid; its parts share one encoder."""
         model = read_model(folder)
         try:
             names = sorted(model.get("parts", {}), key=lambda name: int(name.partition("-")[0]))
@@ -363,7 +366,7 @@ class Hybrid(Retriever):
 
 
 def _rank(part: Retriever, requests: Sequence[str], k: int, scope: Scope) -> list[Ranking]:
-    """What a part ranks, the tools that a request names first."""
+    """Rank with a part, and put the tools that a request names first."""
     rankings = part.rank(requests, k, scope)
     for ranking in rankings:
         part.put_named_first(ranking, k)

@@ -1,4 +1,4 @@
-"""What stands in front of an encoder: the same one for several parts of a hybrid."""
+"""A cache in front of an encoder that several parts of a hybrid share."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ import numpy as np
 from toolscout.core.arrays import Floats, Ints
 from toolscout.models.encoders.base import TextEncoder
 
-# Vectors of requests that are kept for those who ask again: a dev split, while several parts rank it.
+# How many request vectors are cached: about a dev split, which several parts rank in turn.
 _RECENT = 2048
 
 
 class SharedEncoder(TextEncoder):
-    """One encoder for several parts of a hybrid: a request that all of them ask for at once is encoded once."""
+    """One encoder for several parts of a hybrid: the same request, even from several threads, is encoded once."""
 
     def __init__(self, encoder: TextEncoder) -> None:
-        """Stand in front of an encoder."""
+        """Wrap an encoder."""
         self._encoder = encoder
         self.fingerprint, self.dimension = encoder.fingerprint, encoder.dimension
         self.parameters, self.folder = encoder.parameters, encoder.folder
@@ -29,7 +29,7 @@ class SharedEncoder(TextEncoder):
         self._lock = threading.Lock()
 
     def encode_request(self, text: str) -> Floats:
-        """The unit vector of one request; whoever asks for the same one meanwhile waits for it."""
+        """The unit vector of one request; other threads that need the same one wait for it."""
         with self._lock:
             if text in self._recent:
                 return self._recent[text]
@@ -62,7 +62,7 @@ class SharedEncoder(TextEncoder):
             return np.stack([known[text] for text in texts])
 
     def use_threads(self, threads: int) -> None:
-        """As the encoder."""
+        """Set the number of threads of the encoder."""
         self._encoder.use_threads(threads)
 
     def encode_documents(self, texts: Sequence[str]) -> Iterator[tuple[Ints, Floats]]:
