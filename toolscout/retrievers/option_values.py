@@ -13,7 +13,7 @@ from toolscout.retrievers.model_folder import RENAMED_OPTIONS, OptionsT
 
 
 def with_settings(default: OptionsT, name: str, settings: Sequence[str]) -> OptionsT:
-    """A copy of `default` with the values of `settings`. Raises BadModel, naming the method `name`, for a bad setting."""
+    """A copy of `default` with these settings. Raises BadModel, naming the method `name`, for a bad one."""
     types: Mapping[str, Any] = get_type_hints(type(default))
     known = {field.name: types[field.name] for field in fields(default)}
     values: dict[str, Any] = {}

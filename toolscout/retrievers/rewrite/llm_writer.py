@@ -1,4 +1,4 @@
-"""A language model that writes for a search: whatever it meets, the search goes on, and the reason is kept."""
+"""Calls a language model during a search. If it fails, the search goes on, and the reason is reported."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from toolscout.llm.endpoint import Endpoint
 from toolscout.llm.hosts import HOSTS_VARIABLE, host_of, is_named
 from toolscout.llm.options import check, checked_url
 
-# A model that is not there is left alone for a while: no search is to wait for it each time.
+# Seconds that a model is not called after a failure, so that not every search waits for it.
 _REST = 30.0
-_AT_ONCE = 256  # conversations of one call to an endpoint: what it answers is used once all of them are done
+_AT_ONCE = 256  # conversations in one batch to an endpoint
 _RETRIES, _PATIENCE = 1, 3
 
 
 class WrittenText(NamedTuple):
-    """What a model wrote, or why it wrote nothing."""
+    """What a model wrote, or the reason why it wrote nothing."""
 
     text: str
     problem: str = ""
@@ -34,19 +34,18 @@ class WrittenText(NamedTuple):
 
 
 def is_url(spec: str) -> bool:
-    """Whether it names an endpoint."""
+    """Whether `spec` is the URL of an endpoint."""
     return spec.lower().startswith(("http://", "https://"))
 
 
 class QueryWriter:
-    """Opens its model when it is first needed. Safe to use from several threads.
+    """A language model, opened on first use. Safe to use from several threads.
 
-    An endpoint has `timeout` seconds for all that is written in one search (a Session): tries, pauses and turns that
-    are waited for included. Where many conversations are written at once nobody sits and waits: it has that as often
-    as there are conversations for each of those that are asked at once.
+    An endpoint has `timeout` seconds for all calls of one search (a WritingSession), retries and pauses included. For
+    a batch of more than `concurrency` conversations, it has that time for each round of `concurrency` calls.
 
-    An endpoint that a model folder names, and not the user, is asked nothing until its host is in $TOOLSCOUT_LLM_HOSTS:
-    the folder may come from a stranger, who would get the requests and the key.
+    An endpoint that a model folder names, not the user, is called only if its host is in $TOOLSCOUT_LLM_HOSTS:
+    otherwise the author of the folder could collect the user's requests and key.
     """
 
     def __init__(
@@ -62,18 +61,18 @@ class QueryWriter:
         seed: int = 0,
         from_folder: bool = False,
     ) -> None:
-        """Name the model as `open_llm` takes it; `from_folder`: a model folder does, and not the user.
+        """`spec` and `model` are as for `open_llm`; `from_folder`: they come from a model folder, not from the user.
 
-        An endpoint is checked here, so that nobody waits for a wrong name.
+        The options of an endpoint are checked here. Raises BadRequest for bad ones.
         """
         self._in_a_row = 0
         self._spec, self._model, self._seed = spec, model, seed
         self._llm: LanguageModel | None = None
-        self._patient: LanguageModel | None = None  # the same endpoint, which is given more time
+        self._patient: LanguageModel | None = None  # the same endpoint with more retries, for endpoints="wait"
         self._lock = threading.Lock()
         self._rests, self._why = -math.inf, ""
         self.timeout, self.concurrency = timeout, concurrency
-        self._refusal = ""  # why an endpoint is not asked
+        self._refusal = ""  # why an endpoint may not be called
         if is_url(spec):
             read, written = prices or (None, None)
             self._asked = EndpointOptions(
@@ -96,20 +95,20 @@ class QueryWriter:
             self._llm = open_llm(spec, model=model, options=self._asked)
 
     def session(self, endpoints: Endpoints = "ask") -> WritingSession:
-        """All that is written in one search, which shares its time."""
+        """Start the calls of one search, which share its time limit."""
         return WritingSession(self, endpoints)
 
     def use(self, llm: LanguageModel) -> None:
-        """Write with this model from now on."""
+        """Use this model from now on."""
         self._llm, self._patient, self._rests = llm, llm, -math.inf
 
     def point(self, folder: Path) -> None:
-        """Write with the generator in this folder from now on."""
+        """Use the fine-tuned model in this folder from now on."""
         self._spec, self._llm, self._patient = str(folder), None, None
 
     @property
     def parameters(self) -> int:
-        """How many numbers the model has, where it runs on this machine and is open."""
+        """How many parameters the model has; 0 for an endpoint or before it is opened."""
         return self._llm.parameters if self._llm is not None else 0
 
     @property
@@ -126,27 +125,27 @@ class QueryWriter:
         """Why the model cannot be opened; empty where it can."""
         try:
             self.opened(patient=False)
-        except Exception as error:  # as when it is asked
+        except Exception as error:  # any error counts, as in a call
             return _reason(error)
         return ""
 
     def resting(self) -> str:
-        """Why a model that failed is left alone now; empty where it is not."""
+        """Why the model is not called at the moment, after a failure; empty if it can be called."""
         return self._why if _now() < self._rests else ""
 
     def count(self, answered: bool, fault: Exception | None, patient: bool) -> None:
-        """Learn from how a call went: a model that is not there rests."""
+        """Record how a call went: after failures, the model is not called for a while."""
         with self._lock:
             if answered or fault is None:
                 self._in_a_row = 0
-            elif not isinstance(fault, NotYet):  # who has to wait for a turn is told so at once
+            elif not isinstance(fault, NotYet):  # a rate limit is no failure
                 self._why = _reason(fault)
                 self._in_a_row += 1
                 if self._in_a_row > (_PATIENCE if patient else 0):
                     self._rests = _now() + _REST
 
     def opened(self, patient: bool) -> LanguageModel:
-        """The model, opened where it is not; `patient`: an endpoint that is tried as often as usual."""
+        """Open the model if needed and return it; `patient`: an endpoint with the usual number of retries."""
         with self._lock:
             if self._llm is None and self.is_endpoint:
                 raise EndpointError(self._refusal)
@@ -162,10 +161,10 @@ class QueryWriter:
 
 
 class WritingSession:
-    """What is written in one search. An endpoint has the author's time for all of it, unless it is waited for."""
+    """The calls of one search. They share the timeout of an endpoint, unless endpoints="wait"."""
 
     def __init__(self, author: QueryWriter, endpoints: Endpoints) -> None:
-        """Begin now."""
+        """Start the clock."""
         self._author, self._endpoints = author, endpoints
         self._began, self._seconds = _now(), 0.0
 
@@ -183,7 +182,7 @@ class WritingSession:
         return found
 
     def _batch(self, conversations: Sequence[Conversation], temperature: float, max_tokens: int) -> list[WrittenText]:
-        """A text for each; those that were not asked because one met a fault are asked again, while that helps."""
+        """A text for each conversation; those skipped because another one failed are tried again."""
         found: dict[int, WrittenText] = {}
         while left := [place for place in range(len(conversations)) if place not in found]:
             if why := self._author.resting() or self._late():
@@ -196,21 +195,21 @@ class WritingSession:
         return [found[place] for place in range(len(conversations))]
 
     def _hurried(self) -> bool:
-        """Whether a search is answered without the model rather than late."""
+        """Whether the time limit applies."""
         return self._author.is_endpoint and self._endpoints != "wait"
 
     def _left(self) -> float:
         return self._seconds - (_now() - self._began)
 
     def _late(self) -> str:
-        """Why the model is not asked any more; empty where it is."""
+        """The reason if the time is over; empty otherwise."""
         over = f"{self._author.spec} took longer than {self._seconds:g} seconds in all; raise timeout"
         return over if self._hurried() and self._left() <= 0 else ""
 
     def _outcomes(
         self, conversations: Sequence[Conversation], temperature: float, max_tokens: int
     ) -> Sequence[list[Completion] | Exception | None]:
-        """What became of each: its completions, why it has none, or None where it was not asked after a fault."""
+        """For each conversation: its completions, an exception, or None if it was skipped after a failure."""
         outcomes: Sequence[list[Completion] | Exception | None]
         fault: Exception | None = None
         try:
@@ -218,7 +217,7 @@ class WritingSession:
             if isinstance(llm, Endpoint) and self._hurried():
                 llm = llm.within(self._left())
             outcomes = complete_each(llm, conversations, temperature=temperature, max_tokens=max_tokens)
-        except Exception as error:  # whatever a model does, the search is answered
+        except Exception as error:  # a search must not fail because of the model
             fault, outcomes = error, [error] * len(conversations)
             results = (isinstance(error, LanguageModelError) and error.results) or ()
             if any(results) and len(results) == len(outcomes):

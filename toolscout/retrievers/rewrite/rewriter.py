@@ -1,4 +1,4 @@
-"""Makes queries of requests: what a language model is asked, for which catalogue, and once more where that helps."""
+"""Writes search queries for requests with a language model, in one or several rounds, or by rules."""
 
 from __future__ import annotations
 
@@ -24,24 +24,28 @@ from toolscout.retrievers.rewrite.llm_writer import QueryWriter, WritingSession,
 from toolscout.training.text_options import AlignmentOptions, TextTrainingOptions
 
 RULES = "rules"
-TASK = "describe"  # what a generator was taught that serves here
-_FOUND = 5  # tools that the model sees before it goes on
+TASK = "describe"  # the task of a fine-tuned model that can be used here
+_FOUND = 5  # tools shown to the model before its next round
 _CALLERS_KEPT = 64
 
 
 @dataclass(frozen=True, slots=True)
 class RewriteOptions(TextTrainingOptions, AlignmentOptions, Options):
-    """Who writes queries, of what form, and for which requests; the rest is how a generator is trained.
+    """Who writes queries, of what form, and for which requests; the inherited options say how a model is fine-tuned.
 
-    `llm`: "" is the generator that was trained, else SmolLM2; "rules" splits requests without any model; or a folder;
-    or a URL, with the `model` to ask there, a file for its `cache` (a saved model keeps it where it lies in the model's
-    folder), a `timeout` in seconds for all that it does in one search, how many are asked at once (`concurrency`) and
-    in a minute (`requests_per_minute`, 0: any number), and its prices per million tokens. `form`: "describe" the tools
-    needed, "decompose" the request into sub-requests, "iterate": describe, look at what was found, and go on for
-    `rounds` in all. `queries`: at most so many at a time. `examples`: tools of the catalogue that show a model which
-    was not trained how descriptions read. `utterance`: the request is searched too. `share`: of all requests those are
-    rewritten that gain most by it, as forecast. `request_words`: a longer request is cut for the model, not for the
-    search. `depth`: how far down each ranking is fused.
+    llm: "" for the fine-tuned model, or SmolLM2 if there is none; "rules" to split requests without a model; a folder;
+        or the URL of an endpoint.
+    model, cache, timeout, concurrency, requests_per_minute (0: no limit), input_price, output_price: of an endpoint.
+        `cache` is a file, saved with a model only if it is in its folder; `timeout` is in seconds for all calls of one
+        search; prices are per million tokens.
+    form: "describe" the tools needed; "decompose" the request into sub-requests; "iterate": describe, look at the
+        tools found, and write more, for `rounds` in all.
+    queries: the most queries in one round.
+    examples: how many tools of the catalogue show a model that was not fine-tuned what descriptions look like.
+    utterance: whether the request itself is searched too.
+    share: the share of requests that are rewritten, those with the highest predicted gain.
+    request_words: a longer request is cut for the model, but not for the search.
+    depth: how many tools of each ranking are fused.
     """
 
     llm: str = ""
@@ -63,7 +67,7 @@ class RewriteOptions(TextTrainingOptions, AlignmentOptions, Options):
     depth: int = 100
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be asked."""
+        """Raise BadModel for values out of range."""
         TextTrainingOptions.__post_init__(self)
         AlignmentOptions.__post_init__(self)
         if self.form not in get_args(query_text.Form) or not 0 <= self.share <= 1 or not 0 <= self.temperature <= 100:
@@ -81,7 +85,7 @@ class RewriteOptions(TextTrainingOptions, AlignmentOptions, Options):
 
 
 class WrittenQueries(NamedTuple):
-    """The queries made of a request; where there are none, why not, if that is worth telling."""
+    """The queries written for a request; if there are none, the reason, if the user should know it."""
 
     queries: tuple[str, ...] = ()
     problem: str = ""
@@ -89,14 +93,14 @@ class WrittenQueries(NamedTuple):
 
 
 Find = Callable[[Sequence[str], Sequence[WrittenQueries], int], Sequence[Iterable[str]]]
-"""The best k tools of requests, given their queries."""
+"""Finds the best k tools of each request, given the queries of each."""
 
 
 class Rewriter:
-    """Writes queries. It knows a line about each tool of the catalogue, for what it shows a model."""
+    """Writes queries. It holds a one-line description of each tool, to show to a model."""
 
     def __init__(self, options: RewriteOptions, home: Path | None = None) -> None:
-        """Nothing is opened yet, save an endpoint. `home`: the model folder that the options come from, if any."""
+        """Open an endpoint; other models are opened on first use. `home`: the model folder of the options, if any."""
         self.options, self.taught = options, describes(options.llm)
         prices = (options.input_price, options.output_price)
         self.author = QueryWriter(
@@ -115,31 +119,31 @@ class Rewriter:
         self._lock = threading.Lock()
 
     def add(self, tools: Sequence[Searchable]) -> None:
-        """Know these tools."""
+        """Add tools."""
         self.know({tool.id: query_text.described(tool) for tool in tools})
 
     def know(self, texts: Mapping[str, str]) -> None:
-        """Know tools by a line about each."""
+        """Add tools by their one-line descriptions."""
         with self._lock:
             self.texts.update(texts)
             self._examples = Recent(_CALLERS_KEPT)
 
     def remove(self, ids: Sequence[str]) -> None:
-        """Forget tools."""
+        """Remove tools."""
         with self._lock:
             for tool_id in ids:
                 self.texts.pop(tool_id, None)
             self._examples = Recent(_CALLERS_KEPT)
 
     def prompt(self, request: str, examples: Sequence[str] = ()) -> list[Message]:
-        """What the model is asked first."""
+        """The first prompt for the model."""
         text = query_text.shortened(request, self.options.request_words)
         if self.taught:
             return query_text.learned_prompt(text)
         return query_text.first_prompt(self.options.form, text, self.options.queries, examples)
 
     def asked(self, requests: Sequence[str], scope: Scope, find: Find) -> list[WrittenQueries]:
-        """The queries of each request; what a model writes is written in one batch."""
+        """Write queries for each request, in one batch. `find` searches between the rounds of form="iterate"."""
         options = self.options
         if options.llm == RULES:
             return [WrittenQueries(query_text.split(request, options.queries)) for request in requests]
@@ -147,8 +151,8 @@ class Rewriter:
         session = self.author.session(scope.endpoints)
         texts = self._write(session, [self.prompt(one, shown) for one in requests])
         written, costs = self._parsed(requests, texts, shown), [one.cost for one in texts]
-        # One that copied from the catalogue is asked without anything of the catalogue: what was copied may be a trick,
-        # or just what is needed.
+        # If the answer copied an example of the catalogue, ask again without examples: the copied text may be an attempt
+        # to steer the search, or may be what is needed.
         again = [place for place, one in enumerate(written) if one.copied]
         texts = self._write(session, [self.prompt(requests[place]) for place in again])
         retried = self._parsed([requests[place] for place in again], texts, ())
@@ -177,7 +181,7 @@ class Rewriter:
     def _iterate(
         self, session: WritingSession, requests: Sequence[str], asked: list[WrittenQueries], find: Find
     ) -> None:
-        """Show the model what was found, and let it go on until it adds nothing."""
+        """Show the model the tools found so far and let it write more queries, until it adds none."""
         most, words = self.options.queries, self.options.request_words
         active = [place for place, one in enumerate(asked) if not one.problem]
         for _ in range(self.options.rounds - 1):
@@ -198,7 +202,7 @@ class Rewriter:
             active = going
 
     def _drawn(self, allowed: Allowed | None) -> list[str]:
-        """Examples of descriptions, of tools that the caller may see: always the same ones of a catalogue."""
+        """Descriptions of tools that the caller may see, as examples; always the same ones for a catalogue."""
         key = (allowed, self.options.examples)
         with self._lock:
             examples = self._examples.get(key)
@@ -211,10 +215,10 @@ class Rewriter:
 
 
 def owners(alone: Pairs, lists: Mapping[str, Pairs], utterance: bool, most: int | None = None) -> dict[str, str]:
-    """Those that the request names, then the rankings of the queries and its own interleaved, `most` of them.
+    """Interleave the rankings of the request (`alone`) and of its queries, after the tools that the request names.
 
-    Each tool with its query, "" for the request: the one that ranks it highest; the request where that ranks it higher,
-    or it is named.
+    Returns each tool with the query that ranks it highest: "" for the request, which wins for tools that it names.
+    `utterance`: whether the request's own ranking takes part. `most`: how many tools to interleave; None for all.
     """
     if utterance or not lists:
         lists = {**lists, "": alone}
@@ -231,7 +235,7 @@ def owners(alone: Pairs, lists: Mapping[str, Pairs], utterance: bool, most: int 
 
 
 def placed(ids: Sequence[str], alone: Pairs) -> Pairs:
-    """Tools in this order; scores say the place, and whether the request names it."""
+    """Tools in this order; scores follow from the position and from whether the request names the tool."""
     bonus = dict.fromkeys(_named(alone), EXACT_BONUS)
     return [(tool_id, bonus.get(tool_id, 0.0) + 1 / (1 + place)) for place, tool_id in enumerate(ids, 1)]
 
@@ -241,7 +245,7 @@ def _named(ranking: Pairs) -> list[str]:
 
 
 def inside(home: Path, name: str) -> str:
-    """The file in a model folder that its options name; one that is elsewhere, links followed, is refused."""
+    """The path of a file in a model folder. Raises BadModel if it lies elsewhere, links followed."""
     try:
         root = home.resolve()
         place = (root / name).resolve()
@@ -256,7 +260,7 @@ def inside(home: Path, name: str) -> str:
 
 
 def describes(llm: str) -> bool:
-    """Whether this is a generator that was taught to describe tools; one that was taught anything else is refused."""
+    """Whether this is a model fine-tuned to describe tools. Raises BadModel if it was fine-tuned for another task."""
     if not is_finetuned(llm):
         return False
     task = read_finetuned(llm).get("task")

@@ -1,4 +1,4 @@
-"""Is it worth rewriting a request? What is gained by it is forecast from the request and its own first ranking."""
+"""Predicts how much rewriting a request gains, from the request and from its ranking without rewriting."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _QUESTIONS = frozenset("what which who where when why how can could is are do do
 
 
 def features(request: str, ranking: Pairs, texts: Sequence[str]) -> list[float]:
-    """The numbers named in FEATURES. `ranking`: the request's own; `texts`: what its first tools are, in words."""
+    """The numbers named in FEATURES. `ranking`: of the request alone; `texts`: descriptions of its first tools."""
     words = words_of(request)
     scores = [max(score % EXACT_BONUS, 0.0) for _, score in ranking[:_LOOKED_AT]]
     top, total = (scores[0], sum(scores)) if scores else (0.0, 0.0)
@@ -48,7 +48,7 @@ def features(request: str, ranking: Pairs, texts: Sequence[str]) -> list[float]:
 
 @dataclass(frozen=True, slots=True)
 class Router:
-    """A linear forecast of what rewriting gains, and how the forecasts lie on dev (`levels`: their quantiles)."""
+    """A linear model of the gain by rewriting, and the quantiles of its predictions on dev (`levels`)."""
 
     mean: tuple[float, ...]
     scale: tuple[float, ...]
@@ -58,7 +58,7 @@ class Router:
 
     @classmethod
     def fitted(cls, rows: Sequence[Sequence[float]], gains: Sequence[float]) -> Self:
-        """Ridge regression of the gains of dev requests."""
+        """Fit a ridge regression of the gains of dev requests on their features."""
         table, target = np.array(rows, dtype=np.float64), np.array(gains, dtype=np.float64)
         mean, scale = table.mean(0), table.std(0)
         scale[scale < 1e-9] = 1.0
@@ -66,21 +66,21 @@ class Router:
         curve = scaled.T @ scaled + _RIDGE * np.eye(table.shape[1])
         weights = np.linalg.solve(curve, scaled.T @ (target - bias))
         levels = np.quantile(scaled @ weights + bias, np.linspace(0, 1, _QUANTILES))
-        return cls(_kept(mean), _kept(scale), _kept(weights), round(bias, 6), _kept(levels))
+        return cls(_rounded(mean), _rounded(scale), _rounded(weights), round(bias, 6), _rounded(levels))
 
     def forecast(self, rows: Sequence[Sequence[float]]) -> Doubles:
-        """What is gained by rewriting each."""
+        """The predicted gain of each request, given its features."""
         scaled = (np.array(rows, dtype=np.float64) - np.array(self.mean)) / np.array(self.scale)
         return np.asarray(scaled @ np.array(self.weights) + self.bias)
 
     def worth(self, rows: Sequence[Sequence[float]], share: float) -> list[bool]:
-        """Whether each is among the share of requests, as they are on dev, that gain most."""
+        """Whether each request is predicted to be among the `share` of requests that gain most, by the dev quantiles."""
         threshold = float(np.interp(1 - share, np.linspace(0, 1, _QUANTILES), self.levels))
         return [bool(one >= threshold) for one in np.round(self.forecast(rows), 6)] if len(rows) else []
 
     @classmethod
     def read(cls, record: Mapping[str, Any]) -> Self:
-        """What `asdict` made."""
+        """Read what `asdict` made of a router. Raises BadModel where it does not fit."""
         try:
             names = ("mean", "scale", "weights", "levels")
             mean, scale, weights, levels = (tuple(map(float, record[name])) for name in names)
@@ -91,5 +91,5 @@ class Router:
             raise BadModel(f"the router of this model cannot be read ({error}); train the model again") from None
 
 
-def _kept(values: Doubles) -> tuple[float, ...]:
+def _rounded(values: Doubles) -> tuple[float, ...]:
     return tuple(np.round(values, 6).tolist())

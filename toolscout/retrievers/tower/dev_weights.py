@@ -1,7 +1,7 @@
-"""Chooses on dev what the parts of a tower's score count: the graph, the neighbours, their votes, and new tools' bonus.
+"""Chooses on dev the weights in a tower's score: of the graph, of neighbours, of their votes, and the new-tool bonus.
 
-Learning these with the rest does not work where the encoder was trained on the same requests: it knows them too well,
-so that on training requests its own cosine looks better than it is on new ones, and all else superfluous.
+They cannot be learned in training if the encoder was trained on the same requests: it fits those too well, so that
+there the plain cosine looks better, and everything else less useful, than on new requests.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from toolscout.retrievers.tower.retriever import TowerRetriever
 _GRAPH = (0.0, 0.1, 0.3, 1.0)
 _NEIGHBOUR_WEIGHTS = (0.0, 0.25, 0.5, 1.0, 2.0)
 _VOTES = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 3.2)
-# What votes count where dev is as good without them: the most of these that costs nothing.
-_HEARD = (0.1, 0.05, 0.02)
+# If dev is as good without votes, the highest of these weights that costs nothing is used.
+_FREE_VOTES = (0.1, 0.05, 0.02)
 _BONUSES = tuple(round(0.01 * step, 2) for step in range(31))
-# What known tools may lose of the recall they would have if there were no new ones; as for dense.
+# How much recall of known tools the bonus of new tools may cost; as in dense.
 _BONUS_MAY_COST = 0.03
-# Less than this is no reason to prefer a more complicated choice.
+# Differences in NDCG below this are ignored.
 _WORTH = 1e-4
 _SURE = 2.0
 _K = 5
@@ -31,7 +31,7 @@ _K = 5
 
 @dataclass(frozen=True, slots=True)
 class TowerWeights:
-    """What the parts of a score count; the names are those of the options."""
+    """The weights in a tower's score, named as the options."""
 
     graph: float = 0.0
     neighbour_weight: float = 0.0
@@ -41,7 +41,7 @@ class TowerWeights:
 
 @dataclass(frozen=True, slots=True)
 class ChosenWeights:
-    """The weights, and what they reach on dev."""
+    """The chosen weights and their dev scores."""
 
     weights: TowerWeights
     dev: dict[str, float]
@@ -49,7 +49,7 @@ class ChosenWeights:
 
 @dataclass(frozen=True, slots=True)
 class DevScores:
-    """What the scores of dev requests over all tools are made of, whatever the parts count."""
+    """The parts of the scores of dev requests for all tools, before they are weighted."""
 
     requests: Floats
     around: Floats
@@ -72,14 +72,14 @@ class DevScores:
         new: Bools,
         scenes: Ints,
     ) -> DevScores:
-        """Ask for every dev request, by the encoder's vectors, as it is asked when served. `rows`: those of tools."""
+        """Compute them for dev requests with these vectors, as in a search. `rows`: the row of each tool."""
         requests = retriever._request_vector(vectors)
         around, votes = np.zeros_like(requests), np.zeros((len(requests), len(tools)), dtype=np.float32)
         for number, (request, vector) in enumerate(zip(requests, vectors, strict=True)):
             neighbours = retriever._neighbours(vector, "", lambda entry: True)
-            asked = retriever._attend(vector, neighbours, neighbour_weight=1.0)
-            around[number] = asked.vector - request
-            for (entry, _), weight in zip(neighbours, asked.attention.tolist(), strict=True):
+            attended = retriever._attend(vector, neighbours, neighbour_weight=1.0)
+            around[number] = attended.vector - request
+            for (entry, _), weight in zip(neighbours, attended.attention.tolist(), strict=True):
                 votes[number, list({rows[tool_id] for tool_id in entry.tools})] += weight
         marked = np.zeros(votes.shape, dtype=bool)
         for number, few in enumerate(gold):
@@ -94,7 +94,7 @@ class DevScores:
 
 
 def as_learned(tower: Tower, *, layers: bool, around: bool) -> TowerWeights:
-    """What the parts counted in training; a bonus that hides new tools is none."""
+    """The weights that training learned; a negative bonus counts as 0."""
     return TowerWeights(
         graph=float(tower.numbers["graph"]) if layers else 0.0,
         neighbour_weight=1.0 if around else 0.0,
@@ -104,10 +104,11 @@ def as_learned(tower: Tower, *, layers: bool, around: bool) -> TowerWeights:
 
 
 def choose(dev: DevScores, tower: Tower, *, layers: bool, around: bool) -> ChosenWeights:
-    """The simplest weights whose NDCG@5 on dev is not surely below the best; then the bonus of new tools.
+    """The simplest weights whose NDCG@5 on dev is within two standard errors of the best; then the new-tool bonus.
 
-    A dev split of unseen combinations has some twenty scenes: the best of two hundred choices is best by chance there.
-    So a part counts only where leaving it out costs more than two standard errors, scenes being what was drawn.
+    A dev split may have only some twenty scenes (distinct sets of gold tools), so the best of two hundred choices is
+    best by chance. A part therefore gets a weight only if leaving it out costs more than two standard errors over
+    scenes. Without dev requests, the weights of training are returned.
     """
     learned = replace(as_learned(tower, layers=layers, around=around), new_bonus=0.0)
     if not len(dev.requests):
@@ -124,22 +125,22 @@ def choose(dev: DevScores, tower: Tower, *, layers: bool, around: bool) -> Chose
                 tried.append((weights, _ndcgs(own + neighbour_weight * others + votes * dev.votes, dev.gold)))
     best = _simplest(tried, dev.scenes)
     if around and not best.votes:
-        # Dev may not need its neighbours, but what is learned after training is heard through them alone.
+        # Dev may not need neighbours, but feedback after training only counts through their votes.
         reached = _ndcg(dev.scores(best), dev.gold)
-        heard = [replace(best, votes=votes) for votes in (*_HEARD, 0.0)]
-        best = next(one for one in heard if _ndcg(dev.scores(one), dev.gold) >= reached - _WORTH)
+        candidates = [replace(best, votes=votes) for votes in (*_FREE_VOTES, 0.0)]
+        best = next(one for one in candidates if _ndcg(dev.scores(one), dev.gold) >= reached - _WORTH)
     best = replace(best, new_bonus=_bonus(dev, best))
     scores = dev.scores(best)
     return ChosenWeights(best, {f"ndcg@{_K}": _ndcg(scores, dev.gold), f"recall@{_K}": _evidence(scores, dev.gold)})
 
 
 def _simplest(tried: Sequence[tuple[TowerWeights, Doubles]], scenes: Ints) -> TowerWeights:
-    """Of the weights within two standard errors of the best those with the fewest parts, and of these the best."""
+    """Among weights within two standard errors of the best, those with the fewest parts; of these, the best."""
     means = [float(values.mean()) for _, values in tried]
     best = tried[int(np.argmax(means))][1]
 
     def order(index: int) -> tuple[int, int, float]:
-        # Votes before the others: they tell also of what is learned after training.
+        # Votes are preferred to the others: they also use feedback that comes after training.
         graph, neighbour_weight, votes = (
             bool(part) for part in (tried[index][0].graph, tried[index][0].neighbour_weight, tried[index][0].votes)
         )
@@ -153,19 +154,19 @@ def _simplest(tried: Sequence[tuple[TowerWeights, Doubles]], scenes: Ints) -> To
 
 
 def standard_error(values: Doubles, scenes: Ints) -> float:
-    """The standard error of a mean over requests whose scenes were drawn, not they themselves."""
+    """The standard error of a mean over requests, clustered by scene."""
     sums = np.bincount(scenes, weights=values - values.mean())
     return float(np.sqrt((sums**2).sum()) / len(values))
 
 
 def _bonus(dev: DevScores, weights: TowerWeights) -> float:
-    """The bonus with the highest recall among those that cost the known tools little; 0 where dev has no new ones."""
+    """The new-tool bonus with the highest recall@5 that costs known tools little; 0 where dev needs no new tools."""
     known = dev.gold & ~dev.new
-    asked = known.any(1)
-    if not (dev.gold & dev.new).any() or not asked.any():
+    with_known = known.any(1)
+    if not (dev.gold & dev.new).any() or not with_known.any():
         return 0.0
     base = dev.scores(replace(weights, new_bonus=0.0))
-    alone = _evidence((base - 9.0 * dev.new)[asked], known[asked])
+    alone = _evidence((base - 9.0 * dev.new)[with_known], known[with_known])
     best, reached = 0.0, -1.0
     for bonus in _BONUSES:
         scores = base + bonus * dev.new

@@ -1,4 +1,4 @@
-"""Fits a tower: puts datasets together, trains, and chooses on dev what each part of the score counts."""
+"""Trains a tower: joins datasets, trains, and chooses the weights in the score on dev."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from toolscout.training.encoder_options import GraphOptions, NeighbourOptions
 if TYPE_CHECKING:
     from toolscout.training.tower import TowerOptions, TrainingRequests
 
-# Fewer training requests than this for each tool that has any, and the graph cannot say much.
+# Below this many training requests per used tool, the graph hardly helps.
 _SPARSE = 3.0
 _BATCHES = 4
 
 
 @dataclass(frozen=True, slots=True)
 class TowerTrainingData:
-    """Several training sets as one. Tools with equal documents share a row."""
+    """Several training sets joined into one. Tools with equal documents share a row."""
 
     dataset: Dataset
     dev: str
@@ -65,16 +65,16 @@ class TowerTrainingData:
 
 
 def material(data: Sequence[TrainingSet]) -> TowerTrainingData:
-    """Put training sets together; ids of requests are told apart by their set. A scene is a set of tools."""
+    """Join training sets. Raises BadModel if there are none."""
     if not data:
         raise BadModel("name at least one dataset to train on")
     dataset = pooled([(one.dataset, one.train, one.dev) for one in data])
-    kept = dataset.qrels
+    qrels = dataset.qrels
     by_digest: dict[str, int] = {}
     rows = {tool.id: by_digest.setdefault(tool.digest(), len(by_digest)) for tool in dataset.tools}
-    train, dev = (_golds(kept.get(role, {}), rows) for role in (_TRAIN, _DEV))
-    # Not the published numbers of scenes: there the same tools stand under several.
-    return TowerTrainingData(dataset, _DEV if _DEV in kept else "", rows, train, dev, _scenes(train), _scenes(dev))
+    train, dev = (_golds(qrels.get(role, {}), rows) for role in (_TRAIN, _DEV))
+    # Scenes are numbered here: the published numbering gives the same tools several scenes.
+    return TowerTrainingData(dataset, _DEV if _DEV in qrels else "", rows, train, dev, _scenes(train), _scenes(dev))
 
 
 def _scenes(golds: Sequence[Ints]) -> Ints:
@@ -88,7 +88,7 @@ def _golds(qrels: Qrels, rows: Mapping[str, int]) -> list[Ints]:
 
 
 def overlap(data: TowerTrainingData, options: GraphOptions) -> tuple[str, ...]:
-    """How much the graph holds, in words; with a warning where it is too sparse to help."""
+    """A note on the size of the graph, and a warning if it is too sparse to help."""
     degrees = np.bincount(np.concatenate(data.gold), minlength=max(data.rows.values()) + 1)
     used = degrees[degrees > 0]
     requests, scenes = len(data.gold), int(data.scenes.max()) + 1
@@ -112,7 +112,10 @@ def fit(
     folder: Path,
     progress: FitProgress | None,
 ) -> FitReport:
-    """Train the towers, gather, choose on dev, and leave a complete model in the folder."""
+    """Train the towers, propagate over the graph, choose weights on dev, and save a complete model in the folder.
+
+    `around`: the options of neighbours. `no_tool`: a folder of prompts that need no tool, "" for none.
+    """
     try:
         from toolscout.training import tower as training
     except ImportError as error:
@@ -124,19 +127,19 @@ def fit(
     if len(joined.gold) > options.keep and around.neighbours:
         raise BadModel(f"there are {len(joined.gold):,} requests to keep; set keep to that many or more")
     prompts = read_negatives(no_tool) if around.detection else []
-    no_tool = Path(no_tool).resolve().name if prompts else ""  # a name: no path of one machine goes into rows
+    no_tool = Path(no_tool).resolve().name if prompts else ""  # the model keeps a name, not a path of this machine
     known = training.TrainingRequests(joined.gold, joined.scenes, max(joined.rows.values()) + 1)
-    # The edges of a batch are left out of the graph: where requests are few, something must be left of it.
+    # The edges of a batch are left out of the graph, so a batch must be a small part of the requests.
     few = min(options.batch, max(1, len(joined.gold) // _BATCHES))
-    heard = around if prompts else replace(around, detection=0.0)
-    parts = training.TowerOptions(replace(options, batch=few), options, heard)
+    neighbours = around if prompts else replace(around, detection=0.0)
+    parts = training.TowerOptions(replace(options, batch=few), options, neighbours)
     seen = seen_with(data, prompts, no_tool)
     identity = _identity(options, seen, "" if options.train_encoder else retriever.encoder.fingerprint)
     learned_prompts = [prompt for prompt in prompts if prompt.split == _TRAIN]
     if options.train_encoder:
         seen |= TrainedOn.load(Path(options.start)) if options.start else TrainedOn()
         learned = _train_with_encoder(retriever, joined, known, learned_prompts, parts, folder, identity, progress)
-        for home in (folder / WEIGHTS_FOLDER, folder / ENCODER_FOLDER):  # they may be used without the rest
+        for home in (folder / WEIGHTS_FOLDER, folder / ENCODER_FOLDER):  # each may be used without the rest
             seen.save(home)
     encoding = Encoding(retriever.encoder, folder, progress)
     vectors = _encoded(encoding, joined, learned_prompts)
@@ -153,8 +156,8 @@ def fit(
     choice = _choose_weights(retriever, joined, known, vectors, parts, data)
     found = {**asdict(choice.weights), "no_tool": no_tool}
     found |= {"average": learned.average} if options.train_encoder else {}
-    own = {field.name for field in fields(options)}
-    retriever.options = replace(options, **{name: value for name, value in found.items() if name in own})
+    names = {field.name for field in fields(options)}
+    retriever.options = replace(options, **{name: value for name, value in found.items() if name in names})
     numbers = learned.parameters
     notes = overlap(joined, options)
     report = FitReport(time.perf_counter() - started, str(learned.device.type), numbers, choice.dev, notes)
@@ -169,8 +172,8 @@ def fit(
 def _encoder_saw_requests(retriever: TowerRetriever, joined: TowerTrainingData) -> bool:
     """Whether the encoder was trained on some of these requests.
 
-    It then has moved them to their tools already, further than it will move new ones: to learn from where they are how
-    vectors should be moved on, or whom to listen to, would learn the wrong thing.
+    Such an encoder has moved these requests closer to their tools than it will move new requests, so what a tower
+    learns from their vectors would not hold for new ones.
     """
     folder = retriever.encoder.folder
     seen = TrainedOn.load(folder) if isinstance(folder, Path) else TrainedOn()
@@ -195,7 +198,7 @@ def _train_with_encoder(
     identity: str,
     progress: FitProgress | None,
 ) -> Any:
-    """Train the encoder along, export it, and serve with it from here on."""
+    """Train the towers and the encoder together, export the encoder, and use it from now on."""
     from toolscout.models.encoders.export import export
     from toolscout.training.tower_task import learn_through
 
@@ -231,7 +234,7 @@ def _encoded(encoding: Encoding, joined: TowerTrainingData, prompts: Sequence[Pr
 def _calibrated(
     tower: Tower, joined: TowerTrainingData, vectors: Any, prompts: Sequence[Prompt], encoding: Encoding, encoder: str
 ) -> NeedHead | None:
-    """The detection tower as a head of its own, its probabilities fitted to dev where dev has joined kinds."""
+    """The detection tower as a head of its own, its probabilities fitted to dev if dev has both kinds."""
     if not len(vectors.prompts):
         return None
     from toolscout.training.need_head import Examples, calibrated
@@ -257,7 +260,7 @@ def _choose_weights(
     parts: TowerOptions,
     data: Sequence[TrainingSet],
 ) -> ChosenWeights:
-    """Propagate over the whole graph: what tools gather, how past requests are seen; then choose on dev."""
+    """Compute the graph terms of tools and the views of past requests over the whole graph; then choose weights on dev."""
     from toolscout.training.tower import whole
 
     tower = retriever._tower

@@ -1,4 +1,4 @@
-"""Prompts that need no tool, as trainings read them and remember that they did."""
+"""Reads prompts that need no tool for training, and records them as seen."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TRAIN, DEV = "train", "dev"
 
 
 def read_negatives(folder: str) -> list[Prompt]:
-    """The prompts to train and to calibrate on; those of other splits stay unread."""
+    """The prompts of the splits train and dev; none where `folder` is "". Raises BadDataset without train prompts."""
     if not folder:
         return []
     prompts = [prompt for prompt in read_prompts(folder) if prompt.split in (TRAIN, DEV)]
@@ -24,7 +24,7 @@ def read_negatives(folder: str) -> list[Prompt]:
 
 
 def seen_with(data: Sequence[TrainingSet], prompts: Sequence[Prompt], no_tool: str) -> TrainedOn:
-    """What training shows the model: the prompts too, so that no split that holds one may judge it."""
+    """What a model has seen in training, prompts included: a split that holds one of them may not evaluate it."""
     seen = TrainedOn.of(data)
     for role in (TRAIN, DEV):
         digests = frozenset(request_digest(prompt.text) for prompt in prompts if prompt.split == role)

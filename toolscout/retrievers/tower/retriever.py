@@ -1,4 +1,4 @@
-"""What masstool and colt share: tools' vectors after propagation, a pool of past requests, and a tower over both."""
+"""The base of masstool and colt: tool vectors with graph terms, pools of past requests, and a trained tower."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from toolscout.retrievers.provenance import TrainedOn
 from toolscout.retrievers.tower.options import ColtOptions, MasstoolOptions
 
 _REQUESTS, _VIEWS, _TERMS, _TERM_IDS = "requests", "views.npy", "terms.npy", "terms.json"
-# Of an untrained tower: the request itself counts as a neighbour of cosine one half, or it would hear itself alone.
+# An untrained tower treats the request as a neighbour with cosine one half, so that others get attention too.
 _UNLEARNED_SHARPNESS, _UNLEARNED_OWN, _UNLEARNED_SEARCH = 10.0, -5.0, 0.2
 
 Key = tuple[str, str]
 
 
 class SearchVector(NamedTuple):
-    """What a request is searched with after its neighbours had their say: a vector of this length, and their votes."""
+    """What a request is searched with: its vector after attention to neighbours, the vector's length, and their votes."""
 
     vector: Floats
     length: float
@@ -45,11 +45,11 @@ class SearchVector(NamedTuple):
 
 
 class TowerRetriever(NewToolBonusIndex):
-    """Live: a tool joins with its document's vector, a request that used known tools joins the pool, both at once.
+    """Ranks tools by cosine to a vector made of the request and of its nearest past requests, plus their votes.
 
-    A tool that training requests used is its document's vector plus what it gathered from them in the graph; that term
-    stays with its id when its document changes. The request is compared by one vector, made of its own and of what its
-    neighbours in the pool say; the tools that they used get their attention as votes besides.
+    The vector of a tool is its document's, plus a graph term if training requests used the tool; the term stays with
+    the tool's id when its document changes. The tools that neighbouring requests used get the attention weights of
+    those as votes. Tools and past requests can be added at any time.
     """
 
     name: ClassVar[str]
@@ -68,23 +68,23 @@ class TowerRetriever(NewToolBonusIndex):
 
     @property
     def trains_encoder(self) -> bool:
-        """Whether training goes through the encoder."""
+        """Whether `fit` trains the encoder too."""
         return bool(self.options.train_encoder)
 
     @property
     def learns(self) -> bool:
-        """Whether past requests are asked."""
+        """Whether past requests are used."""
         return bool(self.options.neighbours)
 
     def bound_to(self) -> str | None:
-        """The fingerprint of the only encoder it can use; a tower reads the vectors of one encoder alone."""
+        """The fingerprint of the only encoder it can use: a trained tower is bound to one."""
         return self._fingerprint() if self._tower is not None else super().bound_to()
 
     def _new_bonus(self) -> float:
         return float(self.options.new_bonus)
 
     def _is_new(self, tool: Searchable) -> bool:
-        # A document that was edited still has what its tool gathered.
+        # A tool whose document was edited keeps its graph term.
         return super()._is_new(tool) and tool.id not in self._terms
 
     def _tool_vector(self, tool_id: str, document: Floats) -> Floats:
@@ -96,18 +96,18 @@ class TowerRetriever(NewToolBonusIndex):
         return self._tower.request(vector) if self._tower else vector
 
     def learn(self, examples: Sequence[Example], vectors: Mapping[str, Floats] | None = None) -> None:
-        """Take requests into the pool, with what they used and rejected."""
+        """Add requests to the pools, with the tools they used and rejected."""
         if examples and self.learns:
             rows = vectors_of(examples, vectors, self.encoder)
             with self._lock:
                 self._pools.add(examples, rows)
 
     def learned(self) -> int:
-        """How many requests are in the pool."""
+        """How many requests are in the pools."""
         return len(self._pools)
 
     def forget(self) -> None:
-        """Empty the pool. What training made of its requests is used again for those that are learned again."""
+        """Empty the pools. Views that training computed are used again if the same requests are learned again."""
         with self._lock:
             self._pools = self._empty_pools()
 
@@ -116,26 +116,26 @@ class TowerRetriever(NewToolBonusIndex):
 
     @property
     def tower(self) -> Tower | None:
-        """What was trained; None before that."""
+        """The trained tower; None before training."""
         return self._tower
 
     def retune(self, weights: Mapping[str, float], tower: Tower | None = None) -> None:
-        """Serve with other weights than those chosen on dev, or with another tower. The tools must be added again."""
+        """Replace the weights chosen on dev, or the tower. All tools are removed and must be added again."""
         with self._lock:
             self.remove(self.ids())
             self.options = replace(self.options, **weights)
             self._tower = tower or self._tower
 
     def _evidence(self, vector: Floats, scope: Scope) -> SearchVector:
-        """What a request is searched with, and the past requests that had a say in it."""
+        """The vector and votes to search with, and the past requests behind them."""
         neighbours = self._neighbours(vector, scope.tenant, self._has_live_tool)
-        asked = self._attend(vector, neighbours, self.options.neighbour_weight)
+        attended = self._attend(vector, neighbours, self.options.neighbour_weight)
         votes: dict[str, float] = {}
-        for (entry, _), weight in zip(neighbours, asked.attention.tolist(), strict=True):
+        for (entry, _), weight in zip(neighbours, attended.attention.tolist(), strict=True):
             for tool_id, sign in entry.tools.items():
                 votes[tool_id] = votes.get(tool_id, 0.0) + sign * weight
-        length = max(float(np.linalg.norm(asked.vector)), 1e-12)
-        return SearchVector(asked.vector, length, votes, RecalledRequests(neighbours, 0.0, scope.tenant))
+        length = max(float(np.linalg.norm(attended.vector)), 1e-12)
+        return SearchVector(attended.vector, length, votes, RecalledRequests(neighbours, 0.0, scope.tenant))
 
     def _search_vector(self, vector: Floats, evidence: SearchVector) -> Floats:
         return (evidence.vector / evidence.length).astype(np.float32)
@@ -145,7 +145,7 @@ class TowerRetriever(NewToolBonusIndex):
     ) -> Mapping[str, float]:
         weight, length = float(self.options.votes), evidence.length
         votes = {i: weight * vote / length for i, vote in evidence.votes.items() if weight}
-        k += sum(vote < 0 for vote in votes.values())  # as many new tools more as votes may bring down
+        k += sum(vote < 0 for vote in votes.values())  # votes may push so many new tools down: look at more of them
         new_bonuses = {i: bonus / length for i, bonus in super()._bonuses(vector, evidence, k, allowed, named).items()}
         extra = self._new_bonus() / length if new_bonuses else 0.0
         voted = {i: vote + (extra if i in self._new else 0.0) for i, vote in votes.items()}
@@ -163,7 +163,7 @@ class TowerRetriever(NewToolBonusIndex):
         count = self.options.neighbours
         if not count:
             return []
-        # A cosine of exactly epsilon is near enough.
+        # `nearest` wants more than the limit; a cosine of exactly epsilon counts.
         least = float(np.nextafter(np.float32(self.options.epsilon), np.float32(-2)))
         return self._pools.pools_for(tenant).nearest(vector, count, self.options.share, least, counts)
 
@@ -171,7 +171,7 @@ class TowerRetriever(NewToolBonusIndex):
         return any(tool_id in self._rows for tool_id in entry.tools)
 
     def _view(self, entry: Entry) -> Floats:
-        """A past request by its tools and by its scene; one that came after training is seen by its tools alone."""
+        """The two views of a past request: by its tools and by its scene. After training, both are by its tools."""
         known = self._views.get(entry.key)
         if known is not None:
             return known.astype(np.float32)
@@ -182,7 +182,7 @@ class TowerRetriever(NewToolBonusIndex):
         return np.stack([view] * VIEWS)
 
     def explain(self, ranking: Ranking, ids: Sequence[str]) -> list[tuple[Reason, ...]]:
-        """Similarities, and the nearest past request that used the tool."""
+        """Similarities, and the nearest past request that used each tool."""
         return with_past(super().explain(ranking, ids), ids, ranking.evidence and ranking.evidence.recalled)
 
     def _predicts_need(self) -> bool:
@@ -194,7 +194,7 @@ class TowerRetriever(NewToolBonusIndex):
         return found
 
     def save(self, folder: Path) -> None:
-        """Write the towers, the pool, what tools gathered, the tools, and the encoder where it is this model's own."""
+        """Write the towers, the pools, the graph terms, the tools, and the encoder if it is this model's own."""
         with self._lock:
             self._save_encoder(folder)
             self._save_documents(folder)
@@ -237,7 +237,7 @@ class TowerRetriever(NewToolBonusIndex):
 
 
 def _untrained_tower(dimension: int) -> Tower:
-    """What stands in for a tower that nothing has taught: neighbours are heard by their cosine."""
+    """An untrained tower: attention to neighbours follows their cosine."""
     if dimension not in _UNTRAINED_TOWERS:
         attend = np.broadcast_to(
             _UNLEARNED_SHARPNESS * np.eye(dimension, dtype=np.float32), (VIEWS,) + (dimension,) * 2
