@@ -1,6 +1,6 @@
-"""Aligns a generator with a retriever: it samples texts, searches with them, and learns to write those that find more.
+"""Aligns a language model with a retriever: samples texts, searches with them, and trains on those that find more.
 
-Each round samples from the model as it is then. numpy alone; what learns is reached inside functions.
+Each round samples from the model as the round before left it. Torch is imported inside functions only.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from toolscout.training.text_generation import ScoredTexts, TrainableWriter
 
 _K = 5
-_DEPTH = 100  # where the reward is the rank, what was not found counts as if it stood behind this place
-_LOOKED_AT = 50  # requests, by what is found for which a retriever is told from others
-_DEV_REQUESTS = 500  # judged after each round
-_PLATEAU = 0.002  # a smaller gain on dev is none
-_COPIED = 0.8  # of a query's words: then it is the request again
+_DEPTH = 100  # with the reward "rank", a tool that was not found counts as if ranked just behind this
+_LOOKED_AT = 50  # requests whose rankings identify the retriever
+_DEV_REQUESTS = 500  # used to evaluate each round
+_PLATEAU = 0.002  # smaller gains on dev count as a plateau
+_COPIED = 0.8  # a query with this share of its words in the request repeats the request
 _WORD = re.compile(r"\w+")
 _FOLDER = "align-{}"
 _DRAWN = "drawn.json"
@@ -45,7 +45,7 @@ _DRAWN = "drawn.json"
 
 @dataclass(frozen=True, slots=True)
 class LabelledRequests:
-    """Requests, the tools that each of them needs, and which of the datasets each is of."""
+    """Requests, the gold tools of each, and the number of the dataset that each belongs to (`homes`)."""
 
     requests: Sequence[str]
     gold: Sequence[Collection[str]]
@@ -54,10 +54,12 @@ class LabelledRequests:
 
 @dataclass(frozen=True, slots=True)
 class RankingSteps:
-    """How requests become rankings: as prompts, generations as queries (of a request, a text), queries as tools.
+    """The steps from requests to rankings.
 
-    `ask` is given requests, the queries for each and which dataset it is of, and ranks tools for each: `documents` are
-    the texts of all tools.
+    prompts: makes prompts of requests.
+    parse: takes a request and a generated text, and gives the queries in the text.
+    ask: takes requests, their queries and their datasets, and ranks tools for each.
+    documents: the texts of all tools.
     """
 
     prompts: Callable[[Sequence[str]], list[Conversation]]
@@ -78,10 +80,10 @@ def align(
     about: Mapping[str, Any] | None = None,
     progress: FitProgress | None = None,
 ) -> list[dict[str, Any]]:
-    """Go through the rounds; one record of each comes back, the first of how it was before.
+    """Run all rounds; returns a record of each, the first of the model before alignment.
 
-    The pupil ends as it was after the round that is best on dev (after the last without dev), and the folder holds it
-    as a generator, with what was known of it before. A training that was killed goes on where it was.
+    The model ends in the state of the round that is best on dev (of the last one without dev) and is saved in the
+    folder. An interrupted alignment continues where it was. Raises BadDataset if no request has gold tools.
     """
     from toolscout.training.text_generation import TRAINING, forget
 
@@ -102,7 +104,7 @@ def _with_gold(asked: LabelledRequests) -> LabelledRequests:
 
 
 def drawn(homes: Sequence[int], seed: Sequence[int], most: int, evenly: bool) -> list[int]:
-    """Places of so many requests in an order by chance (0: of all); evenly, the datasets take turns."""
+    """The places of `most` random requests (0: of all) in random order; with `evenly`, the datasets take turns."""
     order: list[int] = np.random.default_rng(seed).permutation(len(homes)).tolist()
     if evenly:
         counts: Counter[int] = Counter()
@@ -115,7 +117,7 @@ def drawn(homes: Sequence[int], seed: Sequence[int], most: int, evenly: bool) ->
 
 
 def reward_of(kind: str, ranking: Sequence[str], gold: Collection[str]) -> float:
-    """What a ranking is worth: see AligningOptions."""
+    """The reward of a ranking; AlignmentOptions.reward names the kinds."""
     if kind == "rank":
         places, behind = {tool_id: place for place, tool_id in enumerate(ranking, 1)}, max(_DEPTH, len(ranking)) + 1
         return -float(np.mean([math.log(places.get(tool_id, behind)) for tool_id in gold]))
@@ -128,9 +130,9 @@ def reward_of(kind: str, ranking: Sequence[str], gold: Collection[str]) -> float
 def contrasts(
     texts: Sequence[Sequence[int]], rewards: Sequence[float], margin: float, most: int
 ) -> list[tuple[int, int]]:
-    """Which texts of a prompt are better than which others by the margin: the best and the worst, then the next two.
+    """Pairs (better, worse) of texts whose rewards differ by the margin: best and worst, then the next two, and so on.
 
-    Equal texts are one; what has the same reward stays in the order in which it was drawn.
+    Equal texts count once; ties keep the order in which they were sampled.
     """
     first = {tuple(text): place for place, text in reversed(list(enumerate(texts)))}
     order = sorted(first.values(), key=lambda i: (-rewards[i], i))
@@ -139,7 +141,7 @@ def contrasts(
 
 
 class _Alignment:
-    """One alignment."""
+    """The state of one alignment."""
 
     def __init__(
         self,
@@ -156,7 +158,7 @@ class _Alignment:
     def run(
         self, train: LabelledRequests, dev: LabelledRequests | None, progress: FitProgress | None
     ) -> list[dict[str, Any]]:
-        """All rounds."""
+        """Run all rounds and return their records."""
         beginning = self._pupil.network.learned()
         self._start_state = self._state(beginning, train)
         history = [{"round": 0, **self._judged(dev)}]
@@ -178,7 +180,7 @@ class _Alignment:
         return [record | {"kept": record["round"] == kept} for record in history]
 
     def _drawn(self, number: int, train: LabelledRequests) -> tuple[dict[str, Any], list[ScoredTexts]]:
-        """What was sampled in a round, with its rewards; taken up again where a round was interrupted."""
+        """The samples of a round with their rewards; read from disk if the round was interrupted after sampling."""
         from toolscout.training.text_generation import ScoredTexts
 
         path = self._folder / _FOLDER.format(number) / _DRAWN
@@ -201,7 +203,7 @@ class _Alignment:
         return record, scored
 
     def _state(self, beginning: Mapping[str, Any], train: LabelledRequests) -> str:
-        """Tells what is begun with, and the retriever, by what it finds: another one gives other rewards."""
+        """A digest of the initial weights and of the retriever's rankings, on which rewards depend."""
         found = hashlib.blake2b(digest_size=16)
         for name in sorted(beginning):
             found.update(name.encode() + beginning[name].tobytes())
@@ -211,7 +213,7 @@ class _Alignment:
         return found.hexdigest()
 
     def _identity(self, number: int, train: LabelledRequests) -> str:
-        """Of a round; how many follow it does not count."""
+        """A digest of a round's options, model and data; the number of later rounds does not count."""
         options = {**asdict(self._generating), **asdict(self._options), "align": number}
         gold = [sorted(own) for own in train.gold]
         known = [
@@ -263,7 +265,7 @@ class _Alignment:
         return record, scored
 
     def _prompts(self, requests: Sequence[str]) -> list[list[int] | None]:
-        """Prompts of requests; none for one that is too long."""
+        """Prompts of requests; None for one that is too long."""
         most = min(self._generating.request_tokens, self._pupil.base.architecture.context - self._generating.max_tokens)
         found = [self._pupil.prompt(messages) for messages in self._means.prompts(requests)]
         return [prompt if len(prompt) <= most else None for prompt in found]
@@ -275,7 +277,7 @@ class _Alignment:
     def _ranked(
         self, requests: Sequence[str], queries: Sequence[Sequence[str]], homes: Sequence[int]
     ) -> list[list[str]]:
-        """The rankings; what is asked twice is searched once."""
+        """The rankings of requests; equal ones are searched once."""
         keys = [(request, tuple(own), home) for request, own, home in zip(requests, queries, homes, strict=True)]
         distinct = list(dict.fromkeys(keys))
         rankings = self._means.ask(*map(list, zip(*distinct, strict=True))) if distinct else []
@@ -289,7 +291,7 @@ class _Alignment:
         reference: Mapping[str, Any] | None,
         progress: FitProgress | None,
     ) -> dict[str, Any]:
-        """Learn from what was sampled."""
+        """Train on the samples of a round."""
         from toolscout.training.text_generation import PreferencePair, TextTrainingSettings, prefer, rank_reward
 
         options, generating, started = self._options, self._generating, time.perf_counter()
@@ -311,7 +313,7 @@ class _Alignment:
             prefers = partial(prefer, beta=options.beta, sft=options.sft, reference=reference)
             trained = prefers(network, pairs, settings, folder, told)
         else:
-            # A prompt whose texts are all as good teaches nothing.
+            # Prompts whose texts all have the same reward are left out.
             trained = rank_reward(network, [one for one, few in apart if few], settings, folder, told)
         return found | {
             "gap": _rounded(np.mean([pair.gap for pair in pairs])),
@@ -320,7 +322,7 @@ class _Alignment:
         }
 
     def _judged(self, dev: LabelledRequests | None) -> dict[str, float]:
-        """What its likeliest texts find on dev."""
+        """Dev scores of greedy generation."""
         if dev is None:
             return {}
         step = max(1, len(dev.requests) // _DEV_REQUESTS)
@@ -334,7 +336,7 @@ class _Alignment:
         return {f"dev_{name}": _rounded(value) for name, value in scores.items()}
 
     def _described(self, requests: Sequence[str], queries: Sequence[Sequence[str]]) -> dict[str, float]:
-        """How varied and specific queries are, and how many are the request again."""
+        """Statistics of queries: number, diversity, specificity, and the share that repeats the request."""
         pairs: Counter[tuple[str, str]] = Counter()
         known, copied, count = [], 0, 0
         for request, own in zip(requests, queries, strict=True):
@@ -358,7 +360,7 @@ def _words(text: str) -> list[str]:
 
 
 def _idf(documents: Iterable[str]) -> dict[str, float]:
-    """How rare each word of the catalogue is."""
+    """The idf of each word of the catalogue."""
     counts: Counter[str] = Counter()
     number = 0
     for document in documents:
@@ -368,7 +370,7 @@ def _idf(documents: Iterable[str]) -> dict[str, float]:
 
 
 def _correlation(one: Doubles, other: Doubles) -> float:
-    """Pearson's; 0 where one of them is the same everywhere."""
+    """Pearson's correlation; 0 where one of them is constant."""
     return float(np.corrcoef(one, other)[0, 1]) if len(one) > 1 and one.std() > 0 and other.std() > 0 else 0.0
 
 

@@ -1,9 +1,8 @@
-"""What a language model is asked before a search, and what is made of its answer: queries for the catalogue.
+"""Builds the prompts that ask a language model for search queries, and parses its answers.
 
-What comes from the catalogue is data that anyone may have written. It is shown as plain words, one short line in
-quotes; and a query that repeats what was shown is not searched (`parsed`), so that a tool's description cannot say
-which tools are looked for. Copies are told by their words and by their letters in a row: other blanks, other case,
-accents and characters that nobody sees make no other text.
+Texts of the catalogue are untrusted: anyone may have written them. A prompt shows them as short lines of plain words in
+quotes, and a query that copies such a line is dropped (`parsed`), so that a tool's description cannot decide what is
+searched. Copies are found by words and by runs of letters, whatever the spacing, case, accents or invisible characters.
 """
 
 from __future__ import annotations
@@ -25,12 +24,12 @@ _READ_CHARS = 2_000  # of a document, to say in one line what the tool does
 _WORD_CHARS = 8  # of a word, on average: a request without blanks is cut too
 _MOST_CHARS = 20_000  # of an answer; what is longer is no list of queries
 _LONGEST, _LONGEST_CHARS = 40, 400  # a query in words, and in characters
-_REPEATS = 3  # a query whose words come so often each, on average, is a model that does not come to an end
+_REPEATS = 3  # a query whose words repeat this often on average is degenerate output
 _COPIED = 0.6
-_RUN = 3  # letters in a row that are compared
-# Words of one language share many runs: of those more must come from a text, and short queries have too few to tell.
+_RUN = 3  # length of the letter n-grams that are compared
+# Texts of one language share many n-grams, so a higher share is needed, and short queries have too few to decide.
 _COPIED_RUNS, _LEAST_RUNS = 2 / 3, 8
-# Words of grammar, and those of any catalogue: that a query has them, too, says nothing of where it is from.
+# Function words, and words that are common in every catalogue: sharing them is no sign of copying.
 _SAYS_NOTHING = frozenset(FUNCTION_WORDS) | frozenset(
     "api data detail details endpoint fetch fetches find finds get gets given id information list lists name provide "
     "provides retrieve retrieves return returns search searches specified tool tools use used using".split()
@@ -74,7 +73,7 @@ _QUOTED = re.compile(r'"((?:[^"\\]|\\.){2,400})"')
 _NOTHING = re.compile(
     r"(?:there (?:is|are) )?(?:none|nothing|n/?a|no (?:further |more |other |additional )?tools?)\b.{0,30}", re.I
 )
-# What a model says instead of an answer.
+# Small talk in place of an answer.
 _TALK = re.compile(
     r"(?:i'?m|i am) (?:sorry|glad|happy|here|sure|available|an? |unable|not able|pleased|excited)"
     r"|i (?:can|could|will|would be) (?:help|assist|happy|glad)|(?:i apologi|sure|certainly|of course|absolutely)\b"
@@ -90,7 +89,7 @@ _CODE = re.compile(
 )
 _PAGE = re.compile(r"\s*(?:<!doctype|<html|<\?xml|<head|<body)", re.I)
 _KEYS = ("query", "queries", "description", "descriptions", "request", "requests", "text", "tool", "tools", "name")
-_BLANKS = re.compile(r"[^\S\n]+")  # in runs of them what looks for joints would be slow
+_BLANKS = re.compile(r"[^\S\n]+")  # collapsed first: _JOINTS is slow on long runs of blanks
 _SENTENCES = re.compile(r"(?<=[.!?])\s+|[;\n]+")
 _JOINTS = re.compile(
     r",?\s+(?:and\s+)?(?:then|also|additionally|furthermore|finally|lastly|afterwards|after that|besides that|plus)\s+"
@@ -98,13 +97,13 @@ _JOINTS = re.compile(
     re.I,
 )
 _LEAST_WORDS = 3  # of a sub-request
-# What a search takes for the name of a tool: words without blanks between them, or in quotes.
+# Spellings that a search would take for the name of a tool: words without blanks between them, or in quotes.
 _NAME_LIKE = re.compile(r"(?<=[^\W\d])[./:_-]+(?=\w)|(?<=\d)[./:_-]+(?=[^\W\d])|(?<=[a-z])(?=[A-Z])")
 _MARKS = re.compile(r"[\"`“”«»]|(?<!\w)['‘’]|['‘’](?!\w)")
 
 
 class ParsedQueries(NamedTuple):
-    """The queries of an answer; where there are none the reason. `copied`: some repeated what the prompt showed."""
+    """The queries in an answer, or the reason why there are none. `copied`: some copied a text of the prompt."""
 
     queries: tuple[str, ...]
     problem: str = ""
@@ -112,14 +111,14 @@ class ParsedQueries(NamedTuple):
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text, in small letters."""
+    """The words of a text, in lower case."""
     return [word.lower() for word in _WORDS.findall(text)]
 
 
 def pieces_of(text: str) -> list[tuple[str, ...]]:
-    """The words of a text, of snake_case and camelCase each; pairs of characters where there are no blanks.
+    """The words of a text, with snake_case and camelCase split; character pairs in scripts without blanks.
 
-    A part of camelCase goes by the whole word too: who asks for "youtube" has asked for "YouTube".
+    A part of a camelCase word comes with the whole word, so that "youtube" matches "YouTube".
     """
     found: list[tuple[str, ...]] = []
     for match in _PIECES.finditer(_GAPS.sub("", _bare(text))):
@@ -132,7 +131,7 @@ def pieces_of(text: str) -> list[tuple[str, ...]]:
 
 
 def runs_of(text: str) -> list[tuple[str, ...]]:
-    """The letters and digits of a text in runs of three, whatever stands between them."""
+    """The trigrams of a text's letters and digits, ignoring everything else."""
     return [(run,) for run in _runs("".join(filter(str.isalnum, _bare(text).casefold())), _RUN)]
 
 
@@ -141,7 +140,7 @@ def _runs(letters: str, size: int) -> list[str]:
 
 
 def _bare(text: str) -> str:
-    """A text in plain letters: full-width ones and ligatures as usual ones, no accents, nothing invisible."""
+    """A text in plain letters: compatibility forms normalised, accents and invisible characters removed."""
     if text.isascii():
         return text
     plain = _ACCENTS.sub("", unicodedata.normalize("NFKD", text))
@@ -149,7 +148,7 @@ def _bare(text: str) -> str:
 
 
 def described(tool: Searchable) -> str:
-    """A tool in one line of plain words: what it is called, and what its document says first."""
+    """A tool in one line of plain words: its name and the first sentence of its document."""
     called = " ".join([*split_words(tool.namespace), *split_words(tool.name)]).lower()
     lines = tool.document()[:_READ_CHARS].split("\n")[1:]
     said = next((line for line in lines if line != called), "")
@@ -162,32 +161,32 @@ def plain(text: str) -> str:
 
 
 def shortened(request: str, most: int) -> str:
-    """A request as a prompt has it: at most so many words."""
+    """A request cut to `most` words for a prompt."""
     return " ".join(clean_text(request).split()[:most])[: most * _WORD_CHARS]
 
 
 def learned_prompt(request: str) -> list[Message]:
-    """What a generator that was trained is asked."""
+    """The prompt for a fine-tuned model."""
     return [Message("system", _LEARNED), Message("user", request)]
 
 
 def first_prompt(form: Form, request: str, most: int, examples: Sequence[str]) -> list[Message]:
-    """What any other model is asked first. Each example is a turn: what its tool does, wished for and described.
+    """The first prompt for any other model. Each example is a pair of turns: a request and the tool's description.
 
-    Sub-requests need no examples, nor does a model that is asked again.
+    The form "decompose" uses no examples.
     """
-    told = (_DECOMPOSE if form == "decompose" else _DESCRIBE).format(most=most)
-    asked = [Message("system", told)]
+    instructions = (_DECOMPOSE if form == "decompose" else _DESCRIBE).format(most=most)
+    messages = [Message("system", instructions)]
     for text in examples if form != "decompose" else ():
         called, _, said = text.partition(": ")
-        asked += [Message("user", _WISH.format(said or called)), Message("assistant", text)]
-    return [*asked, Message("user", request if len(asked) == 1 else _WISH.format(request))]
+        messages += [Message("user", _WISH.format(said or called)), Message("assistant", text)]
+    return [*messages, Message("user", request if len(messages) == 1 else _WISH.format(request))]
 
 
 def next_prompt(request: str, most: int, found: Sequence[str]) -> list[Message]:
-    """What a model is asked that sees the tools that were found."""
-    told = "\n".join([_REFINE.format(most=most), *_listed("Found:", found)])
-    return [Message("system", told), Message("user", request)]
+    """The prompt of a further round, which shows the tools found so far."""
+    instructions = "\n".join([_REFINE.format(most=most), *_listed("Found:", found)])
+    return [Message("system", instructions), Message("user", request)]
 
 
 def _listed(title: str, texts: Sequence[str]) -> list[str]:
@@ -195,11 +194,11 @@ def _listed(title: str, texts: Sequence[str]) -> list[str]:
 
 
 def parsed(text: str, request: str, most: int, shown: Sequence[str] = ()) -> ParsedQueries:
-    """The queries in an answer: lines, or a JSON list; numbering, bullets and quotes taken off.
+    """The queries in an answer: lines or a JSON list, without numbering, bullets and quotes.
 
-    Dropped are those that are empty, too long, said twice, the request itself, words of the prompt, or a copy of one
-    of the texts that the prompt showed. None names a tool in a way that would put that first: a user may ask for a tool
-    by its name, but a model that writes "search/autocomplete" means what that does.
+    Queries are dropped if they are empty, too long, repeated, the request itself, words of the instructions, or a copy
+    of a text in `shown`. Identifiers are split into words: a user may ask for a tool by its name, which puts it first,
+    but a model that writes "search/autocomplete" means what it does.
     """
     if _PAGE.match(text):
         return ParsedQueries((), "the language model answered with a page, not with text")
@@ -230,19 +229,20 @@ def _useless(line: str, words: Sequence[str]) -> bool:
 
 
 def _copies_of(shown: Sequence[str], request: str) -> Callable[[str], bool]:
-    """Tells whether most of a query, by words or by runs of letters, comes from one text and not from the request.
+    """A function that tells whether a query is a copy of a shown text, by words or by trigrams.
 
-    Or most of what it says beside the request and words that say nothing: all of those count as one, however many there
-    are, for they must not hide what stands among them. Where all of the request is repeated they count as none.
+    It is one if most of its words come from one text and not from the request. Words of the request and uninformative
+    words could hide a copy, so the test is repeated without them, counting all of them as one word, or as none if the
+    query repeats the whole request.
     """
     readings = ((pieces_of, _telling, _COPIED, 1), (runs_of, _telling_runs, _COPIED_RUNS, _LEAST_RUNS)) if shown else ()
-    told = [
+    references = [
         (*how, _names(how[0](request)), _names(how[1](request)), [_names(how[0](text)) for text in shown])
         for how in readings
     ]
 
     def copies(query: str) -> bool:
-        for read, telling, share, least, known, wish, texts in told:
+        for read, telling, share, least, known, wish, texts in references:
             pieces, said = read(query), telling(query)
             new, news = ([one for one in few if known.isdisjoint(one)] for few in (pieces, said))
             repeated = len(wish) >= _LEAST_WORDS and wish <= _names(said)
@@ -257,17 +257,17 @@ def _copies_of(shown: Sequence[str], request: str) -> Callable[[str], bool]:
 
 
 def _most(pieces: Sequence[Sequence[str]], texts: Sequence[frozenset[str]]) -> int:
-    """How many of the pieces one text has, at most."""
+    """The most pieces that any one text has."""
     return max(sum(not text.isdisjoint(piece) for piece in pieces) for text in texts)
 
 
 def _telling(text: str) -> list[tuple[str, ...]]:
-    """The words of a text that say what it is about."""
+    """The informative words of a text."""
     return [piece for piece in pieces_of(text) if _SAYS_NOTHING.isdisjoint(piece)]
 
 
 def _telling_runs(text: str) -> list[tuple[str, ...]]:
-    """The runs of those words. What is shorter than a run may be a word cut to pieces."""
+    """The trigrams of the informative words. Very short words are kept: they may be pieces of a longer one."""
     kept = (word for word in _WORDS.findall(text) if len(word) < _RUN or word.lower() not in _SAYS_NOTHING)
     return runs_of(" ".join(kept))
 
@@ -286,7 +286,7 @@ def _lines(text: str) -> list[str]:
 
 
 def _strings(text: str) -> list[str]:
-    """The strings of a JSON list; where it is half there, those that are whole."""
+    """The strings of a JSON list; if it is cut off, those that are complete."""
     try:
         return _leaves(json.loads(text), 0)
     except (ValueError, RecursionError):
@@ -305,9 +305,9 @@ def _leaves(value: Any, depth: int) -> list[str]:
 
 
 def split(request: str, most: int) -> tuple[str, ...]:
-    """A request by rules: its sentences, and what "then", "also" and the like join. Nothing where it is one thing.
+    """Split a request into sentences and at "then", "also" and the like; empty if there is only one piece.
 
-    A piece of fewer than three words belongs to the one before it.
+    A piece of fewer than three words is joined to the one before it.
     """
     pieces: list[list[str]] = []
     for sentence in _SENTENCES.split(_BLANKS.sub(" ", request)):

@@ -1,4 +1,4 @@
-"""rewrite: a language model says in the catalogue's words what a request needs; each of its queries is searched."""
+"""rewrite: a language model writes queries for a request; their rankings are interleaved with the request's own."""
 
 from __future__ import annotations
 
@@ -53,27 +53,27 @@ __all__ = ["FINETUNED_FOLDER", "RULES", "Rewrite", "RewriteOptions", "SubRequest
 
 FINETUNED_FOLDER = "generator"
 _TEXTS_FILE = "texts.json"
-_FIRST = 10  # of its own ranking, by which the router judges a request
+_FIRST = 10  # tools of the request's own ranking that the router looks at
 _NO_ROUTER = (
     "nothing was trained that says which requests gain by rewriting, so all are rewritten; run: toolscout train"
 )
 
 _K = 5
-_DEEP = 100  # of a ranking, where its reward is a rank
+_DEEP = 100  # length of rankings when the reward is a rank
 _MEASURES = ("recall@5", "comp@5", "ndcg@5", "recall@3", "comp@3")
-_JUDGED = 500  # requests of a dev split
-_TARGET_WORDS = 16  # of the line for a tool: what is longer takes longer to write, and finds no more
+_JUDGED = 500  # most requests of a dev split that are used
+_TARGET_WORDS = 16  # of a tool's line in training; longer ones are slower to write and find no more
 
 
 class SubRequestHits(NamedTuple):
-    """A sub-request, and the tools for it; the request itself where it is one thing."""
+    """A sub-request and the tools for it; the request itself if it was not split."""
 
     sub_request: str
     hits: list[Hit]
 
 
 class QueryRankings(NamedTuple):
-    """What a ranking is made of: the request's own, those of its queries, and how far down all of them go."""
+    """The rankings behind an interleaved one: the request's own, those of its queries, and the length of each."""
 
     alone: Ranking
     lists: dict[str, Ranking]
@@ -81,11 +81,11 @@ class QueryRankings(NamedTuple):
 
 
 class Rewrite(Retriever):
-    """Searches the request and what a language model made of it with its one part, and interleaves what they find.
+    """Searches with its one part for the request and for written queries, and interleaves the rankings.
 
-    A model that fails costs nothing but its queries: the request alone is searched then, and a note says why. Scores
-    say the place alone. Rankings are those of the full catalogue, whoever asks; below `depth` tools follow in the order
-    of the request's own.
+    If the model fails, only the request is searched, and a note says why. Scores depend on the position alone. For a
+    caller with permissions, the order is that of the full catalogue; below `depth`, tools follow the request's own
+    ranking.
     """
 
     name: ClassVar[str] = "rewrite"
@@ -99,10 +99,10 @@ class Rewrite(Retriever):
         *,
         home: Path | None = None,
     ) -> None:
-        """Search with this part, hybrid by default; `llm` is for a model that is open already.
+        """Search with this part, a hybrid by default; `llm`: a model that is already open.
 
-        `home`: the model folder that the options come from, where the user did not give them. Such an endpoint is asked
-        only if its host is in $TOOLSCOUT_LLM_HOSTS, and `cache` is a file in that folder.
+        `home`: the model folder, if the options come from one. An endpoint that it names is called only if its host is
+        in $TOOLSCOUT_LLM_HOSTS, and `cache` must be a file in that folder.
         """
         own = options or RewriteOptions()
         self.rewriter, self._home = Rewriter(own, home), home
@@ -118,25 +118,25 @@ class Rewrite(Retriever):
 
     @property  # type: ignore[override]
     def options(self) -> RewriteOptions:
-        """What it was made with."""
+        """The options, which the rewriter holds."""
         return self.rewriter.options
 
     @options.setter
     def options(self, options: RewriteOptions) -> None:
-        """Write and fuse otherwise from now on; the language model stays."""
+        """Replace the options; the language model stays."""
         self.rewriter.options = options
 
     @property
     def parts(self) -> Sequence[Retriever]:
-        """What it searches with."""
+        """The one part, in a list."""
         return self._parts
 
     @property
     def part(self) -> Retriever:
-        """What it searches with."""
+        """The retriever that it searches with."""
         return self._parts[0]
 
-    # Tools, which are its part's.
+    # Tools, which the part holds.
 
     @property
     def names(self) -> ExactNames:
@@ -152,12 +152,12 @@ class Rewrite(Retriever):
         return self.part.ids()
 
     def add(self, tools: Sequence[Searchable], vectors: Vectors | None = None) -> None:
-        """Hand tools to the part, and keep a line about each."""
+        """Hand tools to the part, and keep a one-line description of each."""
         self.part.add(tools, vectors)
         self.rewriter.add(tools)
 
     def remove(self, ids: Sequence[str]) -> None:
-        """Forget tools."""
+        """Remove tools."""
         self.part.remove(ids)
         self.rewriter.remove(ids)
 
@@ -187,7 +187,7 @@ class Rewrite(Retriever):
         self.part.optimise()
 
     def best_similarities(self, vectors: Floats, scope: Scope = EVERYTHING) -> Floats:
-        """As its part says."""
+        """The similarities of its part."""
         return self.part.best_similarities(vectors, scope)
 
     def changes(self) -> int:
@@ -200,12 +200,12 @@ class Rewrite(Retriever):
 
     @property
     def rewrites(self) -> bool:
-        """That is what it does."""
+        """Always true."""
         return True
 
     @property
     def language_parameters(self) -> int:
-        """How many numbers its language model has, and that of its part."""
+        """How many parameters its language model and its part's have."""
         return self.rewriter.author.parameters + self.part.language_parameters
 
     # Search.
@@ -234,7 +234,7 @@ class Rewrite(Retriever):
     ) -> Ranking:
         alone, lists = rankings[request], {query: rankings[query] for query in asked.queries}
         searched = [alone, *lists.values()]
-        # A request may come twice in a batch, and two may share a query: what that cost is counted once.
+        # Requests in a batch may be equal or share a query: each cost is counted once.
         written = replace(asked.cost, rewritten=int(bool(asked.queries)))
         costs = {id(asked): written, **{id(one): one.cost for one in searched}}
         own = [cost for key, cost in costs.items() if key not in spent]
@@ -255,7 +255,7 @@ class Rewrite(Retriever):
         )
 
     def extend(self, ranking: Ranking, k: int, scope: Scope) -> Pairs:
-        """The best k of the tools allowed, for a request that was ranked: for its caller nothing is written again."""
+        """The best k of the tools allowed, for a ranked request; for the same caller no queries are written again."""
         if ranking.evidence is None or not scope.same_caller(ranking.scope):
             return super().extend(ranking, k, scope)
         found: QueryRankings = ranking.evidence
@@ -278,7 +278,7 @@ class Rewrite(Retriever):
         return [(*why, RewrittenQuery(query)) if query else why for query, why in reasons]
 
     def ranked(self, texts: Sequence[str], k: int, scope: Scope = EVERYTHING) -> dict[str, Ranking]:
-        """The full ranking of each text by the part, all searched in one batch."""
+        """The part's full ranking of each text, all searched in one batch."""
         distinct = list(dict.fromkeys(texts))
         rankings = self.part.rank(distinct, k, scope.of_all()) if distinct else []
         for ranking in rankings:
@@ -290,11 +290,11 @@ class Rewrite(Retriever):
     ) -> list[WrittenQueries]:
         """The queries of each request, all written in one batch.
 
-        `rankings`: of the requests; those of queries that are searched meanwhile are put there too.
+        `rankings`: of the requests; rankings of queries that are searched on the way are added to it.
         """
         distinct = [one for one in dict.fromkeys(requests) if one.strip() and not self.names.is_name(one, scope.sees)]
         due = self._worth(distinct, rankings, scope)
-        shown = replace(scope, allowed=scope.sees)  # what is found is shown to the model, whatever is ranked
+        shown = replace(scope, allowed=scope.sees)  # tools are shown to the model, so only visible ones
 
         def found(texts: Sequence[str], asked: Sequence[WrittenQueries], few: int) -> list[list[str]]:
             self._search(asked, rankings, k, scope)
@@ -311,7 +311,7 @@ class Rewrite(Retriever):
         scope: Scope = EVERYTHING,
         rankings: dict[str, Ranking] | None = None,
     ) -> list[list[str]]:
-        """The best k tools of each request, given its queries, and the rankings of all where they are known."""
+        """The best k tools of each request, given its queries; `rankings`: of requests and queries, if known."""
         if rankings is None:
             rankings = self.ranked(requests, self._deep(k, scope), scope)
             self._search(asked, rankings, k, scope)
@@ -322,7 +322,7 @@ class Rewrite(Retriever):
         return found
 
     def _search(self, asked: Sequence[WrittenQueries], rankings: dict[str, Ranking], k: int, scope: Scope) -> None:
-        """Put the full rankings of all queries beside those that are known."""
+        """Search the queries that have no ranking yet, and add theirs to `rankings`."""
         queries = [query for one in asked for query in one.queries if query not in rankings]
         rankings.update(self.ranked(queries, self._deep(k, scope), scope))
 
@@ -341,16 +341,16 @@ class Rewrite(Retriever):
         return [request for request, chosen in zip(requests, worth, strict=True) if chosen]
 
     def features(self, request: str, ranking: Pairs) -> list[float]:
-        """What the router knows of a request, given its own ranking."""
+        """The router's features of a request, given its own ranking."""
         return features(request, ranking, [self.rewriter.texts.get(tool_id, "") for tool_id, _ in ranking[:_FIRST]])
 
     def _deep(self, k: int, scope: Scope) -> int:
-        """How far down rankings are needed; a caller who may not see all of them needs more of each."""
+        """How long rankings must be; longer for a caller who may not see all of the tools."""
         depth = self.options.depth
         return depth if scope.sees is not None else max(min(k, depth), min(_FIRST, depth))
 
     def _best(self, alone: Ranking, lists: Mapping[str, Ranking], k: int, scope: Scope) -> Pairs:
-        """Those that the request names, what was interleaved, and below it the request's own ranking."""
+        """The tools that the request names, the interleaved rankings, and below them the request's own ranking."""
         rankings = {query: one.pairs for query, one in lists.items()}
         found = owners(alone.pairs, rankings, self.options.utterance, k if scope.allowed is None else None)
         if scope.allowed is not None:
@@ -361,7 +361,7 @@ class Rewrite(Retriever):
         return placed(list(found)[:k], alone.pairs)
 
     def grouped(self, requests: Sequence[str], k: int, scope: Scope = EVERYTHING) -> list[list[SubRequestHits]]:
-        """The best k tools of each sub-request; of the request where it was not split."""
+        """The best k tools of each sub-request, or of the request if it was not split."""
         check_k(k)
         if not len(self) or not requests:
             return [[] for _ in requests]
@@ -374,11 +374,11 @@ class Rewrite(Retriever):
     # Training and files.
 
     def fit(self, data: Sequence[TrainingSet], folder: Path, progress: FitProgress | None = None) -> FitReport:
-        """Train a generator to describe gold tools, align it with the part, and learn which requests gain by it."""
+        """Fine-tune a model to describe gold tools, align it with the part, and learn which requests gain by it."""
         return fit(self, data, folder, progress)
 
     def teach(self, llm: LanguageModel | Path) -> None:
-        """Write with a generator that was trained: one that is open, or the folder of one."""
+        """Use a fine-tuned model from now on: an open one, or the folder of one."""
         self.rewriter.taught = True
         if isinstance(llm, Path):
             self._generator = llm
@@ -387,7 +387,7 @@ class Rewrite(Retriever):
             self.rewriter.author.use(llm)
 
     def save(self, folder: Path) -> None:
-        """Write the part and the generator into folders of their own."""
+        """Write the part and the fine-tuned model into folders of their own."""
         name, home = f"0-{self.part.name}", folder / FINETUNED_FOLDER
         self.part.save(folder / name)
         if self._generator is not None and self._generator.resolve() != home.resolve():
@@ -401,7 +401,7 @@ class Rewrite(Retriever):
         write_model(folder, self, parts={name: self.part.name}, options=options, **extra)
 
     def _saved_cache(self, folder: Path) -> str:
-        """The cache as a saved model names it: from its folder on; "" for a file of the user's that is elsewhere."""
+        """The cache's path relative to the model folder; "" for a file elsewhere."""
         cache = self.options.cache
         if not cache or self._home is not None:
             return cache
@@ -410,7 +410,7 @@ class Rewrite(Retriever):
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Open a saved model; its generator is opened when it is first asked."""
+        """Open a saved model; its language model is opened on first use."""
         model = read_model(folder)
         options = read_options(RewriteOptions, model)
         parts = [load_model(folder / name) for name in model.get("parts", {})]
@@ -431,12 +431,12 @@ class Rewrite(Retriever):
 
 
 def fit(rewrite: Rewrite, data: Sequence[TrainingSet], folder: Path, progress: FitProgress | None) -> FitReport:
-    """Train the generator where there is anything to train, then the router, and leave a complete model."""
+    """Fine-tune the language model if the options say so, fit the router, and save a complete model in the folder."""
     started, wanted = time.perf_counter(), rewrite.options
     _check(data, wanted, trains := bool(wanted.epochs or wanted.settled().align))
     folder.mkdir(parents=True, exist_ok=True)
     sets = _DatasetSearch(rewrite, data, folder, progress)
-    # While it is fitted all is rewritten; QTA's recipe does without the request.
+    # All requests are rewritten during the fit; the preset "qta" does not search the request itself.
     served = replace(
         wanted, utterance=wanted.utterance and wanted.preset != "qta", init_from=Path(wanted.init_from).name
     )
@@ -460,7 +460,7 @@ def fit(rewrite: Rewrite, data: Sequence[TrainingSet], folder: Path, progress: F
     report = FitReport(time.perf_counter() - started, device, parameters, dev, notes)
     if trains or rewrite.router:
         seen = TrainedOn.of(data) | (TrainedOn.load(Path(wanted.init_from)) if wanted.init_from else TrainedOn())
-        if not trains:  # the train splits were not looked at
+        if not trains:  # the train splits were not used
             seen = TrainedOn(tuple(one for one in seen.splits if one.role == "dev"))
         rewrite.trained_on |= seen
         rewrite.fit_record = asdict(report) | course
@@ -473,7 +473,7 @@ def fit(rewrite: Rewrite, data: Sequence[TrainingSet], folder: Path, progress: F
 
 
 def _refuse_silence(cost: Cost, requests: int) -> None:
-    """What a model that failed did not write says nothing about which requests gain."""
+    """Raise BadModel if the model failed for most requests: then the gains cannot be learned."""
     if cost.failed > requests / 2:
         raise BadModel(
             f"the language model failed for {cost.failed} of {requests} dev requests ({cost.problem}), so which "
@@ -525,7 +525,7 @@ def _check(data: Sequence[TrainingSet], options: RewriteOptions, trains: bool) -
 def _train(
     rewrite: Rewrite, data: Sequence[TrainingSet], sets: _DatasetSearch, folder: Path, progress: FitProgress | None
 ) -> dict[str, Any]:
-    """Describe gold tools, then align."""
+    """Fine-tune to describe gold tools, then align; returns the records of both."""
     try:
         from toolscout.training.text_generation import finetune
     except ImportError as error:
@@ -574,7 +574,7 @@ def _train(
 
 
 def _held(data: Sequence[TrainingSet], share: float, seed: int) -> frozenset[str]:
-    """A share of the tools that requests of the train splits need, by chance."""
+    """A random share of the tools that train requests need."""
     used = sorted({tool_id for one in data for gold in one.dataset.split(one.train).gold for tool_id in gold})
     drawn = np.random.default_rng([seed, len(used)]).permutation(len(used))[: round(share * len(used))]
     return frozenset(used[i] for i in drawn.tolist())
@@ -583,7 +583,7 @@ def _held(data: Sequence[TrainingSet], share: float, seed: int) -> frozenset[str
 def _pairs(
     prompt: Callable[[str], Conversation], data: Sequence[TrainingSet], held: frozenset[str] = frozenset()
 ) -> list[Pair]:
-    """Requests that need no tool that is held out, and a line for each tool that is gold."""
+    """Training pairs: the prompt of a request, and a line for each gold tool; without requests of held-out tools."""
     pairs: list[Pair] = []
     for one in data:
         lines = {tool.id: " ".join(query_text.described(tool).split()[:_TARGET_WORDS]) for tool in one.dataset.tools}
@@ -602,7 +602,7 @@ def _mean(found: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 @dataclass(slots=True)
 class _DevComparison:
-    """Dev requests searched alone and rewritten: features, what was gained, and the scores of both."""
+    """Dev requests searched alone and rewritten: features, gains in NDCG@5, and the scores of both."""
 
     rows: list[list[float]] = field(default_factory=list)
     gains: list[float] = field(default_factory=list)
@@ -612,7 +612,7 @@ class _DevComparison:
 
 
 class _DatasetSearch:
-    """The tools of all sets in the retriever; requests are searched among the tools of their own set."""
+    """Indexes the tools of all datasets, and searches requests among the tools of their own dataset."""
 
     def __init__(
         self, rewrite: Rewrite, data: Sequence[TrainingSet], folder: Path, progress: FitProgress | None
@@ -621,7 +621,7 @@ class _DatasetSearch:
         self._encoding: Encoding | None = None
         rewrite.remove(rewrite.ids())
         tools = list({tool.id: tool for one in data for tool in one.dataset.tools}.values())
-        with suppress(MissingEncoder):  # without one words alone are searched, as they will be
+        with suppress(MissingEncoder):  # without an encoder only words are searched, as later in use
             if (encoder := rewrite.encoder) is not None:
                 self._encoding = Encoding(encoder, folder, progress)
         rewrite.add(tools, self._encoding.documents(tools) if self._encoding else {})
@@ -631,12 +631,12 @@ class _DatasetSearch:
             self._among = [Scope(among, endpoints="wait") for among in each]
 
     def done(self) -> None:
-        """The model is complete: nothing is left to go on with."""
+        """Remove cached vectors: the model is complete."""
         if self._encoding is not None:
             self._encoding.done()
 
     def asked(self, role: str, needed: frozenset[str] = frozenset(), of: str = "") -> LabelledRequests:
-        """Requests of train or dev splits with their gold: of one set, or that need one of some tools, where named."""
+        """Labelled requests of the train or dev splits. `of`: only of this dataset; `needed`: only if they need one of these."""
         requests: list[str] = []
         gold: list[Collection[str]] = []
         homes: list[int] = []
@@ -652,7 +652,7 @@ class _DatasetSearch:
         return LabelledRequests(requests, gold, homes)
 
     def ask(self, requests: Sequence[str], queries: Sequence[Sequence[str]], homes: Sequence[int]) -> list[list[str]]:
-        """What the retriever finds by these queries, among the tools of the set that each request is of."""
+        """The tools found with these queries, each request among the tools of its dataset."""
         found: list[list[str]] = [[] for _ in requests]
         k = _DEEP if self._rewrite.options.settled().reward == "rank" else _K
         for number, among in enumerate(self._among):
@@ -663,7 +663,7 @@ class _DatasetSearch:
         return found
 
     def judged(self) -> _DevComparison:
-        """Dev requests, searched alone and as they are rewritten now."""
+        """Search dev requests alone and rewritten by the current model."""
         found, rewrite = _DevComparison(), self._rewrite
         for number, one in enumerate(self._data):
             if not one.dev:

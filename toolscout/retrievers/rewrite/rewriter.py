@@ -143,7 +143,7 @@ class Rewriter:
         return query_text.first_prompt(self.options.form, text, self.options.queries, examples)
 
     def asked(self, requests: Sequence[str], scope: Scope, find: Find) -> list[WrittenQueries]:
-        """Write queries for each request, in one batch. `find` searches between the rounds of form="iterate"."""
+        """Write queries for each request, in one batch; `find` searches between the rounds of "iterate"."""
         options = self.options
         if options.llm == RULES:
             return [WrittenQueries(query_text.split(request, options.queries)) for request in requests]

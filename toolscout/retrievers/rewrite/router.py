@@ -74,7 +74,7 @@ class Router:
         return np.asarray(scaled @ np.array(self.weights) + self.bias)
 
     def worth(self, rows: Sequence[Sequence[float]], share: float) -> list[bool]:
-        """Whether each request is predicted to be among the `share` of requests that gain most, by the dev quantiles."""
+        """Whether each request is predicted to be among the `share` of requests that gain most on dev."""
         threshold = float(np.interp(1 - share, np.linspace(0, 1, _QUANTILES), self.levels))
         return [bool(one >= threshold) for one in np.round(self.forecast(rows), 6)] if len(rows) else []
 

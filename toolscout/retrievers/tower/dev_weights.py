@@ -131,7 +131,7 @@ def choose(dev: DevScores, tower: Tower, *, layers: bool, around: bool) -> Chose
         best = next(one for one in candidates if _ndcg(dev.scores(one), dev.gold) >= reached - _WORTH)
     best = replace(best, new_bonus=_bonus(dev, best))
     scores = dev.scores(best)
-    return ChosenWeights(best, {f"ndcg@{_K}": _ndcg(scores, dev.gold), f"recall@{_K}": _evidence(scores, dev.gold)})
+    return ChosenWeights(best, {f"ndcg@{_K}": _ndcg(scores, dev.gold), f"recall@{_K}": _recall(scores, dev.gold)})
 
 
 def _simplest(tried: Sequence[tuple[TowerWeights, Doubles]], scenes: Ints) -> TowerWeights:
@@ -166,12 +166,12 @@ def _bonus(dev: DevScores, weights: TowerWeights) -> float:
     if not (dev.gold & dev.new).any() or not with_known.any():
         return 0.0
     base = dev.scores(replace(weights, new_bonus=0.0))
-    alone = _evidence((base - 9.0 * dev.new)[with_known], known[with_known])
+    alone = _recall((base - 9.0 * dev.new)[with_known], known[with_known])
     best, reached = 0.0, -1.0
     for bonus in _BONUSES:
         scores = base + bonus * dev.new
-        recall = _evidence(scores, dev.gold)
-        if recall > reached and _evidence(scores[asked], known[asked]) >= alone - _BONUS_MAY_COST:
+        recall = _recall(scores, dev.gold)
+        if recall > reached and _recall(scores[with_known], known[with_known]) >= alone - _BONUS_MAY_COST:
             best, reached = bonus, recall
     return best
 
@@ -195,6 +195,6 @@ def _ndcgs(scores: Floats, gold: Bools) -> Doubles:
     return found
 
 
-def _evidence(scores: Floats, gold: Bools) -> float:
+def _recall(scores: Floats, gold: Bools) -> float:
     hits = np.take_along_axis(gold, _top(scores), axis=1)
     return float(np.mean(hits.sum(1) / gold.sum(1)))

@@ -260,7 +260,7 @@ def _choose_weights(
     parts: TowerOptions,
     data: Sequence[TrainingSet],
 ) -> ChosenWeights:
-    """Compute the graph terms of tools and the views of past requests over the whole graph; then choose weights on dev."""
+    """Propagate over the whole graph (terms of tools, views of past requests), then choose weights on dev."""
     from toolscout.training.tower import whole
 
     tower = retriever._tower

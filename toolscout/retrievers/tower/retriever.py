@@ -36,7 +36,7 @@ Key = tuple[str, str]
 
 
 class SearchVector(NamedTuple):
-    """What a request is searched with: its vector after attention to neighbours, the vector's length, and their votes."""
+    """What a request is searched with: its vector after attention to neighbours, its length, and their votes."""
 
     vector: Floats
     length: float
