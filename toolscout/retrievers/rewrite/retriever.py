@@ -636,7 +636,7 @@ class _DatasetSearch:
             self._encoding.done()
 
     def asked(self, role: str, needed: frozenset[str] = frozenset(), of: str = "") -> LabelledRequests:
-        """Labelled requests of the train or dev splits. `of`: only of this dataset; `needed`: only if they need one of these."""
+        """Labelled requests of the train or dev splits: of one dataset (`of`), or that need a tool of `needed`."""
         requests: list[str] = []
         gold: list[Collection[str]] = []
         homes: list[int] = []

@@ -151,7 +151,7 @@ class Rewriter:
         session = self.author.session(scope.endpoints)
         texts = self._write(session, [self.prompt(one, shown) for one in requests])
         written, costs = self._parsed(requests, texts, shown), [one.cost for one in texts]
-        # If the answer copied an example of the catalogue, ask again without examples: the copied text may be an attempt
+        # If the answer copied an example of the catalogue, ask again without examples: the copy may be an attempt
         # to steer the search, or may be what is needed.
         again = [place for place, one in enumerate(written) if one.copied]
         texts = self._write(session, [self.prompt(requests[place]) for place in again])
