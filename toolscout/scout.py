@@ -1,4 +1,4 @@
-"""Scout: the class users meet. Tools in, the right tools out."""
+"""Scout, the main class for users: it stores tools and finds the right ones for a request."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Added:
 
 
 class Scout:
-    """Joins a store with a retriever that follows it. One Scout serves many threads; close it when done."""
+    """A store of tools and a retriever that follows its changes. One Scout serves many threads; close it when done."""
 
     def __init__(
         self,
@@ -71,14 +71,14 @@ class Scout:
         self._baseline = SimilarityBaseline(store, retriever)
         self._lock = threading.RLock()
         self._embedding = threading.Lock()
-        # How many tools have changed since the index was kept, and since it was opened from what was kept.
+        # How many tools have changed since the last snapshot, and since the index was opened from one.
         self._unsaved_changes = 0
         self._since_open: int | None = None
         self._snapshot_problem = ""
         self._stamp: int | None = None
         self._version = 0
         self._cursor = 0
-        # What is remembered about callers until anything is committed: they may be given other tools then.
+        # Caches about callers, emptied with each commit, which may change permissions.
         self._counts: dict[Allowed | None, int] = {}
         self._principals: dict[str, Allowed] = {}
         self._snapshots: Path | None = None
@@ -158,7 +158,7 @@ class Scout:
         label: str | None,
         stopped: Callable[[], bool] | None = None,
     ) -> Added:
-        """As add. `stopped`: whether to store nothing, or after that to embed nothing more; asked now and then."""
+        """Like `add`. Once `stopped` is true, nothing is stored, or after that nothing more is embedded."""
         options = options or ReadOptions()
         tools = counted(catalogue.read(source, options), progress, stopped)
         waited, before = self.not_embedded(), self._version
@@ -173,7 +173,7 @@ class Scout:
         return Added(report, embedded, tuple(options.problems))
 
     def embed(self, progress: Progress | None = None, since: int = 0) -> int:
-        """Embed what changed after version `since` and has no vector; how many texts. None without an encoder."""
+        """Embed tools changed after version `since` without a vector; returns how many, 0 without an encoder."""
         return self._embed(progress, since)
 
     def _embed(self, progress: Progress | None, since: int, stopped: Callable[[], bool] | None = None) -> int:
@@ -196,7 +196,7 @@ class Scout:
         return done
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait for the embedding that add(wait=False) began; whether it is done. An error it met is raised here."""
+        """Wait for the embedding that add(wait=False) started; returns whether it is done, or raises its error."""
         if self._background is not None:
             self._background.join(timeout)
             if self._background.is_alive():
@@ -319,13 +319,13 @@ class Scout:
         )
 
     def warm_up(self) -> None:
-        """Open what the first search would wait for; no endpoint is asked anything."""
+        """Open everything that the first search needs, so that it is fast; no endpoint is called."""
         self.refresh()
         if self.count():
             self.search("hello", endpoints="skip")
 
     def need(self, text: str, allowed: Allowed | str | None = None) -> float | None:
-        """The tool need of a request, from 0 to 1, as its answer says; None where nothing can tell."""
+        """The tool need of a request, from 0 to 1, as in its answer; None where no model predicts it."""
         return self.search(text, 1, allowed).need
 
     def tools(self, ids: Iterable[str] | Answer) -> list[Tool]:
@@ -339,7 +339,7 @@ class Scout:
         return vendor_formats.render(self.tools(answer), format, budget)
 
     def remove(self, ids: str | Sequence[str]) -> int:
-        """Remove tools; UnknownTool, and nothing removed, when one is not there."""
+        """Remove tools and return how many. Raises UnknownTool, and removes nothing, if one is not there."""
         removed = self.store.remove([ids] if isinstance(ids, str) else ids)
         self.refresh()
         return removed
@@ -351,14 +351,14 @@ class Scout:
 
     def count(self, allowed: Allowed | None = None) -> int:
         """How many tools there are, or how many of them a caller may see."""
-        counts = self._counts  # taken first: what is counted while another thread follows a change is not kept
+        counts = self._counts  # taken first: a count made while another thread applies a change must not be cached
         counted = counts.get(allowed)
         if counted is None:
             counted = counts[allowed] = self.store.count(allowed)
         return counted
 
     def _permitted(self, allowed: Allowed | str | None) -> Allowed | None:
-        """What a caller may see; a principal's permissions are asked for once, until something is committed."""
+        """What a caller may see; a principal's permissions are cached until the next commit."""
         if not isinstance(allowed, str):
             return allowed
         if allowed not in self._principals:
@@ -374,9 +374,9 @@ class Scout:
         return self.words_only(allowed) - self.retriever.without_id(Scope(allowed))
 
     def refresh(self, wait: bool = True) -> None:
-        """Follow what this or any other process has committed; costs next to nothing where that is nothing.
+        """Apply what this or any other process has committed; cheap if that is nothing.
 
-        `wait`: also for another thread that follows already; else go on meanwhile with what was true a moment ago.
+        `wait`: if another thread is doing so already, wait for it; otherwise go on with the state before.
         """
         if self.store.stamp() == self._stamp or not self._lock.acquire(blocking=wait or self._stamp is None):
             return
@@ -397,9 +397,9 @@ class Scout:
             self._lock.release()
 
     def close(self) -> None:
-        """Stop embedding after the current batch and let go of the store; what is committed stays.
+        """Stop embedding after the current batch and close the store; what is committed stays.
 
-        Waits for what coroutines have begun; what they wait for raises StoreError.
+        Waits for work that coroutines have started; work that is still queued raises StoreError.
         """
         self._closing.set()
         self._searchers.close()
@@ -485,7 +485,7 @@ class Scout:
         self._background.start()
 
     def _prepare(self, progress: Progress | None) -> None:
-        """Link many vectors into a graph, and keep the built index for the next time the store is opened."""
+        """Build the search graph if there are many vectors, and save a snapshot of the index."""
         if progress and self.words_only() == 0:
             progress("linking", 0, 0)
         with self._lock:
@@ -493,7 +493,7 @@ class Scout:
         self._save_snapshot()
 
     def _save_snapshot(self) -> None:
-        """Keep the built index beside the store for the next time it is opened, where that pays."""
+        """Save a snapshot of the index beside the store, if enough has changed to be worth it."""
         if self._snapshots is None or not self._unsaved_changes:
             return
         with self._lock:
@@ -512,7 +512,7 @@ class Scout:
             try:
                 index_snapshot.write(self._snapshots, self.retriever, state)
                 self._unsaved_changes, self._snapshot_problem = 0, ""
-            except (OSError, DiskFull) as error:  # an index is derived: where it cannot be kept it is built again
+            except (OSError, DiskFull) as error:  # not fatal: the index can be built again
                 why = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
                 self._snapshot_problem = (
                     f"the index cannot be kept beside the store ({why}), which makes opening it slow"

@@ -1,4 +1,4 @@
-"""Finds the tools that a request names outright, and puts them first."""
+"""Finds the tools that a request names exactly, and puts them first."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _MAX_NAME_WORDS = 24
 
 
 class ExactNames:
-    """Names and aliases of the tools of one index, by their normalised form: those of a table, and what came later."""
+    """Names and aliases of the tools of an index, normalised: those of a saved table, and those added later."""
 
     def __init__(self, table: ToolTable | None = None, dead: Iterable[int] = ()) -> None:
         """Start with the tools of a table, without its dead rows."""
@@ -30,7 +30,7 @@ class ExactNames:
         self._ids: dict[str, list[str]] = {}
         self._aliases: dict[str, list[str]] = {}
         self._of: dict[str, tuple[str, ...]] = {}
-        # The last words of names: most texts end in none of them, and need not be looked at further.
+        # The last words of all names: a text that ends in none of them is no name.
         self._ends: Counter[str] = Counter()
 
     def __len__(self) -> int:
@@ -53,7 +53,7 @@ class ExactNames:
         return own or ()
 
     def add(self, tool_id: str, aliases: Sequence[str] = ()) -> None:
-        """Know a tool by its name and aliases. One that is known already must be removed first."""
+        """Add a tool by its name and aliases. A tool that is known already must be removed first."""
         key = name_key(name_of(tool_id))
         self._ids.setdefault(key, []).append(tool_id)
         self._ends[last_word(key)] += 1
@@ -64,7 +64,7 @@ class ExactNames:
                 self._aliases.setdefault(key, []).append(tool_id)
 
     def remove(self, tool_id: str) -> None:
-        """Forget a tool; one that is not known is ignored."""
+        """Remove a tool; an unknown one is ignored."""
         key = name_key(name_of(tool_id))
         if tool_id not in self._ids.get(key, ()):
             row = self._saved_row(tool_id)
@@ -90,9 +90,9 @@ class ExactNames:
         return [self._table.id(row) for row in self._table.rows(kind, key).tolist() if row not in self._dead]
 
     def find(self, request: str, allowed: Allowed | None = None) -> dict[str, str]:
-        """The ids of the tools that the request names, of those allowed, each with the words that name it.
+        """The ids of the allowed tools that the request names, each with the words that name it.
 
-        A tool that is not allowed has no name here: it does not even hide another tool that is called alike.
+        Tools that are not allowed have no effect: they do not hide an allowed tool with a similar name.
         """
         found: dict[str, str] = {}
         for text in self._mentions(request):
@@ -111,7 +111,7 @@ class ExactNames:
         return bool(self._named(request.strip(), allowed))
 
     def _named(self, text: str, allowed: Allowed | None) -> Sequence[str]:
-        """Tools called `text`, with or without their namespace in front; those spelt just so where there are any."""
+        """The tools named `text`, with or without namespace; only those with the exact spelling if there are any."""
         words = [word.lower() for word in split_words(text)]
         if not words or len(words) > _MAX_NAME_WORDS or not self._is_last_word(words[-1]):
             return ()
@@ -132,10 +132,9 @@ class ExactNames:
         return word in self._ends or (self._table is not None and len(self._table.rows("ending", word)) > 0)
 
     def _mentions(self, request: str) -> Iterator[str]:
-        """The pieces of a request that could be a name: all of it, what is quoted, what looks like an identifier.
+        """The parts of a request that could be a name: all of it, quoted text, and identifiers.
 
-        A plain word such as "search" is none, nor is it beside "tool" or "use": among many tools there is always one
-        that is called by a word of the request.
+        A plain word such as "search" is not: among many tools there is always one named by a word of the request.
         """
         yield request.strip()
         yield from _QUOTED.findall(request)
@@ -168,9 +167,9 @@ def _discard(table: dict[str, list[str]], key: str, tool_id: str) -> None:
 
 
 def named_first(pairs: Sequence[tuple[str, float]], named: Collection[str], k: int) -> list[tuple[str, float]]:
-    """The first k of ranked tools, those that the request names before all others, in the order of their scores.
+    """The first k of ranked tools, with those that the request names first, in the order of their scores.
 
-    A named tool that was not ranked comes behind those that were, by its id.
+    Named tools that were not ranked follow the named ones that were, by id.
     """
     if not named:
         return list(pairs[:k])

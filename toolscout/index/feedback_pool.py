@@ -1,4 +1,4 @@
-"""Past requests with the tools they used, and what the nearest of them say of each tool."""
+"""Stores past requests with the tools they used, and turns the nearest ones into votes for tools."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from toolscout.index.vector_table import VectorTable
 _FILE = "requests.json"
 _TENANT = "tenant "
 _DEAD_KEPT = 1024
-# Where some of the nearest do not count, as many times more are looked at, and never more than this.
+# If some of the nearest do not count, _WIDER times as many are searched, up to _LOOKED_AT.
 _WIDER = 4
 _LOOKED_AT = 10_000
 _SECONDS_A_DAY = 86_400
-# What one source says weighs at most so many times the nearest of its requests.
-_VOICE = 1.5
-# What is longer is cut: an encoder reads far less.
+# The total weight of one source is at most this many times that of its nearest request.
+_SOURCE_CAP = 1.5
+# Longer requests are cut; an encoder reads far less.
 MAX_REQUEST_CHARS = 4_000
 
 
 @dataclass(slots=True)
 class Entry:
-    """A request of one source: whether each tool was used (1) or rejected (-1), and when that was last said."""
+    """A request of one source: whether each tool was used (1) or rejected (-1), and the time of the last feedback."""
 
     request: str
     source: str
@@ -45,12 +45,12 @@ class Entry:
 
     @property
     def key(self) -> tuple[str, str]:
-        """One source's request is one entry, however it is cased and spaced."""
+        """The source and the digest of the request, which ignores case and spacing."""
         return (self.source, request_digest(self.request))
 
     @property
     def tenant(self) -> str:
-        """The tenant that asked this; empty where it is nobody's."""
+        """The tenant of the request; "" if it has none."""
         return self.source.removeprefix(_TENANT) if self.source.startswith(_TENANT) else ""
 
 
@@ -64,9 +64,8 @@ class Neighbour(NamedTuple):
 class FeedbackPool:
     """Keeps up to `keep` past requests with their feedback; the one without feedback for longest is dropped first.
 
-    The same request of the same source is one entry, however often it comes: what was said last of a tool stands. The
-    source of a request is its tenant where it has one, since that is who asks. A time that lies ahead is taken as now,
-    so that no wrong clock makes all others old.
+    The same request of the same source is one entry, with the latest feedback on each tool. If a request has a tenant,
+    the tenant is its source. A time in the future is taken as now, so that a wrong clock does not age all others.
     """
 
     def __init__(self, keep: int) -> None:
@@ -79,7 +78,7 @@ class FeedbackPool:
         self.newest = -math.inf
 
     def __len__(self) -> int:
-        """How many requests are remembered."""
+        """How many requests are stored."""
         return len(self._entries)
 
     def digests(self) -> list[str]:
@@ -87,20 +86,20 @@ class FeedbackPool:
         return [digest for _, digest in self._entries]
 
     def keys(self) -> list[tuple[str, str]]:
-        """What tells the requests apart: their source and digest, the one that leaves first at the front."""
+        """The keys (source, digest) of the entries, the next to be dropped first."""
         return list(self._entries)
 
     def vector(self, entry: Entry) -> Floats:
-        """The vector of a request that is remembered."""
+        """The vector of a stored request."""
         vector: Floats = self._table.rows(np.array([entry.row]))[0]
         return vector
 
     def entries(self) -> list[Entry]:
-        """The requests, the one that leaves first at the front."""
+        """The entries, the next to be dropped first."""
         return list(self._entries.values())
 
     def vectors(self) -> Floats:
-        """The vectors of the requests, in their order."""
+        """The vectors of the entries, in the same order."""
         rows = np.array([entry.row for entry in self._entries.values()], dtype=np.int64)
         vectors: Floats = self._table.rows(rows) if len(rows) else np.empty((0, 0), dtype=np.float32)
         return vectors
@@ -117,7 +116,7 @@ class FeedbackPool:
         self._shrink()
 
     def add(self, examples: Sequence[Example], vectors: Floats) -> None:
-        """Remember requests, given their vectors; one that says nothing of any tool is left out."""
+        """Store requests with their vectors; one without feedback on any tool is left out."""
         new: list[Entry] = []
         rows: list[Floats] = []
         now = datetime.now(UTC).timestamp()
@@ -144,7 +143,7 @@ class FeedbackPool:
         self._shrink()
 
     def limit(self, keep: int) -> None:
-        """Remember no more than so many requests from now on."""
+        """Keep at most so many requests from now on."""
         self._keep = keep
         self._shrink()
 
@@ -160,7 +159,7 @@ class FeedbackPool:
             self._compact()
 
     def _compact(self) -> None:
-        """Write the table anew, in the order of the entries."""
+        """Rewrite the table without dead rows, in the order of the entries."""
         table, entries = VectorTable(), list(self._entries.values())
         if entries:
             table.append(self._table.rows(np.array([entry.row for entry in entries], dtype=np.int64)))
@@ -169,15 +168,15 @@ class FeedbackPool:
         self._table, self._rows = table, list(entries)
 
     def sources(self) -> set[str]:
-        """Who asked the requests."""
+        """The sources of the requests."""
         return set(self._sources)
 
     def nearest(
         self, vector: Floats, count: int, places: int, least: float, counts: Callable[[Entry], bool]
     ) -> list[Neighbour]:
-        """The nearest requests above the cosine `least` that count, best first.
+        """The `count` nearest requests with a cosine above `least` for which `counts` is true, best first.
 
-        One source fills at most so many `places`, as long as others fill the rest.
+        One source gets at most `places` of them, unless the other sources cannot fill the rest.
         """
         wanted = count if places == count else count * _WIDER
         while self._entries:
@@ -189,7 +188,7 @@ class FeedbackPool:
                 if (entry := self._rows[row]) is not None and counts(entry)
             ]
             picked, left = _picked(sorted(found, key=_order), count, places)
-            # What lies beyond the rows that were looked at is farther than all of them.
+            # All other rows are farther away than those searched.
             if len(picked) == count or not near.all() or wanted >= min(len(self._entries), _LOOKED_AT):
                 return sorted([*picked, *left[: count - len(picked)]], key=_order)
             wanted *= _WIDER
@@ -205,7 +204,7 @@ class FeedbackPool:
 
     @classmethod
     def load(cls, folder: Path) -> FeedbackPool:
-        """Open what save wrote, however much that is."""
+        """Read what `save` wrote, without a limit. Raises BadModel where it cannot be read."""
         past = cls(sys.maxsize)
         try:
             saved = json.loads((folder / _FILE).read_text())
@@ -231,9 +230,9 @@ def merged(
     least: float,
     counts: Callable[[Entry], bool],
 ) -> list[Neighbour]:
-    """The nearest requests of several pools, no two of which have a source in common.
+    """The nearest requests of several pools, which have no source in common.
 
-    Where there are several sources, one fills at most this share of the places, as long as others fill the rest.
+    If there are several sources, one gets at most this share of them, unless the others cannot fill the rest.
     """
     several = len(set[str]().union(*(past.sources() for past in pools))) > 1
     places = max(1, math.floor(share * count)) if several else count
@@ -245,13 +244,13 @@ def merged(
 
 
 def votes(neighbours: Sequence[Neighbour], newest: float, power: float, half_life: float) -> dict[str, float]:
-    """What the neighbours, best first, say of each tool: near 1 for surely used, near -1 for surely rejected.
+    """The votes of the neighbours, best first, for each tool: towards 1 if it was used, towards -1 if rejected.
 
-    A neighbour weighs its cosine to the `power`, halved for every `half_life` days that it is older than the newest
-    request; the second one weighs half of that, the third a third. Where there are several sources these places are
-    counted in each source, and all that one source says weighs at most one and a half times its best: so a source is
-    heard as one voice, and two others with as near a request outvote it, however much it says. The sum of all weights
-    stays what it is without sources. A tool for which they add up to x has x / (1 + x) votes.
+    The weight of a neighbour is its cosine to the `power`, halved for every `half_life` days that it is older than the
+    newest request, and divided by its rank among the neighbours of its source. All neighbours of one source together
+    have at most one and a half times the weight of its best one, so that two other sources with equally near requests
+    outvote it. Weights are scaled to the sum that they would have with one source. A tool whose signed weights add up
+    to x has x / (1 + |x|) votes.
     """
     base = [one.cosine**power * 0.5 ** ((newest - one.entry.time) / _SECONDS_A_DAY / half_life) for one in neighbours]
     weights, places = [], Counter[str]()
@@ -262,23 +261,23 @@ def votes(neighbours: Sequence[Neighbour], newest: float, power: float, half_lif
         weights.append(weight / places[entry.source])
         best[entry.source] = max(best.get(entry.source, 0.0), weight)
         total[entry.source] = total.get(entry.source, 0.0) + weights[-1]
-    voices = {source: min(1.0, _VOICE * best[source] / total[source]) for source in total if total[source] > 0}
-    heard = sum(total[source] * voice for source, voice in voices.items())
-    scale = sum(weight / place for place, weight in enumerate(base, 1)) / heard if heard else 0.0
-    said: dict[str, float] = {}
+    caps = {source: min(1.0, _SOURCE_CAP * best[source] / total[source]) for source in total if total[source] > 0}
+    capped_total = sum(total[source] * cap for source, cap in caps.items())
+    scale = sum(weight / place for place, weight in enumerate(base, 1)) / capped_total if capped_total else 0.0
+    summed: dict[str, float] = {}
     for (entry, _), weight in zip(neighbours, weights, strict=True):
         for tool_id, sign in entry.tools.items():
-            said[tool_id] = said.get(tool_id, 0.0) + sign * scale * voices.get(entry.source, 0.0) * weight
-    return {tool_id: x / (1 + abs(x)) for tool_id, x in said.items()}
+            summed[tool_id] = summed.get(tool_id, 0.0) + sign * scale * caps.get(entry.source, 0.0) * weight
+    return {tool_id: x / (1 + abs(x)) for tool_id, x in summed.items()}
 
 
 def _order(one: Neighbour) -> tuple[float, float, str, str]:
-    """Nearest first; of equals the latest, then by text and source, so that a search is deterministic."""
+    """A sort key: nearest first, of equals the latest, then by text and source, so that searches are deterministic."""
     return (-one.cosine, -one.entry.time, one.entry.request, one.entry.source)
 
 
 def _picked(found: Sequence[Neighbour], count: int, places: int) -> tuple[list[Neighbour], list[Neighbour]]:
-    """The first `count` with at most so many places for each source; and those that were passed over."""
+    """The first `count` with at most `places` for each source; and those that were passed over."""
     picked: list[Neighbour] = []
     left: list[Neighbour] = []
     filled: Counter[str] = Counter()

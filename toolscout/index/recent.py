@@ -1,4 +1,4 @@
-"""Remembers what was worked out for those who asked last."""
+"""A thread-safe least-recently-used cache, bounded by number and bytes."""
 
 from __future__ import annotations
 
@@ -17,15 +17,12 @@ _LEAST_KEPT = 64  # however large they are
 
 
 class Recent(Generic[Key, Value]):
-    """Values by key, at most so many, and of at most so many bytes; what nobody asked for the longest goes first.
-
-    Several threads may ask at once.
-    """
+    """Values by key; the least recently used are dropped first. Safe to use from several threads."""
 
     __slots__ = ("_kept", "_lock", "_most", "_room", "_used")
 
     def __init__(self, most: int, room: float = math.inf) -> None:
-        """`room` counts the sizes that `keep` is told."""
+        """Hold at most `most` values, whose sizes, as given to `keep`, add up to at most `room`."""
         self._most, self._room, self._used = most, room, 0
         self._kept: dict[Key, tuple[Value, int]] = {}
         self._lock = threading.Lock()
@@ -35,17 +32,17 @@ class Recent(Generic[Key, Value]):
         return len(self._kept)
 
     def get(self, key: Key) -> Value | None:
-        """What is kept under the key."""
+        """The value of a key, or None."""
         with self._lock:
             found = self._kept.pop(key, None)
             if found is None:
                 return None
-            # Last again, and under the very object of this call: the next look-up with it compares no large sets.
+            # Moved to the end under this very key object: the next look-up compares by identity, not large sets.
             self._kept[key] = found
             return found[0]
 
     def keep(self, key: Key, value: Value, size: int = 0) -> None:
-        """Remember a value, and forget what there is no more room for."""
+        """Store a value, and drop the oldest ones if there is no room."""
         with self._lock:
             self._used += size - self._kept.pop(key, (value, 0))[1]
             self._kept[key] = (value, size)
@@ -53,12 +50,12 @@ class Recent(Generic[Key, Value]):
                 self._used -= self._kept.pop(next(iter(self._kept)))[1]
 
     def drop(self, stale: Callable[[Key], bool]) -> None:
-        """Forget the values of keys that are stale."""
+        """Drop the values of all keys for which `stale` is true."""
         with self._lock:
             for key in [key for key in self._kept if stale(key)]:
                 self._used -= self._kept.pop(key)[1]
 
 
 def bytes_of(allowed: Allowed | None) -> int:
-    """About what it takes to remember a caller: its sets, not counting the texts of the ids in them."""
+    """The approximate size of a caller's permissions as a key, without the strings in them."""
     return 0 if allowed is None else getsizeof(allowed.namespaces) + getsizeof(allowed.ids)

@@ -1,4 +1,4 @@
-"""Numbers the tools of one index, so that engines and masks can speak of rows."""
+"""Numbers the tools of an index with rows, which engines and permission masks use."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _CACHED_MASKS, _MASK_BYTES = 4_096, 256 << 20
 
 
 class IdList:
-    """The id in each row, "" where the row is dead: first those of a table, then those that came later."""
+    """The id in each row, "" if the row is dead: first the rows of a saved table, then those added later."""
 
     def __init__(self, table: ToolTable | None, dead: Iterable[int]) -> None:
         """Start with the rows of a table, without the dead ones."""
@@ -49,7 +49,7 @@ class RowIds:
         self.ids = IdList(table, dead)
         self._row: dict[str, int] = {}
         self._namespaces: dict[str, set[int]] = {}
-        self._masks = _no_masks()  # others with each change
+        self._masks = _no_masks()  # replaced with each change
         for tool_id in ids:
             if tool_id:
                 self.add(tool_id)
@@ -101,8 +101,8 @@ class RowIds:
         return np.concatenate([self._living(np.arange(self.ids.first, dtype=np.int64)), later])
 
     def allowed(self, allowed: Allowed) -> Ints:
-        """The rows a caller may see, ascending; remembered until a tool comes or goes."""
-        masks = self._masks  # taken first: what is worked out while another thread changes something is not kept
+        """The rows that a caller may see, ascending; cached until a tool is added or removed."""
+        masks = self._masks  # taken first: a result computed while another thread changes the tools must not be cached
         cached = masks.get(allowed)
         if cached is None:
             known = map(self.row, allowed.ids)
@@ -119,7 +119,7 @@ class RowIds:
 
     def _living(self, rows: Ints) -> Ints:
         """Those of a table's rows that are not dead."""
-        dead = np.array(list(self.ids.dead), dtype=np.int64)  # another thread may add to them meanwhile
+        dead = np.array(list(self.ids.dead), dtype=np.int64)  # a copy: another thread may add to it
         return rows[~np.isin(rows, dead)] if len(dead) else rows
 
 

@@ -1,6 +1,6 @@
-"""Writes which tool an index has in which row, and reads it: a table of nearly all, and a list of what came since.
+"""Saves which tool is in which row of an index: a table of most tools, and a list of those that changed since.
 
-A change of a few tools among many thus writes a few lines. The table is written anew once the list is long.
+A small change thus writes only a few lines. The table is rewritten once the list is long.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from toolscout.index.tool_table import ToolTable
 
 _RECORD = "rows.json"
 _TABLE, _WAITING = "tools", "waiting"
-# So many tools, or this share of those in the table, are listed beside it.
+# The most tools that are listed beside the table: a number, or a share of those in the table.
 LISTED, _LISTED_SHARE = 2_000, 0.02
 
 
 class PendingTools(MutableMapping[str, Searchable]):
-    """Tools by id that wait for their vectors: those of a table, and what came later.
+    """Tools by id that have no vector yet: those of a saved table, and those added later.
 
-    What comes out of the table has a digest and no text: vectors are known by digests, and a table is half the size.
+    Tools of the table have a digest but no text, which is enough to find their vectors and halves the table.
     """
 
     def __init__(self, table: ToolTable | None = None, dead: Iterable[int] = ()) -> None:
@@ -37,20 +37,20 @@ class PendingTools(MutableMapping[str, Searchable]):
         self._later: dict[str, Searchable] = {}
 
     def __len__(self) -> int:
-        """How many tools wait."""
+        """How many tools are pending."""
         return len(self._saved) + len(self._later)
 
     def __iter__(self) -> Iterator[str]:
-        """The ids of the tools that wait."""
+        """The ids of the pending tools."""
         yield from filter(None, self._saved.ids)
         yield from list(self._later)
 
     def __contains__(self, tool_id: object) -> bool:
-        """Whether a tool waits."""
+        """Whether a tool is pending."""
         return isinstance(tool_id, str) and (tool_id in self._later or tool_id in self._saved)
 
     def __getitem__(self, tool_id: str) -> Searchable:
-        """A tool that waits; KeyError where it does not."""
+        """A pending tool; raises KeyError if it is not pending."""
         if tool_id in self._later:
             return self._later[tool_id]
         row = self._saved.row(tool_id)
@@ -59,23 +59,23 @@ class PendingTools(MutableMapping[str, Searchable]):
         return Listing(tool_id, namespace_of(tool_id), name_of(tool_id), table.aliases(row), "", table.digest(row))
 
     def __setitem__(self, tool_id: str, tool: Searchable) -> None:
-        """Have a tool wait."""
+        """Add a pending tool."""
         self._saved.remove(tool_id)
         self._later[tool_id] = tool
 
     def __delitem__(self, tool_id: str) -> None:
-        """Have a tool wait no longer; KeyError where it does not."""
+        """Remove a pending tool; raises KeyError if it is not pending."""
         if tool_id in self._later:
             del self._later[tool_id]
         elif self._saved.remove(tool_id) is None:
             raise KeyError(tool_id)
 
     def count(self, allowed: Allowed) -> int:
-        """How many of the tools that a caller may see wait."""
+        """How many pending tools a caller may see."""
         return len(self._saved.allowed(allowed)) + sum(map(allowed.permits, self._later))
 
     def with_digests(self, digests: Mapping[str, object]) -> list[Searchable]:
-        """The tools that wait whose digests are among these."""
+        """The pending tools whose digests are among these."""
         found: list[Searchable] = []
         if (table := self._saved.ids.table) is not None:
             for digest in table.known("digest", list(digests)):
@@ -84,7 +84,7 @@ class PendingTools(MutableMapping[str, Searchable]):
         return found + [tool for tool in self._later.values() if tool.digest() in digests]
 
     def save(self, folder: Path) -> dict[str, Any]:
-        """Write the table where there is one; what the record says of the rest."""
+        """Write or link the table; returns the other tools, as fields for the record."""
         table, dead = self._saved.ids.table, self._saved.ids.dead
         if _listed(len(self._later) + len(dead), table) and _linked(table, folder / _WAITING):
             later = [
@@ -99,7 +99,7 @@ class PendingTools(MutableMapping[str, Searchable]):
 
     @classmethod
     def load(cls, folder: Path, record: Mapping[str, Any]) -> PendingTools:
-        """What was saved."""
+        """Read what `save` wrote."""
         table = _table(folder / _WAITING)
         waiting = cls(table, _dead(record.get("waiting_dead", ()), table))
         for tool_id, namespace, name, aliases, text, digest in record["waiting"]:
@@ -108,7 +108,7 @@ class PendingTools(MutableMapping[str, Searchable]):
 
 
 def save_rows(folder: Path, rows: RowIds, names: ExactNames, waiting: PendingTools | None = None) -> None:
-    """Write the tools of an index, and those that wait to come into it."""
+    """Write the tools of an index, and the pending ones."""
     folder.mkdir(parents=True, exist_ok=True)
     ids, record = rows.ids, dict[str, Any]()
     if _listed(len(ids.later) + len(ids.dead), ids.table) and _linked(ids.table, folder / _TABLE):
@@ -123,7 +123,7 @@ def save_rows(folder: Path, rows: RowIds, names: ExactNames, waiting: PendingToo
 
 
 def load_rows(folder: Path) -> tuple[RowIds, ExactNames, Mapping[str, Any]]:
-    """What save_rows wrote: the rows, the names of the tools in them, and the record, for PendingTools.load."""
+    """Read what `save_rows` wrote: the rows, the names of their tools, and the record, for PendingTools.load."""
     record = json.loads((folder / _RECORD).read_text())
     table = _table(folder / _TABLE)
     dead = _dead(record.get("dead", ()), table)
@@ -138,7 +138,7 @@ def _listed(changed: int, table: ToolTable | None) -> bool:
 
 
 def _linked(table: ToolTable | None, folder: Path) -> bool:
-    """Have the same table, or none, in this folder; whether that could be done: it may be gone from where it was."""
+    """Link the same table, or remove it for None. Returns False if the table is gone from its old place."""
     if table is None:
         shutil.rmtree(folder, ignore_errors=True)
         return True

@@ -1,4 +1,4 @@
-"""Folders for an engine's own files: in memory where the system has room there, for each commit waits for a disk."""
+"""Temporary folders for an engine's files: in memory (/dev/shm) if there is room, since commits to disk are slow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _YOUNG_S = 60.0
 
 
 def scratch_folder(owner: object, kind: str, memory: bool = True) -> str:
-    """A folder that is gone when its owner is; without `memory` among the temporary files, whatever room there is."""
+    """Make a folder that is removed with its owner. `memory`: whether it may lie in memory."""
     home = _MEMORY if memory and _roomy() else None
     folder = tempfile.mkdtemp(prefix=f"{_PREFIX}{kind}-", dir=home)
     held = -1
@@ -30,7 +30,7 @@ def scratch_folder(owner: object, kind: str, memory: bool = True) -> str:
 
 
 def in_memory(folder: str) -> bool:
-    """Whether a folder lies in memory, which may run out of room before the disk does."""
+    """Whether a folder lies in memory."""
     return Path(folder).parent == _MEMORY
 
 
@@ -43,7 +43,7 @@ def _roomy() -> bool:
 
 
 def _locked(folder: Path) -> int:
-    """A lock on the folder, which ends with this process however that ends; -1 where another holds it."""
+    """Lock the folder until this process ends; returns a file descriptor, or -1 if another process holds it."""
     import fcntl
 
     held = os.open(folder, os.O_RDONLY)
@@ -57,7 +57,7 @@ def _locked(folder: Path) -> int:
 
 @cache
 def _sweep() -> None:
-    """Remove what processes that were killed have left, once: memory does not empty itself."""
+    """Remove the folders in memory that killed processes left; once per process."""
     for folder in _MEMORY.glob(f"{_PREFIX}*"):
         with suppress(OSError):
             if time.time() - folder.stat().st_mtime > _YOUNG_S and (held := _locked(folder)) >= 0:

@@ -1,4 +1,4 @@
-"""What a search by words knows of language: words that tell nothing, and how far one word is from another."""
+"""Spelling correction for word search: function words, edit distance, and the indexed words near a misspelt one."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 _CORRECTIONS = 3
-_CORRECTED_FROM = 2  # the letters that a misspelt word is trusted to begin with
+_CORRECTED_FROM = 2  # the first letters of a misspelt word that are assumed to be right
 _NEAREST_KEPT = 10_000
 Read = Callable[[str], Sequence[tuple[str, int]]]
-"""The words that begin so, with the number of documents that hold each."""
+"""Reads the indexed words with a prefix, each with its document frequency."""
 
-# Words of grammar and politeness: they tell one request from another, never one tool from another.
+# Function words and polite phrases, which never distinguish tools.
 FUNCTION_WORDS = """
 a about am an and any are aren as at be been being but by can could couldn d did didn do does doesn doing don for
 from had has hasn have haven having he hello help her here hers hey hi him his how i if in into is isn it its just
@@ -24,16 +24,16 @@ where whether which who whom whose why will with won would wouldn you your yours
 
 
 class WordsByPrefix:
-    """Indexed words that begin alike, with the number of documents that hold each."""
+    """Indexed words with a common prefix, each with its document frequency."""
 
     def __init__(self, found: Sequence[tuple[str, int]]) -> None:
-        """What all comparisons need is worked out once."""
+        """Compute the lengths and letter sets of the words, which all comparisons use."""
         self._found = found
         self._lengths = np.fromiter((len(text) for text, _ in found), dtype=np.int64, count=len(found))
         self._letters = np.fromiter((letters(text) for text, _ in found), dtype=np.uint32, count=len(found))
 
     def near(self, term: str, limit: int) -> list[tuple[int, int, str]]:
-        """The words at most `limit` edits away: how many, the frequency below zero, and the word."""
+        """The words at most `limit` edits away, as (edits, negative frequency, word), so that they sort best first."""
         shaped = np.bitwise_count(self._letters ^ np.uint32(letters(term))) <= 2 * limit
         alike = np.flatnonzero(shaped & (np.abs(self._lengths - len(term)) <= limit))
         found = (self._found[place] for place in alike.tolist())
@@ -41,18 +41,18 @@ class WordsByPrefix:
 
 
 class Vocabulary:
-    """The words of an index as they are at one time, each read when it is first compared with."""
+    """A snapshot of the words of an index, read by prefix on first use."""
 
     def __init__(self) -> None:
-        """Nothing is read yet."""
+        """Start empty."""
         self.since = time.monotonic()
         self._known: dict[str, WordsByPrefix] = {}
         self._near: dict[str, list[tuple[int, int, str]]] = {}
 
     def near(self, term: str, read: Read, among: Callable[[str], bool]) -> list[tuple[str, int]]:
-        """The words closest to one that is not among them, with their frequencies.
+        """The indexed words closest to a misspelt one, with their frequencies.
 
-        `read`: those that begin so. `among`: whether a word may be the one that was meant.
+        `read` reads the words with a prefix; `among` tells whether a word may be used as correction.
         """
         found = self._near.get(term)
         if found is None:
@@ -83,7 +83,7 @@ def correctable(term: str) -> bool:
 
 
 def letters(word: str) -> int:
-    """One bit for each letter that occurs, so that two words are compared in one step."""
+    """A bit mask of the letters of a word, for a quick lower bound of the edit distance."""
     bits = 0
     for letter in word:
         bits |= 1 << (ord(letter) & 31)
@@ -91,7 +91,7 @@ def letters(word: str) -> int:
 
 
 def edits(one: str, other: str, limit: int) -> int:
-    """Letters to insert, drop, change or swap to get from one word to the other; beyond `limit` just "more"."""
+    """The edit distance (insert, delete, replace, swap neighbours); `limit` + 1 if it is above `limit`."""
     one, other = _apart(one, other)
     if not one or not other:
         return min(len(one) + len(other), limit + 1)
@@ -108,7 +108,7 @@ def edits(one: str, other: str, limit: int) -> int:
 
 
 def _apart(one: str, other: str) -> tuple[str, str]:
-    """Two words without what they begin and end with alike, which takes no edits."""
+    """Two words without their common prefix and suffix."""
     shorter, begin, end = min(len(one), len(other)), 0, 0
     while begin < shorter and one[begin] == other[begin]:
         begin += 1

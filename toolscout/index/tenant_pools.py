@@ -27,7 +27,7 @@ class TenantPools:
         self._pools = {_EVERYBODY: FeedbackPool(keep)}
 
     def __len__(self) -> int:
-        """How many requests are remembered, of all."""
+        """How many requests are stored in all pools."""
         return sum(map(len, self._pools.values()))
 
     def digests(self) -> list[str]:
@@ -35,11 +35,11 @@ class TenantPools:
         return [digest for _, digest in self.keys()]
 
     def keys(self) -> list[tuple[str, str]]:
-        """What tells the requests apart: their source and digest."""
+        """The keys (source, digest) of all requests."""
         return list(chain.from_iterable(pool.keys() for pool in self._pools.values()))
 
     def vector(self, entry: Entry) -> Floats:
-        """The vector of a request that is remembered."""
+        """The vector of a stored request."""
         return self._pools[self._home(entry.tenant)].vector(entry)
 
     def pools_for(self, tenant: str) -> VisiblePools:
@@ -48,7 +48,7 @@ class TenantPools:
         return VisiblePools([everybody] if own is None or own is everybody else [everybody, own])
 
     def add(self, examples: Sequence[Example], vectors: Floats) -> None:
-        """Remember requests, given their vectors."""
+        """Store requests with their vectors."""
         homes = [self._home(example.tenant) for example in examples]
         for home in dict.fromkeys(homes):
             rows = [row for row, own in enumerate(homes) if own == home]
@@ -56,7 +56,7 @@ class TenantPools:
             pool.add([examples[row] for row in rows], vectors[rows])
 
     def save(self, folder: Path) -> None:
-        """Write all of them as one."""
+        """Write all pools as one."""
         together = self._pools[_EVERYBODY]
         if len(self._pools) > 1:
             together = FeedbackPool(sys.maxsize)
@@ -66,7 +66,7 @@ class TenantPools:
 
     @classmethod
     def load(cls, folder: Path, keep: int, shared: bool = False) -> TenantPools:
-        """Open what save wrote, also what was written before tenants were kept apart."""
+        """Read what `save` wrote, and split it by tenant."""
         pools, together = cls(keep, shared), FeedbackPool.load(folder)
         entries = together.entries()
         homes = [pools._home(entry.tenant) for entry in entries]
@@ -93,7 +93,7 @@ class VisiblePools(NamedTuple):
 
     @property
     def newest(self) -> float:
-        """When the newest request was made."""
+        """The time of the newest request."""
         return max(pool.newest for pool in self.pools)
 
     def nearest(
@@ -104,7 +104,7 @@ class VisiblePools(NamedTuple):
 
 
 class RecalledRequests(NamedTuple):
-    """The nearest past requests of a request, when the newest of all was made, and the tenant that asked."""
+    """The nearest past requests of a request, the time of the newest past request, and the caller's tenant."""
 
     neighbours: list[Neighbour]
     newest: float
@@ -114,7 +114,7 @@ class RecalledRequests(NamedTuple):
 def with_past(
     reasons: Sequence[tuple[Reason, ...]], ids: Sequence[str], recalled: RecalledRequests | None
 ) -> list[tuple[Reason, ...]]:
-    """Reasons with the nearest past request that used each tool; the text of another tenant's is empty."""
+    """Add to each tool's reasons the nearest past request that used it, without its text if it is another tenant's."""
     best: dict[str, PastRequest] = {}
     for entry, cosine in recalled.neighbours if recalled else ():
         text = entry.request if recalled and entry.tenant in ("", recalled.tenant) else ""

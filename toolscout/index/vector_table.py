@@ -1,4 +1,4 @@
-"""Rows of unit vectors: exact nearest rows, and beyond some size a graph of them with exact rescoring."""
+"""Rows of unit vectors: exact nearest-neighbour search, or a graph with exact rescoring for large tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from toolscout.errors import BadModel
 from toolscout.index.tool_table import link_file, mapped_array, replace_file, save_array
 from toolscout.index.worker_threads import WORKER_THREADS
 
-# More than what rounding adds to all these numbers of single precision.
+# An upper bound of the rounding error of single-precision products.
 _ROUNDING = 1e-5
 # Numbers of a unit vector of some hundred dimensions hardly exceed 127 / 400; those that do are cut, and count as lost.
 _SCALE = 400.0
@@ -29,14 +29,14 @@ _GRAPH_CANDIDATES = 100
 _SUBSETS_KEPT = 8
 _GROUP = 16
 _ROWS_AT_ONCE = 4096
-# So many rows, or this share of those that were saved before, are saved beside them.
+# The most rows that are saved beside older saved ones: a number, or a share of the older ones.
 _BESIDE, _BESIDE_SHARE = 2_000, 0.02
 _LOWEST = -10.0  # below any product of unit vectors, above the score of a skipped row
 _SHARED_FROM = 20_000 if (os.cpu_count() or 1) > 1 else 1 << 62
 
 
 class _GrowingRows:
-    """Growing rows in single precision, with a one-byte copy of each. Before them stand the copies of saved rows.
+    """Appendable rows in single precision with one-byte copies, after the one-byte copies of saved rows.
 
     The copies are a quarter of the size, so a search reads them first and then only those rows in full that they cannot
     rule out: `most_lost` bounds what a copy may be off by. The result is exact, at less than half the time.
@@ -77,7 +77,7 @@ class _GrowingRows:
         self._full, self._bytes = full, copies
 
     def best(self, query: Floats, k: int, skipped: Ints) -> Ints:
-        """Few rows, among them the k best that are not skipped, with all ties of the last."""
+        """A few rows that contain the k best that are not skipped, with all ties of the last."""
         count = self.count  # another thread may append meanwhile
         saved = 0 if self._saved is None else len(self._saved)
         k = min(k, saved + count - len(skipped))
@@ -151,7 +151,7 @@ class VectorTable:
         self._live.append(vectors.astype(np.float16).astype(np.float32))
 
     def kill(self, row: int) -> None:
-        """Skip a row from now on."""
+        """Mark a row as dead; searches skip it."""
         self._dead.add(row)
         self._dead_rows = None
 
@@ -320,7 +320,7 @@ class VectorTable:
         return self._dead_rows
 
     def _best_among(self, query: Floats, k: int, among: Ints) -> Ints:
-        key = among.ctypes.data  # Rows hands out the same array until a tool comes or goes
+        key = among.ctypes.data  # RowIds returns the same array until a tool is added or removed
         with self._keeping:
             kept = self._subsets.get(key)
             if kept is None or kept[0] is not among:

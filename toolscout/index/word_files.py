@@ -1,4 +1,4 @@
-"""The files of a word index: in memory, and on disk once there is no room left there; one thread at a time writes."""
+"""The files of a word index (Tantivy): in memory, or on disk once memory is full. One thread at a time may write."""
 
 from __future__ import annotations
 
@@ -13,23 +13,22 @@ from toolscout.errors import DiskFull
 from toolscout.index.scratch_dir import in_memory, scratch_folder
 from toolscout.index.tool_table import link_file
 
-# Threads and bytes of the engine's writer: room for a large add in few segments, which search faster; and the least
-# there is for a few tools, since each commit makes room for all of it anew.
+# Threads and buffer bytes of the writer. A large add gets a large buffer, for few segments, which search faster; a
+# small add gets the smallest buffer, since each commit allocates it again.
 _MANY, _MANY_WRITER, _FEW_WRITER = 1_000, (2, 120_000_000), (1, 15_000_000)
 _LOCKS = shutil.ignore_patterns("*.lock")
-_META = "meta.json"  # which segments there are: the engine writes it anew with each commit, and no other file
+_META = "meta.json"  # the list of segments, the only file that a commit rewrites
 Fields = dict[str, Any]
 
 
 class WordFiles:
-    """An index of the engine in a private folder, for as long as the object lives. `searcher`: the last commit.
+    """A Tantivy index in a temporary folder, removed with this object. `searcher` searches the last commit.
 
-    What was saved is searched where it lies: the private folder has links to its files, which are never written to, and
-    which the engine has mapped for as long as it needs them.
+    A saved index is searched in place: the temporary folder links to its files, which never change.
     """
 
     def __init__(self, schema: Any, analyzers: Mapping[str, Any], saved: Path | None = None) -> None:
-        """Start empty, or with what was saved."""
+        """Start empty, or with the index in the folder `saved`."""
         self._schema, self._analyzers = schema, analyzers
         self._writer: Any = None
         self._kind = _FEW_WRITER
@@ -42,7 +41,7 @@ class WordFiles:
         self._folder = folder
         try:
             self._index = tantivy.Index(self._schema, path=folder)
-        except BaseException as error:  # at some damaged files the engine panics, which is no Exception
+        except BaseException as error:  # on some damaged files the engine panics, which is no Exception
             if type(error).__name__ != "PanicException":
                 raise
             raise ValueError(f"the engine gave up: {error}") from None
@@ -51,11 +50,11 @@ class WordFiles:
         self.searcher = self._index.searcher()
 
     def commit(self, documents: Callable[[], Iterable[Fields]], count: int, dead: Sequence[int]) -> None:
-        """Take in so many documents and forget rows; where that cannot be written, what was committed is intact."""
+        """Add `count` documents and delete the rows `dead`. On DiskFull the last commit stays intact."""
         try:
             self._commit(documents, count, dead)
-        except (ValueError, OSError) as error:  # the engine knows no other kind
-            self._writer = None  # one that failed never writes again
+        except (ValueError, OSError) as error:  # all that the engine raises
+            self._writer = None  # a writer that failed cannot be used again
             if not in_memory(self._folder):
                 raise _no_room(error) from None
             try:
@@ -76,7 +75,7 @@ class WordFiles:
         self.searcher = self._index.searcher()
 
     def save(self, target: Path) -> None:
-        """Have the files in a folder too: they never change once written, so that most need not be copied."""
+        """Save the files into a folder; most are linked, since they never change."""
         self._close_writer()
         target.mkdir(parents=True, exist_ok=True)
         for file in sorted(Path(self._folder).iterdir(), key=lambda file: file.name == _META):
@@ -84,11 +83,11 @@ class WordFiles:
                 link_file(file, target / file.name)
 
     def _move(self) -> None:
-        """Go on among the temporary files, with what was committed."""
+        """Move the index from memory to the temporary files on disk."""
         full, folder = self._folder, scratch_folder(self, "bm25", memory=False)
         shutil.copytree(full, folder, symlinks=True, dirs_exist_ok=True, ignore=_LOCKS)
         self._open(folder)
-        shutil.rmtree(full, ignore_errors=True)  # what is being searched there stays readable until it is let go of
+        shutil.rmtree(full, ignore_errors=True)  # running searches keep the old files open
 
     def _open_writer(self, kind: tuple[int, int]) -> Any:
         if self._writer is None or self._kind != kind:
@@ -104,7 +103,7 @@ class WordFiles:
 
 
 def _link(saved: Path, folder: Path) -> None:
-    """Link to the files of a saved index; what the engine writes anew is copied."""
+    """Link to the files of a saved index; files that the engine rewrites are copied."""
     for file in saved.iterdir():
         if file.suffix == ".json":
             shutil.copyfile(file, folder / file.name)

@@ -1,4 +1,4 @@
-"""Threads that help with a part of a search while they are free: whoever finds none free does that part itself."""
+"""Worker threads that take over parts of a search. If none is free, the caller's thread does the work."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 
 
 class WorkerThreads:
-    """One fewer than there are cores. Under load each search keeps to its own thread, and nothing waits in a queue."""
+    """One thread fewer than there are cores. Nothing is queued: under load each search stays in its own thread."""
 
     def __init__(self) -> None:
         """The threads start when they are first needed."""
@@ -22,18 +22,18 @@ class WorkerThreads:
         self._free = BoundedSemaphore(count)
 
     def rest(self) -> None:
-        """Help no more: where more searches come than there are cores, each is done soonest by one thread."""
+        """Stop using the workers: with more searches than cores, one thread per search is fastest."""
         while self._free.acquire(blocking=False):
             pass
 
     def free(self) -> bool:
-        """Whether one is likely free: nobody waits to see."""
+        """Whether a worker is probably free; does not block."""
         if taken := self._free.acquire(blocking=False):
             self._free.release()
         return taken
 
     def submit(self, work: Callable[..., Result], *args: Any) -> Future[Result]:
-        """The work, begun in a thread that is free, else done here and now; it sees the caller's context."""
+        """Run the work in a free worker, else in this thread at once; it sees the caller's context variables."""
         if self._free.acquire(blocking=False):
             begun = self._pool.submit(copy_context().run, work, *args)
             begun.add_done_callback(lambda _: self._free.release())

@@ -26,9 +26,9 @@ _LOOKED_AT = 5
 class FitOptions:
     """Three curves, the best of which counts, and the threshold below which nothing fits.
 
-    `bias` and `similarity`: a logistic curve over how far the best cosine stands above the level of the catalogue (see
-    similarity_baseline.py), fitted across catalogues of five sets by recipes/catalogue_fit.py. `usual`: the level where
-    it is not known.
+    `bias` and `similarity`: a logistic curve over how far the best cosine is above the catalogue's similarity
+    baseline (similarity_baseline.py), fitted across catalogues of five sets by recipes/catalogue_fit.py. `usual`: the baseline
+    where it is not known.
     `share`: where most of the words of a request stand in one tool, it fits whatever its cosine; half way here.
     `past`: how near a past request must be that used one of the tools; half way here. Of the ToolLens dev requests
     whose nearest past request is at 0.6, two in three need a tool that it used; at 0.8 nearly all do.
@@ -51,10 +51,9 @@ class FitOptions:
 
 @dataclass(frozen=True, slots=True)
 class SearchResult:
-    """What was found for a request: its ranking, the tools with their reasons, and how many of them were asked for.
+    """The result for a request: its ranking, hits, and how many of them were requested (`count`).
 
-    Behind those stands what else is looked at here: whether anything fits must not depend on how many tools one wants
-    to see.
+    `hits` has at least five where there are so many, since catalogue fit must not depend on how many are shown.
     """
 
     ranking: Ranking
@@ -63,7 +62,7 @@ class SearchResult:
 
 
 def find(retriever: Retriever, requests: Sequence[str], k: Count, scope: Scope) -> list[SearchResult]:
-    """The tools for each request."""
+    """Search for each request. Raises BadRequest for a bad k, BadModel if k is "auto" and the model cannot tell."""
     if not isinstance(k, str):
         check_k(k)
         most = max(k, _LOOKED_AT)

@@ -1,4 +1,4 @@
-"""Hands a store's feedback to the retrievers that learn from use: each example once, whichever process wrote it.
+"""Hands the feedback in a store to a retriever that learns from it: each example once, whichever process wrote it.
 
 Vectors of the requests are cached in the store as those of documents are, so that a store that is opened again does not
 encode all its feedback again.
@@ -32,14 +32,14 @@ class Feedback:
         self.cursor = 0
 
     def record(self, example: Example) -> None:
-        """Keep an example. The vector goes first, so that no other process that follows has to make its own."""
+        """Store an example; its vector first, so that no other process has to encode it."""
         with suppress(MissingEncoder):
             if self._retriever.learns and (encoder := self._retriever.encoder) is not None:
                 request_vectors(self._store, encoder, [example.request])
         self._store.add_feedback([example])
 
     def follow(self) -> None:
-        """Learn what has been recorded since the last time. Without an encoder it is left for when there is one."""
+        """Learn what was recorded since the last call. Without an encoder, that is put off until there is one."""
         if not self._retriever.learns:
             return
         try:
@@ -55,7 +55,7 @@ class Feedback:
 
 
 def request_key(request: str) -> str:
-    """What a request's vector is cached under: never the digest of a document, which is encoded otherwise."""
+    """The cache key of a request's vector; it differs from the digest of a document with the same text."""
     return REQUEST_PREFIX + hashlib.blake2b(request.encode(errors="replace"), digest_size=16).hexdigest()
 
 
@@ -67,7 +67,7 @@ def request_vectors(store: Store, encoder: TextEncoder, requests: Sequence[str])
     if missing:
         texts = [keys[key] for key in missing]
         made = encoder.encode(texts) if len(texts) > 1 else np.stack([encoder.encode_request(texts[0])])
-        with suppress(StoreError):  # a store that may not be written is only slower
+        with suppress(StoreError):  # with a read-only store it is only slower
             store.put_vectors(encoder.fingerprint, missing, made)
         cached |= dict(zip(missing, made, strict=True))
     return {text: cached[key] for key, text in keys.items()}

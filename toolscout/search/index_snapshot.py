@@ -1,11 +1,10 @@
-"""Keeps a built index beside its store, so that opening a catalogue neither builds nor reads it: files are mapped.
+"""Saves a built index beside its store, so that opening a catalogue maps files instead of building the index.
 
-An index is derived: where a snapshot is missing, damaged, of another store or of another version of the package, the
-index is built from the store. Only ids that a model gave to tools depend on what came before: those are kept whatever
-the size, so that they stay the same.
+A snapshot can always be replaced: if it is missing, damaged, of another store or of another document version, the index
+is built from the store. Only ids that a model assigned to tools depend on history, so they are always saved.
 
-A snapshot is a folder that never changes. A pointer names the newest one, so that no reader sees half of one; it is
-replaced in one step. One process at a time writes, and a folder that another process has open stays until later.
+A snapshot is a folder that never changes. A pointer file, replaced atomically, names the newest one. One process at a
+time writes, and a folder that another process has open is removed later.
 """
 
 from __future__ import annotations
@@ -48,9 +47,9 @@ _Id = tuple[str, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class SnapshotState:
-    """Which state of which store an index holds. `baseline`: of all its tools, see similarity_baseline.py, if known.
+    """Which state of which store an index holds. `baseline`: the similarity baseline of all its tools, if known.
 
-    `last`: ids and digests of some tools that changed last: a store out of a backup may come to a version with others.
+    `last`: ids and digests of some tools that changed last, to detect a store that was restored from a backup.
     """
 
     store: str
@@ -63,9 +62,9 @@ class SnapshotState:
 
 
 def worth(tools: int, changed: int, opened: int | None = None) -> bool:
-    """Whether an index of so many tools, so many of them changed since it was kept, is kept anew.
+    """Whether to save a new snapshot of an index with `tools` tools, `changed` of them since the last snapshot.
 
-    `opened`: how many have changed since it was opened from a snapshot, None where it was built.
+    `opened`: how many changed since it was opened from a snapshot; None if it was built.
     """
     if tools < WORTH_KEEPING:
         return False
@@ -79,10 +78,9 @@ def folder(store_path: Path, retriever: str) -> Path:
 
 
 def read(folder: Path, store: Store) -> tuple[Retriever, SnapshotState] | None:
-    """The newest snapshot of a store and what it holds; None where there is none that fits.
+    """Open the newest snapshot of a store; None if there is none that fits.
 
-    A snapshot of a later version than the store's, or that learned feedback which the store has not, is one of a copy
-    that went on: a backup was restored since.
+    A snapshot with a later version or more feedback than the store does not fit: a backup was restored since.
     """
     tried: set[str] = set()
     while len(tried) < _TRIES:
@@ -167,7 +165,7 @@ def write(folder: Path, retriever: Retriever, state: SnapshotState) -> None:
 
 
 def _has_later_snapshot(folder: Path, state: SnapshotState) -> bool:
-    """Whether what is kept is of the same store and of a later version than this."""
+    """Whether the saved snapshot is of the same store and of a later version."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         kept = SnapshotState(**json.loads((folder / _POINTER).read_text())["state"])
         return kept.store == state.store and kept.document_version == DOCUMENT_VERSION and kept.version > state.version
@@ -185,7 +183,7 @@ def _signature(path: Path) -> list[object]:
 
 
 def _copy_permissions(store: Path, paths: Sequence[Path]) -> None:
-    """Let those read an index who may read its store, and nobody else."""
+    """Give the files of an index the read permissions of its store."""
     mode = store.stat().st_mode & 0o666
     for path in paths:
         wanted = mode | ((mode & 0o444) >> 2) | 0o300 if path.is_dir() else mode | 0o200
@@ -196,7 +194,7 @@ def _copy_permissions(store: Path, paths: Sequence[Path]) -> None:
 
 @contextmanager
 def _writing(folder: Path) -> Iterator[bool]:
-    """Whether this process may write; ends with the process, however that ends."""
+    """Take the writer's lock; yields whether this process may write."""
     os.close(os.open(folder / _LOCK, os.O_RDONLY | os.O_CREAT, 0o666))  # whoever made it
     held = _take_lock(folder / _LOCK, shared=False)
     try:
@@ -209,7 +207,7 @@ _NO_LOCK, _TAKEN = -1, -2
 
 
 def _take_lock(path: Path, shared: bool) -> int:
-    """A lock on a file or folder; taken where another process has one that does not allow it."""
+    """Lock a file or folder; returns a file descriptor, _TAKEN if another process prevents it, or _NO_LOCK."""
     try:
         import fcntl
     except ImportError:  # not on this system
@@ -245,15 +243,14 @@ def _has_feedback(store: Store, number: int) -> bool:
 
 
 class AssignedIds:
-    """The ids that a model gave to tools of a store; opened again, it gives them the same.
+    """Saves the ids that a model assigned to the tools of a store, so that it assigns the same when opened again.
 
-    A tool whose document is another one by now gets an id anew, as one would that came while the model was open. What
-    changes is added as a line, so that a change costs the same whatever was given before. Processes that share a
-    catalogue add to each other's, and take what another has given; the last line of a tool counts.
+    A tool whose document has changed gets a new id. Each change appends a line to a file, which processes that share a
+    catalogue all write and read; the last line of a tool counts.
     """
 
     def __init__(self, store: Store, store_path: Path, model: Path, retriever: Retriever) -> None:
-        """Have the model recall what it gave before."""
+        """Read the saved ids and reserve them in the model."""
         made = hashlib.blake2b(digest_size=16)
         for path in sorted(model.rglob("model.json")):  # a hybrid's parts have one each
             made.update(path.read_bytes())
@@ -274,7 +271,7 @@ class AssignedIds:
             self._rewrite()
 
     def saw(self, ids: Sequence[str], digests: Sequence[str]) -> None:
-        """The documents of tools that came; what another process has given them meanwhile is theirs."""
+        """Note the digests of tools about to be added; reserve ids that another process has assigned to them."""
         if not self._parts:
             return
         self._digests.update(zip(ids, digests, strict=True))
@@ -283,7 +280,7 @@ class AssignedIds:
         self._recall({key: self._kept[key] for key in keys - self._own}, self._digests)
 
     def keep(self) -> None:
-        """Write down what changed."""
+        """Append the ids that changed."""
         versions = [part.ids_version for part in self._parts]
         if versions == self._versions:
             return
@@ -307,7 +304,7 @@ class AssignedIds:
             self._own = set(given)
 
     def _read_new_lines(self) -> int:
-        """Take in the lines since the last look; how many there were."""
+        """Read the lines added since the last call; returns how many there were."""
         with suppress(OSError), self._file.open("rb") as opened:
             inode = os.fstat(opened.fileno()).st_ino
             if inode != self._inode:
@@ -330,7 +327,7 @@ class AssignedIds:
                 part.recall_ids(own)
 
     def _import_old_file(self) -> bool:
-        """Whether there is a file of the kind that was written whole, which becomes one of lines."""
+        """Convert a file of the older format to lines; returns whether there is a file now."""
         old = self._file.with_suffix(".json")
         with suppress(OSError, ValueError, TypeError, AttributeError, OverflowError, RecursionError):
             for place, ids in enumerate(json.loads(old.read_text())):
@@ -348,12 +345,12 @@ class AssignedIds:
 
 
 def _line(key: _Key, own: _Id | None) -> str:
-    """What a tool has, or that it has nothing any more; begins a line of its own, whatever a crash left before it."""
+    """A line with a tool's id, or without one if it lost it. It starts with a newline, in case a crash cut the last."""
     return "\n" + json.dumps([*key, own[0], *own[1]] if own else [*key])
 
 
 def _parse_line(line: bytes) -> tuple[_Key, _Id | None] | None:
-    """What a line says of a tool; None where it says nothing."""
+    """Parse a line; None if it is damaged."""
     try:
         place, key, *own = json.loads(line)
         return (int(place), str(key)), (str(own[0]), tuple(map(int, own[1:]))) if own else None

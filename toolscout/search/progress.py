@@ -1,4 +1,4 @@
-"""What an add reports on its way: tools as they are read, texts as they are embedded, in batches worth a commit."""
+"""Iterators that report the progress of an add, and collect small batches for a commit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COMMITTED_AT_ONCE = 512
 def counted(
     tools: Iterable[Tool], progress: Progress | None, stopped: Callable[[], bool] | None = None
 ) -> Iterator[Tool]:
-    """The tools, their number reported as they are read. StoreError once `stopped` says so: then none is stored."""
+    """The tools, with their number reported. Raises StoreError once `stopped` is true; then none is stored."""
     for number, tool in enumerate(tools, 1):
         _check(stopped)
         if progress and number % 500 == 0:
@@ -37,7 +37,7 @@ def _check(stopped: Callable[[], bool] | None) -> None:
 
 
 def reported(encoded: Iterable[Encoded], total: int, progress: Progress | None) -> Iterator[Encoded]:
-    """The vectors, their number reported as they are made."""
+    """The vectors, with their number reported."""
     done = 0
     for positions, vectors in encoded:
         done += len(positions)
@@ -62,7 +62,7 @@ def batches(encoded: Iterable[Encoded]) -> Iterator[tuple[list[int], Floats]]:
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Tens of thousands of records are made and none of them is a cycle: looking for cycles takes a fifth of an add."""
+    """Pause garbage collection: an add makes no cycles, and looking for them takes a fifth of its time."""
     running = gc.isenabled()
     gc.disable()
     try:

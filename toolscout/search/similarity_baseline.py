@@ -27,7 +27,7 @@ from toolscout.search.feedback_sync import request_vectors
 from toolscout.stores.base import Store
 
 FILE = "background.npz"
-# A catalogue may well serve some of these requests, so the null is what the least served of them score.
+# A catalogue may serve some of these requests, so a low quantile of their cosines is used.
 QUANTILE = 0.1
 # The baseline moves slowly: it is measured again when more than this share of what the caller sees has come or gone.
 _SLACK = 0.05
@@ -46,7 +46,7 @@ class SimilarityBaseline:
     """The baselines of one retriever over one store, each measured at its first use and kept for its caller."""
 
     def __init__(self, store: Store, retriever: Retriever) -> None:
-        """Nothing is compared yet."""
+        """Nothing is measured yet."""
         self._store = store
         self._retriever = retriever
         self._vectors: tuple[str, Floats] | None = None
@@ -72,12 +72,12 @@ class SimilarityBaseline:
             self._lock.release()
 
     def restore(self, baseline: float | None) -> None:
-        """Go on from the baseline of the whole catalogue that was measured when the index was kept."""
+        """Use the baseline of the whole catalogue that was saved with an index snapshot."""
         if baseline is not None:
             self._baselines.keep(None, _Baseline(self._retriever.changes(), baseline))
 
     def prepare(self) -> None:
-        """Encode the requests where that has not been done, so that no search has to wait for it."""
+        """Encode the requests if that has not been done, so that no search has to wait for it."""
         with self._lock:
             if (encoder := self._retriever.encoder) is not None:
                 self._encoded(encoder)
@@ -122,7 +122,7 @@ def ship(encoder: TextEncoder, folder: Path) -> None:
 
 
 def _shipped(encoder: TextEncoder) -> Floats | None:
-    """What ship left, if it is of this encoder and of these requests."""
+    """The vectors that `ship` saved, if they are of this encoder and of these requests; None otherwise."""
     folder = encoder.folder
     if folder is None or not (folder / FILE).is_file():
         return None

@@ -32,13 +32,13 @@ class NeedOptions:
     past: float = 0.9
 
     def __post_init__(self) -> None:
-        """Refuse a threshold that no value could be compared with."""
+        """Raise BadRequest for values out of range."""
         if not 0 <= self.threshold <= 1 or not self.past >= 0:
             raise BadRequest(f"the threshold of need must be from 0 to 1 and past not below 0, got {self}")
 
 
 def open_head(encoder: TextEncoder) -> NeedHead | None:
-    """The head that lies beside an encoder's files; None where there is none, or it reads another one's vectors."""
+    """The need head in an encoder's folder; None if there is none, or it was trained for another encoder."""
     folder = encoder.folder
     if folder is None or not (folder / NEED_FILE).exists():
         return None
@@ -51,10 +51,10 @@ def open_head(encoder: TextEncoder) -> NeedHead | None:
 
 
 class NeedEstimator:
-    """Asks the retriever whether a request needs a tool: its own tower, else the head beside its encoder."""
+    """Predicts whether a request needs a tool: by the retriever's own model, else by the head beside its encoder."""
 
     def __init__(self, retriever: Retriever) -> None:
-        """The head is opened when it is first needed."""
+        """The head is opened on first use."""
         self._retriever = retriever
         self._opened: tuple[str, NeedHead | None] | None = None
 
@@ -82,7 +82,7 @@ class NeedEstimator:
         return min(1.0, max([found, *repeats]))
 
     def _predicted(self, ranking: Ranking) -> float | None:
-        """What the model says, else the head beside its encoder."""
+        """The need predicted by the model, else by the head beside its encoder; None without either."""
         if ranking.need is not None:
             return ranking.need
         head = self._head()
