@@ -26,8 +26,8 @@ _LOOKED_AT = 5
 class FitOptions:
     """Three curves, the best of which counts, and the threshold below which nothing fits.
 
-    `bias` and `similarity`: a logistic curve over how far the best cosine is above the catalogue's similarity
-    baseline (similarity_baseline.py), fitted across catalogues of five sets by recipes/catalogue_fit.py. `usual`: the baseline
+    `bias` and `similarity`: a logistic curve over how far the best cosine is above the catalogue's similarity baseline
+    (similarity_baseline.py), fitted across catalogues of five sets by recipes/catalogue_fit.py. `usual`: the baseline
     where it is not known.
     `share`: where most of the words of a request stand in one tool, it fits whatever its cosine; half way here.
     `past`: how near a past request must be that used one of the tools; half way here. Of the ToolLens dev requests
