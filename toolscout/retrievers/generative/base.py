@@ -385,7 +385,7 @@ class GenerativeRetriever(IdPoolIndex):
         # As many more tools as may fall behind those of the sets.
         more = max((len({tool_id for tools, _ in few for tool_id in tools}) for few in sets_of), default=0)
         view, logits = None if allowed is None else self._views.of(allowed), self._similarity_logits(vectors, count)
-        found = best(reading, self._scoring(), self._trie, k + more, pruned=view, extra=SPECIALS, logits=logits)
+        found = best(reading, self._scoring(), self._trie, k + more, pruned=view, extra=SPECIALS, nearer=logits)
         rankings = [[(key, score) for key, score in ranking if key not in SPECIALS] for ranking in found]
         if self.options.ranks_by_sets:
             rankings = [included(ranking, few, allowed) for ranking, few in zip(rankings, sets_of, strict=True)]
