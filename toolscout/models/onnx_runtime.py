@@ -1,10 +1,10 @@
-"""ONNX Runtime, loaded so that it reports nothing to anybody. Import `ort` from here and from nowhere else."""
+"""ONNX Runtime with its telemetry turned off. Import `ort` from here and from nowhere else."""
 
 from __future__ import annotations
 
 import os
 
-# Its builds report their use to their maker over the network, unless this is set before they are loaded.
+# Some builds send telemetry over the network unless this is set before the import.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 import onnxruntime as ort
