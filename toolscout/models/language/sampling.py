@@ -27,7 +27,7 @@ class TokenSampler:
         allow: Allow | None,
         seed: int,
     ) -> None:
-        """`rows` are the output embeddings of all tokens, in one or more parts. `end` has the tokens that end a text."""
+        """`rows` are the output embeddings of all tokens, in parts. `end` has the tokens that end a text."""
         self._rows, self._temperature, self._end, self._allow = rows, temperature, frozenset(end), allow
         self._size, self._device = sum(map(len, rows)), rows[0].device
         self._drawn = torch.Generator(self._device).manual_seed(seed)
