@@ -61,7 +61,7 @@ class Stage:
 class AddedRows:
     """The initial embeddings (rows) of the added tokens, and the document vectors of those that stand for a tool.
 
-    A row is its initial value, plus (where its vector is not zero) a linear map of the vector, plus a free part. In each
+    A row is its initial value, plus a linear map of its vector (where that is not zero), plus a free part. In each
     step, a share `absent` of the mapped rows goes without the free part, so that the map learns to serve new tools.
     """
 
@@ -74,7 +74,7 @@ class AddedRows:
 
 @dataclass(frozen=True, slots=True)
 class IdTrainingSettings:
-    """The settings of a training. `general`: texts on which the model must stay close to its base, `mix` per example."""
+    """The settings of a training. `general`: texts on which the model must stay near its base, `mix` per example."""
 
     batch: int
     pace: float
