@@ -81,7 +81,7 @@ class Endpoint(LanguageModel):
         self._seconds = self._ends = math.inf
 
     def within(self, seconds: float) -> Endpoint:
-        """The same endpoint with a deadline this many seconds from now, for all waiting: replies, rate limit, retries."""
+        """The same endpoint with a deadline in this many seconds, for replies, rate limit and retries."""
         hurried = copy.copy(self)
         hurried._seconds, hurried._ends = seconds, time.monotonic() + seconds
         return hurried

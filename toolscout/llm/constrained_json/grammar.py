@@ -330,7 +330,7 @@ def _after_in_text(state: Text, byte: int) -> Iterator[State]:
 
 
 def _both(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any] | None:
-    """A schema for values that fit both, as far as keywords can be merged; None where their types exclude each other."""
+    """A schema for values that fit both, as far as keywords can be merged; None where their types differ."""
     merged = {**one, **other}
     for key in one.keys() & other.keys():
         mine, theirs = one[key], other[key]
