@@ -52,6 +52,7 @@ class LoadedModel:
 
     def __init__(self, folder: Path, digests: Mapping[str, str]) -> None:
         """Use `of` instead. `digests` has the sha256 of each file."""
+        self._stamp = _stamp(folder, MODEL_FILE)
         for name in (MODEL_FILE, TOKENIZER_FILE):
             _check_file(folder, name, digests[name])
         self.tokenizer = Tokenizer.from_file(str(folder / TOKENIZER_FILE))
@@ -77,8 +78,9 @@ class LoadedModel:
         """The session that runs a text on this many threads."""
         with self._opening:
             if threads not in self._sessions:
-                # Checked again: the folder may have been replaced since it was opened.
-                _check_file(self._folder, MODEL_FILE, self._digest)
+                # The folder may have been replaced since it was opened.
+                if _stamp(self._folder, MODEL_FILE) != self._stamp:
+                    _check_file(self._folder, MODEL_FILE, self._digest)
                 self._sessions[threads] = _open_session(self._folder, threads)
             return self._sessions[threads]
 
