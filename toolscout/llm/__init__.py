@@ -1,4 +1,4 @@
-"""Language models behind one small interface: an endpoint, a model on this machine, or a script."""
+"""Language models behind one interface: an HTTP endpoint, a model on this machine, or a script."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ def open_llm(
 ) -> LanguageModel:
     """Open a language model.
 
-    "" or "smollm2" is SmolLM2 on this machine, a Hugging Face folder, a GGUF file or the folder of a trained generator
-    another one: `batch` rows at once (by default as many as suit the machine), `seed` for what is drawn, and in torch
-    where $TOOLSCOUT_DEVICE names a device. A URL is an OpenAI-compatible endpoint, which needs `model` and takes
-    `options`; "scripted:FILE" reads its lines. A model folder of toolscout's own is opened by agent.model_loading.
+    spec: "" or "smollm2" is SmolLM2 on this machine; a Hugging Face folder, a GGUF file or the folder of a fine-tuned
+        model is another local one; a URL is an OpenAI-compatible endpoint; "scripted:FILE" reads answers from a file.
+    model, options: the name of the model and the options of an endpoint.
+    batch, seed: for a local model, the rows in a batch (by default chosen for the machine) and the seed of sampling.
+
+    A local model runs on ONNX Runtime, or in torch where $TOOLSCOUT_DEVICE names a device. Raises BadRequest.
     """
     if spec.lower().startswith(("http://", "https://")):
         from toolscout.llm.endpoint import Endpoint

@@ -1,4 +1,4 @@
-"""What every language model offers: conversations in, completions out, in batches; with what it took."""
+"""The interface of language models: conversations in, completions out, in batches, with token counts and costs."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from toolscout.errors import BadCompletion, BadRequest, LanguageModelError
 
 Role = Literal["system", "user", "assistant", "tool"]
 Finish = Literal["stop", "length"]
-_PLACES = 20  # where JSON is looked for in an answer of many words
+_PLACES = 20  # the most brackets of an answer at which JSON is looked for
 _THOUGHT = re.compile(r"<(/?)(?:thinking|think|reasoning)(?:\s[^<>]{0,200})?>", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of a conversation. `action`: the tool's id, or Finish, that the content is; "" where it is text.
+    """One turn of a conversation. `action` is the id of a tool, or Finish, where the content is one; "" for text.
 
-    A model that writes ids of tools reads such a turn as the id; any other reads the content.
+    A model that generates tool ids reads such a turn as the id's tokens; any other model reads the content.
     """
 
     role: Role
@@ -32,12 +32,14 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """What a model wrote, and what it took.
+    """The text that a model wrote, with token counts and cost.
 
-    `prompt_tokens` are the conversation's, the same in each of its n completions, which are read once; `cost` is this
-    completion's share, so that costs add up. None: nobody said what a token costs. "length": it was cut off.
-    Under a schema `repairs` says what was put right in what it wrote, and `refused` why what it wrote first was of no
-    use, where it was asked again: without both, the JSON fits as the model wrote it (words around it are no fault).
+    prompt_tokens: the tokens of the conversation, the same for each of its n completions.
+    finish: "length" where the text was cut off.
+    cost: this completion's share of the cost, so that costs add up; None where the prices are not known.
+    cached: whether it came from the cache.
+    repairs: with a schema, what was corrected in the JSON.
+    refused: with a schema, why a first answer did not fit, where the model was asked a second time.
     """
 
     text: str
@@ -58,13 +60,13 @@ Outcome = list[Completion] | BadCompletion
 
 
 class LanguageModel(ABC):
-    """Anything that completes conversations; several threads may ask it at once."""
+    """A language model that completes conversations; several threads may use it at once."""
 
     name: str
 
     @property
     def parameters(self) -> int:
-        """How many numbers the model has; 0 where it does not run on this machine, or that is not known."""
+        """The number of parameters; 0 where it is not known, or the model runs on another machine."""
         return 0
 
     @abstractmethod
@@ -78,17 +80,18 @@ class LanguageModel(ABC):
         stop: Sequence[str] = (),
         schema: Schemas = None,
     ) -> list[list[Completion]]:
-        """n completions of each conversation, none holding a `stop` string.
+        """Give back n completions of each conversation, each cut before the first `stop` string.
 
-        With a `schema`, one for all or one for each conversation, each text is JSON that fits it. A conversation for
-        which that cannot be had raises BadCompletion once the others are done; `complete_each` gives those.
+        With a `schema`, one for all conversations or one for each, every text is JSON that fits it. Where some
+        conversation has no usable completion, raises BadCompletion once the others are done, with their completions as
+        `results`; `complete_each` returns these instead.
         """
 
 
 def complete_each(model: LanguageModel, conversations: Sequence[Conversation], **settings: Any) -> list[Outcome]:
-    """The completions of each conversation, or the reason why it has none: one bad one does not spoil the others.
+    """For each conversation, its completions or a BadCompletion that says why it has none.
 
-    What a model thinks aloud before it answers is no part of its answer.
+    Reasoning that a model writes before its answer, such as <think>…</think>, is removed.
     """
     try:
         return [_spoken(outcome) for outcome in model.complete(conversations, **settings)]
@@ -112,35 +115,35 @@ def _spoken(outcome: Outcome) -> Outcome:
 
 
 def no_answer(cut_off: bool) -> BadCompletion:
-    """What is told of a model that wrote down its thoughts and nothing else."""
+    """The error for a model that wrote its reasoning and no answer."""
     if cut_off:
         return BadCompletion("the model used up max_tokens before it wrote a word of its answer; raise max_tokens")
     return BadCompletion("the model wrote down its thoughts and no answer; ask it again, or raise max_tokens")
 
 
 def spoken(text: str) -> str:
-    """An answer without the thoughts that the model wrote down, nothing where there is nothing else.
+    """An answer without the model's reasoning in <think> or similar tags; "" where there is nothing else.
 
-    A thought begins a line; elsewhere its tag is a word of the answer, and so is what stands in JSON behind a thought.
+    Only a tag at the start of a line opens reasoning. Tags elsewhere, and in JSON after the reasoning, are kept.
     """
     if not _THOUGHT.search(text) or _is_json(text):
         return text
-    kept, end, thinking, thought = list[str](), 0, False, False
+    parts, end, thinking, thought = list[str](), 0, False, False
     for number, tag in enumerate(_THOUGHT.finditer(text)):
         if not tag[1]:
             if not thinking and _begins_line(text, end, tag.start()):
-                kept.append(text[end : tag.start()])
+                parts.append(text[end : tag.start()])
                 thinking = thought = True
-        # Where the prompt begins a thought, only its end is in the answer.
+        # Where the prompt itself opened the reasoning, the answer has the closing tag alone.
         elif thinking or thought or (number == 0 and text[tag.end() : tag.end() + 1] in ("", "\n", "\r")):
-            kept = kept if thinking else []
+            parts = parts if thinking else []
             end, thinking, thought = tag.end(), False, True
             rest = text[end : end + 100].lstrip()
             if rest.startswith(("{", "[", "```")):
                 return text[end:].strip()
     if not thought:
         return text
-    return "".join([*kept, "" if thinking else text[end:]]).strip()
+    return "".join([*parts, "" if thinking else text[end:]]).strip()
 
 
 def _begins_line(text: str, least: int, place: int) -> bool:
@@ -149,7 +152,7 @@ def _begins_line(text: str, least: int, place: int) -> bool:
 
 
 def _is_json(text: str) -> bool:
-    """Whether all of it is JSON: what looks like a thought there is a value."""
+    """Whether the whole text is JSON."""
     try:
         json.loads(text)
     except (ValueError, RecursionError):
@@ -158,7 +161,7 @@ def _is_json(text: str) -> bool:
 
 
 def settled(outcomes: Sequence[Outcome]) -> list[list[Completion]]:
-    """The completions of all conversations; where some have none, an error that holds those of the others."""
+    """The completions of all conversations; raises BadCompletion, with all outcomes, where some have none."""
     failed = [outcome for outcome in outcomes if isinstance(outcome, BadCompletion)]
     if failed:
         count = f" ({len(failed)} of {len(outcomes)} conversations failed)" if len(outcomes) > 1 else ""
@@ -168,7 +171,7 @@ def settled(outcomes: Sequence[Outcome]) -> list[list[Completion]]:
 
 @dataclass(slots=True)
 class Usage:
-    """What completions took, added up: for the rows of results."""
+    """Totals of tokens and costs over completions."""
 
     conversations: int = 0
     completions: int = 0
@@ -178,7 +181,7 @@ class Usage:
     cost: float | None = None
 
     def add(self, results: Iterable[Sequence[Completion]]) -> None:
-        """Count what `complete` returned; what came out of the cache counts as tokens, and costs nothing again."""
+        """Add what `complete` returned; a cached completion adds tokens, but no cost."""
         for completions in results:
             self.conversations += bool(completions)
             self.completions += len(completions)
@@ -190,7 +193,7 @@ class Usage:
                     self.cost = (self.cost or 0.0) + (0.0 if one.cached else one.cost)
 
     def row(self) -> dict[str, int | float | None]:
-        """The sums under the names that rows of results use."""
+        """The totals under the names of the columns of results."""
         return {
             "llm_calls": self.conversations,
             "llm_cached": self.cached,
@@ -203,7 +206,7 @@ class Usage:
 def check_call(
     conversations: Sequence[Conversation], n: int, temperature: float, max_tokens: int, stop: Sequence[str]
 ) -> None:
-    """Refuse what no engine can do, in the same words for all of them."""
+    """Raise BadRequest for arguments of `complete` that no model accepts."""
     if n < 1 or max_tokens < 1:
         raise BadRequest(f"n is {n} and max_tokens is {max_tokens}; both have to be 1 or more")
     if not 0 <= temperature <= 100:
@@ -221,7 +224,7 @@ def check_call(
 
 
 def each_schema(schema: Schemas, count: int) -> list[Schema | None]:
-    """The schema of each of so many conversations."""
+    """The schema of each of `count` conversations; raises BadRequest where their number differs."""
     if schema is None or isinstance(schema, Mapping):
         return [schema] * count
     if len(schema) != count:
@@ -236,7 +239,7 @@ def cut(text: str, stop: Sequence[str]) -> tuple[str, bool]:
 
 
 def fitted(text: str, schema: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
-    """The JSON in a model's answer as text that fits the schema, and what was put right for it; or BadCompletion."""
+    """The JSON in a model's answer, made to fit the schema, and a list of the repairs; raises BadCompletion."""
     value, repairs = _parsed(text), list[str]()
     if isinstance(value, dict) and value_problems(value, schema):
         value, repairs = repaired(value, schema)
@@ -247,7 +250,7 @@ def fitted(text: str, schema: Mapping[str, Any]) -> tuple[str, tuple[str, ...]]:
 
 
 def _parsed(text: str) -> Any:
-    """The first JSON value of an answer: models like to put words or a fence around it."""
+    """The first JSON value of an answer, which may have words or a code fence around it; raises BadCompletion."""
     try:
         return json.loads(text, parse_constant=_refuse)
     except (ValueError, RecursionError):

@@ -1,6 +1,6 @@
-"""Completions kept on disk by what was asked, so that an evaluation can be repeated for free, and offline.
+"""A cache of completions in an SQLite file, so that an evaluation can be repeated offline and without cost.
 
-One SQLite file. It holds digests of the questions, not the questions, and what was answered.
+It stores digests of the requests, not the requests themselves, and the completions.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from typing import Any
 from toolscout.errors import CorruptStore, DiskFull, NewerStore, ReadOnlyStore, StoreError
 from toolscout.llm.base import Completion
 
-# 2 also says what was repaired; of what was recorded before nobody knows, and it comes back as never repaired.
+# Format 2 added `repairs`; completions of format 1 are read as if they had none.
 FORMAT = 2
 
 
 def digest(*parts: Any) -> bytes:
-    """What a question is known by: any change of a part gives another digest."""
+    """A digest of the parts of a request."""
     text = json.dumps(parts, sort_keys=True, ensure_ascii=True, default=str)
     return hashlib.blake2b(text.encode(), digest_size=32).digest()
 
 
 class Cache:
-    """A file of completions. Threads share one; several processes may use one file at the same time."""
+    """A cache file. Threads can share an object, and processes can share the file."""
 
     def __init__(self, path: str | Path, *, read_only: bool = False, timeout: float = 30.0) -> None:
-        """Open the file, or make it; a write waits `timeout` seconds for another process."""
+        """Open or create the file; a write waits up to `timeout` seconds for another process. Raises StoreError."""
         self.path = Path(path)
         self._lock = threading.Lock()
         if read_only and not self.path.is_file():
             raise StoreError(f"there are no recorded completions at {self.path}; record them first, with the endpoint")
-        with self._told():
+        with self._translated_errors():
             if not read_only:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
             where = f"{self.path.absolute().as_uri()}?mode={'ro' if read_only else 'rwc'}"
@@ -50,8 +50,8 @@ class Cache:
             raise
 
     def get(self, key: bytes) -> list[Completion] | None:
-        """The completions kept under a digest, marked as cached; None where there are none."""
-        with self._lock, self._told():
+        """The completions stored under a digest, marked as cached; None where there are none."""
+        with self._lock, self._translated_errors():
             row = self._db.execute("SELECT completions FROM completions WHERE digest = ?", (key,)).fetchone()
         if row is None:
             return None
@@ -62,14 +62,14 @@ class Cache:
             raise self._corrupt("a record cannot be read") from None
 
     def put(self, key: bytes, completions: Sequence[Completion]) -> None:
-        """Keep completions under a digest; they are on disk when this returns. What is there already stays."""
+        """Store completions under a digest, on disk when this returns; an existing entry is not replaced."""
         text = json.dumps([asdict(one) for one in completions], ensure_ascii=True)
-        with self._lock, self._told():
+        with self._lock, self._translated_errors():
             self._db.execute("INSERT OR IGNORE INTO completions VALUES (?, ?)", (key, text))
 
     def __len__(self) -> int:
-        """How many questions are kept."""
-        with self._lock, self._told():
+        """The number of entries."""
+        with self._lock, self._translated_errors():
             return int(self._db.execute("SELECT count(*) FROM completions").fetchone()[0])
 
     def close(self) -> None:
@@ -78,11 +78,11 @@ class Cache:
             self._db.close()
 
     def _prepare(self, read_only: bool) -> None:
-        with self._told():
+        with self._translated_errors():
             version = int(self._db.execute("PRAGMA user_version").fetchone()[0])
             rows = self._db.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT GLOB 'sqlite_*'")
             tables = {str(name) for (name,) in rows}
-            # A newer format may have more tables, but none is without ours.
+            # A newer format may have more tables, but always has this one.
             if tables - {"completions"} and (version <= FORMAT or "completions" not in tables):
                 raise StoreError(f"{self.path} is a database of something else; name another file for completions")
             if version > FORMAT:
@@ -96,12 +96,12 @@ class Cache:
                 raise self._corrupt("it holds no completions")
 
     def _locked(self) -> bool:
-        """Whether the file cannot be written: what it holds is read all the same."""
+        """Whether the file cannot be written; it can still be read."""
         return not os.access(self.path, os.W_OK) or not os.access(Path(self.path).parent, os.W_OK)
 
     @contextmanager
-    def _told(self) -> Iterator[None]:
-        """Errors of the file as ours."""
+    def _translated_errors(self) -> Iterator[None]:
+        """Turn errors of SQLite and the file system into StoreError and its subclasses."""
         try:
             yield
         except sqlite3.OperationalError as error:

@@ -1,6 +1,6 @@
-"""Any OpenAI-compatible endpoint (POST …/chat/completions), with the standard library alone.
+"""A client of OpenAI-compatible endpoints (POST …/chat/completions), with the standard library alone.
 
-The key is read from the environment when it is sent, and kept nowhere: no object, error or file here holds it.
+The API key is read from the environment for each request; no object, error or file here keeps it.
 """
 
 from __future__ import annotations
@@ -43,16 +43,17 @@ from toolscout.llm.options import KEY_VARIABLE as KEY_VARIABLE
 from toolscout.llm.options import MOST, EndpointOptions, check, checked_url
 
 _AGAIN = frozenset([408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529])
-_GRACE = 0.2  # seconds after the end in which a reason may still come
-_KEY_CHARS = 12  # what is shorter is a placeholder, as local servers take, and may be a word of any text
-_SENT_STOPS = 4  # more are refused by some; the text is cut here as well
-# What some servers do not know; without the first they are told the schema in words, n is asked for one by one.
+_GRACE = 0.2  # seconds after the deadline in which a request may still report its error
+_KEY_CHARS = 12  # a shorter key is a placeholder, which may be a word of any text, and is not removed from answers
+_SENT_STOPS = 4  # some servers refuse more; the text is cut here as well
+# Parameters that some servers do not support. Without response_format, the schema is put into the prompt; without n,
+# completions are requested one by one.
 _OPTIONAL = ("response_format", "temperature", "stop", "n")
 _NOT_KNOWN = re.compile(r"support|unknown|unrecogni|permitted|not allowed|unexpected|invalid param", re.IGNORECASE)
 
 
 class _Call(NamedTuple):
-    """What is asked of a conversation."""
+    """The settings of a completion."""
 
     n: int
     temperature: float
@@ -80,7 +81,7 @@ class Endpoint(LanguageModel):
         self._seconds = self._ends = math.inf
 
     def within(self, seconds: float) -> Endpoint:
-        """The same endpoint, given up so many seconds from now, whatever is waited for: an answer, a turn, a pause."""
+        """The same endpoint with a deadline in this many seconds, for replies, rate limit and retries."""
         hurried = copy.copy(self)
         hurried._seconds, hurried._ends = seconds, time.monotonic() + seconds
         return hurried
@@ -98,16 +99,16 @@ class Endpoint(LanguageModel):
         stop: Sequence[str] = (),
         schema: Schemas = None,
     ) -> list[list[Completion]]:
-        """n completions of each conversation, several conversations at a time.
+        """n completions of each conversation, with several conversations in parallel.
 
-        Raises EndpointError when the endpoint cannot be reached or refuses, NotCached offline, and BadCompletion, once
-        the others are done, where an answer is of no use; each holds what was answered. Every answer is in the cache
-        before the next is asked for.
+        Raises EndpointError where the endpoint cannot be reached or refuses, NotCached where an answer is missing
+        offline, and, once the others are done, BadCompletion where an answer is not usable. Each error has all outcomes
+        so far as `results`. An answer is in the cache before the next request of its thread is sent.
         """
         check_call(conversations, n, temperature, max_tokens, stop)
         schemas = each_schema(schema, len(conversations))
         call = _Call(n, float(temperature), max_tokens, tuple(stop), None)
-        stopped = threading.Event()  # once one met a fault that all would meet, nobody else is asked
+        stopped = threading.Event()  # set by an error that all requests would meet, so that no more are sent
 
         def work(conversation: Conversation, wanted: Schema | None) -> Outcome | LanguageModelError | None:
             if stopped.is_set():
@@ -126,7 +127,7 @@ class Endpoint(LanguageModel):
         try:
             pairs = zip(conversations, schemas, strict=True)
             waiting = [pool.submit(work, conversation, wanted) for conversation, wanted in pairs]
-            # A name that is looked up, or a file that another process holds, cannot be interrupted: it is left behind.
+            # A DNS lookup, or a wait for a locked file, cannot be interrupted: its thread is left behind.
             late = wait(waiting, max(0.0, self._left()) + _GRACE if timed else None).not_done
             return _settled([self._late() if one in late else one.result() for one in waiting])
         finally:
@@ -135,9 +136,9 @@ class Endpoint(LanguageModel):
     def _outcome(self, conversation: Conversation, call: _Call) -> Outcome:
         messages = [[message.role, message.content] for message in conversation]
         key = digest(self.url, self.name, messages, *call)
-        kept = None if self._cache is None else self._cache.get(key)
-        if kept is not None:
-            return kept
+        cached = None if self._cache is None else self._cache.get(key)
+        if cached is not None:
+            return cached
         if self.options.offline:
             raise NotCached(
                 f"{self.options.cache} holds no completion for: {conversation[-1].content[:80]}; run once without "
@@ -153,12 +154,12 @@ class Endpoint(LanguageModel):
 
     def _completions(self, conversation: Conversation, call: _Call) -> list[Completion]:
         found: list[Completion] = []
-        while len(found) < call.n:  # some servers give one, however many are asked for
-            found += self._asked(conversation, call._replace(n=call.n - len(found)))
+        while len(found) < call.n:  # some servers give one, whatever n is
+            found += self._request(conversation, call._replace(n=call.n - len(found)))
         return [one if call.schema is None else self._fitted(one, conversation, call) for one in found[: call.n]]
 
     def _fitted(self, one: Completion, conversation: Conversation, call: _Call) -> Completion:
-        """A completion whose text fits the schema; a model that failed is told why and asked once more."""
+        """A completion that fits the schema; where it does not, the model is asked once more with the reason."""
         schema = call.schema or {}
         try:
             return _fitting(one, schema)
@@ -166,13 +167,13 @@ class Endpoint(LanguageModel):
             if one.finish == "length":
                 raise BadCompletion(f"the JSON was cut off after {call.max_tokens} tokens; raise max_tokens") from None
             why = str(error)
-        told = f"{why}. Answer again, with nothing but JSON that fits this JSON Schema: {json.dumps(schema)}"
-        retold = [*conversation, Message("assistant", one.text or "(nothing)"), Message("user", told)]
-        second = self._asked(retold, call._replace(n=1))[0]
+        feedback = f"{why}. Answer again, with nothing but JSON that fits this JSON Schema: {json.dumps(schema)}"
+        longer = [*conversation, Message("assistant", one.text or "(nothing)"), Message("user", feedback)]
+        second = self._request(longer, call._replace(n=1))[0]
         return _after(one, _fitting(second, schema), why)
 
-    def _asked(self, conversation: Conversation, call: _Call) -> list[Completion]:
-        """The completions of one request: one or more, at most as many as asked for."""
+    def _request(self, conversation: Conversation, call: _Call) -> list[Completion]:
+        """Send one request; gives back at least one completion and at most n."""
         try:
             reply = self._reply(conversation, call)
             choices = replies.choices(reply, self._scrubbed)[: call.n]
@@ -198,7 +199,7 @@ class Endpoint(LanguageModel):
         return None if prices[0] is None or prices[1] is None else (read * prices[0] + written * prices[1]) / 1e6
 
     def _reply(self, conversation: Conversation, call: _Call) -> dict[str, Any]:
-        """What the endpoint answers, after as many tries as it takes and is allowed, and there is time for."""
+        """The endpoint's reply, with retries as far as the options and the deadline allow."""
         tries, why, status = 0, "", None
         while True:
             if not self._gate.wait(self._ends):
@@ -231,7 +232,7 @@ class Endpoint(LanguageModel):
         raise EndpointError(f"{self.url} {why}{counted}; {_advice(status)}", status)
 
     def _late(self, why: str = "") -> EndpointError:
-        """Why there is no answer in the time that there is."""
+        """The error for a deadline that has passed, or that passes before the next request may be sent."""
         if self._left() <= 0:
             return EndpointError(f"{self.url} gave no answer within {self._seconds:.3g} seconds; {_advice(None)}")
         why = why or "was asked as often as it may be for now (requests_per_minute, or it asked for a rest)"
@@ -256,7 +257,7 @@ class Endpoint(LanguageModel):
             raise BadCompletion(f"{self.url} answered with {error}; that is no completion") from None
 
     def _key(self) -> str:
-        """The key as it is now: it may have come into the environment after the endpoint was opened."""
+        """The key in the environment now; raises EndpointError where it is malformed or would go over plain http."""
         key = os.environ.get(self.options.key_variable, "").strip()
         if not re.fullmatch(r"[!-~]*", key):
             raise EndpointError(f"the key in {self.options.key_variable} has blanks or odd signs; copy it there anew")
@@ -265,7 +266,7 @@ class Endpoint(LanguageModel):
         return key
 
     def _scrubbed(self, text: str, shortest: int = 1) -> str:
-        """What a server says, without the key that it may have echoed."""
+        """A text of the server, with the key replaced where the server echoed it."""
         key = os.environ.get(self.options.key_variable, "").strip()
         return text.replace(key, "[key]") if len(key) >= shortest else text
 
@@ -276,7 +277,7 @@ class Endpoint(LanguageModel):
             raise EndpointError(f"{self.url} {why} and asks to wait {seconds:.0f} seconds; try again then", status)
 
     def _read(self, reply: HttpReply) -> dict[str, Any] | str:
-        """The reply's JSON, or in words why to try again."""
+        """The JSON of a reply, or the reason to retry; raises where a retry would not help."""
         said = replies.message(reply.body, self._scrubbed)
         variable, status = self.options.key_variable, reply.status
         if 200 <= status < 300:
@@ -301,7 +302,7 @@ class Endpoint(LanguageModel):
         raise EndpointError(f"{self.url} answered {status} ({said}); {_advice(status)}", status)
 
     def _adapted(self, reply: HttpReply, payload: Mapping[str, Any]) -> bool:
-        """Whether the server refused something that it can be asked without; from now on it is."""
+        """Whether the server refused an optional parameter, which is then left out from now on."""
         if reply.status not in (400, 422):
             return False
         said, parameter = replies.message(reply.body), replies.parameter(reply.body)
@@ -317,7 +318,7 @@ class Endpoint(LanguageModel):
         return False
 
     def _payload(self, conversation: Conversation, call: _Call) -> dict[str, Any]:
-        # A result without a call that it answers is refused by most: it is told as a user's message.
+        # Most servers refuse a tool result without the call before it, so it is sent as a user's message.
         messages = [
             {"role": "user", "content": f"Result of the tool:\n{message.content}"}
             if message.role == "tool"
@@ -341,7 +342,7 @@ class Endpoint(LanguageModel):
 
 
 def _settled(outcomes: Sequence[Outcome | LanguageModelError | None]) -> list[list[Completion]]:
-    """As `settled`, where some met a fault that all would meet, or were not asked after that."""
+    """As `settled`; raises first an error that stopped the whole call."""
     for one in outcomes:
         if isinstance(one, LanguageModelError) and not isinstance(one, BadCompletion):
             one.results = outcomes
@@ -350,13 +351,13 @@ def _settled(outcomes: Sequence[Outcome | LanguageModelError | None]) -> list[li
 
 
 def _fitting(one: Completion, schema: Schema) -> Completion:
-    """A completion with its text made to fit the schema, and what that took; or BadCompletion."""
+    """A completion with its text made to fit the schema, and the repairs; raises BadCompletion."""
     text, repairs = fitted(one.text, schema)
     return replace(one, text=text, repairs=repairs)
 
 
 def _after(failed: Completion, one: Completion, why: str) -> Completion:
-    """A completion with the tokens and cost of the one that failed before it, and the reason why that did."""
+    """A completion with the tokens and cost of the failed one before it added, and the reason of that failure."""
     return replace(
         one,
         prompt_tokens=one.prompt_tokens + failed.prompt_tokens,

@@ -1,7 +1,4 @@
-"""A generator: a language model that was taught to write certain texts, as a folder of what training changed.
-
-`generator.json` says which base it belongs to and what it was taught; the adapter lies beside it.
-"""
+"""Folders of fine-tuned language models: generator.json names base model and task, adapter.npz has the adapter."""
 
 from __future__ import annotations
 
@@ -23,22 +20,22 @@ _FORMAT = 1
 
 
 def is_finetuned(folder: str | Path) -> bool:
-    """Whether a folder holds a generator."""
+    """Whether a folder has a fine-tuned model."""
     return bool(str(folder)) and (Path(folder) / FINETUNED_FILE).is_file()
 
 
 def save_finetuned(folder: Path, base: Base, adapter: Adapter, about: Mapping[str, Any]) -> None:
-    """Write a generator. `about`: its "task", and all else that is to be known of it, as JSON can hold it."""
+    """Write a fine-tuned model. `about` goes into generator.json: its "task", and any other JSON values."""
     folder.mkdir(parents=True, exist_ok=True)
     adapter.save(folder)
-    own = {"format": _FORMAT, "base": base.reference, "language": base.fingerprint}
-    beside = folder / f".{FINETUNED_FILE}"
-    beside.write_text(json.dumps({**about, **own}, indent=1))
-    os.replace(beside, folder / FINETUNED_FILE)  # last: a folder that has it is complete
+    header = {"format": _FORMAT, "base": base.reference, "language": base.fingerprint}
+    temporary = folder / f".{FINETUNED_FILE}"
+    temporary.write_text(json.dumps({**about, **header}, indent=1))
+    os.replace(temporary, folder / FINETUNED_FILE)  # last: a folder that has it is complete
 
 
 def read_finetuned(folder: str | Path) -> dict[str, Any]:
-    """What is known of a generator."""
+    """The content of generator.json; raises BadModel where it cannot be read."""
     path = Path(folder) / FINETUNED_FILE
     try:
         record = json.loads(path.read_text())
@@ -54,7 +51,7 @@ def read_finetuned(folder: str | Path) -> dict[str, Any]:
 
 
 def load_finetuned(folder: str | Path) -> tuple[Base, Adapter]:
-    """A generator's base, which must be the one that it was trained from, and what training changed."""
+    """The base model that it was trained from, and the adapter; raises BadModel where they do not fit."""
     from toolscout.models.language.base import find_base
     from toolscout.models.language.lora import Adapter
 
@@ -66,7 +63,7 @@ def load_finetuned(folder: str | Path) -> tuple[Base, Adapter]:
 
 
 def open_finetuned(folder: str | Path, *, batch: int | None = None, seed: int = 0) -> Local:
-    """Open a generator: on ONNX Runtime, or in torch on the device that $TOOLSCOUT_DEVICE names."""
+    """Open a fine-tuned model: on ONNX Runtime, or in torch on the device that $TOOLSCOUT_DEVICE names."""
     from toolscout.llm.local import Local
 
     opened = Local.of(*load_finetuned(folder), batch=batch, seed=seed)

@@ -1,4 +1,4 @@
-"""Which hosts a model folder may have asked, and over which connections a key is sent."""
+"""Decides which hosts a model folder may send requests to, and over which connections an API key is sent."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ HOSTS_VARIABLE = "TOOLSCOUT_LLM_HOSTS"
 
 
 def host_of(url: str) -> str:
-    """The host of an endpoint as $TOOLSCOUT_LLM_HOSTS names it: with the port, unless that is 443."""
+    """The host of an endpoint in the form of $TOOLSCOUT_LLM_HOSTS: with the port, unless that is 443."""
     parts = urlsplit(url)
     name = parts.hostname or ""
     port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -27,7 +27,7 @@ def is_named(url: str) -> bool:
 def _named(entry: str) -> str:
     try:
         return host_of(entry if "://" in entry else f"https://{entry}")
-    except ValueError:  # no port that there is, or no address in its brackets: it names nothing
+    except ValueError:  # an invalid port or address: it matches no host
         return ""
 
 

@@ -1,4 +1,4 @@
-"""One JSON request over HTTP, with the standard library; how long to wait before the next; how often one may ask."""
+"""Sends one JSON request over HTTP with the standard library; and a rate limiter."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _CHUNK = 65_536
 
 @dataclass(frozen=True, slots=True)
 class HttpReply:
-    """What a server answered; `wait`: the seconds it asks to be left alone."""
+    """The reply of a server; `wait` is its Retry-After in seconds, `location` the target of a redirect."""
 
     status: int
     body: bytes
@@ -32,10 +32,10 @@ class HttpReply:
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    """Follows no redirect: it would carry the key to another host."""
+    """Follows no redirect, which would send the key to another host."""
 
     def redirect_request(self, *_: Any) -> None:
-        """No."""
+        """Refuse every redirect."""
 
 
 def post(url: str, payload: Mapping[str, Any], headers: Mapping[str, str], timeout: float) -> HttpReply:
@@ -54,13 +54,13 @@ def post(url: str, payload: Mapping[str, Any], headers: Mapping[str, str], timeo
             raise
     finally:
         deadline.close()
-    if deadline.passed:  # also where what came looks whole: a shut connection reads as one that has ended
+    if deadline.passed:  # even if the reply looks complete: a connection shut by the deadline reads like one that ended
         raise TimeoutError("the reply came too slowly")
     return reply
 
 
 def _exchange(request: urllib.request.Request, deadline: Deadline, timeout: float) -> HttpReply:
-    # A proxy would be handed what is meant for this machine, the key in plain text included.
+    # No proxy for this machine's own addresses: it would get the request, and the key in plain text.
     direct = [urllib.request.ProxyHandler({})] if is_loopback(request.full_url) else []
     try:
         response: Any = urllib.request.build_opener(_NoRedirects, Timed(deadline), *direct).open(
@@ -91,7 +91,7 @@ def _exchange(request: urllib.request.Request, deadline: Deadline, timeout: floa
 
 
 def _seconds(value: str | None) -> float | None:
-    """The header Retry-After: seconds, or a date."""
+    """The seconds in a Retry-After header, which has seconds or a date; None where it has neither."""
     if not value:
         return None
     try:
@@ -105,26 +105,29 @@ def _seconds(value: str | None) -> float | None:
 
 
 class RateLimiter:
-    """Lets requests pass, so many a minute at most and evenly; shut for all while a server asks for silence."""
+    """Spaces requests evenly, at most `per_minute`; can be shut for a while when a server asks clients to wait."""
 
     def __init__(self, per_minute: float | None) -> None:
-        """None: no limit of our own."""
+        """None sets no limit."""
         self._every = 60.0 / per_minute if per_minute else 0.0
         self._lock = threading.Lock()
         self._next = 0.0
 
     def shut(self, seconds: float) -> None:
-        """Let nothing pass for a while."""
+        """Let no request pass for this many seconds."""
         with self._lock:
             self._next = max(self._next, time.monotonic() + seconds)
 
     def wait(self, until: float = math.inf) -> bool:
-        """Return when the next request may go; at once, and False, where that is after `until` (of time.monotonic)."""
+        """Wait until the next request may be sent, and return True.
+
+        Where that would be after `until` (a time of time.monotonic), return False at once.
+        """
         with self._lock:
-            mine = max(self._next, time.monotonic())
-            if mine > until:  # the turn is left to others
+            slot = max(self._next, time.monotonic())
+            if slot > until:  # the slot is left to others
                 return False
-            self._next = mine + self._every
-        # Not before its turn, even where the gate was shut meanwhile for longer: that request is then told again.
-        time.sleep(max(0.0, mine - time.monotonic()))
+            self._next = slot + self._every
+        # A `shut` that comes while this sleeps does not delay it: the server will then answer with a wait again.
+        time.sleep(max(0.0, slot - time.monotonic()))
         return True

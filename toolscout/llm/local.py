@@ -1,4 +1,4 @@
-"""A language model on this machine: any Writer and its tokeniser, SmolLM2 by default."""
+"""A language model on this machine, by default SmolLM2."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from toolscout.models.language.lora import Adapter
 
 _MAX_FILLINGS = 1024
-_ON_CPU, _ON_DEVICE = 16, 1024  # rows that are written at once; a device cuts what does not fit into its memory
-_TAIL = 8  # tokens that are read again for a stop string, beside those it may take itself
+_ON_CPU, _ON_DEVICE = 16, 1024  # rows in a batch; on a device, the engine splits what does not fit into memory
+_TAIL = 8  # extra tokens in which a stop string is looked for
 _NOTHING = np.empty(0, np.int64)
 
 
@@ -49,15 +49,15 @@ class _Window(Protocol):
 
 
 class ChatModel(Protocol):
-    """What is needed of a base language model beside its weights; models.language.base.Base is one."""
+    """The tokeniser and chat format of a language model; models.language.base.Base is one."""
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Its name."""
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """Its tokens as text."""
+        """Its tokeniser."""
 
     @property
     def ends(self) -> Collection[int]:
@@ -68,19 +68,19 @@ class ChatModel(Protocol):
         """Its sizes."""
 
     def chat(self, messages: Sequence[tuple[str, str]], open_turn: bool = True) -> list[int]:
-        """A conversation as tokens, the assistant to speak next."""
+        """A conversation as tokens, with an open turn of the assistant."""
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of tokens."""
 
 
 Prompt = Callable[[Conversation], list[int]]
-"""A conversation as tokens, the assistant to speak next."""
+"""Turns a conversation into tokens, with an open turn of the assistant."""
 _Allow = Callable[[int, Sequence[int]], Ints | None]
 
 
 class Local(LanguageModel):
-    """Completes conversations with a model that is held in memory. The same call gives the same answer."""
+    """Completes conversations with a model in memory. The same call gives the same answer."""
 
     def __init__(
         self,
@@ -91,9 +91,10 @@ class Local(LanguageModel):
         seed: int = 0,
         prompt: Prompt | None = None,
     ) -> None:
-        """Take the model's two halves; `batch` rows are written at once, `seed` decides what is drawn.
+        """Take the engine that generates (`writer`), and the tokeniser and chat format (`speaker`).
 
-        `prompt` is for a model that reads more than text: by default the speaker chats what messages say.
+        `batch` is the number of rows in a batch, `seed` that of sampling. `prompt` turns a conversation into tokens, by
+        default the speaker's chat format.
         """
         self.name = speaker.name
         self._writer, self._speaker = writer, speaker
@@ -115,7 +116,7 @@ class Local(LanguageModel):
 
     @classmethod
     def of(cls, base: Base, adapter: Adapter | None = None, *, batch: int | None = None, seed: int = 0) -> Local:
-        """Serve a base language model, with what a training learned where there is an `adapter`."""
+        """Open a base language model, with an adapter merged in where there is one."""
         from toolscout.models.language.base import TokenTable
         from toolscout.models.language.open import open_engine
 
@@ -143,20 +144,20 @@ class Local(LanguageModel):
         stop: Sequence[str] = (),
         schema: Schemas = None,
     ) -> list[list[Completion]]:
-        """n completions of each conversation; with a `schema` the model can write nothing that does not fit it.
+        """n completions of each conversation; with a `schema`, decoding is constrained to JSON that fits it.
 
-        A conversation that leaves no room in the model's window has no completion: it raises BadCompletion, once the
-        others are done. `stop` does not apply inside of JSON.
+        Raises BadCompletion, once the others are done, where a conversation is too long for the model's context.
+        `stop` does not apply to JSON.
         """
         check_call(conversations, n, temperature, max_tokens, stop)
         fillings = [self._filling(one) for one in each_schema(schema, len(conversations))]
         prompts = [self._prompt(messages) for messages in conversations]
         window = self._speaker.architecture.context
         outcomes = [self._begun(prompt, filling) for prompt, filling in zip(prompts, fillings, strict=True)]
-        # The likeliest words are the same each time: they are written once.
+        # At temperature 0, all n completions are the same, so one is generated.
         written = n if temperature else 1
         rows = [place for place, outcome in enumerate(outcomes) if isinstance(outcome, list) for _ in range(written)]
-        rows.sort(key=lambda place: len(prompts[place]))  # of like length, so that little is padded
+        rows.sort(key=lambda place: len(prompts[place]))  # batches of similar length need little padding
         for number, places in enumerate(self._batches(rows, [window - len(prompt) - max_tokens for prompt in prompts])):
             most = min(max_tokens, window - max(len(prompts[place]) for place in places))
             allow = self._allow([fillings[place] for place in places], stop)
@@ -166,7 +167,7 @@ class Local(LanguageModel):
         return [completions * (n // written) for completions in settled(outcomes)]
 
     def _begun(self, prompt: list[int], filling: Filling | BadCompletion | None) -> Outcome:
-        """No completion yet, or why there can be none."""
+        """An empty list of completions, or the reason why there can be none."""
         window = self._speaker.architecture.context
         if len(prompt) >= window:
             return BadCompletion(
@@ -175,7 +176,7 @@ class Local(LanguageModel):
         return filling if isinstance(filling, BadCompletion) else []
 
     def _batches(self, rows: list[int], spare: list[int]) -> Iterator[list[int]]:
-        """Rows by batches; one whose answer has little room is written alone, so that it cuts no other short."""
+        """Rows in batches; a row without room for max_tokens is alone, so that it does not shorten the others."""
         roomy = [place for place in rows if spare[place] >= 0]
         for start in range(0, len(roomy), self._batch):
             yield roomy[start : start + self._batch]
@@ -200,27 +201,27 @@ class Local(LanguageModel):
     def _written(
         self, prompts: list[list[int]], most: int, temperature: float, allow: _Allow | None, batch: int
     ) -> list[list[int]]:
-        # Drawn by what is read: two equal conversations in one batch still draw differently.
+        # The seed depends on the prompts of the batch; equal conversations in a batch are still sampled differently.
         digest = hashlib.blake2b(json.dumps([self._seed, batch, prompts]).encode(), digest_size=4).digest()
         seed = int.from_bytes(digest) >> 1
         ends: Collection[int] = self._speaker.ends
         return self._writer.write(prompts, most=most, temperature=temperature, end=ends, allow=allow, seed=seed)
 
     def _allow(self, fillings: Sequence[Filling | BadCompletion | None], stop: Sequence[str]) -> _Allow | None:
-        """What each row of a batch may write: JSON of its own schema, or anything up to a stop string."""
+        """The `allow` function of a batch: JSON of each row's schema, or anything up to a stop string."""
         until: _Allow | None = self._until(stop) if stop else None
         rows: list[_Allow | None] = [one.rows() if isinstance(one, Filling) else until for one in fillings]
         if not any(rows):
             return None
 
         def allow(row: int, written: Sequence[int]) -> Ints | None:
-            own = rows[row]
-            return own(row, written) if own else None
+            allow_row = rows[row]
+            return allow_row(row, written) if allow_row else None
 
         return allow
 
     def _until(self, stop: Sequence[str]) -> _Allow:
-        """Ends a row once it holds a stop string; only its last tokens are looked at."""
+        """An `allow` function that ends a row once its last tokens contain a stop string."""
         reach = max(len(word.encode()) for word in stop) + _TAIL
 
         def allow(row: int, written: Sequence[int]) -> Ints | None:
@@ -237,7 +238,7 @@ class Local(LanguageModel):
         stop: Sequence[str],
         filling: Filling | BadCompletion | None,
     ) -> Outcome:
-        """A conversation's outcome with one more completion."""
+        """The outcome of a conversation with one more completion."""
         if isinstance(before, BadCompletion):
             return before
         if isinstance(filling, Filling):

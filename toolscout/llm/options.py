@@ -1,4 +1,4 @@
-"""How an endpoint is asked, and what is refused of that at once."""
+"""The options of an endpoint, and checks of them and of its URL."""
 
 from __future__ import annotations
 
@@ -10,19 +10,22 @@ from urllib.parse import urlsplit
 from toolscout.errors import BadRequest
 
 KEY_VARIABLE = "OPENAI_API_KEY"
-# What Request of urllib would decode, or http.client read in another way than urlsplit, is no host.
+# Excludes hosts that urllib would decode, or that http.client would parse differently from urlsplit.
 _PLACE = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]*)?", re.IGNORECASE)
-MOST = 1e6  # seconds, requests or money: what is beyond is a slip
+MOST = 1e6  # the most seconds, requests or money: a higher value is taken for a mistake
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointOptions:
-    """How an endpoint is asked.
+    """How requests are sent to an endpoint.
 
-    `key_variable` names the environment variable that holds the key (unset: none is sent). `cache` is the file that
-    keeps completions; `offline` answers from it alone. Prices are per million tokens. `timeout` is for one request;
-    the n-th retry comes after about `backoff` * 2 ** n seconds, or when the server says, if that is within
-    `longest_wait`.
+    key_variable: the environment variable with the API key; where it is not set, no key is sent.
+    cache, offline: the file that stores completions, and whether to answer from it alone.
+    input_price, output_price: prices per million tokens.
+    concurrency, requests_per_minute: the most requests at once, and the most per minute.
+    timeout: seconds for one request.
+    retries, backoff: the most retries; the n-th one comes after about backoff * 2 ** n seconds.
+    longest_wait: the longest wait, in seconds, that a server may ask for before the request fails.
     """
 
     key_variable: str = KEY_VARIABLE
@@ -39,7 +42,7 @@ class EndpointOptions:
 
 
 def checked_url(url: str) -> str:
-    """A base URL as it is asked: what stands before /chat/completions."""
+    """The base URL of an endpoint, without /chat/completions; raises BadRequest where it is not valid."""
     if not re.fullmatch(r"[!-~]*", url):  # HTTP carries no others
         raise BadRequest(
             "an endpoint's URL has no blanks and no letters beyond ASCII; write a host's as xn--…, others as %C3%B6"
@@ -58,7 +61,7 @@ def checked_url(url: str) -> str:
 
 
 def check(options: EndpointOptions, model: str) -> None:
-    """Refuse what cannot be asked for."""
+    """Raise BadRequest for options that are not valid, or without the name of a model."""
     if not model:
         raise BadRequest("an endpoint needs the name of a model; give it as model")
     if not re.fullmatch(r"[A-Z_][A-Z0-9_]{0,63}", options.key_variable):

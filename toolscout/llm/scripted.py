@@ -1,4 +1,4 @@
-"""A language model that says what it was told to say: for tests, and for examples without a model."""
+"""A language model that gives prepared answers, for tests and for examples without a model."""
 
 from __future__ import annotations
 
@@ -28,26 +28,26 @@ Speech = str | Callable[[Conversation], str]
 
 @dataclass(frozen=True, slots=True)
 class ScriptedReply:
-    """What to say to a conversation that has `when` in one of its messages; without `when` it is said once, in turn."""
+    """An answer to every conversation with the text `when` in a message; without `when`, it is given once, in order."""
 
     text: Speech
     when: str | None = None
 
 
 class Scripted(LanguageModel):
-    """Says its lines. `asked` holds every conversation it was given."""
+    """Gives prepared answers. `asked` has every conversation it was given."""
 
     def __init__(self, lines: Iterable[Speech | ScriptedReply], *, name: str = "scripted") -> None:
-        """Texts are said one after the other; lines with `when` as often as they match, and before the others."""
-        told = [line if isinstance(line, ScriptedReply) else ScriptedReply(line) for line in lines]
+        """Take the answers: those with `when` come first, whenever they match; the others are given in order, once."""
+        replies = [line if isinstance(line, ScriptedReply) else ScriptedReply(line) for line in lines]
         self.name = name
         self.asked: list[list[Message]] = []
-        self._matching = [line for line in told if line.when is not None]
-        self._in_turn = [line for line in told if line.when is None][::-1]
+        self._matching = [line for line in replies if line.when is not None]
+        self._in_turn = [line for line in replies if line.when is None][::-1]
 
     @classmethod
     def read(cls, path: str | Path) -> Scripted:
-        """A script in a file: a line of JSON each, {"text": …} or {"when": …, "text": …}."""
+        """Read a file with a JSON object per line, {"text": …} or {"when": …, "text": …}; raises BadRequest."""
         try:
             records = [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines() if line.strip()]
             lines = [ScriptedReply(str(record["text"]), record.get("when")) for record in records]
@@ -68,14 +68,14 @@ class Scripted(LanguageModel):
         stop: Sequence[str] = (),
         schema: Schemas = None,
     ) -> list[list[Completion]]:
-        """The next n lines for each conversation; tokens are counted as words."""
+        """The next n answers for each conversation; tokens are counted as words."""
         check_call(conversations, n, temperature, max_tokens, stop)
         schemas = each_schema(schema, len(conversations))
         self.asked += [list(conversation) for conversation in conversations]
         pairs = zip(conversations, schemas, strict=True)
-        return settled([self._said(conversation, n, max_tokens, stop, wanted) for conversation, wanted in pairs])
+        return settled([self._answers(conversation, n, max_tokens, stop, wanted) for conversation, wanted in pairs])
 
-    def _said(
+    def _answers(
         self, conversation: Conversation, n: int, max_tokens: int, stop: Sequence[str], schema: Schema | None
     ) -> Outcome:
         found: list[Completion] = []

@@ -1,4 +1,4 @@
-"""LightGCN on a graph of two sides, such as requests and the tools they used: sparse, without weights of its own."""
+"""LightGCN on a bipartite graph, such as requests and the tools they used; it has no weights of its own."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from torch.nn import functional
 
 @dataclass(frozen=True, slots=True)
 class BipartiteEdges:
-    """Edge i joins node left[i] of one side with node right[i] of the other."""
+    """The edges of a bipartite graph of `lefts` and `rights` nodes: edge i joins left[i] and right[i]."""
 
     left: Tensor
     right: Tensor
     lefts: int
     rights: int
 
-    def where(self, kept: Tensor) -> BipartiteEdges:
-        """The edges for which this mask says yes."""
-        return BipartiteEdges(self.left[kept], self.right[kept], self.lefts, self.rights)
+    def where(self, mask: Tensor) -> BipartiteEdges:
+        """The edges at which a boolean mask is true."""
+        return BipartiteEdges(self.left[mask], self.right[mask], self.lefts, self.rights)
 
 
 def propagate(edges: BipartiteEdges, left: Tensor, right: Tensor, layers: int) -> tuple[Tensor, Tensor]:
-    """What both sides' nodes gather: the sum over the layers of their neighbours' vectors, each layer of length 1.
+    """Propagate vectors along the edges; gives back, for each side, the sum of the outputs of all layers.
 
-    An edge weighs one over the root of both its nodes' degrees. A node without edges gathers zero: with its own vector
-    added, as the caller does, it is what it was.
+    A layer's output is the sum of the neighbours' vectors, each weighted by one over the root of the product of both
+    degrees, scaled to length 1. A node's own vector is not included; a node without edges gets zeros.
     """
     left_sum, right_sum = torch.zeros_like(left), torch.zeros_like(right)
     if not layers or not len(edges.left):

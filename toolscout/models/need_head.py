@@ -1,4 +1,4 @@
-"""The detection tower as it is served: a request's vector in, the probability that it needs a tool out. numpy alone."""
+"""The detection tower at inference: from the vector of a request, the probability that it needs a tool. numpy alone."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ from toolscout.errors import BadModel
 
 NEED_FILE = "need.npz"
 
-_SHAPES = ("hidden", "hidden_bias", "output", "output_bias", "scale", "shift")
+_ARRAYS = ("hidden", "hidden_bias", "output", "output_bias", "scale", "shift")
 
 
 @dataclass(frozen=True, slots=True)
 class NeedHead:
-    """h = relu(hidden x + hidden_bias); the forecast is sigmoid(scale (output h + output_bias) + shift).
+    """A network with one hidden layer: h = relu(hidden x + hidden_bias), and the probability that a tool is needed is
+    sigmoid(scale (output h + output_bias) + shift).
 
     `scale` and `shift` calibrate it; they are fitted on dev after training. `encoder` is the fingerprint of the encoder
-    whose vectors it reads.
+    whose vectors it takes.
     """
 
     hidden: Floats
@@ -36,38 +37,38 @@ class NeedHead:
     encoder: str
 
     def states(self, vectors: Floats) -> Floats:
-        """The hidden states of requests, one row each: what the retrieval tower is told."""
+        """The hidden states of requests, one row each, which the retrieval tower uses too."""
         states: Floats = np.maximum(vectors @ self.hidden.T + self.hidden_bias, 0.0)
         return states
 
     def probabilities(self, vectors: Floats) -> Floats:
         """How likely each request is to need a tool, given its unit vectors."""
         logits = self.states(vectors) @ self.output + self.output_bias
-        # The logistic curve, written so that it cannot overflow.
+        # The sigmoid, in a form that cannot overflow.
         chances: Floats = 0.5 + 0.5 * np.tanh(0.5 * (self.scale * logits + self.shift))
         return chances
 
     def save(self, folder: Path) -> None:
         """Write need.npz."""
         folder.mkdir(parents=True, exist_ok=True)
-        numbers = {name: np.asarray(getattr(self, name), dtype=np.float32) for name in _SHAPES}
+        numbers = {name: np.asarray(getattr(self, name), dtype=np.float32) for name in _ARRAYS}
         np.savez(folder / NEED_FILE, allow_pickle=False, encoder=np.array(self.encoder), **numbers)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Open what save wrote."""
+        """Read what `save` wrote; raises BadModel where it cannot be read."""
         path = folder / NEED_FILE
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
-                head = cls._of({name: found[name] for name in (*_SHAPES, "encoder")})
+                head = cls._of({name: found[name] for name in (*_ARRAYS, "encoder")})
         except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
             raise BadModel(f"the need head in {path} cannot be read ({error}); train it again") from None
         return head
 
     @classmethod
     def _of(cls, found: Mapping[str, NDArray[Any]]) -> Self:
-        hidden, bias, output = (found[name].astype(np.float32) for name in _SHAPES[:3])
+        hidden, bias, output = (found[name].astype(np.float32) for name in _ARRAYS[:3])
         if hidden.ndim != 2 or bias.shape != hidden.shape[:1] or output.shape != bias.shape:
             raise ValueError(f"its shapes are {hidden.shape}, {bias.shape} and {output.shape}")
-        offset, scale, shift = (found[name].astype(np.float32).item() for name in _SHAPES[3:])
+        offset, scale, shift = (found[name].astype(np.float32).item() for name in _ARRAYS[3:])
         return cls(hidden, bias, output, offset, scale, shift, str(found["encoder"]))

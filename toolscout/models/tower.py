@@ -1,7 +1,8 @@
-"""The retrieval tower as it is served: vectors of a request and its neighbours in, one vector to search with out.
+"""The retrieval tower at inference: from the vectors of a request and of similar past requests, one query vector.
 
-numpy alone. training/tower.py has the same in torch; a test holds them together. Letters: d is the length of a vector,
-k the number of neighbours; there are two views of a past request, by its tools and by its scene.
+numpy alone. training/tower.py computes the same in torch, and a test compares the two. In shapes, d is the length of a
+vector and k the number of neighbours. A neighbour is a past request; it has two vectors (views), one from the tools it
+used and one from its scene (the set of tools it used).
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ TRANSFERS: tuple[str, ...] = get_args(Transfer)
 VIEWS = 2
 TOWER_FILE = "tower.npz"
 _VERSION = 1
-# What a tower that listens to neighbours has, and one that listens to the detection tower besides.
-_LISTENING = ("attend", "own", "search", "votes")
-_TRANSFERRING = ("joint", "transfer", "transfer_bias", "hidden", "hidden_bias")
+# The arrays of a tower that attends to neighbours, and those that knowledge transfer needs as well.
+_ATTENTION_ARRAYS = ("attend", "own", "search", "votes")
+_TRANSFER_ARRAYS = ("joint", "transfer", "transfer_bias", "hidden", "hidden_bias")
 
 
 @dataclass(frozen=True, slots=True)
 class AttendedRequest:
-    """What to search with, and how much each neighbour was listened to."""
+    """The query vector of a request, and the attention weight of each neighbour."""
 
     vector: Floats
     attention: Floats
@@ -37,21 +38,21 @@ class AttendedRequest:
 
 @dataclass(frozen=True, slots=True)
 class Tower:
-    """The learned numbers by name, as training/tower.py calls them, and how the detection tower is listened to."""
+    """The trained arrays by name, as in training/tower.py, and how knowledge of the detection tower is transferred."""
 
     numbers: Mapping[str, Floats]
     transfer: Transfer
 
     def request(self, vector: Floats) -> Floats:
-        """A request's vector as this tower reads it: the encoder's, moved by what was learned."""
+        """The encoder's vector of a request, mapped by the learned map where there is one."""
         return self._moved(vector, "request_map")
 
     def tool(self, vector: Floats) -> Floats:
-        """Likewise the vector of a tool's document."""
+        """The encoder's vector of a tool's document, mapped by the learned map where there is one."""
         return self._moved(vector, "tool_map")
 
     def states(self, vectors: Floats) -> Floats | None:
-        """The hidden states of the detection tower for the encoder's vectors of requests; None where it has none."""
+        """The detection tower's hidden states for the encoder's vectors of requests; None without that tower."""
         if "hidden" not in self.numbers:
             return None
         found: Floats = np.maximum(vectors @ self.numbers["hidden"].T + self.numbers["hidden_bias"], 0.0)
@@ -63,14 +64,15 @@ class Tower:
     def ask(
         self, request: Floats, state: Floats | None, neighbours: Floats, neighbour_weight: float
     ) -> AttendedRequest:
-        """`request` [d], the hidden `state` of the detection tower, `neighbours` [views, k, d], all near enough.
+        """Compute the query vector of a request.
 
-        The request itself is always among those that are listened to: without neighbours it is alone, and the search
-        vector is its own.
+        Takes the vector of the request [d], the hidden state of the detection tower, the vectors of its neighbours
+        [views, k, d], and the weight of what these contribute. The request attends to itself too. Without neighbours,
+        the query vector is the request's own.
         """
-        total, heard = request.copy(), np.zeros(neighbours.shape[1], dtype=np.float32)
+        total, attention = request.copy(), np.zeros(neighbours.shape[1], dtype=np.float32)
         if not neighbours.shape[1]:
-            return AttendedRequest(total, heard)
+            return AttendedRequest(total, attention)
         for view in range(VIEWS):
             keys = np.concatenate([request[None], neighbours[view]])
             logits = keys @ (request @ self.numbers["attend"][view])
@@ -79,27 +81,27 @@ class Tower:
             found = weights @ keys
             total += neighbour_weight * self.numbers["search"][view] * unit(found)
             if self.transfer != "none" and state is not None:
-                told = self._told(view, found, state, keys)
-                total += neighbour_weight * self.numbers["joint"][view] * unit(told)
+                transferred = self._transferred(view, found, state, keys)
+                total += neighbour_weight * self.numbers["joint"][view] * unit(transferred)
             if view == 0:
-                heard = weights[1:]
-        return AttendedRequest(total, heard)
+                attention = weights[1:]
+        return AttendedRequest(total, attention)
 
-    def _told(self, view: int, found: Floats, state: Floats, keys: Floats) -> Floats:
-        """AdaKT: what was found among the neighbours, as the detection tower's state transforms it."""
+    def _transferred(self, view: int, found: Floats, state: Floats, keys: Floats) -> Floats:
+        """MassTool's adaptive knowledge transfer: the attended vector, changed by the detection tower's state."""
         weight, bias = self.numbers["transfer"][view], self.numbers["transfer_bias"][view]
         if self.transfer == "concatenation":
             joined: Floats = np.concatenate([found, state]) @ weight.T + bias
             return joined
-        heard: Floats = state @ weight.T + bias
+        knowledge: Floats = state @ weight.T + bias
         if self.transfer == "addition":
-            return found + heard
+            return found + knowledge
         if self.transfer == "attention":
-            both = np.stack([found, heard])
+            both = np.stack([found, knowledge])
             return _softmax(both @ found) @ both
         if self.transfer == "cross_attention":
-            return _softmax(keys @ heard) @ keys
-        gate: Floats = 0.5 + 0.5 * np.tanh(0.5 * heard)  # the logistic curve; this form cannot overflow
+            return _softmax(keys @ knowledge) @ keys
+        gate: Floats = 0.5 + 0.5 * np.tanh(0.5 * knowledge)  # the sigmoid, in a form that cannot overflow
         return gate * found if self.transfer == "gating" else found + gate * found
 
     def save(self, folder: Path) -> None:
@@ -110,7 +112,7 @@ class Tower:
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Open what save wrote."""
+        """Read what `save` wrote; raises BadModel where it cannot be read or is not complete."""
         path = folder / TOWER_FILE
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
@@ -120,7 +122,8 @@ class Tower:
             raise BadModel(f"the tower in {path} cannot be read ({error}); train the model again") from None
         if version != _VERSION or transfer not in TRANSFERS:
             raise BadModel(f"{path} was written by another version of toolscout; train the model again")
-        needed = (*_LISTENING, *(_TRANSFERRING if transfer != "none" else ())) if "attend" in numbers else ()
+        transfer_arrays = _TRANSFER_ARRAYS if transfer != "none" else ()
+        needed = (*_ATTENTION_ARRAYS, *transfer_arrays) if "attend" in numbers else ()
         missing = [name for name in needed if name not in numbers]
         if missing:
             raise BadModel(f"the tower in {path} lacks {', '.join(missing)}; train the model again")
@@ -128,7 +131,7 @@ class Tower:
 
 
 def unit(vector: Floats) -> Floats:
-    """Of length 1; a vector of zeros stays one."""
+    """Vectors scaled to length 1; a vector of zeros stays zero."""
     scaled: Floats = vector / np.maximum(np.linalg.norm(vector, axis=-1, keepdims=True), 1e-12)
     return scaled.astype(np.float32)
 

@@ -1,4 +1,4 @@
-"""Requests written for tools that have none, so that everything else can be trained without a history of requests."""
+"""Synthetic requests for tools, so that retrievers can be trained without a history of requests."""
 
 from __future__ import annotations
 

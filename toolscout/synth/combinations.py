@@ -1,4 +1,4 @@
-"""Which tools plausibly go together in one request: found from schemas, namespaces and meanings, drawn by hash."""
+"""Finds tools that plausibly go together in one request, by schemas, namespaces and similarity; chosen by hash."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from toolscout.synth.options import KINDS
 from toolscout.synth.progress import each, named
 
 PARTNERS = 12
-"""So many of each kind are known of a tool."""
-_COMMON = 200  # a field that more tools have says nothing of any two of them
+"""The most partners of each kind per tool."""
+_COMMON = 200  # a field that more tools have is ignored
 _ROWS = 512
-_LARGE = 1_000  # in a namespace of more tools, namesakes are found for many tools at once
-_ROUNDING = 1e-5  # by more than this no two ways to compute the same cosine differ
+_LARGE = 1_000  # in a namespace of more tools, cosines are computed for many tools at once
+_ROUNDING = 1e-5  # the most by which two computations of the same cosine differ
 _SCENES = 2_000
 _DEPTH = 4
 _FLAGS = ("bool", "boolean", "null", "none")
@@ -32,17 +32,17 @@ _FLAGS = ("bool", "boolean", "null", "none")
 
 @dataclass(frozen=True, slots=True)
 class Combination:
-    """The tools of one request, the one it is written for first; `kind` is why they go together, "" of one alone."""
+    """The tools of one request, the one it is written for first; `kind` is why they go together, "" for one tool."""
 
     tools: tuple[str, ...]
     kind: str
 
 
 class Partners:
-    """For each tool those that go with it, by kind, best first. `vectors`: of the tools' documents, if there are."""
+    """For each tool, the tools that go with it, by kind, best first."""
 
     def __init__(self, tools: Sequence[Tool], vectors: Floats | None = None) -> None:
-        """Read the fields that tools take and give."""
+        """Read the input and output fields of tools; `vectors` are those of their documents, where there are any."""
         self._tools = {tool.id: tool for tool in tools}
         self._digests = {tool.id: tool.digest() for tool in tools}
         self._rows = {tool.id: row for row, tool in enumerate(tools)}
@@ -58,7 +58,7 @@ class Partners:
             self._home[tool.namespace].append(tool.id)
 
     def of(self, tool_id: str, kind: str) -> list[str]:
-        """The partners of a tool; tools with the same document are none of each other's."""
+        """The partners of a tool, of one kind; a tool with the same document is not a partner."""
         if (tool_id, kind) not in self._found:
             found = {
                 "namespace": self._namesakes,
@@ -66,13 +66,13 @@ class Partners:
                 "shared": self._sharing,
                 "meaning": self._alike,
             }[kind](tool_id)
-            own = self._digests[tool_id]
-            others = (other for other in found if other != tool_id and self._digests[other] != own)
+            digest = self._digests[tool_id]
+            others = (other for other in found if other != tool_id and self._digests[other] != digest)
             self._found[tool_id, kind] = list(islice(others, PARTNERS))
         return self._found[tool_id, kind]
 
     def prepare(self, tool_ids: Iterable[str], kinds: Iterable[str] = KINDS, progress: Progress | None = None) -> None:
-        """Compare many tools at once, as far as partners of these kinds need it."""
+        """Compute the similarities that partners of these kinds need, for many tools at once."""
         if self._vectors is None:
             return
         ids, kinds = list(dict.fromkeys(tool_ids)), set(kinds)
@@ -105,7 +105,7 @@ class Partners:
                 few = inside[start : start + _ROWS]
                 own = vectors[[self._rows[tool_id] for tool_id in few]]
                 for tool_id, vector, cosines in zip(few, own, own @ rows.T, strict=True):
-                    # The last digits depend on what is multiplied at once, the order of the best must not.
+                    # Computed again in a fixed way: the last digits of a product depend on its shape.
                     places = _at_least(_greatest(cosines, PARTNERS + 1) - _ROUNDING, cosines)
                     exact = (rows[places].astype(np.float64) * vector).sum(axis=1)
                     order = _best_first(places, exact.astype(np.float32), PARTNERS + 1)
@@ -115,7 +115,7 @@ class Partners:
                     progress("comparing namesakes", done, len(ids))
 
     def _alike(self, tool_id: str) -> list[str]:
-        """Alike in meaning, of other namespaces."""
+        """Similar tools of other namespaces."""
         self.prepare([tool_id], ["meaning"])
         home = self._tools[tool_id].namespace
         return [other for other in self._near.get(tool_id, ()) if self._tools[other].namespace != home]
@@ -150,7 +150,7 @@ class Partners:
 def kind_shares(
     partners: Partners, golds: Iterable[Sequence[str]], progress: Progress | None = None
 ) -> dict[str, float]:
-    """How often each kind would have found a tool's partner in known requests; empty where none has several tools."""
+    """For each kind, how often it finds tools that known requests use together, as a share; empty without any."""
     scenes = sorted({tuple(sorted(set(gold))) for gold in golds})
     scenes = sorted((scene for scene in scenes if len(scene) > 1), key=lambda scene: chance(*scene))[:_SCENES]
     progress = named("known requests", progress)
@@ -166,7 +166,7 @@ def kind_shares(
 def combined(
     partners: Partners, anchor: str, sizes: Mapping[str, float], kinds: Mapping[str, float], *key: object
 ) -> Combination:
-    """A tool with as many partners as are drawn; alone where it has none."""
+    """A tool with partners, their number and kinds chosen by these shares; alone where it has no partners."""
     size = int(drawn(sizes, *key, anchor, "size"))
     chosen, first = [anchor], ""
     for number in range(1, size):
@@ -181,7 +181,7 @@ def combined(
 
 
 def _fields(schema: Mapping[str, Any]) -> frozenset[str]:
-    """The names of values that a schema speaks of, in words; flags and what only holds others are none."""
+    """The names, in words, of the values in a schema, without booleans and objects."""
     found: set[str] = set()
     _walk(schema, found, 0)
     return frozenset(found)
@@ -201,7 +201,7 @@ def _walk(schema: object, found: set[str], depth: int) -> None:
 
 
 def _given(tool: Tool) -> frozenset[str]:
-    """What a tool returns: by its output schema, or by the sample of an answer that catalogues of APIs have."""
+    """The fields that a tool returns, by its output schema, or by the sample answer that some catalogues have."""
     found = set(_fields(tool.output_schema or {}))
     _sampled(tool.meta.get("return_schema"), found, 0)
     return frozenset(found)
@@ -235,7 +235,7 @@ def _index(fields: Mapping[str, frozenset[str]]) -> dict[str, list[str]]:
 
 
 def _score(scores: dict[str, float], names: Iterable[str], index: Mapping[str, Sequence[str]], total: int) -> None:
-    """Add up what fields in common say: the fewer tools have a field, the more."""
+    """Add to the scores of tools that share fields; a field counts more the fewer tools have it."""
     for name in sorted(names):
         others = index.get(name, ())
         if len(others) <= _COMMON:
@@ -244,7 +244,7 @@ def _score(scores: dict[str, float], names: Iterable[str], index: Mapping[str, S
 
 
 def _greatest(cosines: Floats, count: int) -> float:
-    """The least of the so many greatest."""
+    """The `count`-th greatest cosine."""
     place = len(cosines) - count
     return float(np.partition(cosines, place)[place])
 
@@ -254,7 +254,7 @@ def _at_least(bound: float, cosines: Floats) -> NDArray[np.intp]:
 
 
 def _best_first(places: NDArray[np.intp], cosines: Floats, count: int) -> list[int]:
-    """So many of the places by their cosines; of equal ones the first."""
+    """The `count` places with the greatest cosines, best first; ties in the order given."""
     found: list[int] = places[np.argsort(-cosines, kind="stable")[:count]].tolist()
     return found
 

@@ -1,4 +1,4 @@
-"""Which of the written requests are worth training on, and why the others are not."""
+"""Filters for synthetic requests: each rejected request gets a reason."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _GARBAGE = re.compile(
 
 
 def cleaned(text: str) -> str:
-    """What a model wrote as a request: its first paragraph in one line, without a label and quotes around it."""
+    """The request in a model's answer: its first paragraph in one line, without a label and quotes around it."""
     text = clean_text(text.strip().split("\n\n")[0])
     text = _LABEL.sub("", text).strip()
     while len(text) > 1 and text[0] + text[-1] in ('""', "''", "“”", "``", "**"):
@@ -39,10 +39,10 @@ def cleaned(text: str) -> str:
 
 
 class Filter:
-    """Judges requests one after the other; of those that are alike the first is kept."""
+    """Checks requests one after the other; of near duplicates, the first is kept."""
 
     def __init__(self, tools: Sequence[Tool], known: Iterable[str] = (), seen: Iterable[str] = ()) -> None:
-        """Over a catalogue; `known` are requests that must not be written again, `seen` digests of more of them."""
+        """Take a catalogue, and existing requests to reject: their texts (`known`) or digests (`seen`)."""
         self._tools = {tool.id: tool for tool in tools}
         spelled = Counter(word for tool in tools for word in set(_WORD.findall(tool.description)) if word.islower())
         self._ordinary = {word for word, count in spelled.items() if count > 1 or len(tools) < _ROWS}
@@ -52,7 +52,7 @@ class Filter:
         self._grams: dict[str, list[frozenset[str]]] = {}
 
     def problem(self, text: str, tool_ids: Sequence[str], whole: bool = True) -> str:
-        """Why a request is not kept, "" where it may be; `whole`: whether the model came to an end by itself."""
+        """The reason to reject a request, "" for none; `whole` says whether the model finished the text."""
         words = _WORD.findall(text.lower())
         if not words:
             return "empty"
@@ -75,7 +75,7 @@ class Filter:
         return ""
 
     def repeated(self, text: str, anchor: str) -> str:
-        """Whether a request was there before, or one much like it for the same tool; if not, it is from now on."""
+        """The reason to reject a request as a duplicate, "" for none; then later duplicates of it are rejected."""
         digest = request_digest(text)
         if digest in self._digests:
             return "duplicate"
@@ -99,7 +99,7 @@ class Filter:
         return False
 
     def _phrases(self, tool: Tool) -> list[str]:
-        """What would name a tool or its service; an everyday word by itself does not."""
+        """Phrases that name a tool or its service; a single common word is not one."""
         found = []
         for name in (tool.name, tool.namespace, tool.title, *tool.aliases):
             for words in ([word.lower() for word in split_words(name)], _WORD.findall(name.lower())):
@@ -122,20 +122,20 @@ def found_again(
     first: int,
     progress: Progress | None = None,
 ) -> list[bool]:
-    """Whether a retriever that has the tools finds the one each request is for among its first so many.
+    """The round trip: for each request, whether a retriever ranks its anchor tool among the first results.
 
-    A request that needs m tools may have it among m times as many: the others stand before it.
+    For a request that needs m tools, the first m * `first` results count.
     """
-    kept = []
+    found = []
     for start in range(0, len(requests), _ROWS):
         few = slice(start, start + _ROWS)
         texts, depth = list(requests[few]), first * max(sizes[few])
         rankings = [ranking.ids() for ranking in retriever.rank(texts, depth)]
         rows = zip(rankings, anchors[few], sizes[few], strict=True)
-        kept += [anchor in ranking[: first * size] for ranking, anchor, size in rows]
+        found += [anchor in ranking[: first * size] for ranking, anchor, size in rows]
         if progress:
-            progress("round trip", len(kept), len(requests))
-    return kept
+            progress("round trip", len(found), len(requests))
+    return found
 
 
 def _runs(words: Sequence[str]) -> list[tuple[str, ...]]:
@@ -143,12 +143,12 @@ def _runs(words: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def _repeats(words: Sequence[str]) -> bool:
-    """Whether the same four words come three times: a model that turns in circles."""
+    """Whether some four words in a row come three times: the model was in a loop."""
     return max(Counter(zip(words, words[1:], words[2:], words[3:], strict=False)).values(), default=0) >= 3
 
 
 def _copied(words: Sequence[str], document: Sequence[str]) -> tuple[float, int]:
-    """The share of the words that stand, with two beside them, in the document; and how many do in one go."""
+    """The share of the words in trigrams that the document has too, and the longest run of such words."""
     there, hit = set(_runs(document)), [False] * len(words)
     for place, run in enumerate(_runs(words)):
         if run in there:
@@ -158,7 +158,7 @@ def _copied(words: Sequence[str], document: Sequence[str]) -> tuple[float, int]:
 
 
 def _same_language(text: str, document: str) -> bool:
-    """By the script alone: Latin where the document is, plain letters where it has no others."""
+    """Whether a text has the script of the document: Latin letters, and mostly ASCII where the document is."""
     letters, others = ([sign for sign in one if sign.isalpha()] for one in (text, document))
     if not letters or not others:
         return bool(letters)
@@ -186,7 +186,7 @@ def _script(letters: Sequence[str]) -> str:
 
 
 def _scripts(letters: Sequence[str]) -> set[str]:
-    """The scripts that are more than a word here and there: some languages have several."""
+    """The scripts with a tenth of the letters or more; some languages have several."""
     return {script for script, count in _named_scripts(letters).items() if count >= (1 - _LATIN) * len(letters)}
 
 

@@ -1,4 +1,4 @@
-"""What requests are written for: tools, and what is known of the requests that some of them have."""
+"""The input of writing requests: tools, and the known requests for them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 
 Wanted = Literal["all", "new"]
 MOST_TOOLS = 3
-"""So many tools are combined at most: a small model loses one of more."""
+"""The most tools in a request: of more, a small model forgets some."""
 
 
 @dataclass(frozen=True, slots=True)
 class SynthSource:
-    """Tools, and the one split of requests that may be looked at, if any."""
+    """Tools, and the one split of known requests that may be used, if any."""
 
     name: str
     tools: Sequence[Tool]

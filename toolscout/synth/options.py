@@ -1,4 +1,4 @@
-"""What can be chosen when requests are written."""
+"""The options of writing synthetic requests."""
 
 from __future__ import annotations
 
@@ -8,21 +8,24 @@ from toolscout.errors import BadRequest
 from toolscout.synth.styles import STYLES
 
 TASK = "synth"
-"""What a generator that writes requests says it was trained for."""
+"""The "task" in generator.json of a model that writes requests."""
 KINDS = ("namespace", "chain", "shared", "meaning")
-"""Why tools go together: of one namespace; what one gives the other takes; both take the same; alike in meaning."""
+"""Why tools go together: same namespace; one's output is the other's input; same inputs; similar documents."""
 
 
 @dataclass(frozen=True, slots=True)
 class SynthOptions:
     """How many requests are written for each tool, what they are like, and which are kept.
 
-    `per_tool`: requests for each tool; `combinations`: the share of them that need other tools too, None as in the
-    requests that are known, else half. `sizes`, `kinds` and `styles`: how often as many tools, why they go together,
-    and how it is worded; empty ones follow the requests that are known. `examples`: how many known requests a prompt
-    shows. `tries`: how often another one is written in place of one that was not kept. `filtered`: False keeps all
-    that is not empty. `round_trip`: the tool that a request is written for has to be among the first so many that a
-    retriever finds, times the number of tools that the request needs; 0 asks no retriever.
+    per_tool: requests for each tool.
+    combinations: the share of requests that need other tools too; None is as in the known requests, else half.
+    sizes, kinds, styles: the shares of the numbers of tools, of why they go together, and of styles; empty ones follow
+        the known requests.
+    examples: how many known requests a prompt shows.
+    tries: the most attempts to write a request that passes the filters.
+    filtered: False keeps all requests that are not empty.
+    round_trip: the tool that a request is written for must be among this many first results of a retriever, times the
+        number of tools that the request needs; 0 uses no retriever.
     """
 
     per_tool: int = 3

@@ -1,4 +1,4 @@
-"""How far a long stage is, reported now and then."""
+"""Progress reports of long loops."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _Item = TypeVar("_Item")
 
 
 def each(items: Sequence[_Item], stage: str, progress: Progress | None) -> Iterator[_Item]:
-    """The items one by one; how many of them are done is reported after every thousand or so, and at the end."""
+    """Yield the items, and report the number done after every 1,024 of them and at the end."""
     for done, item in enumerate(items, 1):
         yield item
         if progress and (done % _REPORTED_AT_ONCE == 0 or done == len(items)):
@@ -20,7 +20,7 @@ def each(items: Sequence[_Item], stage: str, progress: Progress | None) -> Itera
 
 
 def named(name: str, progress: Progress | None) -> Progress | None:
-    """Tells stages apart that come more than once: a bar that is done does not begin again."""
+    """A progress function that puts a name before the stage, for stages that run more than once."""
     if progress is None or not name:
         return progress
     return lambda stage, done, total: progress(f"{name}: {stage}", done, total)

@@ -1,4 +1,4 @@
-"""How a request is worded: what it is like (a goal, terse, wordy), and whether it holds values for parameters."""
+"""Styles of requests: a goal, terse or wordy, with or without values for parameters."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 TERSE, WORDY = 9, 26
-"""A request of at most so many words is terse, one of at least so many wordy."""
+"""A terse request has at most TERSE words, a wordy one at least WORDY."""
 _VALUES = re.compile(r"\d|[\"“”]|(?<![\w'’])'[^']+'|(?<=[\w,;:] )(?!I\b)[A-Z]\w")
 
 
@@ -21,7 +21,7 @@ class Style:
 
     @property
     def name(self) -> str:
-        """What it is called in options, metadata and prompts."""
+        """Its name in options, metadata and prompts."""
         return f"{self.shape}, {'with' if self.values else 'no'} values"
 
 
@@ -38,6 +38,6 @@ def style_of(text: str) -> Style:
 
 
 def style_shares(texts: Iterable[str]) -> dict[str, float]:
-    """How often each style comes up."""
+    """The share of each style among requests."""
     counts = Counter(style_of(text).name for text in texts)
     return {name: round(counts[name] / counts.total(), 4) for name in STYLES if counts[name]}

@@ -1,4 +1,4 @@
-"""Teaches a small language model to write requests: from the documents of a request's tools to the request."""
+"""Fine-tunes a small language model to write a request, given the documents of its tools."""
 
 from __future__ import annotations
 
@@ -29,10 +29,11 @@ Pair = tuple[list[Message], str]
 
 @dataclass(frozen=True, slots=True)
 class WriterTrainingOptions(TextTrainingOptions, Options):
-    """How a generator of requests is trained.
+    """How a model that writes requests is trained.
 
-    `per_scene`: so many requests of one set of tools are gone through in an epoch, others in the next: a set with many
-    requests is learned by heart else. `most_tools`: requests that need more are left out.
+    per_scene: the most requests of one set of tools per epoch; the next epoch uses others. This keeps the model from
+        memorising sets with many requests.
+    most_tools: requests that need more tools are left out.
     """
 
     per_scene: int = 8
@@ -46,10 +47,10 @@ class WriterTrainingOptions(TextTrainingOptions, Options):
 
 
 class RequestExamples:
-    """The requests to learn from, by set of tools. Those that the filters would not keep are not learned from."""
+    """The training requests that pass the filters, by set of tools."""
 
     def __init__(self, sets: Sequence[TrainingSet], options: WriterTrainingOptions) -> None:
-        """Read the train splits."""
+        """Read the train splits; raises BadDataset where no request is left."""
         self._options = options
         self._scenes: dict[tuple[Tool, ...], list[str]] = defaultdict(list)
         self.left_out = Counter[str]()
@@ -68,11 +69,11 @@ class RequestExamples:
             texts.sort(key=lambda text: chance(options.seed, text))
 
     def texts(self) -> list[str]:
-        """All that is learned from."""
+        """All training requests."""
         return [text for texts in self._scenes.values() for text in texts]
 
     def pairs(self, epoch: int) -> list[Pair]:
-        """What to read and what to write in an epoch; the tools of a request come in another order each time."""
+        """The (prompt, request) pairs of an epoch; the order of a request's tools differs by epoch."""
         found: list[Pair] = []
         for tools, texts in self._scenes.items():
             count, start = min(self._options.per_scene, len(texts)), epoch * self._options.per_scene
@@ -91,9 +92,9 @@ def train_synth(
     encoder: TextEncoder | None = None,
     progress: FitProgress | None = None,
 ) -> FitReport:
-    """Train on the train splits alone, and leave a generator in the folder, with what it has seen.
+    """Fine-tune a model on the train splits, and write it to `folder`, with a record of what it was trained on.
 
-    `encoder` tells which tools are alike in meaning: how often requests need such tools is learned too.
+    `encoder` finds similar tools, to measure how often requests need such tools. Raises BadModel or BadDataset.
     """
     try:
         from toolscout.training.text_generation import finetune
@@ -106,27 +107,27 @@ def train_synth(
     if not options.epochs and not options.init_from:
         raise BadModel("without epochs nothing is learned; set epochs above 0, or name a generator to begin with")
     sets = [TrainingSet(one.dataset, one.train, "", one.history) for one in sets]
-    lessons = RequestExamples(sets, options)
+    examples = RequestExamples(sets, options)
     about = {
         "task": TASK,
         "settings": asdict(options) | {name: Path(getattr(options, name)).name for name in ("base", "init_from")},
         "data": [f"{one.dataset.name}:{one.train}" for one in sets],
         "sizes": size_shares([gold for one in sets for gold in one.dataset.split(one.train).gold]),
         "kinds": _kinds(sets, encoder, progress),
-        "styles": style_shares(lessons.texts()),
-        "not_learned": dict(lessons.left_out),
+        "styles": style_shares(examples.texts()),
+        "not_learned": dict(examples.left_out),
     }
     seen = TrainedOn.of(sets) | (TrainedOn.load(Path(options.init_from)) if options.init_from else TrainedOn())
     folder.mkdir(parents=True, exist_ok=True)
-    seen.save(folder)  # before the generator is complete: it is never there without
-    report = finetune(options, lessons.pairs, folder, about=about, progress=progress).report
-    left_out = ", ".join(f"{count:,} {why}" for why, count in lessons.left_out.most_common())
+    seen.save(folder)  # first, so that a complete model always has it
+    report = finetune(options, examples.pairs, folder, about=about, progress=progress).report
+    left_out = ", ".join(f"{count:,} {why}" for why, count in examples.left_out.most_common())
     notes = (f"not learned from: {left_out}",) if left_out else ()
     return FitReport(report["seconds"], report["device"], report["parameters"], report.get("dev") or {}, notes)
 
 
 def _kinds(sets: Sequence[TrainingSet], encoder: TextEncoder | None, progress: FitProgress | None) -> dict[str, float]:
-    """Why the tools of requests go together, the mean over datasets."""
+    """The shares of the kinds of combinations, as the mean over datasets."""
     found = []
     for one in sets:
         report = named(one.dataset.name, progress)

@@ -1,4 +1,4 @@
-"""Writes requests for tools with a language model: planned by hash, in batches, resumed where it was interrupted."""
+"""Writes synthetic requests for tools with a language model, in batches; an interrupted run is resumed."""
 
 from __future__ import annotations
 
@@ -34,15 +34,17 @@ from toolscout.synth.styles import STYLES, style_shares
 
 _FORMAT = 2
 _SIZES = {"1": 0.5, "2": 0.3, "3": 0.2}
-_ON_CPU, _ON_DEVICE = 64, 8_192  # conversations that are completed before they are kept on disk
+_ON_CPU, _ON_DEVICE = 64, 8_192  # conversations per call of the model, after which the answers are saved
 
 
 @dataclass(frozen=True, slots=True)
 class RequestWriter:
-    """Who writes: a language model, and what it was trained for, if it was.
+    """The language model that writes requests.
 
-    `about` is what a trained generator says of the requests it learned from: how many tools they need, why these go
-    together, their styles. `seen` are those requests; `fingerprint` tells it from others of its name.
+    about: the generator.json of a model that was fine-tuned for this, with statistics of its training requests (how
+        many tools they need, why these go together, their styles); None for any other model.
+    seen: the requests that it was trained on.
+    fingerprint: identifies the model among others of its name.
     """
 
     llm: LanguageModel
@@ -54,7 +56,10 @@ class RequestWriter:
     def open(
         cls, spec: str, model: str = "", seed: int = 0, batch: int | None = None, options: EndpointOptions | None = None
     ) -> RequestWriter:
-        """A generator that `train_synth` left in a folder, or any other language model, as open_llm does."""
+        """Open a model that `train_synth` wrote, or any other language model that `open_llm` accepts.
+
+        Raises BadModel for a model that was fine-tuned for another task.
+        """
         if not is_finetuned(spec):
             return cls(open_llm(spec, model=model, seed=seed, batch=batch, options=options), fingerprint=spec)
         about = read_finetuned(spec)
@@ -69,13 +74,13 @@ class RequestWriter:
 
     @property
     def trained(self) -> bool:
-        """Whether it was trained to write requests, and needs no instruction."""
+        """Whether it was fine-tuned to write requests, so that its prompts need no instruction."""
         return self.about is not None
 
 
 @dataclass(frozen=True, slots=True)
 class _Item:
-    """A request to be written."""
+    """A request to write."""
 
     place: int
     combination: Combination
@@ -95,18 +100,20 @@ def synthesise(
     partial: Path | None = None,
     progress: Progress | None = None,
 ) -> SyntheticDataset:
-    """Write requests for the tools of a source, all of them or those that have none, and keep the good ones.
+    """Write requests for tools, and keep those that pass the filters.
 
-    `retriever`, which has the tools, is what the round trip asks; `retriever_seen` what it was trained on. `vectors`
-    are those of the tools' documents, a row each, by which tools are alike in meaning. `partial` is a file where all
-    that was written is kept until the caller removes it: the same call goes on from there.
+    wanted: "all" writes for all tools, "new" for those without a known request.
+    retriever: the retriever of the round-trip filter, with the tools indexed; `retriever_seen` is what it was trained
+        on.
+    vectors: the vectors of the tools' documents, by which similar tools are found.
+    partial: a file that saves all written texts, from which the same call resumes; the caller removes it.
     """
     if options.examples and writer.trained:
         raise BadRequest("what was trained to write requests is shown none; leave examples out")
     anchors = source.anchors(wanted)
     plan = _Plan(source, writer, options, vectors, anchors, progress)
     texts = _Texts(writer, options, source, partial, plan.identity(source, writer))
-    learned = (digest for one in writer.seen.splits for digest in one.requests)  # some are known by heart
+    learned = (digest for one in writer.seen.splits for digest in one.requests)  # a model may repeat these
     judge = Filter(source.tools, [text for text, _ in source.requests()], learned)
     round_trip = retriever if options.filtered and options.round_trip else None
     kept: dict[tuple[str, int], SyntheticRequest] = {}
@@ -136,7 +143,7 @@ def synthesise(
 
 
 class _Plan:
-    """Which requests are to be written."""
+    """Chooses the tools and the style of each request to write."""
 
     def __init__(
         self,
@@ -161,7 +168,7 @@ class _Plan:
             self._partners.prepare(anchors, [kind for kind, share in self._kinds.items() if share], progress)
 
     def identity(self, source: SynthSource, writer: RequestWriter) -> str:
-        """Of the model, the tools and how it is asked; how much is written, and what is kept, may change meanwhile."""
+        """A digest of the model, the tools and the prompts; a run may resume with other counts and filters."""
         found = hashlib.blake2b(json.dumps([_FORMAT, writer.llm.name, writer.fingerprint]).encode(), digest_size=16)
         asked = {name: getattr(self._options, name) for name in ("examples", "temperature", "max_tokens", "seed")}
         shares = [self._sizes, self._kinds, self._styles]
@@ -172,7 +179,7 @@ class _Plan:
     def items(
         self, attempt: int, kept: Mapping[tuple[str, int], SyntheticRequest], progress: Progress | None
     ) -> list[_Item]:
-        """What is still to be written, each attempt another combination in another style."""
+        """The requests still to write; each attempt uses other combinations and styles."""
         places = [(place, anchor) for place in range(self._options.per_tool) for anchor in self._anchors]
         left = [(place, anchor) for place, anchor in places if (anchor, place) not in kept]
         found = []
@@ -185,7 +192,7 @@ class _Plan:
 
 
 def _with_combinations(sizes: Mapping[str, float], share: float | None) -> dict[str, float]:
-    """Sizes of which those above one have this share together."""
+    """The shares of sizes, scaled so that those above 1 add up to `share`; None changes nothing."""
     if share is None:
         return dict(sizes)
     several = {size: part for size, part in sizes.items() if size != "1" and part} or {"2": 0.6, "3": 0.4}
@@ -227,9 +234,9 @@ def _judged(
 
 
 class _Texts:
-    """What the model wrote, kept in a file as it comes: a line of JSON each, below one that says what they are of.
+    """The texts that the model wrote, saved in a file as JSON lines after a header line with the run's identity.
 
-    `problem` is the last reason why there was no answer.
+    `problem` is the last reason why a conversation got no answer.
     """
 
     def __init__(
@@ -248,7 +255,7 @@ class _Texts:
         header = json.dumps({"identity": identity})
         try:
             lines = partial.read_text(encoding="utf-8").split("\n")[:-1] if partial.exists() else []
-            # Where nothing was written yet, there is nothing to lose by beginning anew.
+            # A file with the header alone can be replaced.
             if lines and json.loads(lines[0])["identity"] != identity and len(lines) > 1:
                 raise BadDataset(
                     f"{partial} was begun with other tools, options or another model; give the same again, or remove it"
@@ -259,7 +266,7 @@ class _Texts:
             if isinstance(error, BadDataset):
                 raise
             raise BadDataset(f"{partial} cannot be read ({error}); remove it to begin again") from None
-        # A line that was cut off by the interruption is written again.
+        # Written again without a last line that the interruption cut off.
         partial.parent.mkdir(parents=True, exist_ok=True)
         partial.write_text("".join(f"{line}\n" for line in [header, *lines[1:]]), encoding="utf-8")
 
@@ -269,7 +276,7 @@ class _Texts:
         self.usage.add([[Completion(row["text"], prompt, completion, "stop", row.get("cost"))]])
 
     def of(self, items: Sequence[_Item], progress: Progress | None) -> dict[str, tuple[str, bool]]:
-        """What was written for each item, and whether it came to an end; those without an answer are missing."""
+        """For each item's key, the text and whether the model finished it; items without an answer are missing."""
         keys = {item.key: self._key(item) for item in each(items, "preparing prompts", progress)}
         left = [item for item in items if keys[item.key] not in self._written]
         done = len(items) - len(left)
@@ -282,7 +289,7 @@ class _Texts:
                     max_tokens=self._options.max_tokens,
                 )
             except LanguageModelError as error:
-                self._keep_answers(chunk, keys, error.each(len(chunk)))  # what was paid for is not lost
+                self._keep_answers(chunk, keys, error.each(len(chunk)))  # saves answers that were paid for
                 raise
             self._keep_answers(chunk, keys, outcomes)
             done += len(chunk)
@@ -309,10 +316,10 @@ class _Texts:
             self._take(row)
 
     def _key(self, item: _Item) -> str:
-        """Of an item and all that is said for it: a text that was written for other tools is never taken for its."""
-        said = [[message.role, message.content] for message in self._conversation(item)]
-        asked = json.dumps([item.key, item.combination.tools, item.style, said])
-        return hashlib.blake2b(asked.encode(), digest_size=16).hexdigest()
+        """A digest of an item and its prompt, so that a text written for another prompt is never used for it."""
+        messages = [[message.role, message.content] for message in self._conversation(item)]
+        content = json.dumps([item.key, item.combination.tools, item.style, messages])
+        return hashlib.blake2b(content.encode(), digest_size=16).hexdigest()
 
     def _conversation(self, item: _Item) -> list[Message]:
         tools: list[Tool] = [self._tools[tool_id] for tool_id in item.combination.tools]
@@ -322,7 +329,7 @@ class _Texts:
 
 def _at_once(llm: LanguageModel) -> int:
     if isinstance(llm, Endpoint):
-        return llm.options.concurrency  # where it breaks down, only answers that were on their way are lost
+        return llm.options.concurrency  # after a crash, only the answers in flight are lost
     return _ON_DEVICE if device_name() else _ON_CPU
 
 

@@ -1,4 +1,4 @@
-"""Requests and tools as training wants them: token ids, gold documents, and which documents compete in a step."""
+"""The training data of a bi-encoder: tokenised requests and documents, gold documents, and candidates of a step."""
 
 from __future__ import annotations
 
@@ -16,24 +16,25 @@ from toolscout.models.encoders.trainable import TrainableEncoder
 
 @dataclass(slots=True)
 class Requests:
-    """Tokens of requests, and the rows of the documents each of them needs."""
+    """The tokens of requests, and the rows of their gold documents."""
 
     tokens: list[Ints]
     gold: list[Ints]
 
     def __len__(self) -> int:
-        """How many there are."""
+        """The number of requests."""
         return len(self.tokens)
 
 
 @dataclass(slots=True)
 class EncoderTrainingData:
-    """One dataset to learn from. Tools with equal documents are one row: a twin of a gold tool is no wrong answer.
+    """One tokenised dataset. Tools with equal documents share a row, so that a duplicate of a gold tool is not wrong.
 
-    `competing`: the rows that stand against each other in the loss. By default only documents that some training
-    request of this very set needs: a tool that nobody asked for yet would be wrong for every request, and so be
-    unlearned. So would one that only a smaller set over the same tools asks for, as written requests do, if it competed
-    in the larger one too. `new`: what no set asks for.
+    competing: the rows of the documents that are candidates in the loss. By default only gold documents of training
+        requests of this dataset: any other would be wrong for every request, and would hardly ever be found later. This
+        holds even if another dataset over the same tools has requests for it.
+    new: for each row, whether no training request of any dataset needs it.
+    hard: for each training request, the rows of its mined hard negatives; empty before mining.
     """
 
     name: str
@@ -57,7 +58,11 @@ class EncoderTrainingData:
         self_queries: bool,
         asked: Collection[str] = (),
     ) -> EncoderTrainingData:
-        """Tokenise what a training needs of a dataset. `asked`: digests of tools that other sets ask for too."""
+        """Tokenise the tools and splits of a dataset.
+
+        `unused`: whether all documents compete. `asked`: digests of the tools that requests of any dataset need.
+        Raises BadDataset without a training split.
+        """
         rows: dict[str, int] = {}
         texts: list[str] = []
         row_of: dict[str, int] = {}
@@ -73,7 +78,7 @@ class EncoderTrainingData:
         used = np.unique(np.concatenate(parts[0].gold))
         new = np.array([digest not in asked for digest in rows], dtype=bool)
         new[used] = False
-        lines = [_own(text) for text in texts] if self_queries else []
+        lines = [_title_lines(text) for text in texts] if self_queries else []
         flat = encoder.tokens([line for few in lines for line in few], encoder.request_tokens)
         ends = np.cumsum([0, *map(len, lines)])
         return cls(
@@ -89,7 +94,7 @@ class EncoderTrainingData:
 
 
 def asked_for(sets: Sequence[tuple[Dataset, str, str]]) -> frozenset[str]:
-    """Digests of the tools that some training request of some set needs: to the model all others are new."""
+    """Digests of the tools that training requests of any dataset need; all other tools are new to the model."""
     return frozenset(
         tool.digest()
         for data, train, _ in sets
@@ -106,8 +111,8 @@ def _requests(encoder: TrainableEncoder, dataset: Dataset, split: str, row_of: d
     return Requests(tokens, gold)
 
 
-def _own(document: str) -> list[str]:
-    """The lines of a document that could be a request for it: its name in words, its title, what it does."""
+def _title_lines(document: str) -> list[str]:
+    """The lines of a document that could be requests for it: its name in words, its title, what it does."""
     return [line for line in document.split("\n")[1:4] if line.strip()]
 
 
@@ -118,15 +123,15 @@ def joined(tokens: Ints, others: Ints, limit: int) -> Ints:
 
 
 def candidates(
-    material: EncoderTrainingData, gold: Sequence[Ints], picked: Ints, count: int, rng: np.random.Generator
+    data: EncoderTrainingData, gold: Sequence[Ints], picked: Ints, count: int, rng: np.random.Generator
 ) -> Ints:
-    """The documents that compete in a step: all where they are few, else the gold, mined ones, and some at random."""
-    competing = material.competing
+    """The candidate documents of a step: all where they are few, else gold ones, hard negatives, and random ones."""
+    competing = data.competing
     if len(competing) <= count:
         return competing
     chosen = np.unique(np.concatenate(gold))
-    if material.hard:
-        few = np.concatenate([rng.permutation(material.hard[i])[:_HARD_EACH] for i in picked])
+    if data.hard:
+        few = np.concatenate([rng.permutation(data.hard[i])[:_HARD_EACH] for i in picked])
         mined, room = np.setdiff1d(few, chosen), max(0, count - len(chosen))
         chosen = np.union1d(chosen, mined if len(mined) <= room else rng.choice(mined, room, replace=False))
     return np.union1d(chosen, rng.choice(competing, max(0, count - len(chosen)), replace=False))
@@ -136,9 +141,9 @@ _HARD_EACH = 4
 
 
 def shuffled(sizes: Sequence[int], batch: int, seed: int, epoch: int) -> list[tuple[int, Ints]]:
-    """The steps of an epoch: which material, and which of its requests. A set's share grows with the root of its size.
+    """The steps of an epoch, as (number of the dataset, rows of its requests).
 
-    So a large set does not drown the small ones; those are gone through more often.
+    A dataset's share of the steps grows with the root of its size, so that a large one does not dominate.
     """
     rng = np.random.default_rng([seed, epoch])
     roots = np.sqrt(np.array(sizes, dtype=np.float64))

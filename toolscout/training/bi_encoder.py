@@ -1,4 +1,4 @@
-"""Teaches an encoder which tools a request needs: requests and documents that belong together come closer."""
+"""Trains a bi-encoder for retrieval: requests and the documents of their gold tools get similar vectors."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ BONUS_MAY_COST = 0.03
 
 @dataclass(frozen=True, slots=True)
 class TrainedEncoder:
-    """What came of a training: `average` and `new_bonus` were chosen on dev.
+    """The result of a training; `average` and `new_bonus` were chosen on dev.
 
-    `checkpoints` are there until the caller, who has all that it makes of the weights, removes them.
+    The caller removes `checkpoints` once it has written all files of the model.
     """
 
     trained: Trained
@@ -54,17 +54,20 @@ def learn(
 ) -> TrainedEncoder:
     """Train on (dataset, train split, dev split) and write the weights to `folder`/weights.
 
-    What is needed to go on after an interruption lies in `folder`/training.
+    `source` is the Hugging Face folder of the encoder to start from. Checkpoints are in `folder`/training; an
+    interrupted training with the same `identity` is resumed.
     """
     device = pick_device(options.device)
     torch.manual_seed(options.seed)
     encoder = TrainableEncoder(source, device)
-    asked = asked_for(sets)
-    materials = [
-        EncoderTrainingData.of(encoder, *one, unused=options.unused, self_queries=options.self_queries > 0, asked=asked)
+    needed = asked_for(sets)
+    training_data = [
+        EncoderTrainingData.of(
+            encoder, *one, unused=options.unused, self_queries=options.self_queries > 0, asked=needed
+        )
         for one in sets
     ]
-    task = EncoderTask(encoder, materials, options)
+    task = EncoderTask(encoder, training_data, options)
     checkpoints = Checkpoints(folder / "training", identity)
     schedule = Schedule(options.epochs, options.rate, patience=options.patience, seed=options.seed)
     trained = run(task, schedule, checkpoints, report)
@@ -85,92 +88,90 @@ AVERAGE = "average of trained and original"
 
 
 class EncoderTask(TrainingTask):
-    """Over requests and documents."""
+    """Trains an encoder on requests and documents of one or more datasets."""
 
     def __init__(
-        self, encoder: TrainableEncoder, materials: Sequence[EncoderTrainingData], options: EncoderTrainingOptions
+        self, encoder: TrainableEncoder, training_data: Sequence[EncoderTrainingData], options: EncoderTrainingOptions
     ) -> None:
-        """Over tokenised sets."""
+        """Take the encoder and the tokenised datasets."""
         self._encoder = encoder
-        self._materials = materials
+        self._training_data = training_data
         self._options = options
         self._original = {name: tensor.detach().clone() for name, tensor in encoder.parameters().items()}
         gpu = encoder.device.type == "cuda"
         self._chunk = options.chunk or (4096 if gpu else 128)
         self._at_once = 1024 if gpu else 64
-        # A GPU is quicker with large batches than without padding, a CPU the other way round.
+        # A GPU is faster with large batches, a CPU with little padding.
         self._alike, self._most_parts = (64, 2) if gpu else (16, 1 << 30)
         self._steps: list[tuple[int, Ints]] = []
-        self._sizes = [len(material.train) for material in materials]
-        self._dev = [self._dev_rows(material) for material in materials]
+        self._sizes = [len(data.train) for data in training_data]
+        self._dev = [self._dev_rows(data) for data in training_data]
 
     def parameters(self) -> Mapping[str, torch.nn.Parameter]:
-        """Those of the encoder."""
+        """The parameters of the encoder."""
         return self._encoder.parameters()
 
     def steps(self) -> int:
-        """Steps of one epoch."""
+        """The number of steps in an epoch."""
         return len(shuffled(self._sizes, self._options.batch, self._options.seed, 0))
 
     def begin(self, epoch: int, kept: Mapping[str, Tensor] | None = None) -> None:
-        """Shuffle, and mine where not all documents compete at once."""
+        """Shuffle, and mine hard negatives where there are too many documents for all to be candidates."""
         self._encoder.model.train()
         self._steps = shuffled(self._sizes, self._options.batch, self._options.seed, epoch)
-        for index, material in enumerate(self._materials):
+        for index, data in enumerate(self._training_data):
             if kept and f"rows.{index}" in kept:
                 ends = np.cumsum(kept[f"counts.{index}"].numpy())[:-1]
-                material.hard = np.split(kept[f"rows.{index}"].numpy(), ends)
-            elif len(material.competing) > self._options.candidates:
-                self._mine(material)
+                data.hard = np.split(kept[f"rows.{index}"].numpy(), ends)
+            elif len(data.competing) > self._options.candidates:
+                self._mine(data)
 
     def kept(self) -> dict[str, Tensor]:
-        """The mined documents."""
+        """The mined hard negatives."""
         found = {}
-        for index, material in enumerate(self._materials):
-            if material.hard:
-                found[f"rows.{index}"] = torch.from_numpy(np.concatenate(material.hard))
-                found[f"counts.{index}"] = torch.tensor([len(few) for few in material.hard])
+        for index, data in enumerate(self._training_data):
+            if data.hard:
+                found[f"rows.{index}"] = torch.from_numpy(np.concatenate(data.hard))
+                found[f"counts.{index}"] = torch.tensor([len(few) for few in data.hard])
         return found
 
     def step(self, epoch: int, step: int) -> Tensor:
-        """Learn from one batch."""
+        """Train on one batch; gives back its loss."""
         index, picked = self._steps[step]
-        material, options = self._materials[index], self._options
+        data, options = self._training_data[index], self._options
         rng = np.random.default_rng([options.seed, epoch, step])
-        tokens = [material.train.tokens[i] for i in picked]
-        gold = [material.train.gold[i] for i in picked]
+        tokens = [data.train.tokens[i] for i in picked]
+        gold = [data.train.gold[i] for i in picked]
         for place in range(round(len(picked) * options.mix)):
             other = int(rng.integers(len(picked)))
             source = int(picked[other])
-            tokens[place] = joined(tokens[place], material.train.tokens[source], self._encoder.request_tokens)
-            gold[place] = np.union1d(gold[place], material.train.gold[source])
-        for row in rng.choice(material.competing, round(len(picked) * options.self_queries)).tolist():
-            if material.self_queries[row]:
-                tokens.append(material.self_queries[row][int(rng.integers(len(material.self_queries[row])))])
+            tokens[place] = joined(tokens[place], data.train.tokens[source], self._encoder.request_tokens)
+            gold[place] = np.union1d(gold[place], data.train.gold[source])
+        for row in rng.choice(data.competing, round(len(picked) * options.self_queries)).tolist():
+            if data.self_queries[row]:
+                tokens.append(data.self_queries[row][int(rng.integers(len(data.self_queries[row])))])
                 gold.append(np.array([row], dtype=np.int64))
-        rows = candidates(material, gold, picked, options.candidates, rng)
+        rows = candidates(data, gold, picked, options.candidates, rng)
         wanted = np.zeros((len(gold), len(rows)), dtype=np.float32)
         for place, few in enumerate(gold):
             wanted[place, np.searchsorted(rows, few)] = 1
-        documents = [material.documents[row] for row in rows]
-        return self._learned(
-            material, picked, rows, tokens, documents, torch.from_numpy(wanted).to(self._encoder.device)
-        )
+        documents = [data.documents[row] for row in rows]
+        return self._learned(data, picked, rows, tokens, documents, torch.from_numpy(wanted).to(self._encoder.device))
 
     def _learned(
         self,
-        material: EncoderTrainingData,
+        data: EncoderTrainingData,
         picked: Ints,
         rows: Ints,
         requests: Sequence[Ints],
         documents: Sequence[Ints],
         gold: Tensor,
     ) -> Tensor:
-        """Learn from one batch: its loss. The first round(len(picked) * mix) of the requests are joined with others."""
+        """Compute the loss and gradients of a batch, whose first round(len(picked) * mix) requests are joined ones."""
         return self._backward(requests, documents, gold)
 
     def _backward(self, requests: Sequence[Ints], documents: Sequence[Ints], gold: Tensor) -> Tensor:
-        """The loss, its gradients computed chunk by chunk where not all texts fit into memory at once."""
+        """The loss; its gradients are computed in chunks where not all texts fit into memory (gradient caching)."""
         texts = [*requests, *documents]
         order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
         chunks = [order[start : start + self._chunk] for start in range(0, len(order), self._chunk)]
@@ -197,7 +198,7 @@ class EncoderTask(TrainingTask):
         return loss.detach()
 
     def _vectors(self, texts: Sequence[Ints], order: Sequence[int]) -> Tensor:
-        """All vectors with their gradients, texts of like length together: little is spent on padding."""
+        """All vectors with gradients, in batches of similar length, to reduce padding."""
         parts = np.array_split(np.array(order), min(self._most_parts, max(1, len(order) // self._alike)))
         rows = torch.cat([self._encoder.embed([texts[i] for i in part]) for part in parts])
         back = torch.empty(len(order), dtype=torch.long)
@@ -210,21 +211,21 @@ class EncoderTask(TrainingTask):
             return losses.multi_gold_softmax(self._options.scale * cosines, gold)
         return losses.sigmoid(self._options.scale * (cosines - self._options.bias), gold)
 
-    def _mine(self, material: EncoderTrainingData) -> None:
-        """For each training request the documents that the encoder, as it is now, wrongly ranks highest."""
-        documents = self._encoder.encode([material.documents[row] for row in material.competing], self._at_once)
-        requests = self._encoder.encode(material.train.tokens, self._at_once)
-        material.hard = []
+    def _mine(self, data: EncoderTrainingData) -> None:
+        """Set the hard negatives of each training request: wrong documents that the current encoder ranks highest."""
+        documents = self._encoder.encode([data.documents[row] for row in data.competing], self._at_once)
+        requests = self._encoder.encode(data.train.tokens, self._at_once)
+        data.hard = []
         for start in range(0, len(requests), 1024):
             best = (requests[start : start + 1024] @ documents.T).topk(min(_MINED_FROM, len(documents)), 1).indices
             for offset, row in enumerate(best.cpu().numpy()):
-                material.hard.append(np.setdiff1d(material.competing[row], material.train.gold[start + offset]))
+                data.hard.append(np.setdiff1d(data.competing[row], data.train.gold[start + offset]))
 
     def validate(self) -> tuple[dict[str, float], dict[str, Tensor]]:
-        """Scores for the weights as they are and averaged with those it began with; the better ones count."""
+        """Dev scores of the current weights and of their averages with the original weights; gives back the best."""
         current = {name: tensor.detach().clone() for name, tensor in self.parameters().items()}
         shares = [self._options.average] if self._options.average else [1.0, 0.75, 0.5]
-        if not any(material.dev for material in self._materials):
+        if not any(data.dev for data in self._training_data):
             shares = shares[:1]
         best: tuple[dict[str, float], dict[str, Tensor]] = {}, {}
         for share in shares:
@@ -240,64 +241,64 @@ class EncoderTask(TrainingTask):
         return best
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Put weights in place."""
+        """Set the parameters to these weights."""
         with torch.no_grad():
             for name, parameter in self.parameters().items():
                 if name in weights:
                     parameter.copy_(weights[name])
 
-    def _dev_rows(self, material: EncoderTrainingData) -> Ints:
-        """The documents that dev requests are ranked over: all, or their gold and a sample."""
-        count = len(material.documents)
-        if material.dev is None or count <= _DEV_DOCUMENTS:
+    def _dev_rows(self, data: EncoderTrainingData) -> Ints:
+        """The rows of the documents that dev requests rank: all, or the gold ones and a sample."""
+        count = len(data.documents)
+        if data.dev is None or count <= _DEV_DOCUMENTS:
             return np.arange(count)
-        gold = np.unique(np.concatenate(material.dev.gold))
+        gold = np.unique(np.concatenate(data.dev.gold))
         others = np.setdiff1d(np.arange(count), gold)
         return np.union1d(gold, np.random.default_rng(0).permutation(others)[:_DEV_DOCUMENTS])
 
-    def _dev_cosines(self, material: EncoderTrainingData, rows: Ints) -> Tensor:
-        assert material.dev is not None
-        documents = self._encoder.encode([material.documents[row] for row in rows], self._at_once)
-        return self._encoder.encode(material.dev.tokens, self._at_once) @ documents.T
+    def _dev_cosines(self, data: EncoderTrainingData, rows: Ints) -> Tensor:
+        assert data.dev is not None
+        documents = self._encoder.encode([data.documents[row] for row in rows], self._at_once)
+        return self._encoder.encode(data.dev.tokens, self._at_once) @ documents.T
 
     def _scores(self) -> dict[str, float]:
-        """Mean dev scores over the sets that have a dev split; each set counts the same."""
+        """Mean dev scores over the datasets that have a dev split, each with the same weight."""
         found = []
-        for material, rows in zip(self._materials, self._dev, strict=True):
-            if material.dev is not None:
-                found.append(_measured(self._dev_cosines(material, rows), rows, material, _MEASURES))
+        for data, rows in zip(self._training_data, self._dev, strict=True):
+            if data.dev is not None:
+                found.append(_measured(self._dev_cosines(data, rows), rows, data, _MEASURES))
         return {name: float(np.mean([one[name] for one in found])) for name in _MEASURES} if found else {}
 
     def new_bonus(self) -> float:
-        """What to add to the cosine of tools that are new to the model, where dev has such tools.
+        """Choose, on dev, what to add to the cosines of new tools: those that no training request needs.
 
-        The bonus that gives the highest recall, among those that cost the known tools little of the recall that they
-        would have if there were no new ones. (A dev split of unseen tools has a new tool in every request: without
-        that bound the bonus would be too high for all others.) A set whose dev needs no known tool has nothing to weigh
-        the new ones against, and says nothing.
+        Gives the bonus with the highest recall, among those that lower the recall of known tools by at most
+        BONUS_MAY_COST, compared to a ranking without new tools. (In a dev split of unseen tools, every request needs a
+        new tool: without that bound, the bonus would be too high.) A dataset counts only if its dev requests need both
+        new and known tools.
         """
         names = ("recall@5", "known_recall@5")
         recall = np.zeros(len(_BONUSES))
         allowed = np.ones(len(_BONUSES), dtype=bool)
-        for material in self._materials:
-            is_new = material.new[np.concatenate(material.dev.gold)] if material.dev else np.zeros(0, dtype=bool)
+        for data in self._training_data:
+            is_new = data.new[np.concatenate(data.dev.gold)] if data.dev else np.zeros(0, dtype=bool)
             if not is_new.any() or is_new.all():
                 continue
-            rows = np.arange(len(material.documents))  # all: a sample would hide whom the known tools stand against
-            cosines = self._dev_cosines(material, rows)
-            new = torch.from_numpy(material.new[rows]).to(cosines.device)
-            alone = _measured(cosines - 9.0 * new, rows, material, names)["known_recall@5"]
+            rows = np.arange(len(data.documents))  # not a sample: known tools compete with all documents
+            cosines = self._dev_cosines(data, rows)
+            new = torch.from_numpy(data.new[rows]).to(cosines.device)
+            alone = _measured(cosines - 9.0 * new, rows, data, names)["known_recall@5"]
             for place, step in enumerate(_BONUSES):
-                found = _measured(cosines + step * new, rows, material, names)
+                found = _measured(cosines + step * new, rows, data, names)
                 recall[place] += found["recall@5"]
                 allowed[place] &= found["known_recall@5"] >= alone - BONUS_MAY_COST
         return _BONUSES[int(np.argmax(np.where(allowed, recall, 0.0)))]
 
 
-def _measured(cosines: Tensor, rows: Ints, material: EncoderTrainingData, names: Sequence[str]) -> dict[str, float]:
-    assert material.dev is not None
+def _measured(cosines: Tensor, rows: Ints, data: EncoderTrainingData, names: Sequence[str]) -> dict[str, float]:
+    assert data.dev is not None
     best = rows[cosines.topk(min(5, len(rows)), 1).indices.cpu().numpy()]
     rankings = [list(map(str, row.tolist())) for row in best]
-    golds = [list(map(str, gold.tolist())) for gold in material.dev.gold]
-    new = {str(row) for row in np.flatnonzero(material.new).tolist()}
+    golds = [list(map(str, gold.tolist())) for gold in data.dev.gold]
+    new = {str(row) for row in np.flatnonzero(data.new).tolist()}
     return metrics.evaluate(rankings, golds, names, new)

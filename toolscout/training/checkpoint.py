@@ -1,4 +1,4 @@
-"""Checkpoints: safetensors and json, each step of writing leaves a complete one, so a kill at any time loses little."""
+"""Checkpoints as safetensors and JSON files; a complete one is on disk at all times, even while one is written."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _BEST = "best.safetensors"
 
 
 class Checkpoints:
-    """The folder of one training: the last state, and the best weights so far."""
+    """The folder of one training, with its last state and its best weights."""
 
     def __init__(self, folder: Path, identity: str) -> None:
-        """`identity` tells this training from one with other data or options, whose state cannot be taken up."""
+        """`identity` identifies the data and options: only a training with the same ones can be resumed."""
         self.folder = folder
         self.identity = identity
 
@@ -32,7 +32,7 @@ class Checkpoints:
         return (self.folder / _STATE).is_file()
 
     def read(self) -> tuple[dict[str, Any], dict[str, Tensor]] | None:
-        """The last state that was written, None where there is none."""
+        """The last state and its tensors, None where there is none; raises BadModel where it cannot be resumed."""
         if not self.exist():
             return None
         try:
@@ -64,25 +64,25 @@ class Checkpoints:
                 old.unlink()
 
     def write_best(self, tensors: Mapping[str, Tensor]) -> None:
-        """Keep the best weights."""
+        """Write the best weights, in place of earlier ones."""
         self.folder.mkdir(parents=True, exist_ok=True)
         _save(self.folder / _BEST, tensors)
 
     def read_best(self) -> dict[str, Tensor]:
-        """The best weights of a training that has come to its first validation."""
+        """The best weights; raises BadModel where there are none, as before the first validation."""
         try:
             return load_file(self.folder / _BEST)
         except (OSError, SafetensorError) as error:
             raise self._unreadable(error) from None
 
     def remove(self) -> None:
-        """Forget a training that is complete."""
-        (self.folder / _STATE).unlink(missing_ok=True)  # first: without it nothing of the rest is taken up
+        """Remove the folder of a complete training."""
+        (self.folder / _STATE).unlink(missing_ok=True)  # first: without it, nothing is resumed from the rest
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
 def _save(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """Write beside the file and put it in place in one step."""
+    """Write a temporary file and rename it, so that `path` is never incomplete."""
     beside = path.with_name(f".{path.name}")
     save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, beside)
     os.replace(beside, path)

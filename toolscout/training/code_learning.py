@@ -1,9 +1,9 @@
-"""Learning of codes: a residual-quantised autoencoder over the vectors of documents, guided by what is used together.
+"""Trains codes of tools: a residual-quantised autoencoder (RQ-VAE) over the vectors of their documents.
 
-Other than published, the Laplacian term for tools that are used together is over soft assignments: how unlikely two
-tools are to share their first codes. Its gradient reaches the encoder, so that it moves tools from code to code; on the
-vectors of chosen codes it would move these alone. The last level is left out: its codes must tell apart the tools that
-share all others.
+A collaborative loss draws tools that are used together to the same first codes. Unlike the published Laplacian term,
+which uses the vectors of the assigned codes, it uses soft assignments: the negative log-probability that tools share
+a code. So its gradient reaches the encoder and can move a tool to another code. It leaves out the last level, whose
+codes must separate the tools that share all others.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from toolscout.models.tool_ids.quantizer import Code, CodeOptions, Quantizer
 from toolscout.training.loop import Report, pick_device
 
 _BATCH, _EDGES = 4096, 2048
-# Vectors that codebooks begin with, and how often their means are taken.
+# The vectors that k-means initialises the codebooks from, and its iterations.
 _SAMPLE, _ROUNDS = 8192, 15
 _SINKHORN_ROUNDS = 30
-# How soft assignments are, in units of the distance to the nearest code.
+# The temperature of soft assignments, in units of the mean distance to the nearest code.
 _SOFT = 0.5
-# The share of steps before there are codes, and after which unused codes stay where they are.
+# The share of steps before quantisation begins, and the share after which unused codes are no longer moved.
 _PLAIN, _SETTLED = 0.15, 0.85
 _REVIVALS = 20
 _CLIP = 1.0
@@ -41,7 +41,7 @@ _CLIP = 1.0
 
 @dataclass(frozen=True, slots=True)
 class LearnedCodes:
-    """The frozen quantizer, a different sequence of codes for each vector, and how good they are."""
+    """The trained quantizer, a different code sequence for each vector, and quality figures."""
 
     quantizer: Quantizer
     codes: list[Code]
@@ -50,7 +50,7 @@ class LearnedCodes:
 
 @dataclass(frozen=True, slots=True)
 class UsedTogether:
-    """Tools that are used together, as edges: rows, and how strongly; every edge once."""
+    """Pairs of tools that are used together, by their rows, each pair once, with its weight."""
 
     first: Ints
     second: Ints
@@ -58,7 +58,7 @@ class UsedTogether:
 
     @classmethod
     def of(cls, uses: Sequence[Sequence[int]]) -> UsedTogether:
-        """Counted in sets of rows: those of u and v together by the geometric mean of those of u and of v."""
+        """Count pairs in sets of rows; a weight is count(u, v) / sqrt(count(u) * count(v))."""
         alone: Counter[int] = Counter()
         both: Counter[tuple[int, int]] = Counter()
         for rows in uses:
@@ -71,7 +71,8 @@ class UsedTogether:
 
 
 class _CodeNetwork:
-    """Encoder, decoder and codebooks. Latent vectors are centred and of unit variance, so that losses keep a scale."""
+    """Encoder, decoder and codebooks. Latent vectors are scaled to mean 0 and variance 1, which fixes the losses'
+    scale."""
 
     def __init__(
         self, sizes: Sequence[int], shape: tuple[int, int], device: torch.device, draw: torch.Generator
@@ -85,7 +86,7 @@ class _CodeNetwork:
         return [*(part for layer in self.encoder + self.decoder for part in layer), self.books]
 
     def latent(self, vectors: Tensor, counted: int) -> Tensor:
-        """Centre and variance are those of the first vectors, as many as are counted."""
+        """Latent vectors, scaled by the mean and variance of the first `counted` of them."""
         states = _through(self.encoder, vectors)
         centre, spread = _spread(states[:counted])
         return (states - centre) / spread
@@ -110,21 +111,21 @@ class _Learner:
         self.total = float(together.weight.sum())
 
     def loss(self, batch: Tensor, plain: bool) -> Tensor:
-        """Reconstruction and codes of a batch of rows, and nearness of what is used together."""
+        """The loss of a batch of rows: reconstruction, codebooks, and the collaborative loss; `plain` without codes."""
         first, second, weight = self.edges()
         rows = batch if self.whole else torch.cat([batch, first, second])
         latent = self.net.latent(self.vectors[rows], len(batch))
-        own, vectors = latent[: len(batch)], self.vectors[batch]
+        batch_latent, vectors = latent[: len(batch)], self.vectors[batch]
         if plain:
-            return functional.mse_loss(self.net.decode(own), vectors)
-        quantised, loss = self.quantise(own)
+            return functional.mse_loss(self.net.decode(batch_latent), vectors)
+        quantised, loss = self.quantise(batch_latent)
         loss = loss + functional.mse_loss(self.net.decode(quantised), vectors)
         if len(weight):
             loss = loss + self.options.collaborative * (weight * self.parted(latent, (first, second))).sum()
         return loss
 
     def parted(self, latent: Tensor, ends: tuple[Tensor, Tensor]) -> Tensor:
-        """For each pair how unlikely it is to share its codes but the last: 0 where it surely does, 1 as by chance."""
+        """For each pair, the loss of not sharing all codes but the last: 0 where it surely does, 1 at chance level."""
         left = latent if self.whole else latent[-2 * len(ends[0]) :]
         found = torch.zeros_like(ends[0], dtype=latent.dtype)
         prefixes = self.net.books[:-1]
@@ -138,7 +139,7 @@ class _Learner:
         return found
 
     def edges(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Pairs used together, and what each counts: all of them, or some drawn by their weight."""
+        """Pairs used together and their weights: all of them, or a sample drawn by weight."""
         first, second, weight = self.together.first, self.together.second, self.together.weight / len(self.vectors)
         if not self.options.collaborative:
             first, second, weight = first[:0], second[:0], weight[:0]
@@ -149,13 +150,13 @@ class _Learner:
         return self.rows(first), self.rows(second), self.rows(weight)
 
     def quantise(self, latent: Tensor) -> tuple[Tensor, Tensor]:
-        """The sums of their codes' vectors with the gradient of the latent ones, and the loss of the codebooks."""
+        """Quantised vectors with a straight-through gradient, and the codebook and commitment loss."""
         left, total, loss = latent, torch.zeros_like(latent), latent.new_zeros(())
         for book in self.net.books:
             apart = _apart(left.detach(), book.detach())
             epsilon = self.options.sinkhorn
             codes = _evenly(apart, epsilon) if epsilon else apart.argmin(dim=1)
-            # A product with ones and zeros: its gradient adds up in the same order each time, on a GPU too.
+            # A product with a one-hot matrix, because its gradient is deterministic, also on a GPU.
             chosen = functional.one_hot(codes, len(book)).to(book.dtype) @ book
             loss = loss + functional.mse_loss(chosen, left.detach())
             loss = loss + self.options.beta * functional.mse_loss(left, chosen.detach())
@@ -163,21 +164,21 @@ class _Learner:
         return latent + (total - latent).detach(), loss / len(self.net.books)
 
     def residuals(self, latent: Tensor, level: int) -> Tensor:
-        """What the codes before a level leave of latent vectors."""
+        """Latent vectors minus the vectors of their codes before a level."""
         for book in self.net.books[:level]:
             latent = latent - book[_nearest(latent, book)]
         return latent
 
     @torch.no_grad()
     def begin_codes(self) -> None:
-        """Codebooks begin as means of what is to be coded, level by level."""
+        """Initialise each codebook by k-means over the residuals of its level."""
         rows = self.pick.permutation(len(self.vectors))[:_SAMPLE]
         latent = self.all_latent()[torch.from_numpy(rows).to(self.device)]
         for level, book in enumerate(self.net.books):
             book.copy_(self.means(self.residuals(latent, level), len(book)))
 
     def means(self, points: Tensor, count: int) -> Tensor:
-        """Lloyd's means of points; one that no point is nearest to moves to where many are."""
+        """k-means centres of points; an empty cluster moves to a point of a large one."""
         picked = self.pick.permutation(len(points))[:count]
         means = self.near(points[torch.from_numpy(np.resize(picked, count)).to(self.device)])
         for _ in range(_ROUNDS):
@@ -189,7 +190,7 @@ class _Learner:
         return means
 
     def revive(self, book: Tensor, points: Tensor, codes: Tensor) -> Tensor:
-        """Put codes that no point has beside points whose code has many; says which were put."""
+        """Move codes that no point has near points whose codes have many points; gives back the codes moved."""
         sizes = torch.bincount(codes, minlength=len(book))
         unused = torch.nonzero(sizes == 0).flatten()
         crowded = (sizes[codes] - 1).double().cpu().numpy()
@@ -200,12 +201,12 @@ class _Learner:
         return unused[:count]
 
     def near(self, points: Tensor) -> Tensor:
-        """Points moved a little: equal ones would never be told apart."""
+        """Points with a little noise, so that equal points get different codes."""
         return points + 0.01 * torch.randn(points.shape, generator=self.draw).to(self.device)
 
     @torch.no_grad()
     def revive_all(self, adam: torch.optim.Adam) -> None:
-        """Give every code that no tool has a place where it is needed."""
+        """Move every unused code, and reset its state in the optimiser."""
         latent = self.all_latent()
         for level, book in enumerate(self.net.books):
             left = self.residuals(latent, level)
@@ -249,7 +250,7 @@ class _Learner:
 
     @torch.no_grad()
     def frozen(self) -> tuple[Quantizer, float]:
-        """The quantizer with all scaling folded into its layers, and the share of variance that codes lose."""
+        """The quantizer, with all scaling folded into its layers, and the share of variance that quantisation loses."""
         centre, spread = _spread(_through(self.net.encoder, self.vectors))
         latent = self.all_latent()
         left = self.residuals(latent, len(self.net.books))
@@ -269,9 +270,11 @@ def learn(
     device: str = "auto",
     progress: Report | None = None,
 ) -> LearnedCodes:
-    """Learn codes for tools with these vectors; `uses`: sets of rows that were used together, of the train split alone.
+    """Learn codes for tools with these document vectors [tools, d].
 
-    The same seed on the same device gives the same codes.
+    `uses` has sets of tools, by their rows, that training requests used together. The same seed on the same device
+    gives the same codes. Raises BadModel for vectors or rows that do not fit, TrainingStopped where the loss is not
+    finite.
     """
     options = options or CodeOptions()
     if vectors.ndim != 2 or not len(vectors) or not np.isfinite(vectors).all():
@@ -289,7 +292,7 @@ def learn(
 
 
 def _sizes(wide: int, latent: int) -> list[int]:
-    """From the input to the latent vector, by powers of two in between."""
+    """The layer sizes from the input to the latent vector, with powers of two in between."""
     latent = min(latent, wide)
     between = [2**power for power in range(12, 0, -1) if latent < 2**power < wide]
     return [wide, *(between or [2 * latent]), latent]
@@ -308,7 +311,7 @@ def _through(layers: Sequence[tuple[Parameter, Parameter]], states: Tensor) -> T
 
 
 def _spread(states: Tensor) -> tuple[Tensor, Tensor]:
-    """Their mean, and how far they are from it; never so little that dividing by it is unsafe."""
+    """The mean and the standard deviation of states, the latter at least large enough to divide by."""
     centre = states.mean(dim=0)
     return centre, ((states - centre) ** 2).mean().clamp(min=1e-8).sqrt()
 
@@ -322,7 +325,7 @@ def _nearest(points: Tensor, book: Tensor) -> Tensor:
 
 
 def _evenly(apart: Tensor, epsilon: float) -> Tensor:
-    """The code of each row by Sinkhorn and Knopp: near, and every code for about as many rows."""
+    """The code of each row by Sinkhorn-Knopp: a near one, with about the same number of rows for every code."""
     wide = apart.double()
     low, high = wide.min(), wide.max()
     scaled = 2 * (wide - low) / (high - low).clamp(min=1e-5)

@@ -1,4 +1,4 @@
-"""How an encoder is trained: kept apart from the training itself, so that reading an option needs no torch."""
+"""The options of training encoders, towers and id generation, in a file of their own that needs no torch."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Teaches a language model to write the ids of tools: documents to ids, requests to ids, whole conversations.
+"""Trains a language model to generate tool ids: from documents, from requests, and in whole conversations.
 
-All stages are lessons of one kind: tokens, and which tokens are right after some of them. Where several tools are right
-each competes with the wrong ones alone, not with the others that are right.
+All stages use examples of one form: tokens, and the right next tokens at some positions. Where several next tokens are
+right, each competes with the wrong ones alone, not with the other right ones.
 """
 
 from __future__ import annotations
@@ -28,10 +28,13 @@ _GENERAL_TOKENS = 96
 
 @dataclass(frozen=True, slots=True)
 class IdExample:
-    """Tokens that are read, and after which of them (by position) which tokens are right.
+    """One training sequence.
 
-    `branches`: the lengths of parts at the end that do not see each other, so that a prompt is read once for all the
-    ids behind it. `weights`: what each of the right counts; where there are none, all count the same.
+    tokens: the input.
+    right: (position, the right next tokens after it).
+    branches: the lengths of parts at the end that do not attend to each other, so that a prompt is read once for all
+        of its ids.
+    weights: the weight of each entry of `right`; without weights, all count the same.
     """
 
     tokens: Sequence[int]
@@ -42,9 +45,9 @@ class IdExample:
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A part of the training: its lessons for an epoch, and how often they are gone through.
+    """A training stage: its examples by epoch, its number of epochs, and its learning rate.
 
-    One that is not `judged` is gone through to the end: what it teaches is not what dev asks for.
+    A stage that is not `judged` runs all epochs, without dev scores: it trains something that dev does not measure.
     """
 
     name: str
@@ -56,10 +59,10 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class AddedRows:
-    """The rows that are added to the vocabulary, as they begin, and the documents' vectors that some come from.
+    """The initial embeddings (rows) of the added tokens, and the document vectors of those that stand for a tool.
 
-    A row whose vector is not zero is its beginning, plus what a map makes of the vector, plus a part of its own, which
-    a share of `absent` of the rows does without in each step: so the map learns to serve tools that it never saw.
+    A row is its initial value, plus a linear map of its vector (where that is not zero), plus a free part. In each
+    step, a share `absent` of the mapped rows goes without the free part, so that the map learns to serve new tools.
     """
 
     start: Floats
@@ -71,7 +74,7 @@ class AddedRows:
 
 @dataclass(frozen=True, slots=True)
 class IdTrainingSettings:
-    """How it learns. `general`: texts on which the model is to go on as before, `mix` of them for each example."""
+    """The settings of a training. `general`: texts on which the model must stay near its base, `mix` per example."""
 
     batch: int
     pace: float
@@ -84,7 +87,7 @@ class IdTrainingSettings:
 
 @dataclass(frozen=True, slots=True)
 class LearnedState:
-    """What was learned until now: the adapter, and of the rows their own parts, the map and its bias."""
+    """The trained parameters: the adapter, the free parts of the rows, the map and its bias."""
 
     adapter: dict[str, Floats]
     free: Floats
@@ -111,10 +114,10 @@ After = Callable[[str, TransformerNetwork, LearnedState], None]
 
 
 class TrainableRows(torch.nn.Module):
-    """The added rows."""
+    """The trainable embeddings of the added tokens."""
 
     def __init__(self, added: AddedRows, device: torch.device) -> None:
-        """Begin where `added` says: nothing mapped, nothing of their own."""
+        """Start from the values in `added`; the free parts start at zero, and so does a map that is not given."""
         super().__init__()
         self._start, self._vectors = (
             torch.tensor(added.start, device=device),
@@ -126,9 +129,9 @@ class TrainableRows(torch.nn.Module):
         self.map = torch.nn.Parameter(torch.zeros(self._vectors.shape[1], self._start.shape[1], device=device))
         self.bias = torch.nn.Parameter(torch.zeros(self._start.shape[1], device=device))
         with torch.no_grad():
-            for parameter, begun in ((self.map, added.map), (self.bias, added.bias)):
-                if begun is not None:
-                    parameter.copy_(torch.from_numpy(begun))
+            for parameter, initial in ((self.map, added.map), (self.bias, added.bias)):
+                if initial is not None:
+                    parameter.copy_(torch.from_numpy(initial))
 
     def forward(self) -> Tensor:
         """All rows; while training, some have only the part that is computed from their documents."""
@@ -174,7 +177,7 @@ class IdGenerationTask(SequenceTask[IdExample]):
         return len(one.tokens)
 
     def _parts(self, every: Sequence[IdExample]) -> list[list[IdExample]]:
-        """Those with branches apart: their mask takes memory by the square of the longest, as conversations are."""
+        """Examples with and without branches in separate parts: the mask of branches needs quadratic memory."""
         forked = [len(one.branches) > 1 for one in every]
         kinds = [[one for one, there in zip(every, forked, strict=True) if there is kind] for kind in (True, False)]
         found: list[list[IdExample]] = []
@@ -231,7 +234,7 @@ class IdGenerationTask(SequenceTask[IdExample]):
 
 
 def _wrong(logits: Tensor, right: Sequence[tuple[int, ...]]) -> Tensor:
-    """For each row, how far the right tokens are from winning against all wrong ones, the mean over the right ones."""
+    """The loss of each row of logits: the mean, over its right tokens, of the cross-entropy against the wrong ones."""
     if all(len(few) == 1 for few in right):
         return functional.cross_entropy(
             logits, torch.tensor([few[0] for few in right], device=logits.device), reduction="none"
@@ -247,7 +250,7 @@ def _wrong(logits: Tensor, right: Sequence[tuple[int, ...]]) -> Tensor:
 
 
 def state(network: TransformerNetwork, rows: TrainableRows) -> LearnedState:
-    """What was learned until now."""
+    """The trained parameters as they are now."""
     free, mapped, bias = (one.detach().float().cpu().numpy() for one in (rows.free, rows.map, rows.bias))
     return LearnedState(network.learned(), free, mapped, bias)
 

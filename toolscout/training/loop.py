@@ -1,7 +1,7 @@
-"""The one training loop: seeds, device, warm-up and decay, dev score, early stop, best weights, resume.
+"""The training loop: seeds, device, warm-up and decay, dev scores, early stopping, best weights, resuming.
 
-All that is random at a step comes from the seed and the number of the step, so a training that was killed goes on to
-the result it would have had.
+All randomness of a step comes from the seed and the number of the step, so a training that was interrupted and resumed
+gives the same result as one that was not.
 """
 
 from __future__ import annotations
@@ -21,19 +21,22 @@ from toolscout.training.checkpoint import Checkpoints
 
 Report = Callable[[str, int, int], None]
 Scores = Mapping[str, float]
-# On a GPU each look at the loss waits for all work before it: the loss is looked at so seldom only.
+# Reading the loss on a GPU waits for all work before it, so it is read every so many steps only.
 _LOOK_EVERY = 16
 _CLIP = 1.0
 _KEPT = "task."
-# The default, said aloud: some versions of torch warn where sparse matrices are made without saying it.
+# This is the default; some versions of torch warn unless it is set explicitly.
 torch.sparse.check_sparse_tensor_invariants.disable()  # type: ignore[no-untyped-call]
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """How long and how fast. `patience`: epochs without a better dev score before it stops, 0 to never stop early.
+    """The length and the learning rates of a training.
 
-    Parameters whose name begins with `fast` learn `pace` times faster than the others.
+    rate, decay, warmup: the learning rate, the weight decay of matrices, and the share of steps of the warm-up.
+    patience: epochs without a better dev score before training stops, 0 to never stop early.
+    save_every: steps between checkpoints within an epoch.
+    fast, pace: parameters whose name begins with `fast` have a learning rate `pace` times higher.
     """
 
     epochs: int
@@ -48,39 +51,42 @@ class Schedule:
 
 
 class TrainingTask(ABC):
-    """What is trained."""
+    """A model with its data and loss, as the training loop sees them."""
 
     @abstractmethod
     def parameters(self) -> Mapping[str, torch.nn.Parameter]:
-        """What the optimiser moves, by name."""
+        """The trained parameters, by name."""
 
     @abstractmethod
     def steps(self) -> int:
-        """Steps of one epoch."""
+        """The number of steps in an epoch."""
 
     @abstractmethod
     def begin(self, epoch: int, kept: Mapping[str, Tensor] | None = None) -> None:
-        """Prepare an epoch: shuffle, mine. All that is random follows from the seed and the epoch.
+        """Prepare an epoch, such as shuffle and mine negatives; all randomness follows from the seed and the epoch.
 
-        `kept`: what `kept` gave before an interruption in the middle of this epoch.
+        `kept` is what `kept()` gave, where the training resumes in the middle of this epoch.
         """
 
     @abstractmethod
     def kept(self) -> Mapping[str, Tensor]:
-        """What `begin` made of the weights as they were then: the middle of an epoch cannot make it again."""
+        """Tensors that `begin` computed from the weights at the start of the epoch, to be saved for resuming."""
 
     @abstractmethod
     def step(self, epoch: int, step: int) -> Tensor:
-        """Compute the loss of one step, and its gradients; the loss is detached."""
+        """Compute the loss of one step and its gradients; gives back the detached loss."""
 
     @abstractmethod
     def validate(self) -> tuple[Scores, Mapping[str, Tensor]]:
-        """Scores on dev, selected on the first of them, and the weights that reached them; no scores without dev."""
+        """Dev scores, of which the first one selects the best epoch, and the weights that reached them.
+
+        Without a dev split, there are no scores.
+        """
 
 
 @dataclass(slots=True)
 class Trained:
-    """What came of it. `history`: one record an epoch."""
+    """The course of a training: its best dev scores, and in `history` one record per epoch."""
 
     seconds: float = 0.0
     steps: int = 0
@@ -89,7 +95,7 @@ class Trained:
 
 
 def pick_device(name: str = "auto") -> torch.device:
-    """The device by name; "auto" takes a GPU where there is one."""
+    """The device of this name; "auto" is a GPU where there is one. Raises BadModel where it cannot be used."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -101,7 +107,10 @@ def pick_device(name: str = "auto") -> torch.device:
 
 
 def run(task: TrainingTask, schedule: Schedule, checkpoints: Checkpoints, report: Report | None = None) -> Trained:
-    """Train until the epochs are over or dev says stop. The best weights are then in `checkpoints.read_best()`."""
+    """Train, or resume a training; the best weights are then in `checkpoints.read_best()`.
+
+    Raises OutOfMemory, or TrainingStopped where the loss or a weight is not finite.
+    """
     try:
         return _run(task, schedule, checkpoints, report)
     except (RuntimeError, MemoryError) as error:
@@ -170,7 +179,7 @@ def _run(task: TrainingTask, schedule: Schedule, checkpoints: Checkpoints, repor
 
 
 def _groups(parameters: Mapping[str, torch.nn.Parameter], schedule: Schedule) -> list[dict[str, Any]]:
-    """Matrices decay, other numbers do not; what is fast has a rate of its own."""
+    """Parameter groups for the optimiser: weight decay for matrices alone, and a higher rate for fast parameters."""
     groups: dict[tuple[bool, bool], list[torch.nn.Parameter]] = {}
     for name, parameter in parameters.items():
         groups.setdefault((parameter.ndim > 1, name.startswith(schedule.fast)), []).append(parameter)
@@ -185,7 +194,7 @@ def _groups(parameters: Mapping[str, torch.nn.Parameter], schedule: Schedule) ->
 
 
 class _Clock:
-    """Seconds of this run and of those before it."""
+    """Counts the seconds of this run and of those before it."""
 
     def __init__(self, before: float) -> None:
         self._start = time.perf_counter() - before
@@ -211,13 +220,13 @@ def _step(
 
 
 def _pace(step: int, total: int, warmup: float) -> float:
-    """The share of the full rate: up in a line, then down in one."""
+    """The share of the full learning rate: linear warm-up, then linear decay."""
     rising = max(1, round(warmup * total))
     return (step + 1) / rising if step < rising else max(0.0, (total - step) / max(1, total - rising))
 
 
 def _checked(losses: Sequence[Tensor], trained: Trained, checkpoints: Checkpoints) -> float:
-    """The mean of the last losses; an error where one is not a number."""
+    """The mean of the last losses; raises TrainingStopped where it is not finite."""
     if not losses:
         return math.nan
     loss = float(torch.stack(list(losses[-_LOOK_EVERY:])).mean())
@@ -274,7 +283,7 @@ def _restore(
             parameter.copy_(tensors[f"weight.{name}"])
             if f"exp_avg.{name}" in tensors:
                 optimiser.state[parameter] = {
-                    # where AdamW itself keeps it: beside the parameter where it is fused, else on the CPU
+                    # AdamW keeps it on the parameter's device where it is fused, else on the CPU
                     "step": torch.tensor(float(steps), device=parameter.device if parameter.is_cuda else "cpu"),
                     "exp_avg": tensors[f"exp_avg.{name}"].to(parameter.device),
                     "exp_avg_sq": tensors[f"exp_avg_sq.{name}"].to(parameter.device),

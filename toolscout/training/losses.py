@@ -1,4 +1,4 @@
-"""What training minimises. Each takes scores [requests, tools] and a mask of the same shape that is 1 at gold tools."""
+"""Loss functions over scores [requests, tools] and a mask of the same shape that is 1 at gold tools."""
 
 from __future__ import annotations
 
@@ -13,6 +13,6 @@ def multi_gold_softmax(scores: Tensor, gold: Tensor) -> Tensor:
 
 
 def sigmoid(scores: Tensor, gold: Tensor) -> Tensor:
-    """Each tool on its own is right or wrong: gold tools do not compete, so a request may have any number of them."""
+    """Binary cross-entropy of each tool, summed over tools: gold tools do not compete with each other."""
     each = functional.binary_cross_entropy_with_logits(scores, gold, reduction="none")
     return torch.sum(each, dim=1).mean()

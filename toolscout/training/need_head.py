@@ -1,4 +1,4 @@
-"""Teaches a head to tell requests that need a tool from prompts that need none, given their vectors."""
+"""Trains and calibrates the detection tower: a classifier, over vectors, of whether a request needs a tool."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _EVEN = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class DetectionOptions:
-    """`hidden`: length of the state that the forecast is made of. `smoothing`: how far labels are from 0 and 1."""
+    """How the classifier is trained. `hidden`: the size of its hidden layer. `smoothing`: label smoothing."""
 
     hidden: int = 64
     dropout: float = 0.1
@@ -49,7 +49,7 @@ class DetectionOptions:
 
 @dataclass(frozen=True, slots=True)
 class Examples:
-    """Vectors by the source they come from, one row each: of requests that need a tool, of prompts that do not."""
+    """Vectors, one a row, by source: of requests that need a tool, and of prompts that need none."""
 
     needed: Mapping[str, Floats]
     unneeded: Mapping[str, Floats]
@@ -60,12 +60,12 @@ class Examples:
         return np.concatenate(rows).astype(np.float32)
 
     def labels(self) -> Bools:
-        """Which rows need a tool."""
+        """For each row, whether it needs a tool."""
         counts = [sum(map(len, sources.values())) for sources in (self.needed, self.unneeded)]
         return np.repeat(np.array([True, False]), counts)
 
     def weights(self) -> Doubles:
-        """What each row counts, 1 on average: sources count by the root of their size, the two classes the same."""
+        """The weight of each row, 1 on average: a source counts by the root of its size, both classes equally."""
         classes = [[len(rows) for rows in sources.values()] for sources in (self.needed, self.unneeded)]
         shares = [np.repeat(np.sqrt(sizes) / np.maximum(sizes, 1), sizes) for sizes in classes]
         return np.concatenate([sum(map(sum, classes)) / 2 * share / share.sum() for share in shares])
@@ -73,7 +73,7 @@ class Examples:
 
 @dataclass(frozen=True, slots=True)
 class DetectionReport:
-    """What a training took and what the calibrated head reaches on dev, its rows counted by their weights' rule."""
+    """The time and epochs of a training, and the weighted dev scores of the calibrated head."""
 
     seconds: float
     epochs: int
@@ -88,9 +88,10 @@ def learn(
     options: DetectionOptions | None = None,
     report: Report | None = None,
 ) -> tuple[NeedHead, DetectionReport]:
-    """Train on one set of examples; select, then calibrate on another. `encoder`: whose vectors these are.
+    """Train a head on `train`; select the epoch and calibrate on `dev`. Gives back the head and a report.
 
-    What is needed to go on after an interruption lies in `folder`, which is removed at the end.
+    `encoder` is the fingerprint of the encoder that the vectors come from. `folder` holds checkpoints, by which an
+    interrupted training is resumed; it is removed at the end. Raises BadModel without examples of both classes.
     """
     options = options or DetectionOptions()
     for examples, name in ((train, "train on"), (dev, "select on")):
@@ -106,7 +107,7 @@ def learn(
 
 
 def calibrated(head: NeedHead, dev: Examples) -> tuple[NeedHead, dict[str, float]]:
-    """The head with the scale and shift that fit dev best, and what it reaches there."""
+    """The head with a scale and shift fitted on dev, and its dev scores."""
     vectors, labels, weights = dev.vectors(), dev.labels(), dev.weights()
     logits = head.states(vectors).astype(np.float64) @ head.output + head.output_bias
     scale, shift = platt(logits, labels, weights)
@@ -123,7 +124,7 @@ def calibrated(head: NeedHead, dev: Examples) -> tuple[NeedHead, dict[str, float
 
 
 def averaged(heads: Sequence[NeedHead]) -> NeedHead:
-    """One head whose raw forecast is the mean of several heads' calibrated ones, before the logistic curve."""
+    """One head whose logit is the mean of the calibrated logits of several heads."""
     if not heads or len({head.encoder for head in heads}) > 1:
         raise BadModel("only heads that read the vectors of the same encoder can be averaged")
     share = 1 / len(heads)
@@ -139,10 +140,10 @@ def averaged(heads: Sequence[NeedHead]) -> NeedHead:
 
 
 def platt(logits: Doubles, labels: Bools, weights: Doubles) -> tuple[float, float]:
-    """The scale and shift that make sigmoid(scale * logit + shift) a probability: weighted likelihood, by Newton.
+    """Platt scaling: the scale and shift for which sigmoid(scale * logit + shift) has the highest weighted likelihood.
 
-    As Platt proposed, the labels are not quite 0 and 1, so that classes which can be told apart perfectly do not end in
-    certainty. A scale that would turn the order around is refused.
+    Uses Newton's method, and Platt's smoothed labels, so that perfectly separable classes do not get probabilities of
+    0 and 1. Raises BadModel where the scale would be negative.
     """
     up, down = int(labels.sum()), int((~labels).sum())
     targets = np.where(labels, (up + 1) / (up + 2), 1 / (down + 2))
@@ -176,7 +177,7 @@ def _cross_entropy(values: Doubles, targets: Doubles, weights: Doubles) -> float
 
 
 class _NeedHeadTask(TrainingTask):
-    """Plain binary cross-entropy over rows that count by their weights."""
+    """Weighted binary cross-entropy."""
 
     def __init__(self, train: Examples, dev: Examples, options: DetectionOptions) -> None:
         self._options = options

@@ -1,6 +1,6 @@
-"""Prompts with texts behind them, as the loop trains them: by examples, or by which of two texts is the better one.
+"""Training tasks for a language model that writes texts: supervised fine-tuning, and preference pairs (DPO).
 
-A prompt is read once for all the texts behind it: they stand as branches that do not see each other.
+A prompt is read once for all of its texts: these are branches that do not attend to each other.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Tokens = Sequence[int]
 
 @dataclass(frozen=True, slots=True)
 class SupervisedExample:
-    """A prompt and what is to be written behind it, the end included."""
+    """A prompt, and the tokens to write after it, the end token included."""
 
     prompt: Tokens
     target: Tokens
@@ -30,7 +30,7 @@ class SupervisedExample:
 
 @dataclass(frozen=True, slots=True)
 class PreferencePair:
-    """A prompt, two texts behind it, and by how much one is better than the other."""
+    """A prompt, a better and a worse text after it, and the difference of their rewards."""
 
     prompt: Tokens
     better: Tokens
@@ -40,7 +40,7 @@ class PreferencePair:
 
 @dataclass(frozen=True, slots=True)
 class TextTrainingSettings:
-    """How it learns. `chunk`: tokens in memory at once, 0 picks it by device."""
+    """The settings of a training. `chunk`: tokens in memory at once; 0 picks it by device."""
 
     epochs: int
     rate: float
@@ -53,9 +53,9 @@ class TextTrainingSettings:
 def surprises(
     network: TransformerNetwork, prompts: Sequence[Tokens], targets: Sequence[Sequence[Tokens]]
 ) -> tuple[Tensor, Tensor]:
-    """Minus the log-probability of every token of the targets of all prompts, and the number of its target.
+    """The negative log-probability of every token of all targets, and for each token the number of its target.
 
-    Targets are numbered through: those of the first prompt, then those of the second.
+    Targets are numbered consecutively: those of the first prompt, then those of the second, and so on.
     """
     sequences: list[list[int]] = []
     columns: list[tuple[Ints, ...]] = []  # of each target: row, place, number and token of each of its tokens
@@ -64,7 +64,7 @@ def surprises(
         sequences.append([*prompt, *(token for target in few for token in target[:-1])])
         for target in few:
             places = np.arange(start - 1, start - 1 + len(target))
-            places[0] = len(prompt) - 1  # all begin behind the prompt
+            places[0] = len(prompt) - 1  # every target follows the prompt
             columns.append((np.full(len(target), row), places, np.full(len(target), len(columns)), np.array(target)))
             start += len(target) - 1
     device, forked = network.device, None
@@ -79,7 +79,7 @@ def surprises(
 
 
 class SupervisedTask(SequenceTask[SupervisedExample]):
-    """Examples: the mean loss of the tokens that are to be written."""
+    """Supervised fine-tuning: the mean cross-entropy of the target tokens."""
 
     def __init__(
         self,
@@ -93,7 +93,7 @@ class SupervisedTask(SequenceTask[SupervisedExample]):
         self._judge = judge
 
     def content(self) -> Iterable[Tokens]:
-        """What is learned in the first epoch."""
+        """The prompts and targets of the first epoch, to identify the training by."""
         return (part for one in self._of_epoch(0) for part in (one.prompt, one.target))
 
     def _length(self, one: SupervisedExample) -> int:
@@ -111,14 +111,14 @@ class SupervisedTask(SequenceTask[SupervisedExample]):
 
 @dataclass(frozen=True, slots=True)
 class _ReferencedPair:
-    """A pair, and how much likelier the better one was for the reference (a difference of log-probabilities)."""
+    """A pair, and the reference model's log-probability of the better text minus that of the worse."""
 
     pair: PreferencePair
     before: float
 
 
 class PreferenceTask(SequenceTask[_ReferencedPair]):
-    """Pairs: how sure the network is, against a reference, that the better one is the better one (DPO)."""
+    """Direct preference optimisation (DPO) on pairs, plus `sft` times the cross-entropy of the better texts."""
 
     def __init__(
         self,
@@ -129,7 +129,7 @@ class PreferenceTask(SequenceTask[_ReferencedPair]):
         sft: float,
         reference: Mapping[str, Floats] | None = None,
     ) -> None:
-        """The reference is the network as it is now, or with what it had learned when it was as `reference`."""
+        """The reference model is the network as it is now, or with the trained parameters `reference`."""
         every = [_ReferencedPair(pair, 0.0) for pair in pairs]
         super().__init__(network, lambda epoch: every, batch=settings.batch, seed=settings.seed, chunk=settings.chunk)
         self._beta, self._sft = beta, sft
@@ -142,15 +142,15 @@ class PreferenceTask(SequenceTask[_ReferencedPair]):
 
     @torch.no_grad()
     def _measured(self, every: Sequence[_ReferencedPair]) -> list[_ReferencedPair]:
-        """The pairs with what the network says of them; in another order."""
+        """The pairs with the current network as the reference, in another order."""
         found = []
         for part in self._parts(every) if every else []:
-            before = self._told(part)[0].tolist()
+            before = self._differences(part)[0].tolist()
             found += [_ReferencedPair(one.pair, value) for one, value in zip(part, before, strict=True)]
         return found
 
-    def _told(self, part: Sequence[_ReferencedPair]) -> tuple[Tensor, Tensor]:
-        """How much likelier the better text of each pair is than the worse, and the mean loss of its tokens."""
+    def _differences(self, part: Sequence[_ReferencedPair]) -> tuple[Tensor, Tensor]:
+        """For each pair, the log-probability of the better text minus that of the worse, and the better's mean loss."""
         pairs = [one.pair for one in part]
         each, owner = surprises(
             self._network, [one.prompt for one in pairs], [[one.better, one.worse] for one in pairs]
@@ -160,13 +160,13 @@ class PreferenceTask(SequenceTask[_ReferencedPair]):
         return sums[:, 1] - sums[:, 0], sums[:, 0] / lengths
 
     def content(self) -> Iterable[Tokens]:
-        """What is learned from."""
+        """The prompts and texts of all pairs, to identify the training by."""
         return (part for one in self._of_epoch(0) for part in (one.pair.prompt, one.pair.better, one.pair.worse))
 
     def _length(self, one: _ReferencedPair) -> int:
         return len(one.pair.prompt) + len(one.pair.better) + len(one.pair.worse) - 2
 
     def _loss(self, part: Sequence[_ReferencedPair]) -> Tensor:
-        likelier, plain = self._told(part)
+        likelier, plain = self._differences(part)
         before = torch.tensor([one.before for one in part], device=likelier.device)
         return (functional.softplus(-self._beta * (likelier - before)) + self._sft * plain).mean()

@@ -1,4 +1,4 @@
-"""What tasks over sequences of tokens share: batches of like length, parts that fit into memory, dev, weights."""
+"""The base class of training tasks over token sequences: batches by length, and parts that fit into memory."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from torch import Tensor
 from toolscout.models.language.torch_network import TransformerNetwork
 from toolscout.training.loop import TrainingTask
 
-_BUCKETS = 20  # batches whose sequences are put in order of length together
-_CHUNK = {"cuda": 16_384, "cpu": 4_096}  # tokens that are in memory with all that their gradients need
+_BUCKETS = 20  # the number of batches that are sorted by length together
+_CHUNK = {"cuda": 16_384, "cpu": 4_096}  # tokens in memory at once, with their activations
 
 One = TypeVar("One")
 
 
 class SequenceTask(TrainingTask, Generic[One]):
-    """One network that learns from sequences, which an epoch has anew."""
+    """Trains a network on sequences; `of_epoch` gives those of an epoch."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class SequenceTask(TrainingTask, Generic[One]):
         seed: int,
         chunk: int = 0,
     ) -> None:
-        """`chunk`: tokens in memory at once, 0 picks it by device."""
+        """`chunk`: tokens in memory at once; 0 picks it by device."""
         self._network, self._of_epoch, self._batch, self._seed = network, of_epoch, batch, seed
         self._chunk = chunk or _CHUNK.get(network.device.type, _CHUNK["cpu"])
         self._count = len(of_epoch(0))
@@ -41,19 +41,19 @@ class SequenceTask(TrainingTask, Generic[One]):
         self.tokens, self.judging = 0, 0.0
 
     def _length(self, one: One) -> int:
-        """Tokens of one."""
+        """The number of tokens of a sequence."""
         raise NotImplementedError
 
     def _loss(self, part: Sequence[One]) -> Tensor:
-        """The loss of some."""
+        """The loss of some sequences."""
         raise NotImplementedError
 
     def _weight(self, part: Sequence[One]) -> float:
-        """What the loss of some counts, against that of the rest of their batch."""
+        """The weight of the loss of some sequences in that of their batch."""
         return len(part)
 
     def _scores(self) -> Mapping[str, float]:
-        """Scores on dev, none where there is none."""
+        """Dev scores; none without a dev split."""
         return {}
 
     def parameters(self) -> dict[str, torch.nn.Parameter]:
@@ -61,11 +61,11 @@ class SequenceTask(TrainingTask, Generic[One]):
         return dict(self._network.named_parameters())
 
     def steps(self) -> int:
-        """Steps of one epoch."""
+        """The number of steps in an epoch."""
         return math.ceil(self._count / self._batch)
 
     def begin(self, epoch: int, kept: Mapping[str, Tensor] | None = None) -> None:
-        """Shuffle; sequences of like length go together."""
+        """Shuffle, and put sequences of similar length into a batch."""
         every, size = self._of_epoch(epoch), self._batch
         rng = np.random.default_rng([self._seed, epoch])
         order, batches = rng.permutation(len(every)).tolist(), []
@@ -82,7 +82,7 @@ class SequenceTask(TrainingTask, Generic[One]):
         return {}
 
     def step(self, epoch: int, step: int) -> Tensor:
-        """Learn from one batch, in parts where it is too large."""
+        """Train on one batch, in parts where it does not fit into memory; gives back its loss."""
         batch = self._batches[step]
         total, whole = torch.zeros((), device=self._network.device), self._weight(batch)
         for part in self._parts(batch):
@@ -101,7 +101,7 @@ class SequenceTask(TrainingTask, Generic[One]):
         return parts
 
     def validate(self) -> tuple[dict[str, float], dict[str, Tensor]]:
-        """Scores on dev, and the weights that reached them."""
+        """Dev scores, and a copy of the weights."""
         weights = {name: parameter.detach().clone() for name, parameter in self.parameters().items()}
         started = time.perf_counter()
         scores = dict(self._scores())
@@ -109,7 +109,7 @@ class SequenceTask(TrainingTask, Generic[One]):
         return scores, weights
 
     def load(self, weights: Mapping[str, Tensor]) -> None:
-        """Put weights in place."""
+        """Set the parameters to these weights."""
         with torch.no_grad():
             for name, parameter in self.parameters().items():
                 parameter.copy_(weights[name])

@@ -1,4 +1,4 @@
-"""Teaches a language model to write texts: by examples, by which of two texts is the better one, or by reward."""
+"""Fine-tunes a language model to write texts: on examples, on preference pairs, or on rewarded samples."""
 
 from __future__ import annotations
 
@@ -49,15 +49,15 @@ __all__ = [
 ]
 
 Pair = tuple[Conversation, str]
-"""A conversation, and what the assistant is to say next."""
+"""A conversation, and the assistant's next message."""
 
-TRAINING = "training"  # where the checkpoints of a generator lie, inside its folder
-_ROWS = {"cuda": 1024, "cpu": 64}  # texts that are written together
+TRAINING = "training"  # the folder of checkpoints inside a model folder
+_ROWS = {"cuda": 1024, "cpu": 64}  # texts that are generated in one batch
 
 
 @dataclass(frozen=True, slots=True)
 class ScoredTexts:
-    """A prompt, texts that were written behind it, and the reward of each."""
+    """A prompt, texts that were generated after it, and the reward of each."""
 
     prompt: Tokens
     texts: Sequence[Tokens]
@@ -68,14 +68,14 @@ class TrainableWriter:
     """A language model in training: its base, and the network that learns."""
 
     def __init__(self, base: Base, network: TransformerNetwork) -> None:
-        """Use `open`."""
+        """Use `open` instead."""
         self.base, self.network = base, network
         self._table = base.table()
         self._rows = _ROWS.get(network.device.type, _ROWS["cpu"])
 
     @classmethod
     def open(cls, options: TextTrainingOptions) -> Self:
-        """Open the base on the device that learns, with what the generator to go on from has learned."""
+        """Load the base model for training, with the adapters of the model `init_from` where there is one."""
         base = open_base(options.base)
         device = pick_device(options.device)
         network = TransformerNetwork(base.architecture, base.weights(), options.rank, device)
@@ -87,28 +87,31 @@ class TrainableWriter:
         return cls(base, network)
 
     def prompt(self, messages: Conversation) -> list[int]:
-        """A conversation, the assistant to speak next."""
+        """The tokens of a conversation, with an open turn of the assistant."""
         return self.base.chat([(one.role, one.content) for one in messages])
 
     def example(self, messages: Conversation, target: str) -> SupervisedExample:
-        """A conversation, and what the assistant is to say next."""
+        """A training example from a conversation and the assistant's next message."""
         turns = [*((one.role, one.content) for one in messages), ("assistant", target)]
         tokens, spans = self.base.spoken(turns)
         start, end = spans[-1]
         return SupervisedExample(tokens[:start], tokens[start:end])
 
     def text(self, tokens: Tokens) -> str:
-        """What was written, without its end."""
+        """The text of generated tokens, without the end token."""
         return self.base.decode([token for token in tokens if token not in self.base.ends])
 
     def local(self, *, batch: int | None = None, seed: int = 0) -> Local:
-        """The network as it is now as a language model like any other; after more training another is needed."""
+        """A LanguageModel with the current weights; later training does not change it."""
         return Local(TorchEngine.of(self.network, self._table), self.base, batch=batch or self._rows, seed=seed)
 
     def sample(
         self, prompts: Sequence[Tokens], n: int, temperature: float, max_tokens: int, seed: int = 0
     ) -> list[list[list[int]]]:
-        """n texts behind each prompt, with the end where one was reached."""
+        """Sample n texts for each prompt, each with the end token where it ended by itself.
+
+        Raises BadRequest where a prompt leaves no room for `max_tokens`.
+        """
         window = self.base.architecture.context
         if any(len(prompt) + max_tokens > window for prompt in prompts):
             raise BadRequest(f"a prompt leaves no room for {max_tokens} tokens in {window}; shorten it")
@@ -130,24 +133,24 @@ class TrainableWriter:
         return found
 
     def adapter(self) -> Adapter:
-        """What was learned until now."""
+        """The trained parameters as they are now."""
         return Adapter(self.network.learned())
 
     def save(self, folder: Path, about: Mapping[str, Any]) -> None:
-        """Write it as a generator."""
+        """Write the folder of a fine-tuned model; `about` goes into its generator.json."""
         save_finetuned(folder, self.base, self.adapter(), about)
 
 
 @dataclass(frozen=True, slots=True)
 class TrainedWriter:
-    """A language model after training, and what is to be said of it; also in its generator.json, under "fit"."""
+    """A language model after training, and the report of it, which generator.json has too, under "fit"."""
 
     pupil: TrainableWriter
     report: dict[str, Any]
 
 
 Judge = Callable[[TrainableWriter], Mapping[str, float]]
-"""Scores on dev of the model as it is now, selected on the first of them."""
+"""Gives the dev scores of the model as it stands; the first one selects the best epoch."""
 
 
 def finetune(
@@ -161,10 +164,15 @@ def finetune(
     pupil: TrainableWriter | None = None,
     keep: bool = False,
 ) -> TrainedWriter:
-    """Teach a language model to write what stands behind conversations, and leave a generator in the folder.
+    """Fine-tune a language model on pairs of a conversation and the next message, and write it to `folder`.
 
-    A training that was killed goes on where it was; `keep` keeps what it needs for that, where more training follows.
-    No epochs: the generator is the base itself. `pupil`: one that is to learn on.
+    pairs_of_epoch: gives the pairs of an epoch.
+    about: what else to write into generator.json.
+    judge: gives dev scores after each epoch; None runs all epochs.
+    pupil: a model to train further, instead of a new one.
+    keep: whether to keep the checkpoints, where more training follows.
+
+    An interrupted training is resumed. With 0 epochs, the result is the model that training would start from.
     """
     pupil = pupil or TrainableWriter.open(options)
     started, tokenised = time.perf_counter(), _TokenisedPairs(pupil, pairs_of_epoch, options)
@@ -203,7 +211,7 @@ def forget(folder: Path) -> None:
 
 
 class _TokenisedPairs:
-    """Pairs of texts as examples; each is tokenised once, and those that are too long are left out."""
+    """Pairs as tokenised examples; each is tokenised once, and those that are too long are left out."""
 
     def __init__(
         self, pupil: TrainableWriter, of_epoch: Callable[[int], Sequence[Pair]], options: TextTrainingOptions
@@ -243,9 +251,9 @@ def supervise(
     identity: str = "",
     judge: Callable[[], Mapping[str, float]] | None = None,
 ) -> Trained:
-    """Learn to write examples' targets: the mean loss of their tokens. The network ends with the best weights.
+    """Train the network on examples; it ends with the best weights.
 
-    `folder` is for checkpoints; `identity` tells this training from others that may have left theirs there.
+    `folder` is for checkpoints. `identity` identifies the training: only one with the same identity is resumed.
     """
     return _taught(SupervisedTask(network, examples_of_epoch, settings, judge), settings, folder, report, identity)[0]
 
@@ -262,9 +270,9 @@ def prefer(
     reference: Mapping[str, Floats] | None = None,
     identity: str = "",
 ) -> Trained:
-    """Learn to prefer the better texts (DPO), plus `sft` times the plain loss of the better ones.
+    """Train the network on preference pairs (DPO), plus `sft` times the cross-entropy of the better texts.
 
-    What it is compared with is the network as it is now, or with what it had learned when it was as `reference`.
+    The reference model is the network as it is now, or with the trained parameters `reference`.
     """
     task = PreferenceTask(network, pairs, settings, beta, sft, reference)
     return _taught(task, settings, folder, report, f"{identity}{beta}{sft}")[0]
@@ -279,7 +287,7 @@ def rank_reward(
     *,
     identity: str = "",
 ) -> Trained:
-    """Learn the text with the highest reward of each prompt, the first of equals."""
+    """Train the network on the text with the highest reward of each prompt; the first one among equals."""
     best = [SupervisedExample(one.prompt, one.texts[int(np.argmax(one.rewards))]) for one in scored]
     return supervise(network, lambda epoch: best, settings, folder, report, identity=identity)
 
@@ -291,7 +299,7 @@ def _taught(
     report: Report | None,
     identity: str,
 ) -> tuple[Trained, float]:
-    """How it went, and how many tokens it went through in a second."""
+    """Run a task; gives back the course of the training, and its tokens per second."""
     if not task.steps():
         raise BadDataset("there is nothing to learn from; give examples, and none longer than request_tokens")
     checkpoints = Checkpoints(folder, _digest(f"{identity}{settings}", task.content()))

@@ -1,4 +1,4 @@
-"""How a language model is taught to write texts, and how it is aligned with what a retriever finds; no torch needed."""
+"""The options of fine-tuning a language model to write texts, and of aligning it with a retriever; needs no torch."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""The retrieval and detection towers in a form that learns: what models/tower.py and models/need_head.py serve, and
-their loss."""
+"""The retrieval and detection towers in torch with their losses, for training; models/tower.py is the inference part.
+
+A scene is the set of tools that a request needs; requests that need the same tools share a scene.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,14 @@ from toolscout.models.tower import VIEWS, Transfer
 from toolscout.training import losses
 from toolscout.training.encoder_options import EncoderTrainingOptions, GraphOptions, NeighbourOptions
 
-# How sharply neighbours are told apart before anything is learned, and what they and the graph count then.
+# Initial values: the scale of attention, and the weights of neighbours, graph and votes.
 _SHARP, _SEARCH, _GRAPH, _VOTES = 10.0, 0.2, 0.3, 0.1
 _FILTERED = -1e9
 
 
 @dataclass(frozen=True, slots=True)
 class TrainingRequests:
-    """The training requests by number: the rows of the tools they need, and their scenes; how many tools there are."""
+    """For each training request, the rows of its gold tools and its scene; `tools` is the number of tools."""
 
     gold: list[Ints]
     scenes: Ints
@@ -32,13 +34,13 @@ class TrainingRequests:
 
     @property
     def used(self) -> Ints:
-        """The rows of the tools that some training request needs."""
+        """The rows of the tools that at least one training request needs."""
         return np.unique(np.concatenate(self.gold))
 
 
 @dataclass(frozen=True, slots=True)
 class TowerOptions:
-    """The options of a method, by what they are for."""
+    """All options of a tower: for training, for the graph, and for neighbours."""
 
     learning: EncoderTrainingOptions
     graph: GraphOptions
@@ -46,18 +48,18 @@ class TowerOptions:
 
 
 class TowerNetwork:
-    """The learned numbers.
+    """The parameters of both towers.
 
-    `maps`: whether vectors of a frozen encoder are moved, since it cannot move them itself. `attends`: whether it is
-    learned whom to listen to; otherwise neighbours are heard by their cosine.
+    maps: whether to learn maps of the encoder's vectors, for an encoder that is frozen.
+    attends: whether to learn the attention to neighbours; otherwise it follows their cosines.
     """
 
     def __init__(
         self, dimension: int, options: TowerOptions, device: torch.device, maps: bool, attends: bool = True
     ) -> None:
-        """Begin with what needs no learning: a request's own vector counts most, its neighbours and the graph less.
+        """Initialise so that a request's own vector counts most, its neighbours and the graph less.
 
-        Numbers that these options have no use for are not there.
+        There are only the parameters that these options need.
         """
         self.transfer: Transfer = options.around.transfer
         hidden, d = options.around.hidden, dimension
@@ -93,17 +95,17 @@ class TowerNetwork:
         self.numbers = {name: Parameter(value.to(device), name not in fixed) for name, value in numbers.items()}
 
     def positive(self, name: str) -> Tensor:
-        """A number that never falls below 0."""
+        """A parameter as it is used, through softplus, so that it stays above 0."""
         return functional.softplus(self.numbers[name])
 
     def moved(self, vectors: Tensor, name: str) -> Tensor:
-        """Vectors of a frozen encoder moved by what was learned; others as they are."""
+        """Vectors changed by the learned map of this name; unchanged where there is no such map."""
         if name not in self.numbers:
             return vectors
         return functional.normalize(vectors + vectors @ self.numbers[name], dim=1)
 
     def states(self, vectors: Tensor) -> Tensor:
-        """The hidden states of the detection tower; of length 0 where there is none."""
+        """The hidden states of the detection tower; of length 0 without that tower."""
         if "hidden" not in self.numbers:
             return vectors[:, :0]
         return functional.relu(vectors @ self.numbers["hidden"].T + self.numbers["hidden_bias"])
@@ -113,7 +115,10 @@ class TowerNetwork:
         return states @ self.numbers["output"] + self.numbers["output_bias"]
 
     def ask(self, requests: Tensor, states: Tensor, neighbours: Tensor, near: Tensor) -> tuple[Tensor, Tensor]:
-        """Vectors to search with, and the attention to each neighbour. `neighbours` [views, requests, k, d]."""
+        """Query vectors of requests, and the attention to each neighbour.
+
+        `neighbours` [views, requests, k, d] are attended to where `near` [requests, k] is true.
+        """
         total, attention = requests, torch.zeros_like(near, dtype=requests.dtype)
         always = torch.ones((len(requests), 1), dtype=torch.bool, device=requests.device)
         for view in range(VIEWS if near.shape[1] else 0):
@@ -124,28 +129,29 @@ class TowerNetwork:
             found = torch.einsum("bk,bkd->bd", weights, keys)
             part = self.positive("search")[view] * functional.normalize(found, dim=1)
             if self.transfer != "none":
-                told = self._told(view, found, states, keys, near)
-                part = part + self.positive("joint")[view] * functional.normalize(told, dim=1)
-            # A request none of whose neighbours is near enough is searched for with its own vector alone.
+                transferred = self._transferred(view, found, states, keys, near)
+                part = part + self.positive("joint")[view] * functional.normalize(transferred, dim=1)
+            # Without a neighbour that is near enough, the query vector is the request's own.
             total = total + part * near.any(1, keepdim=True)
             attention = weights[:, 1:] if view == 0 else attention
         return total, attention
 
-    def _told(self, view: int, found: Tensor, states: Tensor, keys: Tensor, near: Tensor) -> Tensor:
+    def _transferred(self, view: int, found: Tensor, states: Tensor, keys: Tensor, near: Tensor) -> Tensor:
+        """MassTool's adaptive knowledge transfer: the attended vectors, changed by the detection tower's states."""
         weight, bias = self.numbers["transfer"][view], self.numbers["transfer_bias"][view]
         if self.transfer == "concatenation":
             return torch.cat([found, states], dim=1) @ weight.T + bias
-        heard = states @ weight.T + bias
+        knowledge = states @ weight.T + bias
         if self.transfer == "addition":
-            return found + heard
+            return found + knowledge
         if self.transfer == "attention":
-            both = torch.stack([found, heard], dim=1)
+            both = torch.stack([found, knowledge], dim=1)
             return torch.einsum("bv,bvd->bd", torch.einsum("bvd,bd->bv", both, found).softmax(1), both)
         if self.transfer == "cross_attention":
-            logits = torch.einsum("bkd,bd->bk", keys, heard)
+            logits = torch.einsum("bkd,bd->bk", keys, knowledge)
             away = torch.cat([torch.zeros_like(near[:, :1]), ~near], dim=1)
             return torch.einsum("bk,bkd->bd", logits.masked_fill(away, _FILTERED).softmax(1), keys)
-        gate = torch.sigmoid(heard)
+        gate = torch.sigmoid(knowledge)
         return gate * found if self.transfer == "gating" else found + gate * found
 
 
@@ -155,7 +161,7 @@ def _inverse_softplus(value: float) -> float:
 
 @dataclass(slots=True)
 class PropagatedVectors:
-    """What nodes gather from the graph: requests by their tools and by their scenes, tools, and scenes."""
+    """The sums that graph propagation gives to each node: requests from tools and from scenes, tools, and scenes."""
 
     by_tools: Tensor
     by_scenes: Tensor
@@ -164,10 +170,10 @@ class PropagatedVectors:
 
 
 class RequestGraph:
-    """The graph of the training requests, their neighbours, and vectors of all of them as they were last refreshed."""
+    """The graph of training requests, tools and scenes, with the vectors and neighbours of the last `refresh`."""
 
     def __init__(self, known: TrainingRequests, options: TowerOptions, device: torch.device) -> None:
-        """Build the edges out of training pairs only."""
+        """Build the edges from the training requests alone."""
         self.known, self.options, self.device = known, options, device
         count = len(known.gold)
         sizes = [len(gold) for gold in known.gold]
@@ -200,7 +206,10 @@ class RequestGraph:
         self.whole = PropagatedVectors(empty, empty, empty, empty)
 
     def refresh(self, encoded: Tensor, requests: Tensor, tools: Tensor, dropout: float) -> None:
-        """Take vectors as they are now: the encoder's, by which neighbours are found, and as the tower reads them."""
+        """Set the current vectors, find the neighbours again, and propagate.
+
+        Neighbours are found by the encoder's own vectors `encoded`; `requests` and `tools` are the mapped vectors.
+        """
         self.requests, self.tools = requests.detach(), tools.detach()
         if not torch.equal(encoded, self._encoded):
             self._encoded = encoded.detach().clone()
@@ -211,7 +220,7 @@ class RequestGraph:
 
     @torch.no_grad()
     def gather(self, tool_edges: Tensor | None = None, scene_edges: Tensor | None = None) -> PropagatedVectors:
-        """Propagate along the edges for which the masks say yes; along all without any."""
+        """Propagate along the edges at which the masks are true; along all edges where a mask is None."""
         layers = self.options.graph.layers
         edges = self.tool_edges if tool_edges is None else self.tool_edges.where(tool_edges)
         by_tools, tools = propagate(edges, self.requests, self.tools, layers)
@@ -221,7 +230,7 @@ class RequestGraph:
         return PropagatedVectors(by_tools, by_scenes, tools, scenes)
 
     def keys(self, gathered: PropagatedVectors, rows: Tensor) -> Tensor:
-        """Both views of requests, of length 1: [views, *rows, d]."""
+        """Both views of requests as unit vectors [views, *rows, d]."""
         own = self.requests[rows]
         views = (own + gathered.by_tools[rows], own + gathered.by_scenes[rows])
         return torch.stack([functional.normalize(view, dim=-1) for view in views])
@@ -230,7 +239,7 @@ class RequestGraph:
 def whole(
     known: TrainingRequests, options: TowerOptions, requests: Floats, tools: Floats
 ) -> tuple[Floats, Floats, Floats]:
-    """What the whole graph gives: requests by their tools, requests by their scenes, and tools."""
+    """Propagation over all edges: what requests get from tools, what they get from scenes, and what tools get."""
     around = RequestGraph(known, options, torch.device("cpu"))
     around.requests, around.tools = torch.from_numpy(requests), torch.from_numpy(tools)
     found = around.gather()
@@ -239,7 +248,10 @@ def whole(
 
 @torch.no_grad()
 def nearest(vectors: Tensor, pool: Tensor, count: int, itself: bool = True) -> tuple[Tensor, Tensor]:
-    """The rows of the nearest of a pool and their cosines; a pool's own vectors do not find themselves."""
+    """For each vector, the rows of the `count` nearest vectors of a pool, and their cosines.
+
+    With `itself` False, `vectors` is the pool, and no vector finds itself.
+    """
     count = min(count, len(pool) - (not itself))
     rows, cosines = [], []
     for start in range(0, len(vectors), 1024):
@@ -254,9 +266,9 @@ def nearest(vectors: Tensor, pool: Tensor, count: int, itself: bool = True) -> t
 
 @dataclass(slots=True)
 class Batch:
-    """One step: the numbers of its requests, the rows of the tools that compete, and which of these each one needs.
+    """One step: the numbers of its requests, the rows of its candidate tools, and which of these each request needs.
 
-    `alone`: requests whose neighbours do not count, since they were made up of two.
+    `alone` marks requests that were joined from two, whose neighbours are not used.
     """
 
     picked: Tensor
@@ -266,24 +278,25 @@ class Batch:
 
 
 class Objective:
-    """The joint loss: retrieval, what the two views of a request have in common, and whether a tool is needed."""
+    """The joint loss: retrieval, contrastive between the two views, and detection of whether a tool is needed."""
 
     def __init__(self, net: TowerNetwork, around: RequestGraph) -> None:
-        """Over these numbers and this graph."""
+        """Use these parameters and this graph."""
         self.net, self.around, self.options = net, around, around.options
         self.device = around.device
         self._column = torch.full((around.known.tools + 1,), -1, dtype=torch.long, device=self.device)
 
     def __call__(self, batch: Batch, encoded: Tensor, requests: Tensor, tools: Tensor, prompts: Tensor) -> Tensor:
-        """Vectors of the batch's requests (the encoder's, and as the tower reads them), its tools, and some prompts.
+        """The loss of a batch, given the vectors of its requests (the encoder's and the mapped ones), of its tools,
+        and of some prompts that need no tool.
 
-        The edges of the batch's own requests are left out of the graph: each of them is scored as a new one would be.
+        The edges of the batch's requests are left out of the graph, so that each is scored like a new request.
         """
         around, net = self.around, self.net
         absent = self._absent()
         mine = torch.zeros(len(around.requests), dtype=torch.bool, device=self.device)
         mine[batch.picked] = True
-        unknown = mine | self._touched(absent)  # whoever used an absent tool was not there either
+        unknown = mine | self._touched(absent)  # requests that used an absent tool are left out too
         edges, scene_edges = around.tool_edges, around.scene_edges
         kept = ~mine[edges.left] & ~absent[edges.right] & self._lucky(len(edges.left))
         others = ~unknown[scene_edges.left] & self._lucky(len(scene_edges.left))
@@ -293,9 +306,9 @@ class Objective:
         if batch.alone is not None:
             near &= ~batch.alone[:, None]
         states = net.states(encoded)
-        asked, attention = net.ask(requests, states, around.keys(gathered, rows), near)
-        placed = functional.normalize(tools + net.positive("graph") * gathered.tools[batch.rows], dim=1)
-        scores = asked @ placed.T + net.numbers["new_bonus"] * absent[batch.rows]
+        queries, attention = net.ask(requests, states, around.keys(gathered, rows), near)
+        documents = functional.normalize(tools + net.positive("graph") * gathered.tools[batch.rows], dim=1)
+        scores = queries @ documents.T + net.numbers["new_bonus"] * absent[batch.rows]
         if near.shape[1]:
             scores = scores + net.positive("votes") * self._votes(rows, attention * near, batch.rows, absent)
         loss = self._retrieval(scores, batch.wanted)
@@ -316,10 +329,13 @@ class Objective:
         return 0.5 * (functional.softplus(-logits).mean() + functional.softplus(others).mean())
 
     def _contrast(self, batch: Batch, requests: Tensor, tools: Tensor) -> Tensor:
-        """Requests and scenes are nearest to themselves in the other view; the same scene twice is no wrong answer."""
+        """The contrastive loss: a request, or a scene, should be nearest to itself in the other view.
+
+        Other requests of the same scene are not used as negatives.
+        """
         around, whole = self.around, self.around.whole
         picked, wanted = batch.picked, batch.wanted
-        if batch.alone is not None:  # those made up of two are of no scene
+        if batch.alone is not None:  # joined requests have no scene
             picked, wanted, requests = picked[~batch.alone], wanted[~batch.alone], requests[~batch.alone]
         if not len(picked):
             return requests.new_zeros(())
@@ -340,7 +356,7 @@ class Objective:
         return 0.5 * (first + _agreement(by_tools, by_scenes, same, self.options.graph.contrast))
 
     def _votes(self, rows: Tensor, attention: Tensor, candidates: Tensor, absent: Tensor) -> Tensor:
-        """What neighbours used, by the attention they get; [requests, candidates]."""
+        """For each candidate, the attention to the neighbours that used it: [requests, candidates]."""
         return voted(self.around.gold[rows], attention, candidates, self._column) * ~absent[candidates]
 
     def _absent(self) -> Tensor:
@@ -361,7 +377,11 @@ class Objective:
 
 
 def voted(gold: Tensor, attention: Tensor, candidates: Tensor, column: Tensor) -> Tensor:
-    """Attention summed up by the tools that neighbours used. `gold` [requests, k, most], padded by a row too many."""
+    """For each candidate tool, the summed attention to the neighbours that used it: [requests, candidates].
+
+    `gold` [requests, k, most] has the rows of the tools that neighbours used, padded with a row beyond the last.
+    `column` is a buffer with an entry for each row.
+    """
     column.fill_(-1)
     column[candidates] = torch.arange(len(candidates), device=candidates.device)
     places = column[gold].flatten(1)

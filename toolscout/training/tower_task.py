@@ -1,4 +1,4 @@
-"""Trains the towers by the one loop: on vectors of a frozen encoder, or through the encoder itself."""
+"""Trains the towers with the training loop: on vectors of a frozen encoder, or together with the encoder."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _DEV_AT_ONCE = 1024
 
 @dataclass(frozen=True, slots=True)
 class Vectors:
-    """What a frozen encoder makes of texts: requests to train on, tools, prompts that need none, and dev requests."""
+    """A frozen encoder's vectors of training requests, tools, prompts that need no tool, and dev requests."""
 
     requests: Floats
     tools: Floats
@@ -50,7 +50,7 @@ class Vectors:
 
 @dataclass(frozen=True, slots=True)
 class LearnedTower:
-    """What came of a training; `checkpoints` are there until the caller has all that it makes of the weights."""
+    """The result of a training. The caller removes `checkpoints` once it has written all files of the model."""
 
     tower: Tower
     trained: Trained
@@ -70,7 +70,11 @@ def learn_frozen(
     report: Report | None = None,
     fresh: bool = True,
 ) -> LearnedTower:
-    """Train on the vectors of an encoder that stays as it is; `fresh`: it was not trained on these requests itself."""
+    """Train on the vectors of a frozen encoder, with gold tools of the dev requests in `dev`.
+
+    `fresh`: the encoder was not trained on these requests itself. An interrupted training in `folder` with the same
+    `identity` is resumed.
+    """
     device = pick_device(options.learning.device)
     torch.manual_seed(options.learning.seed)
     net = TowerNetwork(vectors.tools.shape[1], options, device, maps=fresh, attends=fresh)
@@ -89,14 +93,14 @@ def learn_through(
     identity: str,
     report: Report | None = None,
 ) -> LearnedTower:
-    """Train the encoder along; its weights go to `folder`/weights."""
+    """Train the towers and the encoder together; writes the encoder's weights to `folder`/weights."""
     learning = options.learning
     device = pick_device(learning.device)
     torch.manual_seed(learning.seed)
     encoder = TrainableEncoder(start, device)
-    material = EncoderTrainingData.of(encoder, dataset, *splits, unused=learning.unused, self_queries=False)
+    data = EncoderTrainingData.of(encoder, dataset, *splits, unused=learning.unused, self_queries=False)
     net = TowerNetwork(encoder.dimension, options, device, maps=False)
-    task = _ThroughTask(encoder, material, net, known, encoder.tokens(prompts, encoder.request_tokens), options)
+    task = _ThroughTask(encoder, data, net, known, encoder.tokens(prompts, encoder.request_tokens), options)
     learned = _trained(task, net, options, folder, identity, report)
     best = learned.checkpoints.read_best()
     encoder.save(folder / "weights", {name: tensor for name, tensor in best.items() if not name.startswith(_PREFIX)})
@@ -126,13 +130,13 @@ def _trained(
 
 @torch.no_grad()
 def served(net: TowerNetwork, numbers: Mapping[str, Tensor]) -> Tower:
-    """Learned numbers of a net as they are served: those that are never below 0 as they count."""
+    """The tower for inference, from the trained parameters of a net, with softplus applied where it is used."""
     found = {name: functional.softplus(value) if name in _POSITIVE else value for name, value in numbers.items()}
     return Tower({name: value.cpu().numpy().astype(np.float32) for name, value in found.items()}, net.transfer)
 
 
 def ndcg(scores: Tensor, gold: Tensor, k: int = 5) -> float:
-    """Mean NDCG@k of scores [requests, tools]; `gold` marks the needed ones. As metrics.ndcg, all requests at once."""
+    """Mean NDCG@k of scores [requests, tools], where `gold` marks the gold tools; metrics.ndcg for many requests."""
     k = min(k, scores.shape[1])
     discount = 1 / torch.log2(torch.arange(2, k + 2, device=scores.device, dtype=torch.float32))
     hits = gold.gather(1, scores.topk(k, dim=1).indices).float()
@@ -141,7 +145,7 @@ def ndcg(scores: Tensor, gold: Tensor, k: int = 5) -> float:
 
 
 def marked(golds: Sequence[Ints], tools: int, device: torch.device) -> Tensor:
-    """Which tools each request needs, as a matrix."""
+    """A boolean matrix [requests, tools] of the gold tools, given their rows for each request."""
     found = torch.zeros((len(golds), tools), dtype=torch.bool)
     for row, gold in enumerate(golds):
         found[row, torch.from_numpy(gold)] = True
@@ -149,7 +153,7 @@ def marked(golds: Sequence[Ints], tools: int, device: torch.device) -> Tensor:
 
 
 class _TowerScores:
-    """Scores of dev requests over all tools, with the whole graph, as they would be served."""
+    """Dev scores over all tools and the whole graph, computed as at inference."""
 
     def __init__(self, net: TowerNetwork, around: RequestGraph, dev: Sequence[Ints]) -> None:
         self._net, self._around = net, around
@@ -160,7 +164,10 @@ class _TowerScores:
 
     @torch.no_grad()
     def scores(self, encoded: Tensor, pool: Tensor) -> dict[str, float]:
-        """`encoded`: the dev requests by the encoder; `pool`: likewise the training requests. Around is refreshed."""
+        """The dev scores, given the encoder's vectors of dev requests (`encoded`) and training requests (`pool`).
+
+        The graph must have been refreshed with the current vectors.
+        """
         if self._gold is None:
             return {}
         around, net = self._around, self._net
@@ -174,8 +181,8 @@ class _TowerScores:
             requests = net.moved(few, "request_map")
             rows, cosines = nearest(few, pool, around.options.around.neighbours)
             near = cosines >= around.options.around.epsilon
-            asked, attention = net.ask(requests, net.states(few), around.keys(gathered, rows), near)
-            scores = asked @ tools.T + net.numbers["new_bonus"] * self._new
+            queries, attention = net.ask(requests, net.states(few), around.keys(gathered, rows), near)
+            scores = queries @ tools.T + net.numbers["new_bonus"] * self._new
             if near.shape[1]:
                 votes = voted(around.gold[rows], attention * near, everything, column)
                 scores = scores + net.positive("votes") * votes
@@ -184,7 +191,7 @@ class _TowerScores:
 
 
 class _FrozenTask(TrainingTask):
-    """Over vectors of a frozen encoder."""
+    """Trains the towers on vectors of a frozen encoder."""
 
     def __init__(
         self, net: TowerNetwork, known: TrainingRequests, dev: Sequence[Ints], vectors: Vectors, options: TowerOptions
@@ -199,7 +206,7 @@ class _FrozenTask(TrainingTask):
         self._objective = Objective(net, self._around)
         self._scores = _TowerScores(net, self._around, dev)
         competing = np.arange(known.tools) if options.learning.unused else known.used
-        self._material = EncoderTrainingData(
+        self._data = EncoderTrainingData(
             "", [], [], Requests([], known.gold), None, competing, np.zeros(0, dtype=bool), []
         )
         self._order: Ints = np.arange(len(known.gold))
@@ -219,11 +226,11 @@ class _FrozenTask(TrainingTask):
             requests, tools = self._moved()
         torch.manual_seed(hash((self._options.learning.seed, epoch)) & 0x7FFFFFFF)
         self._around.refresh(self._requests, requests, tools, self._options.graph.edge_dropout)
-        if len(self._material.competing) > self._options.learning.candidates:
+        if len(self._data.competing) > self._options.learning.candidates:
             self._mine(requests, tools)
 
     def kept(self) -> dict[str, Tensor]:
-        """The vectors as they were when the epoch began."""
+        """The vectors at the start of the epoch."""
         return {"requests": self._around.requests, "tools": self._around.tools}
 
     @torch.no_grad()
@@ -232,17 +239,17 @@ class _FrozenTask(TrainingTask):
 
     @torch.no_grad()
     def _mine(self, requests: Tensor, tools: Tensor) -> None:
-        competing = self._material.competing
+        competing = self._data.competing
         rows, _ = nearest(requests, tools[torch.from_numpy(competing).to(self.device)], _MINED_FROM)
         best = competing[rows.cpu().numpy()]
-        self._material.hard = [np.setdiff1d(few, gold) for few, gold in zip(best, self._known.gold, strict=True)]
+        self._data.hard = [np.setdiff1d(few, gold) for few, gold in zip(best, self._known.gold, strict=True)]
 
     def step(self, epoch: int, step: int) -> Tensor:
         learning = self._options.learning
         picked = self._order[step * learning.batch : (step + 1) * learning.batch]
         rng = np.random.default_rng([learning.seed, epoch, step])
         gold = [self._known.gold[i] for i in picked]
-        rows = candidates(self._material, gold, picked, learning.candidates, rng)
+        rows = candidates(self._data, gold, picked, learning.candidates, rng)
         wanted = np.zeros((len(gold), len(rows)), dtype=np.float32)
         for place, few in enumerate(gold):
             wanted[place, np.searchsorted(rows, few)] = 1
@@ -267,29 +274,29 @@ class _FrozenTask(TrainingTask):
 
 
 class _ThroughTask(EncoderTask):
-    """A task that moves the encoder too. What surrounds a request is as it was when the epoch began."""
+    """Trains the towers together with the encoder. The graph's vectors are those at the start of the epoch."""
 
     def __init__(
         self,
         encoder: TrainableEncoder,
-        material: EncoderTrainingData,
+        data: EncoderTrainingData,
         net: TowerNetwork,
         known: TrainingRequests,
         prompts: Sequence[Ints],
         options: TowerOptions,
     ) -> None:
-        super().__init__(encoder, [material], options.learning)
+        super().__init__(encoder, [data], options.learning)
         self.device = encoder.device
         self._net, self._prompts, self._tower = net, prompts, options
         self._around = RequestGraph(known, options, self.device)
         self._objective = Objective(net, self._around)
-        self._tower_scores = _TowerScores(net, self._around, material.dev.gold if material.dev else [])
+        self._tower_scores = _TowerScores(net, self._around, data.dev.gold if data.dev else [])
         self._batch: Batch | None = None
         self._extra = 0
 
     def parameters(self) -> Mapping[str, Parameter]:
-        own = {f"{_PREFIX}{name}": parameter for name, parameter in self._net.numbers.items()}
-        return {**super().parameters(), **own}
+        towers = {f"{_PREFIX}{name}": parameter for name, parameter in self._net.numbers.items()}
+        return {**super().parameters(), **towers}
 
     def begin(self, epoch: int, kept: Mapping[str, Tensor] | None = None) -> None:
         super().begin(epoch, kept)
@@ -302,18 +309,18 @@ class _ThroughTask(EncoderTask):
         self._encoder.model.train()
 
     def kept(self) -> dict[str, Tensor]:
-        """The mined documents, and what surrounded requests when the epoch began."""
+        """The mined documents, and the graph's vectors at the start of the epoch."""
         return {**super().kept(), "around.requests": self._around.requests, "around.tools": self._around.tools}
 
     def _encoded(self) -> tuple[Tensor, Tensor]:
-        material = self._materials[0]
-        return self._encoder.encode(material.train.tokens, self._at_once), self._encoder.encode(
-            material.documents, self._at_once
+        data = self._training_data[0]
+        return self._encoder.encode(data.train.tokens, self._at_once), self._encoder.encode(
+            data.documents, self._at_once
         )
 
     def _learned(
         self,
-        material: EncoderTrainingData,
+        data: EncoderTrainingData,
         picked: Ints,
         rows: Ints,
         requests: Sequence[Ints],
@@ -330,14 +337,14 @@ class _ThroughTask(EncoderTask):
 
     def _loss(self, vectors: Tensor, requests: int, gold: Tensor) -> Tensor:
         assert self._batch is not None
-        asked, rest = vectors[:requests], vectors[requests:]
+        request_vectors, rest = vectors[:requests], vectors[requests:]
         tools, prompts = rest[: len(rest) - self._extra], rest[len(rest) - self._extra :]
-        return self._objective(self._batch, asked, asked, tools, prompts)
+        return self._objective(self._batch, request_vectors, request_vectors, tools, prompts)
 
     def _scores(self) -> dict[str, float]:
-        material = self._materials[0]
-        if material.dev is None:
+        data = self._training_data[0]
+        if data.dev is None:
             return {}
         requests, tools = self._encoded()
         self._around.refresh(requests, requests, tools, 0.0)
-        return self._tower_scores.scores(self._encoder.encode(material.dev.tokens, self._at_once), requests)
+        return self._tower_scores.scores(self._encoder.encode(data.dev.tokens, self._at_once), requests)

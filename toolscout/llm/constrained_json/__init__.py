@@ -1,1 +1,1 @@
-"""JSON that a schema allows, written by a language model token by token."""
+"""Constrained decoding of JSON: a language model can only write what a JSON Schema allows."""

@@ -1,4 +1,4 @@
-"""JSON by schema with a local model: the structure is ours, the model fills in values and cannot leave the schema."""
+"""Gives, at each step, the tokens with which a local model can go on writing JSON that fits a schema."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from toolscout.llm.constrained_json.grammar import ESCAPED, Grammar, State, Stat
 
 Allow = Callable[[int, Sequence[int]], Ints]
 
-_MAX_KEPT = 4096  # states whose tokens are remembered
+_MAX_KEPT = 4096  # the most states whose tokens are cached
 _CLOSERS = b'"}]'
-_ROUNDS, _LONGEST_ROUND = 4, 12  # repeated so often, over at least so many tokens, a string is closed
+_ROUNDS, _LONGEST_ROUND = 4, 12  # a string is closed after this many repetitions, over at least this many tokens
 _PLAIN = re.compile(rb'[^\x00-\x1f"\\]*')
 
 
 class TokenVocabulary:
-    """The tokens of a tokeniser as bytes, sorted by what they can do inside of a string."""
+    """The tokens of a tokeniser as bytes, with lists of those that can stand inside a string or close it."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        """Read the vocabulary; tokens that are markup are left out, since they are no text."""
+        """Read the vocabulary, without special tokens."""
         self.bytes_of = _bytes_of_tokens(tokenizer)
         ordered = sorted((text, token) for token, text in self.bytes_of.items())
         self.texts = [text for text, _ in ordered]
@@ -49,10 +49,10 @@ class TokenVocabulary:
 
 
 class Filling:
-    """One schema, to be filled in with the tokens of one vocabulary."""
+    """Constrains the tokens of one vocabulary to JSON that fits one schema."""
 
     def __init__(self, vocabulary: TokenVocabulary, schema: Mapping[str, Any], ends: Collection[int] = ()) -> None:
-        """Prepare the schema; `ends` are the tokens that end a text."""
+        """Prepare the schema; `ends` are the tokens that end a text. Raises BadCompletion if no JSON can fit."""
         self._vocabulary, self._schema = vocabulary, schema
         self._grammar = Grammar(schema)
         self._ends = np.array(sorted(ends), np.int64)
@@ -63,7 +63,7 @@ class Filling:
             raise BadCompletion("no JSON can fit this schema; check its enum, const, minimum and maximum")
 
     def rows(self) -> Allow:
-        """What a Writer's `allow` wants: for each row of one call, the tokens that may follow what it has written."""
+        """A function for the `allow` of `TextWriter.write`: the tokens that may follow what a row has written."""
         reached: dict[int, tuple[int, States]] = {}
 
         def allow(row: int, written: Sequence[int]) -> Ints:
@@ -81,10 +81,10 @@ class Filling:
         return allow
 
     def text(self, written: Sequence[int]) -> tuple[str, bool]:
-        """What was written as JSON text that fits the schema, and whether the model came to its end.
+        """The written tokens as JSON text that fits the schema, and whether the model finished it.
 
-        Where it was cut off, open strings, lists and objects are closed; values are not made up: a required one that
-        is missing raises BadCompletion, as does a rule that cannot be followed while writing (pattern, uniqueItems).
+        Where the text was cut off, open strings, arrays and objects are closed. Raises BadCompletion where a required
+        value is missing, or a rule is broken that is only checked at the end (pattern, uniqueItems).
         """
         states = self._reached(self._grammar.start, written)
         whole = None in states
@@ -112,7 +112,7 @@ class Filling:
         return states
 
     def _ending(self, states: States) -> list[int]:
-        """Bytes that lead to an end without making anything up."""
+        """Bytes that close what is open, without adding values."""
         inside = [state for state in states if isinstance(state, Text)]
         if inside:
             return [_CLOSERS[0]] if inside[0].count else []
@@ -121,7 +121,7 @@ class Filling:
 
     def _allowed(self, states: States) -> Ints:
         if len(states) == 1 and isinstance(states[0], Text) and not states[0].pending:
-            return self._allowed_inside(states[0])  # the count of characters differs each time: not worth remembering
+            return self._allowed_inside(states[0])  # not cached: the count of characters differs each time
         if states not in self._known:
             if len(self._known) >= _MAX_KEPT:
                 self._known.clear()
@@ -131,7 +131,7 @@ class Filling:
             others = tuple(state for state in states if state is not None and state not in plain)
             self._walk(others, b"", 0, len(self._vocabulary.texts), found)
             parts.append(np.array(found, np.int64))
-            if None in states and len(states) > 1:  # alone, the end needs no token: the text is whole
+            if None in states and len(states) > 1:  # if None is the only state, the text is complete
                 parts.append(self._ends)
             self._known[states] = np.unique(np.concatenate(parts))
         return self._known[states]
@@ -150,13 +150,13 @@ class Filling:
         return closers[closes] if only_closers else np.concatenate([inside, closers[closes]])
 
     def _anything_inside(self, rest: State) -> Ints:
-        """What may stand in a string that is neither too short nor nearly too long: the same array each time."""
+        """The tokens for a string that is neither too short nor nearly too long; the same array each time."""
         if rest not in self._inside:
             self._inside[rest] = np.concatenate([self._vocabulary.inside, self._closers_before(rest)[0]])
         return self._inside[rest]
 
     def _closers_before(self, rest: State) -> tuple[Ints, Ints]:
-        """The tokens that close a string and may go on with what follows it, and their characters before the quote."""
+        """The tokens that close a string and fit what follows it, and their numbers of characters before the quote."""
         if rest not in self._closers:
             following = self._grammar.opened(rest)
             good: dict[bytes, bool] = {}
@@ -172,7 +172,7 @@ class Filling:
         return self._closers[rest]
 
     def _walk(self, states: States, prefix: bytes, low: int, high: int, found: list[int]) -> None:
-        """Collect the tokens between low and high, all of which begin with `prefix`, that these states can take."""
+        """Add to `found` the tokens from low to high, all of which begin with `prefix`, that these states accept."""
         texts = self._vocabulary.texts
         while low < high and len(texts[low]) == len(prefix):
             found.append(self._vocabulary.ids[low])
@@ -193,7 +193,7 @@ class Filling:
 
 
 def _goes_round(written: Sequence[int]) -> bool:
-    """Whether the last tokens are the same few over and over: small models do not get out of that by themselves."""
+    """Whether the last tokens repeat the same few, a loop that small models do not leave by themselves."""
     for period in range(1, _LONGEST_ROUND + 1):
         span = period * max(_ROUNDS, -(-_LONGEST_ROUND // period))
         tail = list(written[-span:])
@@ -203,7 +203,7 @@ def _goes_round(written: Sequence[int]) -> bool:
 
 
 def _characters(text: bytes) -> int | None:
-    """The characters of a token inside of a string; None if it cannot stand there."""
+    """The number of characters of a token inside a string; None if it cannot stand there."""
     if _PLAIN.fullmatch(text):  # nearly all of them
         with suppress(UnicodeDecodeError):
             return len(text.decode())
@@ -212,7 +212,7 @@ def _characters(text: bytes) -> int | None:
 
 
 def _read(text: bytes) -> Text | None:
-    """Where bytes at the beginning of a string lead to; None if they cannot be there, or would close it."""
+    """The state after these bytes at the start of a string; None if they are not allowed there, or close it."""
     state: State = Text(0, len(text), None)
     for byte in text:
         state = next(after(state, byte), None)
@@ -240,7 +240,7 @@ def _bytes_of_tokens(tokenizer: Tokenizer) -> dict[int, bytes]:
 
 
 def _letters() -> dict[str, int]:
-    """The letters by which byte-level tokenisers write bytes: themselves where printable, else the next from 256 on."""
+    """The letters that byte-level tokenisers use for bytes: printable bytes as they are, others from 256 on."""
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     others = [byte for byte in range(256) if byte not in printable]
     return {chr(byte): byte for byte in printable} | {chr(256 + place): byte for place, byte in enumerate(others)}

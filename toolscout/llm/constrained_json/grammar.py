@@ -1,7 +1,7 @@
-"""A JSON Schema as an automaton over bytes: which may follow what is written. Values are the model's, the rest is ours.
+"""A JSON Schema as an automaton over bytes.
 
-A state is what is still to be written: a part, and the state after it (None at the very end). Several states at once
-stand for what is not decided yet: which of the optional properties comes next, which branch of an anyOf it will be.
+A state describes what is still to be written: a part, and the state after it (None at the end). The automaton is in
+several states at once where something is not decided yet, such as which optional property or anyOf branch follows.
 """
 
 from __future__ import annotations
@@ -16,20 +16,21 @@ from toolscout.core.argument_checks import Checker
 from toolscout.core.json_schema import canonical, resolved, sound
 from toolscout.llm.constrained_json.numbers import Numbers
 
-MAX_TEXT = 400  # characters of a string, items of an array, entries of a free object: without them a small model
-MAX_ITEMS = 16  # may never stop; a schema that demands more gets more
+# Limits on strings, arrays and objects with free keys, as a small model may never stop; a schema can demand more.
+MAX_TEXT = 400
+MAX_ITEMS = 16
 MAX_ENTRIES = 8
-MAX_FORMS = 64  # ways in which one value may be written
+MAX_FORMS = 64  # the most alternatives of one value
 ANYTHING: dict[str, Any] = {}  # one object, so that it has one id
 _DEPTH = 24
 _QUOTE, _BACKSLASH = 0x22, 0x5C
 ESCAPED = frozenset(b'"\\/bfnrt')
-# The bytes that UTF-8 lets follow a first one, where not all do: no character is spelled longer than it need be.
+# The range of the second byte of a UTF-8 character, for first bytes that restrict it.
 _ANY = (0x80, 0xBF)
 _SECOND = {0xE0: (0xA0, 0xBF), 0xED: (0x80, 0x9F), 0xF0: (0x90, 0xBF), 0xF4: (0x80, 0x8F)}
 _DIGITS = frozenset(b"0123456789-.")
 _BRANCHES = ("$ref", "allOf", "anyOf", "oneOf")
-# Where two schemas must both hold, the tighter of two bounds does.
+# How to combine the bounds of two schemas that must both hold.
 _TIGHTER = {
     **dict.fromkeys(("minimum", "exclusiveMinimum", "minLength", "minItems"), max),
     **dict.fromkeys(("maximum", "exclusiveMaximum", "maxLength", "maxItems"), min),
@@ -38,7 +39,7 @@ _TIGHTER = {
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Bytes that are given."""
+    """Fixed bytes, written up to `place`."""
 
     text: bytes
     place: int
@@ -47,17 +48,17 @@ class Fixed:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """Texts of a node, in order, from `low` to before `high`: all alike up to `place`, and none of them ends there."""
+    """One of the sorted texts[low:high], which all share their first `place` bytes and are longer than that."""
 
     node: int
     low: int
     high: int
     place: int
     rest: State
-    texts: list[bytes] = field(compare=False)  # the node stands for them: there may be thousands
+    texts: list[bytes] = field(compare=False)  # the node identifies them; there may be thousands
 
     def within(self, byte: int) -> tuple[int, int]:
-        """From where to where the texts go on with this byte."""
+        """The range of the texts that go on with this byte."""
         low = bisect_left(self.texts, byte, self.low, self.high, key=self._next)
         return low, bisect_right(self.texts, byte, low, self.high, key=self._next)
 
@@ -75,7 +76,7 @@ class OneOf:
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """The inside of a string. `pending`: bytes that a character still lacks, the next of them within `within`."""
+    """The inside of a string. `pending` bytes of a character are missing, the next one in the range `within`."""
 
     least: int
     most: int
@@ -88,7 +89,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Number:
-    """A number, as far as it is written."""
+    """A number of which `text` is written."""
 
     allowed: Numbers
     text: str
@@ -105,7 +106,7 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """The properties of an object from one on; `first`: none is written yet."""
+    """The properties of an object from number `place` on; `first`: none is written yet."""
 
     node: int
     place: int
@@ -128,10 +129,10 @@ States = tuple[State, ...]
 
 
 class Grammar:
-    """What may be written for one schema."""
+    """The automaton of one schema."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
-        """Take a schema as published; keywords that cannot be followed while writing are left to a check at the end."""
+        """Take a JSON Schema; keywords that cannot be enforced while writing must be checked at the end."""
         self._root = sound(schema)
         self._nodes: dict[int, Any] = {}
         self._forms: dict[int, list[dict[str, Any]]] = {}
@@ -139,15 +140,15 @@ class Grammar:
         self.start = self._opened([Value(self._keep(self._root), None)])
 
     def step(self, states: States, byte: int) -> States:
-        """What may follow once this byte is written; nothing where it may not be."""
+        """The states after a byte; none where the byte is not allowed."""
         return self._opened([following for state in states for following in after(state, byte)])
 
     def opened(self, state: State) -> States:
-        """What a single state stands for."""
+        """The states that take a byte, or are the end, for a single state."""
         return self._opened([state])
 
     def viable(self, states: States) -> frozenset[int] | None:
-        """The bytes that may come next, perhaps a few too many; None: nearly any."""
+        """A superset of the bytes that may come next; None for nearly all bytes."""
         found: set[int] = set()
         for state in states:
             if isinstance(state, Fixed):
@@ -161,11 +162,11 @@ class Grammar:
         return frozenset(found)
 
     def begun(self, states: States) -> set[int]:
-        """The bytes with which given texts go on that are written in part."""
+        """The next bytes of fixed texts that are written in part."""
         return set(self.viable(tuple(one for one in states if isinstance(one, Fixed | OneOf) and one.place > 0)) or ())
 
     def _opened(self, states: list[State]) -> States:
-        """The states that take a byte, or are the end, in place of those that only stand for them."""
+        """Replace states that stand for alternatives by those that take a byte, or are the end."""
         found: dict[State, None] = {}
         waiting = states[::-1]
         while waiting:
@@ -183,7 +184,7 @@ class Grammar:
         return tuple(found)
 
     def _keep(self, node: Any) -> int:
-        self._nodes[id(node)] = node  # held, so that its id stays its own
+        self._nodes[id(node)] = node  # kept alive, so that its id stays unique
         return id(node)
 
     def _values(self, state: Value) -> list[State]:
@@ -191,7 +192,7 @@ class Grammar:
 
     def _forms_of(self, key: int) -> list[dict[str, Any]]:
         if key not in self._forms:
-            self._forms[key] = []  # a value that has to hold itself cannot be written
+            self._forms[key] = []  # ends the recursion: a value that must contain itself cannot be written
             self._forms[key] = [form for form in self._flat(self._nodes[key], 0) if self._can_be(form)]
         return self._forms[key]
 
@@ -240,17 +241,17 @@ class Grammar:
                     yield _fixed(word, rest)
 
     def _choices(self, form: dict[str, Any]) -> list[bytes]:
-        """What a const or an enum leaves to be written, of values that fit the rest of the form."""
+        """The sorted texts of the const or enum values that fit the rest of the form."""
         key = self._keep(form)
         if key not in self._written:
-            own = "const" if "const" in form else "enum"
-            values = [form[own]] if own == "const" else form[own]
-            others = Checker({name: value for name, value in form.items() if name != own})
+            keyword = "const" if "const" in form else "enum"
+            values = [form[keyword]] if keyword == "const" else form[keyword]
+            others = Checker({name: value for name, value in form.items() if name != keyword})
             self._written[key] = sorted({_written(value).encode() for value in values if not others.problems(value)})
         return self._written[key]
 
     def _has_all(self, form: Mapping[str, Any]) -> bool:
-        """Whether every property that must be there can be written."""
+        """Whether every required property can be written."""
         properties = self._properties(form)
         return all(self._forms_of(self._keep(properties[name])) for name in form.get("required", ()))
 
@@ -268,7 +269,7 @@ class Grammar:
         yield _fixed("}", state.rest)
 
     def _properties(self, form: Mapping[str, Any]) -> dict[str, Any]:
-        """Those that are described, and those that are only required."""
+        """The schemas of the described properties, and of those that are only required."""
         described, rest = form.get("properties", {}), form.get("additionalProperties", ANYTHING)
         return {**described, **{name: rest for name in form.get("required", ()) if name not in described}}
 
@@ -291,7 +292,7 @@ class Grammar:
 
 
 def after(state: State, byte: int) -> Iterator[State]:
-    """What follows one state when a byte is written."""
+    """The states that follow one state after a byte."""
     if isinstance(state, Fixed):
         if state.text[state.place] == byte:
             at_end = state.place + 1 == len(state.text)
@@ -329,7 +330,7 @@ def _after_in_text(state: Text, byte: int) -> Iterator[State]:
 
 
 def _both(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any] | None:
-    """A schema for what fits both, as near as keywords allow; None where their types exclude each other."""
+    """A schema for values that fit both, as far as keywords can be merged; None where their types differ."""
     merged = {**one, **other}
     for key in one.keys() & other.keys():
         mine, theirs = one[key], other[key]
@@ -354,7 +355,7 @@ def _both(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _kinds(form: Mapping[str, Any]) -> list[str]:
-    """The types that a value may have; what a schema leaves open is guessed from its other keywords."""
+    """The types that a value may have; without "type", they are guessed from the other keywords."""
     given = form.get("type")
     if given is not None:
         return [given] if isinstance(given, str) else list(given)

@@ -1,4 +1,4 @@
-"""Numbers written digit by digit so that they end up within bounds."""
+"""Decides, digit by digit, which numbers within the bounds of a schema can still be written."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_DECIMALS = 6  # likewise after it
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """Which numbers may be written. Bounds and step are whole numbers of units of 10 ** -decimals."""
+    """The numbers that a schema allows; bounds and step are integers, in units of 10 ** -decimals."""
 
     decimals: int
     digits: int
@@ -66,7 +66,7 @@ class Numbers:
         return size.denominator == 1 and self._holds(int(size), int(size))
 
     def _sizes(self, digits: str, point: str, decimals: str) -> Iterator[tuple[int, int]]:
-        """The stretches of numbers that a beginning can still become, sign left out."""
+        """The ranges of numbers that start with these digits, without the sign."""
         unit = 10**self.decimals
         if point:
             unit //= 10 ** len(decimals)

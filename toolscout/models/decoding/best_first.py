@@ -1,4 +1,4 @@
-"""Best-first search of one prompt over a trie: exact, for a prefix costs no more than whatever it begins."""
+"""Best-first search over a trie for one prompt. It is exact: a prefix never costs more than its continuations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from toolscout.models.decoding.trie import Branch, Trie
 
 
 class Prefix(NamedTuple):
-    """The beginning of an id, and the sum of its log-probabilities."""
+    """A prefix of an id: the sum of its log-probabilities, its trie node, and its tokens."""
 
     score: float
     node: int
@@ -21,7 +21,7 @@ class Prefix(NamedTuple):
 
 
 class _Siblings(NamedTuple):
-    """Children of one prefix that lead on, best first; `costs` are scores with the sign turned."""
+    """The children of one prefix that are inner nodes, best first; a cost is a negated score."""
 
     path: tuple[int, ...]
     costs: Doubles
@@ -30,17 +30,17 @@ class _Siblings(NamedTuple):
 
 
 class BestFirstSearch:
-    """The search for one prompt: the k best tools found so far, and the prefixes that are open.
+    """The state of the search for one prompt: the k best tools found so far, and a heap of prefixes to expand.
 
-    Of each family of siblings only the best that is left lies in the heap.
+    Of the siblings under one prefix, only the best one not expanded yet is in the heap.
     """
 
     def __init__(self, trie: Trie, k: int) -> None:
         """Begin at the root."""
         self.found: list[tuple[float, str]] = []
-        """The tools found, best first, each with its cost: the score with the sign turned."""
+        """The tools found, best first, each with its cost: its negated score."""
         self._trie, self._k = trie, k
-        self._worst = np.inf  # no tool that costs more is among the k best
+        self._worst = np.inf  # the cost of the k-th best tool found
         self._spent = 0
         self._heap: list[tuple[float, int, int, _Siblings]] = []
         self._families = 0
@@ -48,7 +48,10 @@ class BestFirstSearch:
         self._open(_Siblings((), np.zeros(1), np.array([Trie.ROOT]), nothing))
 
     def next(self, width: int, budget: int) -> list[Prefix]:
-        """The open prefixes to look at next; none once no open one could change the ranking."""
+        """The prefixes to expand next, at most `width`; none once no prefix could change the ranking.
+
+        Once k tools are found and `budget` prefixes were expanded, the search ends too.
+        """
         taken: list[Prefix] = []
         while self._heap and len(taken) < width and not self._settled(budget - self._spent - len(taken)):
             cost, family, place, siblings = self._heap[0]
@@ -68,7 +71,7 @@ class BestFirstSearch:
         return taken
 
     def expand(self, prefix: Prefix, branch: Branch, scores: Doubles) -> None:
-        """Take in what follows a prefix: the tools among it, and what leads on."""
+        """Add the children of a prefix, with their log-probabilities: tools to `found`, inner nodes to the heap."""
         costs = -prefix.score - scores
         leaves = costs[branch.leaves]
         near = smallest(leaves, self._k)
@@ -81,7 +84,7 @@ class BestFirstSearch:
             self._open(_Siblings(prefix.path, costs[inner], branch.nodes[inner], branch.tokens[inner]))
 
     def tidy(self) -> None:
-        """Put in order what a round found."""
+        """Sort what a round of expansions found, and drop all but the k best."""
         self.found.sort()
         self._cut()
 
@@ -99,9 +102,9 @@ class BestFirstSearch:
 
 
 def smallest(costs: Doubles, k: int) -> Ints:
-    """The places of the k smallest, and of those tied with the last of them."""
+    """The positions of the k smallest costs, and of those tied with the last of them."""
     groups = 32 * k
-    if len(costs) > 4 * groups:  # the minima of groups bound the k-th smallest: cheaper than to partition all
+    if len(costs) > 4 * groups:  # the minima of groups bound the k-th smallest, which is cheaper than a full partition
         minima = costs[: len(costs) // groups * groups].reshape(-1, groups).min(axis=0)
         places = np.flatnonzero(costs <= np.partition(minima, k - 1)[k - 1])
     else:

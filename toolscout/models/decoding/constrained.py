@@ -1,8 +1,8 @@
-"""Constrained decoding: what a language model writes under a trie of ids is always a tool, with a score that ranks.
+"""Constrained decoding: a language model ranks or generates tools, limited to the token sequences of a trie of ids.
 
-A tool's score is the sum, over the tokens of its id, of the log-probability among what the whole trie allows there. So
-the scores of all tools are one distribution: a tail without a choice costs nothing, long ids are not favoured, and
-whoever may see only some of the tools sees the same scores.
+A tool's score is the sum of the log-probabilities of its id's tokens, each normalised over the tokens that the whole
+trie allows at that position. So the scores of all tools form one distribution: a token without an alternative costs
+nothing, the length of an id does not matter, and filtering tools changes no score.
 """
 
 from __future__ import annotations
@@ -21,15 +21,16 @@ from toolscout.models.decoding.best_first import BestFirstSearch, smallest
 from toolscout.models.decoding.trie import Pruned, Trie
 
 Nearer = Callable[[int, tuple[int, ...], Ints], Floats]
-"""What is added to the logits of the tokens that may follow the beginning of an id, for the prompt of this number."""
+"""Gives what is added to the logits of tokens: called with the number of a prompt, a prefix of an id, and the tokens
+that may follow that prefix."""
 MOST_IN_SET: Final = 8
-_BLOCK = 4_000_000  # logits that are held at once
+_BLOCK = 4_000_000  # the most logits in memory at once
 _SURE = 1e-12
-_FLOOR = -1e30  # the log-probability of a token that cannot be told from impossible: scores stay finite
+_FLOOR = -1e30  # the least log-probability, so that scores stay finite
 
 
 class Reading(ABC):
-    """Prompts that were read once; what may follow is looked at without reading them again."""
+    """Prompts that a language model has read; continuations are computed without reading them again."""
 
     @abstractmethod
     def ends(self) -> Floats:
@@ -37,28 +38,28 @@ class Reading(ABC):
 
     @abstractmethod
     def after(self, owners: Sequence[int], paths: Sequence[Sequence[int]]) -> Floats:
-        """[m, d]: the state at the end of prompt owners[i] followed by paths[i]: one token or more, of any lengths."""
+        """[m, d]: the state after prompt number owners[i] and then the tokens paths[i], at least one token each."""
 
 
 class Engine(ABC):
-    """A language model that reads."""
+    """A language model that reads prompts and gives hidden states of length `dimension`."""
 
     dimension: int
 
     @abstractmethod
     def read(self, prompts: Sequence[Sequence[int]]) -> Reading:
-        """Read prompts of token ids; a prefix they share is computed once."""
+        """Read prompts of token ids; a prefix that all of them share is computed once."""
 
 
 class Table(Protocol):
-    """Scores of tokens: those of the base vocabulary and the rows added to it."""
+    """The output layer of a language model, with the tokens that were added to its vocabulary."""
 
     def logits(self, states: Floats, tokens: Ints | None) -> Floats:
-        """[m, len(tokens)], or over the whole vocabulary where tokens is None."""
+        """The logits [m, len(tokens)] of tokens after hidden states [m, d]; None stands for the whole vocabulary."""
 
 
 class TextWriter(ABC):
-    """A language model that writes."""
+    """A language model that generates tokens."""
 
     @abstractmethod
     def write(
@@ -71,15 +72,15 @@ class TextWriter(ABC):
         allow: Callable[[int, Sequence[int]], Ints | None] | None = None,
         seed: int = 0,
     ) -> list[list[int]]:
-        """Continue each prompt until a token of `end` (not returned) or `most` tokens.
+        """Generate at most `most` tokens after each prompt, up to a token of `end`, which is not returned.
 
-        allow(i, written) gives the tokens that may come next for prompt i: None for any, one token forces it, an empty
-        array ends it.
+        allow(i, written) gives the tokens that may come next for prompt i after the tokens written so far: None for
+        any; an empty array ends the text. `temperature` 0 takes the most probable token.
         """
 
 
 class LanguageEngine(Engine, TextWriter):
-    """A language model that reads prompts, says what may follow, and writes."""
+    """A language model that both gives hidden states and generates tokens."""
 
 
 def best(
@@ -97,22 +98,23 @@ def best(
 ) -> list[list[tuple[str, float]]]:
     """The k best tools of every prompt with their log-probabilities, best first, ties by id.
 
-    A prefix's score bounds what lies under it, so the search is exact: each round looks at the `width` best open
-    prefixes of all prompts at once, until none could still change a ranking. A prompt that has looked at `budget`
-    prefixes is answered with what it has found, once that is k. `pruned` leaves tools out and changes no score.
+    The search is exact, because a prefix never scores below its continuations. Each round expands the `width` best
+    prefixes of every prompt in one batch, until no prefix could change a ranking. Once a prompt has expanded `budget`
+    prefixes and found k tools, it stops early.
 
-    `extra`: ids in the trie that are no tools, such as "no tool". They are ranked among the tools where they fall, but
-    do not count: up to k tools come back beside them, and the caller takes them out. `nearer`: what else is known of
-    the tools under each token.
+    pruned: a view of the trie that leaves tools out; it changes no score.
+    extra: ids in the trie that are not tools, such as "no tool". They are ranked among the tools but do not count
+        towards k; the caller removes them.
+    nearer: gives what is added to the logits of tokens.
     """
     _at_least_one(k=k, width=width, budget=budget)
-    _warm(temperature)
+    _check_temperature(temperature)
     view = trie if pruned is None else pruned
     count = len(reading.ends())
     if _is_empty(view):
         return [[] for _ in range(count)]
-    beside = frozenset(extra)
-    searches = [BestFirstSearch(trie, k + sum(key in trie for key in beside)) for _ in range(count)]
+    extra = frozenset(extra)
+    searches = [BestFirstSearch(trie, k + sum(key in trie for key in extra)) for _ in range(count)]
     while rows := [(owner, one) for owner, search in enumerate(searches) for one in search.next(width, budget)]:
         states = _states(reading, [owner for owner, _ in rows], [prefix.path for _, prefix in rows])
         branches = [view.branch(prefix.node) for _, prefix in rows]
@@ -123,7 +125,7 @@ def best(
             searches[owner].expand(prefix, branches[row], log_softmax(logits, temperature))
         for owner in {owner for owner, _ in rows}:
             searches[owner].tidy()
-    return [_ranking(search.found, k, beside) for search in searches]
+    return [_ranking(search.found, k, extra) for search in searches]
 
 
 def sample(
@@ -135,9 +137,12 @@ def sample(
     rng: np.random.Generator,
     pruned: Pruned | None = None,
 ) -> list[str]:
-    """One tool for each prompt, drawn token by token among what is permitted; temperature 0 takes the best token."""
+    """Sample one permitted tool for each prompt, token by token; temperature 0 takes the best token.
+
+    Raises BadRequest where no tool is permitted.
+    """
     if temperature != 0:
-        _warm(temperature)
+        _check_temperature(temperature)
     view = trie if pruned is None else pruned
     if _is_empty(view):
         raise BadRequest("there is no tool to draw: add tools, or permit some of those there are")
@@ -159,7 +164,7 @@ def sample(
 
 
 def free(reading: Reading, table: Table, end: int, most: int) -> list[list[int]]:
-    """What the model would write without the constraint: the best token of the whole vocabulary, until `end`."""
+    """Greedy decoding without the trie, for comparison: at most `most` tokens for each prompt, up to `end`."""
     written: list[list[int]] = [[] for _ in reading.ends()]
     live = list(range(len(written)))
     for _ in range(most):
@@ -175,7 +180,7 @@ def free(reading: Reading, table: Table, end: int, most: int) -> list[list[int]]
 
 @dataclass(frozen=True, slots=True)
 class _WrittenSet:
-    """What set mode has written: whole tools, and where in the trie the next one stands."""
+    """A hypothesis of the beam search over sets: complete tools, and the trie node and tokens reached so far."""
 
     score: float = 0.0
     tools: tuple[str, ...] = ()
@@ -185,7 +190,7 @@ class _WrittenSet:
 
 @dataclass(slots=True)
 class _Finished:
-    """The sets one prompt has finished: for each, the log-probability of all its orders, and the best order."""
+    """The finished sets of one prompt: for each, the log-probability of all its orders, and its best order."""
 
     totals: dict[frozenset[str], float] = field(default_factory=dict)
     orders: dict[frozenset[str], tuple[float, tuple[str, ...]]] = field(default_factory=dict)
@@ -196,8 +201,8 @@ class _Finished:
         self.orders[names] = min(self.orders.get(names, (np.inf, ())), (-score, tools))
 
     def ranked(self, width: int) -> list[tuple[tuple[str, ...], float]]:
-        whole = [(self.orders[names][1], total) for names, total in self.totals.items()]
-        return sorted(whole, key=lambda one: (-one[1], one[0]))[:width]
+        scored = [(self.orders[names][1], total) for names, total in self.totals.items()]
+        return sorted(scored, key=lambda one: (-one[1], one[0]))[:width]
 
 
 def sets(
@@ -211,46 +216,49 @@ def sets(
     pruned: Pruned | None = None,
     plain: Callable[[Floats], Floats] | None = None,
 ) -> list[list[tuple[tuple[str, ...], float]]]:
-    """Set mode: the model writes tool after tool until it says `finish`; up to `width` sets, best first.
+    """Beam search over sets: the model generates tool after tool until the token `finish`.
 
-    `finish` may come wherever an id may begin, at once too (the empty set), and alone may follow `most` tools. No tool
-    is written twice. Each step is normalised over what the whole trie allows there, so with a beam that is wide enough
-    the probabilities of all sets add up to 1. One set written in several orders is one set, in its best order.
-    `plain`: states as the model alone has them, where they say more: when to finish is what the model alone says.
+    Gives back up to `width` sets for each prompt, best first, with their log-probabilities. `finish` may come wherever
+    an id may begin, also at once (the empty set), and a set has at most `most` tools. No tool is generated twice. Each
+    step is normalised over what the whole trie allows, so with a wide enough beam the probabilities of all sets add up
+    to 1. A set found in several orders is given back once, in its best order.
+
+    plain: where the states carry more than the language model's own, maps them to the language model's own, which
+        alone decide when to finish.
     """
     _at_least_one(most=most, width=width)
     if trie.step(Trie.ROOT, finish) is not None:
         raise BadModel(
             f"token {finish} both begins an id and says that a set is finished; give one of them another token"
         )
-    view, whole = trie if pruned is None else pruned, min(most, len(trie))
+    view, largest = trie if pruned is None else pruned, min(most, len(trie))
     finished = [_Finished() for _ in reading.ends()]
-    if not whole:
+    if not largest:
         return [[((), 0.0)] for _ in finished]
     beams = [[_WrittenSet()] for _ in finished]
     while rows := [(owner, one) for owner, beam in enumerate(beams) for one in beam]:
         states = _states(reading, [owner for owner, _ in rows], [one.path for _, one in rows])
-        own = plain(states) if plain else states
-        stops = _finite(table.logits(own, np.array([finish], np.int64)))[:, 0]
+        plain_states = plain(states) if plain else states
+        stops = _finite(table.logits(plain_states, np.array([finish], np.int64)))[:, 0]
         beams = [[] for _ in finished]
         choices = [trie.children(one.node) for _, one in rows]
-        alone = dict(_logits(table, own, choices)) if plain else {}
+        plain_logits = dict(_logits(table, plain_states, choices)) if plain else {}
         for row, logits in _logits(table, states, choices):
             owner, one = rows[row]
-            stop, grown = _grown(one, logits, alone.get(row, logits), float(stops[row]), trie, view, width)
+            stop, grown = _extended(one, logits, plain_logits.get(row, logits), float(stops[row]), trie, view, width)
             if one.node == Trie.ROOT:
                 finished[owner].add(stop, one.tools)
             for longer in grown:
-                if len(longer.tools) == whole:
+                if len(longer.tools) == largest:
                     finished[owner].add(longer.score, longer.tools)
                 else:
                     beams[owner].append(longer)
-        beams = [_kept(beam, done.ranked(width), width) for beam, done in zip(beams, finished, strict=True)]
+        beams = [_pruned_beam(beam, done.ranked(width), width) for beam, done in zip(beams, finished, strict=True)]
     return [done.ranked(width) for done in finished]
 
 
 def odds_against(reading: Reading, table: Table, others: Ints, tokens: Sequence[int]) -> Doubles:
-    """For each prompt the log of the odds that one of the others comes next, against these tokens."""
+    """For each prompt, the log odds that the next token is one of `others` and not one of `tokens`."""
     choices = np.concatenate([np.array(tokens, np.int64), others[~np.isin(others, tokens)]])
     logs = [log_softmax(row)[: len(tokens)] for row in table.logits(reading.ends(), choices)]
     chances = np.logaddexp.reduce(np.array(logs), axis=1)
@@ -258,8 +266,8 @@ def odds_against(reading: Reading, table: Table, others: Ints, tokens: Sequence[
 
 
 def log_softmax(logits: NDArray[np.floating], temperature: float = 1.0) -> Doubles:
-    """Log-probabilities of one row of logits; none is above 0, none below what can still be added up."""
-    with np.errstate(over="ignore"):  # the very improbable overflow to -inf on purpose
+    """Log-probabilities of one row of logits, none below a finite least value."""
+    with np.errstate(over="ignore"):  # very improbable tokens overflow to -inf on purpose
         scaled = logits.astype(np.float64) - np.float64(logits.max())
         if temperature != 1:
             scaled /= temperature
@@ -268,19 +276,19 @@ def log_softmax(logits: NDArray[np.floating], temperature: float = 1.0) -> Doubl
     return scores
 
 
-def _grown(
-    one: _WrittenSet, logits: Floats, alone: Floats, stop: float, trie: Trie, view: Trie | Pruned, width: int
+def _extended(
+    one: _WrittenSet, logits: Floats, plain_logits: Floats, stop: float, trie: Trie, view: Trie | Pruned, width: int
 ) -> tuple[float, list[_WrittenSet]]:
-    """The score of finishing here, where that may come, and the best ways to go on.
+    """The score of finishing the set here, -inf where that is not allowed, and its `width` best extensions.
 
-    `alone`: the logits of the model alone, by which it finishes or goes on.
+    `plain_logits` and `stop` decide between finishing and going on; `logits` decide how to go on.
     """
     branch = view.branch(one.node)
     again = np.searchsorted(branch.tokens, trie.exhausted(one.tools).get(one.node, []))
-    values = np.append(alone.astype(np.float64), stop if one.node == Trie.ROOT else -np.inf)
+    values = np.append(plain_logits.astype(np.float64), stop if one.node == Trie.ROOT else -np.inf)
     values[again] = -np.inf
     chances = log_softmax(values)
-    if alone is not logits:
+    if plain_logits is not logits:
         nexts = logits.astype(np.float64)
         nexts[again] = -np.inf
         chances[:-1] = log_softmax(nexts) + np.logaddexp.reduce(chances[:-1])
@@ -297,35 +305,35 @@ def _grown(
     return -float(costs[-1]), grown
 
 
-def _kept(beam: list[_WrittenSet], done: list[tuple[tuple[str, ...], float]], width: int) -> list[_WrittenSet]:
-    """The best of a beam that could still be better than the sets that are finished."""
+def _pruned_beam(beam: list[_WrittenSet], done: list[tuple[tuple[str, ...], float]], width: int) -> list[_WrittenSet]:
+    """The best hypotheses of a beam that can still beat the finished sets."""
     least = done[-1][1] if len(done) == width else -np.inf
     return sorted((one for one in beam if one.score > least), key=lambda one: (-one.score, one.path))[:width]
 
 
-def _ranking(found: list[tuple[float, str]], k: int, beside: frozenset[str]) -> list[tuple[str, float]]:
-    """What was found, down to the k-th that is a tool."""
+def _ranking(found: list[tuple[float, str]], k: int, extra: Collection[str]) -> list[tuple[str, float]]:
+    """The ids found with their scores, down to the k-th that is not in `extra`."""
     ranking: list[tuple[str, float]] = []
     tools = 0
     for cost, key in found:
         if tools == k:
             break
         ranking.append((key, 0.0 - cost))
-        tools += key not in beside
+        tools += key not in extra
     return ranking
 
 
 def _states(reading: Reading, owners: Sequence[int], paths: Sequence[Sequence[int]]) -> Floats:
-    """The states after these paths; prompts go forward together, so either all paths are empty or none is."""
+    """The states after these paths; all searches advance together, so either all paths are empty or none is."""
     return reading.after(owners, paths) if paths[0] else reading.ends()[np.asarray(owners)]
 
 
 def _logits(table: Table, states: Floats, choices: Sequence[Ints]) -> Iterator[tuple[int, Floats]]:
-    """The logits of each state's own choices, row by row in any order, in few looks at the table."""
-    together: dict[int, list[int]] = {}
+    """Yield (row, logits of choices[row] after states[row]) in any order, with few products with the table."""
+    rows_by_choice: dict[int, list[int]] = {}
     for row, tokens in enumerate(choices):
-        together.setdefault(id(tokens), []).append(row)
-    groups = list(together.values())
+        rows_by_choice.setdefault(id(tokens), []).append(row)
+    groups = list(rows_by_choice.values())
     if len(groups) > 1:
         union = np.unique(np.concatenate([choices[group[0]] for group in groups]))
         if len(union) * len(states) <= _BLOCK:
@@ -359,6 +367,6 @@ def _at_least_one(**numbers: int) -> None:
             raise BadRequest(f"{name} is {number}; it has to be 1 or more")
 
 
-def _warm(temperature: float) -> None:
+def _check_temperature(temperature: float) -> None:
     if not temperature > 0:
         raise BadRequest(f"the temperature is {temperature}; it has to be above 0")

@@ -1,4 +1,4 @@
-"""Rows that grow one by one without being copied each time, and that can be replaced."""
+"""A growable array of rows: appending seldom copies, and rows can be replaced."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ _LEAST = 16
 
 
 class RowBuffer:
-    """`rows` are those there are now: a view into an array that has room for more. `version` counts changes.
+    """`rows` is the current array: a view into a larger one with room for more. `version` counts the changes.
 
-    Who holds an earlier view keeps seeing the rows it had, save those that were replaced.
+    An earlier view of `rows` stays valid; it sees replaced rows, but not appended ones.
     """
 
     def __init__(self, rows: Floats) -> None:
@@ -32,6 +32,6 @@ class RowBuffer:
         self.version += 1
 
     def put(self, places: Ints, rows: Floats) -> None:
-        """Replace rows that nobody uses any more."""
+        """Replace the rows at these positions; nothing may use the old ones any more."""
         self.rows[places] = rows
         self.version += 1

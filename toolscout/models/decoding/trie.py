@@ -1,6 +1,6 @@
-"""The ids of tools as a trie of tokens: what may come next, live, and pruned to what is permitted.
+"""A trie of the token sequences of tool ids, for constrained decoding; tools can be added, removed and filtered.
 
-No id is the beginning of another, so a node either is a tool or leads on to some, never both.
+No id is a prefix of another, so a node is either a leaf, which is a tool, or an inner node, never both.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ _LEAF: Final[dict[int, int]] = {}  # the children of every tool's node: a leaf n
 
 
 class Branch(NamedTuple):
-    """What follows a node: child nodes[i] comes by tokens[i] (ascending). The arrays are read-only."""
+    """The children of a node: token tokens[i] (ascending) leads to the node nodes[i]. The arrays are read-only."""
 
     tokens: Ints
     nodes: Ints
     leaves: Ints
-    """The places, in both arrays, of children that are tools."""
+    """The positions, in both arrays, of children that are tools."""
     inner: Ints
-    """The places of children that lead on."""
+    """The positions of children that have children themselves."""
 
 
 class Trie:
-    """Token sequences of tools. One thread may change it while none reads."""
+    """A trie from token sequences to tools. No thread may read it while another one changes it."""
 
     ROOT: Final = 0
 
     def __init__(self) -> None:
         """Begin without tools."""
         self.version = 0
-        """Counts the changes: whoever keeps something made from the trie compares it."""
+        """The number of changes so far, to tell whether something computed from the trie is out of date."""
         self._children: list[dict[int, int]] = [{}]
         self._keys: list[str | None] = [None]
         self._parents = array("q", [0])
@@ -45,7 +45,7 @@ class Trie:
         self._free: list[int] = []
         self._leaves: dict[str, int] = {}
         self._branches: dict[int, Branch] = {}
-        self._changed: dict[int, set[int]] = {}  # by node: tokens whose child differs from what its branch says
+        self._changed: dict[int, set[int]] = {}  # by node: tokens whose child differs from the cached branch
 
     def __len__(self) -> int:
         """How many tools there are."""
@@ -56,11 +56,11 @@ class Trie:
         return key in self._leaves
 
     def keys(self) -> KeysView[str]:
-        """The tools, in the order they came."""
+        """The tools, in the order they were inserted."""
         return self._leaves.keys()
 
     def tokens_of(self, key: str) -> tuple[int, ...]:
-        """The id of a tool."""
+        """The token sequence of a tool; raises UnknownTool."""
         if key not in self._leaves:
             raise UnknownTool(f"{key!r} has no id; add the tool first")
         node, tokens = self._leaves[key], []
@@ -70,7 +70,10 @@ class Trie:
         return tuple(reversed(tokens))
 
     def insert(self, key: str, tokens: Sequence[int]) -> None:
-        """Give a tool its id, in place of the one it has; raises BadModel, changing nothing, where ids would clash."""
+        """Give a tool its token sequence, in place of the one it has.
+
+        Raises BadModel, and changes nothing, where the sequence is empty, is a prefix of another, or extends another.
+        """
         path = tuple(int(token) for token in tokens)
         if not path or min(path) < 0:
             raise BadModel(f"the id of {key!r} is {list(path)}; it needs one token or more, none below 0")
@@ -88,13 +91,13 @@ class Trie:
         self.version += 1
 
     def remove(self, key: str) -> None:
-        """Take a tool out, with the branches that led to it alone; unknown ones are ignored."""
+        """Remove a tool and the nodes that lead to no other tool; unknown tools are ignored."""
         if key in self._leaves:
             self._drop(key)
             self.version += 1
 
     def branch(self, node: int) -> Branch:
-        """What follows a node; the same object until that changes."""
+        """The children of a node; the same object until they change."""
         known, changed = self._branches.get(node), self._changed.get(node)
         if known is not None and not changed:
             return known
@@ -115,19 +118,19 @@ class Trie:
         return branch
 
     def children(self, node: int) -> Ints:
-        """The tokens that may come next, ascending; the same array until that changes."""
+        """The tokens that may follow a node, ascending; the same array until they change."""
         return self.branch(node).tokens
 
     def step(self, node: int, token: int) -> int | None:
-        """The child by this token; None where it may not come."""
+        """The child of a node by a token; None where there is none."""
         return self._children[node].get(token)
 
     def key(self, node: int) -> str | None:
-        """The tool whose id ends here."""
+        """The tool at a leaf; None at an inner node."""
         return self._keys[node]
 
     def settle(self, node: int) -> tuple[int, tuple[int, ...]]:
-        """Go on for as long as there is but one way: the node reached and the tokens on the way."""
+        """Descend as long as a node has exactly one child; gives back the node reached and the tokens passed."""
         tokens = []
         while len(self._children[node]) == 1:
             ((token, node),) = self._children[node].items()
@@ -135,7 +138,7 @@ class Trie:
         return node, tuple(tokens)
 
     def exhausted(self, keys: Iterable[str]) -> dict[int, list[int]]:
-        """By node, the tokens that lead to nothing but these tools."""
+        """By node, the tokens under which there are no tools but these."""
         gone: dict[int, list[int]] = {}
         for key in keys:
             node = self._leaves[key]
@@ -148,11 +151,11 @@ class Trie:
         return gone
 
     def pruned(self, permits: Callable[[str], bool]) -> Pruned:
-        """The trie as far as it leads to tools that are permitted; asking about all of them is what it costs."""
+        """A view of the trie with the permitted tools alone. Calls `permits` once for every tool."""
         return Pruned(self, permits)
 
     def leading_to(self, permits: Callable[[str], bool]) -> Bools:
-        """For each node, whether a tool that is permitted lies at it or below."""
+        """For each node, whether a permitted tool is at it or below it."""
         count = len(self._leaves)
         permitted = np.fromiter((bool(permits(key)) for key in self._leaves), np.bool_, count)
         level = np.fromiter(self._leaves.values(), np.int64, count)[permitted]
@@ -222,35 +225,35 @@ class Trie:
 
 
 class Pruned:
-    """A trie as far as it leads to permitted tools. Made anew by itself once the trie has changed."""
+    """A view of a trie with the permitted tools alone. It is computed again when the trie has changed."""
 
     def __init__(self, trie: Trie, permits: Callable[[str], bool]) -> None:
-        """Ask about every tool of the trie."""
+        """Call `permits` for every tool of the trie."""
         self._trie, self._permits = trie, permits
         self.version = -1
-        """The version of the trie this view was made from."""
+        """The version of the trie that this view was computed from."""
         self._refresh()
 
     def keeps(self, node: int) -> bool:
-        """Whether a permitted tool lies at this node or below."""
+        """Whether a permitted tool is at this node or below it."""
         self._refresh()
         return bool(self._leads[node])
 
     def branch(self, node: int) -> Branch:
-        """What follows a node in the whole trie, with the places of those children alone that are kept."""
+        """All children of a node, permitted or not; `leaves` and `inner` have the permitted ones alone."""
         self._refresh()
         known = self._branches.get(node)
         if known is None:
             tokens, nodes, leaves, inner = self._trie.branch(node)
-            kept = self._leads[nodes]
-            known = self._branches[node] = Branch(tokens, nodes, leaves[kept[leaves]], inner[kept[inner]])
+            permitted = self._leads[nodes]
+            known = self._branches[node] = Branch(tokens, nodes, leaves[permitted[leaves]], inner[permitted[inner]])
         return known
 
     def children(self, node: int) -> Ints:
-        """The tokens that may come next, ascending."""
+        """The tokens that may follow a node, ascending."""
         branch = self.branch(node)
-        kept: Ints = branch.tokens[np.sort(np.concatenate([branch.leaves, branch.inner]))]
-        return kept
+        permitted: Ints = branch.tokens[np.sort(np.concatenate([branch.leaves, branch.inner]))]
+        return permitted
 
     def _refresh(self) -> None:
         if self.version != self._trie.version:
@@ -260,9 +263,9 @@ class Pruned:
 
 
 def _patched(known: Branch, children: dict[int, int], changed: list[int]) -> tuple[Ints, Ints]:
-    """The tokens and nodes of a branch after some of its tokens changed, without going through all of them."""
-    kept = ~np.isin(known.tokens, changed, assume_unique=True)
-    tokens, nodes = known.tokens[kept], known.nodes[kept]
+    """The tokens and nodes of a branch after some of its tokens changed, without sorting all of them again."""
+    unchanged = ~np.isin(known.tokens, changed, assume_unique=True)
+    tokens, nodes = known.tokens[unchanged], known.nodes[unchanged]
     added = [token for token in changed if token in children]
     places = np.searchsorted(tokens, added)
     return np.insert(tokens, places, added), np.insert(nodes, places, [children[token] for token in added])

@@ -14,9 +14,10 @@ from toolscout.core.arrays import Floats, Ints
 class TextEncoder(ABC):
     """Turns texts into unit vectors. Several threads may encode at once.
 
-    `fingerprint` identifies the model, so that vectors of two models never mix; `dimension` is the length of a vector;
-    `parameters` counts the model's numbers, 0 where that is not known; `folder` has its files, and beside them what
-    belongs to it, None where there is none.
+    fingerprint: identifies the model, so that vectors of two models are never mixed.
+    dimension: the length of a vector.
+    parameters: the number of the model's parameters, 0 where it is not known.
+    folder: where the model's files are, with those that belong to it, such as a need head; None without a folder.
     """
 
     fingerprint: str
@@ -34,7 +35,7 @@ class TextEncoder(ABC):
 
     @abstractmethod
     def encode_documents(self, texts: Sequence[str]) -> Iterator[tuple[Ints, Floats]]:
-        """Unit vectors of documents, batch by batch in any order: positions in `texts` and their vectors."""
+        """Yield unit vectors of documents, batch by batch in any order, as (positions in `texts`, vectors)."""
 
     def use_threads(self, threads: int) -> None:
-        """Run one text on so many threads from now on, where that can be chosen."""
+        """Set how many threads encode from now on; encoders without such a choice ignore it."""

@@ -2,13 +2,13 @@
 
 The graph computes what the published model computes, arranged for speed on a CPU:
 
-- A LayerNorm is an InstanceNormalization over rows and a product with its scale: together they take a third of the
-  time of the fused operators. Its shift is never added but goes into the bias of what follows.
-- int8 weights have one scale per column. Activations get one scale per text while running, the largest value in it.
-  In the feed-forward layers that would be an outlier of the first token, ten times larger than all else. So the first
-  product there takes the rows before the LayerNorm's scale (which goes into the weights), where no outlier is, and the
-  second takes rows that are divided by their own maximum.
-- One text is one run: [1, tokens] in, one unit vector out. So there is no mask, and no padding.
+- A LayerNorm is an InstanceNormalization over rows, times its scale: this takes a third of the time of the fused
+  operators. Its shift is never added; it is folded into the bias of the next layer.
+- int8 weights have one scale per column. Activations get one scale per text at run time, by the largest value. In the
+  feed-forward layers, that value would be an outlier of the first token, ten times larger than all others. So the first
+  product there takes the rows before the LayerNorm's scale (which is folded into the weights), where there is no
+  outlier, and the second takes rows that are divided by their own maximum.
+- A run takes one text, [1, tokens], and gives one unit vector. So there is no mask, and no padding.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ Precision = Literal["int8", "fp32"]
 Pooling = Literal["mean", "cls"]
 Array = NDArray[Any]
 
-# The exact function, and the one int8 takes: twice as quick, with an error far below that of eight bits.
+# The exact function, and the one used with int8: twice as fast, with an error far below that of eight bits.
 ACTIVATIONS = {"gelu": ("Gelu", "FastGelu"), "gelu_new": ("FastGelu", "FastGelu")}
 
-# No GELU goes further below zero.
+# The minimum of GELU is above minus this.
 _GELU_DEPTH = 0.17
 
 _FUSED = "com.microsoft"
@@ -37,7 +37,7 @@ _OPSET, _FUSED_OPSET, _IR = 21, 1, 10
 
 
 class BertShape(NamedTuple):
-    """What the graph has to know beside the weights."""
+    """The sizes and settings of a BERT encoder."""
 
     layers: int
     hidden: int
@@ -51,7 +51,10 @@ class BertShape(NamedTuple):
 
 
 class _Rows(NamedTuple):
-    """The rows between two layers, in parts: their value is normal * scale + shift."""
+    """The output of a LayerNorm in parts: its value is normal * scale + shift, and `scaled` is normal * scale.
+
+    `normal` and `scaled` are names in the graph.
+    """
 
     normal: str
     scaled: str
@@ -60,7 +63,7 @@ class _Rows(NamedTuple):
 
 
 def tensor_shapes(shape: BertShape) -> dict[str, tuple[int, ...]]:
-    """Every tensor that the graph uses, as BERT names it, with its shape."""
+    """The shape of every tensor that the graph uses, by its name in BERT; -1 is any size."""
     hidden, wide = shape.hidden, shape.intermediate
     shapes: dict[str, tuple[int, ...]] = {
         "embeddings.word_embeddings.weight": (shape.vocabulary, hidden),
@@ -83,7 +86,7 @@ def tensor_shapes(shape: BertShape) -> dict[str, tuple[int, ...]]:
 
 
 def write_graph(tensors: Mapping[str, Array], shape: BertShape, precision: Precision) -> bytes:
-    """The model file: input_ids [1, tokens] int64 -> vector [1, hidden] float32 of length one."""
+    """The bytes of an ONNX file that maps input_ids [1, tokens] int64 to vector [1, hidden] float32 of length 1."""
     graph = _BertGraph(tensors, shape, precision)
     rows = graph.embeddings()
     for layer in range(shape.layers):
@@ -92,7 +95,7 @@ def write_graph(tensors: Mapping[str, Array], shape: BertShape, precision: Preci
 
 
 class _BertGraph:
-    """Nodes and constants in the order they were added; each method returns the name of what it computes."""
+    """Collects the nodes and constants of the graph; methods return the name of the output that they add."""
 
     def __init__(self, tensors: Mapping[str, Array], shape: BertShape, precision: Precision) -> None:
         try:
@@ -157,7 +160,7 @@ class _BertGraph:
         return self.normalise(self.node("Add", mixed, rows.scaled), f"{prefix}.output.LayerNorm")
 
     def finish(self, rows: _Rows) -> bytes:
-        """Pool the tokens, make the vector's length one, and close the file."""
+        """Add pooling and normalisation, and return the bytes of the ONNX file."""
         if self.shape.pooling == "cls":
             pooled = self.node("Gather", rows.scaled, self.constant(np.array(0)), axis=1)
         else:
@@ -181,7 +184,7 @@ class _BertGraph:
         return _Rows(normal, self.node("Mul", normal, self.constant(scale)), scale, shift)
 
     def linear_layer(self, name: str) -> tuple[Array, Array]:
-        """Weight as [inputs, outputs], and bias."""
+        """The weight [inputs, outputs] and the bias of a linear layer."""
         return np.ascontiguousarray(self.tensors[f"{name}.weight"].T), self.tensors[f"{name}.bias"]
 
     def linear(self, rows: str, weight: Array, bias: Array) -> str:
@@ -191,7 +194,7 @@ class _BertGraph:
         return self.node("DynamicQuantizeMatMul", rows, integers, scales, "", self.constant(bias), domain=_FUSED)
 
     def linear_by_rows(self, rows: str, weight: Array, bias: Array) -> str:
-        """The same product with rows scaled one by one, so that each lies between -1 and 1."""
+        """As `linear`, with each row divided by its own maximum before it is quantised."""
         if not self.quantised:
             return self.linear(rows, weight, bias)
         integers, scales = (self.constant(array) for array in quantise(weight))
@@ -216,9 +219,9 @@ class _BertGraph:
 def quantise(weight: Array) -> tuple[Bytes, Floats]:
     """Weights as signed bytes with one scale per column.
 
-    x86 without VNNI adds the products of two neighbours in 16 bits, so two weights of one sign may not exceed 128
-    together (255 * 128 fits). The usual remedy is to use 7 bits throughout; a scale that looks at each pair keeps
-    nearly all of the eighth.
+    x86 without VNNI adds the products of two neighbouring weights in 16 bits, so the sum of two neighbours of one sign
+    must not exceed 128 (255 * 128 fits). The usual remedy is to use 7 bits for all weights; choosing the scale by the
+    sums of pairs keeps nearly all of the eighth bit.
     """
     pairs = np.abs(weight[0::2] + weight[1::2]).max(axis=0)
     scales = _nonzero(np.maximum(np.abs(weight).max(axis=0), pairs) / np.float32(127))
@@ -230,6 +233,6 @@ def _nonzero(scales: Array) -> Floats:
 
 
 def _product(row: Array, matrix: Array) -> Floats:
-    """Vector times matrix, summed row after row, so that every machine gets the same bytes (a BLAS would not)."""
+    """Vector times matrix, summed in a fixed order, so that every machine gets the same bytes (not so with BLAS)."""
     total: Floats = (row[:, np.newaxis].astype(np.float64) * matrix).sum(axis=0).astype(np.float32)
     return total

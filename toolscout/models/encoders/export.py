@@ -1,4 +1,4 @@
-"""Builds the folder that Encoder serves out of published weights: a Hugging Face folder of any BERT encoder."""
+"""Exports a BERT encoder from a Hugging Face folder into the ONNX folder that `Encoder` loads."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from toolscout.models.encoders.onnx_encoder import (
     fingerprint_of,
 )
 
-# Requests are cut late, for the end of a sentence matters; most of what a document says stands at its start.
+# The limit of requests is higher: their last words matter, while a document says most at its start.
 REQUEST_TOKENS = 128
 DOCUMENT_TOKENS = 96
 
@@ -60,8 +60,9 @@ class _Published(NamedTuple):
 def export(source: Path | None = None, out: Path | None = None, precision: Precision = "int8") -> Path:
     """Write a folder that `Encoder.load` opens, and return its path.
 
-    `source` is by default the folder inside the installed weights package, `out` one in the user's cache. A folder
-    that was exported before is replaced once the new one is complete and has been tried.
+    `source` is a Hugging Face folder, by default that of the installed weights package; `out` is by default a folder
+    in the user's cache. An earlier export is replaced once the new one is complete and runs. Raises BadModel where the
+    model cannot be exported or `out` is something else.
     """
     if precision not in get_args(Precision):
         raise BadModel(f"precision must be one of {', '.join(get_args(Precision))}, got {precision!r}")
@@ -89,7 +90,7 @@ def export(source: Path | None = None, out: Path | None = None, precision: Preci
 
 
 def default_source() -> Path:
-    """The folder inside the weights package, found without importing it: its import asks for torch."""
+    """The model folder inside the weights package, found without importing the package, which would need torch."""
     spec = importlib.util.find_spec(_DEFAULT_MODULE)
     if spec is None or not spec.submodule_search_locations:
         raise MissingEncoder(f"the weights of {RAW_NAME} are not installed; run: {WEIGHTS_COMMAND}")
@@ -120,7 +121,7 @@ def _read_json(path: Path) -> Any:
 
 
 def read_shape(source: Path) -> BertShape:
-    """What config.json says of the network; what the graph could not compute faithfully is refused."""
+    """The sizes of the network from config.json; raises BadModel for a network that the graph cannot compute."""
     config = _read_json(source / CONFIG_FILE)
     if not isinstance(config, dict):
         raise BadModel(f"{source / CONFIG_FILE} must hold a JSON object")
@@ -147,7 +148,7 @@ def read_shape(source: Path) -> BertShape:
 
 
 def read_pooling(source: Path) -> Pooling:
-    """How sentence-transformers was told to make one vector of many; the mean where nothing is said."""
+    """How sentence-transformers pools token vectors, by the folder's configuration; the mean by default."""
     if (source / "modules.json").is_file():
         kinds = [str(module.get("type")).rpartition(".")[2] for module in _read_json(source / "modules.json")]
         if unknown := [kind for kind in kinds if kind not in _MODULES]:
@@ -185,7 +186,7 @@ def _read_safetensors(path: Path, content: bytes) -> dict[str, Floats]:
 
 
 def _used_tensors(path: Path, tensors: Tensors, shape: BertShape) -> Tensors:
-    """What the graph needs, by the names of a bare BERT: a model with a head on top prefixes them with "bert."."""
+    """The tensors that the graph needs, by their names in a bare BERT; models with a head prefix them with "bert."."""
     used = {}
     for name, size in tensor_shapes(shape).items():
         tensor = tensors.get(name, tensors.get(f"bert.{name}"))
@@ -212,7 +213,7 @@ def _check_tokenizer(path: Path, content: bytes, shape: BertShape) -> None:
 
 
 def _publish(card: dict[str, Any], files: Mapping[str, bytes], out: Path) -> None:
-    """Write beside `out`, try the result, then put it in place."""
+    """Write a temporary folder beside `out`, run the encoder in it once, then move it to `out`."""
     card["sha256"] = {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
     card["fingerprint"] = fingerprint_of(card)
     try:

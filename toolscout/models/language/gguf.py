@@ -1,7 +1,7 @@
 """Language models in a GGUF file.
 
-The package gguf knows how weights are packed. Its reader makes one Python object of every entry of the vocabulary, four
-seconds' worth; the header is simple enough to be read here in a tenth of one.
+The package gguf unpacks the weights. Its reader takes four seconds for the header, because it makes a Python object for
+every token of the vocabulary; the code here reads the header in a tenth of a second.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _MAGIC, _VERSIONS = b"GGUF", (2, 3)
 _NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _TEXT, _LIST = 8, 9
 _ALIGNMENT = 32
-_CONTROL = 3  # the kind of a token that is markup
+_CONTROL = 3  # the type of special tokens
 _NAMES = {
     EMBEDDINGS: "token_embd.weight",
     NORM: "output_norm.weight",
@@ -47,15 +47,15 @@ class _Packed(NamedTuple):
 
 
 class Gguf(Checkpoint):
-    """A GGUF file. Tensors are unpacked when they are asked for."""
+    """A GGUF file. Tensors are unpacked on demand."""
 
     def __init__(self, path: Path) -> None:
-        """Read the header, and make the tokeniser that it describes."""
+        """Read the header and build the tokeniser; raises BadModel where the model cannot be used."""
         self.path = path
         self._at = 0
         try:
             self._bytes: NDArray[np.uint8] = np.memmap(path, dtype=np.uint8, mode="r")
-            self._view = self._bytes.data  # many small pieces are cut out of it quicker
+            self._view = self._bytes.data  # faster than the array for many small slices
             self._about, self._tensors = self._header()
         except (OSError, struct.error, KeyError, ValueError, OverflowError, MemoryError) as error:
             raise BadModel(f"{path} is not a readable GGUF file ({error}); get it again") from error
@@ -71,7 +71,7 @@ class Gguf(Checkpoint):
         self._check()
 
     def sample(self, name: str, size: int) -> bytes:
-        """Some bytes from the middle of a tensor (no packing has fewer than two bits for a number)."""
+        """Up to `size` bytes from about the middle of a tensor (every packing has two bits or more per number)."""
         packed = self._tensors[_name(name)]
         middle = self._data + packed.start + int(np.prod(packed.shape)) // 8
         return self._bytes[middle : middle + size].tobytes()
@@ -96,7 +96,7 @@ class Gguf(Checkpoint):
             ) from error
         part = name.split(".")[-2]
         if part in ("q_proj", "k_proj") and self.architecture.kind == "llama":
-            # The two halves of each head were interleaved, as llama.cpp's rotation wants them.
+            # llama.cpp interleaves the two halves of each head for its rotary embedding; this undoes it.
             heads = self.architecture.heads if part == "q_proj" else self.architecture.kv_heads
             tensor = tensor.reshape(heads, -1, 2, shape[-1]).swapaxes(1, 2).reshape(shape)
         return np.ascontiguousarray(tensor)
@@ -195,7 +195,7 @@ class Gguf(Checkpoint):
 
 
 def _name(name: str) -> str:
-    """GGUF's name of a tensor."""
+    """The name in GGUF of a tensor with this Hugging Face name."""
     if name in _NAMES:
         return _NAMES[name]
     _, _, layer, part = name.split(".", 3)

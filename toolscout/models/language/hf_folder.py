@@ -1,4 +1,4 @@
-"""Language models in a Hugging Face folder: config.json, safetensors files (read by hand, bf16 too), tokenizer.json."""
+"""Language models in a Hugging Face folder: config.json, tokenizer.json and safetensors files, read without torch."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class _Place(NamedTuple):
 
 
 class HfFolder(Checkpoint):
-    """A folder as Hugging Face publishes models. Tensors are read when they are asked for."""
+    """A Hugging Face model folder. Tensors are read on demand."""
 
     def __init__(self, path: Path) -> None:
-        """Read what the files say of themselves."""
+        """Read the headers; raises BadModel where a file is missing or broken, or the model cannot be used."""
         files = sorted(path.glob("*.safetensors"))
         missing = [name for name in (CONFIG_FILE, TOKENIZER_FILE) if not (path / name).is_file()]
         if missing or not files:
@@ -99,7 +99,7 @@ class HfFolder(Checkpoint):
         described = _read_json(path)
         try:
             for token in described.get("added_tokens", ()):
-                # Some folders do not say that these are special; only special ones can be told from text.
+                # Some folders do not mark these as special, and only special tokens are kept apart from text.
                 token["special"] |= token["content"] in (OPEN, CLOSE) or token["id"] in self.ends
             text = json.dumps(described)
             self.head += text.encode()
@@ -124,7 +124,7 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 
 def _architecture(path: Path, config: dict[str, Any]) -> Architecture:
-    """What config.json says; what could not be computed faithfully is refused."""
+    """The architecture from config.json; raises BadModel for one that cannot be computed exactly here."""
     rope = config.get("rope_parameters") or config.get("rope_scaling") or {}
     kind = config.get("model_type")
     found = {
@@ -141,7 +141,7 @@ def _architecture(path: Path, config: dict[str, Any]) -> Architecture:
         sizes = {name: int(config[key]) for name, key in _SIZES.items()}
         window = config.get("sliding_window")
         if window and (kind == "mistral" or config.get("use_sliding_window")):
-            sizes["context"] = min(sizes["context"], int(window))  # up to there, a window changes nothing
+            sizes["context"] = min(sizes["context"], int(window))  # within the window, it has no effect
         architecture = Architecture(
             kind=str(kind),
             kv_heads=int(config.get("num_key_value_heads") or sizes["heads"]),

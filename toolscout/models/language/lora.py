@@ -1,7 +1,7 @@
-"""What training changed of a language model: low-rank adapters, or whole matrices, kept beside a reference to the base.
+"""The trained parameters of a language model: LoRA adapters, or whole matrices, stored without the base model.
 
-numpy alone: a trained model is served without torch. The matrices of all layers lie in one array per kind, those that
-read the same input joined, as models/language/torch_network.py learns them.
+numpy alone, so that inference needs no torch. The matrices of all layers are stacked in one array per kind; matrices
+with the same input are concatenated, as in models/language/torch_network.py.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ SOURCES: dict[str, tuple[str, ...]] = {
     "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
     "down": ("mlp.down_proj",),
 }
-# What an adapter's product counts.
+# The factor of an adapter's product.
 SCALE = 2.0
 _MISFIT = "the adapter does not fit its base model; name the language model it was trained with, or train it again"
 
 
 def stacked(architecture: Architecture, weights: Mapping[str, Floats], kind: str, part: str = "weight") -> Floats:
-    """The matrices of one kind of all layers [layers, out, in], or their biases."""
+    """The matrices [layers, out, in] of one kind, or with part "bias" their biases."""
     return np.stack(
         [
             np.concatenate([weights[f"model.layers.{layer}.{source}.{part}"] for source in SOURCES[kind]])
@@ -40,14 +40,18 @@ def stacked(architecture: Architecture, weights: Mapping[str, Floats], kind: str
 
 
 class Adapter:
-    """What was learned: "KIND_a" [layers, rank, in] and "KIND_b" [layers, out, rank], or "KIND" [layers, out, in]."""
+    """Trained arrays by name: "KIND_a" [layers, rank, in] and "KIND_b" [layers, out, rank], or whole matrices "KIND"
+    [layers, out, in]."""
 
     def __init__(self, learned: Mapping[str, Floats]) -> None:
-        """Hold what was learned; nothing leaves the base as it is."""
+        """Take the arrays; without any, the adapter changes nothing."""
         self.learned = dict(learned)
 
     def applied(self, architecture: Architecture, weights: Mapping[str, Floats]) -> dict[str, Floats]:
-        """The base's weights with what was learned; those that nothing changes are the same arrays."""
+        """The base model's weights with the adapter merged in; weights that it does not change are not copied.
+
+        Raises BadModel where the adapter does not fit.
+        """
         self.check(architecture)
         found = dict(weights)
         shapes = architecture.shapes()
@@ -64,7 +68,7 @@ class Adapter:
         return found
 
     def check(self, architecture: Architecture) -> None:
-        """Refuse what was not learned from a base like this one."""
+        """Raise BadModel where the arrays do not fit this architecture or are not finite."""
         shapes, left = architecture.shapes(), set(self.learned)
         for kind, sources in SOURCES.items():
             sizes = [shapes[f"model.layers.0.{source}.weight"] for source in sources]
@@ -87,13 +91,13 @@ class Adapter:
         return np.asarray(base + np.float32(SCALE) * (out[rows] @ into))
 
     def save(self, folder: Path) -> None:
-        """Write it in half precision."""
+        """Write adapter.npz, in half precision."""
         halves: dict[str, Any] = {name: array.astype(np.float16) for name, array in self.learned.items()}
         np.savez(folder / ADAPTER_FILE, **halves)
 
     @classmethod
     def load(cls, folder: Path) -> Adapter:
-        """What save wrote."""
+        """Read what `save` wrote; raises BadModel where it cannot be read."""
         path = folder / ADAPTER_FILE
         try:
             with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:

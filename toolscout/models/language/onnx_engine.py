@@ -1,12 +1,11 @@
-"""A language model served by ONNX Runtime on the CPU: reads prompts, looks at what may follow, writes.
+"""A language model on ONNX Runtime, on the CPU: gives hidden states after prompts and paths, and generates tokens.
 
-Keys and values of tokens ("notes") are kept as [2 * layers, heads, tokens, size]. What is read once is not read again:
-a prompt's beginning that the one before had too, the prompts of a reading, and the paths that were looked at in it.
+The key-value cache of a sequence is an array [2 * layers, heads, tokens, size]. It is reused for the prefix that a
+prompt shares with the one before, for the prompts of a reading, and for the paths computed in a reading.
 """
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,25 +19,26 @@ from toolscout.models.decoding.constrained import LanguageEngine, Reading
 from toolscout.models.language.architecture import Architecture
 from toolscout.models.language.base import TokenTable
 from toolscout.models.language.onnx_graph import Bits, write_graph
-from toolscout.models.onnx_runtime import ort
+from toolscout.models.onnx_runtime import available_cores, ort, session_options
 
-# Tokens in one run: enough to keep the cores busy, few enough that attention among strangers stays cheap.
+# Tokens of several prompts in one run: enough to keep the cores busy, few enough that the masked attention among
+# different prompts stays cheap.
 _RUN = 256
-# Noted tokens behind which paths of several prompts are run together, likewise; with _RUN less than the graph's ROOM.
+# The most cached tokens for one run over paths of several prompts. With _RUN, it must be less than the graph's ROOM.
 _SEEN = 1024
-# Tokens of one long prompt in one run: what sees what is a square.
+# Tokens of one long prompt in one run, which bounds the attention mask.
 _PIECE = 1024
-# Tokens of the last prompt that are kept for the next one.
+# Tokens of the last prompt whose cache is kept for the next prompt.
 _KEPT = 1024
-# Tokens of paths that a reading remembers.
+# Tokens of paths whose cache a reading keeps.
 _REMEMBERED = 1024
-# Prompts that are continued together, and the tokens they may have in all.
+# Prompts that are continued in one batch, and the most tokens of their caches in all.
 _TOGETHER, _CACHED = 16, 8192
 _HIDDEN = np.float32(-1e9)
-# More threads than this do not make one short request quicker.
+# More threads than this do not make one short request faster.
 _THREADS = 4
 
-_Path = tuple[int, tuple[int, ...]]  # a prompt's number, and tokens behind it
+_Path = tuple[int, tuple[int, ...]]  # the number of a prompt, and the tokens after it
 Allow = Callable[[int, Sequence[int]], Ints | None]
 
 
@@ -54,52 +54,55 @@ class OnnxEngine(LanguageEngine):
         bits: Bits = 8,
         threads: int | None = None,
     ) -> None:
-        """Make a session of the weights, with any adapters already merged into them.
+        """Build a session from the weights, with any adapters already merged into them.
 
-        `table` has the rows of all tokens, by default those among the weights. 8 bits serve; 32 are exact.
+        `table` has the embeddings of all tokens, by default those among the weights. `bits` 8 quantises the weights,
+        32 keeps them exact.
         """
         self.architecture, self.dimension = architecture, architecture.hidden
         self.table = TokenTable.of(weights, half=bits == 8) if table is None else table
-        self._session, self._weights = _open_session(architecture, weights, bits, threads or min(_cores(), _THREADS))
+        self._session, self._weights = _open_session(
+            architecture, weights, bits, threads or min(available_cores(), _THREADS)
+        )
         self._names = [f"{part}_{layer}" for layer in range(architecture.layers) for part in ("key", "value")]
         self._lock = threading.Lock()
         self._last: tuple[list[int], Floats] = ([], self._nothing())
 
     def read(self, prompts: Sequence[Sequence[int]]) -> OnnxReading:
-        """Read prompts of token ids; a prefix they share, or share with the last ones read, is computed once."""
+        """Read prompts of token ids; a prefix that all share, also with the last prompt read, is not read again."""
         self._check(prompts)
         if not prompts:
             return OnnxReading(self, self._nothing(), [], np.zeros((0, self.dimension), np.float32))
         with self._lock:
-            tokens, notes = self._last
-        # The last token of each is always read: its state is what is asked for.
+            tokens, cache = self._last
+        # The last token of each prompt is always read, because its state is needed.
         shared = min(_common(prompts), min(map(len, prompts)) - 1)
         known = min(_common([tokens, prompts[0]]), shared)
-        notes = notes[:, :, :known]
+        cache = cache[:, :, :known]
         if len(prompts) > 1 and known < shared:
-            _, more = self._continue(notes, prompts[0][known:shared])
-            notes = np.concatenate([notes, more], axis=2)
-        start = notes.shape[2]
+            _, more = self._continue(cache, prompts[0][known:shared])
+            cache = np.concatenate([cache, more], axis=2)
+        start = cache.shape[2]
         rests = [list(prompt[start:]) for prompt in prompts]
         ends = np.empty((len(prompts), self.dimension), np.float32)
-        own: list[Floats] = [notes[:, :, :0]] * len(prompts)
+        own_caches: list[Floats] = [cache[:, :, :0]] * len(prompts)
         for first, last in _pieces([len(rest) for rest in rests], [0] * len(rests), _RUN, 0):
-            ends[first:last], own[first:last] = self._read_some(notes, rests[first:last])
+            ends[first:last], own_caches[first:last] = self._read_some(cache, rests[first:last])
         with self._lock:
-            self._last = (list(prompts[0][:_KEPT]), np.concatenate([notes, own[0]], axis=2)[:, :, :_KEPT])
-        return OnnxReading(self, notes, own, ends)
+            self._last = (list(prompts[0][:_KEPT]), np.concatenate([cache, own_caches[0]], axis=2)[:, :, :_KEPT])
+        return OnnxReading(self, cache, own_caches, ends)
 
-    def _read_some(self, notes: Floats, rests: Sequence[Sequence[int]]) -> tuple[Floats, list[Floats]]:
-        """The states after, and the notes on, what follows the shared notes in each of a few prompts."""
+    def _read_some(self, cache: Floats, rests: Sequence[Sequence[int]]) -> tuple[Floats, list[Floats]]:
+        """Read what follows the shared cache in each prompt, in one run: the last states, and the new caches."""
         if len(rests) == 1:
-            state, found = self._continue(notes, rests[0])
+            state, found = self._continue(cache, rests[0])
             return state[np.newaxis], [found]
-        start, sizes = notes.shape[2], [len(rest) for rest in rests]
+        start, sizes = cache.shape[2], [len(rest) for rest in rests]
         whose = np.repeat(np.arange(len(rests)), sizes)
         places = np.concatenate([np.arange(start, start + size) for size in sizes])
         sees = np.concatenate([np.ones((len(whose), start), bool), whose[:, np.newaxis] == whose], axis=1)
         joined = [token for rest in rests for token in rest]
-        states, found = self.run(notes, joined, places, sees, np.cumsum(sizes) - 1)
+        states, found = self.run(cache, joined, places, sees, np.cumsum(sizes) - 1)
         return states, np.split(found, np.cumsum(sizes)[:-1], axis=2)
 
     def write(
@@ -112,10 +115,9 @@ class OnnxEngine(LanguageEngine):
         allow: Allow | None = None,
         seed: int = 0,
     ) -> list[list[int]]:
-        """Continue each prompt until a token of `end` (not returned), `most` tokens, or the end of the context.
+        """Generate tokens as `TextWriter.write` says, and no further than the context.
 
-        allow(i, written) gives the tokens that may come next for prompt i: None for any, one token forces it, an empty
-        array ends it. What is drawn for a prompt depends on its place and the seed, not on the others.
+        What is sampled for a prompt depends on its position and the seed, not on the other prompts.
         """
         written: list[list[int]] = [[] for _ in prompts]
         choice = _TokenSampler(self.table, temperature, frozenset(end), allow, seed, written)
@@ -125,7 +127,7 @@ class OnnxEngine(LanguageEngine):
         return written
 
     def _write(self, prompts: Sequence[Sequence[int]], group: Sequence[int], most: int, choice: _TokenSampler) -> None:
-        """Continue a few prompts in lockstep; those that end drop out."""
+        """Generate for some prompts in one batch, a token of each at a time; texts that end leave the batch."""
         reading = self.read([prompts[one] for one in group])
         going, states = list(group), reading.ends()
         room = min(max(len(prompts[one]) for one in group) + most, self.architecture.context)
@@ -143,7 +145,7 @@ class OnnxEngine(LanguageEngine):
             states = self._step(cache, last, lengths)
 
     def _step(self, cache: Sequence[Any], tokens: Ints, lengths: Ints) -> Floats:
-        """One token [n, 1] each of several sequences; the cache is written in place. `lengths` count it."""
+        """Run one token [n, 1] of each sequence; changes the cache in place. `lengths` include that token."""
         binding = self._session.io_binding()
         for name, value in self._feed(tokens, lengths[:, np.newaxis] - 1, lengths, np.arange(len(tokens))).items():
             binding.bind_cpu_input(name, value)
@@ -156,21 +158,22 @@ class OnnxEngine(LanguageEngine):
         states: Floats = binding.get_outputs()[-1].numpy()
         return states
 
-    def run(self, notes: Floats, tokens: Sequence[int], places: Ints, sees: Bools, take: Ints) -> tuple[Floats, Floats]:
-        """New tokens after noted ones, all in one row: the states of some of them, and the notes on all.
+    def run(self, cache: Floats, tokens: Sequence[int], places: Ints, sees: Bools, take: Ints) -> tuple[Floats, Floats]:
+        """Run new tokens after cached ones, as one row of the batch.
 
-        Token i stands at places[i] and sees what sees[i] says among the noted and the new tokens up to itself.
+        Token i has the position places[i] and attends to the cached and new tokens, up to itself, at which sees[i] is
+        true. Gives back the states of the tokens `take`, and the cache of all new tokens.
         """
-        if not notes.shape[2]:
-            # A first run counts positions itself, whatever it is told; so one column that nobody sees goes before it.
-            notes = np.zeros((*notes.shape[:2], 1, notes.shape[3]), np.float32)
+        if not cache.shape[2]:
+            # With an empty cache, the operator ignores the given positions; so one masked column is put before it.
+            cache = np.zeros((*cache.shape[:2], 1, cache.shape[3]), np.float32)
             sees = np.pad(sees, ((0, 0), (1, 0)))
         total = sees.shape[1]
         feed = self._feed(np.array([tokens]), places[np.newaxis], np.array([total]), take)
         feed["bias"] = np.where(sees, np.float32(0), _HIDDEN)[np.newaxis, np.newaxis]
-        feed |= {name: part[np.newaxis] for name, part in zip(self._names, notes, strict=True)}
+        feed |= {name: part[np.newaxis] for name, part in zip(self._names, cache, strict=True)}
         states, *found = self._session.run(None, feed)
-        return states, np.concatenate(found)[:, :, notes.shape[2] :]
+        return states, np.concatenate(found)[:, :, cache.shape[2] :]
 
     def _feed(self, tokens: Ints, places: Ints, lengths: Ints, take: Ints) -> dict[str, Any]:
         return {
@@ -181,9 +184,9 @@ class OnnxEngine(LanguageEngine):
             "take": take,
         }
 
-    def _continue(self, notes: Floats, tokens: Sequence[int]) -> tuple[Floats, Floats]:
-        """The state after some tokens behind noted ones, and the notes on them; piece by piece where they are many."""
-        start, found = notes.shape[2], notes
+    def _continue(self, cache: Floats, tokens: Sequence[int]) -> tuple[Floats, Floats]:
+        """Run a sequence after cached tokens, in pieces where it is long: its last state, and its cache."""
+        start, found = cache.shape[2], cache
         state = np.zeros((1, self.dimension), np.float32)
         for first in range(0, len(tokens), _PIECE):
             piece = tokens[first : first + _PIECE]
@@ -208,11 +211,11 @@ class OnnxEngine(LanguageEngine):
 
 
 class OnnxReading(Reading):
-    """Prompts that were read once. Not for several threads at once."""
+    """Prompts that an OnnxEngine has read. Not safe to use from several threads at once."""
 
-    def __init__(self, engine: OnnxEngine, shared: Floats, own: list[Floats], ends: Floats) -> None:
-        """Notes on what all prompts begin with, those on the rest of each, and the states at their ends."""
-        self._engine, self._shared, self._own, self._ends = engine, shared, own, ends
+    def __init__(self, engine: OnnxEngine, shared: Floats, own_caches: list[Floats], ends: Floats) -> None:
+        """Take the cache of the prefix that all prompts share, those of the rest of each, and the last states."""
+        self._engine, self._shared, self._own_caches, self._ends = engine, shared, own_caches, ends
         self._known: dict[_Path, Floats] = {}
         self._states: dict[_Path, Floats] = {}
 
@@ -221,49 +224,49 @@ class OnnxReading(Reading):
         return self._ends
 
     def after(self, owners: Sequence[int], paths: Sequence[Sequence[int]]) -> Floats:
-        """[m, d]: the state at the end of prompt owners[i] followed by paths[i]: one token or more, of any lengths.
+        """[m, d]: the state after prompt number owners[i] and then the tokens paths[i], at least one token each.
 
-        Paths are looked at as trees: a token that several begin with is run once, and not again in a later call. The
-        state of a path stays what it was first: rounded to 8 bits it would differ a little among other paths.
+        A prefix that several paths share is run once, and not again in a later call. The state of a path is kept, as
+        with 8-bit activations it would differ a little when it is run together with other paths.
         """
-        asked = [(owner, tuple(path)) for owner, path in zip(owners, paths, strict=True)]
-        if any(not path for _, path in asked):
+        wanted = [(owner, tuple(path)) for owner, path in zip(owners, paths, strict=True)]
+        if any(not path for _, path in wanted):
             raise BadRequest("a path must have at least one token")
         if len(self._known) > _REMEMBERED:
             self._known.clear()
             self._states.clear()
-        missing = sorted(set(asked) - self._states.keys())
+        missing = sorted(set(wanted) - self._states.keys())
         sizes = [self._size(owner) for owner, _ in missing]
         for first, last in _pieces([len(path) for _, path in missing], sizes, _RUN, _SEEN):
             self._states |= self._look(missing[first:last])
-        states = [self._states[one] for one in asked]
+        states = [self._states[one] for one in wanted]
         return np.stack(states) if states else np.zeros((0, self._engine.dimension), np.float32)
 
     def padded(self, room: int) -> Floats:
-        """The notes on all prompts as [2 * layers, n, heads, room, size], to be continued in place."""
+        """The caches of all prompts as [2 * layers, n, heads, room, size], with room to generate in place."""
         parts, heads, shared, size = self._shared.shape
-        found = np.zeros((parts, len(self._own), heads, room, size), np.float32)
+        found = np.zeros((parts, len(self._own_caches), heads, room, size), np.float32)
         found[:, :, :, :shared] = self._shared[:, np.newaxis]
-        for row, own in enumerate(self._own):
-            found[:, row, :, shared : shared + own.shape[2]] = own
+        for row, cache in enumerate(self._own_caches):
+            found[:, row, :, shared : shared + cache.shape[2]] = cache
         return found
 
     def _size(self, owner: int) -> int:
-        return int(self._own[owner].shape[2])
+        return int(self._own_caches[owner].shape[2])
 
-    def _look(self, asked: Sequence[_Path]) -> dict[_Path, Floats]:
-        """Run what is new of some paths, and the asked ones themselves, in one row behind all they need to see."""
-        needed = {(owner, path[:end]): None for owner, path in asked for end in range(1, len(path) + 1)}
-        again = set(asked)
+    def _look(self, wanted: Sequence[_Path]) -> dict[_Path, Floats]:
+        """Run the last tokens of some paths, and those of their prefixes that are not cached, in one run."""
+        needed = {(owner, path[:end]): None for owner, path in wanted for end in range(1, len(path) + 1)}
+        again = set(wanted)
         new = [node for node in needed if node not in self._known or node in again]
         old = [node for node in needed if node in self._known and node not in again]
-        owners = list(dict.fromkeys(owner for owner, _ in asked))
-        parts = [self._shared, *(self._own[owner] for owner in owners), *(self._known[node] for node in old)]
-        notes = np.concatenate(parts, axis=2)
-        column = {node: notes.shape[2] - len(old) + at for at, node in enumerate([*old, *new])}
+        owners = list(dict.fromkeys(owner for owner, _ in wanted))
+        parts = [self._shared, *(self._own_caches[owner] for owner in owners), *(self._known[node] for node in old)]
+        cache = np.concatenate(parts, axis=2)
+        column = {node: cache.shape[2] - len(old) + at for at, node in enumerate([*old, *new])}
         starts = np.cumsum([self._shared.shape[2], *(self._size(owner) for owner in owners)])
         place = {owner: slice(starts[at], starts[at + 1]) for at, owner in enumerate(owners)}
-        sees = np.zeros((len(new), notes.shape[2] + len(new)), bool)
+        sees = np.zeros((len(new), cache.shape[2] + len(new)), bool)
         sees[:, : starts[0]] = True
         for row, (owner, path) in enumerate(new):
             sees[row, place[owner]] = True
@@ -271,15 +274,15 @@ class OnnxReading(Reading):
         ends = [self._shared.shape[2] + self._size(owner) for owner, _ in new]
         places = np.array([end + len(path) - 1 for end, (_, path) in zip(ends, new, strict=True)])
         row_of = {node: row for row, node in enumerate(new)}
-        take = np.array([row_of[node] for node in asked])
-        states, found = self._engine.run(notes, [path[-1] for _, path in new], places, sees, take)
+        take = np.array([row_of[node] for node in wanted])
+        states, found = self._engine.run(cache, [path[-1] for _, path in new], places, sees, take)
         self._known |= {node: found[:, :, row : row + 1].copy() for row, node in enumerate(new)}
-        return dict(zip(asked, states, strict=True))
+        return dict(zip(wanted, states, strict=True))
 
 
 @dataclass(slots=True)
 class _TokenSampler:
-    """Which token comes next."""
+    """Chooses the next token of each prompt and appends it to `written`."""
 
     table: TokenTable
     temperature: float
@@ -289,7 +292,7 @@ class _TokenSampler:
     written: list[list[int]]
 
     def extend(self, going: Sequence[int], states: Floats) -> list[int]:
-        """Write the next token of each; the rows of those that go on come back."""
+        """Append the next token of each prompt; gives back the rows of the prompts that have not ended."""
         allowed = [self.allow(one, self.written[one]) if self.allow else None for one in going]
         free = [row for row, tokens in enumerate(allowed) if tokens is None]
         logits = dict(zip(free, self.table.logits(states[free], None), strict=True)) if free else {}
@@ -319,7 +322,7 @@ class _TokenSampler:
 
 
 def _common(prompts: Sequence[Sequence[int]]) -> int:
-    """How many tokens all begin with."""
+    """The length of the longest common prefix."""
     shortest = min(map(len, prompts))
     for at in range(shortest):
         if any(prompt[at] != prompts[0][at] for prompt in prompts):
@@ -328,7 +331,7 @@ def _common(prompts: Sequence[Sequence[int]]) -> int:
 
 
 def _pieces(runs: Sequence[int], seen: Sequence[int], most: int, most_seen: int) -> Iterator[tuple[int, int]]:
-    """Cut a list into pieces over which neither sum exceeds its limit, where they are not single already."""
+    """Cut a list into ranges in which neither sum exceeds its limit; one item alone may exceed it."""
     first = 0
     for last in range(1, len(runs) + 1):
         if last == len(runs) or sum(runs[first : last + 1]) > most or sum(seen[first : last + 1]) > most_seen:
@@ -339,22 +342,12 @@ def _pieces(runs: Sequence[int], seen: Sequence[int], most: int, most_seen: int)
 def _open_session(
     architecture: Architecture, weights: Mapping[str, Floats], bits: Bits, threads: int
 ) -> tuple[ort.InferenceSession, list[Any]]:
-    """The session, and the weights that it reads where they are: they must live as long."""
+    """The session, and the weights, which it does not copy: they must live as long as the session."""
     model = write_graph(architecture, weights, bits)
     values = [ort.OrtValue.ortvalue_from_numpy(array) for array in model.weights.values()]
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.log_severity_level = 3
+    options = session_options(threads)
     options.add_external_initializers(list(model.weights), values)
-    # A thread that spins would take the core that the searches beside the model need.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
         return ort.InferenceSession(model.graph, options, providers=["CPUExecutionProvider"]), values
     except Exception as error:  # the runtime's exceptions share no narrower base
         raise BadModel(f"the language model cannot be run: {error}") from error
-
-
-def _cores() -> int:
-    """The cores this process may use, which may be fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

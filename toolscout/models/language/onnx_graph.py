@@ -1,14 +1,13 @@
-"""Writes the ONNX graph of a Llama-like language model, node by node: rows of tokens in, hidden states out.
+"""Writes the ONNX graph of a Llama-like language model, node by node: token embeddings in, hidden states out.
 
-Many sequences run as one: all their tokens lie in one row of the batch, each with its own position, and `bias` says who
-sees whom. So nothing is padded, what sequences share is there once, and a result cannot depend on its neighbours. One
-token each of many sequences, with their caches side by side, runs as a batch as well.
+Several sequences can run as one row of the batch: each token has its own position, and the attention mask `bias` keeps
+the sequences apart. So nothing is padded, and a shared prefix is there once. One token each of several sequences, with
+a cache for each, can run as a batch as well.
 
-With 8 bits, weights stand in blocks of 64 with one scale each, and activations are rounded likewise while running. Most
-of the error comes from two places: the projections to queries, keys and values, whose input has a few channels far
-larger than the rest, so their blocks are of 32; and the last layer, whose error nothing evens out, so it stays float32.
-Behind its attention only the tokens asked for are computed, so that costs no time. (studies/generative_speed.py
-measures a trained model, studies/lm_latency.py the base.)
+With 8 bits, weights are quantised in blocks of 64 with one scale each, and activations likewise at run time. Most of
+the error comes from two places: the projections to queries, keys and values, whose input has a few very large channels,
+so they use blocks of 32; and the last layer, so it stays float32. After its attention only the requested tokens are
+computed, so this costs little. (studies/generative_speed.py measures a trained model, studies/lm_latency.py the base.)
 """
 
 from __future__ import annotations
@@ -27,9 +26,9 @@ Bits = Literal[8, 32]
 Array = NDArray[Any]
 
 BLOCK, SMALL_BLOCK = 64, 32
-# Tokens that may lie in one run beyond the context, of other prompts: the runtime wants an angle for every column.
+# Tokens in one run beyond the context, of other prompts: the operator needs a rotary angle for every column.
 ROOM = 1536
-_INT8 = 4  # MatMulNBits's accuracy level at which activations are rounded too; others unpack all weights at every run
+_INT8 = 4  # MatMulNBits's accuracy level with int8 activations; at others, every run unpacks all weights
 _ROTARY = 16  # heads are rotated in pieces of this size
 _FUSED = "com.microsoft"
 _OPSET, _FUSED_OPSET, _IR = 21, 1, 10
@@ -43,11 +42,12 @@ class OnnxModel(NamedTuple):
 
 
 def write_graph(architecture: Architecture, weights: Mapping[str, Array], bits: Bits) -> OnnxModel:
-    """The model between embeddings and head.
+    """The layers between the embeddings and the output layer.
 
-    In: embeddings [b, t, d], positions [b, t], bias [1, 1, t, total], lengths [b] (of all that is seen, less one),
-    total, take [k] (which of the b * t tokens are asked for), key_i and value_i [b, heads, past, size].
-    Out: states [k, d] after the final norm, new_key_i and new_value_i with the new tokens behind the past ones.
+    Inputs: embeddings [b, t, d], positions [b, t], bias [1, 1, t, total], lengths [b] (past and new tokens, less one),
+    total, take [k] (which of the b * t tokens to give back), key_i and value_i [b, heads, past, size].
+    Outputs: states [k, d] after the final norm, new_key_i and new_value_i with the new tokens after the past ones.
+    Raises BadModel where a weight is missing or has the wrong shape.
     """
     _check(architecture, weights)
     graph = _DecoderGraph(architecture, weights, bits)
@@ -65,7 +65,7 @@ def quantise(weight: Array, block: int = BLOCK) -> tuple[NDArray[np.uint8], Floa
     scales = np.maximum(padded.max(axis=2), -padded.min(axis=2)) / np.float32(127)
     scales = np.where(scales > 0, scales, 1).astype(np.float32)
     padded = padded / scales[..., np.newaxis]
-    padded += np.float32(128.5)  # cutting off what is behind the point then rounds
+    padded += np.float32(128.5)  # so that the conversion to integers, which truncates, rounds
     return padded.astype(np.uint8), scales
 
 
@@ -78,7 +78,7 @@ def _check(architecture: Architecture, weights: Mapping[str, Array]) -> None:
 
 
 class _DecoderGraph:
-    """Nodes and constants in the order they were added; each method returns the name of what it computes."""
+    """Collects the nodes and constants of the graph; methods return the name of the output that they add."""
 
     def __init__(self, architecture: Architecture, weights: Mapping[str, Array], bits: Bits) -> None:
         try:
@@ -101,7 +101,7 @@ class _DecoderGraph:
         return name
 
     def weight(self, value: Array) -> str:
-        """A constant that is handed to the runtime beside the file: it would be copied several times through it."""
+        """A constant that is passed to the runtime separately: inside the file it would be copied several times."""
         name = f"constant_{len(self.constants)}"
         kind = self.onnx.helper.np_dtype_to_tensor_dtype(value.dtype)
         place = self.onnx.StringStringEntryProto(key="location", value="beside")
@@ -124,7 +124,7 @@ class _DecoderGraph:
         return self.node("SimplifiedLayerNormalization", rows, scale, epsilon=self.architecture.eps, axis=-1)
 
     def add_norm(self, change: str, rows: str, name: str) -> tuple[str, str]:
-        """The sum of both, normalised, and the sum itself."""
+        """The names of the normalised sum of both inputs, and of the sum itself."""
         number = len(self.nodes)
         normal, total = f"normal_{number}", f"sum_{number}"
         inputs, outputs = [change, rows, self.constant(self.tensors[name])], [normal, "", "", total]
@@ -133,7 +133,7 @@ class _DecoderGraph:
         return normal, total
 
     def linear(self, rows: str, *names: str) -> str:
-        """One product with several weights side by side."""
+        """One product with several weights, concatenated."""
         weight = np.concatenate([self.tensors[name] for name in names])
         last = f"model.layers.{self.architecture.layers - 1}."
         if self.bits == 32 or names[0].startswith(last):
@@ -145,7 +145,7 @@ class _DecoderGraph:
         return self.node("MatMulNBits", rows, packed, scales, domain=_FUSED, **sizes)
 
     def layer(self, layer: int, normal: str, rows: str) -> tuple[str, str]:
-        """Attention and feed-forward; the first output is normalised as what follows wants it."""
+        """Attention and feed-forward: the output normalised for the next layer, and the residual stream."""
         prefix, last = f"model.layers.{layer}.", layer == self.architecture.layers - 1
         parts = [f"{prefix}self_attn.{part}_proj" for part in "qkv"]
         mixed = self.linear(normal, *(f"{part}.weight" for part in parts))
@@ -153,7 +153,7 @@ class _DecoderGraph:
             bias = np.concatenate([self.tensors[f"{part}.bias"] for part in parts])
             mixed = self.node("Add", mixed, self.constant(bias))
         seen = self.attention(layer, mixed)
-        if last:  # from here on only the tokens that were asked for
+        if last:  # from here on, only the requested tokens
             seen = self.node("Gather", self.node("Reshape", seen, self.flat_heads), "take", axis=0)
             rows = self.node("Gather", self.node("Reshape", rows, self.flat), "take", axis=0)
         change = self.linear(seen, f"{prefix}self_attn.o_proj.weight")
@@ -161,7 +161,7 @@ class _DecoderGraph:
         both = self.linear(normal, f"{prefix}mlp.gate_proj.weight", f"{prefix}mlp.up_proj.weight")
         gate, up = f"gate_{layer}", f"up_{layer}"
         self.nodes.append(self.onnx.helper.make_node("Split", [both], [gate, up], axis=-1, num_outputs=2))
-        # With alpha 1 it is x * sigmoid(x), in one operator.
+        # With alpha 1, QuickGelu is x * sigmoid(x), which is SiLU.
         wide = self.node("Mul", self.node("QuickGelu", gate, domain=_FUSED, alpha=1.0), up)
         change = self.linear(wide, f"{prefix}mlp.down_proj.weight")
         return self.add_norm(change, rows, NORM if last else f"model.layers.{layer + 1}.input_layernorm.weight")

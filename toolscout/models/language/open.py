@@ -1,4 +1,4 @@
-"""Opens a language model to run: on ONNX Runtime, or in torch on the device that $TOOLSCOUT_DEVICE names."""
+"""Opens a language model for inference: on ONNX Runtime, or in torch on the device that $TOOLSCOUT_DEVICE names."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from toolscout.models.language.base import DEVICE_VARIABLE, TokenTable
 
 
 def device_name() -> str:
-    """The device that torch is to run on; empty: ONNX Runtime serves."""
+    """The device on which torch runs language models; "" stands for ONNX Runtime."""
     return os.environ.get(DEVICE_VARIABLE, "").strip()
 
 
 def open_engine(architecture: Architecture, weights: Mapping[str, Floats], table: TokenTable) -> LanguageEngine:
-    """A model of these weights, over the rows of all tokens: those that the table gets later are known too."""
+    """A model with these weights and this table of tokens; it sees tokens that are added to the table later."""
     device = device_name()
     if not device:
         from toolscout.models.language.onnx_engine import OnnxEngine

@@ -1,4 +1,4 @@
-"""A request as a language model is asked it, cut to a length, and two requests as one; turns that may name tools."""
+"""Builds chat prompts for a language model: from a request, from two requests, and from turns that name tools."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from toolscout.models.language.base import Base, Content
 
 
 class ChatTurn(Protocol):
-    """A turn of a conversation. `action`: the tool's id, or Finish, that the content is."""
+    """A turn of a conversation. `action` is the id of a tool, or Finish, where the content is one."""
 
     @property
     def role(self) -> str:
@@ -22,25 +22,25 @@ class ChatTurn(Protocol):
 
     @property
     def action(self) -> str:
-        """The tool that it names, or nothing."""
+        """The tool that it names, or ""."""
 
 
 def contents(turns: Iterable[ChatTurn], written: Callable[[str], Sequence[int] | None]) -> list[tuple[str, Content]]:
-    """Turns as (role, content): an action as the tokens that it is written with, as text where it has none."""
+    """Turns as (role, content); `written` gives the tokens of an action, None where it is to be written as text."""
     return [(turn.role, (written(turn.action) if turn.action else None) or turn.content) for turn in turns]
 
 
 class Prompter:
-    """Turns texts into prompts of at most `limit` tokens, the chat's own markup not counted."""
+    """Turns texts into prompts of at most `limit` tokens, not counting the tokens of the chat format."""
 
     def __init__(self, base: Base, limit: int, behind: int = 0) -> None:
-        """For one language model, into whose context a prompt fits together with so many tokens `behind` it."""
+        """Make prompts that leave room for `behind` tokens after them in the context of `base`."""
         self._base = base
         one, other = (base.chat([("user", text)]) for text in ("a", "b"))
         self._before = next(i for i, (x, y) in enumerate(zip(one, other, strict=True)) if x != y)
         self._after = one[self._before + 1 :]
         self.limit = min(limit, self._room(behind))
-        """The most tokens of a text that are read."""
+        """The most tokens of a text in a prompt."""
         if self.limit < 1:
             raise BadModel(
                 f"{base.name} reads {base.architecture.context:,} tokens: too few for a request, the markup of a chat "
@@ -51,18 +51,18 @@ class Prompter:
         return self._base.architecture.context - self._before - len(self._after) - behind
 
     def ask(self, text: str) -> list[int]:
-        """One text as what a user says, the assistant to answer next."""
+        """A prompt in which the user says this text, with an open turn of the assistant at the end."""
         tokens = self._base.chat([("user", text)])
         return self._cut(tokens, self.limit)
 
     def both(self, first: Sequence[int], second: Sequence[int]) -> list[int]:
-        """Two prompts as one: the second's text behind the first's."""
+        """One prompt with the text of the first, then that of the second."""
         end = len(first) - len(self._after)
         text = [*first[:end], *second[self._before : len(second) - len(self._after)]]
         return [*text[: self._before + self.limit], *self._after]
 
     def fitted(self, prompt: Sequence[int], behind: int) -> list[int]:
-        """A prompt, cut further where it does not fit into the context together with so many tokens behind it."""
+        """The prompt, cut where it does not leave room for `behind` tokens after it in the context."""
         return self._cut(prompt, max(0, self._room(behind)))
 
     def _cut(self, prompt: Sequence[int], limit: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""Which token comes next, for all rows of a batch at once, where the model is."""
+"""Samples the next token for all rows of a batch at once, on the device of the model."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from toolscout.core.arrays import Ints
 from toolscout.errors import BadModel
 
 Allow = Callable[[int, Sequence[int]], Ints | None]
-"""The tokens that may come next for a prompt, by its number, behind what was written; None for any."""
+"""Gives the tokens that may come next, None for any; called with the number of a prompt and the tokens written."""
 
 _MASKS_KEPT = 1024
 
 
 class TokenSampler:
-    """The likeliest tokens, or with a temperature drawn ones, among those that are allowed."""
+    """Chooses the most probable allowed token, or with a temperature above 0 samples one."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class TokenSampler:
         allow: Allow | None,
         seed: int,
     ) -> None:
-        """`rows`: those that score, of all tokens in order."""
+        """`rows` are the output embeddings of all tokens, in parts. `end` has the tokens that end a text."""
         self._rows, self._temperature, self._end, self._allow = rows, temperature, frozenset(end), allow
         self._size, self._device = sum(map(len, rows)), rows[0].device
         self._drawn = torch.Generator(self._device).manual_seed(seed)
@@ -51,19 +51,19 @@ class TokenSampler:
         bound = [row for row, one in enumerate(allowed) if one is not None]
         if self._temperature > 0:
             chance = torch.rand(logits.shape, generator=self._drawn, device=self._device).clamp_min_(1e-30)
-            logits = logits - self._temperature * (-chance.log()).clamp_min_(1e-30).log()  # Gumbel's draw
+            logits = logits - self._temperature * (-chance.log()).clamp_min_(1e-30).log()  # Gumbel noise
         if bound:
             masks = torch.stack([self._mask(one) for one in allowed if one is not None])
             logits[bound] = logits[bound].masked_fill(~masks, -torch.inf)
         return [int(token) for token in logits.argmax(1).tolist()]
 
     def _mask(self, tokens: Ints) -> Tensor:
-        """Where the allowed tokens are; kept by the array itself, as the same one is allowed again and again."""
-        kept = self._masks.get(id(tokens))
-        if kept is None:
+        """A mask of the allowed tokens, cached by the array's identity, as the same arrays come again and again."""
+        cached = self._masks.get(id(tokens))
+        if cached is None:
             mask = torch.zeros(self._size, dtype=torch.bool, device=self._device)
             mask[torch.as_tensor(tokens, device=self._device)] = True
             if len(self._masks) >= _MASKS_KEPT:
                 self._masks.clear()
-            kept = self._masks[id(tokens)] = (tokens, mask)  # the array stays, so that its number is no other's
-        return kept[1]
+            cached = self._masks[id(tokens)] = (tokens, mask)  # keeps the array alive, so that its id stays unique
+        return cached[1]

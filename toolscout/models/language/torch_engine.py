@@ -1,4 +1,4 @@
-"""The torch model as an engine: reads prompts once, looks ahead, writes; what decoding needs of it, in batches."""
+"""A language model in torch, for inference: gives hidden states after prompts and paths, and generates tokens."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from toolscout.models.language.torch_network import (
     padded,
 )
 
-_PROMPTS = 256  # read together
-_PATHS = 1024  # looked at together
-_NOTES = {"cuda": 24 << 30, "cpu": 1 << 30}  # bytes of keys and values of what is written together
-_READ = 24 << 30  # bytes that are read with, or looked at, together
-_SHARE = 0.5  # of the memory that is free: the rest is for copies, and for others who use the device
-_PACKED = 0.75  # of a batch that goes on: fewer are packed together
+_PROMPTS = 256  # the most prompts in a batch
+_PATHS = 1024  # the most paths in a batch
+_CACHE_BYTES = {"cuda": 24 << 30, "cpu": 1 << 30}  # the most bytes of key-value cache of a generated batch
+_READ = 24 << 30  # the most bytes for a batch of prompts or paths
+_SHARE = 0.5  # the share of free memory to use: the rest is for copies, and for other users of the device
+_PACKED = 0.75  # when fewer than this share of a batch goes on, finished texts are removed from it
 
 
 def spare(device: torch.device) -> float:
-    """Bytes that may be taken now; where memory is not the device's own, nobody counts them."""
+    """Bytes of memory that a batch may use now; infinity where the device is not a GPU."""
     if device.type != "cuda":
         return math.inf
     free, _ = torch.cuda.mem_get_info(device)
@@ -39,24 +39,25 @@ def spare(device: torch.device) -> float:
 
 
 def together(costs: Sequence[int], most: int, room: Callable[[], float]) -> Iterator[range]:
-    """Rows that go together, those that cost more behind: at most so many, each paid for as if it were the dearest.
+    """Split rows, in ascending order of cost, into batches of at most `most` rows that fit into memory.
 
-    How much room there is, is asked anew each time. A row that does not fit goes alone.
+    A batch costs its number of rows times its highest cost. `room` gives the memory, and is called for each batch. A
+    row that does not fit is a batch of its own.
     """
     first = 0
     while first < len(costs):
-        there, last = room(), first + 1
-        while last < min(len(costs), first + most) and costs[last] * (last + 1 - first) <= there:
+        available, last = room(), first + 1
+        while last < min(len(costs), first + most) and costs[last] * (last + 1 - first) <= available:
             last += 1
         yield range(first, last)
         first = last
 
 
 class TorchEngine(LanguageEngine):
-    """A network and its rows as they are now."""
+    """A network with the weights that it has when the engine is made."""
 
     def __init__(self, network: TransformerNetwork, rows: Tensor, table: TokenTable | None = None) -> None:
-        """`rows`: those added to the vocabulary; `table` scores what is written, where something is."""
+        """`rows` are the embeddings of the added tokens. `table` has the output embeddings, which `write` needs."""
         self._network, self._rows, self._table = network, rows, table
         self._scoring: tuple[Tensor, ...] = ()
         self._version = -1 if table is None else table.version
@@ -67,11 +68,11 @@ class TorchEngine(LanguageEngine):
 
     @classmethod
     def of(cls, network: TransformerNetwork, table: TokenTable) -> TorchEngine:
-        """A network over the rows of a table, those that it gets later included."""
+        """An engine with the tokens of a table, including those that are added to it later."""
         return cls(network, torch.tensor(table.added(), device=network.device), table)
 
     def read(self, prompts: Sequence[Sequence[int]]) -> TorchReading:
-        """Read prompts."""
+        """Read prompts of token ids, in batches of similar length."""
         order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
         ends = np.zeros((len(prompts), self.dimension), np.float32)
         pasts: list[tuple[KeyValueCache, list[int]]] = []
@@ -83,7 +84,7 @@ class TorchEngine(LanguageEngine):
         return TorchReading(self, ends, pasts)
 
     def _run(self, sequences: Sequence[Sequence[int]], past: KeyValueCache | None) -> tuple[Floats, KeyValueCache]:
-        """The states at the ends of sequences, and their keys and values."""
+        """The last states of sequences, and their key-value cache."""
         states, kept = self._states(sequences, past)
         return states.float().cpu().numpy(), kept
 
@@ -108,7 +109,7 @@ class TorchEngine(LanguageEngine):
         allow: Allow | None = None,
         seed: int = 0,
     ) -> list[list[int]]:
-        """Continue each prompt until a token of `end` (not returned) or `most` tokens; see decoding.Writer."""
+        """Generate tokens, as `TextWriter.write` says."""
         assert self._table is not None, "what is written needs a table of all tokens"
         written: list[list[int]] = [[] for _ in prompts]
         if most < 1 or not prompts:
@@ -127,10 +128,10 @@ class TorchEngine(LanguageEngine):
         most: int,
         choice: TokenSampler,
     ) -> None:
-        """Continue some prompts; in halves where others took the memory since there was room."""
+        """Generate for some prompts; in halves where memory has run out since it was measured."""
         try:
             self._continue(prompts, few, written, most, choice)
-        except RuntimeError:  # some kernels tell memory that ran out as a failure of their own
+        except RuntimeError:  # some kernels report missing memory as an error of their own
             if len(few) == 1:
                 raise
         else:
@@ -142,7 +143,7 @@ class TorchEngine(LanguageEngine):
             self._continue_all(prompts, half, written, most, choice)
 
     def _scored(self, table: TokenTable) -> tuple[Tensor, ...]:
-        """The rows that score, where the model is, in the precision that the table scores with."""
+        """The output embeddings of a table as float32 on the device of the network."""
         if self._scored_version != table.version:
             self._scored_version = table.version
             parts = (np.ascontiguousarray(part) for part in table.scoring())
@@ -150,33 +151,33 @@ class TorchEngine(LanguageEngine):
         return self._scoring
 
     def _batches(self, lengths: Sequence[int]) -> Iterator[range]:
-        """What is continued together: as many as there is room for in notes that are all as long as the longest."""
-        most = _NOTES.get(self._network.device.type, _NOTES["cpu"])
-        costs = [length * self.noted_bytes for length in lengths]
+        """Batches of prompts to generate for, by the memory of caches that are as long as the longest of a batch."""
+        most = _CACHE_BYTES.get(self._network.device.type, _CACHE_BYTES["cpu"])
+        costs = [length * self.cache_bytes for length in lengths]
         return together(costs, len(lengths), lambda: min(most, self.spare()))
 
     def _readable(self, lengths: Sequence[int]) -> Iterator[range]:
-        """What is read together, of prompts in order of length."""
+        """Batches of prompts to read, given their lengths in ascending order."""
         return together([self._read_bytes(one) for one in lengths], _PROMPTS, self.spare)
 
     def spare(self) -> float:
-        """Bytes that may be taken now where the model is."""
+        """Bytes of memory that a batch may use now on the device of the network."""
         return spare(self._network.device)
 
     @property
-    def noted_bytes(self) -> int:
-        """What the keys and values of a token take."""
+    def cache_bytes(self) -> int:
+        """Bytes of the key-value cache of one token."""
         shape = self._network.architecture
         return 2 * shape.layers * shape.kv_heads * shape.head_size * self._network.kind.itemsize
 
     def _read_bytes(self, length: int) -> int:
-        """What reading a prompt takes at most: its keys and values, one layer's work, and what all tokens see of all.
+        """The most bytes for reading a prompt: its key-value cache, the activations of one layer, and attention scores.
 
-        The last of these is what the plain kernel needs, in single precision; the better ones do without.
+        The scores, in float32, are what the slowest attention kernel needs; the others need less.
         """
         shape = self._network.architecture
         layer = 6 * shape.hidden + 4 * shape.inner + 4 * (shape.heads + 2 * shape.kv_heads) * shape.head_size
-        return length * (self.noted_bytes + layer * self._network.kind.itemsize) + 4 * shape.heads * length * length
+        return length * (self.cache_bytes + layer * self._network.kind.itemsize) + 4 * shape.heads * length * length
 
     @torch.no_grad()
     def _continue(
@@ -187,8 +188,11 @@ class TorchEngine(LanguageEngine):
         most: int,
         choice: TokenSampler,
     ) -> None:
-        """Continue some prompts in lockstep. One that has ended is only taken out once many have: that costs a copy."""
-        states, notes = self._noted([prompts[i] for i in few], most)
+        """Generate for some prompts in one batch, a token of each at a time.
+
+        Texts that have ended are removed only when they are many, because removing them copies the cache.
+        """
+        states, cache = self._read_with_room([prompts[i] for i in few], most)
         live = list(range(len(few)))
         for step in range(most):
             tokens = choice.next([few[place] for place in live], states, [written[few[place]] for place in live])
@@ -198,15 +202,15 @@ class TorchEngine(LanguageEngine):
             if not live or step == most - 1:
                 return
             if len(live) < _PACKED * len(few):
-                notes, few, live = notes.chosen(live), [few[place] for place in live], list(range(len(live)))
+                cache, few, live = cache.chosen(live), [few[place] for place in live], list(range(len(live)))
             last = [[written[i][-1]] if written[i] else [0] for i in few]
             embedded = self._network.embed(padded(last, self._network.device), self._rows)
-            found, _ = self._network(embedded, self._merged, notes)
+            found, _ = self._network(embedded, self._merged, cache)
             states = found[live, -1].float()
-            notes.grow()
+            cache.grow()
 
-    def _noted(self, prompts: Sequence[Sequence[int]], most: int) -> tuple[Tensor, GrowingKeyValueCache]:
-        """The states at the ends of prompts, and notes on them with room for what is written."""
+    def _read_with_room(self, prompts: Sequence[Sequence[int]], most: int) -> tuple[Tensor, GrowingKeyValueCache]:
+        """The last states of prompts, and their cache with room for `most` more tokens."""
         shape, device, longest = self._network.architecture, self._network.device, max(map(len, prompts))
         room = (shape.layers, len(prompts), shape.kv_heads, longest + most, shape.head_size)
         keys, values = (torch.zeros(room, dtype=self._network.kind, device=device) for _ in range(2))
@@ -222,10 +226,10 @@ class TorchEngine(LanguageEngine):
 
 
 class TorchReading(Reading):
-    """Prompts that were read."""
+    """Prompts that a TorchEngine has read."""
 
     def __init__(self, engine: TorchEngine, ends: Floats, pasts: Sequence[tuple[KeyValueCache, Sequence[int]]]) -> None:
-        """Keep keys and values as they were computed, batch by batch."""
+        """Take the last state of each prompt, and (key-value cache, numbers of its prompts) of each batch."""
         self._engine, self._ends, self._pasts = engine, ends, pasts
         self._place = {row: (batch, at) for batch, (_, few) in enumerate(pasts) for at, row in enumerate(few)}
 
@@ -241,8 +245,8 @@ class TorchReading(Reading):
             batches.setdefault(self._place[owner][0], []).append(place)
         for batch, places in batches.items():
             whole = self._pasts[batch][0]
-            # Each path has a copy of what was noted of its prompt.
-            costs = [whole.keys.shape[3] * self._engine.noted_bytes] * len(places)
+            # Each path needs a copy of its prompt's cache.
+            costs = [whole.keys.shape[3] * self._engine.cache_bytes] * len(places)
             for rows in together(costs, _PATHS, self._engine.spare):
                 few = [places[row] for row in rows]
                 past = _chosen(whole, [self._place[owners[place]][1] for place in few])

@@ -1,7 +1,7 @@
-"""A causal language model in torch that learns: a Llama with added id tokens, whole or through low-rank adapters.
+"""A Llama-like language model in torch, for training: all of its matrices, or LoRA adapters, and added tokens.
 
-The matrices of all layers lie in one tensor per kind, so adapters are merged by four products a step instead of
-hundreds, and a step is bound by arithmetic rather than by starting kernels.
+The matrices of all layers are stacked in one tensor per kind, so adapters are merged by four products a step instead of
+hundreds; otherwise launching kernels would take most of the time.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from toolscout.models.language.lora import SCALE, SOURCES, stacked
 Merged = Mapping[str, Sequence[Tensor]]
 
 KINDS = tuple(SOURCES)
-# Not cuDNN's: it plans each number of rows and keys anew, which takes longer than a step itself.
+# Without cuDNN's kernel, which plans for each new shape, and that takes longer than a step itself.
 _KERNELS = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
 
 
@@ -35,11 +35,11 @@ class KeyValueCache(NamedTuple):
     lengths: Tensor
 
     def places(self, time: int) -> Tensor:
-        """The positions of the tokens after it [b, t]."""
+        """The positions of the tokens after the cached ones [b, t]."""
         return self.lengths[:, None] + torch.arange(time, device=self.lengths.device)
 
     def mask(self, time: int) -> Tensor:
-        """What the tokens after it may see [b, 1, t, past + t]: the prompt up to its length, then each other."""
+        """The attention mask [b, 1, t, past + t] of the tokens after: the prompt up to its length, then causal."""
         width = self.keys.shape[3]
         before = torch.arange(width, device=self.lengths.device)[None, :] < self.lengths[:, None]
         among = torch.ones(time, time, dtype=torch.bool, device=before.device).tril()
@@ -47,26 +47,27 @@ class KeyValueCache(NamedTuple):
         return torch.cat([before[:, None].expand(batch, time, width), among.expand(batch, time, time)], 2)[:, None]
 
     def joined(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """All keys and values of a layer, these new ones behind."""
+        """All keys and values of a layer: the cached ones, then the new ones."""
         return torch.cat([self.keys[layer], key], 2), torch.cat([self.values[layer], value], 2)
 
 
 class BranchedSequences:
-    """Sequences with several branches behind a trunk: each token sees the trunk and its own branch, no other."""
+    """Masks and positions of sequences that end in several branches: a branch attends to the trunk and to itself."""
 
     def __init__(self, lengths: Sequence[int], branches: Sequence[Sequence[int]], device: torch.device) -> None:
-        """The lengths of whole sequences, and for each the lengths of the branches that it ends with."""
+        """Take the lengths of whole sequences, and for each the lengths of the branches at its end."""
         longest = max(lengths)
-        whose, places = np.zeros((len(lengths), longest), np.int64), np.tile(np.arange(longest), (len(lengths), 1))
+        branch_of = np.zeros((len(lengths), longest), np.int64)  # 0 is the trunk
+        places = np.tile(np.arange(longest), (len(lengths), 1))
         for row, (length, few) in enumerate(zip(lengths, branches, strict=True)):
             trunk = start = length - sum(few)
             for number, size in enumerate(few, 1):
-                whose[row, start : start + size] = number
+                branch_of[row, start : start + size] = number
                 places[row, start : start + size] = np.arange(trunk, trunk + size)
                 start += size
-        own = torch.from_numpy(whose).to(device)
-        among = torch.ones(longest, longest, dtype=torch.bool, device=device).tril()
-        self._mask = (among & ((own[:, None, :] == 0) | (own[:, None, :] == own[:, :, None])))[:, None]
+        branch = torch.from_numpy(branch_of).to(device)
+        causal = torch.ones(longest, longest, dtype=torch.bool, device=device).tril()
+        self._mask = (causal & ((branch[:, None, :] == 0) | (branch[:, None, :] == branch[:, :, None])))[:, None]
         self._places = torch.from_numpy(places).to(device)
 
     def places(self, time: int) -> Tensor:
@@ -74,55 +75,55 @@ class BranchedSequences:
         return self._places
 
     def mask(self, time: int) -> Tensor:
-        """What each token may see [b, 1, t, t]."""
+        """The attention mask [b, 1, t, t]."""
         return self._mask
 
     def joined(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Nothing comes before."""
+        """The keys and values as they are: there are no cached ones."""
         return key, value
 
 
 class GrowingKeyValueCache:
-    """As Past, with room behind each prompt: tokens are noted one by one where they belong, and nothing is copied."""
+    """As KeyValueCache, with room after each prompt: one token at a time is written in place, without copies."""
 
     def __init__(self, keys: Tensor, values: Tensor, lengths: Tensor, longest: int) -> None:
-        """`longest`: the greatest of the lengths, known without asking the device."""
+        """`longest` is the greatest of the lengths, passed so that the device need not be waited for."""
         self.keys, self.values, self.lengths, self.longest = keys, values, lengths, longest
 
     def places(self, time: int) -> Tensor:
-        """The position of the one new token of each [b, 1]."""
+        """The position of the one new token of each sequence [b, 1]."""
         return self.lengths[:, None]
 
     def mask(self, time: int) -> Tensor:
-        """What the one new token of each may see [b, 1, 1, longest + 1]: all before it, and itself."""
-        assert time == 1, "tokens are noted one by one"
+        """The attention mask [b, 1, 1, longest + 1] of the one new token of each sequence."""
+        assert time == 1, "one token at a time is added"
         places = torch.arange(self.longest + 1, device=self.lengths.device)
         return (places[None, :] <= self.lengths[:, None])[:, None, None]
 
     def joined(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """All keys and values of a layer, the new ones put where they belong."""
+        """All keys and values of a layer, after writing the new ones into the cache."""
         rows = torch.arange(len(self.lengths), device=self.lengths.device)
         self.keys[layer][rows, :, self.lengths] = key[:, :, 0]
         self.values[layer][rows, :, self.lengths] = value[:, :, 0]
         return self.keys[layer, :, :, : self.longest + 1], self.values[layer, :, :, : self.longest + 1]
 
     def grow(self) -> None:
-        """One more token of each counts."""
+        """Add one to the lengths, after the token of a step was written for all layers."""
         self.lengths, self.longest = self.lengths + 1, self.longest + 1
 
     def chosen(self, rows: Sequence[int]) -> GrowingKeyValueCache:
-        """Those of some rows."""
+        """A copy with these rows alone."""
         picked = torch.tensor(rows, device=self.lengths.device)
         return GrowingKeyValueCache(self.keys[:, picked], self.values[:, picked], self.lengths[picked], self.longest)
 
 
 class TransformerNetwork(torch.nn.Module):
-    """The layers. What is learned is named "low.*" (adapters of a rank) or "full.*" (all matrices, rank 0)."""
+    """The layers. Trainable parameters are named "low.*" (adapters of a rank) or "full.*" (all matrices, rank 0)."""
 
     def __init__(
         self, architecture: Architecture, weights: Mapping[str, Floats], rank: int, device: torch.device
     ) -> None:
-        """Take the base's weights; adapters begin as no change."""
+        """Load the base model's weights; the initial adapters change nothing."""
         super().__init__()
         self.architecture, self.rank, self.device = architecture, rank, device
         self.kind = torch.bfloat16 if device.type == "cuda" else torch.float32
@@ -148,7 +149,7 @@ class TransformerNetwork(torch.nn.Module):
         self.head = self.embeddings if architecture.tied else torch.tensor(weights[HEAD]).to(device, self.kind)
 
     def merged(self) -> dict[str, tuple[Tensor, ...]]:
-        """The matrices of each layer as they are multiplied: the base's with what was learned."""
+        """The matrices of each layer, by kind: those of the base model with the adapters merged in."""
         if not self.rank:
             return {kind: self.full[kind].to(self.kind).unbind() for kind in KINDS}
         return {
@@ -159,11 +160,11 @@ class TransformerNetwork(torch.nn.Module):
         }
 
     def unlearned(self) -> dict[str, tuple[Tensor, ...]]:
-        """The matrices of the base, as they were before any training."""
+        """The matrices of the base model, without any training."""
         return {kind: self._base[kind].unbind() for kind in KINDS}
 
     def begin(self, learned: Mapping[str, Floats]) -> None:
-        """Go on from what another training learned, which must have the same shapes."""
+        """Start from the parameters of an earlier training; raises BadModel where their shapes differ."""
         parts = self.low if self.rank else self.full
         if {name: tuple(one.shape) for name, one in parts.items()} != {n: one.shape for n, one in learned.items()}:
             raise BadModel("the model to begin with has adapters of another rank or another base; set rank to its own")
@@ -172,7 +173,7 @@ class TransformerNetwork(torch.nn.Module):
                 parameter.copy_(torch.from_numpy(learned[name].astype(np.float32)))
 
     def learned(self) -> dict[str, Floats]:
-        """What was learned until now, as models/language/lora.py keeps it; more training does not change it."""
+        """A copy of the trained parameters, in the form of models/language/lora.py."""
         parts = self.low if self.rank else self.full
         return {name: parameter.detach().float().cpu().numpy().copy() for name, parameter in parts.items()}
 
@@ -184,9 +185,9 @@ class TransformerNetwork(torch.nn.Module):
         past: KeyValueCache | GrowingKeyValueCache | BranchedSequences | None = None,
         keep: bool = False,
     ) -> tuple[Tensor, KeyValueCache | None]:
-        """The states after the final norm [b, t, d], and with `keep` the keys and values of these tokens.
+        """The states after the final norm [b, t, d], and with `keep` the key-value cache of these tokens.
 
-        Sequences are padded on the right: nothing that counts comes after the padding, save what follows a `past`.
+        Sequences are padded on the right; without `past`, attention is causal, so padding does not change them.
         """
         size, kv = self.architecture.head_size, self.architecture.kv_heads
         batch, time = embedded.shape[:2]
@@ -215,13 +216,13 @@ class TransformerNetwork(torch.nn.Module):
         return state, kept
 
     def _past(self, batch: int, time: int) -> KeyValueCache:
-        """Room for keys and values: parts of what a layer computes, kept as they are, would hold on to all of it."""
+        """An empty cache that keys and values are copied into: views would keep a layer's whole output in memory."""
         shape = (self.architecture.layers, batch, self.architecture.kv_heads, time, self.architecture.head_size)
         keys, values = (torch.empty(shape, dtype=self.kind, device=self.device) for _ in range(2))
         return KeyValueCache(keys, values, torch.full((batch,), time, device=self.device))
 
     def embed(self, tokens: Tensor, rows: Tensor) -> Tensor:
-        """The rows of tokens [b, t]: the base's, and beyond its vocabulary the added ones."""
+        """The embeddings of tokens [b, t]; ids beyond the base vocabulary are those of `rows`."""
         vocabulary = self.architecture.vocabulary
         base = functional.embedding(tokens.clamp(max=vocabulary - 1), self.embeddings)
         if not len(rows):
@@ -232,7 +233,7 @@ class TransformerNetwork(torch.nn.Module):
     def states(
         self, sequences: Sequence[Sequence[int]], rows: Tensor, merged: Merged, forked: BranchedSequences | None = None
     ) -> Tensor:
-        """The states of sequences of tokens [b, t, d], padded to the longest."""
+        """The states [b, t, d] of token sequences, padded to the longest."""
         state, _ = self(self.embed(padded(sequences, self.device), rows), merged, forked)
         return torch.as_tensor(state)
 
@@ -243,7 +244,8 @@ def _norms(architecture: Architecture, weights: Mapping[str, Floats], part: str)
 
 
 def _rotation(places: Tensor, size: int, theta: float, kind: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of the rotary embedding for positions [b, t]: [b, 1, t, size]; half of the sines minus."""
+    """Cosines and sines [b, 1, t, size] of the rotary embedding for positions [b, t]; the first half of the sines is
+    negated."""
     speeds = theta ** (-torch.arange(0, size, 2, device=places.device, dtype=torch.float32) / size)
     angles = (places[..., None].float() * speeds)[:, None]
     cosines, sines = angles.cos(), angles.sin()
@@ -255,17 +257,17 @@ def _turned(heads: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
 
 
 def _attended(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-    """What each head sees [b, heads, t, size]. Heads that share keys ask as one where there is but one token."""
+    """Attention output [b, heads, t, size]. For a single token, heads that share keys are computed together."""
     batch, heads, time, size = query.shape
     if mask is None or time > 1:
         return functional.scaled_dot_product_attention(query, key, value, mask, is_causal=mask is None, enable_gqa=True)
-    together = query.reshape(batch, key.shape[1], heads // key.shape[1], size)
-    seen = functional.scaled_dot_product_attention(together, key, value, mask)
+    grouped = query.reshape(batch, key.shape[1], heads // key.shape[1], size)
+    seen = functional.scaled_dot_product_attention(grouped, key, value, mask)
     return seen.reshape(batch, heads, 1, size)
 
 
 def padded(sequences: Sequence[Sequence[int]], device: torch.device) -> Tensor:
-    """Sequences as one tensor, filled up on the right with zeros."""
+    """Sequences as one tensor, padded on the right with zeros."""
     longest = max(map(len, sequences))
     flat = np.zeros((len(sequences), longest), dtype=np.int64)
     for row, sequence in enumerate(sequences):

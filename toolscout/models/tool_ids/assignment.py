@@ -1,4 +1,4 @@
-"""Who gets which place: as near as possible, and never more than there is room for. numpy alone."""
+"""Assigns rows to columns by their costs: one row per column, or a limited number of rows per column. numpy alone."""
 
 from __future__ import annotations
 
@@ -13,71 +13,73 @@ Costs = NDArray[np.floating[Any]]
 
 
 def one_each(costs: Costs) -> Ints:
-    """The column of each row, all different, such that the costs together are least; at most as many rows as columns.
+    """Solve the linear assignment problem: a different column for each row, with the least total cost.
 
-    Shortest augmenting paths: rows come one after another, and those before them move aside where that is cheaper.
+    Takes `costs` [rows, columns] with no more rows than columns; gives back the column of each row. Uses shortest
+    augmenting paths (Jonker and Volgenant): each row is added in turn, and earlier rows move where that is cheaper.
     """
     rows, columns = costs.shape
-    own = np.zeros(rows)
-    price = np.zeros(columns)
-    holder = np.full(columns, -1, dtype=np.int64)
+    row_dual = np.zeros(rows)
+    column_dual = np.zeros(columns)
+    row_of = np.full(columns, -1, dtype=np.int64)  # the row assigned to each column, -1 for none
     for new in range(rows):
-        reduced = costs[new] - price
+        reduced = costs[new] - column_dual
         best = int(reduced.argmin())
-        if holder[best] < 0:  # its favourite is free
-            own[new], holder[best] = reduced[best], new
+        if row_of[best] < 0:
+            row_dual[new], row_of[best] = reduced[best], new
             continue
-        _augment(costs, own, price, holder, new)
-    found = np.empty(rows, dtype=np.int64)
-    held = np.flatnonzero(holder >= 0)
-    found[holder[held]] = held
-    return found
+        _augment(costs, row_dual, column_dual, row_of, new)
+    column_of = np.empty(rows, dtype=np.int64)
+    assigned = np.flatnonzero(row_of >= 0)
+    column_of[row_of[assigned]] = assigned
+    return column_of
 
 
-def _augment(costs: Costs, own: Costs, price: Costs, holder: Ints, new: int) -> None:
-    """Find the cheapest chain of moves that frees a column for the new row, and make them; prices follow."""
+def _augment(costs: Costs, row_dual: Costs, column_dual: Costs, row_of: Ints, new: int) -> None:
+    """Assign the row `new` along the shortest augmenting path; changes `row_of` and both duals in place."""
     columns = costs.shape[1]
-    reach = np.full(columns, np.inf)
-    before = np.full(columns, -1, dtype=np.int64)
+    distance = np.full(columns, np.inf)
+    previous = np.full(columns, -1, dtype=np.int64)
     done = np.zeros(columns, dtype=bool)
-    row, far, column = new, 0.0, -1
+    row, shortest, column = new, 0.0, -1
     passed = []
     while True:
-        through = far + costs[row] - own[row] - price
-        better = ~done & (through < reach)
-        reach[better] = through[better]
-        before[better] = column
-        column = int(np.where(done, np.inf, reach).argmin())
-        far = float(reach[column])
+        through_row = shortest + costs[row] - row_dual[row] - column_dual
+        better = ~done & (through_row < distance)
+        distance[better] = through_row[better]
+        previous[better] = column
+        column = int(np.where(done, np.inf, distance).argmin())
+        shortest = float(distance[column])
         done[column] = True
-        if holder[column] < 0:
+        if row_of[column] < 0:
             break
-        row = int(holder[column])
+        row = int(row_of[column])
         passed.append(column)
-    own[new] += far
-    own[holder[passed]] += far - reach[passed]
-    price[passed] -= far - reach[passed]
-    while before[column] >= 0:
-        holder[column] = holder[before[column]]
-        column = int(before[column])
-    holder[column] = new
+    row_dual[new] += shortest
+    row_dual[row_of[passed]] += shortest - distance[passed]
+    column_dual[passed] -= shortest - distance[passed]
+    while previous[column] >= 0:
+        row_of[column] = row_of[previous[column]]
+        column = int(previous[column])
+    row_of[column] = new
 
 
 def with_room(costs: Costs, room: Ints) -> Ints:
-    """The column of each row where `room` says how many rows a column takes; there must be room for all.
+    """The column of each row, where column j takes at most room[j] rows; the room must suffice for all rows.
 
-    Every row asks for its cheapest column; one that is asked by too many keeps the cheapest of them, and the others
-    ask for their next. What comes out is stable: no row and column would both rather have each other.
+    Deferred acceptance (Gale and Shapley): every row proposes to its cheapest column; a column with too many proposals
+    accepts the cheapest, and the refused rows propose to their next column. The result is a stable matching, which
+    need not have the least total cost.
     """
-    wanted: Ints = costs.argmin(axis=1)
-    left = costs.copy()
-    every = np.arange(len(costs))
+    column_of: Ints = costs.argmin(axis=1)
+    open_costs = costs.copy()  # inf where a column refused a row
+    rows = np.arange(len(costs))
     while True:
-        order = np.lexsort((costs[every, wanted], wanted))
-        asked = wanted[order]
-        place = every - np.searchsorted(asked, asked)  # among the rows that ask for the same column
-        refused = order[place >= room[asked]]
+        order = np.lexsort((costs[rows, column_of], column_of))
+        proposed = column_of[order]
+        position = rows - np.searchsorted(proposed, proposed)  # among the proposals to the same column
+        refused = order[position >= room[proposed]]
         if not len(refused):
-            return wanted
-        left[refused, wanted[refused]] = np.inf
-        wanted[refused] = left[refused].argmin(axis=1)
+            return column_of
+        open_costs[refused, column_of[refused]] = np.inf
+        column_of[refused] = open_costs[refused].argmin(axis=1)

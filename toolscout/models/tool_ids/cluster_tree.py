@@ -1,6 +1,7 @@
-"""A tree of clusters over vectors, ten ways at each: every vector has a place of its own, and new ones find one.
+"""Hierarchical k-means over vectors, with up to ten clusters at each node; every vector gets a leaf of its own.
 
-Vectors are compared by their direction. A place is named by the digits that lead to it.
+Vectors are compared by cosine similarity. A leaf is named by its path, the digits of the clusters from the root to it.
+New vectors get a free path near similar vectors without changing the paths of the others.
 """
 
 from __future__ import annotations
@@ -16,16 +17,19 @@ from toolscout.errors import BadModel
 
 WAYS = 10
 _ROUNDS = 12
-# Centres are learned on so many vectors.
+# The most vectors that k-means learns its centres from.
 _SAMPLE = 4096
-# From this depth on clusters are filled evenly instead of by meaning: no path becomes long, whatever the vectors.
+# From this depth on, clusters are filled evenly instead of by similarity, which bounds the length of a path.
 _DEEPEST = 12
-# Similarities that differ by less are equal.
+# Similarities that differ by less than this count as equal.
 _SAME = 1e-6
 
 
 class _Cluster:
-    """A place, clusters below it, or (once vectors came after the first) both. A freed place stays."""
+    """A node of the tree: it may be the leaf of a vector (`taken`), have clusters below it, or both.
+
+    A node whose vector was removed stays in the tree, to be used again.
+    """
 
     __slots__ = ("below", "centre", "count", "taken")
 
@@ -33,29 +37,29 @@ class _Cluster:
         self.centre = centre
         self.below: dict[int, _Cluster] = {}
         self.taken = False
-        self.count = 0  # taken places, this one and those below
+        self.count = 0  # taken nodes, this one and those below
 
     def nearest(self, unit: Floats, depth: int) -> int:
-        """The way to what is most alike; of equals the one with the fewest places taken."""
+        """The digit of the child most similar to a unit vector; among equals, the one with the fewest taken nodes."""
         digits = sorted(self.below)
         if depth < _DEEPEST:
             centres = np.stack([self.below[digit].centre for digit in digits]).astype(np.float32)
-            alike = _unit(centres) @ unit
-            digits = [digits[place] for place in np.flatnonzero(alike >= alike.max() - _SAME)]
+            similarity = _unit(centres) @ unit
+            digits = [digits[place] for place in np.flatnonzero(similarity >= similarity.max() - _SAME)]
         return min(digits, key=lambda digit: self.below[digit].count)
 
 
 class Tree:
-    """Clusters of clusters of vectors. Places that were given never change; freed ones are given again."""
+    """A tree of clusters of vectors. The path of a vector never changes; the path of a removed one can be reused."""
 
     def __init__(self) -> None:
-        """Begin without vectors; the first ones say how long they are."""
+        """Make an empty tree; the first vectors set its dimension."""
         self.dimension = 0
         self._root = _Cluster(np.zeros(0, np.int8))
 
     @classmethod
     def of(cls, vectors: Floats, seed: int) -> tuple[Self, list[str]]:
-        """Clusters of these vectors [n, d] until each is alone, and the place of each."""
+        """Cluster vectors [n, d] until each has a leaf of its own; gives back the tree and the path of each vector."""
         tree, places = cls(), [""] * len(vectors)
         if not places:
             return tree, places
@@ -67,17 +71,17 @@ class Tree:
             if path and len(rows) == 1:
                 node.taken, places[rows[0]] = True, path
                 continue
-            own, centres = _parts(units[rows], [seed, *map(int, path)])
+            cluster_of, centres = _parts(units[rows], [seed, *map(int, path)])
             for digit, centre in enumerate(_packed(centres)):
                 node.below[digit] = _Cluster(centre)
-                to_split.append((f"{path}{digit}", node.below[digit], rows[own == digit]))
+                to_split.append((f"{path}{digit}", node.below[digit], rows[cluster_of == digit]))
         return tree, places
 
     def add(self, vector: Floats) -> str:
-        """A free place near the meaning of a vector.
+        """Give a new vector a free path near similar vectors, and return the path.
 
-        The nearest cluster is entered for as long as there is one. There a place that was freed is taken, a free digit,
-        or, where there is neither, a digit behind the nearest place.
+        Descends into the most similar cluster as long as there is one. There it takes the path of a removed vector,
+        else a free digit, else a digit below the most similar leaf.
         """
         units = self._units(np.atleast_2d(vector))
         path = self._free(units[0])
@@ -91,14 +95,17 @@ class Tree:
         return path
 
     def free(self, path: str) -> None:
-        """Give a place back."""
+        """Free the path of a vector that was removed."""
         passed = self._passed(map(int, path))
         passed[-1].taken = False
         for node in passed:
             node.count -= 1
 
     def take(self, path: str) -> bool:
-        """Give a place, which was given before, again; whether it was free. What is there is told later (`meet`)."""
+        """Take a path that was used before, without its vector, which `meet` adds later.
+
+        Gives back whether the path was free; if not, nothing changes.
+        """
         node, passed = self._root, [self._root]
         for digit in map(int, path):
             node = node.below.setdefault(digit, _Cluster(np.zeros(self.dimension, np.int8)))
@@ -111,30 +118,33 @@ class Tree:
         return True
 
     def meet(self, path: str, vector: Floats) -> None:
-        """Say what is at a place that was taken before that was known."""
+        """Set the vector of a path that was taken by `take`; a path that has a vector keeps it."""
         node = self._passed(map(int, path))[-1]
         if not node.centre.any():
             node.centre = _packed(self._units(np.atleast_2d(vector)))[0]
 
     def save(self, file: Path) -> None:
-        """Write all clusters with their centres, a byte a number."""
-        found = list(self._clusters())
+        """Write the paths of all clusters, and their centres as int8, to an .npz file."""
+        clusters = list(self._clusters())
         arrays: dict[str, Any] = {
-            "paths": np.array([path.encode() for path, _ in found], dtype=np.bytes_),
-            "centres": np.array([node.centre for _, node in found], np.int8).reshape(len(found), self.dimension),
+            "paths": np.array([path.encode() for path, _ in clusters], dtype=np.bytes_),
+            "centres": np.array([node.centre for _, node in clusters], np.int8).reshape(len(clusters), self.dimension),
         }
         np.savez(file, allow_pickle=False, **arrays)
 
     @classmethod
     def load(cls, file: Path, taken: Collection[str]) -> Self:
-        """Open what save wrote; `taken` are the places given. ValueError or LookupError where they do not fit."""
+        """Read a tree that `save` wrote. `taken` has the paths in use.
+
+        Raises ValueError or LookupError where the file or the paths do not fit together.
+        """
         with file.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
             paths, centres = arrays["paths"].tolist(), arrays["centres"]
         if centres.dtype != np.int8 or centres.ndim != 2 or len(centres) != len(paths):
             raise ValueError("clusters and centres do not fit together")
         tree = cls()
         tree.dimension = centres.shape[1]
-        for path, centre in zip(paths, centres, strict=True):  # what is above comes first
+        for path, centre in zip(paths, centres, strict=True):  # a parent comes before its children
             *above, last = map(int, path.decode())
             tree._passed(above)[-1].below[last] = _Cluster(centre)
         for place in taken:
@@ -157,20 +167,20 @@ class Tree:
         return f"{path}{min(set(range(WAYS)) - node.below.keys())}"
 
     def _passed(self, path: Iterator[int] | Sequence[int]) -> list[_Cluster]:
-        """The clusters from the root to a place."""
+        """The clusters along a path, from the root on."""
         passed = [self._root]
         for digit in path:
             passed.append(passed[-1].below[digit])
         return passed
 
     def _clusters(self) -> Iterator[tuple[str, _Cluster]]:
-        """All but the root with their paths, each after what is above it."""
-        to_see = [("", self._root)]
-        while to_see:
-            path, node = to_see.pop()
+        """All clusters but the root with their paths, each after its parent."""
+        to_visit = [("", self._root)]
+        while to_visit:
+            path, node = to_visit.pop()
             if path:
                 yield path, node
-            to_see += [(f"{path}{digit}", child) for digit, child in node.below.items()]
+            to_visit += [(f"{path}{digit}", child) for digit, child in node.below.items()]
 
     def _units(self, vectors: Floats) -> Floats:
         found = np.asarray(vectors, dtype=np.float32)
@@ -184,15 +194,15 @@ class Tree:
 
 
 def _unit(vectors: Floats) -> Floats:
-    """Of length 1; zero stays zero."""
-    # First to a size whose square is a number.
+    """Rows scaled to length 1; a row of zeros stays zero."""
+    # Divided by the largest number first, so that squares do not overflow.
     scaled = vectors / _or_one(np.abs(vectors).max(axis=1, keepdims=True))
     found: Floats = scaled / _or_one(np.sqrt((scaled**2).sum(axis=1, keepdims=True)))
     return found
 
 
 def _packed(units: Floats) -> Bytes:
-    """A byte a number: the direction is all that is compared."""
+    """Vectors as int8: only their direction is compared."""
     packed: Bytes = np.rint(127 * units / _or_one(np.abs(units).max(axis=1, keepdims=True))).astype(np.int8)
     return packed
 
@@ -202,47 +212,47 @@ def _or_one(sizes: Floats) -> Floats:
 
 
 def _parts(units: Floats, seed: Sequence[int]) -> tuple[Ints, Floats]:
-    """In which part each vector is, none of them empty, and their centres; `seed` ends with the path so far.
+    """Split vectors into clusters, none of them empty: the cluster of each vector, and the centres.
 
-    Few vectors are a part each. Vectors that cannot be told apart, or that clustering peels off one by one, are split
-    by their order.
+    `seed` ends with the path of the node that is split. Up to ten vectors get a cluster each. Vectors that k-means
+    cannot separate, or that are at the greatest depth, are split by their order.
     """
     count, depth = len(units), len(seed) - 1
     if count <= WAYS:
         return np.arange(count), units
     if depth < _DEEPEST:
-        own, centres = _clustered(units, np.random.default_rng(seed))
+        cluster_of, centres = _clustered(units, np.random.default_rng(seed))
         if len(centres) > 1:
-            return own, centres
+            return cluster_of, centres
     same = _unit(units.sum(axis=0, keepdims=True))
     return np.arange(count) * WAYS // count, np.repeat(same, WAYS, axis=0)
 
 
 def _clustered(units: Floats, rng: np.random.Generator) -> tuple[Ints, Floats]:
-    """k-means by direction, up to ten ways, learned on some of many; empty clusters are left out."""
+    """Spherical k-means with up to ten clusters, learned on a sample; empty clusters are left out."""
     sample = units if len(units) <= _SAMPLE else units[rng.choice(len(units), _SAMPLE, replace=False)]
     centres = _first_centres(sample, rng)
-    own: Ints = np.full(len(sample), -1)
+    cluster_of: Ints = np.full(len(sample), -1)
     for _ in range(_ROUNDS):
-        before, own = own, (sample @ centres.T).argmax(axis=1)
-        if (own == before).all():
+        before, cluster_of = cluster_of, (sample @ centres.T).argmax(axis=1)
+        if (cluster_of == before).all():
             break
-        members = own[:, None] == np.arange(len(centres))
+        members = cluster_of[:, None] == np.arange(len(centres))
         moved = _unit((sample.T @ members.astype(np.float32)).T)
         centres = np.where(members.any(axis=0)[:, None], moved, centres)
-    used, own = np.unique((units @ centres.T).argmax(axis=1), return_inverse=True)
-    return own, centres[used]
+    used, cluster_of = np.unique((units @ centres.T).argmax(axis=1), return_inverse=True)
+    return cluster_of, centres[used]
 
 
 def _first_centres(units: Floats, rng: np.random.Generator) -> Floats:
-    """Some of the vectors, rather far from each other (k-means++)."""
+    """The initial centres by k-means++: up to ten of the vectors, likely far from each other."""
     chosen = [int(rng.integers(len(units)))]
-    far = np.full(len(units), np.inf)
+    distance = np.full(len(units), np.inf)
     while len(chosen) < WAYS:
-        far = np.minimum(far, 1.0 - (units @ units[chosen[-1]]).astype(np.float64))
-        far[far < _SAME] = 0.0
-        far[chosen] = 0.0
-        if not far.any():
+        distance = np.minimum(distance, 1.0 - (units @ units[chosen[-1]]).astype(np.float64))
+        distance[distance < _SAME] = 0.0
+        distance[chosen] = 0.0
+        if not distance.any():
             break
-        chosen.append(int(rng.choice(len(units), p=far / far.sum())))
+        chosen.append(int(rng.choice(len(units), p=distance / distance.sum())))
     return units[chosen]

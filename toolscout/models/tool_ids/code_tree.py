@@ -1,4 +1,4 @@
-"""How good the codes of a catalogue are, and a picture of them that opens in any browser."""
+"""Quality figures for the codes of a catalogue's tools, and an HTML page that shows the codes as a tree."""
 
 from __future__ import annotations
 
@@ -21,12 +21,16 @@ Code = tuple[int, ...]
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """How good codes are. By level: `perplexity`, as if so many codes were used evenly, and the share `used` at all.
+    """Quality figures of the codes of `tools` tools: `levels` codes per tool, each out of `codes`.
 
-    `collisions`: tools whose sequence another one has. `groups`: first codes in use, `group`: tools for each of them.
-    `together` and `random`: the share of pairs with the same first code, among pairs that are used together and among
-    all pairs; `pairs`: how many are used together. `error`: mean squared error of the decoded vectors, `lost`: as a
-    share of the vectors' variance; both 0 where they were not measured.
+    perplexity: for each level, the perplexity of the distribution of codes.
+    used: for each level, the share of codes that at least one tool has.
+    collisions: the number of tools minus the number of different code sequences.
+    groups: the number of first codes in use; `group` is the mean number of tools per first code.
+    pairs: the number of pairs of tools that are used together.
+    together, random: the share of pairs with the same first code, among those pairs and among all pairs.
+    error: the mean squared error of the decoded vectors; `lost` is that error as a share of the vectors' variance.
+        Both are 0 where they were not measured.
     """
 
     tools: int
@@ -44,12 +48,15 @@ class Health:
     lost: float = 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """As JSON takes it."""
+        """The figures as a dictionary that can be written as JSON."""
         return asdict(self) | {"perplexity": list(self.perplexity), "used": list(self.used)}
 
 
 def health(codes: Sequence[Code], size: int, pairs: Ints) -> Health:
-    """Of the codes of tools, each out of `size`; `pairs` [n, 2]: the numbers of tools that are used together."""
+    """Compute the figures for one code sequence per tool, without `error` and `lost`.
+
+    `size` is the number of codes per level. `pairs` [n, 2] has the positions, in `codes`, of tools used together.
+    """
     numbers = np.array(codes, dtype=np.int64).reshape(len(codes), len(codes[0]) if codes else 0)
     counts = [np.bincount(level, minlength=size) for level in numbers.T]
     shares = [count[count > 0] / max(len(codes), 1) for count in counts]
@@ -72,9 +79,10 @@ def health(codes: Sequence[Code], size: int, pairs: Ints) -> Health:
 
 
 def tree_html(codes: Mapping[str, Code], uses: Iterable[tuple[str, str, int]], title: str = "Codes") -> str:
-    """One page without any other file: the tree of codes, the tools under each, and what is used together.
+    """An HTML page, complete in one file: the tree of codes, the tools at each, and which are used together.
 
-    `uses`: two tools and how often they were used together; pairs of which one has no code are left out.
+    `codes` has the code of each tool id. `uses` has (tool id, tool id, how often they were used together); a pair is
+    left out if one of its tools has no code.
     """
     rows = {tool_id: row for row, tool_id in enumerate(sorted(codes))}
     counts: Counter[tuple[int, int]] = Counter()
@@ -86,12 +94,12 @@ def tree_html(codes: Mapping[str, Code], uses: Iterable[tuple[str, str, int]], t
         "tools": [[clean_text(tool_id), list(codes[tool_id])] for tool_id in rows],
         "uses": [[low, high, count] for (low, high), count in sorted(counts.items())],
     }
-    # ASCII JSON without "<", ">" and "&" cannot end the script it stands in, nor begin another one.
+    # Without "<", ">" and "&", the JSON cannot close the script element it stands in, nor open another one.
     text = json.dumps(data, separators=(",", ":"))
     for sign in "<>&":
         text = text.replace(sign, f"\\u{ord(sign):04x}")
     parts = {"{{title}}": html.escape(clean_text(title)), "{{data}}": text}
-    # In one pass: what was put in is not looked at again.
+    # In one pass, so that a placeholder inside an inserted text is not replaced.
     return re.sub("|".join(map(re.escape, parts)), lambda found: parts[found[0]], _page())
 
 

@@ -1,8 +1,8 @@
-"""Codes of tools: an encoder and its codebooks turn a document's vector into a short sequence of numbers.
+"""Residual quantisation: a small encoder and codebooks turn a document's vector into a short sequence of codes.
 
-numpy alone; training/code_learning.py learns them. The first code says roughly what a tool is, each further one what
-the codes before it left out. No two tools have the same sequence: at the last level the tools that share all codes
-before it are matched with different ones, as near to their meaning as possible.
+numpy alone; training/code_learning.py trains it. Each code is the nearest codebook vector to what the codes before it
+left over. No two tools have the same sequence: tools that share all codes but the last are assigned different last
+codes, as near to their vectors as possible.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from toolscout.models.tool_ids.assignment import one_each, with_room
 Code = tuple[int, ...]
 QUANTIZER_FILE = "quantizer.npz"
 _VERSION = 1
-# Codes for so many times the tools there are: room for those to come, and near ones are seldom taken.
+# How many sequences there are per tool: leaves room for new tools, and the nearest sequence is seldom taken.
 _ROOM = 16
 _LEAST_CODES = 8
 # Two levels up to this many codes each, three beyond.
 _MOST_CODES = 4096
-# Beyond this many tools under one prefix the cheapest matching takes too long; a stable one is made.
+# With more tools than this under one prefix, a stable matching is made: the cheapest one would take too long.
 _EXACT = 400
 _CHUNK = 4096
 
@@ -37,10 +37,13 @@ _CHUNK = 4096
 class CodeOptions:
     """How codes are learned.
 
-    `levels` codes make a sequence, each one of `codes`; 0 picks them by the number of tools. `collaborative`: how
-    strongly tools that are used together are drawn to the same first code, 0 not at all. `beta`: how strongly vectors
-    are drawn to their code. `sinkhorn`: the smaller, the more evenly codes are used in training; 0 does not even them
-    out. `latent`: the length of a code's vector. `code_steps` and `code_rate`: how long and how fast they are learned.
+    levels: the number of codes in a sequence; 0 picks it by the number of tools.
+    codes: the number of different codes per level; 0 picks it by the number of tools.
+    collaborative: weight of the loss that draws tools which are used together to the same first codes.
+    beta: weight of the commitment loss, which draws vectors to their codes.
+    sinkhorn: the epsilon of Sinkhorn-Knopp; a smaller one uses the codes more evenly in training, 0 turns it off.
+    latent: the length of a code's vector.
+    code_steps, code_rate: the number of training steps and the learning rate.
     """
 
     levels: int = 0
@@ -61,7 +64,10 @@ class CodeOptions:
             raise BadModel(f"collaborative, beta, sinkhorn must be 0 or more, code_rate above 0, got {self}")
 
     def shape(self, tools: int) -> tuple[int, int]:
-        """Levels and codes a level for this many tools; BadModel where those given cannot hold them."""
+        """The number of levels and of codes per level for this many tools.
+
+        Raises BadModel where the options give too few sequences.
+        """
         levels, codes = self.levels, self.codes
         if not levels:
             levels = 2
@@ -76,12 +82,12 @@ class CodeOptions:
 
 
 class Quantizer:
-    """A frozen encoder and its codebooks. Codes that were given never change: new tools take free ones."""
+    """A trained encoder with its codebooks. The codes of a tool never change: new tools take free sequences."""
 
     def __init__(self, layers: Collection[tuple[Floats, Floats]], codebooks: Floats, encoder: str = "") -> None:
-        """`layers`: weights [out, in] and biases; `codebooks` [levels, codes, latent].
+        """Take the layers as (weight [out, in], bias), and the codebooks [levels, codes, latent].
 
-        `encoder`: the fingerprint of the encoder that the vectors come from.
+        `encoder` is the fingerprint of the text encoder that the vectors come from.
         """
         self._layers = list(layers)
         self.codebooks = codebooks
@@ -98,7 +104,7 @@ class Quantizer:
         return int(self.codebooks.shape[1])
 
     def encode(self, vectors: Floats) -> Floats:
-        """What codes stand for: [n, latent]."""
+        """Latent vectors [n, latent] of document vectors; raises BadModel where these do not fit."""
         states: Floats = np.atleast_2d(vectors).astype(np.float32)
         length = self._layers[0][0].shape[1]
         if states.shape[1] != length or not np.isfinite(states).all():
@@ -110,7 +116,7 @@ class Quantizer:
         return states
 
     def nearest(self, vectors: Floats) -> Ints:
-        """The nearest code at each level, [n, levels]: several tools may share a sequence."""
+        """The nearest code at each level [n, levels]; several vectors may get the same sequence."""
         left = self.encode(vectors)
         found = np.empty((len(left), self.levels), dtype=np.int64)
         for level, book in enumerate(self.codebooks):
@@ -119,7 +125,7 @@ class Quantizer:
         return found
 
     def vector(self, codes: Collection[Code]) -> Floats:
-        """What sequences of codes stand for: the sums of their vectors, [n, latent]."""
+        """The latent vectors [n, latent] of code sequences: the sums of their codes' vectors."""
         numbers = self._numbers(codes)
         total: Floats = sum(
             (book[numbers[:, level]] for level, book in enumerate(self.codebooks)),
@@ -128,10 +134,11 @@ class Quantizer:
         return total
 
     def assign(self, vectors: Floats, taken: Collection[Code] | Ints = ()) -> list[Code]:
-        """A sequence for each vector, all different and none among those taken (as an array: each of them once).
+        """A code sequence for each vector, all different, and none of those in `taken`.
 
-        A tool gets the nearest codes level by level. Where a prefix has no room for all that are nearest to it, the
-        nearest stay and the others go to their next nearest. BadModel where there are fewer free sequences than tools.
+        A tool gets the nearest codes level by level. Where a prefix has no room for all tools that are nearest to it,
+        the nearest of them stay and the others get their next nearest code. `taken` as an array must not repeat a
+        sequence. Raises BadModel where there are fewer free sequences than tools.
         """
         if not len(vectors):
             return []
@@ -139,20 +146,21 @@ class Quantizer:
         left = self.encode(vectors)
         _check_room(self.levels, self.codes, len(left) + len(numbers))
         found = np.zeros((len(left), self.levels), dtype=np.int64)
-        groups = [(np.arange(len(left)), numbers)]  # under each prefix: the tools to place, the sequences taken
+        groups = [(np.arange(len(left)), numbers)]  # for each prefix: the tools to assign, the sequences taken
         for level, book in enumerate(self.codebooks):
             below = self.codes ** (self.levels - level - 1)
             deeper: list[tuple[Ints, Ints]] = []
-            for (rows, held), far in zip(groups, _far(left, book, [rows for rows, _ in groups]), strict=True):
-                chosen = _chosen(left[rows], book, below - np.bincount(held[:, level], minlength=self.codes), far)
+            all_costs = _group_distances(left, book, [rows for rows, _ in groups])
+            for (rows, used), costs in zip(groups, all_costs, strict=True):
+                chosen = _chosen(left[rows], book, below - np.bincount(used[:, level], minlength=self.codes), costs)
                 found[rows, level] = chosen
-                deeper += [(rows[chosen == code], held[held[:, level] == code]) for code in np.unique(chosen)]
+                deeper += [(rows[chosen == code], used[used[:, level] == code]) for code in np.unique(chosen)]
             left = left - book[found[:, level]]
             groups = deeper
         return [tuple(codes) for codes in found.tolist()]
 
     def place(self, vector: Floats, taken: Collection[Code]) -> Code:
-        """A free sequence near the meaning of a new tool."""
+        """A free code sequence near the vector of a new tool."""
         return self.assign(np.atleast_2d(vector), taken)[0]
 
     def _numbers(self, codes: Collection[Code]) -> Ints:
@@ -174,7 +182,7 @@ class Quantizer:
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """Open what save wrote."""
+        """Read what `save` wrote; raises BadModel where it cannot be read."""
         path = folder / QUANTIZER_FILE
         try:
             with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
@@ -194,20 +202,23 @@ class Quantizer:
 
 
 def distances(vectors: Floats, book: Floats) -> Floats:
-    """Squared distances of vectors to codes, [n, codes]."""
+    """Squared Euclidean distances of vectors to codes, [n, codes]."""
     found: Floats = (vectors**2).sum(axis=1)[:, None] + (book**2).sum(axis=1) - 2 * vectors @ book.T
     return found
 
 
 def _nearest(left: Floats, book: Floats) -> Ints:
     found = np.empty(len(left), dtype=np.int64)
-    for start in range(0, len(left), _CHUNK):  # not all distances at once: there may be many tools
+    for start in range(0, len(left), _CHUNK):  # in chunks, to bound the memory that the distances take
         found[start : start + _CHUNK] = distances(left[start : start + _CHUNK], book).argmin(axis=1)
     return found
 
 
-def _far(left: Floats, book: Floats, groups: Sequence[Ints]) -> Iterator[Floats | None]:
-    """The distances of each group's rows to all codes, of many small groups by one product; None of a large group."""
+def _group_distances(left: Floats, book: Floats, groups: Sequence[Ints]) -> Iterator[Floats | None]:
+    """For each group, the distances of its rows to all codes, or None for a group larger than a chunk.
+
+    Small groups are computed together by one matrix product.
+    """
     batch: list[Ints] = []
     for number, rows in enumerate(groups):
         batch.append(rows)
@@ -221,17 +232,19 @@ def _far(left: Floats, book: Floats, groups: Sequence[Ints]) -> Iterator[Floats 
             batch = []
 
 
-def _chosen(left: Floats, book: Floats, room: Ints, far: Floats | None) -> Ints:
-    """The code of each row at one level under one prefix; `room`: how many rows each code can take."""
+def _chosen(left: Floats, book: Floats, room: Ints, costs: Floats | None) -> Ints:
+    """The code of each row at one level under one prefix.
+
+    `room` says how many rows each code can take; `costs` are the distances to all codes, None to compute them here.
+    """
     if room.max() == 1:
         free = np.flatnonzero(room)
-        costs = (distances(left, book[free]) if far is None else far[:, free]).astype(np.float64)
-        few = len(left) <= _EXACT
-        return free[one_each(costs) if few else with_room(costs, room[free])]
-    chosen = _nearest(left, book) if far is None else far.argmin(axis=1)
+        free_costs = (distances(left, book[free]) if costs is None else costs[:, free]).astype(np.float64)
+        return free[one_each(free_costs) if len(left) <= _EXACT else with_room(free_costs, room[free])]
+    chosen = _nearest(left, book) if costs is None else costs.argmin(axis=1)
     if (np.bincount(chosen, minlength=len(room)) <= room).all():
         return chosen
-    return with_room(distances(left, book) if far is None else far, room)
+    return with_room(distances(left, book) if costs is None else costs, room)
 
 
 def _check_room(levels: int, codes: int, tools: int) -> None:

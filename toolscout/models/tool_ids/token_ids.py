@@ -1,7 +1,7 @@
-"""Ids of tools out of the base model's own tokens: names, numbers, or paths through clusters of what tools mean.
+"""Tool ids made of the base language model's own tokens: names, numbers, or paths in a tree of clustered documents.
 
-Every id ends with the base's end token and has it nowhere else: none is the beginning of another, however long they
-are. An id once given stays; one that is freed may be given again.
+Every id ends with the base model's end token and has it nowhere else, so no id is a prefix of another. The id of a tool
+does not change; the id of a removed tool may be given to another one.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ _LEAST_DIGITS, _MOST_DIGITS = 5, 7
 
 
 def maker(kind: str, base: Base, seed: int = 0) -> IdMaker:
-    """What gives ids of a kind, with none given yet."""
+    """An empty IdMaker of this kind; raises BadModel for an unknown kind."""
     if kind not in KINDS:
         raise BadModel(f"there are no tool ids of kind {kind!r}; choose one of: {', '.join(KINDS)}")
     return KINDS[kind](base, seed)
 
 
 def name_in_words(name: str, namespace: str = "") -> str:
-    """What a tool is called, without underscores, slashes and camel case: "get forecast for open meteo"."""
+    """A tool's name, and namespace where there is one, as lower-case words: "get forecast for open meteo"."""
     parts = [" ".join(split_words(part)).lower() or clean_text(part) for part in (name, namespace)]
     return " for ".join(part for part in parts if part)
 
 
 class IdMaker(ABC):
-    """Gives tools their ids. Built by `maker`, or opened by `KINDS[kind].load`. A kind says how ids are made."""
+    """Gives tools their ids; each subclass makes ids of one kind. Built by `maker`, or read by `KINDS[kind].load`."""
 
     kind: ClassVar[str]
 
@@ -52,7 +52,7 @@ class IdMaker(ABC):
         """Begin without tools."""
         self._base, self._seed = base, seed
         self._ids: dict[str, Id] = {}
-        # The last token: some tokenisers put a mark of the beginning before a lone digit.
+        # The last token: some tokenisers put a start-of-word token before a lone digit.
         self._digits = [token for digit in range(WAYS) for token in self._text(str(digit))[-1:]]
         self._digit_of = {token: str(digit) for digit, token in enumerate(self._digits)}
         if not len(self._digits) == len(self._digit_of) == WAYS:
@@ -60,46 +60,50 @@ class IdMaker(ABC):
 
     @property
     def ids(self) -> Mapping[str, Id]:
-        """The id of every tool that has one: live, not to be changed."""
+        """The id of every tool that has one; a live view, which must not be changed."""
         return self._ids
 
     def make(self, tools: Sequence[tuple[str, str]], vectors: Floats | None) -> dict[str, Id]:
-        """Ids for all tools, given as (tool id, name in words), in place of all there were; vectors [tools, d]."""
+        """Make ids for all tools, in place of all ids so far, and return them by tool id.
+
+        Takes (tool id, name in words) for each tool, and the vectors of their documents [tools, d], which only
+        hierarchical ids need. Raises DuplicateTool where a tool id comes twice.
+        """
         if len({key for key, _ in tools}) < len(tools):
             raise DuplicateTool("a tool is there twice; give each tool one id")
-        self._ids = self._made(tools, vectors)
+        self._ids = self._make(tools, vectors)
         return dict(self._ids)
 
     def add(self, tool_id: str, name: str, vector: Floats | None) -> Id:
-        """A free id for a new tool; one that has an id keeps it."""
+        """Give a new tool a free id; a tool that has an id keeps it. Returns the id."""
         if tool_id in self._ids:
-            self._met(self._ids[tool_id], vector)
+            self._set_vector(self._ids[tool_id], vector)
         else:
-            self._ids[tool_id] = self._placed(name, vector)
+            self._ids[tool_id] = self._new_id(name, vector)
         return self._ids[tool_id]
 
     def remove(self, tool_id: str) -> None:
         """Free the id of a tool; unknown ones are ignored."""
         if tool_id in self._ids:
-            self._freed(self._ids.pop(tool_id))
+            self._release(self._ids.pop(tool_id))
 
     def recall(self, ids: Mapping[str, Id]) -> None:
-        """Give these tools, which will come again, the ids that they had; what is no id, or taken, is left out."""
+        """Reserve for these tools the ids they had before; invalid ids and ids in use are left out."""
         taken = set(self._ids.values())
         for tool_id, tokens in ids.items():
-            if tool_id not in self._ids and tokens not in taken and self._is_id(tokens) and self._took(tokens):
+            if tool_id not in self._ids and tokens not in taken and self._is_id(tokens) and self._reserve(tokens):
                 self._ids[tool_id] = tokens
                 taken.add(tokens)
 
     def save(self, folder: Path) -> None:
-        """Write ids.json, and what else is needed to add tools later."""
+        """Write ids.json, and all other files that are needed to add tools later."""
         folder.mkdir(parents=True, exist_ok=True)
         about = {"version": _VERSION, "kind": self.kind, "base": self._base.fingerprint, "seed": self._seed}
         (folder / IDS_FILE).write_text(json.dumps({**about, **self._settings(), "ids": self._ids}))
 
     @classmethod
     def load(cls, folder: Path, base: Base) -> Self:
-        """Open what save wrote."""
+        """Read what `save` wrote; raises BadModel where it cannot be read or belongs to another base model."""
         path = folder / IDS_FILE
         try:
             found = json.loads(path.read_bytes())
@@ -139,31 +143,36 @@ class IdMaker(ABC):
         return "".join(self._digit_of[token] for token in tokens[:-1])
 
     @abstractmethod
-    def _made(self, tools: Sequence[tuple[str, str]], vectors: Floats | None) -> dict[str, Id]: ...
+    def _make(self, tools: Sequence[tuple[str, str]], vectors: Floats | None) -> dict[str, Id]:
+        """Ids for all tools, as for `make`."""
 
     @abstractmethod
-    def _placed(self, name: str, vector: Floats | None) -> Id: ...
+    def _new_id(self, name: str, vector: Floats | None) -> Id:
+        """A free id for one tool, marked as used."""
 
     @abstractmethod
-    def _freed(self, tokens: Id) -> None: ...
+    def _release(self, tokens: Id) -> None:
+        """Mark an id as free."""
 
     @abstractmethod
-    def _took(self, tokens: Id) -> bool:
-        """Take an id that is free, where it is one of this kind."""
+    def _reserve(self, tokens: Id) -> bool:
+        """Mark a free id as used; False where it is not an id of this kind."""
 
-    def _met(self, tokens: Id, vector: Floats | None) -> None:
-        """A tool that has this id came again."""
-        return  # most kinds are not made of what it means
+    def _set_vector(self, tokens: Id, vector: Floats | None) -> None:
+        """Use the vector of a tool whose id was reserved by `recall`; most kinds do not depend on vectors."""
+        return
 
     def _settings(self) -> dict[str, Any]:
+        """What `save` writes into ids.json beside the ids."""
         return {}
 
     @abstractmethod
-    def _restore(self, found: Mapping[str, Any], folder: Path) -> None: ...
+    def _restore(self, found: Mapping[str, Any], folder: Path) -> None:
+        """Restore all but the ids, from the content of ids.json and the other files in the folder."""
 
 
 class Semantic(IdMaker):
-    """The tool's name, cut after 24 tokens; one whose name is taken gets a number behind it."""
+    """The id is the tool's name, cut after 24 tokens; a number follows where another tool has that id."""
 
     kind = "semantic"
 
@@ -173,11 +182,11 @@ class Semantic(IdMaker):
         self._space = self._text(" ")
         self._taken: set[Id] = set()
 
-    def _made(self, tools: Sequence[tuple[str, str]], vectors: Floats | None) -> dict[str, Id]:
+    def _make(self, tools: Sequence[tuple[str, str]], vectors: Floats | None) -> dict[str, Id]:
         self._taken = set()
-        return {key: self._placed(name, None) for key, name in tools}
+        return {key: self._new_id(name, None) for key, name in tools}
 
-    def _placed(self, name: str, vector: Floats | None) -> Id:
+    def _new_id(self, name: str, vector: Floats | None) -> Id:
         words = self._text(clean_text(name)) or self._text("tool")
         tokens = self._numbered(words, 1)
         if tokens in self._taken:
@@ -186,7 +195,7 @@ class Semantic(IdMaker):
         return tokens
 
     def _free_number(self, words: list[int]) -> int:
-        """A free number whose forerunner is taken, found in few steps among thousands of equal names."""
+        """A free number whose predecessor is taken; by bisection, as thousands of tools may have one name."""
         taken, free = 1, 2
         while self._numbered(words, free) in self._taken:
             taken, free = free, 2 * free
@@ -199,13 +208,13 @@ class Semantic(IdMaker):
         return free
 
     def _numbered(self, words: list[int], number: int) -> Id:
-        behind = [*self._space, *self._spelled(str(number))] if number > 1 else []
-        return (*words[: MOST_NAME_TOKENS - len(behind)], *behind, self._base.end)
+        suffix = [*self._space, *self._spelled(str(number))] if number > 1 else []
+        return (*words[: MOST_NAME_TOKENS - len(suffix)], *suffix, self._base.end)
 
-    def _freed(self, tokens: Id) -> None:
+    def _release(self, tokens: Id) -> None:
         self._taken.discard(tokens)
 
-    def _took(self, tokens: Id) -> bool:
+    def _reserve(self, tokens: Id) -> bool:
         self._taken.add(tokens)
         return True
 
@@ -214,7 +223,7 @@ class Semantic(IdMaker):
 
 
 class Numeric(IdMaker):
-    """A number, in the order tools come: of five digits, or as many as twice the tools need; when full, of more."""
+    """The id is a number, counted up from 0: five digits, or as many as twice the number of tools has, or more."""
 
     kind = "numeric"
 
@@ -224,52 +233,51 @@ class Numeric(IdMaker):
         self._width, self._next = _LEAST_DIGITS, 0
         self._free: list[int] = []  # a heap of the free numbers below the next
 
-    def _made(self, tools: Sequence[tuple[str, str]], vectors: Floats | None) -> dict[str, Id]:
+    def _make(self, tools: Sequence[tuple[str, str]], vectors: Floats | None) -> dict[str, Id]:
         self._width, self._next, self._free = max(_LEAST_DIGITS, len(str(2 * len(tools)))), 0, []
-        return {key: self._placed(name, None) for key, name in tools}
+        return {key: self._new_id(name, None) for key, name in tools}
 
-    def _placed(self, name: str, vector: Floats | None) -> Id:
+    def _new_id(self, name: str, vector: Floats | None) -> Id:
         if self._free:
             number = heapq.heappop(self._free)
         else:
             number, self._next = self._next, self._next + 1
-        # A number beyond the width has no zero in front, so it is no other's.
+        # A number with more digits than the width has no leading zero, so it cannot equal another id.
         return (*self._spelled(f"{number:0{self._width}}"), self._base.end)
 
-    def _freed(self, tokens: Id) -> None:
+    def _release(self, tokens: Id) -> None:
         heapq.heappush(self._free, int(self._read(tokens)))
 
     def recall(self, ids: Mapping[str, Id]) -> None:
-        """Give these tools, which will come again, the ids that they had; what is no id, or taken, is left out."""
+        """Reserve for these tools the ids they had before; invalid ids and ids in use are left out."""
         super().recall(ids)
-        self._count()
+        self._find_free()
 
-    def _took(self, tokens: Id) -> bool:
+    def _reserve(self, tokens: Id) -> bool:
         if (
             not all(token in self._digit_of for token in tokens[:-1])
             or len(tokens) > max(self._width, _MOST_DIGITS) + 1
         ):
             return False
         digits = self._read(tokens)
-        return bool(digits) and digits == f"{int(digits):0{self._width}}"  # else two would have one number
+        return bool(digits) and digits == f"{int(digits):0{self._width}}"  # the only spelling of its number
 
     def _settings(self) -> dict[str, Any]:
         return {"width": self._width}
 
     def _restore(self, found: Mapping[str, Any], folder: Path) -> None:
         self._width = int(found["width"])
-        self._count()
+        self._find_free()
 
-    def _count(self) -> None:
-        """The free numbers, as the ids that were given say."""
+    def _find_free(self) -> None:
+        """Compute the free numbers from the ids in use."""
         used = {int(self._read(tokens)) for tokens in self._ids.values()}
         self._next = max(used, default=-1) + 1
         self._free = sorted(set(range(self._next)) - used)
 
 
 class Hierarchical(IdMaker):
-    """The path through clusters of clusters of document vectors, ten ways at each (see
-    models/tool_ids/cluster_tree.py)."""
+    """The id is the path of the tool's document in a tree of clusters (models/tool_ids/cluster_tree.py)."""
 
     kind = "hierarchical"
 
@@ -278,27 +286,27 @@ class Hierarchical(IdMaker):
         super().__init__(base, seed)
         self._tree = Tree()
 
-    def _made(self, tools: Sequence[tuple[str, str]], vectors: Floats | None) -> dict[str, Id]:
-        vectors = _given(vectors) if tools else np.zeros((0, 0), np.float32)
+    def _make(self, tools: Sequence[tuple[str, str]], vectors: Floats | None) -> dict[str, Id]:
+        vectors = _required(vectors) if tools else np.zeros((0, 0), np.float32)
         if len(vectors) != len(tools):
             raise BadModel(f"there are {len(tools)} tools and {len(vectors)} vectors; give one for each")
         self._tree, paths = Tree.of(vectors, self._seed)
         return {key: self._id(path) for (key, _), path in zip(tools, paths, strict=True)}
 
-    def _placed(self, name: str, vector: Floats | None) -> Id:
-        return self._id(self._tree.add(_given(vector)))
+    def _new_id(self, name: str, vector: Floats | None) -> Id:
+        return self._id(self._tree.add(_required(vector)))
 
     def _id(self, path: str) -> Id:
         return (*self._spelled(path), self._base.end)
 
-    def _freed(self, tokens: Id) -> None:
+    def _release(self, tokens: Id) -> None:
         self._tree.free(self._read(tokens))
 
-    def _took(self, tokens: Id) -> bool:
+    def _reserve(self, tokens: Id) -> bool:
         digits = len(tokens) > 1 and all(token in self._digit_of for token in tokens[:-1])
         return digits and self._tree.take(self._read(tokens))
 
-    def _met(self, tokens: Id, vector: Floats | None) -> None:
+    def _set_vector(self, tokens: Id, vector: Floats | None) -> None:
         if vector is not None:
             self._tree.meet(self._read(tokens), vector)
 
@@ -311,7 +319,7 @@ class Hierarchical(IdMaker):
         self._tree = Tree.load(folder / CLUSTERS_FILE, [self._read(tokens) for tokens in self._ids.values()])
 
 
-def _given(vectors: Floats | None) -> Floats:
+def _required(vectors: Floats | None) -> Floats:
     if vectors is None:
         raise BadModel("hierarchical ids are made from the vectors of documents; give them, or choose another kind")
     return vectors
