@@ -10,15 +10,10 @@ from typing import Any
 from toolscout.data.conversations import Turn
 from toolscout.errors import LanguageModelError
 from toolscout.llm.base import (
-    Completion,
-    Conversation,
     LanguageModel,
     Message,
     Schema,
-    Schemas,
-    Usage,
     complete_each,
-    settled,
 )
 
 
@@ -55,35 +50,6 @@ def _reply(outcome: object) -> Reply:
     if not isinstance(outcome, list):
         return Reply("", str(outcome))
     return Reply(outcome[0].text.strip(), repairs=outcome[0].repairs, refused=outcome[0].refused)
-
-
-class MeteredModel(LanguageModel):
-    """A language model whose use is added up."""
-
-    def __init__(self, llm: LanguageModel) -> None:
-        """Nothing is used yet."""
-        self.name, self.usage = llm.name, Usage()
-        self._llm = llm
-
-    def complete(
-        self,
-        conversations: Sequence[Conversation],
-        *,
-        n: int = 1,
-        temperature: float = 0.0,
-        max_tokens: int = 256,
-        stop: Sequence[str] = (),
-        schema: Schemas = None,
-    ) -> list[list[Completion]]:
-        """As the model itself."""
-        settings: dict[str, Any] = {"n": n, "temperature": temperature, "max_tokens": max_tokens}
-        try:
-            outcomes = complete_each(self._llm, conversations, **settings, stop=stop, schema=schema)
-        except LanguageModelError as error:
-            self.usage.add([one for one in error.each(len(conversations)) if isinstance(one, list)])
-            raise
-        self.usage.add([one for one in outcomes if not isinstance(one, LanguageModelError)])
-        return settled(outcomes)
 
 
 def json_object(text: str) -> dict[str, Any] | None:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from toolscout.agent.episode import Episode, Finished, Step
 from toolscout.agent.llm_batch import Reply, ask, json_object
@@ -249,17 +247,3 @@ def _with_arguments(step: Step, tool: Tool, reply: Reply, first: bool) -> Step:
         return replace(step, refusals=(*step.refusals, "; ".join(wrong[:5])))
     valid = first and not repairs and not reply.refused
     return replace(step, arguments=found, valid=valid, repairs=tuple(repairs))
-
-
-def trace(episode: Episode) -> str:
-    """An episode as text, for a judge or a reader."""
-    lines = [f"Request: {episode.request}"]
-    for number, step in enumerate(episode.steps, 1):
-        lines += [f"Thought {number}: {step.thought}"] if step.thought else []
-        lines.append(f"Call {number}: {step.tool_id} {_shown(step.arguments)}")
-        lines.append(f"Observation {number}: {step.observation}")
-    return "\n".join([*lines, f"Answer ({episode.finish}): {episode.answer}"])
-
-
-def _shown(arguments: Mapping[str, Any] | None) -> str:
-    return "" if arguments is None else json.dumps(arguments, ensure_ascii=False, default=str)

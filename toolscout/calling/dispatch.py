@@ -1,8 +1,8 @@
-"""Runs one tool call by its origin: a Python function, an MCP server, an HTTP service, or a recording.
+"""Runs tool calls by the tool's origin: a Python function, an MCP server or an HTTP service.
 
-Only targets that the process's own configuration allows are called, whatever the catalogue says. Arguments are held
-against the tool's schema first. Whatever goes wrong comes back as a result whose error a model can act on; nothing is
-raised and no header or environment is told.
+Only targets that the configuration of this process allows are called, whatever the catalogue says. Arguments are
+checked against the tool's schema first. A call that fails gives a result whose error a model can act on; it raises
+nothing, and the result holds no header and no environment variable.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ import asyncio
 import inspect
 import json
 import logging
-import re
 import shlex
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -264,69 +263,3 @@ def _mcp_result(answer: Any) -> CallResult:
     if answer.is_error:
         return CallResult(False, "", content or "the server reports an error and does not say which")
     return CallResult(True, content)
-
-
-@dataclass(frozen=True, slots=True)
-class Recording:
-    """What one call of a tool brought when it was made."""
-
-    tool_id: str
-    arguments: Arguments
-    response: str
-    error: str = ""
-
-
-class RecordedCaller(ToolCaller):
-    """Answers calls from recordings: the one with the same arguments, else the nearest of that tool (not exact).
-
-    Names of arguments are compared as ToolBench's servers wrote them ("User-ID" is "user_id", "from" is "is_from"),
-    values as text (5 is "5"). The nearest shares most names with their values, then most names, then most words of
-    values; of equals the one that was recorded first.
-    """
-
-    def __init__(self, recordings: Iterable[Recording]) -> None:
-        """Index them by tool and arguments."""
-        self._by_tool: dict[str, list[tuple[dict[str, str], Recording]]] = {}
-        self._exact: dict[tuple[str, str], Recording] = {}
-        for one in recordings:
-            plain = _plain(one.arguments)
-            self._by_tool.setdefault(one.tool_id, []).append((plain, one))
-            self._exact.setdefault((one.tool_id, json.dumps(plain, sort_keys=True)), one)
-
-    def tool_ids(self) -> frozenset[str]:
-        """The tools that have recordings."""
-        return frozenset(self._by_tool)
-
-    def call(self, calls: Sequence[tuple[Tool, Arguments]]) -> list[CallResult]:
-        """The recorded result of each call."""
-        return [self._call(tool.id, arguments) for tool, arguments in calls]
-
-    def _call(self, tool_id: str, arguments: Arguments) -> CallResult:
-        known = self._by_tool.get(tool_id)
-        if known is None:
-            return CallResult(False, "", "this tool does not answer: no call of it is recorded", exact=False)
-        plain = _plain(arguments)
-        exact = self._exact.get((tool_id, json.dumps(plain, sort_keys=True)))
-        found = exact or max(known, key=lambda pair: _overlap(plain, pair[0]))[1]
-        return CallResult(not found.error, found.response, found.error, exact=exact is not None)
-
-
-_RESERVED = frozenset({"from", "class", "return", "false", "true", "id", "and"})
-
-
-def _plain(arguments: Arguments) -> dict[str, str]:
-    """Arguments by the names that the recording server knew, values as text."""
-    found = {}
-    for name, value in arguments.items():
-        word = re.sub(r"_+", "_", re.sub(r"[^0-9A-Za-z\u4e00-\u9fa5]", "_", name)).strip("_").lower()
-        text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
-        found[f"is_{word}" if word in _RESERVED else word] = text.strip()
-    return found
-
-
-def _overlap(asked: Mapping[str, str], recorded: Mapping[str, str]) -> tuple[int, int, int, int]:
-    """How alike two calls are: equal arguments, shared names, words shared by values, and few names besides."""
-    shared = asked.keys() & recorded.keys()
-    words = sum(len({*asked[key].lower().split()} & {*recorded[key].lower().split()}) for key in shared)
-    equal = sum(asked[key] == recorded[key] for key in shared)
-    return equal, len(shared), words, -len(recorded.keys() ^ asked.keys())

@@ -4,30 +4,30 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from studies.agent_checkpoint import ReplayCheckpoint
 from toolscout.agent.episode import Episode
-from toolscout.agent.llm_batch import MeteredModel
 from toolscout.agent.loop import USED_UP, Agent, AgentOptions
 from toolscout.agent.model_loading import Models, is_own
 from toolscout.agent.pickers import IdPicker, Picker, Search, ShortlistPicker, picks_itself
-from toolscout.agent.replay_checkpoint import ReplayCheckpoint
-from toolscout.calling.dispatch import RecordedCaller, Recording
+from toolscout.calling.dispatch import Arguments, CallResult, ToolCaller
 from toolscout.core.tool import Tool
 from toolscout.data import beir_files as files
 from toolscout.data.dataset import Dataset
-from toolscout.errors import BadDataset, BadRequest
+from toolscout.errors import BadDataset, BadRequest, LanguageModelError
 from toolscout.evaluation import evaluate, leakage, significance
 from toolscout.evaluation.row import Row, provenance
 from toolscout.evaluation.vector_cache import cached_vectors, encoder_of
-from toolscout.llm.base import LanguageModel
+from toolscout.llm.base import Completion, Conversation, LanguageModel, Schemas, Usage, complete_each, settled
 from toolscout.retrievers.base import Retriever
 from toolscout.scout import Progress, Scout
 from toolscout.stores.sqlite.store import SqliteStore
@@ -38,6 +38,101 @@ SHORTLIST = "shortlist:"
 STUDY = "agent"
 # Means over requests; those of arguments leave out requests that called nothing.
 MEASURES = ("all_called", "gold_recall", "valid_arguments", "refused", "exact", "steps", "finished")
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What one call of a tool brought when it was made."""
+
+    tool_id: str
+    arguments: Arguments
+    response: str
+    error: str = ""
+
+
+class RecordedCaller(ToolCaller):
+    """Answers calls from recordings: the one with the same arguments, else the nearest of that tool (not exact).
+
+    Names of arguments are compared as ToolBench's servers wrote them ("User-ID" is "user_id", "from" is "is_from"),
+    values as text (5 is "5"). The nearest shares most names with their values, then most names, then most words of
+    values; of equals the one that was recorded first.
+    """
+
+    def __init__(self, recordings: Iterable[Recording]) -> None:
+        """Index them by tool and arguments."""
+        self._by_tool: dict[str, list[tuple[dict[str, str], Recording]]] = {}
+        self._exact: dict[tuple[str, str], Recording] = {}
+        for one in recordings:
+            plain = _plain(one.arguments)
+            self._by_tool.setdefault(one.tool_id, []).append((plain, one))
+            self._exact.setdefault((one.tool_id, json.dumps(plain, sort_keys=True)), one)
+
+    def tool_ids(self) -> frozenset[str]:
+        """The tools that have recordings."""
+        return frozenset(self._by_tool)
+
+    def call(self, calls: Sequence[tuple[Tool, Arguments]]) -> list[CallResult]:
+        """The recorded result of each call."""
+        return [self._call(tool.id, arguments) for tool, arguments in calls]
+
+    def _call(self, tool_id: str, arguments: Arguments) -> CallResult:
+        known = self._by_tool.get(tool_id)
+        if known is None:
+            return CallResult(False, "", "this tool does not answer: no call of it is recorded", exact=False)
+        plain = _plain(arguments)
+        exact = self._exact.get((tool_id, json.dumps(plain, sort_keys=True)))
+        found = exact or max(known, key=lambda pair: _overlap(plain, pair[0]))[1]
+        return CallResult(not found.error, found.response, found.error, exact=exact is not None)
+
+
+_RESERVED = frozenset({"from", "class", "return", "false", "true", "id", "and"})
+
+
+def _plain(arguments: Arguments) -> dict[str, str]:
+    """Arguments by the names that the recording server knew, values as text."""
+    found = {}
+    for name, value in arguments.items():
+        word = re.sub(r"_+", "_", re.sub(r"[^0-9A-Za-z\u4e00-\u9fa5]", "_", name)).strip("_").lower()
+        text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
+        found[f"is_{word}" if word in _RESERVED else word] = text.strip()
+    return found
+
+
+def _overlap(asked: Mapping[str, str], recorded: Mapping[str, str]) -> tuple[int, int, int, int]:
+    """How alike two calls are: equal arguments, shared names, words shared by values, and few names besides."""
+    shared = asked.keys() & recorded.keys()
+    words = sum(len({*asked[key].lower().split()} & {*recorded[key].lower().split()}) for key in shared)
+    equal = sum(asked[key] == recorded[key] for key in shared)
+    return equal, len(shared), words, -len(recorded.keys() ^ asked.keys())
+
+
+class MeteredModel(LanguageModel):
+    """A language model whose use is added up."""
+
+    def __init__(self, llm: LanguageModel) -> None:
+        """Nothing is used yet."""
+        self.name, self.usage = llm.name, Usage()
+        self._llm = llm
+
+    def complete(
+        self,
+        conversations: Sequence[Conversation],
+        *,
+        n: int = 1,
+        temperature: float = 0.0,
+        max_tokens: int = 256,
+        stop: Sequence[str] = (),
+        schema: Schemas = None,
+    ) -> list[list[Completion]]:
+        """As the model itself."""
+        settings: dict[str, Any] = {"n": n, "temperature": temperature, "max_tokens": max_tokens}
+        try:
+            outcomes = complete_each(self._llm, conversations, **settings, stop=stop, schema=schema)
+        except LanguageModelError as error:
+            self.usage.add([one for one in error.each(len(conversations)) if isinstance(one, list)])
+            raise
+        self.usage.add([one for one in outcomes if not isinstance(one, LanguageModelError)])
+        return settled(outcomes)
 
 
 @dataclass(frozen=True, slots=True)

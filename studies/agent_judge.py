@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from toolscout.agent.episode import Episode
 from toolscout.agent.llm_batch import json_object
-from toolscout.agent.loop import trace
 from toolscout.errors import BadCompletion, BadRequest
 from toolscout.llm.base import LanguageModel, Message, Outcome, Schema, complete_each
 
@@ -122,3 +122,17 @@ def _told(episode: Episode, most: int) -> str:
 def _schema(key: str, values: list[str]) -> Schema:
     made: dict[str, Any] = {"type": "object", "properties": {key: {"type": "string", "enum": values}}}
     return made | {"required": [key], "additionalProperties": False}
+
+
+def trace(episode: Episode) -> str:
+    """An episode as text, for a judge or a reader."""
+    lines = [f"Request: {episode.request}"]
+    for number, step in enumerate(episode.steps, 1):
+        lines += [f"Thought {number}: {step.thought}"] if step.thought else []
+        lines.append(f"Call {number}: {step.tool_id} {_shown(step.arguments)}")
+        lines.append(f"Observation {number}: {step.observation}")
+    return "\n".join([*lines, f"Answer ({episode.finish}): {episode.answer}"])
+
+
+def _shown(arguments: Mapping[str, Any] | None) -> str:
+    return "" if arguments is None else json.dumps(arguments, ensure_ascii=False, default=str)
