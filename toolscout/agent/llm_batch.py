@@ -1,4 +1,4 @@
-"""Asks a language model in batches: turns in, texts or the reason why there is none out."""
+"""Sends a batch of conversations to a language model and returns, for each, the text or why there is none."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from toolscout.llm.base import (
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a model wrote; `failed` says why where it wrote nothing that can be used. The rest as in Completion."""
+    """The text that a model wrote. `failed` says why there is none; `repairs` and `refused` are those of Completion."""
 
     text: str
     failed: str = ""
@@ -35,7 +35,7 @@ def ask(
     schemas: Sequence[Schema] | None = None,
     stop: Sequence[str] = (),
 ) -> list[Reply]:
-    """A reply for each conversation, in one batch; each may have a schema of its own."""
+    """Return a reply for each conversation, all sent in one batch. `schemas` holds a JSON Schema for each reply."""
     if not conversations:
         return []
     batch = [[Message(turn.role, turn.content, turn.action) for turn in turns] for turns in conversations]
@@ -53,7 +53,7 @@ def _reply(outcome: object) -> Reply:
 
 
 def json_object(text: str) -> dict[str, Any] | None:
-    """The first JSON object in a text: models like to put words or a fence around it."""
+    """Return the first JSON object in a text, or None. Models often put words or a code fence around it."""
     decoder = json.JSONDecoder()
     for at in (at for at, sign in enumerate(text[:4_000]) if sign == "{"):
         try:
