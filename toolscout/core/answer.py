@@ -174,7 +174,7 @@ class Answer:
     well the best tools match, compared with what an unrelated request reaches. Both go from 0 to 1, are no
     probabilities, and are None where they cannot be computed; `need` below its threshold gives "no_tool_needed",
     otherwise `fit` below its threshold gives "nothing_fits". `searched`: number of tools searched. `version`: the
-    catalogue version. `words_only`: number of tools found by words alone, since they have no vector yet. `asked`: the
+    catalogue version. `words_only`: number of tools that only their words can find, having no vector yet. `asked`: the
     rewritten queries that were searched beside the request. `cost`: the use of language models, None without one.
     """
 
