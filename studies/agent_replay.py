@@ -1,4 +1,4 @@
-"""Measures an agent on recorded calls: which of the tools that a request needs did it call, and how well."""
+"""Measures an agent on recorded tool calls: which gold tools it calls, and with which arguments."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ MEASURES = ("all_called", "gold_recall", "valid_arguments", "refused", "exact", 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What one call of a tool brought when it was made."""
+    """One recorded call: the tool, its arguments, and the response or error."""
 
     tool_id: str
     arguments: Arguments
@@ -107,10 +107,10 @@ def _overlap(asked: Mapping[str, str], recorded: Mapping[str, str]) -> tuple[int
 
 
 class MeteredModel(LanguageModel):
-    """A language model whose use is added up."""
+    """Wraps a language model and sums up its use in `usage`."""
 
     def __init__(self, llm: LanguageModel) -> None:
-        """Nothing is used yet."""
+        """Start with no use."""
         self.name, self.usage = llm.name, Usage()
         self._llm = llm
 
@@ -124,7 +124,7 @@ class MeteredModel(LanguageModel):
         stop: Sequence[str] = (),
         schema: Schemas = None,
     ) -> list[list[Completion]]:
-        """As the model itself."""
+        """Return the completions of the wrapped model and add their usage."""
         settings: dict[str, Any] = {"n": n, "temperature": temperature, "max_tokens": max_tokens}
         try:
             outcomes = complete_each(self._llm, conversations, **settings, stop=stop, schema=schema)
@@ -137,7 +137,7 @@ class MeteredModel(LanguageModel):
 
 @dataclass(frozen=True, slots=True)
 class ReplaySet:
-    """The requests of a split whose gold tools all have recordings, and those.
+    """The requests of a split whose gold tools all have recordings, and a caller that answers from the recordings.
 
     `of`: how many requests the split has; `recorded`: how many of them have all recordings.
     """
@@ -222,7 +222,7 @@ def indexed(dataset: Dataset, retriever: Retriever, progress: Progress | None = 
 
 
 def scores(episode: Episode, gold: Sequence[str]) -> dict[str, float]:
-    """The measures of one episode; those of arguments are not numbers where no tool was picked."""
+    """Return the measures of one episode; those of arguments are NaN where no tool was picked."""
     called, steps = set(episode.called), episode.steps
     hit = len(called & set(gold))
     made = [step for step in steps if step.called]
@@ -239,7 +239,7 @@ def scores(episode: Episode, gold: Sequence[str]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """The row, the episodes it sums up, and a line for each request as they lie beside the row."""
+    """The result row, the episodes behind it, and the scores of each request, which are written beside the row."""
 
     row: dict[str, Any]
     episodes: tuple[Episode, ...]
@@ -248,7 +248,10 @@ class ReplayResult:
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """What stands before the agent: its name, variant and options, and who picks: itself, or out of a shortlist."""
+    """The retrieval in front of an agent: its picker, and its name, variant and options for the result row.
+
+    `picks`: "itself" for a model that generates tool ids, "shortlist" for a search whose results the agent is shown.
+    """
 
     name: str
     picker: Picker
@@ -313,13 +316,13 @@ def about(
     k: int,
     trained: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """All that a row depends on, as its "study" says it: what is measured again gives the same.
+    """Return the "study" field of a row: everything that the result depends on.
 
     `trained`: fingerprints of the front and of the language model where they are folders, which share names.
     """
-    told: dict[str, Any] = {"name": STUDY, "front": shown(name), "llm": llm.name, "k": k}
-    told |= {"requests": len(trial.requests), "recorded": trial.recorded, "of": trial.of}
-    return told | {"agent": asdict(options), "models": dict(trained or {})}
+    study: dict[str, Any] = {"name": STUDY, "front": shown(name), "llm": llm.name, "k": k}
+    study |= {"requests": len(trial.requests), "recorded": trial.recorded, "of": trial.of}
+    return study | {"agent": asdict(options), "models": dict(trained or {})}
 
 
 def replay(
