@@ -33,12 +33,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from studies import agent_judge as judge
+from studies import agent_replay as replay
+from studies.agent_checkpoint import ReplayCheckpoint
+from studies.agent_replay import MeteredModel
 from studies.running import RESULTS
-from toolscout.agent import judge, replay
-from toolscout.agent.llm_batch import MeteredModel
 from toolscout.agent.loop import AgentOptions
 from toolscout.agent.model_loading import Models, is_own
-from toolscout.agent.replay_checkpoint import ReplayCheckpoint
 from toolscout.data.locate import find_dataset
 from toolscout.errors import BadCompletion, Leak, ToolscoutError
 from toolscout.evaluation import row as rows

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from studies.agent_replay import STUDY as AGENT
 from studies.study_rows import StudyRows
-from toolscout.agent.replay import STUDY as AGENT
 from toolscout.core.tool import clean_text
 from toolscout.evaluation.report.rows import ResultLine, group_by, percent
 from toolscout.evaluation.report.tables import table

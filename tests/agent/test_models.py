@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from studies import agent_replay as replay
+from studies.agent_replay import MeteredModel
 from tests.retrievers import generators
 from tests.retrievers.scenes import scenes
-from toolscout.agent import replay
-from toolscout.agent.llm_batch import MeteredModel, ask
+from toolscout.agent.llm_batch import ask
 from toolscout.agent.loop import AgentOptions
 from toolscout.agent.model_loading import Models, is_own
 from toolscout.data.conversations import FINISH, Turn

@@ -15,7 +15,7 @@ from urllib.parse import parse_qsl, urlsplit
 import pytest
 
 from toolscout import catalogue
-from toolscout.calling.dispatch import CallOptions, CallResult, OriginCaller, RecordedCaller, Recording
+from toolscout.calling.dispatch import CallOptions, CallResult, OriginCaller
 from toolscout.catalogue.base import ReadOptions
 from toolscout.core.tool import Origin, Tool
 
@@ -376,22 +376,3 @@ def test_mcp_servers_that_cannot_be_called() -> None:
     assert "no key" in result.error
     missing = Tool("a", "b", origin=Origin("mcp", "no-such-command-here"))
     assert "no command" in one(calling(missing), missing).error
-
-
-def test_recordings() -> None:
-    tool, other = Tool("a", "b"), Tool("a", "c")
-    recorded = RecordedCaller(
-        [
-            Recording("a/b", {"is_id": "5", "user_name": "Ann"}, "first"),
-            Recording("a/b", {"is_id": "6", "user_name": "Bob Ray"}, "second"),
-            Recording("a/b", {}, "bare", "it failed"),
-        ]
-    )
-    assert recorded.tool_ids() == {"a/b"}
-    assert one(recorded, tool, **{"id": 5, "User-Name": "Ann"}) == CallResult(True, "first")
-    assert one(recorded, tool, id=6) == CallResult(True, "second", exact=False)
-    assert one(recorded, tool, user_name="bob") == CallResult(True, "second", exact=False)
-    assert one(recorded, tool) == CallResult(False, "bare", "it failed")
-    assert one(recorded, other) == CallResult(
-        False, "", "this tool does not answer: no call of it is recorded", exact=False
-    )

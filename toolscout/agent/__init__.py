@@ -1,5 +1,4 @@
-"""An agent, small but whole: it thinks, picks a tool, fills in its arguments, calls it, observes, and stops.
+"""A small agent: it thinks, picks a tool, writes its arguments, calls it, reads the result, and finally answers.
 
-loop has the Agent, pickers choose its tools, episode is what it did; replay measures it on recordings, judge asks a
-language model whether it succeeded.
+`loop` has the Agent, `pickers` choose its next tool, `episode` records what it did.
 """

@@ -1,4 +1,4 @@
-"""What an agent did with a request: every thought, pick, argument, repair, refusal and observation."""
+"""The record of what an agent did with one request: its thoughts, tool calls, repairs, refusals and observations."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ Finished = Literal["answered", "gave_up", "nothing_picked", "step_limit", "model
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One tool picked, and what came of it.
+    """One tool that the agent picked, its arguments, and the result of the call.
 
-    `valid`: whether the arguments fitted the schema as the model first wrote them: what was repaired, or only fitted
-    when it was asked for once more, is not, whoever noticed. `repairs`: what was put right. `refusals`: why arguments
-    or the call were refused; the call was made where `called`. `exact` is False where the observation is a recording of
-    another call. `repeated`: it was refused because it had been made before.
+    `valid`: whether the arguments fitted the tool's schema as the model first wrote them; False where they were
+    repaired or asked for a second time. `repairs`: what was changed in them. `refusals`: why the arguments or the call
+    were refused. `called`: whether the call was made; `ok`: whether it succeeded. `exact` is False where the
+    observation is the recording of a call with other arguments. `repeated`: the call was not made, because the same
+    call had been made before.
     """
 
     tool_id: str
@@ -34,7 +35,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """A request from its first thought to its end. `reason` says more about the end where there is more to say."""
+    """All steps that an agent took for one request, how it finished, and its answer; `reason` explains the finish."""
 
     request: str
     steps: tuple[Step, ...]
@@ -44,16 +45,16 @@ class Episode:
 
     @property
     def called(self) -> tuple[str, ...]:
-        """The tools that were called, in order; each as often as it was."""
+        """The ids of the tools that were called, in order; a tool called twice is listed twice."""
         return tuple(step.tool_id for step in self.steps if step.called)
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON form."""
+        """Return the episode as JSON values."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Episode:
-        """Out of its JSON form."""
+        """Read what to_dict returned."""
         steps = [
             Step(**{**step, "repairs": tuple(step["repairs"]), "refusals": tuple(step["refusals"])})
             for step in record["steps"]

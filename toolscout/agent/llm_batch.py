@@ -1,4 +1,4 @@
-"""Asks a language model in batches: turns in, texts or the reason why there is none out."""
+"""Sends a batch of conversations to a language model and returns, for each, the text or why there is none."""
 
 from __future__ import annotations
 
@@ -10,21 +10,16 @@ from typing import Any
 from toolscout.data.conversations import Turn
 from toolscout.errors import LanguageModelError
 from toolscout.llm.base import (
-    Completion,
-    Conversation,
     LanguageModel,
     Message,
     Schema,
-    Schemas,
-    Usage,
     complete_each,
-    settled,
 )
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a model wrote; `failed` says why where it wrote nothing that can be used. The rest as in Completion."""
+    """The text that a model wrote. `failed` says why there is none; `repairs` and `refused` are those of Completion."""
 
     text: str
     failed: str = ""
@@ -40,7 +35,7 @@ def ask(
     schemas: Sequence[Schema] | None = None,
     stop: Sequence[str] = (),
 ) -> list[Reply]:
-    """A reply for each conversation, in one batch; each may have a schema of its own."""
+    """Return a reply for each conversation, all sent in one batch. `schemas` holds a JSON Schema for each reply."""
     if not conversations:
         return []
     batch = [[Message(turn.role, turn.content, turn.action) for turn in turns] for turns in conversations]
@@ -57,37 +52,8 @@ def _reply(outcome: object) -> Reply:
     return Reply(outcome[0].text.strip(), repairs=outcome[0].repairs, refused=outcome[0].refused)
 
 
-class MeteredModel(LanguageModel):
-    """A language model whose use is added up."""
-
-    def __init__(self, llm: LanguageModel) -> None:
-        """Nothing is used yet."""
-        self.name, self.usage = llm.name, Usage()
-        self._llm = llm
-
-    def complete(
-        self,
-        conversations: Sequence[Conversation],
-        *,
-        n: int = 1,
-        temperature: float = 0.0,
-        max_tokens: int = 256,
-        stop: Sequence[str] = (),
-        schema: Schemas = None,
-    ) -> list[list[Completion]]:
-        """As the model itself."""
-        settings: dict[str, Any] = {"n": n, "temperature": temperature, "max_tokens": max_tokens}
-        try:
-            outcomes = complete_each(self._llm, conversations, **settings, stop=stop, schema=schema)
-        except LanguageModelError as error:
-            self.usage.add([one for one in error.each(len(conversations)) if isinstance(one, list)])
-            raise
-        self.usage.add([one for one in outcomes if not isinstance(one, LanguageModelError)])
-        return settled(outcomes)
-
-
 def json_object(text: str) -> dict[str, Any] | None:
-    """The first JSON object in a text: models like to put words or a fence around it."""
+    """Return the first JSON object in a text, or None. Models often put words or a code fence around it."""
     decoder = json.JSONDecoder()
     for at in (at for at, sign in enumerate(text[:4_000]) if sign == "{"):
         try:

@@ -1,11 +1,9 @@
-"""The Agent: a batch of requests goes through think, pick, fill in, call and observe in lockstep until each ends."""
+"""The Agent. It works on a batch of requests in lockstep: think, pick a tool, write its arguments, call it, observe."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from toolscout.agent.episode import Episode, Finished, Step
 from toolscout.agent.llm_batch import Reply, ask, json_object
@@ -19,11 +17,11 @@ from toolscout.errors import BadRequest, UnknownTool
 from toolscout.llm.base import LanguageModel
 
 Lookup = Callable[[Sequence[str]], list[Tool]]
-"""The tools with these ids, in order."""
+"""Takes tool ids; returns the tools with these ids, in order."""
 Approve = Callable[[Tool, Arguments], str]
-"""Why a call may not be made; empty where it may."""
+"""Takes a tool and its arguments; returns why the call may not be made, or "" where it may."""
 Watch = Callable[[int, Step], None]
-"""Told the number of the request and the step that it has just done."""
+"""Called after each step with the position of its request in the batch and the step."""
 
 _ANSWER_SCHEMA = {**FINISH_SCHEMA, "required": ["return_type", "final_answer"], "additionalProperties": False}
 _REPEATED = "it was made before with the same input, and its result stands above; use another tool, or finish"
@@ -33,11 +31,12 @@ _AGAIN = "The input was refused: {}. Give it again as JSON."
 
 @dataclass(frozen=True, slots=True)
 class AgentOptions:
-    """`steps`: at most so many tools for a request.
+    """Limits of an agent and how it writes.
 
-    A call that it repeats is not made and does not count, but it picks at most twice as often in all. `thoughts`:
-    whether it thinks before it picks. `constrain`: arguments are written under the tool's schema, which promises JSON
-    that fits; without it they are written freely, and what does not fit is repaired or refused.
+    `steps`: the largest number of tool calls for one request. A call that repeats an earlier one is not made and does
+    not count; repeats included, the agent picks a tool at most 2 * `steps` times. `thoughts`: whether the model writes
+    a thought before each pick. `constrain`: arguments are generated under the tool's JSON Schema, so that they always
+    fit; without it they are generated freely, and arguments that do not fit are repaired or refused.
     """
 
     steps: int = 6
@@ -49,14 +48,14 @@ class AgentOptions:
     observation_chars: int = 1_000
 
     def __post_init__(self) -> None:
-        """Refuse an agent that may do nothing."""
+        """Raise BadRequest where `steps` is below 1."""
         if self.steps < 1:
             raise BadRequest(f"an agent needs at least one step, got {self.steps}")
 
 
 @dataclass(slots=True)
 class _RunningEpisode:
-    """A request on its way."""
+    """The state of one request while the agent works on it. `spent`: ids of tools that may not be picked again."""
 
     number: int
     request: str
@@ -71,7 +70,7 @@ class _RunningEpisode:
 
     @property
     def counted(self) -> int:
-        """The steps that it has taken; a call that had been made before was not made again, and takes none."""
+        """The number of steps taken, without repeated calls."""
         return sum(not step.repeated for step in self.steps)
 
     def end(self, finish: Finished, reason: str = "") -> None:
@@ -82,7 +81,7 @@ class _RunningEpisode:
 
 
 class Agent:
-    """A language model that thinks and fills in arguments, a picker that chooses tools, a caller that runs them."""
+    """Solves requests with a language model that writes, a picker that chooses tools, and a caller that runs them."""
 
     def __init__(
         self,
@@ -95,20 +94,20 @@ class Agent:
         approve: Approve | None = None,
         watch: Watch | None = None,
     ) -> None:
-        """`lookup` finds the tools that the picker names. `approve` may refuse a call; `watch` sees every step."""
+        """`lookup` returns tools by id. `approve` may refuse a call; `watch` is called after each step."""
         self._llm, self._picker, self._caller, self._lookup = llm, picker, caller, lookup
         self.options = options or AgentOptions()
         self._approve, self._watch = approve, watch
 
     def run(self, requests: Sequence[str]) -> list[Episode]:
-        """What it did with each request."""
+        """Work on all requests at once and return the episode of each, in order."""
         introduced = self._picker.introduce(requests)
-        everyone = [
+        episodes = [
             _RunningEpisode(number, request, ConversationBuilder(request, rules))
             for number, (request, rules) in enumerate(zip(requests, introduced, strict=True))
         ]
         for _ in range(2 * self.options.steps):
-            going = [one for one in everyone if one.finish is None and one.counted < self.options.steps]
+            going = [one for one in episodes if one.finish is None and one.counted < self.options.steps]
             if not going:
                 break
             self._think(going)
@@ -116,16 +115,16 @@ class Agent:
             going = [one for one in going if one.finish is None]
             self._answer([one for one in going if one.tool is None], "answered")
             self._act([one for one in going if one.tool is not None])
-        self._answer([one for one in everyone if one.finish is None], "step_limit")
-        return [one.episode() for one in everyone]
+        self._answer([one for one in episodes if one.finish is None], "step_limit")
+        return [one.episode() for one in episodes]
 
     def _think(self, going: Sequence[_RunningEpisode]) -> None:
         for one in going:
             one.thought = ""
         if not self.options.thoughts:
             return
-        asked = [one.script.before_thought() for one in going]
-        replies = ask(self._llm, asked, max_tokens=self.options.thought_tokens, stop=("\n\n",))
+        prompts = [one.script.before_thought() for one in going]
+        replies = ask(self._llm, prompts, max_tokens=self.options.thought_tokens, stop=("\n\n",))
         for one, reply in zip(going, replies, strict=True):
             if reply.failed:
                 one.end("model_failed", reply.failed)
@@ -135,8 +134,8 @@ class Agent:
 
     def _pick(self, going: Sequence[_RunningEpisode]) -> None:
         going = [one for one in going if one.finish is None]
-        asked, spent = [one.script.before_action() for one in going], [one.spent for one in going]
-        picked = self._picker.pick(asked, without=spent) if going else []
+        prompts, spent = [one.script.before_action() for one in going], [one.spent for one in going]
+        picked = self._picker.pick(prompts, without=spent) if going else []
         wanted = [action for action in dict.fromkeys(picked) if isinstance(action, str) and action != FINISH]
         tools = self._found(wanted)
         for one, action in zip(going, picked, strict=True):
@@ -151,7 +150,7 @@ class Agent:
                 one.end("nothing_picked", "no tool was picked")
 
     def _found(self, wanted: Sequence[str]) -> dict[str, Tool]:
-        """The tools that are there; one may have been removed since it was found."""
+        """Return the tools by id. Ids that the catalogue no longer has are left out: it may change during a run."""
         try:
             return dict(zip(wanted, self._lookup(wanted), strict=True))
         except UnknownTool:
@@ -159,14 +158,14 @@ class Agent:
             return {tool_id: tool for one in alone for tool_id, tool in one.items()}
 
     def _answer(self, ending: Sequence[_RunningEpisode], finish: Finished) -> None:
-        """Finish: the answer is asked for. Where the steps are used up it is asked for without having been picked."""
+        """Have the model write the final answer, because it chose to finish or ("step_limit") has no steps left."""
         if finish == "step_limit":
             for one in ending:
                 one.script.act(FINISH)
         shown, constrain = documentation(None), self.options.constrain
-        asked = [one.script.before_input(shown) for one in ending]
-        schemas = [_ANSWER_SCHEMA] * len(asked) if constrain else None
-        replies = ask(self._llm, asked, max_tokens=self.options.answer_tokens, schemas=schemas)
+        prompts = [one.script.before_input(shown) for one in ending]
+        schemas = [_ANSWER_SCHEMA] * len(prompts) if constrain else None
+        replies = ask(self._llm, prompts, max_tokens=self.options.answer_tokens, schemas=schemas)
         for one, reply in zip(ending, replies, strict=True):
             if reply.failed:
                 one.end("model_failed", reply.failed)
@@ -180,7 +179,7 @@ class Agent:
                 one.end(finish)
 
     def _act(self, going: Sequence[_RunningEpisode]) -> None:
-        """Fill arguments in, ask once more for those that were refused, and call what is left."""
+        """Have the model write arguments, once more where they were refused, and make the calls that are approved."""
         steps = self._filled(going, [Step(one.tool.id, one.thought) for one in going if one.tool], retry=False)
         again = [at for at, step in enumerate(steps) if step.arguments is None]
         for at, step in zip(
@@ -198,21 +197,21 @@ class Agent:
 
     def _filled(self, going: Sequence[_RunningEpisode], steps: Sequence[Step], retry: bool) -> list[Step]:
         tools = [one.tool for one in going if one.tool is not None]
-        asked = [one.script.before_input(documentation(tool)) for one, tool in zip(going, tools, strict=True)]
-        if retry:  # what it wrote first is not kept; the reason tells what was wrong
-            asked = [
+        prompts = [one.script.before_input(documentation(tool)) for one, tool in zip(going, tools, strict=True)]
+        if retry:  # the prompt does not repeat the first attempt: it says why it was refused
+            prompts = [
                 [*turns[:-1], Turn("user", f"{turns[-1].content}\n{_AGAIN.format(step.refusals[-1])}")]
-                for turns, step in zip(asked, steps, strict=True)
+                for turns, step in zip(prompts, steps, strict=True)
             ]
         schemas = [object_schema(tool.input_schema) for tool in tools] if self.options.constrain else None
-        replies = ask(self._llm, asked, max_tokens=self.options.argument_tokens, schemas=schemas)
+        replies = ask(self._llm, prompts, max_tokens=self.options.argument_tokens, schemas=schemas)
         return [
             _with_arguments(step, tool, reply, first=not retry)
             for tool, step, reply in zip(tools, steps, replies, strict=True)
         ]
 
     def _approved(self, one: _RunningEpisode, tool: Tool, step: Step) -> Step:
-        """The step with whether its call is made. One that was made before is not, and its tool is not picked again."""
+        """Return the step with `called` set or a refusal. After a repeated call its tool is not picked again."""
         if step.arguments is None:
             return step
         if any(past.called and (past.tool_id, past.arguments) == (tool.id, step.arguments) for past in one.steps):
@@ -233,7 +232,7 @@ class Agent:
 
 
 def _with_arguments(step: Step, tool: Tool, reply: Reply, first: bool) -> Step:
-    """The step with what the model wrote: as it is where it fits, repaired where that helps, else refused."""
+    """Return the step with the arguments that the model wrote: unchanged, repaired, or refused. `first`: first try."""
     found = None if reply.failed else json_object(reply.text)
     if found is None:
         shown = clean_text(reply.text)[:120]
@@ -249,17 +248,3 @@ def _with_arguments(step: Step, tool: Tool, reply: Reply, first: bool) -> Step:
         return replace(step, refusals=(*step.refusals, "; ".join(wrong[:5])))
     valid = first and not repairs and not reply.refused
     return replace(step, arguments=found, valid=valid, repairs=tuple(repairs))
-
-
-def trace(episode: Episode) -> str:
-    """An episode as text, for a judge or a reader."""
-    lines = [f"Request: {episode.request}"]
-    for number, step in enumerate(episode.steps, 1):
-        lines += [f"Thought {number}: {step.thought}"] if step.thought else []
-        lines.append(f"Call {number}: {step.tool_id} {_shown(step.arguments)}")
-        lines.append(f"Observation {number}: {step.observation}")
-    return "\n".join([*lines, f"Answer ({episode.finish}): {episode.answer}"])
-
-
-def _shown(arguments: Mapping[str, Any] | None) -> str:
-    return "" if arguments is None else json.dumps(arguments, ensure_ascii=False, default=str)

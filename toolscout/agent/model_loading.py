@@ -1,4 +1,4 @@
-"""Opens models for an agent, each folder once: the model that picks tools may also be the one that thinks."""
+"""Opens the models of an agent, each folder once: one model may both pick tools and write text."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 
 def is_own(spec: str) -> bool:
-    """Whether it names a model folder of toolscout's own."""
+    """Return whether the text is the path of a model folder that toolscout saved."""
     return (Path(spec) / MODEL_FILE).is_file()
 
 
 def _digest(place: Path) -> str:
-    """Of all files of a model, wherever they lie; what begins with a dot is not the model's."""
+    """Return a digest of all files of a model, hidden files and folders left out; BadModel where one cannot be read."""
     made = hashlib.blake2b(digest_size=12)
     files = [(path.relative_to(place), path) for path in [place, *place.rglob("*")] if path.is_file()]
     try:
@@ -41,20 +41,20 @@ def _digest(place: Path) -> str:
 
 
 class Models:
-    """Retrievers and language models by name; what was opened from a folder is not opened again."""
+    """Opens retrievers and language models by name; a folder that is open already is not opened again."""
 
     def __init__(self) -> None:
-        """Nothing is open yet."""
+        """Start with no model open."""
         self._opened: dict[Path, Retriever] = {}
         self._digests: dict[Path, str] = {}
 
     def keep(self, name: str, retriever: Retriever) -> None:
-        """Take a retriever that was opened elsewhere; one that comes from no folder is not kept."""
+        """Remember an open retriever under its folder `name`; ignored where `name` is no model folder."""
         if is_own(name):
             self._opened[Path(name).resolve()] = retriever
 
     def fingerprint(self, name: str) -> str:
-        """Tells models of one name apart: a digest of what is in a folder or file; "" where the name is of neither."""
+        """Return a digest of the content of the folder or file `name`, or "" where there is neither."""
         place = Path(name).resolve()
         if not name or not place.exists():
             return ""
@@ -63,7 +63,7 @@ class Models:
         return self._digests[place]
 
     def retriever(self, name: str) -> tuple[Retriever, str]:
-        """A retriever by a method's name or out of a folder, and its variant."""
+        """Return the retriever of a method name or model folder, and its variant (the folder's name, or "default")."""
         known = self._opened.get(Path(name).resolve()) if is_own(name) else None
         if known is not None:
             return known, Path(name).resolve().name
@@ -72,7 +72,10 @@ class Models:
         return opened, variant
 
     def language_model(self, spec: str, model: str = "") -> LanguageModel:
-        """As open_llm; and a folder of a model that writes tools: it thinks and fills in arguments too."""
+        """Open a language model as open_llm does, or from the folder of a model that generates tool ids.
+
+        Raises BadRequest for the folder of a retriever that generates no text.
+        """
         if not is_own(spec):
             return open_llm(spec, model=model)
         from toolscout.retrievers.generative.base import GenerativeRetriever
@@ -97,7 +100,7 @@ def _writer(retriever: GenerativeRetriever, name: str) -> LanguageModel:
 
 
 class _WordsOnlyModel:
-    """The words of a model that also writes ids of tools: one of those ends what is to be text."""
+    """The text side of a model that also generates tool ids: a token of a tool id ends the text."""
 
     def __init__(self, retriever: GenerativeRetriever, name: str) -> None:
         self.name = name

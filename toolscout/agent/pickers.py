@@ -1,4 +1,4 @@
-"""How an agent comes to its next tool: out of a shortlist that it is shown, or from a model that writes tool ids."""
+"""Choose the next tool of an agent: from a shortlist in the prompt, or by a model that generates tool ids."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from toolscout.llm.base import LanguageModel
 from toolscout.retrievers.generative.base import GenerativeRetriever
 
 Search = Callable[[Sequence[str], int], list[list[Tool]]]
-"""For each request its k best tools."""
+"""Takes requests and k; returns the k best tools of each request."""
 
 _FINISH = "finish"
 _PICK_TOKENS = 48
@@ -25,7 +25,7 @@ _PICK_TOKENS = 48
 
 @dataclass(frozen=True, slots=True)
 class Unpicked:
-    """Nothing is chosen, since the language model failed; `reason` says how."""
+    """No tool was chosen because the language model failed; `reason` says how."""
 
     reason: str
 
@@ -35,61 +35,64 @@ class Picker(ABC):
 
     @abstractmethod
     def pick(self, conversations: Talks, *, without: Spent = ()) -> Sequence[str | Unpicked | None]:
-        """A tool id, Finish, or None or Unpicked where nothing is chosen. The turns end with "Generate the action."."""
+        """Return for each conversation a tool id, FINISH, Unpicked (the model failed), or None (it named no tool).
+
+        Each conversation ends with the turn "Generate the action.". `without` holds, for each, the ids not to choose.
+        """
 
     def introduce(self, requests: Sequence[str]) -> list[str]:
-        """Lines for the rules that each conversation begins with, such as which tools there are; none by default."""
+        """Return text to add to the system prompt of each request, such as a list of tools; "" by default."""
         return [""] * len(requests)
 
 
 class IdPicker(Picker):
-    """Lets a model that writes tool ids write the next one, among those that a caller may see."""
+    """Has a model that generates tool ids generate the next one, among the tools that the caller may see."""
 
     def __init__(self, writer: GenerativeRetriever, allowed: Allowed | None = None) -> None:
-        """`allowed`: what the caller may see; None is all."""
+        """`allowed`: the tools that the caller may see; None: all of them."""
         self._writer, self._allowed = writer, allowed
 
     def pick(self, conversations: Talks, *, without: Spent = ()) -> list[str | None]:
-        """What it writes among what is allowed."""
+        """Return the tool id or FINISH that the model generates for each conversation."""
         return self._writer.pick(conversations, self._allowed, without)
 
 
 def picks_itself(retriever: object) -> TypeGuard[GenerativeRetriever]:
-    """Whether a retriever is a model that writes tool ids and was trained on conversations; others are searched."""
+    """Return whether a retriever generates tool ids and was trained on agent conversations, as IdPicker needs."""
     return isinstance(retriever, GenerativeRetriever) and bool(retriever.options.trajectories)
 
 
 class ShortlistPicker(Picker):
-    """Shows the k tools that a search finds for the request; the model can name one of them, or finish, and no other.
+    """Puts the k best tools of a search into the prompt; the model names one of them or finishes.
 
-    A request is searched once. Tools are named by their names; those that share one by a longer one.
+    Each request is searched once. A tool goes by its name, or by its wire name where another tool has the same name.
     """
 
     def __init__(self, search: Search, llm: LanguageModel, k: int = 5) -> None:
-        """`search`: any retriever, or the gold tools themselves."""
+        """`search` finds the tools, `llm` names one of them, `k` is the length of the shortlist."""
         self._search, self._llm, self._k = search, llm, k
         self._shown: dict[str, dict[str, Tool]] = {}
 
     def shown(self, request: str) -> dict[str, Tool]:
-        """The tools that a request's conversation is shown, by the names that they have there."""
+        """Return the shortlist of a request: its tools by the names that the prompt uses."""
         self._find([request])
         return self._shown[request]
 
     def introduce(self, requests: Sequence[str]) -> list[str]:
-        """The shortlist of each request."""
+        """Return the shortlist of each request as text."""
         self._find(requests)
         return [_lines(self._shown[request]) for request in requests]
 
     def pick(self, conversations: Talks, *, without: Spent = ()) -> list[str | Unpicked | None]:
-        """The tool that the model names; Unpicked where it failed, None where it names none of them."""
+        """Return the id of the tool that the model names, FINISH, Unpicked if it failed, or None for other names."""
         requests = list(map(request_of, conversations))
         self._find(requests)
         offered = [
             [*(name for name, tool in self._shown[request].items() if tool.id not in spent), _FINISH]
             for request, spent in zip(requests, without or [()] * len(requests), strict=True)
         ]
-        asked = [_asking(turns, names) for turns, names in zip(conversations, offered, strict=True)]
-        replies = ask(self._llm, asked, max_tokens=_PICK_TOKENS, schemas=[_schema(names) for names in offered])
+        prompts = [_prompt(turns, names) for turns, names in zip(conversations, offered, strict=True)]
+        replies = ask(self._llm, prompts, max_tokens=_PICK_TOKENS, schemas=[_schema(names) for names in offered])
         picked: list[str | Unpicked | None] = []
         for request, reply in zip(requests, replies, strict=True):
             if reply.failed:
@@ -112,12 +115,12 @@ def _lines(shown: dict[str, Tool]) -> str:
 
 
 def _named(tools: Sequence[Tool]) -> dict[str, Tool]:
-    # A name that is another's long one would hide that tool.
+    # A tool's name may equal the wire name of another tool: then it goes by its own wire name.
     taken = Counter([_FINISH, *(tool.name for tool in tools), *(wire_name(tool.id) for tool in tools)])
     return {tool.name if taken[tool.name] == 1 else wire_name(tool.id): tool for tool in tools}
 
 
-def _asking(turns: Sequence[Turn], names: Sequence[str]) -> list[Turn]:
+def _prompt(turns: Sequence[Turn], names: Sequence[str]) -> list[Turn]:
     words = f'{turns[-1].content} Answer with JSON: {{"tool": NAME}}, NAME being one of: {", ".join(names)}.'
     return [*turns[:-1], Turn("user", words)]
 

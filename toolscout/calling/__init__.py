@@ -1,1 +1,1 @@
-"""Calls a tool by where it came from."""
+"""Calls tools: Python functions, MCP servers and HTTP services."""

@@ -1,8 +1,8 @@
-"""Runs one tool call by its origin: a Python function, an MCP server, an HTTP service, or a recording.
+"""Runs tool calls by the tool's origin: a Python function, an MCP server or an HTTP service.
 
-Only targets that the process's own configuration allows are called, whatever the catalogue says. Arguments are held
-against the tool's schema first. Whatever goes wrong comes back as a result whose error a model can act on; nothing is
-raised and no header or environment is told.
+Only targets that the configuration of this process allows are called, whatever the catalogue says. Arguments are
+checked against the tool's schema first. A call that fails gives a result whose error a model can act on; it raises
+nothing, and the result holds no header and no environment variable.
 """
 
 from __future__ import annotations
@@ -11,11 +11,10 @@ import asyncio
 import inspect
 import json
 import logging
-import re
 import shlex
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,17 +30,17 @@ from toolscout.errors import BadSource, Forbidden, ToolscoutError
 
 Arguments = Mapping[str, Any]
 _HIDDEN = "***"
-_SHORTEST_SECRET = 6  # what is shorter stands in too many words by chance
+_SHORTEST_SECRET = 6  # a shorter value occurs in other words by chance
 _SHOWN_ERROR = 600
 _log = logging.getLogger("toolscout.calling.dispatch")
 
 
 @dataclass(frozen=True, slots=True)
 class CallResult:
-    """What a call brought: `content` where it is ok, else `error` (and what content there was).
+    """The result of one call: `content` where it is `ok`; otherwise `error`, and any content that came with it.
 
-    `exact` is False for a recording of the same tool with other arguments. `missing`: how many characters of a long
-    response were left out, which the end of `content` says.
+    `exact` is False where the result is the recording of a call with other arguments. `missing`: the number of
+    characters cut from a long response; `content` ends with that number.
     """
 
     ok: bool
@@ -52,33 +51,33 @@ class CallResult:
 
     @property
     def observation(self) -> str:
-        """What a model is told."""
+        """The result as text for a model."""
         return self.content if self.ok else "error: " + "\n".join(filter(None, [self.error, self.content]))
 
     def shortened(self, most: int) -> str:
-        """The beginning of the observation, and how much of the whole response is missing then."""
+        """Return the first `most` characters of the observation, and how many of the whole response are missing."""
         return cut(self.observation.removesuffix(_missing(self.missing)), most, self.missing)
 
 
 class ToolCaller(ABC):
-    """What runs calls. Batch in, batch out; it never raises for a call that fails."""
+    """Runs tool calls, a batch at a time. A call that fails gives a result with an error; it does not raise."""
 
     @abstractmethod
     def call(self, calls: Sequence[tuple[Tool, Arguments]]) -> list[CallResult]:
-        """The result of each call."""
+        """Return the result of each call, in order."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallOptions:
-    """How calls are made: seconds to wait, characters of a response that are kept, and what may be called.
+    """How calls are made and which targets may be called.
 
-    `allow`: targets that may be called as the catalogue has them (see core/targets.py); nothing else is. `targets`
-    replace the address of a namespace's tools: the base URL of a service, or the command line or URL of an MCP server.
-    `headers` and `env` are by namespace and go to its entry in `targets` alone, so that no server is told what is
-    another's.
-    `addresses`: hosts that HTTP services may be at though they are not public; None: the host of the target alone.
-    `hide_targets`: errors name no command line, path or address of a target; those go to the log. It is for callers
-    over a network.
+    `timeout`: seconds to wait for a call. `max_chars`: the longest response; the rest is cut off. `allow`: the targets
+    that may be called as the catalogue names them (core/targets.py has their syntax); no other may. `targets`: for each
+    namespace, the address that replaces the one in the catalogue: the base URL of a service, or the command line or URL
+    of an MCP server. `headers` and `env`: HTTP headers and environment variables by namespace; they are sent only to
+    that namespace's entry in `targets`, so that no server learns the secrets of another. `addresses`: hosts with
+    private addresses that HTTP services may use; None: only the host of the target. `hide_targets`: errors name no
+    command line, path or address; these go to the log instead, for callers over a network.
     """
 
     timeout: float = 30.0
@@ -92,18 +91,18 @@ class CallOptions:
 
 
 class OriginCaller(ToolCaller):
-    """Calls tools where they come from. `functions`: those that cannot be found again by name, by tool id."""
+    """Calls each tool at its origin. `functions` maps tool ids to functions that cannot be imported by name."""
 
     def __init__(
         self, options: CallOptions | None = None, functions: Mapping[str, Callable[..., Any]] | None = None
     ) -> None:
-        """Nothing is opened before a call needs it."""
+        """Take the options; servers are only contacted by a call."""
         self.options = options or CallOptions()
         self._allowed = Targets(self.options.allow)
         self._functions = dict(functions or {})
 
     def call(self, calls: Sequence[tuple[Tool, Arguments]]) -> list[CallResult]:
-        """One call after the other: a model that asked for two may count on their order."""
+        """Make the calls one after another, since a later call may depend on an earlier one; return their results."""
         return [self._call(tool, arguments) for tool, arguments in calls]
 
     def _call(self, tool: Tool, arguments: Arguments) -> CallResult:
@@ -114,8 +113,8 @@ class OriginCaller(ToolCaller):
         if tool.id not in self._functions and origin is None:
             return CallResult(False, "", f"it is not known how {tool.id} is called; add it from its server or document")
         try:
-            result = self._made(tool, origin, arguments)
-        except BadSource as error:  # what runs or serves the tool cannot be reached
+            result = self._run_by_origin(tool, origin, arguments)
+        except BadSource as error:  # the server or module of the tool cannot be reached
             if self.options.hide_targets:
                 _log.warning("%s could not be called: %s", tool.id, error)
                 result = CallResult(False, "", f"what serves {tool.id} cannot be reached now; the log here says why")
@@ -123,19 +122,19 @@ class OriginCaller(ToolCaller):
                 result = CallResult(False, "", clean_text(str(error)))
         except ToolscoutError as error:
             result = CallResult(False, "", clean_text(str(error)))
-        except Exception as error:  # whatever a tool's own code or answer does is told, not raised
+        except Exception as error:  # code and answers of strangers: anything may be raised
             result = CallResult(False, "", clean_text(f"{type(error).__name__}: {error}"))
-        # Before anything is cut off: a part of a secret would not be found.
-        content, told = (self._without_secrets(text, tool.namespace) for text in (result.content, result.error))
-        told = told if len(told) <= _SHOWN_ERROR else told[: _SHOWN_ERROR - 1] + "…"
+        # Secrets first: one that is cut in two would not be found.
+        content, problem = (self._without_secrets(text, tool.namespace) for text in (result.content, result.error))
+        problem = problem if len(problem) <= _SHOWN_ERROR else problem[: _SHOWN_ERROR - 1] + "…"
         most = self.options.max_chars
-        return CallResult(result.ok, cut(content, most), told, missing=max(0, len(content) - most))
+        return CallResult(result.ok, cut(content, most), problem, missing=max(0, len(content) - most))
 
     def _without_secrets(self, text: str, namespace: str) -> str:
-        """What a tool said, without the headers and the environment that it was given: a model reads it."""
+        """Return the text with the values of the namespace's headers and environment variables replaced by ***."""
         headers, env = self.options.headers.get(namespace, {}), self.options.env.get(namespace, {})
         values = {*headers.values(), *env.values()}
-        # "Bearer KEY": a service that complains about the key names it alone.
+        # Of "Bearer KEY" a service may quote the key alone.
         values |= {words[1] for words in map(str.split, headers.values()) if len(words) == 2}
         values |= {json.dumps(value)[1:-1] for value in values}
         for value in sorted(values, key=len, reverse=True):
@@ -143,7 +142,7 @@ class OriginCaller(ToolCaller):
                 text = text.replace(value, _HIDDEN)
         return text
 
-    def _made(self, tool: Tool, origin: Origin | None, arguments: Arguments) -> CallResult:
+    def _run_by_origin(self, tool: Tool, origin: Origin | None, arguments: Arguments) -> CallResult:
         if tool.id in self._functions:
             return _run_function(self._functions[tool.id], arguments, self.options.timeout)
         assert origin is not None
@@ -163,12 +162,12 @@ class OriginCaller(ToolCaller):
         return _mcp_result(_run(call_tool(self._server(tool, target), name, dict(arguments), self.options.timeout)))
 
     def permits(self, tool: Tool) -> bool:
-        """Whether a tool may be called from here."""
+        """Return whether the options allow to call this tool."""
         replaced = tool.origin is not None and tool.origin.kind != "function" and tool.namespace in self.options.targets
         return tool.id in self._functions or replaced or self._allowed.permit(tool)
 
     def _target(self, tool: Tool, origin: Origin) -> str:
-        """Where to call a tool; Forbidden where this process was not told that it may."""
+        """Return the address to call a tool at. Raises Forbidden where the options do not allow it."""
         namespace = tool.namespace
         if not self.permits(tool):
             _log.warning("%s is not called; to allow it: %s", tool.id, allowing(tool))
@@ -195,7 +194,7 @@ class OriginCaller(ToolCaller):
 
 
 def allowing(tool: Tool) -> str:
-    """The option that allows the target of a tool for its namespace, as it is typed in a shell."""
+    """Return the command-line option that allows the target of a tool for its namespace."""
     assert tool.origin is not None
     if tool.origin.kind == "mcp" and tool.origin.details.get("cwd"):
         return "name its server in a file for --config, since it is started in a folder of its own"
@@ -203,7 +202,7 @@ def allowing(tool: Tool) -> str:
 
 
 def cut(text: str, most: int, missing: int = 0) -> str:
-    """The beginning of a long response, and how much is missing; `missing`: what was left out of it before."""
+    """Return the first `most` characters and how many are missing; `missing` characters were cut off before."""
     return text[:most] + _missing(missing + max(0, len(text) - most))
 
 
@@ -212,7 +211,7 @@ def _missing(count: int) -> str:
 
 
 def _run(coroutine: Any) -> Any:
-    """Run it in an event loop: here, or in a thread of its own where one is already running here."""
+    """Run a coroutine and return its result; in another thread where this one already runs an event loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -222,7 +221,7 @@ def _run(coroutine: Any) -> Any:
 
 
 def _run_function(function: Callable[..., Any], arguments: Arguments, timeout: float) -> CallResult:
-    """Call it in a thread, which is left to itself where it takes too long."""
+    """Call a function in a daemon thread; the thread is abandoned when `timeout` seconds have passed."""
     done: list[CallResult] = []
 
     def run() -> None:
@@ -231,7 +230,7 @@ def _run_function(function: Callable[..., Any], arguments: Arguments, timeout: f
             value = asyncio.run(value) if inspect.iscoroutine(value) else value
             text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
             done.append(CallResult(True, text))
-        except BaseException as error:  # also an exit of the tool's: it may not end the agent
+        except BaseException as error:  # SystemExit too: a tool may not end the agent
             done.append(CallResult(False, "", clean_text(f"{type(error).__name__}: {error}")))
 
     worker = threading.Thread(target=run, name="toolscout-call", daemon=True)
@@ -241,7 +240,7 @@ def _run_function(function: Callable[..., Any], arguments: Arguments, timeout: f
 
 
 def _applied(function: Callable[..., Any], arguments: Arguments) -> Any:
-    """Call by name, apart from what can be given by position only."""
+    """Call a function with keyword arguments; positional-only parameters are passed by position."""
     named = dict(arguments)
     kinds = {name: parameter.kind for name, parameter in inspect.signature(function).parameters.items()}
     positional = [
@@ -251,7 +250,7 @@ def _applied(function: Callable[..., Any], arguments: Arguments) -> Any:
 
 
 def _mcp_result(answer: Any) -> CallResult:
-    """The text of an MCP answer; what is not text is named."""
+    """Return the text of an MCP CallToolResult; a block that is not text appears as its type in parentheses."""
     parts: list[str] = []
     for block in answer.content:
         resource = getattr(block, "resource", None)
@@ -264,69 +263,3 @@ def _mcp_result(answer: Any) -> CallResult:
     if answer.is_error:
         return CallResult(False, "", content or "the server reports an error and does not say which")
     return CallResult(True, content)
-
-
-@dataclass(frozen=True, slots=True)
-class Recording:
-    """What one call of a tool brought when it was made."""
-
-    tool_id: str
-    arguments: Arguments
-    response: str
-    error: str = ""
-
-
-class RecordedCaller(ToolCaller):
-    """Answers calls from recordings: the one with the same arguments, else the nearest of that tool (not exact).
-
-    Names of arguments are compared as ToolBench's servers wrote them ("User-ID" is "user_id", "from" is "is_from"),
-    values as text (5 is "5"). The nearest shares most names with their values, then most names, then most words of
-    values; of equals the one that was recorded first.
-    """
-
-    def __init__(self, recordings: Iterable[Recording]) -> None:
-        """Index them by tool and arguments."""
-        self._by_tool: dict[str, list[tuple[dict[str, str], Recording]]] = {}
-        self._exact: dict[tuple[str, str], Recording] = {}
-        for one in recordings:
-            plain = _plain(one.arguments)
-            self._by_tool.setdefault(one.tool_id, []).append((plain, one))
-            self._exact.setdefault((one.tool_id, json.dumps(plain, sort_keys=True)), one)
-
-    def tool_ids(self) -> frozenset[str]:
-        """The tools that have recordings."""
-        return frozenset(self._by_tool)
-
-    def call(self, calls: Sequence[tuple[Tool, Arguments]]) -> list[CallResult]:
-        """The recorded result of each call."""
-        return [self._call(tool.id, arguments) for tool, arguments in calls]
-
-    def _call(self, tool_id: str, arguments: Arguments) -> CallResult:
-        known = self._by_tool.get(tool_id)
-        if known is None:
-            return CallResult(False, "", "this tool does not answer: no call of it is recorded", exact=False)
-        plain = _plain(arguments)
-        exact = self._exact.get((tool_id, json.dumps(plain, sort_keys=True)))
-        found = exact or max(known, key=lambda pair: _overlap(plain, pair[0]))[1]
-        return CallResult(not found.error, found.response, found.error, exact=exact is not None)
-
-
-_RESERVED = frozenset({"from", "class", "return", "false", "true", "id", "and"})
-
-
-def _plain(arguments: Arguments) -> dict[str, str]:
-    """Arguments by the names that the recording server knew, values as text."""
-    found = {}
-    for name, value in arguments.items():
-        word = re.sub(r"_+", "_", re.sub(r"[^0-9A-Za-z\u4e00-\u9fa5]", "_", name)).strip("_").lower()
-        text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
-        found[f"is_{word}" if word in _RESERVED else word] = text.strip()
-    return found
-
-
-def _overlap(asked: Mapping[str, str], recorded: Mapping[str, str]) -> tuple[int, int, int, int]:
-    """How alike two calls are: equal arguments, shared names, words shared by values, and few names besides."""
-    shared = asked.keys() & recorded.keys()
-    words = sum(len({*asked[key].lower().split()} & {*recorded[key].lower().split()}) for key in shared)
-    equal = sum(asked[key] == recorded[key] for key in shared)
-    return equal, len(shared), words, -len(recorded.keys() ^ asked.keys())

@@ -1,4 +1,4 @@
-"""A tool's arguments as an HTTP request, each placed where its OpenAPI document wants it; and the answer to it."""
+"""Builds the HTTP request of a tool call (path, query, headers, cookies, body as OpenAPI says) and sends it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _SENDER_HEADERS = frozenset("host connection content-length transfer-encoding te
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """What is sent. Shown by method and address alone: the rest may hold secrets."""
+    """A request to send. Its repr leaves out headers and body, which may hold secrets."""
 
     method: str
     url: str
@@ -40,7 +40,7 @@ class HttpRequest:
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """What came back; `text` is what of it can be read."""
+    """The response; `text` is its body as text, or a note about a binary body."""
 
     status: int
     reason: str
@@ -48,11 +48,11 @@ class HttpResponse:
 
 
 def request(origin: Origin, arguments: Mapping[str, Any], base: str, headers: Mapping[str, str]) -> HttpRequest:
-    """The request that calls an operation; BadRequest for what cannot be sent."""
+    """Return the request that calls the operation `origin` at the base URL; BadRequest where it cannot be built."""
     details = origin.details
     places, renamed = details.get("in", {}), details.get("renamed", {})
     if not _is_url(base):
-        # An address that was given for this call may hold a password; the one that is stored does not.
+        # A base URL from the options may hold a password, so it is not quoted; the stored one holds none.
         shown = "no address" if not base else base if base == origin.target else "what was given is no http(s) URL"
         raise BadRequest(f"it is not known where this is served ({shown}); give its base URL")
     path, sent = str(details.get("path", "")), dict(headers)
@@ -67,7 +67,7 @@ def request(origin: Origin, arguments: Mapping[str, Any], base: str, headers: Ma
         elif place == "query":
             query += _query(name, value, style)
         elif place == "header":
-            # A key that was given, and what the sender decides, is not the model's to write.
+            # The model may overwrite neither configured headers nor those that the HTTP client sets.
             if _plain(name) not in {*map(_plain, headers), *_SENDER_HEADERS}:
                 sent[name] = _header(name, _joined(value))
         elif place == "cookie":
@@ -81,7 +81,7 @@ def request(origin: Origin, arguments: Mapping[str, Any], base: str, headers: Ma
     data, kind = _body(body, details) if body else (b"" if method in _BODIED else None, "")
     sent |= {"Content-Type": kind} if kind else {}
     sent |= {"Cookie": "; ".join(cookies)} if cookies else {}
-    # Behind a slash nothing in a path can become part of the host, as in "@elsewhere.example/".
+    # Without the slash a path such as "@elsewhere.example/" would change the host.
     path = "/" + path.removeprefix("/") if path else ""
     if climbs(path):
         raise BadRequest("the path, with these arguments, leaves the address where this is served; give other values")
@@ -90,9 +90,10 @@ def request(origin: Origin, arguments: Mapping[str, Any], base: str, headers: Ma
 
 
 def send(made: HttpRequest, timeout: float, addresses: Addresses | None = None) -> HttpResponse:
-    """Send it and read the answer, all within `timeout`; what the server refuses is an answer too.
+    """Send a request and return the response, error statuses included.
 
-    `addresses`: the hosts that may be at any address, also after a redirect; None: the host of the request alone.
+    `timeout`: seconds for the whole exchange. `addresses`: hosts that may have private addresses, redirects included;
+    None: only the host of the request. Raises BadRequest where no response comes in time.
     """
     deadline = Deadline(timeout)
     try:
@@ -102,19 +103,19 @@ def send(made: HttpRequest, timeout: float, addresses: Addresses | None = None) 
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         if deadline.passed or isinstance(reason, TimeoutError):
             raise BadRequest(_late(timeout)) from None
-        # What is wrong with an address or a header is quoted in its error, and may be a secret.
+        # The error quotes the malformed address or header, which may be a secret: say less.
         if isinstance(reason, ValueError | http.client.InvalidURL):
             raise BadRequest("the address or a header is malformed; check --target and --header") from None
         raise BadRequest(f"the server cannot be reached: {reason}") from None
     finally:
         deadline.close()
-    if deadline.passed:  # also where what came looks whole: a shut connection reads as one that has ended
+    if deadline.passed:  # a connection that the deadline shut looks like a complete response
         raise BadRequest(_late(timeout))
     return found
 
 
 def _opened(made: HttpRequest, deadline: Deadline, addresses: Addresses, timeout: float) -> Any:
-    """The server's answer, which is to be read and closed. No header follows a redirect."""
+    """Return the open response, which the caller reads and closes. No header is sent on after a redirect."""
     asked = urllib.request.Request(made.url, data=made.body, method=made.method)
     for name, value in {"Accept": "application/json, */*", "User-Agent": "toolscout", **made.headers}.items():
         asked.add_unredirected_header(name, value)
@@ -133,21 +134,21 @@ def _read(answer: Any) -> str:
     cut = ""
     if len(found) > MAX_BYTES:
         cut = "\n(the rest of the response was not read)"
-    elif getattr(answer, "length", None):  # what was announced and did not come
+    elif getattr(answer, "length", None):  # fewer bytes came than Content-Length says
         cut = "\n(the response ended before it was whole)"
     found, kind = found[:MAX_BYTES], answer.headers.get_content_type()
     if kind.startswith(("image/", "audio/", "video/")) or kind in ("application/octet-stream", "application/zip"):
         return f"({len(found):,} bytes of {kind}){cut}"
     try:
         return str(found.decode(answer.headers.get_content_charset() or "utf-8", errors="replace")) + cut
-    except LookupError:  # a charset that nobody knows
+    except LookupError:  # an unknown charset
         return str(found.decode(errors="replace")) + cut
 
 
 def _is_url(base: str) -> bool:
     try:
         parts = urlsplit(base)
-    except ValueError:  # it quotes the address
+    except ValueError:  # not passed on: it quotes the address
         return False
     return parts.scheme in ("http", "https") and bool(parts.netloc)
 
@@ -172,7 +173,7 @@ def _segment(name: str, value: Any) -> str:
 
 
 def _plain(name: str) -> str:
-    """A header's name as servers compare it; some take an underscore for a hyphen."""
+    """Return a header's name as servers compare it; some read an underscore as a hyphen."""
     return name.strip().lower().replace("_", "-")
 
 
@@ -185,7 +186,7 @@ def _header(name: str, text: str) -> str:
 
 
 def _query(name: str, value: Any, style: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """A parameter in the query: lists are repeated and objects spread out, unless the document wants them joined."""
+    """Yield the query pairs of a parameter: lists repeated, objects spread out, or joined where `style` says so."""
     form = style.get("collectionFormat") or style.get("style", "form")
     if isinstance(value, Mapping) and form == "deepObject":
         yield from ((f"{name}[{key}]", _text(item)) for key, item in value.items())

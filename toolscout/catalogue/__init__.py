@@ -1,4 +1,4 @@
-"""Sources of tools: `read` picks the importer for what it is given, `describe` says what a source is called."""
+"""Reads tools from sources such as files, servers and functions: `read` chooses the importer, `describe` the label."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KINDS = (
 
 
 def read(source: object, options: ReadOptions | None = None) -> Iterator[Tool]:
-    """The tools of any source, each id once. A source that no importer takes is refused at once."""
+    """Return the tools of any source, each id once. Raises BadSource at once where no importer accepts the source."""
     options = options or ReadOptions()
     chosen = registry.importer(options.kind) if options.kind is not None else registry.accepting(source)
     if chosen is not None:
@@ -34,13 +34,13 @@ def read(source: object, options: ReadOptions | None = None) -> Iterator[Tool]:
 
 
 def describe(source: object) -> str:
-    """A stable label of a source without secrets: a path, URL, command line or module:name."""
+    """Return a stable label of a source without secrets: a path, URL, command line or module:name."""
     chosen = registry.accepting(source)
     return plain_label(source) if chosen is None else chosen.label(source)
 
 
 def _given(tools: Iterable[object], options: ReadOptions) -> Iterator[tuple[str, Tool]]:
-    """Tools that are at hand already."""
+    """Yield the position and tool of each item of an iterable of tools; any other item is a problem."""
     for number, tool in enumerate(tools, 1):
         if isinstance(tool, Tool):
             yield f"item {number}", tool

@@ -1,4 +1,4 @@
-"""What every importer shares: its options, its contract, and careful reading of files that may be broken."""
+"""The base class and options of importers, and the functions by which they read files that may be broken."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from toolscout.core.addresses import Addresses
 from toolscout.core.tool import MAX_NESTING, Tool, clean_text, too_deep
 from toolscout.errors import BadSource, BadTool, DuplicateTool, ToolscoutError
 
-# Of a document, which may have an answer, its result, a list and a function around a tool.
+# Levels of nesting in a document: a tool in it may be wrapped in a response, a result, a list and a function.
 MAX_DEPTH = MAX_NESTING + 10
-# Bytes, unpacked. A URL's document is read whole, and so is a file that is no list of lines.
+# Bytes after decompression. Downloads and files other than JSON Lines are read whole.
 MAX_DOWNLOAD = 64 * 1024 * 1024
 MAX_FILE = 512 * 1024 * 1024
 MAX_LINE = 64 * 1024 * 1024
@@ -36,12 +36,12 @@ _GZIP_MAGIC = b"\x1f\x8b"
 
 @dataclass
 class ReadOptions:
-    """How to read a source. Environment and headers reach the server that is asked and are stored nowhere.
+    """How to read a source.
 
-    `namespace` overrides what the source says of itself (a record that names its own keeps it), `kind` forces an
-    importer by its name. With `keep_going` broken entries are skipped and described in `problems`. `addresses` are the
-    hosts that may be at any address, a private one too; None: the host of the source itself, since whoever reads it
-    names it. Who reads a URL for somebody else gives them.
+    `namespace`: the namespace of the tools, except of records that name their own. `kind`: the name of the importer to
+    use. `keep_going`: skip broken entries and describe them in `problems`. `timeout`: in seconds. `env` and `headers`
+    are sent to the server of the source and stored nowhere. `addresses`: hosts that may have private addresses; None:
+    the host of the source. Give it where the URL comes from somebody else.
     """
 
     namespace: str | None = None
@@ -54,40 +54,40 @@ class ReadOptions:
     addresses: Addresses | None = None
 
     def problem(self, error: ToolscoutError) -> None:
-        """Raise the error, or note it and let the rest be imported."""
+        """Raise the error, or with `keep_going` add it to `problems`."""
         if not self.keep_going:
             raise error
         self.problems.append(str(error))
 
 
 class Importer(ABC):
-    """Reads tools from one kind of source. It is made without arguments and keeps nothing between calls."""
+    """Reads tools from one kind of source. A subclass takes no constructor arguments and has no state."""
 
     @abstractmethod
     def accepts(self, source: object) -> bool:
-        """Whether this importer is the one for the source; reads no more than it must to know, and never raises."""
+        """Return whether this importer reads such a source. Reads as little as possible and never raises."""
 
     @abstractmethod
     def read(self, source: object, options: ReadOptions) -> Iterator[Tool]:
-        """The tools of the source, each id once; raises BadSource for a source of another kind."""
+        """Yield the tools of the source, each id once. Raises BadSource for a source of another kind."""
 
     def label(self, source: object) -> str:
-        """A name of a source that it accepts, the same each time and without secrets; a store keeps tools by it."""
+        """Return a stable label without secrets for an accepted source; a store records it with the tools."""
         return plain_label(source)
 
 
 class DocumentShape(NamedTuple):
-    """What a document is at its top: an object with these keys, an array, lines of JSON, YAML, or none of them."""
+    """The outermost form of a document: an object with its keys, an array, JSON Lines, YAML, or none of these."""
 
     form: Literal["object", "array", "lines", "yaml", "broken"]
     keys: frozenset[str] = frozenset()
 
 
 class RepeatCheck:
-    """Tells new tools from repeats, holding for each only its place, so that a catalogue of any size can stream by.
+    """Finds repeated tool ids in a stream of tools. It keeps only the place of each tool, so a catalogue can be large.
 
-    `again` reads the source once more, and does so only when an id really comes twice; a source that cannot be read
-    twice leaves it out, and a hash of each tool is kept instead. `content` is what makes two tools the same.
+    `again` reads the source a second time; it is used only once an id repeats. Without it (a source that can be read
+    only once) a hash of each tool is kept instead. `content` returns the hash by which two tools count as equal.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class RepeatCheck:
         self._contents: dict[str, int] = {}
 
     def verdict(self, tool_id: str, tool: Tool, where: str) -> Literal["new", "same", "differs"]:
-        """Whether an id comes for the first time, and if not, whether with the same tool."""
+        """Return "new" for the first tool of an id; for a repeat, whether it is the same tool or differs."""
         first = self.places.setdefault(tool_id, where)
         if first == where:
             if self._earlier is None:
@@ -110,14 +110,14 @@ class RepeatCheck:
             return "new"
         while first not in self._contents:
             entry = next(self._earlier, None) if self._earlier else None
-            if entry is None:  # the source changed under our hands
+            if entry is None:  # the source has changed since the first reading
                 return "differs"
             self._contents[entry[0]] = self._content(entry[1])
         return "same" if self._contents[first] == self._content(tool) else "differs"
 
 
 def unique(tools: Iterable[tuple[str, Tool]], options: ReadOptions, seen: RepeatCheck | None = None) -> Iterator[Tool]:
-    """Each id once: exact repeats are dropped, two different tools of one id are a problem that names both places."""
+    """Yield each id once. Exact repeats are dropped; different tools of one id are a problem that names both places."""
     seen = seen or RepeatCheck()
     for where, tool in tools:
         verdict = seen.verdict(tool.id, tool, where)
@@ -136,12 +136,12 @@ _canonical = json.JSONEncoder(sort_keys=True, check_circular=False, default=str)
 
 
 def fingerprint(record: Any) -> int:
-    """A hash of a JSON value that the order of keys does not change."""
+    """Return a hash of a JSON value that does not depend on the order of keys."""
     return hash(_canonical(record))
 
 
 def not_a(source: object, wanted: str) -> BadSource:
-    """The refusal of a source that an importer was told to read and cannot."""
+    """Return the error for a source that an importer cannot read; `wanted` says what it reads."""
     path = as_path(source)
     if path is not None and not os.path.exists(path):
         return BadSource(f"{path} does not exist; {wanted} is needed")
@@ -150,29 +150,29 @@ def not_a(source: object, wanted: str) -> BadSource:
 
 
 def as_path(source: object) -> Path | None:
-    """The path that text or a path object names, whether or not something is there."""
+    """Return the path that a text or Path names, whether or not it exists; None for other sources."""
     return Path(os.path.expanduser(source)) if isinstance(source, str | Path) and str(source).strip() else None
 
 
 def existing(source: object) -> Path | None:
-    """The path a source names, if something is there."""
+    """Return the path that a source names if it exists, else None."""
     path = as_path(source)
     return path if path is not None and os.path.exists(path) else None
 
 
 def existing_file(source: object) -> Path | None:
-    """The file a source names, if it is there."""
+    """Return the path that a source names if it is an existing file, else None."""
     path = existing(source)
     return path if path is not None and path.is_file() else None
 
 
 def is_url(source: object) -> bool:
-    """Whether a source is an address on the web."""
+    """Return whether a source is an http(s) URL."""
     return isinstance(source, str) and source.lower().startswith(("http://", "https://"))
 
 
 def is_mcp_url(source: object) -> bool:
-    """Whether a web address is an MCP server's by its form; that of any other server is told by its answer."""
+    """Return whether a source is a URL that ends with /mcp."""
     try:
         return isinstance(source, str) and is_url(source) and safe_url(source).rstrip("/").lower().endswith("/mcp")
     except BadSource:
@@ -180,7 +180,7 @@ def is_mcp_url(source: object) -> bool:
 
 
 def safe_url(url: str) -> str:
-    """A URL without what may be secret: credentials, query and fragment."""
+    """Return a URL without credentials, query and fragment, which may be secret; BadSource if it is malformed."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -190,7 +190,7 @@ def safe_url(url: str) -> str:
 
 
 def plain_label(source: object) -> str:
-    """What a source is called by its form alone: its URL without secrets, its absolute path, or "in memory"."""
+    """Return the default label of a source: its URL without secrets, its absolute path, or "in memory"."""
     if isinstance(source, str) and is_url(source):
         return safe_url(source)
     path = as_path(source)
@@ -198,19 +198,19 @@ def plain_label(source: object) -> str:
 
 
 def stem(path: Path) -> str:
-    """A file's name without its endings: tools.jsonl.gz -> tools."""
+    """Return a file's name without its extensions: tools.jsonl.gz -> tools."""
     name = path.name.removesuffix(".gz")
     return name.rpartition(".")[0] or name
 
 
 def suffix(path: Path) -> str:
-    """A file's ending in lower case, .gz left aside: tools.JSONL.gz -> .jsonl."""
+    """Return a file's extension in lower case, without .gz: tools.JSONL.gz -> .jsonl."""
     return Path(path.name.removesuffix(".gz")).suffix.lower()
 
 
 @contextmanager
 def open_bytes(path: Path) -> Iterator[io.BufferedIOBase]:
-    """A file's bytes, unpacked where it is gzip by its first bytes; what fails while reading is a BadSource."""
+    """Open a file for reading bytes, decompressed if it is gzip. Errors inside the block become BadSource."""
     try:
         with path.open("rb") as stream:
             if stream.peek(2)[:2] != _GZIP_MAGIC:
@@ -223,7 +223,7 @@ def open_bytes(path: Path) -> Iterator[io.BufferedIOBase]:
 
 
 def read_text(path: Path) -> str:
-    """A whole file as text."""
+    """Return a whole file as text; BadSource where it is too large, unreadable or not UTF-8."""
     with open_bytes(path) as stream:
         data = stream.read(MAX_FILE + 1)
     if len(data) > MAX_FILE:
@@ -234,7 +234,7 @@ def read_text(path: Path) -> str:
 
 
 def unpacked(data: bytes, where: str, most: int) -> bytes:
-    """Bytes unpacked where they are gzip, `most` of them at most."""
+    """Return the bytes, decompressed if they are gzip; BadSource where they are broken or more than `most`."""
     if not data.startswith(_GZIP_MAGIC):
         return data
     try:
@@ -248,7 +248,7 @@ def unpacked(data: bytes, where: str, most: int) -> bytes:
 
 
 def decode(data: bytes, where: str) -> str:
-    """UTF-8 bytes as text."""
+    """Decode UTF-8; BadSource names the line of an invalid byte."""
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -259,7 +259,7 @@ def decode(data: bytes, where: str) -> str:
 
 
 def read_lines(path: Path, options: ReadOptions) -> Iterator[tuple[int, str]]:
-    """The lines that are not blank, with their numbers; one that is not UTF-8 or too long is a problem of its own."""
+    """Yield number and text of each line that is not blank; a line that is not UTF-8 or too long is a problem."""
     with open_bytes(path) as stream:
         for number, raw in enumerate(iter(lambda: stream.readline(MAX_LINE + 1), b""), 1):
             if len(raw) > MAX_LINE:
@@ -282,17 +282,17 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def _finite(text: str) -> float:
-    """A number; one that is too large, such as 1e999, would be written again as what is no JSON."""
+    """Parse a number; one such as 1e999 is refused, since it becomes infinity, which JSON cannot write."""
     number = float(text)
     return number if math.isfinite(number) else _no_constant(text)
 
 
-# Raw control characters inside texts are common in the wild and harmless: they are cleaned where text is shown.
+# strict=False: raw control characters in strings are common and harmless; they are removed where text is shown.
 _decoder = json.JSONDecoder(parse_constant=_no_constant, parse_float=_finite, strict=False)
 
 
 def parse_json(text: str, where: str) -> Any:
-    """A JSON value, refused where it is broken or nested deeper than anything real."""
+    """Parse JSON; BadSource where it is broken or nested too deeply."""
     try:
         value = _decoder.decode(text)
     except json.JSONDecodeError as error:
@@ -302,14 +302,14 @@ def parse_json(text: str, where: str) -> Any:
         raise BadSource(f"{where}: not JSON: {error}; correct or remove it") from None
     except RecursionError:
         raise BadSource(f"{where}: nested too deeply to be read; flatten it") from None
-    # Counting brackets costs next to nothing and spares almost every value the walk.
+    # Few brackets cannot nest deeply: this quick count saves most values the full check.
     if text.count("{") + text.count("[") > MAX_NESTING:
         check_depth(value, where)
     return value
 
 
 def as_json(value: object, where: str) -> Any:
-    """A value at hand as the plain JSON it would be in a file."""
+    """Return a Python value as the plain JSON value that a file would hold; BadSource where it is none."""
     try:
         text = json.dumps(value, allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
@@ -318,13 +318,13 @@ def as_json(value: object, where: str) -> Any:
 
 
 def check_depth(value: Any, where: str) -> None:
-    """Refuse a value that is nested too deeply, or without end. How deep a tool may be, the tool itself says."""
+    """Raise BadSource for a document nested too deeply; Tool has a limit of its own for its fields."""
     if too_deep(value, MAX_DEPTH):
         raise BadSource(f"{where}: nested deeper than {MAX_NESTING} levels; flatten it")
 
 
 def shape(source: object) -> DocumentShape | None:
-    """What a source is at its top; None for anything but a file or a JSON value at hand."""
+    """Return the outermost form of a file or mapping; None for any other source."""
     if isinstance(source, Mapping):
         return DocumentShape("object", frozenset(key for key in source if isinstance(key, str)))
     path = existing_file(source)
@@ -336,7 +336,7 @@ def shape(source: object) -> DocumentShape | None:
 
 @lru_cache(maxsize=8)
 def _shape_of(path: Path, _mtime: int, _size: int) -> DocumentShape:
-    """Cached, because every importer asks and a large file takes a while to parse."""
+    """Return the shape of a file. Cached by time and size: every importer asks, and a large file parses slowly."""
     if suffix(path) in _LINES:
         return DocumentShape("lines")
     if suffix(path) in _YAML:
@@ -365,12 +365,12 @@ def _shape_of_broken(text: str) -> DocumentShape:
 
 
 def first_paragraph(text: str) -> str:
-    """The opening lines of a longer text, as one line: what a service says of itself first."""
+    """Return the first paragraph of a text as one line."""
     return clean_text(text.strip().partition("\n\n")[0])
 
 
 def tool_from(record: Mapping[str, Any], namespace: str, where: str) -> Tool:
-    """Make a Tool of a record; a name that only needs cleaning is cleaned, anything else that is wrong is said."""
+    """Return the Tool of a record; unprintable names are cleaned, any other fault raises BadSource."""
     try:
         return Tool.from_record(record, namespace)
     except BadTool:
@@ -381,7 +381,7 @@ def tool_from(record: Mapping[str, Any], namespace: str, where: str) -> Tool:
 
 
 def cleaned(record: Any) -> Any:
-    """The record with its name and namespace as one line of printable text."""
+    """Return the record with its name and namespace as printable text of one line."""
     if not isinstance(record, Mapping):
         return record
     names = {key: record[key] for key in ("name", "namespace") if isinstance(record.get(key), str)}

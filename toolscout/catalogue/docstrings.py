@@ -1,4 +1,4 @@
-"""Docstrings in the styles of Google, NumPy and reST: what the function does, and what each parameter is."""
+"""Parses docstrings in the styles of Google, NumPy and reST."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NUMPY_ENTRY = re.compile(r"^(\*{0,2}\w+(?:\s*,\s*\*{0,2}\w+)*)\s*(?::.*)?$")
 
 
 def parse_docstring(docstring: str | None) -> tuple[str, dict[str, str]]:
-    """The description before the first section, and the description of each parameter that has one."""
+    """Return the text before the first section, and the description of each documented parameter."""
     lines = inspect.cleandoc(docstring or "").splitlines()
     parameters: dict[str, list[str]] = {}
     description: list[str] = []
@@ -47,12 +47,12 @@ def parse_docstring(docstring: str | None) -> tuple[str, dict[str, str]]:
                 _note(parameters, names, entry[2] if section == "google" else "")
             else:
                 _note(parameters, names, line)
-    texts = {name: " ".join(filter(None, map(str.strip, told))) for name, told in parameters.items()}
+    texts = {name: " ".join(filter(None, map(str.strip, lines_of))) for name, lines_of in parameters.items()}
     return "\n".join(description).strip(), {name: text for name, text in texts.items() if text}
 
 
 def _heading(lines: list[str], number: int) -> tuple[str, bool]:
-    """The kind of section that a line opens, if any, and whether a row of dashes follows."""
+    """Return the kind of section that a line opens ("" if none), and whether a row of dashes follows."""
     line = lines[number]
     if not line or line[0].isspace():
         return "", False

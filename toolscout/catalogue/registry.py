@@ -18,17 +18,17 @@ BUILT_IN = {
     "openapi": "toolscout.catalogue.importers.openapi:OpenApiImporter",
     "toolbench": "toolscout.catalogue.importers.toolbench:ToolBenchImporter",
 }
-"""The importers of this package, in the order in which they are asked whether they accept a source."""
+"""The importers of this package, in the order in which they are tried."""
 
 
 def available() -> dict[str, metadata.EntryPoint | None]:
-    """Every importer that can be named: those built in (None), then entry points of other packages by name."""
+    """Return all importers by name: the built-in ones (None), then the entry points of other packages."""
     points = sorted(metadata.entry_points(group=ENTRY_POINTS), key=lambda point: point.name)
     return {**dict.fromkeys(BUILT_IN), **{point.name: point for point in points if point.name not in BUILT_IN}}
 
 
 def importer(name: str) -> Importer:
-    """The importer of this name. BadSource where there is none, or where another package's cannot be loaded."""
+    """Return the importer of this name; BadSource where there is none or it cannot be loaded."""
     if name in BUILT_IN:
         module, _, kind = BUILT_IN[name].partition(":")
         return cast(type[Importer], getattr(import_module(module), kind))()
@@ -47,9 +47,9 @@ def importer(name: str) -> Importer:
 
 
 def accepting(source: object) -> Importer | None:
-    """The first importer that accepts the source; None where none does.
+    """Return the first importer that accepts the source, or None.
 
-    Those built in are asked first, so that no package that is installed takes over a source that they can read.
+    Built-in importers come first, so that an installed package cannot take over sources that they read.
     """
     return next((one for one in _each() if one.accepts(source)), None)
 

@@ -1,4 +1,4 @@
-"""Type hints as JSON Schema."""
+"""Converts Python type hints to JSON Schema."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _MAX_DEPTH = 30
 
 
 def hints_of(owner: Any) -> dict[str, Any]:
-    """The annotations of a function or class, text resolved where it can be; what cannot is left out."""
+    """Return the annotations of a function or class; where a name cannot be resolved, text annotations are left out."""
     try:
         return typing.get_type_hints(owner, include_extras=True)
     except Exception:  # a name that exists for the type checker only may raise anything
@@ -45,16 +45,16 @@ def hints_of(owner: Any) -> dict[str, Any]:
 
 
 class Hints:
-    """Turns the hints of one function into schemas that share `defs`."""
+    """Converts the hints of one function; recursive classes and pydantic models share the definitions in `defs`."""
 
     def __init__(self) -> None:
-        """Nothing is converted yet."""
+        """Start without definitions."""
         self.defs: dict[str, Any] = {}
         self._names: dict[type, str] = {}
         self._open: list[type] = []
 
     def schema(self, hint: Any, depth: int = 0) -> dict[str, Any]:
-        """The schema of one hint; {} (anything) where JSON Schema has no word for it."""
+        """Return the schema of one hint; {} (anything) where JSON Schema cannot express it."""
         if depth > _MAX_DEPTH or hint is Any or hint is object or hint is inspect.Parameter.empty:
             return {}
         if hint is None:
@@ -133,7 +133,7 @@ class Hints:
         return next((dict(schema) for scalar, schema in _SCALARS if issubclass(kind, scalar)), {})
 
     def _object(self, kind: type, depth: int) -> dict[str, Any]:
-        """A dataclass or TypedDict; one that contains itself is shared by name."""
+        """Return the schema of a dataclass or TypedDict; one that contains itself becomes a reference to `defs`."""
         if kind in self._open:
             return {"$ref": f"#/$defs/{self._name(kind)}"}
         self._open.append(kind)
@@ -165,7 +165,7 @@ class Hints:
         return object_schema(properties, required)
 
     def _model(self, kind: Any) -> dict[str, Any]:
-        """A pydantic model; what it shares moves up to the shared definitions, under a name of its own."""
+        """Return the schema of a pydantic model; its definitions move to `defs` under the model's name."""
         try:
             template = f"#/$defs/{self._name(kind)}.{{model}}"
             schema = json.loads(json.dumps(kind.model_json_schema(ref_template=template)))
@@ -186,19 +186,19 @@ class Hints:
 
 
 def _is_required(kind: Any, name: str, hint: Any) -> bool:
-    """Whether a key of a TypedDict must be there; Python itself is wrong about this where hints are written as text."""
+    """Return whether a TypedDict requires a key; __required_keys__ alone is wrong for hints written as text."""
     marks = {typing.Required: True, typing.NotRequired: False}
     return marks.get(typing.get_origin(hint), name in kind.__required_keys__)
 
 
 def object_schema(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
-    """The schema of an object with these properties."""
+    """Return the schema of an object with these properties."""
     schema: dict[str, Any] = {"type": "object", "properties": properties}
     return schema | {"required": required} if required else schema
 
 
 def with_default(schema: dict[str, Any], default: Any) -> dict[str, Any]:
-    """The schema with a default that JSON can say."""
+    """Return the schema with a default, where JSON can express it."""
     if isinstance(default, enum.Enum):
         default = default.value
     if isinstance(default, datetime.date | datetime.time):
@@ -211,7 +211,7 @@ def with_default(schema: dict[str, Any], default: Any) -> dict[str, Any]:
 
 
 def is_json(value: Any) -> bool:
-    """Whether JSON can say this value as it is."""
+    """Return whether a value is a JSON value."""
     if isinstance(value, dict):
         return all(isinstance(key, str) for key in value) and all(map(is_json, value.values()))
     if isinstance(value, list):

@@ -1,9 +1,8 @@
-"""Which network addresses may be connected to: a host that the operator named may be anywhere, any other is public.
+"""Guards against server-side request forgery: only hosts that the operator named may have private addresses.
 
 A URL from a caller, a redirect or an imported document can name a host inside the network of this machine, which its
-author cannot reach and this process can (server-side request forgery). What counts is the address that is connected
-to: a public name may have a private address, and another one a moment later. So a name is looked up once, every
-address of it is checked, and the connection goes to one of those.
+author cannot reach and this process can. A public name may resolve to a private address, and to another address a
+moment later. So a name is resolved once, all its addresses are checked, and the connection goes to one of those.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from toolscout.errors import BadRequest
 _PORTS = {"http": 80, "https": 443}
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
 _IPV6_UNICAST = ipaddress.IPv6Network("2000::/3")
-# Not public, whatever the `ipaddress` of this Python says: addresses that clouds answer on themselves (Oracle, Azure),
-# relays into IPv4, and examples in documents.
+# Not public, though some versions of `ipaddress` say so: metadata services of clouds (Oracle, Azure), relays to IPv4,
+# and ranges reserved for documentation.
 _SPECIAL = tuple(
     map(ipaddress.ip_network, ("192.0.0.0/24", "168.63.129.16/32", "192.88.99.0/24", "2002::/16", "3fff::/20"))
 )
@@ -30,23 +29,23 @@ _Found = tuple[Any, Any, int, str, Any]  # an answer of getaddrinfo: family, typ
 
 
 class PrivateAddress(PermissionError):
-    """A host that is not at a public address, and that nobody named."""
+    """The host has a private address, and the operator did not name it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """The hosts that the operator named, each with its port or None for every port. Others must be public."""
+    """The hosts that may have private addresses, each with its port or None for every port; others must be public."""
 
     named: frozenset[tuple[str, int | None]] = frozenset()
 
     @classmethod
     def of(cls, hosts: Iterable[str]) -> Self:
-        """Name hosts: "intranet", "localhost:8000", "10.0.0.5", "[::1]:8000". BadRequest for what is no host."""
+        """Allow hosts such as "intranet", "localhost:8000", "10.0.0.5", "[::1]:8000". BadRequest for other text."""
         return cls(frozenset(map(_named, hosts)))
 
     @classmethod
     def of_url(cls, url: str) -> Self:
-        """Name the host and port of a URL. Where it has the port of plain HTTP, that of HTTPS is named too."""
+        """Allow the host and port of a URL; with port 80 also port 443. A malformed URL allows nothing."""
         try:
             parts = urlsplit(url)
             host, port = unquote(parts.hostname or ""), parts.port or _PORTS.get(parts.scheme.lower())
@@ -56,33 +55,33 @@ class Addresses:
         return cls(frozenset((_plain(host), one) for one in ports)) if host and port else cls()
 
     def names(self, host: str, port: int | None) -> bool:
-        """Whether the operator named this host."""
+        """Return whether the operator named this host and port."""
         plain = _plain(host)
         return (plain, None) in self.named or (plain, port) in self.named
 
     def check(self, host: str, port: int | None, address: str) -> None:
         """Raise PrivateAddress unless the address is public or the host was named."""
         if not is_public(address) and not self.names(host, port):
-            # Not which address: whoever asked would learn the names and addresses of the network here.
+            # Without the address: it would tell the caller about the network of this machine.
             raise PrivateAddress(
                 f"{host} is not at a public address, and whoever runs toolscout has not named it (serve "
                 f"--allow-private {host}, or an address in the configuration)"
             )
 
     def checked(self, host: str, port: int | None, found: Iterable[_Found]) -> list[_Found]:
-        """What getaddrinfo found for a host, all of it checked before any of it is connected to."""
+        """Return the answers of getaddrinfo for a host; PrivateAddress where one of them is not allowed."""
         listed = list(found)
         for *_, place in listed:
             self.check(host, port, str(place[0]))
         return listed
 
     def resolve(self, host: str, port: int | None) -> list[_Found]:
-        """Look a host up, once, and check every address of it."""
+        """Resolve a host and return its addresses; PrivateAddress where one of them is not allowed."""
         return self.checked(host, port, socket.getaddrinfo(host, port, type=socket.SOCK_STREAM))
 
 
 def is_public(address: str) -> bool:
-    """Whether an IP address is one of the public internet, also where an IPv6 address stands for an IPv4 address."""
+    """Return whether an IP address is public; an IPv6 address that maps an IPv4 address is judged by the latter."""
     try:
         found = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -113,7 +112,7 @@ def _named(text: str) -> tuple[str, int | None]:
 
 
 def _plain(host: str) -> str:
-    """One spelling of a host: lower case, without brackets and last dot, other scripts as DNS writes them."""
+    """Return the canonical spelling of a host: lower case, no brackets, no final dot, IDNA for other scripts."""
     host = host.strip("[]").lower()
     try:
         return ipaddress.ip_address(host.partition("%")[0]).compressed

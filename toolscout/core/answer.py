@@ -1,4 +1,4 @@
-"""What a search gives back: hits with typed reasons, and one answer that says honestly when there is none to use."""
+"""The result of a search: ranked hits with reasons, and an answer that says whether any tool should be used."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class ExactName:
 
 @dataclass(frozen=True, slots=True)
 class MatchedWords:
-    """Words of the request that stand in the tool's document, the most telling first.
+    """Words of the request that occur in the tool's document, the rarest in the catalogue first.
 
-    `share` is how much of the request they are, each word counted by how rare it is in the catalogue.
+    `share`: their part of the request, from 0 to 1, each word weighted by how rare it is in the catalogue.
     """
 
     words: tuple[str, ...]
@@ -55,9 +55,9 @@ class Similarity:
 
 @dataclass(frozen=True, slots=True)
 class PastRequest:
-    """A past request like this one used the tool: the nearest one that did, and the cosine to it.
+    """A similar past request used the tool: the nearest such request, and its cosine similarity to this one.
 
-    `request` is empty where it was a tenant's, which others may not read.
+    `request` is empty where the past request belongs to a tenant, since others may not read it.
     """
 
     request: str
@@ -72,7 +72,7 @@ class PastRequest:
 
 @dataclass(frozen=True, slots=True)
 class RewrittenQuery:
-    """The tool was found by a query that a language model, or a rule, made of the request."""
+    """The tool was found by a rewritten query, which a language model or a rule made of the request."""
 
     query: str
     kind: Literal["asked"] = "asked"
@@ -87,7 +87,7 @@ _IN_ORDER: tuple[type[Reason], ...] = (ExactName, Similarity, PastRequest, Rewri
 
 
 def in_order(reasons: Iterable[Reason]) -> tuple[Reason, ...]:
-    """Reasons as they are shown: by their kind, those of one kind as they come."""
+    """Return the reasons sorted by kind for display; those of one kind keep their order."""
     return tuple(sorted(reasons, key=lambda reason: _IN_ORDER.index(type(reason))))
 
 
@@ -97,10 +97,7 @@ def _shown(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """One ranked tool. Its score is the method's own number: comparable only within one answer, of no fixed range.
-
-    People are shown its share of the best score instead (search/score_share.py).
-    """
+    """One ranked tool. `score` has no fixed range: it can be compared only with other scores of the same answer."""
 
     tool_id: str
     score: float
@@ -114,11 +111,11 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What language models were asked for a search.
+    """How much a search used language models.
 
-    `rewritten`: requests that queries were made of. `calls`: conversations that were answered, `cached` of them out of
-    a cache. `price`: in the endpoint's currency, None where no price is known. `failed`: conversations without an
-    answer, the last of them because of `problem`.
+    `rewritten`: number of requests that were rewritten into queries. `calls`: conversations that were answered,
+    `cached` of them from a cache. `price`: in the endpoint's currency, None where it is not known. `failed`:
+    conversations without an answer; `problem` says why the last of them failed.
     """
 
     rewritten: int = 0
@@ -131,7 +128,7 @@ class Cost:
     problem: str = ""
 
     def __add__(self, other: Cost) -> Cost:
-        """Both together."""
+        """Return the sum of both."""
         prices = [price for price in (self.price, other.price) if price is not None]
         return Cost(
             self.rewritten + other.rewritten,
@@ -146,12 +143,12 @@ class Cost:
 
     @classmethod
     def total(cls, costs: Iterable[Cost | None]) -> Cost | None:
-        """All of them together; None where there is none."""
+        """Return the sum of the costs that are not None; None where all are."""
         known = [cost for cost in costs if cost is not None]
         return sum(known[1:], known[0]) if known else None
 
     def to_dict(self) -> dict[str, int | float | str | None]:
-        """Under the names that rows of results use."""
+        """Return the cost under the names that result files use."""
         found: dict[str, int | float | str | None] = {
             "llm_calls": self.calls,
             "llm_cached": self.cached,
@@ -165,19 +162,20 @@ class Cost:
 
 
 SEARCHED_ALONE = "the request alone was searched"
-"""The note of an answer whose language model failed begins so; why it failed follows behind a colon."""
+"""Begins the note of an answer whose language model failed; a colon and the reason follow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The tools to use (`hits`, empty unless the verdict is "use") and the best ranked in any case (`considered`).
+    """The answer to one request.
 
-    `need` (tool need): how much the request is like those that need a tool at all. `fit` (catalogue fit): how well the
-    best of these tools match it, against what a request about something else reaches here. Both go from 0 to 1 and are
-    no probabilities: they mean something beside their thresholds alone. Below that of the first the verdict is
-    "no_tool_needed", else below that of the second "nothing_fits". None: nothing here can tell. `asked`: the queries
-    that were searched beside the request; the tools that one of them found say so. `cost`: what language models were
-    asked for it, None where the method has none.
+    `hits`: the tools to use, empty unless the verdict is "use". `considered`: the best ranked tools, whatever the
+    verdict. `need` (tool need): how similar the request is to requests that need a tool. `fit` (catalogue fit): how
+    well the best tools match, compared with what an unrelated request reaches. Both go from 0 to 1, are no
+    probabilities, and are None where they cannot be computed; `need` below its threshold gives "no_tool_needed",
+    otherwise `fit` below its threshold gives "nothing_fits". `searched`: number of tools searched. `version`: the
+    catalogue version. `words_only`: number of tools that only their words can find, having no vector yet. `asked`: the
+    rewritten queries that were searched beside the request. `cost`: the use of language models, None without one.
     """
 
     request: str
@@ -194,7 +192,7 @@ class Answer:
     cost: Cost | None = None
 
     def groups(self) -> list[tuple[str, tuple[Hit, ...]]]:
-        """The tools to use by the query that found them, in order; those that the request found first, under ""."""
+        """Return the hits grouped by the rewritten query that found them; first, under "", those of the request."""
         found: dict[str, list[Hit]] = {"": [], **{query: [] for query in self.asked}}
         for hit in self.hits:
             query = next((reason.query for reason in hit.reasons if isinstance(reason, RewrittenQuery)), "")
@@ -221,7 +219,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """Feedback: the tools a request really used, and those that were offered and turned down."""
+    """Feedback on one request: the tools that it used, and those that were offered and rejected."""
 
     request: str
     used: tuple[str, ...] = ()
@@ -233,7 +231,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """What one caller may see: whole namespaces, and single tools by id."""
+    """The tools that one caller may see: whole namespaces, and single tools by id."""
 
     namespaces: frozenset[str] = frozenset()
     ids: frozenset[str] = frozenset()

@@ -1,7 +1,7 @@
-"""Arguments of a call held against the tool's JSON Schema: what is wrong with them, and what can be put right.
+"""Checks the arguments of a call against the tool's JSON Schema, and repairs harmless faults.
 
-Both the schema and the arguments may come from strangers, so a check is bounded: in steps, in what it keeps, and in
-what it says.
+Neither the schema nor the arguments are trusted, so a check is bounded in time, in memory and in the length of its
+messages.
 """
 
 from __future__ import annotations
@@ -31,19 +31,19 @@ from toolscout.core.json_schema import (
     sound,
 )
 
-MAX_STEPS = 250_000  # of one check; a step is one value held against one part of a schema, some microseconds
+MAX_STEPS = 250_000  # of one check; a step checks one value against one part of a schema: some microseconds
 MAX_REPAIRS = 2000
-MAX_PROBLEMS = 20  # that are told of one check,
-MAX_TOLD = 4000  # in so many characters,
-MAX_LINE = 600  # of which one problem has so many
-MAX_NOTES = 500  # lines about one repair
+MAX_PROBLEMS = 20  # reported by one check
+MAX_TOLD = 4000  # characters of all problems of one check
+MAX_LINE = 600  # characters of one problem
+MAX_NOTES = 500  # lines that describe one repair
 MAX_PATTERN = 4096  # characters of a regular expression
 TOO_MUCH = "the arguments are too large or too entangled to be checked: send less at once, or simpler values"
 _SHOWN = 60  # characters of a value that a message quotes
 _NAMED = 100  # of the name of a property
 _PATH = 240  # of the place of a value
-_LISTED = 30  # values of an enum, or properties, that a message names,
-_LISTED_TEXT = 400  # in about so many characters
+_LISTED = 30  # values of an enum, or properties, that a message names
+_LISTED_TEXT = 400  # characters of such a list, about
 _TOO_LONG = "a number of too many digits"
 _BRANCHES = frozenset(["$ref", "allOf", "anyOf", "oneOf", "not"])  # keywords that hold other schemas of the same value
 _CLASSES: dict[str, type] = {"string": str, "array": list, "object": Mapping}
@@ -51,29 +51,29 @@ _WORDS: dict[str, bool | None] = {"true": True, "false": False, "null": None, "n
 
 _PATTERN_MEMORY = 1 << 20  # bytes of one compiled pattern and its automaton
 _PATTERNS_KEPT = 256
-# What takes longer than a step, in steps, by measurement: a list, an object or a value with several forms; a problem
-# that is written down; a class of Unicode in a pattern; a pattern that turns out to be too large. In one step so many
-# instructions of a pattern are compiled, or, in the worst case, so many instructions times bytes are searched.
+# Measured costs in steps: of a list, an object or a value with several forms; of a problem that is written down; of a
+# Unicode class in a pattern; of a pattern that is too large to compile. Then, for one step: the instructions of a
+# pattern that are compiled, and the product of instructions and bytes that is searched in the worst case.
 _FOLLOWED, _WRITTEN, _CLASS, _TOO_LARGE = 3, 4, 100, 7000
 _COMPILED, _SEARCHED = 4, 1000
-# Escapes that ECMA-262, the language of patterns in JSON Schema, or Python write otherwise than re2.
+# Escapes that re2 writes differently than ECMA-262 (the pattern language of JSON Schema) or Python.
 _ESCAPE = re.compile(
     r"\\(?:u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})|u([0-9a-f]{4})|u\{([0-9a-f]{1,6})\}|c([a-z])|(.))", re.I | re.S
 )
 
 
 def problems(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> list[str]:
-    """What keeps a call's arguments from fitting the schema, in words a model can act on; empty where they fit.
+    """Return what is wrong with the arguments of a call, in words a model can act on; empty where they fit the schema.
 
-    Knows type, enum, const, properties, required, additionalProperties, patternProperties, items, prefixItems, all
-    bounds, pattern, uniqueItems, anyOf, oneOf, allOf, not, local $ref and OpenAPI's nullable; a keyword outside of
-    these, and whatever is malformed in the schema, forbids nothing.
+    Checks type, enum, const, properties, required, additionalProperties, patternProperties, items, prefixItems, all
+    bounds, pattern, uniqueItems, anyOf, oneOf, allOf, not, local $ref and OpenAPI's nullable. Other keywords and
+    malformed parts of the schema are ignored.
 
-    Patterns are searched by re2, in time linear in the text: \\d, \\w and \\s are ASCII, as in ECMA-262. A pattern
-    that re2 cannot read (look-around, back-references, more than 1,000 repeats) forbids nothing.
+    Patterns are matched by re2 in linear time; \\d, \\w and \\s are ASCII, as in ECMA-262. A pattern that re2 cannot
+    read (look-around, back-references, more than 1,000 repeats) is ignored.
 
-    At most MAX_PROBLEMS are told, in MAX_TOLD characters. Arguments that take more than MAX_STEPS to check do not fit:
-    the one problem says that they are too much.
+    At most MAX_PROBLEMS problems of MAX_TOLD characters are returned. Arguments that take more than MAX_STEPS to check
+    do not fit: the only problem says that they are too large.
     """
     given: Any = arguments  # models send anything
     if not isinstance(given, Mapping):
@@ -82,17 +82,17 @@ def problems(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> list[st
 
 
 def value_problems(value: Any, schema: Mapping[str, Any]) -> list[str]:
-    """The same for any JSON value, which need not be an object."""
+    """Return the problems of any JSON value, as `problems` does for an object of arguments."""
     return Checker(schema).problems(value)
 
 
 def repaired(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The arguments with their harmless faults put right, and a line for each thing that was done.
+    """Return the arguments with harmless faults repaired, and one line for each repair.
 
     "5" becomes 5 where an integer is asked for, "True" becomes true, a lone value a list of one, "Celsius" the enum's
-    "celsius", "City" the property "city"; arguments that the tool does not know are dropped, as is null for an optional
-    one; defaults are filled in. Nothing is guessed: ask `problems` what is still wrong. Arguments that take more than
-    MAX_STEPS to repair are left as they are.
+    "celsius", "City" the property "city"; unknown arguments are dropped, as is null for an optional
+    one; defaults are filled in. Other faults stay: `problems` finds them. Arguments that take more than MAX_STEPS to
+    repair come back unchanged.
     """
     done: list[str] = []
     checker = Checker(schema)
@@ -101,7 +101,7 @@ def repaired(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> tuple[d
     try:
         value = _repaired(plain, checker.root, checker, "", done)
         if isinstance(value, dict) and known and checker.root.get("additionalProperties") is None:
-            # The schema does not forbid them, but a tool that was never told of an argument cannot want it.
+            # The schema allows unknown arguments by default, but the tool has no use for them.
             value = _without_unknown(value, known, checker.root, checker, "", done)
     except (_OutOfSteps, RecursionError):
         return plain, []
@@ -111,39 +111,39 @@ def repaired(arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> tuple[d
 
 
 class _OutOfSteps(Exception):
-    """A check or a repair has taken all the steps it may take."""
+    """A check or a repair has used up its steps."""
 
 
 class Checker:
-    """Checks JSON values against one schema, each pair of a value and a part of the schema only once."""
+    """Checks JSON values against one schema; the result for each value and part of the schema is cached."""
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
-        """Take the schema as published; what is malformed in it is left out."""
+        """Take a schema as published; malformed parts are dropped."""
         self.root: Schema = sound(schema)
-        self.repairs = MAX_REPAIRS  # steps that are left to a repair: references that fork could go on for ever
+        self.repairs = MAX_REPAIRS  # steps left to a repair: references that branch could go on for ever
         self._left = MAX_STEPS
-        self._unread = 0  # how often a pattern was passed over that cannot be read
-        # For each value at a place and part of the schema: what is wrong, and whether a pattern was passed over.
+        self._unread = 0  # how often a pattern was ignored because re2 cannot read it
+        # Key: path, value and part of the schema. Value: the problems, and whether a pattern was ignored.
         self._checked: dict[tuple[str, int, int], tuple[list[str], bool]] = {}
-        self._choices: dict[int, Choices] = {}  # each is read once: all of them take no longer than the schema itself
+        self._choices: dict[int, Choices] = {}  # cached by the id of the enum's list
         self._patterns: dict[str, Any] = {}
 
     def choices(self, node: Mapping[str, Any]) -> Choices:
-        """What the enum of a part of the schema allows."""
+        """Return the values that the enum of a part of the schema allows."""
         values = node["enum"]
         if id(values) not in self._choices:
             self._choices[id(values)] = Choices(values)
         return self._choices[id(values)]
 
     def target(self, node: Mapping[str, Any]) -> Any:
-        """What the reference of a part of the schema points at, None where there is none or it leads nowhere."""
+        """Return what the $ref of a part of the schema points at; None without $ref or where it is dangling."""
         if "$ref" not in node:
             return None
         self.spend(len(node["$ref"]) // 16)
         return resolved(self.root, node["$ref"])
 
     def problems(self, value: Any, node: Any = None, path: str = "") -> list[str]:
-        """What is wrong with a value, by this part of the schema (the whole of it by default), within MAX_STEPS."""
+        """Return the problems of a value by a part of the schema (by default all of it), within MAX_STEPS."""
         self._left = MAX_STEPS
         try:
             found = self._checked_anew(value, self.root if node is None else node, path)
@@ -152,14 +152,16 @@ class Checker:
         return _few(found)
 
     def fits(self, value: Any, node: Any, path: str = "") -> bool:
-        """Whether a value fits a part of the schema, within the steps that are left."""
+        """Return whether a value fits a part of the schema; spends the steps that are left."""
         return not self._checked_anew(value, node, path)
 
     def finds(self, pattern: str, text: str) -> bool | None:
-        """Whether a pattern is found in a text; None where the pattern cannot be read."""
+        """Return whether a pattern matches somewhere in a text; None where re2 cannot read the pattern."""
         if pattern not in self._patterns:
             known = pattern[:MAX_PATTERN]
-            self.spend(20 + len(known) + _CLASS * known.lower().count("\\p"))  # first: compiling may take longest
+            self.spend(
+                20 + len(known) + _CLASS * known.lower().count("\\p")
+            )  # before compiling, which may take longest
             self._patterns[pattern], steps = _compiled(pattern)
             self.spend(steps)
         compiled = self._patterns[pattern]
@@ -174,13 +176,13 @@ class Checker:
         return compiled.search(encoded) is not None
 
     def spend(self, steps: int) -> None:
-        """Count steps, and stop everything where none are left."""
+        """Count steps; raises _OutOfSteps where none are left."""
         self._left -= steps
         if self._left < 0:
             raise _OutOfSteps
 
     def spend_on(self, value: Any) -> None:
-        """Count what it takes to read the whole of a value."""
+        """Count the steps that reading a whole value takes."""
         waiting = [value]
         while waiting:
             one = waiting.pop()
@@ -192,7 +194,7 @@ class Checker:
                 waiting += one
 
     def _checked_anew(self, value: Any, node: Any, path: str) -> list[str]:
-        self._checked.clear()  # its keys are of objects that may be gone
+        self._checked.clear()  # the keys hold ids of objects that may no longer exist
         return self._check(value, node, path, 0)
 
     def _check(self, value: Any, node: Any, path: str, depth: int) -> list[str]:
@@ -202,12 +204,12 @@ class Checker:
         if node is False:
             return [f"{_at(path)} must be left out"]
         if not isinstance(value, list | Mapping) and _BRANCHES.isdisjoint(node):
-            return self._found(value, node, path, depth)  # nothing to follow, nothing to be met again
+            return self._found(value, node, path, depth)  # cheap and not recursive: not worth caching
         key = (path, id(value), id(node))
         if key not in self._checked:
             self.spend(_FOLLOWED)
             unread = self._unread
-            self._checked[key] = ([], False)  # a reference that leads back here says nothing more
+            self._checked[key] = ([], False)  # ends the recursion where a reference leads back here
             lines = dict.fromkeys(self._found(value, node, path, depth + 1))
             self.spend(_WRITTEN * len(lines))
             found = [_cut(line, MAX_LINE) for line in islice(lines, MAX_PROBLEMS + 1)]
@@ -225,7 +227,7 @@ class Checker:
         if not found and ("enum" in node or "const" in node):
             found = self._choice_problems(value, node, path)
         if found:
-            return found  # the rest would only repeat it
+            return found  # further problems would only follow from this one
         if isinstance(value, str):
             found += self._text_problems(value, node, path)
         elif isinstance(value, int | float) and not isinstance(value, bool):
@@ -310,9 +312,9 @@ class Checker:
         return found
 
     def _form_problems(self, value: Any, forms: Iterable[Any], only_one: bool, path: str, depth: int) -> list[str]:
-        """What is wrong where a value must fit any of several forms, or exactly one."""
+        """Return the problems of a value that must fit one of several forms; exactly one where `only_one`."""
         results: list[list[str]] = []
-        surely = 0  # forms that fit, and not only because a pattern of theirs cannot be read
+        surely = 0  # forms that fit without any pattern being ignored
         for form in forms:
             unread = self._unread
             results.append(self._check(value, form, path, depth))
@@ -327,7 +329,7 @@ class Checker:
 
 @lru_cache(_PATTERNS_KEPT)
 def _compiled(pattern: str) -> tuple[Any, int]:
-    """A pattern ready to be searched, None for one that re2 cannot read; and the steps that compiling it took."""
+    """Return a compiled pattern (None where re2 cannot read it) and the steps that compiling took."""
     if len(pattern) > MAX_PATTERN:
         return None, 0
     options = re2.Options()
@@ -377,7 +379,7 @@ def _number_problems(value: float, node: Schema, path: str) -> list[str]:
 
 
 def is_multiple(value: float, step: float) -> bool:
-    """Whether a number is a whole number of steps; 0.3 is three times 0.1, whatever floats say."""
+    """Return whether `value` is a multiple of `step`, with a tolerance: 0.3 is a multiple of 0.1."""
     if isinstance(value, int) and isinstance(step, int):
         return value % step == 0
     try:
@@ -454,7 +456,7 @@ def _repaired_object(
 
 
 def _renamed(value: dict[str, Any], properties: Mapping[str, Any], path: str, done: list[str]) -> dict[str, Any]:
-    """Names that differ from a property's only in case, blanks, dashes or underscores become the property's."""
+    """Rename keys that differ from a property only in case, spaces, dashes or underscores."""
     if not properties:
         return dict(value)
     meant: dict[str, list[str]] = {}
@@ -490,7 +492,7 @@ def _without_unknown(
 
 
 def _retyped(value: Any, node: Mapping[str, Any], checker: Checker, path: str, done: list[str]) -> Any:
-    """A value of the wrong type as what it plainly stands for; the value itself where there is no such thing."""
+    """Convert a value of the wrong type where the conversion is obvious; otherwise return it unchanged."""
     if isinstance(value, int) and not is_writable(value):
         return value
     if isinstance(value, str) or "const" in node or "enum" in node:
@@ -559,7 +561,7 @@ def _at(path: str) -> str:
 
 
 def _under(path: str, name: str) -> str:
-    if len(path) > _PATH:  # deep enough; the whole of it might be as long as the arguments, at every one of them
+    if len(path) > _PATH:  # deeply nested arguments would make paths, and memory, grow without limit
         return path
     name = _cut(str(name), _NAMED)
     return f"{path}.{name}" if path else name
@@ -579,18 +581,18 @@ def _quoted(name: str) -> str:
 
 
 def _listed(texts: Iterable[str], total: int) -> str:
-    """The first of so many texts side by side, as many as there is room for."""
-    told, room = list[str](), _LISTED_TEXT
+    """Join the first texts with commas, up to a limit, and say how many there are in all."""
+    listed, room = list[str](), _LISTED_TEXT
     for text in islice(texts, _LISTED):
-        told.append(text)
+        listed.append(text)
         room -= len(text)
         if room < 0:
             break
-    return ", ".join(told) + (f" … ({total} in all)" if len(told) < total else "")
+    return ", ".join(listed) + (f" … ({total} in all)" if len(listed) < total else "")
 
 
 def _json(value: Any) -> str:
-    """The beginning of a value as JSON. The rest is not written at all: it may be a megabyte."""
+    """Return the first characters of a value as JSON without encoding the rest, which may be a megabyte."""
     text = ""
     for part in _parts(value):
         text += part
@@ -623,11 +625,11 @@ def _cut(text: str, most: int) -> str:
 
 
 def _few(found: list[str]) -> list[str]:
-    """As many problems as someone can act on at once."""
-    room, told = MAX_TOLD, list[str]()
+    """Return the first problems, within MAX_PROBLEMS and MAX_TOLD characters."""
+    room, first = MAX_TOLD, list[str]()
     for line in found[:MAX_PROBLEMS]:
         room -= len(line)
         if room < 0:
             break
-        told.append(line)
-    return told if len(told) == len(found) else [*told, "and more: put these right first"]
+        first.append(line)
+    return first if len(first) == len(found) else [*first, "and more: put these right first"]

@@ -1,4 +1,4 @@
-"""HTTP with the standard library: one time for a whole exchange, and only to addresses that are allowed."""
+"""HTTP with the standard library: one deadline for a whole exchange, connections to allowed addresses only."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from toolscout.core.addresses import Addresses
 
 
 class Deadline:
-    """Shuts a connection when its time is over: the timeout of a socket begins anew with every byte."""
+    """Shuts a connection after some seconds; a socket's own timeout starts again with every byte."""
 
     def __init__(self, seconds: float) -> None:
-        """Time runs from now on, until `close`."""
+        """Start the clock; `close` stops it."""
         self.passed = False
         self._until = time.monotonic() + seconds
         self._socket: socket.socket | None = None
@@ -29,23 +29,23 @@ class Deadline:
         self._timer.start()
 
     def watch(self, connected: socket.socket) -> None:
-        """Shut this one then, in place of any before it: a redirect opens another."""
+        """Watch this socket instead of the one before, since a redirect opens another; TimeoutError if time is over."""
         with self._lock:
             if self.passed:
                 raise TimeoutError
             if self._socket is not None:
                 self._socket.close()
-            self._socket = connected.dup()  # a handle of our own: TLS takes over the other one
+            self._socket = connected.dup()  # a duplicate, because TLS takes over the original
 
     def left(self) -> float:
-        """The seconds that are left; TimeoutError where there are none."""
+        """Return the seconds left; TimeoutError where there are none."""
         seconds = self._until - time.monotonic()
         if seconds <= 0:
             raise TimeoutError
         return min(seconds, threading.TIMEOUT_MAX)
 
     def close(self) -> None:
-        """All is there."""
+        """Stop the clock: the exchange is over."""
         self._timer.cancel()
         with self._lock:
             if self._socket is not None:
@@ -56,25 +56,25 @@ class Deadline:
         with self._lock:
             self.passed = True
             if self._socket is not None:
-                with suppress(OSError):  # the server was faster
+                with suppress(OSError):  # the server has closed it already
                     self._socket.shutdown(socket.SHUT_RDWR)
 
 
 class Timed(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
-    """Opens connections that a deadline ends, to addresses that are allowed."""
+    """A urllib handler whose connections end at a deadline and go to allowed addresses only."""
 
     def __init__(self, deadline: Deadline, addresses: Addresses | None = None) -> None:
-        """One deadline for all that is opened. None: any address will do."""
+        """One deadline for all connections. `addresses` None: any address is allowed."""
         super().__init__()
         self._deadline = deadline
         self._addresses = addresses
 
     def http_open(self, req: urllib.request.Request) -> Any:
-        """Without TLS."""
+        """Open an http: URL."""
         return self.do_open(partial(self._connection, http.client.HTTPConnection, req), req)
 
     def https_open(self, req: urllib.request.Request) -> Any:
-        """With TLS."""
+        """Open an https: URL."""
         return self.do_open(partial(self._connection, http.client.HTTPSConnection, req), req)
 
     def _connection(
@@ -87,15 +87,14 @@ class Timed(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
         return made  # type: ignore[no-any-return]
 
     def _connected(self, addresses: Addresses | None, place: tuple[str, int], *settings: Any) -> socket.socket:
-        """A socket that is connected to one of the addresses that were checked. TLS and Host keep to the name."""
+        """Return a socket connected to one of the checked addresses; TLS and the Host header still use the name."""
         found = addresses.resolve(*place) if addresses else socket.getaddrinfo(*place, type=socket.SOCK_STREAM)
         error = OSError(f"{place[0]} has no address")
         for number, (family, kind, protocol, _, address) in enumerate(found):
             made = socket.socket(family, kind, protocol)
             try:
-                made.settimeout(
-                    self._deadline.left() / (len(found) - number)
-                )  # one that is silent leaves time to others
+                # An address that does not answer must leave time to try the others.
+                made.settimeout(self._deadline.left() / (len(found) - number))
                 made.connect(address)
                 made.settimeout(self._deadline.left())
                 self._deadline.watch(made)
@@ -107,10 +106,10 @@ class Timed(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
 
 
 class Redirects(urllib.request.HTTPRedirectHandler):
-    """Follows where something is read. What is to be written would be sent on without its body, as a mere question."""
+    """Follows redirects of GET and HEAD only: urllib would turn any other method into a GET without its body."""
 
     def redirect_request(self, req: urllib.request.Request, fp: Any, *about: Any) -> urllib.request.Request | None:
-        """The request at the new address, None for the answer as it is."""
+        """Return the request to the new address, or None to take the redirect itself as the response."""
         if req.get_method() not in ("GET", "HEAD"):
             return None
         following = super().redirect_request(req, fp, *about)
@@ -121,10 +120,9 @@ class Redirects(urllib.request.HTTPRedirectHandler):
 
 
 class _Proxies(urllib.request.ProxyHandler):
-    """Uses the proxies that the environment names, for hosts that the operator named.
+    """Uses the proxies of the environment for hosts that the operator named.
 
-    Any other host is connected to directly: a proxy would look its name up itself, and nobody here could check where
-    that leads.
+    Other hosts are connected to directly: a proxy would resolve the name itself, so the address could not be checked.
     """
 
     def __init__(self, addresses: Addresses | None) -> None:
@@ -140,9 +138,9 @@ class _Proxies(urllib.request.ProxyHandler):
 
 
 def opener(deadline: Deadline, addresses: Addresses | None) -> urllib.request.OpenerDirector:
-    """Opens http and https URLs and follows their redirects, all of it until a deadline and to allowed addresses.
+    """Return an opener of http and https URLs that obeys a deadline and connects to allowed addresses only.
 
-    Unlike urllib's own it knows no other scheme: a redirect to ftp: would connect to any address.
+    It has no handler for other schemes: a redirect to ftp: would connect to any address.
     """
     made = urllib.request.OpenerDirector()
     for handler in (

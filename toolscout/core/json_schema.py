@@ -1,4 +1,4 @@
-"""JSON Schemas as servers publish them, made into schemas that vendors accept; and made small."""
+"""Turns JSON Schemas as servers publish them into valid ones, ones that LLM vendors accept, and short ones."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 Schema = dict[str, Any]
 
-MAX_DEPTH = 48  # deeper, a schema says that anything goes
+MAX_DEPTH = 48  # a schema nested deeper is replaced by {}, which allows anything
 MAX_REFERENCES = 200  # followed in search of a schema's properties
 MAX_ENUM = 10  # values that a slim schema lists
 TYPES = ("array", "boolean", "integer", "null", "number", "object", "string")
@@ -54,16 +54,16 @@ _encode = json.JSONEncoder(default=lambda _: None).encode
 
 
 def sound(schema: Mapping[str, Any]) -> Schema:
-    """The same schema, valid as of draft 2020-12: what is malformed in it is dropped or put right, no more."""
+    """Return the schema made valid by draft 2020-12: malformed keywords are dropped or corrected, nothing else."""
     made = _rebuilt(schema, _sound_node)
     return made if is_writable(made) else _rebuilt(made, _writable_node)
 
 
 def object_schema(schema: Mapping[str, Any]) -> Schema:
-    """A sound schema of an object with properties and no anyOf, oneOf, allOf, not, enum or $ref at its top.
+    """Return a valid object schema with properties and no anyOf, oneOf, allOf, not, enum or $ref at its top level.
 
-    OpenAI and Anthropic refuse a whole request over one tool that has them. Properties that stand in such branches are
-    moved up; a property stays required if every alternative requires it. References that lead nowhere are dropped.
+    OpenAI and Anthropic refuse a whole request over one tool that has them. Properties of such branches are moved to
+    the top; one stays required if every alternative requires it. Dangling references are dropped.
     """
     root = sound(schema)
     properties, required = _gathered(root, root, set())
@@ -75,7 +75,7 @@ def object_schema(schema: Mapping[str, Any]) -> Schema:
 
 
 def with_items(schema: Mapping[str, Any]) -> Schema:
-    """Every array says what its items are, if only that they are anything: OpenAI refuses those that do not."""
+    """Return the schema with "items" in every array, {} where it is missing: OpenAI refuses arrays without it."""
 
     def visit(node: Schema) -> Schema:
         kind = node.get("type")
@@ -86,13 +86,13 @@ def with_items(schema: Mapping[str, Any]) -> Schema:
 
 
 def slim(schema: Mapping[str, Any]) -> Schema:
-    """Names, types and what is required. A long enum becomes a hint, since cutting it would forbid valid values."""
+    """Return names, types and what is required. A long enum becomes a description: cutting it would forbid values."""
     root = _rebuilt(schema, _slim_node)
     return _rebuilt(root, lambda node: _without_dangling(node, root))
 
 
 def safe_keys(keys: Iterable[str]) -> dict[str, str]:
-    """A name that Anthropic accepts ([a-zA-Z0-9_.-], 64 at most) for each property key; those that fit keep theirs."""
+    """Map each property key to one that Anthropic accepts (1 to 64 of [a-zA-Z0-9_.-]); valid keys stay the same."""
     names = list(keys)
     renamed = {key: key for key in names if _PROPERTY_KEY.fullmatch(key)}
     taken = set(renamed)
@@ -108,7 +108,7 @@ def safe_keys(keys: Iterable[str]) -> dict[str, str]:
 
 
 def with_safe_keys(schema: Schema) -> Schema:
-    """An object's schema with its property keys renamed by `safe_keys`."""
+    """Return an object schema with its property keys renamed by `safe_keys`."""
     renamed = safe_keys(schema["properties"])
     if all(key == safe for key, safe in renamed.items()):
         return schema
@@ -119,7 +119,7 @@ def with_safe_keys(schema: Schema) -> Schema:
 
 
 def type_word(schema: Any, root: Mapping[str, Any], depth: int = 0) -> str:
-    """A schema's type in a word or two: "string", "integer|null", "string[]", "any"."""
+    """Return a schema's type in a few characters: "string", "integer|null", "string[]", "any"."""
     if not isinstance(schema, Mapping) or depth > 4:
         return "any"
     target = resolved(root, schema.get("$ref"))
@@ -141,7 +141,7 @@ def type_word(schema: Any, root: Mapping[str, Any], depth: int = 0) -> str:
 
 
 def resolved(root: Mapping[str, Any], reference: Any) -> Any:
-    """What a local reference ("#/$defs/name") points at, None where it leads nowhere."""
+    """Return what a local reference ("#/$defs/name") points at, or None where it is dangling or not local."""
     if not isinstance(reference, str) or not reference.startswith("#"):
         return None
     node: Any = root
@@ -157,11 +157,11 @@ def resolved(root: Mapping[str, Any], reference: Any) -> Any:
 
 
 def canonical(value: Any) -> str:
-    """The same for values that JSON Schema holds equal: 1 and 1.0 are, 1 and true are not."""
+    """Return a text that is equal for values equal by JSON Schema: 1 and 1.0 are, 1 and true are not."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value:#x}"  # of any length, where decimal digits have a limit
+        return f"{value:#x}"  # Python limits the length of decimal integers, not of hexadecimal ones
     if isinstance(value, list):
         return f"[{','.join(map(canonical, value))}]"
     if isinstance(value, Mapping):
@@ -170,42 +170,42 @@ def canonical(value: Any) -> str:
 
 
 def is_writable(value: Any) -> bool:
-    """Whether no integer in a value is too long for Python to write: of more than some 4,300 digits."""
+    """Return whether Python can write all integers of a value: it refuses those of more than 4,300 digits."""
     try:
         _encode(value)
     except ValueError:
         return False
-    except (TypeError, RecursionError):  # no JSON, but for another reason
+    except (TypeError, RecursionError):  # not JSON, but for another reason
         return True
     return True
 
 
 def plain_text(value: Any) -> str:
-    """A text as it is, another value as JSON."""
+    """Return text unchanged and any other value as JSON."""
     if isinstance(value, str):
         return value
     return json.dumps(value, default=repr) if is_writable(value) else canonical(value)
 
 
 def folded(text: str) -> str:
-    """A spelling without its case, blanks, dashes and underscores."""
+    """Return a text in one case and without spaces, dashes and underscores, to compare spellings."""
     return re.sub(r"[\s_-]+", "", str(text)).casefold()
 
 
 class Choices:
-    """The values of an enum, found by what they are and by how they are spelled: there may be thousands."""
+    """The values of an enum, indexed by value and by spelling, since there may be thousands."""
 
     def __init__(self, values: list[Any]) -> None:
-        """Read the values once."""
+        """Index the values."""
         self._values, self._known = values, frozenset(map(canonical, values))
 
     def __contains__(self, value: object) -> bool:
-        """Whether a value is one of them."""
+        """Return whether the enum has a value."""
         return canonical(value) in self._known
 
     @cached_property
     def spelled(self) -> dict[str, list[Any]]:
-        """The values by their spelling, whatever its case, blanks, dashes and underscores."""
+        """The values by their `folded` spelling."""
         found: dict[str, list[Any]] = {}
         for value in self._values:
             found.setdefault(folded(plain_text(value)), []).append(value)
@@ -213,14 +213,14 @@ class Choices:
 
 
 def _gathered(node: Any, root: Schema, followed: set[str]) -> tuple[Schema, list[str]]:
-    """All properties a top-level schema speaks of, in its branches too, and the names that are always required."""
+    """Return the properties of a schema and of all its branches, and the names that are always required."""
     if not isinstance(node, dict):
         return {}, []
     properties, required = dict(node.get("properties", {})), list(node.get("required", ()))
     parts = list(node.get("allOf", ()))
     reference = node.get("$ref")
     if isinstance(reference, str) and reference not in followed and len(followed) < MAX_REFERENCES:
-        followed.add(reference)  # each only once: chains of references that fork would never end
+        followed.add(reference)  # each only once: references that branch would take exponential time
         parts.append(resolved(root, reference))
     for part in parts:
         more, needed = _gathered(part, root, followed)
@@ -235,7 +235,7 @@ def _gathered(node: Any, root: Schema, followed: set[str]) -> tuple[Schema, list
 
 
 def _merge(properties: Schema, branches: list[Schema]) -> None:
-    """Add the properties of branches; one that differs between branches takes either form."""
+    """Add the properties of branches; one that differs between branches becomes an anyOf."""
     for name in dict.fromkeys(name for branch in branches for name in branch if name not in properties):
         forms: list[Any] = []
         for branch in branches:
@@ -245,7 +245,7 @@ def _merge(properties: Schema, branches: list[Schema]) -> None:
 
 
 def _rebuilt(schema: Mapping[str, Any], visit: Callable[[Schema], Schema]) -> Schema:
-    """A copy in which every schema, the innermost first, is what `visit` makes of it."""
+    """Return a copy in which `visit` has replaced every schema, the innermost first."""
     return cast(Schema, _rebuilt_inner(schema, visit, 0))
 
 
@@ -281,7 +281,7 @@ def _without_dangling(node: Schema, root: Schema) -> Schema:
 
 def _slim_node(node: Schema) -> Schema:
     kept = {key: value for key, value in node.items() if key in _SLIM}
-    if "oneOf" in node:  # branches that say less may overlap: any of them will do
+    if "oneOf" in node:  # shortened branches may overlap, which oneOf would refuse
         branches = {"anyOf": node["oneOf"]}
         kept |= {"allOf": [*kept.get("allOf", ()), branches]} if "anyOf" in kept else branches
     values = kept.get("enum")
@@ -322,7 +322,7 @@ def _is_text(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    """A number that others can read: most know no integer beyond the range of floats."""
+    """Return whether a value is a number within the range of floats: many parsers read no larger ones."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return number and abs(value) <= sys.float_info.max
 
@@ -347,7 +347,7 @@ def _is_mapping_of(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, Mapping) and all(map(check, value.values()))
 
 
-# What the metaschema demands of each keyword's value; schemas inside are sound by the time it is asked.
+# What the metaschema demands of each keyword's value. Inner schemas have been made valid before.
 _CHECKS: dict[str, Callable[[Any], bool]] = {
     **dict.fromkeys(
         "$schema $ref $dynamicRef $recursiveRef $comment title description format pattern".split(), _is_text

@@ -1,4 +1,4 @@
-"""What a saved model may hold, and what reading it may raise where it is damaged."""
+"""Checks of a saved model folder: the content of model.json, and the errors that damaged files raise."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tokenize import TokenError
 from typing import Any
 from zipfile import BadZipFile
 
-# numpy reads the head of an array as Python: one that is garbled is a SyntaxError, or a TokenError.
+# All that reading a damaged file may raise. numpy parses an array's header as Python, hence SyntaxError, TokenError.
 UNREADABLE = (
     OSError,
     ValueError,
@@ -34,7 +34,7 @@ _KINDS: tuple[tuple[type, type | tuple[type, ...]], ...] = (
 
 
 def malformed(record: Any) -> str:
-    """What is wrong with the content of a model.json; "" where nothing is."""
+    """Return what is wrong with the content of a model.json, or "" where it is valid."""
     if not isinstance(record, dict) or not isinstance(record.get("method"), str):
         return "does not name its method"
     for name in ("options", "parts"):
@@ -47,7 +47,7 @@ def malformed(record: Any) -> str:
 
 
 def of_another_kind(kind: type[Any], saved: Mapping[str, Any]) -> list[str]:
-    """The options whose values are not such as their defaults are."""
+    """Return the names of saved options whose type differs from that of the default in the options dataclass `kind`."""
     found = []
     for field in fields(kind):
         wanted = next((wanted for default, wanted in _KINDS if isinstance(field.default, default)), object)

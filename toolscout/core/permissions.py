@@ -1,4 +1,4 @@
-"""Who may see what: allow and deny patterns over tool ids, and what they let through in one catalogue."""
+"""Access rules: principals with allow and deny patterns over tool ids, their API keys, and how rules are applied."""
 
 from __future__ import annotations
 
@@ -21,11 +21,12 @@ KEY_PREFIX = "ts_"  # so that scanners for leaked secrets can tell it
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Someone who may ask: the patterns of what it may see, whether it may change things, and whose feedback it hears.
+    """A user or program with access: what it may see (`allow`, `deny`), whether it may change things (`admin`), and
+    whose feedback it uses besides the shared one (`tenant`).
 
-    A pattern is a glob on the id: `mail/*` is a whole namespace, `mail/read*` some of its tools, `*/delete*` such tools
-    of any, `*` everything. What stands before the last slash is matched with the namespace, what follows with the name.
-    Deny wins over allow, and over what was granted.
+    A pattern is a glob on the tool id: `mail/*` is a whole namespace, `mail/read*` some of its tools, `*/delete*` tools
+    of any namespace, `*` everything. The part before the last slash matches the namespace, the rest the name. Deny
+    wins over allow and over grants.
     """
 
     name: str
@@ -35,7 +36,7 @@ class Principal:
     tenant: str = ""
 
     def __post_init__(self) -> None:
-        """Refuse a pattern that could never match, or that says something else than it seems to."""
+        """Raise BadRequest for an empty name, or a pattern that is neither NAMESPACE/NAME nor *."""
         if not clean_text(self.name):
             raise BadRequest("a principal needs a name; give it one that its keys can be told by")
         for pattern in (*self.allow, *self.deny):
@@ -49,7 +50,7 @@ class Principal:
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """A key of a principal as it rests: the digest, never the key itself. `id` tells it from others."""
+    """A stored API key of a principal: its digest, never the key itself."""
 
     digest: str
     principal: str
@@ -57,28 +58,28 @@ class Key:
 
     @property
     def id(self) -> str:
-        """Enough of the digest to name the key by."""
+        """The first characters of the digest, by which people name the key."""
         return self.digest[:8]
 
 
 def new_key(principal: str) -> tuple[str, Key]:
-    """A key for a principal, to be shown once and to nobody else; and how it rests."""
+    """Return a new API key for a principal, to be shown once, and its stored form."""
     key = new_secret()
     return key, Key(key_digest(key), principal, datetime.now(UTC))
 
 
 def new_secret() -> str:
-    """A key or a token that nobody can guess: 32 random bytes."""
+    """Return a new random key or token of 32 bytes."""
     return KEY_PREFIX + secrets.token_urlsafe(32)
 
 
 def key_digest(key: str) -> str:
-    """What rests of a key. It is 32 random bytes, which nobody guesses, so a fast digest without salt is enough."""
+    """Return the digest of a key. Keys are 32 random bytes, so a fast digest without salt is enough."""
     return hashlib.sha256(key.encode(errors="replace")).hexdigest()
 
 
 class _Names(NamedTuple):
-    """Which names of one namespace: all, or those that match; less those that are denied."""
+    """The rules for one namespace: all names or those matching `allow`, without those matching `deny`."""
 
     everything: bool
     allow: re.Pattern[str] | None
@@ -87,15 +88,15 @@ class _Names(NamedTuple):
 
     @property
     def whole(self) -> bool:
-        """No tool that may ever come into the namespace is denied."""
+        """Whether every tool of the namespace is allowed, tools added later included."""
         return self.everything and self.deny is None and not self.nothing
 
 
 class Rules:
-    """What one principal may see, whatever the catalogue holds: what it was granted, its patterns, and deny wins."""
+    """The rules of one principal: its grants and its allow and deny patterns; deny wins."""
 
     def __init__(self, granted: Allowed, allow: Sequence[str] = (), deny: Sequence[str] = ()) -> None:
-        """Read the patterns."""
+        """Compile the patterns."""
         self._granted = granted
         self._allow = [_parts(pattern) for pattern in allow]
         self._deny = [_parts(pattern) for pattern in deny]
@@ -103,13 +104,13 @@ class Rules:
         self._known: dict[str, _Names] = {}
 
     def permits(self, tool_id: str) -> bool:
-        """Whether the principal may see a tool of this id."""
+        """Return whether the principal may see a tool of this id."""
         return _permits(self._names(namespace_of(tool_id)), tool_id, self._granted)
 
     def compiled(self, namespaces: Iterable[str], ids_of: Callable[[str], Iterable[str]]) -> Allowed:
-        """What the rules let through in one catalogue: its namespaces, and the ids that each of them has.
+        """Apply the rules to a catalogue with these namespaces; `ids_of` returns the tool ids of a namespace.
 
-        A namespace of which a tool might be denied, there or not, is listed by ids: none that comes later slips in.
+        A namespace with a deny pattern is listed by its present ids, so that no denied tool slips in later.
         """
         granted, whole, ids = self._granted, set[str](), set[str]()
         for namespace in {*(namespaces if self._allow else ()), *granted.namespaces}:
@@ -131,7 +132,7 @@ class Rules:
 
 
 def _parts(pattern: str) -> tuple[Callable[[str], object], str]:
-    """What matches the namespace, and the glob of the name."""
+    """Split a pattern into a matcher of the namespace and the glob of the name."""
     namespace, _, name = ("*/*" if pattern in EVERYTHING else pattern).rpartition("/")
     return re.compile(translate(namespace)).match, name
 

@@ -1,4 +1,4 @@
-"""Who asks: what one caller may be given, what it may see, and whose feedback it hears."""
+"""The scope of a search: which tools a caller may get and see, and whose feedback counts."""
 
 from __future__ import annotations
 
@@ -8,18 +8,17 @@ from typing import Literal
 from toolscout.core.answer import Allowed
 
 Endpoints = Literal["skip", "ask", "wait"]
-"""What becomes of language models behind a URL: skipped, asked within the time that they have, or waited for."""
+"""Use of language models behind a URL: not at all, within their time limit, or without one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """Who asks. It is made once per request at the door and handed down; nothing stores it.
+    """The caller of a search. It is made once for each request and passed down; nothing stores it.
 
-    `allowed`: the tools that may be ranked; None: all of them. `visible`: the tools whose names and words may be read
-    into a request, and that a language model may be shown, whatever is ranked; None: those in `allowed`. Whoever fuses
-    rankings asks for those of the whole catalogue, so the two differ there. `tenant`: whose feedback is heard besides
-    everybody's. `endpoints`: whether language models behind a URL are skipped, asked within the time that they have, or
-    waited for.
+    `allowed`: the tools that may be ranked; None: all. `visible`: the tools that the caller may see, which may be used
+    to read its request and shown to a language model; None: those in `allowed`. The two differ where rankings of the
+    whole catalogue are fused. `tenant`: the tenant whose feedback counts besides the shared one. `endpoints`: whether
+    language models behind a URL are skipped ("skip"), used within their time limit ("ask") or waited for ("wait").
     """
 
     allowed: Allowed | None = None
@@ -29,19 +28,19 @@ class Scope:
 
     @property
     def sees(self) -> Allowed | None:
-        """The tools that the caller may see; None: all of them."""
+        """The tools that the caller may see; None: all."""
         return self.allowed if self.visible is None else self.visible
 
     def permits(self, tool_id: str) -> bool:
-        """Whether a tool may be ranked."""
+        """Return whether a tool may be ranked."""
         return self.allowed is None or self.allowed.permits(tool_id)
 
     def same_caller(self, other: Scope) -> bool:
-        """Whether both see the same tools and hear the same feedback, whatever is ranked for them."""
+        """Return whether both callers see the same tools and have the same tenant."""
         return (self.sees, self.tenant) == (other.sees, other.tenant)
 
     def of_all(self) -> Scope:
-        """The same caller, for a ranking of the whole catalogue: it still sees only its own tools."""
+        """Return a scope that ranks the whole catalogue for the same caller, who still sees only its own tools."""
         return self if self.allowed is None else replace(self, allowed=None, visible=self.sees)
 
 

@@ -1,7 +1,7 @@
-"""Which targets a process may call. Its own configuration says so; a catalogue never does.
+"""The targets that a process may call, as its own configuration says.
 
-A catalogue may hold a tool whose origin names any command line, function or address. Calling it would run that, so a
-process calls only what whoever started it has allowed.
+The catalogue is not trusted: a tool's origin may name any command line, function or address, and calling the tool would
+run it. So only targets that the operator allowed are called.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from toolscout.core.tool import Origin, Tool, clean_text, tool_id
 from toolscout.errors import BadRequest
 
 _PORTS = {"http": 80, "https": 443}
-# What stands before a target of one namespace. A command line may begin with an assignment, but hardly with such a one.
+# "NAMESPACE=" before a target. A command line may begin with an assignment too, but hardly with one of this form.
 _NAMESPACE = re.compile(r"[^\s=:/]+(/[^\s=:/]+)*=(?=.)")
 
 
@@ -40,7 +40,7 @@ class Targets:
     """
 
     def __init__(self, allowed: Iterable[str] = ()) -> None:
-        """Read what was allowed; BadRequest for what allows nothing."""
+        """Take the allowed targets; BadRequest for text that names none."""
         self._allowed = [text.strip() for text in allowed]
         for text in self._allowed:
             target = text.partition("=")[2] if _NAMESPACE.match(text) else text
@@ -51,15 +51,15 @@ class Targets:
                 )
 
     def permit(self, tool: Tool) -> bool:
-        """Whether a tool may be called where its origin says."""
-        origin, own = tool.origin, f"{tool.namespace}="
+        """Return whether the target of a tool's origin is allowed."""
+        origin, prefix = tool.origin, f"{tool.namespace}="
         if origin is None:
             return False
-        exact = {text.removeprefix(own) for text in self._allowed}
+        exact = {text.removeprefix(prefix) for text in self._allowed}
         if origin.kind != "function" and is_address(origin.target):
             return any(_lies_under(origin.target, address) for address in exact)
         if origin.kind == "mcp":
-            # What a relative path runs depends on the folder it is started in, which only a configuration may choose.
+            # A relative path runs another program in another folder, so the catalogue may not choose the folder.
             return origin.target in exact and not origin.details.get("cwd")
         module, _, name = origin.target.rpartition(":")
         if origin.kind != "function" or name.rpartition(".")[2] != tool.name:
@@ -67,18 +67,18 @@ class Targets:
         return origin.target in exact or (name == tool.name and f"{module}:*" in exact)
 
     def names(self, tool: Tool) -> bool:
-        """Whether the very target of a tool was allowed, not just the module that it is in."""
+        """Return whether the target of a tool was allowed by itself, not only by module:*."""
         target = tool.origin.target if tool.origin else ""
         return target in {text.removeprefix(f"{tool.namespace}=") for text in self._allowed}
 
 
 def is_address(target: str) -> bool:
-    """Whether a target is an address on a network, not a command line or a function."""
+    """Return whether a target is an http(s) URL, not a command line or a function."""
     return target.lower().startswith(("http://", "https://"))
 
 
 def place_of(address: str) -> Place | None:
-    """Where an address leads; None for one that is malformed or names a user, whose host is easily misread."""
+    """Return scheme, host and port of a URL; None where it is malformed or names a user ("https://a@b/")."""
     try:
         parts = urlsplit(address)
         host, port = parts.hostname, parts.port
@@ -90,7 +90,7 @@ def place_of(address: str) -> Place | None:
 
 
 def climbs(path: str) -> bool:
-    """Whether a path has a segment "." or "..", however encoded: a server may read it as another path."""
+    """Return whether a path has a segment "." or "..", in any encoding, which could lead outside of the base path."""
     plain = path
     for _ in range(3):  # some servers decode twice
         plain = unquote(plain)
@@ -100,7 +100,7 @@ def climbs(path: str) -> bool:
 
 
 def calls_itself(tool: Tool, origin: Origin) -> bool:
-    """Whether the tool that an MCP server would run is the one of this id: permissions were checked for the id."""
+    """Return whether an MCP origin names the tool itself: permissions were checked for its id, not for another."""
     name = origin.details.get("tool") or tool.name
     return isinstance(name, str) and tool.id in {tool_id(tool.namespace, one) for one in (name, clean_text(name))}
 

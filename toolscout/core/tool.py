@@ -1,4 +1,4 @@
-"""Tool: the one record that everything else speaks of, shaped like an MCP tool plus its namespace."""
+"""Tool: the record of one tool, shaped like an MCP tool with a namespace, and the text that is searched for it."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from urllib.parse import unquote
 from toolscout.errors import BadTool
 
 DOCUMENT_VERSION = 1
-# A description of megabytes says nothing more to a search than its first pages; the record itself stays whole.
+# Limits of the searched text: the first pages of a long description are enough. The record itself is kept whole.
 MAX_DESCRIPTION_CHARS = 20_000
 MAX_DOCUMENT_CHARS = 60_000
 MAX_SERVICE_CHARS = 300
 MAX_NAME_CHARS = 1_000
 MAX_SCHEMA_DEPTH = 12
 MAX_ENUM_VALUES = 1_000
-# Objects and lists in one another. Deeper than any real schema, and no later walk over one runs out of stack.
+# Levels of nested objects and lists: more than any real schema has, and few enough for recursive functions.
 MAX_NESTING = 100
 
 _UPPER, _LOWER = "A-ZÀ-ÖØ-Þ", "a-zß-öø-ÿĀ-ɏḀ-ỿ"
@@ -30,8 +30,8 @@ _WORD = re.compile(
 _UNPRINTABLE = re.compile(
     r"[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff\U000e0000-\U000e007f]+"
 )
-_NESTS = (dict, list, tuple)  # what JSON is nested in
-_FLAT = frozenset((str, int, float, bool, type(None)))  # told faster, and most values are one of these
+_NESTS = (dict, list, tuple)  # types that hold other values
+_FLAT = frozenset((str, int, float, bool, type(None)))  # a quick test, which settles most values
 _BRACKETS = re.compile(r'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]')
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\r\n]*(?:\x07|\x1b\\)?|[ -/]*[0-~])")
 # Where a schema may hold further schemas.
@@ -51,7 +51,7 @@ def split_words(identifier: str) -> list[str]:
 
 
 def clean_text(text: str) -> str:
-    """One line of printable text: terminal escapes, control and direction characters become spaces."""
+    """Return the text as one printable line: terminal escapes, control and direction characters become spaces."""
     if not text.isprintable():
         text = _UNPRINTABLE.sub(" ", _ANSI.sub(" ", text))
     elif "  " not in text:  # the common case: no other white space is printable
@@ -61,7 +61,7 @@ def clean_text(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """How to call a tool. Never holds a secret: headers and environments are given again when it is called.
+    """How to call a tool. It never holds a secret: headers and environment variables are given at call time.
 
     kind "mcp": target is the server's command line or URL, details["tool"] the name the server knows.
     kind "http": target is the base URL, details hold method, path and where each parameter goes.
@@ -78,7 +78,7 @@ class Origin:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """Read what to_record wrote."""
+        """Read what to_record returned; BadTool where a field is missing or malformed."""
         kind, target, details = record.get("kind"), record.get("target"), record.get("details", {})
         if kind not in ("mcp", "http", "function") or not isinstance(target, str) or not isinstance(details, Mapping):
             raise BadTool("an origin needs kind (mcp, http or function), target (text) and details (an object)")
@@ -91,7 +91,7 @@ def _empty_schema() -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """One callable thing, described. Its id, "namespace/name", is stable for as long as it exists."""
+    """The description of one tool. Its id, "namespace/name", never changes."""
 
     namespace: str
     name: str
@@ -108,7 +108,7 @@ class Tool:
     meta: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Refuse what no caller could use; accept everything that real servers publish."""
+        """Raise BadTool for an empty or unprintable name, a field of the wrong type, or too deep nesting."""
         for label, value in (("namespace", self.namespace), ("name", self.name)):
             if not isinstance(value, str) or not value.strip():
                 raise BadTool(f"a tool needs a {label}: text that is not empty, got {value!r:.80}")
@@ -130,7 +130,7 @@ class Tool:
                 raise BadTool(f"tool {self.id}: {label} is nested deeper than {MAX_NESTING} levels; flatten it")
 
     def __hash__(self) -> int:
-        """Equal tools have equal ids; schemas are dicts and cannot be hashed."""
+        """Return the hash of namespace and name: schemas are dicts, which cannot be hashed."""
         return hash((self.namespace, self.name))
 
     @property
@@ -139,7 +139,7 @@ class Tool:
         return tool_id(self.namespace, self.name)
 
     def document(self) -> str:
-        """The text that is searched: names whole and split, title, description, parameters; no JSON punctuation."""
+        """Return the text that is searched: names whole and split into words, title, description, parameters."""
         whole = f"{self.namespace} {self.name}"
         name = " ".join(split_words(self.name)).lower()
         split = " ".join([*split_words(self.namespace), name]).lower()
@@ -152,16 +152,16 @@ class Tool:
         return "\n".join(filter(None, map(clean_text, lines)))[:MAX_DOCUMENT_CHARS]
 
     def digest(self) -> str:
-        """Identifies the searched text, and so the vector of it."""
+        """Return a digest of the searched text; vectors are cached by it."""
         return text_digest(self.document())
 
     def content_digest(self) -> str:
-        """Identifies the whole record: changes whenever anything a caller could see changes."""
+        """Return a digest of the whole record."""
         record = json.dumps(self.to_record(), sort_keys=True, ensure_ascii=True, default=str)
         return hashlib.blake2b(record.encode(), digest_size=16).hexdigest()
 
     def to_record(self) -> dict[str, Any]:
-        """The JSON form that from_record reads: an MCP tool, its namespace, and what MCP has no field for."""
+        """Return the JSON form that from_record reads: an MCP tool with its namespace and further fields."""
         record: dict[str, Any] = {"namespace": self.namespace, "name": self.name, "description": self.description}
         record["inputSchema"] = dict(self.input_schema)
         optional = {
@@ -181,7 +181,7 @@ class Tool:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any], namespace: str | None = None) -> Self:
-        """Read an MCP-shaped record; `namespace` serves where the record names none."""
+        """Read a record shaped like an MCP tool; `namespace` is used where the record names none. Raises BadTool."""
         if not isinstance(record, Mapping):
             raise BadTool(f"a tool record must be a JSON object, got {type(record).__name__}")
         origin = record.get("origin")
@@ -204,7 +204,7 @@ class Tool:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Read a record that a store kept. What an older version let in nested too deeply accepts anything there."""
+        """Read a stored record. Parts nested too deeply, which older versions accepted, become {}."""
         try:
             return cls.from_record(json.loads(text))
         except (BadTool, RecursionError):
@@ -215,7 +215,7 @@ class Tool:
 
 
 class Searchable(Protocol):
-    """What a retriever needs to know of a tool: a Tool is one, and so is the shorter record a store keeps."""
+    """What a retriever needs to know of a tool; Tool and Listing provide it."""
 
     @property
     def id(self) -> str:
@@ -242,7 +242,7 @@ class Searchable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A tool as a store lists it for indexing: its searched text is already made."""
+    """The short form of a tool that a store gives to indexes; it holds the finished searched text."""
 
     id: str
     namespace: str
@@ -261,7 +261,7 @@ class Listing:
 
 
 def too_deep(value: object, most: int = MAX_NESTING) -> bool:
-    """Whether objects and lists lie in one another more than `most` levels deep. One that holds itself does."""
+    """Return whether objects and lists are nested more than `most` levels deep; one that contains itself is."""
     level: list[Any] = [value.values()] if isinstance(value, Mapping) else [value] if isinstance(value, _NESTS) else []
     for _ in range(most):
         level = [
@@ -272,13 +272,13 @@ def too_deep(value: object, most: int = MAX_NESTING) -> bool:
         ]
         if not level:
             return False
-        if len(level) > 1_000:  # what is shared is read once: shared parts that share parts would never end
+        if len(level) > 1_000:  # read shared parts once: shared parts within shared parts grow exponentially
             level = list({id(child): child for child in level}.values())
     return True
 
 
 def _cut_deep(text: str) -> str:
-    """The JSON text of a record with {} in place of what is nested so deeply that a field of it would be refused."""
+    """Return the JSON text of a record with {} in place of parts nested deeper than MAX_NESTING."""
     kept: list[str] = []
     depth = start = 0
     for found in _BRACKETS.finditer(text):
@@ -314,7 +314,7 @@ def name_of(tool_id: str) -> str:
 
 
 def text_digest(text: str) -> str:
-    """Identifies a searched text together with the rules that made it."""
+    """Return a digest of a searched text and of DOCUMENT_VERSION, the version of the rules that made it."""
     return hashlib.blake2b(f"{DOCUMENT_VERSION}\n{text}".encode(errors="replace"), digest_size=16).hexdigest()
 
 
@@ -324,7 +324,7 @@ def _mapping(record: Mapping[str, Any], key: str) -> Mapping[str, Any]:
 
 
 def _service(record: Mapping[str, Any]) -> str:
-    """What published catalogues say of the server or product a tool belongs to."""
+    """Return the description of the server or product that a tool belongs to."""
     meta = _mapping(record, "_meta")
     text = record.get("service") or meta.get("server_description") or meta.get("tool_description")
     return text if isinstance(text, str) else ""
@@ -340,9 +340,9 @@ def _texts(record: Mapping[str, Any], key: str) -> tuple[str, ...]:
 
 
 class _SchemaWords:
-    """The words of a schema: a line for each parameter, however deep, and for what else describes itself.
+    """The searched lines of a schema: one for each parameter at any depth, and for each other described schema.
 
-    Each definition is read once and reading stops where the document is full, so no entangled schema takes long.
+    Each definition is read once, and reading stops at MAX_DOCUMENT_CHARS, so that no schema takes long.
     """
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
@@ -385,7 +385,7 @@ class _SchemaWords:
                 self._enter(branch, depth)
 
     def _enter(self, schema: Any, depth: int) -> None:
-        """Read a schema that is no named parameter: what it says of itself, and what it holds."""
+        """Read a schema that is not a named parameter: its description and enum, and its inner schemas."""
         if isinstance(schema, Mapping):
             text = schema.get("description")
             words = [text[:MAX_DESCRIPTION_CHARS]] if isinstance(text, str) else []
@@ -397,7 +397,7 @@ class _SchemaWords:
 
 
 def _parameter_words(name: str, parameter: Mapping[str, Any]) -> list[str]:
-    """A parameter's name whole and split, its title and description, its enum values."""
+    """Return a parameter's name whole and split into words, its title, description and enum values."""
     words = [name]
     lowered = name.lower()
     split = " ".join(split_words(name)).lower()

@@ -1,4 +1,4 @@
-"""Tools as the vendors' interfaces take them: shapes, names that fit everywhere and lead back, token budgets."""
+"""Renders tools in the formats of OpenAI, Anthropic and MCP, with valid names and within a token budget."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ LEVELS: tuple[Level, ...] = get_args(Level)  # the richest first
 MAX_NAME_CHARS = 64
 MAX_OPENAI_DESCRIPTION_CHARS = 1024
 MAX_SENTENCE_CHARS = 200
-TOKENS_PER_TOOL = 5  # hashes in names split badly, and vendors wrap each tool in some words of their own
+TOKENS_PER_TOOL = 5  # hashes in names take extra tokens, and vendors add some text to each tool
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _HASHED_NAME = re.compile(r".*_[0-9a-f]{8}(?:[0-9a-f]{8})?")
 _SENTENCE_END = re.compile(r"(?<=[.!?])(?<!\be\.g\.)(?<!\bi\.e\.)\s|(?<=[。！？])|\n\s*\n")
-# Pieces of text that are at most one token each, or nearly so; see estimate_tokens.
+# Each match is about one token or less; see estimate_tokens.
 _PIECE = re.compile(r"[A-Z]?[a-z]{1,5}|[A-Z]{1,2}|[0-9]|[_-]|[!-,./:-@\[-^`{-~]{1,3}|\s{2,8}")
 
 
 @dataclass(frozen=True, slots=True)
 class Rendered:
-    """Tools ready to send: the level that fitted, and the tokens it takes by estimate."""
+    """Tools in a vendor's format: the payload, its level of detail, its estimated tokens, and the names used."""
 
     payload: list[dict[str, Any]]
     level: Level
@@ -41,15 +41,15 @@ class Rendered:
 
 
 class WireNames:
-    """The wire names of a set of tools, and the way back."""
+    """Maps tool ids to wire names (names that all vendors accept) and back."""
 
     def __init__(self, tool_ids: Iterable[str]) -> None:
-        """Name every tool by its id alone, so that a tool's name is the same in every prompt."""
+        """Name every tool. A name depends on the tool's id alone, so that it is the same in every prompt."""
         ids = list(dict.fromkeys(tool_ids))
         named: dict[str, list[str]] = {}
         for tool_id in ids:
             named.setdefault(wire_name(tool_id), []).append(tool_id)
-        # One chance in four billion for two tools of one prefix: then both get the longer hash.
+        # Two names collide with a chance of one in four billion; then both get a longer hash.
         self._names = {
             tool_id: name if len(sharing) == 1 else _hashed(tool_id, 8)
             for name, sharing in named.items()
@@ -58,34 +58,34 @@ class WireNames:
         self._ids = {name: tool_id for tool_id, name in self._names.items()}
 
     def name(self, tool_id: str) -> str:
-        """The wire name of a tool."""
+        """Return the wire name of a tool; UnknownTool where it was not named."""
         if tool_id not in self._names:
             raise UnknownTool(f"{tool_id} is not among the {len(self._names)} tools that were named")
         return self._names[tool_id]
 
     def tool_id(self, wire_name: str) -> str:
-        """The tool that a model called by this name."""
+        """Return the tool id of a wire name; UnknownTool where no tool has it."""
         if wire_name not in self._ids:
             raise UnknownTool(f"no tool was offered under the name {wire_name!r:.80}; offered: {len(self._ids)}")
         return self._ids[wire_name]
 
 
 def wire_name(tool_id: str) -> str:
-    """A name of at most 64 of [A-Za-z0-9_-] for a tool id: "namespace__name" as it is, or made fit and hashed.
+    """Return a name of at most 64 characters of [A-Za-z0-9_-] for a tool id.
 
-    Both kinds can be told apart, and the seam of the first kind is its first "__": no two ids share a plain name, and
-    no plain name looks like a hashed one.
+    It is "namespace__name" where that is valid, else a shortened form with a hash of the id. The first "__" of a plain
+    name separates its parts, so no two ids share one, and no plain name looks like a hashed one.
     """
     namespace, _, name = tool_id.rpartition("/")
     plain = f"{namespace}__{name}"
-    seam_is_clear = "__" not in namespace and not namespace.endswith("_") and name[:1] not in ("", "_") and namespace
-    if seam_is_clear and _PLAIN_NAME.fullmatch(plain) and not _HASHED_NAME.fullmatch(plain):
+    splits_clearly = "__" not in namespace and not namespace.endswith("_") and name[:1] not in ("", "_") and namespace
+    if splits_clearly and _PLAIN_NAME.fullmatch(plain) and not _HASHED_NAME.fullmatch(plain):
         return plain
     return _hashed(tool_id, 4)
 
 
 def _hashed(tool_id: str, digest_size: int) -> str:
-    """What can be kept of namespace and name, the name first, and a hash of the id."""
+    """Return namespace and name, shortened to fit with priority to the name, and a hash of the id."""
     digest = hashlib.blake2b(tool_id.encode(errors="surrogatepass"), digest_size=digest_size).hexdigest()
     room = MAX_NAME_CHARS - len(digest) - 1
     namespace, name = (re.sub(r"[^A-Za-z0-9_-]+", "_", part).strip("_") for part in tool_id.rsplit("/", 1))
@@ -95,7 +95,10 @@ def _hashed(tool_id: str, digest_size: int) -> str:
 
 
 def render(tools: Sequence[Tool], format: Format, budget: int | None = None) -> Rendered:
-    """The tools at the richest level whose estimated tokens fit the budget; in full without one."""
+    """Render tools at the richest level that fits a budget of tokens, in full without a budget.
+
+    Raises BadRequest for an unknown format, or where even bare names exceed the budget.
+    """
     if format not in FORMATS:
         raise BadRequest(f"unknown format {format!r}; use one of {', '.join(FORMATS)}")
     tools = list({tool.id: tool for tool in tools}.values())
@@ -113,7 +116,7 @@ def render(tools: Sequence[Tool], format: Format, budget: int | None = None) -> 
 
 
 def to_wire(tool: Tool, format: Format, level: Level = "full", name: str | None = None) -> dict[str, Any]:
-    """One tool in a vendor's shape; `name` is the tool's own wire name unless another is given."""
+    """Return one tool in a vendor's format; `name` replaces its wire name."""
     name = name or wire_name(tool.id)
     schema = _schema(tool, format, level)
     description = _description(tool, format, level)
@@ -124,7 +127,7 @@ def to_wire(tool: Tool, format: Format, level: Level = "full", name: str | None 
             {"type": "function", "function": function | ({} if level == "names" else {"parameters": schema})}
         )
     if format == "openai-responses":
-        # Left unsaid, "strict" is true there, which forbids optional parameters.
+        # "strict" is true by default there, which forbids optional parameters.
         parameters = None if level == "names" else schema
         return _sendable({"type": "function", "name": name, **described, "parameters": parameters, "strict": False})
     if format == "anthropic":
@@ -139,17 +142,18 @@ def to_wire(tool: Tool, format: Format, level: Level = "full", name: str | None 
 
 
 def call_arguments(tool: Tool, arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The arguments of a model's call under the tool's own parameter names; Anthropic forbids some of those."""
+    """Return a model's arguments under the tool's own parameter names, which were renamed for Anthropic."""
     schema = object_schema(tool.input_schema)
     original = {safe: key for key, safe in safe_keys(schema["properties"]).items()}
     return {original.get(name, name): value for name, value in arguments.items()}
 
 
 def estimate_tokens(payload: Sequence[Mapping[str, Any]]) -> int:
-    """The tokens of a list of rendered tools, estimated rather too high: of its JSON, and a few for each tool.
+    """Estimate the tokens of a list of rendered tools from its JSON, rather too high than too low.
 
-    The JSON counts one for each run of up to five small letters (with a capital before it), two capitals, digit,
-    underscore, hyphen, three other signs and eight spaces, and two for every three bytes of other scripts. On 14,735
+    It counts TOKENS_PER_TOOL for each tool; one token for each run of up to five small letters (with a capital before
+    it), two capitals, one digit, underscore or hyphen, three other signs, or eight spaces; and two tokens for every
+    three bytes of other scripts. On 14,735
     published tools, mostly not those it was fitted to, the median is 1.3 times the largest count of OpenAI's o200k and
     cl100k and the tokenizer that Anthropic once published; fewer than one tool in a thousand lies below that count (at
     worst by 15 %), and no five tools together do.
@@ -160,7 +164,7 @@ def estimate_tokens(payload: Sequence[Mapping[str, Any]]) -> int:
 
 
 def signature(name: str, schema: Mapping[str, Any]) -> str:
-    """A tool in one line: "name(to: string, cc?: string[])"; a question mark stands after what may be left out."""
+    """Return a tool in one line, such as "name(to: string, cc?: string[])"; "?" marks optional parameters."""
     required = schema.get("required", ())
     parameters = [
         f"{key}{'' if key in required else '?'}: {type_word(value, schema)}"
@@ -170,7 +174,7 @@ def signature(name: str, schema: Mapping[str, Any]) -> str:
 
 
 def first_sentence(text: str) -> str:
-    """What a description says first, on one line."""
+    """Return the first sentence of a description as one line."""
     return _cut(clean_text(_SENTENCE_END.split(text.strip(), maxsplit=1)[0]), MAX_SENTENCE_CHARS)
 
 
@@ -191,7 +195,7 @@ def _accepted_schema(tool: Tool, format: Format) -> dict[str, Any]:
 
 
 def _output_schema(tool: Tool) -> dict[str, Any] | None:
-    """Clients check results against it, so one that MCP does not allow is left out rather than bent."""
+    """Return the output schema, or None where MCP does not allow it: clients check results against it."""
     if tool.output_schema is None or tool.output_schema.get("type", "object") != "object":
         return None
     return {**sound(tool.output_schema), "type": "object"}
@@ -213,7 +217,7 @@ def _cut(text: str, length: int) -> str:
 
 
 def _sendable(shape: dict[str, Any]) -> dict[str, Any]:
-    """The shape itself unless its JSON could not be sent: lone surrogates, NaN and Python objects are replaced."""
+    """Return the payload with lone surrogates, NaN and Python objects replaced, so that it can be sent as JSON."""
     try:
         json.dumps(shape, ensure_ascii=False, allow_nan=False).encode()
     except (ValueError, TypeError):

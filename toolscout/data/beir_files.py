@@ -1,4 +1,4 @@
-"""The files of a BEIR folder: lines of JSON, tables, and what is wrong with them said by file and line."""
+"""Reads and writes the files of a BEIR folder (JSON Lines and TSV); errors name the file and the line."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from toolscout.errors import BadDataset
 Qrels = dict[str, tuple[str, ...]]
 QRELS_HEADER = ("query-id", "corpus-id", "score")
 SCENES_HEADER = ("scene-id", "tool-id")
-# The key of our own in the metadata of a request: "use", "no_tool" or "nothing_fits". Other keys are others' business.
+# The key in a request's metadata that says what a right answer is: "use", "no_tool" or "nothing_fits".
 EXPECTS = "expects"
 TOOLLESS = ("no_tool", "nothing_fits")
 REWRITES = "queries_rewritten.jsonl"
@@ -25,7 +25,7 @@ PROMPTS = "prompts.jsonl"
 
 @dataclass(frozen=True, slots=True)
 class RewordedRequest:
-    """A request said again in other words; `about` is its own metadata."""
+    """A rewritten form of the request `original_id`; `level` names the kind of rewrite, `about` is its metadata."""
 
     id: str
     text: str
@@ -40,13 +40,13 @@ def _some(ids: Collection[str]) -> str:
 
 
 def refuse_unknown(where: str, what: str, ids: Collection[str]) -> None:
-    """Raise an error that names them, where there are any."""
+    """Raise BadDataset that names the ids, where there are any."""
     if ids:
         raise BadDataset(f"{where}: {len(ids)} unknown {what} ids: {_some(ids)}; add them or remove their rows")
 
 
 def required(folder: Path) -> tuple[Path, Path, dict[str, Path]]:
-    """The corpus, the queries, and the file of each split; refuses a folder that is not one or only half there."""
+    """Return the corpus file, the queries file and the file of each split; BadDataset where one is missing."""
     if not folder.is_dir():
         raise BadDataset(f"{folder} is not a folder; name a BEIR folder (corpus.jsonl, queries.jsonl, qrels/*.tsv)")
     if (folder / PROMPTS).is_file() and find(folder, "corpus.jsonl") is None:
@@ -62,12 +62,12 @@ def required(folder: Path) -> tuple[Path, Path, dict[str, Path]]:
 
 
 def find(folder: Path, name: str) -> Path | None:
-    """A file of the folder as it is or as .gz; None where there is neither."""
+    """Return the path of a file of the folder, plain or as .gz; None where there is neither."""
     return next((path for path in (folder / name, folder / f"{name}.gz") if path.is_file()), None)
 
 
 def _qrels_files(folder: Path) -> dict[str, Path]:
-    """The split files by split name."""
+    """Return the qrels files by the name of their split."""
     files = sorted((folder / "qrels").glob("*.tsv")) + sorted((folder / "qrels").glob("*.tsv.gz"))
     found: dict[str, Path] = {}
     for path in files:
@@ -77,7 +77,7 @@ def _qrels_files(folder: Path) -> dict[str, Path]:
 
 
 def lines(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines that are not blank, with their numbers."""
+    """Yield the number and text of each line that is not blank; BadDataset where the file cannot be read."""
     number = 0
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
@@ -92,7 +92,7 @@ def lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def rows(path: Path) -> Iterator[tuple[int, str, dict[str, Any]]]:
-    """Each JSON object of a .jsonl file with its line and its _id, which must be its own."""
+    """Yield line number, _id and JSON object of each line; BadDataset where an _id is missing or comes twice."""
     seen: dict[str, int] = {}
     for number, line in lines(path):
         try:
@@ -112,7 +112,7 @@ def rows(path: Path) -> Iterator[tuple[int, str, dict[str, Any]]]:
 
 
 def read_queries(path: Path) -> tuple[dict[str, str], dict[str, Mapping[str, Any]]]:
-    """The texts of requests, and what is known of each beside it."""
+    """Return the texts and the metadata of requests by id; a request without metadata is left out of the latter."""
     requests: dict[str, str] = {}
     metadata: dict[str, Mapping[str, Any]] = {}
     for number, request_id, row in rows(path):
@@ -130,7 +130,7 @@ def read_queries(path: Path) -> tuple[dict[str, str], dict[str, Mapping[str, Any
 
 
 def read_rewrites(folder: Path) -> list[RewordedRequest]:
-    """The rewrites of queries_rewritten.jsonl; none where there is no such file."""
+    """Return the rewrites in queries_rewritten.jsonl; an empty list without such a file."""
     path = find(folder, REWRITES)
     if path is None:
         return []
@@ -148,7 +148,10 @@ def read_rewrites(folder: Path) -> list[RewordedRequest]:
 def read_qrels(
     path: Path, requests: Collection[str], tool_ids: Mapping[str, str], metadata: Mapping[str, Mapping[str, Any]]
 ) -> Qrels:
-    """The gold of a split. A request may have none only where its kind says so."""
+    """Return the gold tool ids of each request of a split. `tool_ids` maps corpus ids to tool ids.
+
+    Raises BadDataset for unknown ids, an empty split, and a request without gold whose metadata does not expect that.
+    """
     scores = _read_scores(path)
     refuse_unknown(str(path), "request", {request_id for request_id, _ in scores} - set(requests))
     refuse_unknown(str(path), "tool", {corpus_id for _, corpus_id in scores} - tool_ids.keys())
@@ -187,7 +190,7 @@ def _read_scores(path: Path) -> dict[tuple[str, str], float]:
 
 
 def read_scenes(path: Path, tool_ids: Mapping[str, str]) -> dict[str, tuple[str, ...]]:
-    """The tool ids of each published scene; none where there is no such file."""
+    """Return the tool ids of each published scene (a set of tools used together); {} without such a file."""
     if not path.is_file():
         return {}
     scenes: dict[str, dict[str, None]] = {}
@@ -209,7 +212,7 @@ def write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def write_table(path: Path, header: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Write a table of tab-separated ids."""
+    """Write a TSV file; BadDataset where a cell has a tab or a line break."""
     with path.open("w", encoding="utf-8", newline="\n") as stream:
         for row in (header, *rows):
             if any("\t" in cell or "\n" in cell or "\r" in cell for cell in row):

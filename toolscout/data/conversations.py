@@ -1,9 +1,9 @@
-"""Conversations to learn from, in one wording for training and for the agent; ShareGPT records in and out.
+"""Agent conversations, worded the same for training and for the agent; reads and writes ShareGPT records.
 
-An agent's step is three turns of the assistant: a thought; after "Generate the action." the id of one tool; after
-"Please give the input. …" with the tool's documentation its arguments as JSON. The observation comes back as a turn of
-the user's. The last action is Finish. A step without a thought is asked for its action at once, in the same turn that
-brought the request or the observation: a thought that nobody had would only teach to write empty words.
+A step of an agent is three turns of the assistant: a thought; after "Generate the action.", the id of one tool; after
+"Please give the input. …" and the tool's documentation, its arguments as JSON. The result of the call comes back as a
+turn of the user. The last action is Finish. In a step without a thought the action is asked for in the turn that holds
+the request or observation, so that the model does not learn to write empty thoughts.
 """
 
 from __future__ import annotations
@@ -51,9 +51,10 @@ FINISH_SCHEMA: dict[str, Any] = {
     },
     "required": ["return_type"],
 }
-# The field of a ShareGPT record for what its turns do not tell, as JSON text: one type, whatever arguments it holds.
+# The field of a ShareGPT record that keeps the original messages where the turns lose something. It is JSON text, so
+# that its type is the same in every record.
 SAID = "toolscout_messages"
-# How the published trajectories say that they gave up.
+# How an answer that gives up begins in published trajectories.
 _GAVE_UP = "i cannot handle the task"
 MAX_DESCRIPTION_CHARS, MAX_PARAMETER_CHARS, MAX_VALUES = 600, 200, 20
 _ROLES = {"human": "user", "gpt": "assistant", "model": "assistant", "bot": "assistant", "chatgpt": "assistant"}
@@ -62,7 +63,7 @@ _SIMPLE = ("string", "integer", "number", "boolean", "array", "object")
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What one side says. `loss`: whether it is learned. `action`: the tool id, or Finish, that the content is."""
+    """A turn. `loss`: whether training learns it. `action`: the tool id or Finish that it names."""
 
     role: Role
     content: str
@@ -71,14 +72,14 @@ class Turn:
 
 
 Talks = Sequence[Sequence[Turn]]
-"""Conversations on their way."""
+"""A batch of unfinished conversations."""
 Spent = Sequence[Collection[str]]
-"""For each conversation the tools that are not to be picked any more; nothing where none is."""
+"""For each conversation the ids of tools not to pick again; empty where there are none at all."""
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Turns to learn from. `about` keeps whatever else a record says; `tools` are those it knows of."""
+    """A conversation to train on. `tools`: the tools known in it. `about`: all other fields of its record."""
 
     turns: tuple[Turn, ...]
     id: str = ""
@@ -86,47 +87,47 @@ class Conversation:
     tools: tuple[Tool, ...] = ()
     about: Mapping[str, Any] = field(default_factory=dict)
     said: tuple[TrajectoryMessage, ...] = ()
-    """The messages that it was made of, where the turns do not tell: one may bring several observations."""
+    """The original messages, where the turns cannot reproduce them, as when one brings several observations."""
 
 
 class ConversationBuilder:
-    """A conversation in the making. What was heard since the assistant last spoke is asked about in one turn."""
+    """Builds a conversation turn by turn. Text of the user since the assistant's last turn is joined into one turn."""
 
     def __init__(self, request: str = "", more_rules: str = "") -> None:
-        """Begin with the rules, which may have lines of one's own after them, and the request where it is known."""
+        """Begin with the system prompt, with `more_rules` appended, and the request."""
         self.turns: list[Turn] = [Turn("system", f"{SYSTEM}\n{more_rules}" if more_rules else SYSTEM)]
         self._heard = request
 
     def hear(self, text: str) -> None:
-        """Words of the user's."""
+        """Add text of the user."""
         self._heard = f"{self._heard}\n{text}" if self._heard else text
 
     def observe(self, text: str) -> None:
-        """What a call brought back."""
+        """Add the result of a call."""
         self.hear(OBSERVATION + text)
 
     def before_thought(self) -> list[Turn]:
-        """The turns up to where a thought comes."""
+        """Return the turns that prompt for a thought."""
         return [*self.turns, Turn("user", self._heard or GO_ON)]
 
     def before_action(self) -> list[Turn]:
-        """The turns up to where a tool's id comes."""
+        """Return the turns that prompt for an action."""
         return [*self.turns, Turn("user", f"{self._heard}\n{ACTION}" if self._heard else ACTION)]
 
     def before_input(self, documentation: str) -> list[Turn]:
-        """The turns up to where the arguments come."""
+        """Return the turns that prompt for the arguments of the chosen tool."""
         return [*self.turns, Turn("user", INPUT + documentation)]
 
     def think(self, thought: str) -> None:
-        """The assistant's thought."""
+        """Add a thought of the assistant."""
         self._say(self.before_thought(), Turn("assistant", thought, loss=True))
 
     def act(self, action: str) -> None:
-        """The assistant names a tool, or Finish."""
+        """Add the assistant's action: a tool id, or Finish."""
         self._say(self.before_action(), Turn("assistant", action, loss=True, action=action))
 
     def give(self, documentation: str, arguments: Mapping[str, Any]) -> None:
-        """The assistant fills the arguments in."""
+        """Add the assistant's arguments for the chosen tool."""
         self._say(self.before_input(documentation), Turn("assistant", compact(arguments), loss=True))
 
     def _say(self, before: list[Turn], turn: Turn) -> None:
@@ -134,13 +135,13 @@ class ConversationBuilder:
 
 
 def request_of(turns: Sequence[Turn]) -> str:
-    """The request that a conversation is about: the user's first words."""
+    """Return the request of a conversation: the user's first turn."""
     first = next((turn.content for turn in turns if turn.role == "user"), "")
     return first.removesuffix(ACTION).removesuffix("\n") if first.endswith(ACTION) else first
 
 
 def documentation(tool: Tool | None) -> str:
-    """What is shown of a tool before its arguments are filled in; None is Finish. A tool can be made of it again."""
+    """Return the JSON description of a tool that prompts for its arguments; None stands for Finish."""
     description = "Ends the work on the request." if tool is None else clean_text(tool.description)
     schema = object_schema(FINISH_SCHEMA if tool is None else tool.input_schema)
     needed = schema.get("required", ())
@@ -155,7 +156,7 @@ def documentation(tool: Tool | None) -> str:
 
 
 def compact(value: Any) -> str:
-    """JSON in one line, in the order it came."""
+    """Return a value as JSON in one line, keys in their order."""
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
@@ -171,9 +172,9 @@ def _parameter(name: str, schema: Any, root: Mapping[str, Any]) -> dict[str, Any
 
 
 def conversation(trajectory: Trajectory) -> Conversation:
-    """A trajectory as it is trained on: loss on the assistant's turns, which end it."""
+    """Return a trajectory as a conversation to train on, with loss on the assistant's turns."""
     script, tools = ConversationBuilder(), {tool.id: tool for tool in trajectory.tools}
-    carried = ""  # what the assistant said without acting, just before it said or did more
+    carried = ""  # text of the assistant without calls, directly followed by more from the assistant
     open_call = False
     for said, after in zip(trajectory.messages, [*trajectory.messages[1:], None], strict=True):
         text = said.content.strip()
@@ -206,7 +207,7 @@ def _finish(script: ConversationBuilder, answer: str) -> None:
 
 
 def trajectory(made: Conversation, where: str = "") -> Trajectory:
-    """The trajectory that a conversation was made of; tools that it does not bring are made of their documentation."""
+    """Return the trajectory of a conversation; tools that it does not list are rebuilt from their documentation."""
     kept = Trajectory(made.id, made.tools, made.said, made.about)
     if made.said and _words(conversation(kept)) == _words(made):  # nobody changed the turns since
         return kept
@@ -214,12 +215,12 @@ def trajectory(made: Conversation, where: str = "") -> Trajectory:
 
 
 def _words(made: Conversation) -> list[tuple[str, str]]:
-    """What was said, without the rules: a trajectory has none."""
+    """Return role and content of each turn but the system prompt, which a trajectory has not."""
     return [(turn.role, turn.content) for turn in made.turns if turn.role != "system"]
 
 
 class _Reader:
-    """Reads turns back into messages and calls."""
+    """Turns a conversation back into messages and calls."""
 
     def __init__(self, made: Conversation, where: str) -> None:
         self._made, self._where = made, where
@@ -256,7 +257,7 @@ class _Reader:
                 self._refuse(at, f"the action {self._action} must be followed by {INPUT!r} and its documentation")
             if self._action != FINISH and self._action not in self._tools:
                 tool = self._documented(content.removeprefix(INPUT), at)
-                self._action = tool.id  # an action without a namespace has got one
+                self._action = tool.id  # an action without a namespace gets the default one
                 self._tools[tool.id] = tool
             return
         text = content.removesuffix(ACTION).removesuffix("\n") if content.endswith(ACTION) else content
@@ -294,7 +295,7 @@ class _Reader:
 
 
 def _answered(arguments: Mapping[str, Any]) -> str:
-    """What Finish was given, told as trajectories tell it: one that gave up begins with saying so."""
+    """Return the final answer of Finish as trajectories word it: giving up is said at the beginning."""
     answer = str(arguments.get("final_answer", ""))
     if arguments.get("return_type") != GIVE_UP or answer.strip().lower().startswith(_GAVE_UP):
         return answer
@@ -310,7 +311,7 @@ def _schema(parameter: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def retrieval(dataset: Dataset, split: str) -> Iterator[Conversation]:
-    """Request to tool id: a conversation for each pair of a request and a tool that it needs."""
+    """Yield a conversation from request to tool id for each request of a split and each of its gold tools."""
     part = dataset.split(split)
     for (request_id, text), gold in zip(part.requests, part.gold, strict=True):
         for tool_id in gold:
@@ -318,7 +319,7 @@ def retrieval(dataset: Dataset, split: str) -> Iterator[Conversation]:
 
 
 def memorisation(tools: Iterable[Tool]) -> Iterator[Conversation]:
-    """Document to tool id: a conversation for each tool."""
+    """Yield a conversation from document to tool id for each tool."""
     for tool in tools:
         yield _pair(tool.id, "memorisation", tool.document(), tool.id)
 
@@ -328,7 +329,7 @@ def _pair(key: str, kind: Kind, text: str, tool_id: str) -> Conversation:
 
 
 def to_record(made: Conversation) -> dict[str, Any]:
-    """The ShareGPT record of a conversation."""
+    """Return the ShareGPT record of a conversation."""
     turns = [
         {"role": turn.role, "content": turn.content, "loss": turn.loss}
         | ({"action": turn.action} if turn.action else {})
@@ -336,23 +337,23 @@ def to_record(made: Conversation) -> dict[str, Any]:
     ]
     about = {"id": made.id, "kind": made.kind, "tools": [tool.to_record() for tool in made.tools]}
     about |= {SAID: compact(Trajectory("", made.tools, made.said).to_row()["messages"]) if made.said else ""}
-    # What is the record's own wins: a trajectory may have a field of the same name.
+    # The record's own fields win over fields of the same name in `about`.
     return dict(made.about) | {"conversations": turns} | {key: value for key, value in about.items() if value}
 
 
 def from_record(record: Any, where: str) -> Conversation:
-    """Read a ShareGPT record; what is wrong is named by its field. `from` and `value` are read as role and content.
+    """Read a ShareGPT record; `from` and `value` mean role and content. BadDataset names `where` and the wrong field.
 
-    Where no turn says `loss`, the assistant's are learned; where none says `action`, an assistant's turn after
+    If no turn has `loss`, all turns of the assistant are learned; if none has `action`, a turn of the assistant after
     "Generate the action." is one.
     """
     turns = record.get("conversations") if isinstance(record, dict) else None
     if not isinstance(turns, list) or not turns:
         raise BadDataset(f"{where}: conversations: a list of one turn or more is needed, got {turns!r:.80}")
-    told = {key for turn in turns if isinstance(turn, dict) for key in turn}
+    keys = {key for turn in turns if isinstance(turn, dict) for key in turn}
     read: list[Turn] = []
     for at, turn in enumerate(turns):
-        read.append(_turn(turn, read[-1] if read else None, told, f"{where}: conversations[{at}]"))
+        read.append(_turn(turn, read[-1] if read else None, keys, f"{where}: conversations[{at}]"))
     about = {key: value for key, value in record.items() if key not in ("conversations", "id", "kind", "tools", SAID)}
     kind = record.get("kind", "")
     if kind not in ("", "trajectory", "retrieval", "memorisation"):
@@ -365,7 +366,7 @@ def from_record(record: Any, where: str) -> Conversation:
     return Conversation(tuple(read), key, cast(Kind, kind), tools, about, said)
 
 
-def _turn(turn: Any, before: Turn | None, told: Collection[str], where: str) -> Turn:
+def _turn(turn: Any, before: Turn | None, keys: Collection[str], where: str) -> Turn:
     if not isinstance(turn, dict):
         raise BadDataset(f"{where}: a JSON object is needed, got {type(turn).__name__}")
     role = turn.get("role", turn.get("from"))
@@ -375,27 +376,27 @@ def _turn(turn: Any, before: Turn | None, told: Collection[str], where: str) -> 
     content, action = turn.get("content", turn.get("value")), turn.get("action", "")
     if not isinstance(content, str):
         raise BadDataset(f"{where}.content: text is needed, got {type(content).__name__}")
-    loss = turn.get("loss", role == "assistant" and "loss" not in told)
+    loss = turn.get("loss", role == "assistant" and "loss" not in keys)
     if not isinstance(loss, bool) or (loss and role != "assistant"):
         raise BadDataset(f"{where}.loss: true or false is needed, and true for the assistant only, got {loss!r:.80}")
     if not isinstance(action, str) or (action and role != "assistant"):
         raise BadDataset(f"{where}.action: a tool's id is needed, and for the assistant only, got {action!r:.80}")
-    asked = "action" not in told and before is not None and before.role == "user" and before.content.endswith(ACTION)
-    return Turn(cast(Role, role), content, loss, content.strip() if asked and role == "assistant" else action)
+    prompted = "action" not in keys and before is not None and before.role == "user" and before.content.endswith(ACTION)
+    return Turn(cast(Role, role), content, loss, content.strip() if prompted and role == "assistant" else action)
 
 
 def write_sharegpt(path: Path, conversations: Iterable[Conversation]) -> int:
-    """Write a record a line, or one JSON array where the name ends with .json; how many. ".gz" packs it."""
+    """Write one record a line, or one JSON array to a .json file, with .gz compressed; return their number."""
     return write_records(path, map(to_record, conversations), one_array=path.name.removesuffix(".gz").endswith(".json"))
 
 
 def read_sharegpt(path: Path) -> Iterator[Conversation]:
-    """The conversations of a file of lines, or of one JSON array; what is wrong is named by line and field."""
+    """Yield the conversations of a JSON Lines or JSON file; BadDataset names the line and the field."""
     return (made for _, made in located_sharegpt(path))
 
 
 def located_sharegpt(path: Path) -> Iterator[tuple[str, Conversation]]:
-    """As read_sharegpt, each with the file and line that it stands in."""
+    """Yield conversations as read_sharegpt does, each with its file and line."""
     lines = list(files.lines(path))
     if not lines:
         raise BadDataset(f"{path} holds no records; a ShareGPT file has one a line, or is one JSON array of them")

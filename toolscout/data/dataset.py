@@ -1,4 +1,4 @@
-"""Dataset: tools, requests, and which tools each request needs. A BEIR folder in and out."""
+"""Dataset: tools, requests, and the tools that each request needs; read from and written to a BEIR folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from toolscout.errors import BadDataset, BadTool
 Kind = Literal["use", "no_tool", "nothing_fits"]
 KINDS: tuple[str, ...] = get_args(Kind)
 WRITTEN = "synthetic"
-"""In a request's metadata: that nobody asked it, a language model wrote it."""
+"""The key in a request's metadata that marks it as written by a language model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +35,10 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """Tools, requests and gold. `qrels` maps a split to its requests' gold tool ids; a request may have no gold.
+    """Tools, requests and gold tools. `qrels` maps each split to the gold tool ids of its requests.
 
-    `metadata` holds what is known of a request beside its text; its keys "expects" (what a right answer is, see Kind),
-    "split", "scene" and "synthetic" mean something here. `scenes` are the published tool sets by scene id, empty where
-    there are none.
+    A request may have no gold. `metadata` of a request may hold anything; used here are "expects" (the right answer,
+    see Kind), "split", "scene" and "synthetic". `scenes`: published sets of tools used together, by scene id.
     """
 
     name: str
@@ -48,11 +47,11 @@ class Dataset:
     qrels: dict[str, Qrels]
     metadata: dict[str, Mapping[str, Any]] = field(default_factory=dict)
     scenes: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    # What the digests of all splits share, with the tools that it was made of.
+    # Cache of _tool_records: the tools, and their bytes for digests.
     _records: tuple[list[Tool], bytes] | None = field(default=None, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Refuse gold that names what is not here, empty splits, and kinds that contradict the gold."""
+        """Raise BadDataset for unknown ids, empty splits, and an "expects" that contradicts the gold."""
         ids = {tool.id for tool in self.tools}
         if len(ids) != len(self.tools):
             raise BadDataset(f"{self.name}: two tools share an id; give each its own namespace or name")
@@ -81,10 +80,10 @@ class Dataset:
 
     @classmethod
     def load(cls, folder: str | Path, splits: Sequence[str] | None = None) -> Self:
-        """Read a BEIR folder: corpus.jsonl and queries.jsonl (or .gz), qrels/*.tsv; `splits` reads only those.
+        """Read a BEIR folder: corpus.jsonl, queries.jsonl and qrels/*.tsv (or .gz); all splits, or those named.
 
-        Where queries_rewritten.jsonl says the same requests in other words, "test.tool" is the split "test" in its
-        rewrites of level "tool". Such splits are read only where they are named.
+        With queries_rewritten.jsonl, "test.tool" is the split "test" with its requests in their rewrites of level
+        "tool". Such splits are read only where they are named. Raises BadDataset.
         """
         folder = Path(folder).resolve()
         corpus, queries, found = files.required(folder)
@@ -139,12 +138,12 @@ class Dataset:
         return Split(name, [(request_id, self.requests[request_id]) for request_id in qrels], list(qrels.values()))
 
     def gold_tools(self, split: str, *, written: bool) -> frozenset[str]:
-        """The tools that requests of a split need: those that a language model wrote, or those that were asked."""
+        """Return the gold tools of a split: of requests that a language model wrote (`written`), or of all others."""
         rows = self._qrels(split).items()
         return frozenset(i for key, gold in rows if bool(self._about(key).get(WRITTEN)) is written for i in gold)
 
     def goldless(self, split: str) -> list[tuple[str, str]]:
-        """The requests that belong to a split by their metadata but need no tool, or find none that fits."""
+        """Return the requests (id, text) that their metadata puts into a split and that have no gold tools."""
         qrels = self._qrels(split)
         return [
             (request_id, text)
@@ -153,13 +152,13 @@ class Dataset:
         ]
 
     def kind(self, request_id: str) -> Kind:
-        """What is right for a request: to use tools (unless said otherwise), to use none, to find that none fits."""
+        """Return the right answer to a request: "use" (the default), "no_tool" or "nothing_fits"."""
         if request_id not in self.requests:
             raise BadDataset(f"{self.name} has no request {request_id!r}")
         return cast(Kind, self._about(request_id).get(files.EXPECTS, "use"))
 
     def scene(self, request_id: str) -> str:
-        """What a request shares with those like it: its published scene, else its set of gold tools, else itself."""
+        """Return the scene of a request: the published one, else its set of gold tools, else its own id."""
         published = self._about(request_id).get("scene")
         if published is not None:
             return str(published)
@@ -169,36 +168,36 @@ class Dataset:
         return request_id
 
     def new_tools(self, train: str, test: str) -> frozenset[str]:
-        """The gold tools of one split that no request of another needs: what training on that one cannot have seen."""
+        """Return the gold tools of `test` that are gold nowhere in `train`."""
         known = {tool for gold in self._qrels(train).values() for tool in gold}
         return frozenset(tool for gold in self._qrels(test).values() for tool in gold) - known
 
     def request_digests(self, split: str) -> frozenset[str]:
-        """Digests of all requests of a split, those without gold too: how leaks between splits and sets are found."""
+        """Return digests of all requests of a split, those without gold included, to find leaks between splits."""
         texts = [text for _, text in self.split(split).requests + self.goldless(split)]
         return frozenset(map(request_digest, texts))
 
     def digest(self, split: str | None = None) -> str:
-        """Identifies the tools, requests and gold of one split, or of all that were read; order does not matter."""
+        """Return a digest of the tools, requests and gold of one split or of all; order does not matter."""
         names = [split] if split is not None else sorted(self.qrels)
-        asked: dict[str, Any] = {}
+        rows: dict[str, Any] = {}
         for name in names:
             gold = [[key, self.requests[key], sorted(tools)] for key, tools in self._qrels(name).items()]
             bare = [[key, text, self.kind(key)] for key, text in self.goldless(name)]
-            asked[name] = sorted(gold) + sorted(bare)
-        known = hashlib.blake2b(json.dumps(asked).encode(), digest_size=16)
-        known.update(self._tool_records())
-        return known.hexdigest()
+            rows[name] = sorted(gold) + sorted(bare)
+        digest = hashlib.blake2b(json.dumps(rows).encode(), digest_size=16)
+        digest.update(self._tool_records())
+        return digest.hexdigest()
 
     def _tool_records(self) -> bytes:
-        """The tools as a digest reads them; made once, since those of a large catalogue take seconds."""
-        kept = self._records
-        if kept is None or kept[0] != self.tools:  # nobody keeps a list from being changed
+        """Return all tools as bytes for a digest; cached, since a large catalogue takes seconds."""
+        cached = self._records
+        if cached is None or cached[0] != self.tools:  # the list may have been changed since
             ordered = sorted(self.tools, key=lambda tool: tool.id)
             rows = (json.dumps(without_corpus_id(t).to_record(), sort_keys=True, default=str) for t in ordered)
-            kept = (list(self.tools), "".join(rows).encode())
-            object.__setattr__(self, "_records", kept)
-        return kept[1]
+            cached = (list(self.tools), "".join(rows).encode())
+            object.__setattr__(self, "_records", cached)
+        return cached[1]
 
     def _qrels(self, split: str) -> Qrels:
         if split not in self.qrels:
@@ -214,7 +213,7 @@ class Dataset:
         return row | {"metadata": dict(about)} if about else row
 
     def corpus_ids(self) -> dict[str, str]:
-        """The corpus id each tool came with, where it is still its own; its tool id otherwise."""
+        """Return the corpus id of each tool id: the one it was read with where that is unique, else the tool id."""
         taken: dict[str, str] = {}
         for tool in self.tools:
             wanted = tool.meta.get("corpus_id")
@@ -226,9 +225,9 @@ class Dataset:
 
 
 def pooled(sets: Sequence[tuple[Dataset, str, str]]) -> Dataset:
-    """Some (dataset, train split, dev split or "") as one with the splits "train" and, where there is one, "dev".
+    """Join datasets, each given with its train split and its dev split or "", into one with "train" and "dev".
 
-    Tools of one id are the same tool; requests are told apart by their set.
+    Tools of equal ids are one tool; request ids get the number of their dataset.
     """
     tools = {tool.id: tool for data, _, _ in sets for tool in data.tools}
     requests: dict[str, str] = {}
@@ -260,7 +259,7 @@ def tool_from_row(row: Mapping[str, Any], namespace: str) -> Tool:
 
 
 def request_digest(text: str) -> str:
-    """Identifies a request's text whatever its letter case and white space."""
+    """Return a digest of a request's text that ignores case and white space."""
     return hashlib.blake2b(" ".join(text.casefold().split()).encode(errors="replace"), digest_size=8).hexdigest()
 
 
@@ -270,12 +269,12 @@ def _texts(value: Any) -> list[str]:
 
 
 def without_corpus_id(tool: Tool) -> Tool:
-    """The tool as it would be had it come from anywhere else."""
+    """Return the tool without the corpus id that a BEIR folder gave it."""
     return replace(tool, meta={key: value for key, value in tool.meta.items() if key != "corpus_id"})
 
 
 def _read_corpus(path: Path, namespace: str) -> tuple[list[Tool], dict[str, str]]:
-    """The tools, and the tool id of each corpus id. Equal tools become one; different ones of one id are kept apart."""
+    """Return the tools, and the tool id of each corpus id. Equal tools are merged; different ones get different ids."""
     tools: dict[str, Tool] = {}
     tool_ids: dict[str, str] = {}
     for number, corpus_id, row in files.rows(path):
@@ -295,7 +294,7 @@ def _read_corpus(path: Path, namespace: str) -> tuple[list[Tool], dict[str, str]
 
 
 def _kept_apart(tool: Tool, tools: Mapping[str, Tool]) -> Tool:
-    """The tool itself where its id holds an equal one, else the same in the namespace's first free -2, -3 …"""
+    """Return the tool, in the first of NAMESPACE, NAMESPACE-2, … that has no different tool of its name."""
     candidate, number = tool, 1
     while (held := tools.get(candidate.id)) is not None and without_corpus_id(held) != without_corpus_id(candidate):
         number += 1
@@ -306,7 +305,7 @@ def _kept_apart(tool: Tool, tools: Mapping[str, Tool]) -> Tool:
 def _rewrites_of(
     folder: Path, chosen: Sequence[str], found: Mapping[str, Path]
 ) -> dict[str, tuple[str, list[RewordedRequest]]]:
-    """The splits among those chosen that have no file: the split each rewrites, and the rewrites of its level."""
+    """Return, for each chosen split without a file, the split that it rewrites and the rewrites of its level."""
     unknown = [name for name in chosen if name not in found]
     if not unknown:
         return {}
@@ -328,7 +327,7 @@ def _rewrite(
     requests: dict[str, str],
     metadata: dict[str, Mapping[str, Any]],
 ) -> Qrels:
-    """The gold of a split's rewrites: that of their originals. The rewrites join the requests, each in its scene."""
+    """Add the rewrites of a split to `requests` and `metadata`; return their gold, which is that of the originals."""
     files.refuse_unknown(files.REWRITES, "original", {rewrite.original_id for rewrite in rewrites} - requests.keys())
     for rewrite in rewrites:
         about = metadata.get(rewrite.original_id, {})

@@ -1,4 +1,4 @@
-"""Turns what a store has recorded of its use into a dataset: its tools, and the requests that are known to use them."""
+"""Turns the feedback in a store into a dataset: the store's tools, and the requests with the tools that they used."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ SPLIT = "log"
 
 @dataclass(frozen=True, slots=True)
 class Exported:
-    """The dataset, whose one split is "log", and what it was made of.
+    """The dataset, whose only split is "log", and counts.
 
-    `examples` were read, `blank` of them had no text; `gone` are the tools that they name and that are no longer
-    there, each with how often.
+    `examples`: number of feedback entries read; `blank`: those without text; `gone`: the tools that they name and the
+    catalogue no longer has, with their counts.
     """
 
     dataset: Dataset
@@ -33,10 +33,10 @@ class Exported:
 def export(name: str, tools: Iterable[Tool], examples: Iterable[Example]) -> Exported:
     """Make a dataset of a store's tools and feedback.
 
-    Equal texts become one request, worded as it was first. Its gold are the tools that at least half of those of its
-    examples that used any tool used, or where no tool reaches half, those used most often. A request without gold is
-    kept beside the split: nothing says whether it needed no tool, or one that is not there. What was rejected, by
-    whom and when it was asked is in its metadata.
+    Entries with equal texts become one request. Its gold tools are those used by at least half of the entries that used
+    any tool, or else those used most often. A request without gold is kept outside of the split, since it may have
+    needed no tool or a missing one. Its metadata says which tools were rejected, when it was asked, and by which
+    tenants. Raises BadDataset where no request has gold.
     """
     kept = [without_corpus_id(tool) for tool in tools]
     known = {tool.id for tool in kept}

@@ -12,7 +12,7 @@ _BUNDLED = Path(__file__).resolve().parent.parent / "bundled"
 
 
 def find_dataset(name: str) -> Path:
-    """The folder of a dataset: "bundled", a path, or the name of a folder in $TOOLSCOUT_DATA."""
+    """Return the folder of a dataset: "bundled", a path, or a folder in $TOOLSCOUT_DATA; else BadDataset."""
     if name == "bundled":
         return _BUNDLED
     home = os.environ.get(DATA_FOLDER, "")

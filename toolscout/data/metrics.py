@@ -1,7 +1,7 @@
-"""Measures as pure functions. Of a ranking: recall, ndcg, comp, …; of a set of tools that was returned: exact_set, …;
-of a yes-or-no forecast: auroc, brier, ece, ….
+"""Measures as pure functions: of a ranking (recall, ndcg, comp, …), of a returned set of tools (exact_set, …), and of
+a binary forecast (auroc, brier, ece, …).
 
-A failed request (no ranking) scores 0 and is never skipped. A tool ranked twice counts once, where it stands first.
+A failed request (no ranking) scores 0 and is never skipped. A tool ranked twice counts once, at its first rank.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def recall(ranking: Ranking, gold: Collection[str], k: int) -> float:
 
 
 def precision(ranking: Ranking, gold: Collection[str], k: int) -> float:
-    """The share of k places that gold tools fill; places that were left empty count."""
+    """The share of the first k places that hold gold tools; empty places count."""
     return len(_ranks(ranking, gold, k)) / k
 
 
@@ -47,7 +47,7 @@ def mrr(ranking: Ranking, gold: Collection[str], k: int | None = None) -> float:
 
 
 def ndcg(ranking: Ranking, gold: Collection[str], k: int) -> float:
-    """True NDCG: the ideal has every gold tool, those that were not found too."""
+    """NDCG; the ideal ranking has every gold tool, whether it was found or not."""
     return _gain(_ranks(ranking, gold, k)) / _gain(range(1, min(k, len(gold)) + 1))
 
 
@@ -61,13 +61,13 @@ def toolgen_ndcg(ranking: Ranking, gold: Collection[str], k: int) -> float:
 
 
 def new_recall(ranking: Ranking, gold: Collection[str], k: int, new_tools: Collection[str]) -> float:
-    """Recall over the gold tools that are new; not a number for a request that needs none of them."""
+    """Recall over the gold tools that are new; NaN for a request that needs none of them."""
     wanted = [tool for tool in gold if tool in new_tools]
     return recall(ranking, wanted, k) if wanted else math.nan
 
 
 def known_recall(ranking: Ranking, gold: Collection[str], k: int, new_tools: Collection[str]) -> float:
-    """Recall over the gold tools that are not new; not a number for a request that needs none of them."""
+    """Recall over the gold tools that are not new; NaN for a request that needs none of them."""
     wanted = [tool for tool in gold if tool not in new_tools]
     return recall(ranking, wanted, k) if wanted else math.nan
 
@@ -93,7 +93,7 @@ def returned(tools: Ranking, gold: Collection[str]) -> float:
     return float(len(frozenset(tools or ())))
 
 
-# Of the tools that a method returned when it was left to it how many. All but "returned" are fractions.
+# Measures of the set of tools that a method returned, where it chose their number. All but "returned" are fractions.
 OF_SETS: dict[str, Callable[[Ranking, Collection[str]], float]] = {
     "exact_set": exact_set,
     "set_recall": set_recall,
@@ -125,7 +125,7 @@ class Measure:
         return self.kind if self.k is None else f"{self.kind}@{self.k}"
 
     def __call__(self, ranking: Ranking, gold: Collection[str], new_tools: Collection[str] | None = None) -> float:
-        """The score of one request; not a number where the measure leaves this request out."""
+        """Return the score of one request; NaN where the measure does not apply to it."""
         if not gold:
             raise BadDataset(f"{self} of a request without gold tools means nothing; leave such requests out")
         gold = frozenset(gold)
@@ -154,7 +154,7 @@ def scores(
     names: Sequence[str],
     new_tools: Collection[str] | None = None,
 ) -> dict[str, list[float]]:
-    """Every request's score by measure, in the order given; not a number where a measure leaves a request out."""
+    """Return the scores of all requests by measure, in order; NaN where a measure does not apply to a request."""
     if len(rankings) != len(golds):
         raise BadDataset(f"{len(rankings)} rankings for {len(golds)} requests; a failed request's ranking is None")
     golds = [frozenset(gold) for gold in golds]
@@ -171,7 +171,7 @@ def evaluate(
     names: Sequence[str],
     new_tools: Collection[str] | None = None,
 ) -> dict[str, float]:
-    """Mean scores over the requests; a measure that leaves out all of them is absent."""
+    """Return mean scores over the requests; a measure that applies to none of them is absent."""
     if not golds:
         raise BadDataset("no requests to evaluate; name a split that has some")
     means: dict[str, float] = {}
@@ -195,7 +195,7 @@ def auroc(labels: npt.ArrayLike, values: npt.ArrayLike) -> float:
 
 
 def brier(labels: npt.ArrayLike, probabilities: npt.ArrayLike) -> float:
-    """The mean squared distance of a forecast from what was true."""
+    """The mean squared error of forecast probabilities."""
     truth, probability = _pair(labels, probabilities, probabilities=True)
     return float(np.mean((probability - truth) ** 2))
 
@@ -215,7 +215,7 @@ def accuracy(labels: npt.ArrayLike, values: npt.ArrayLike, threshold: float = 0.
 
 
 def f1(labels: npt.ArrayLike, values: npt.ArrayLike, threshold: float = 0.5) -> float:
-    """The harmonic mean of precision and recall of "yes"; 0 where there is no yes to be found or said."""
+    """The harmonic mean of precision and recall of "yes"; 0 where nothing is labelled or predicted yes."""
     truth, value = _pair(labels, values)
     said = value >= threshold
     both, either = int((said & truth).sum()), int(said.sum() + truth.sum())

@@ -1,4 +1,4 @@
-"""Prompts that need no tool: what "is a tool needed?" is measured on. A folder of them has prompts.jsonl."""
+"""Prompts that need no tool, read from prompts.jsonl; they are used to measure the detection of tool need."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from toolscout.errors import BadDataset
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Something that was asked without any tool in mind, and the collection it comes from."""
+    """A prompt that needs no tool; `source` names the collection it comes from."""
 
     id: str
     text: str
@@ -26,12 +26,12 @@ def read_prompts(folder: str | Path, split: str | None = None) -> list[Prompt]:
         raise BadDataset(f"{folder} holds no {files.PROMPTS} (or .gz); name a folder of prompts that need no tool")
     prompts = []
     for number, prompt_id, row in files.rows(path):
-        text, own, source = row.get("text"), row.get("split"), row.get("source", "")
+        text, name, source = row.get("text"), row.get("split"), row.get("source", "")
         if not isinstance(text, str) or not text.strip():
             raise BadDataset(f"{path} line {number}: prompt {prompt_id} needs a text that is not empty")
-        if not isinstance(own, str) or not own or not isinstance(source, str):
+        if not isinstance(name, str) or not name or not isinstance(source, str):
             raise BadDataset(f"{path} line {number}: prompt {prompt_id} needs a split and a source, both text")
-        prompts.append(Prompt(prompt_id, text, own, source))
+        prompts.append(Prompt(prompt_id, text, name, source))
     splits = {prompt.split for prompt in prompts}
     if not prompts:
         raise BadDataset(f"{path} holds no prompts")

@@ -1,8 +1,8 @@
-"""Cuts labelled requests into seen, unseen-scene and unseen-tool splits: the same cut in whatever order they come.
+"""Splits labelled requests into three families of train, dev and test: seen, unseen scenes and unseen tools.
 
 A scene is a distinct set of gold tools. "train", "dev" and "test" share scenes; "unseen_scene.*" holds whole scenes
-out of training, "unseen_tool.*" every request that uses a held-out tool. Nothing is drawn at random: texts, scenes and
-tools are taken in the order of their hashes, which `seed` changes.
+out of training, "unseen_tool.*" every request that uses a held-out tool. The splits do not depend on the order of the
+requests: texts, scenes and tools are taken in the order of their hashes, which `seed` changes.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from toolscout.errors import BadDataset
 Part = Literal["train", "dev", "test"]
 PARTS: tuple[Part, ...] = ("train", "dev", "test")
 HELD_OUT: tuple[Part, Part] = ("test", "dev")
-# What is held out of scenes and tools, as parts of the shares of requests that test and dev get.
+# Held-out shares of scenes and tools, as fractions of the shares of requests that test and dev get.
 SCENE_SHARES = {"test": 1.0, "dev": 0.5}
 TOOL_SHARES = {"test": 0.8, "dev": 0.4}
 MINIMUM = 3
-# What to hold out first: (what others can do without, what has few requests), then what is only the one or the other.
+# Order in which to hold out: (its tools stay in training elsewhere, it has few requests).
 PREFERENCES = ((True, True), (True, False), (False, True), (False, False))
 
 
 @dataclass(frozen=True, slots=True)
 class SplitCounts:
-    """What a split holds. `new_tools` are those of its tools that no request of its family's train split uses."""
+    """The size of a split. `new_tools`: how many of its tools the train split of its family does not use."""
 
     split: str
     requests: int
@@ -43,11 +43,11 @@ class SplitCounts:
 
 @dataclass(frozen=True, slots=True)
 class SplitDataset:
-    """A dataset with nine splits, what they hold out, and what had to be left out of them.
+    """A dataset with nine splits, the scenes and tools they hold out, and what was left out.
 
-    `repeated` are, by family, the requests left out of train or dev since their text is in a later part too;
-    `unlabelled` those left out altogether, which have neither gold tools nor a kind that needs none; `orphans` the
-    tools that were not held out but lost all their training requests to those that were.
+    `repeated`: by family, requests left out of train or dev because dev or test has the same text. `unlabelled`:
+    requests left out of all splits, because they have no gold tools and do not say that they need none. `orphans`:
+    tools that were not held out but have no training request left.
     """
 
     dataset: Dataset
@@ -66,7 +66,7 @@ class SplitDataset:
         write_table(Path(folder) / "unseen_tools.tsv", ("tool-id", "part"), sorted(held.items()))
 
     def counts(self) -> list[SplitCounts]:
-        """A line for each split."""
+        """Return the size of each split."""
         lines = []
         for name, qrels in self.dataset.qrels.items():
             train = name.removesuffix(name.rpartition(".")[2]) + "train"
@@ -78,7 +78,7 @@ class SplitDataset:
 
 @dataclass(frozen=True, slots=True)
 class _Labelled:
-    """The requests to cut: the gold, the scene and the text of each, and what a hash order is made of."""
+    """The requests to split, with gold, scene and digest of the text of each, and what hash orders depend on."""
 
     gold: Mapping[str, tuple[str, ...]]
     scene_of: Mapping[str, str]
@@ -88,18 +88,18 @@ class _Labelled:
     seed: int
 
     def hashed(self, what: str, keys: Iterable[str]) -> list[str]:
-        """The keys in the order of their hashes."""
+        """Return the keys in the order of their hashes; `what` is part of the hash."""
         return sorted(keys, key=lambda key: (self._hash(what, key), key))
 
     def hashed_scenes(self) -> list[str]:
-        """The scenes in the order of the hashes of their tools, whatever they are called."""
+        """Return the scene ids in the order of the hashes of their tools."""
         named = {
             json.dumps(sorted(self.corpus_ids[tool] for tool in tools)): scene for scene, tools in self.scenes.items()
         }
         return [named[key] for key in self.hashed("scene", named)]
 
     def hashed_tools(self) -> list[str]:
-        """The tools in use in the order of the hashes of their corpus ids."""
+        """Return the gold tools in the order of the hashes of their corpus ids."""
         named = {self.corpus_ids[tool]: tool for tools in self.scenes.values() for tool in tools}
         return [named[key] for key in self.hashed("tool", named)]
 
@@ -108,9 +108,10 @@ class _Labelled:
 
 
 def cut(data: Dataset, split: str | None = None, *, seed: int = 0, test: float = 0.1, dev: float = 0.1) -> SplitDataset:
-    """Cut all labelled requests of a dataset, or those of one split; `test` and `dev` are their shares of requests.
+    """Split all labelled requests of a dataset, or those of one split; `test` and `dev` are shares of the requests.
 
-    Scenes are held out by the same share for test and half of it for dev, tools by eight and four tenths.
+    SCENE_SHARES and TOOL_SHARES give the shares of scenes and tools held out. Raises BadDataset where there are too few
+    requests, scenes or tools.
     """
     if not (test > 0 and dev > 0 and test + dev < 1):
         raise BadDataset(f"test and dev must be above 0 and together below 1, got {test:g} and {dev:g}")
@@ -132,13 +133,13 @@ def cut(data: Dataset, split: str | None = None, *, seed: int = 0, test: float =
         assigned = {request: rule(request) for request in gold}
         repeated[family.rstrip(".")] = again = _repeated(labelled, assigned)
         for part in PARTS:
-            kept = {key: gold[key] for key, own in assigned.items() if own == part and key not in again}
-            if not kept:
+            members = {key: gold[key] for key, its_part in assigned.items() if its_part == part and key not in again}
+            if not members:
                 raise BadDataset(
                     f"{data.name}: {family}{part} would be empty, since {len(again)} requests have a text that another "
                     "part has too; add labelled requests"
                 )
-            qrels[f"{family}{part}"] = kept
+            qrels[f"{family}{part}"] = members
     trained = {tool for gold_tools in qrels["unseen_tool.train"].values() for tool in gold_tools}
     orphans = {tool for tool_ids in gold.values() for tool in tool_ids} - trained - tools.keys()
     made = _dataset(data, labelled, parts, qrels)
@@ -146,7 +147,7 @@ def cut(data: Dataset, split: str | None = None, *, seed: int = 0, test: float =
 
 
 def _pooled(data: Dataset, split: str | None) -> Qrels:
-    """The gold of every request with some."""
+    """Return the gold of every request that has some; BadDataset where two splits disagree."""
     if split is not None:
         pairs = data.split(split)
         return {request_id: gold for (request_id, _), gold in zip(pairs.requests, pairs.gold, strict=True)}
@@ -161,7 +162,7 @@ def _pooled(data: Dataset, split: str | None) -> Qrels:
 
 
 def _goldless(data: Dataset, split: str | None) -> tuple[list[str], list[str]]:
-    """The requests that need no tool or find none that fits, and those of which nothing is known."""
+    """Return the requests without gold: those that expect none, and those that do not say so."""
     if split is None:
         with_gold = {request_id for qrels in data.qrels.values() for request_id in qrels}
         bare = [request_id for request_id in data.requests if request_id not in with_gold]
@@ -172,7 +173,7 @@ def _goldless(data: Dataset, split: str | None) -> tuple[list[str], list[str]]:
 
 
 def _labelled(data: Dataset, gold: Qrels, seed: int) -> _Labelled:
-    """Scenes keep the id that was published for their tools, and get one made of them where there is none."""
+    """Collect the requests to split. A scene has its published id, else a digest of its tools."""
     corpus_ids = data.corpus_ids()
     published: dict[frozenset[str], str] = {}
     for scene, tools in sorted(data.scenes.items()):
@@ -204,7 +205,7 @@ def _refuse_too_little(name: str, labelled: _Labelled) -> None:
 
 
 def _quotas(count: int, test: float, dev: float) -> tuple[int, int]:
-    """How many of so many go to test and to dev: one at least each, and one at least stays."""
+    """Return how many of `count` go to test and to dev: at least one each, leaving at least one."""
     for_test = min(max(1, round(count * test)), count - 2)
     return for_test, min(max(1, round(count * dev)), count - for_test - 1)
 
@@ -212,7 +213,7 @@ def _quotas(count: int, test: float, dev: float) -> tuple[int, int]:
 def _spared(
     order: Sequence[str], count: int, tools_of: Mapping[str, frozenset[str]], covering: Counter[str], small: set[str]
 ) -> list[str]:
-    """So many keys in their order: first those whose tools all stay covered, and of those first the small ones."""
+    """Return `count` keys, in the order of PREFERENCES: first those whose tools other keys cover, small ones first."""
     taken: dict[str, None] = {}
     for sparing, few in PREFERENCES:
         for key in order:
@@ -224,7 +225,7 @@ def _spared(
 
 
 def _seen(labelled: _Labelled, goldless: Sequence[str], test: float, dev: float) -> dict[str, Part]:
-    """A part for every text, evenly over the scenes; the first text of each scene trains, as long as there are others.
+    """Assign each text to a part, evenly over the scenes. The first text of each scene goes to train where possible.
 
     Requests that need no tool are spread in the same way.
     """
@@ -253,7 +254,7 @@ def _seen(labelled: _Labelled, goldless: Sequence[str], test: float, dev: float)
 
 
 def _held(texts: Sequence[str], for_test: int, for_dev: int) -> dict[str, Part]:
-    """So many of the texts for test and for dev, at even distances."""
+    """Choose texts for test and dev at even distances."""
     held = _spread(texts, for_test + for_dev)
     tested = set(_spread(held, for_test))
     return {text: "test" if text in tested else "dev" for text in held}
@@ -264,9 +265,9 @@ def _spread(items: Sequence[str], count: int) -> list[str]:
 
 
 def _held_scenes(labelled: _Labelled, test: float, dev: float) -> dict[str, Part]:
-    """Scenes for test, then for dev, in hash order: first those whose tools all keep another scene to train on.
+    """Choose scenes for test, then for dev, in hash order: first those whose tools all have another scene in training.
 
-    A scene with more requests than the whole part should have is taken only where there are no others.
+    A scene with more requests than the whole part should have is chosen last.
     """
     sizes = Counter(labelled.scene_of.values())
     covering = Counter(tool for tools in labelled.scenes.values() for tool in tools)
@@ -281,9 +282,9 @@ def _held_scenes(labelled: _Labelled, test: float, dev: float) -> dict[str, Part
 
 
 def _held_tools(name: str, labelled: _Labelled, test: float, dev: float) -> dict[str, Part]:
-    """Tools for test, then for dev, in hash order: first those without whose scenes all others can still be trained.
+    """Choose tools for test, then for dev, in hash order: first those without which all others stay in training.
 
-    A tool with more requests than the whole part should have is taken only where there are no others.
+    A tool with more requests than the whole part should have is chosen last.
     """
     order = labelled.hashed_tools()
     sizes = Counter(tool for tools in labelled.gold.values() for tool in tools)
@@ -294,7 +295,7 @@ def _held_tools(name: str, labelled: _Labelled, test: float, dev: float) -> dict
     left = set(labelled.scenes)
     held: dict[str, Part] = {}
     shares = test * TOOL_SHARES["test"], dev * TOOL_SHARES["dev"]
-    # Two different scenes must be left after test: then there is a tool for dev that is not in both.
+    # At least two scenes must be left after test, so that one tool for dev is not in both.
     for part, share, quota, keep in zip(HELD_OUT, shares, _quotas(len(order), *shares), (2, 1), strict=True):
         goal = len(held) + quota
         for sparing, few in PREFERENCES:
@@ -324,7 +325,7 @@ def _latest(parts: Iterable[Part]) -> Part:
 
 
 def _repeated(labelled: _Labelled, assigned: Mapping[str, Part]) -> tuple[str, ...]:
-    """The requests whose text is also in a later part."""
+    """Return the requests whose text is also in a later part."""
     latest: dict[str, Part] = {}
     for request, part in assigned.items():
         text = labelled.text_of[request]
@@ -333,7 +334,7 @@ def _repeated(labelled: _Labelled, assigned: Mapping[str, Part]) -> tuple[str, .
 
 
 def _dataset(data: Dataset, labelled: _Labelled, parts: Mapping[str, Part], qrels: dict[str, Qrels]) -> Dataset:
-    """The requests that were cut, each with its scene, and with its part where its metadata has to name one."""
+    """Return the dataset of the splits; metadata gets the scene, and the part where it has to name one."""
     metadata: dict[str, Mapping[str, Any]] = {}
     for request in data.requests:
         if request in parts:

@@ -1,4 +1,4 @@
-"""Recorded trajectories: what a user, an assistant and its tools said to each other. A .jsonl file in and out."""
+"""Recorded trajectories (messages of a user, an assistant and its tools), read from and written to .jsonl files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from toolscout.errors import BadDataset, ToolscoutError
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A tool by its id, and what it was called with."""
+    """One tool call: the tool's id and the arguments."""
 
     tool_id: str
     arguments: Mapping[str, Any]
@@ -24,7 +24,7 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class TrajectoryMessage:
-    """One message. The assistant's may hold calls, and then its content is the thought before them."""
+    """One message. One of the assistant may hold calls; then its content is the thought before them."""
 
     role: Literal["user", "assistant", "tool"]
     content: str
@@ -33,7 +33,7 @@ class TrajectoryMessage:
 
 @dataclass(frozen=True, slots=True)
 class Trajectory:
-    """Messages and the tools that were at hand. `about`: whatever else the row says, such as source and licence."""
+    """Messages and the tools that were available. `about`: all other fields, such as source and licence."""
 
     id: str
     tools: tuple[Tool, ...]
@@ -55,7 +55,7 @@ class Trajectory:
 
     @classmethod
     def from_row(cls, row: Any, where: str) -> Trajectory:
-        """Read a row; what is wrong is named by its field."""
+        """Read a row; BadDataset names `where` and the wrong field."""
         if not isinstance(row, dict):
             raise BadDataset(f"{where}: a JSON object is needed, got {type(row).__name__}")
         tools, messages = known_tools(row.get("tools"), where), row.get("messages")
@@ -68,7 +68,7 @@ class Trajectory:
 
 
 def known_tools(records: Any, where: str) -> tuple[Tool, ...]:
-    """The tools of a row."""
+    """Read the list of tools of a row; BadDataset names the wrong one."""
     if not isinstance(records, list):
         raise BadDataset(f"{where}: tools: a list of tools is needed, got {type(records).__name__}")
     tools: dict[str, Tool] = {}
@@ -105,7 +105,7 @@ def _call(call: Any, ids: Mapping[str, str], where: str) -> Call:
 
 
 def read_trajectories(path: Path) -> Iterator[Trajectory]:
-    """The trajectories of a .jsonl file (or .gz), one a line; what is wrong is named by line and field."""
+    """Yield the trajectories of a .jsonl file (or .gz), one a line; BadDataset names the line and the field."""
     lines = list(files.lines(path))
     if not lines:
         raise BadDataset(f"{path} holds no trajectories; give a .jsonl file with one a line")
@@ -114,13 +114,13 @@ def read_trajectories(path: Path) -> Iterator[Trajectory]:
 
 
 def json_lines(path: Path, lines: Iterable[tuple[int, str]]) -> Iterator[tuple[str, Any]]:
-    """What each line of a file holds, with where it stands."""
+    """Yield "FILE line N" and the JSON value of each line."""
     for number, text in lines:
         yield f"{path} line {number}", parsed(text, f"{path} line {number}: not JSON")
 
 
 def parsed(text: str, wrong: str) -> Any:
-    """What a text says in JSON; where it is none, `wrong` is told."""
+    """Parse JSON; BadDataset with the message `wrong` where the text is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -128,12 +128,12 @@ def parsed(text: str, wrong: str) -> Any:
 
 
 def write_trajectories(path: Path, trajectories: Iterable[Trajectory]) -> int:
-    """Write them, one a line; how many. ".gz" packs the file."""
+    """Write trajectories, one a line, compressed where the name ends with .gz; return their number."""
     return write_records(path, (one.to_row() for one in trajectories))
 
 
 def write_records(path: Path, records: Iterable[Mapping[str, Any]], one_array: bool = False) -> int:
-    """Write records, one a line or as one JSON array; how many. ".gz" packs the file."""
+    """Write records, one a line or as one JSON array, compressed where the name ends with .gz; return their number."""
     texts = [json.dumps(record, default=str) for record in records]
     whole = "[\n" + ",\n".join(texts) + "\n]\n" if one_array else "".join(text + "\n" for text in texts)
     try:

@@ -1,4 +1,4 @@
-"""Stores: where the catalogue rests. One folder here is one kind of store."""
+"""Stores: persistent storage of the catalogue. Each folder is one kind of store."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ __all__ = ["AddReport", "Change", "Store", "VectorBatch", "check_path", "open_st
 
 
 def open_store(path: str | Path, *, durable: bool | None = None) -> Store:
-    """Open the store at a path; a file that is not there yet is made. `durable`: as SqliteStore takes it."""
+    """Open the store at a path, or create it. `durable`: see SqliteStore."""
     return SqliteStore(path, durable=durable)

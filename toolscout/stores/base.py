@@ -1,4 +1,4 @@
-"""The contract of a store: the truth about which tools there are. Every index is derived from one and follows it."""
+"""The base class of stores. A store holds the tools; every search index is derived from one and follows its changes."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ ChangeKind = Literal["added", "changed", "removed"]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What last happened to one tool. `digest` identifies its searched text, and is empty once it is removed.
+    """The last change of one tool. `digest` is that of its searched text, empty once the tool is removed.
 
-    A follower takes "added" and "changed" alike as "put this in place of what you have", and "removed" as "drop it
-    if you have it": the tool may have come and gone, or gone and come back, since the follower last looked.
+    An index treats "added" and "changed" alike, as "insert or replace", and "removed" as "remove if present": since it
+    last looked, the tool may have been added and removed, or removed and added again.
     """
 
     tool_id: str
@@ -33,7 +33,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class AddReport:
-    """What one add did, and the catalogue version it left."""
+    """How many tools one call of `add` changed, and the catalogue version after it."""
 
     added: int
     changed: int
@@ -44,7 +44,7 @@ class AddReport:
 
 @dataclass(frozen=True, slots=True)
 class SourceState:
-    """A source that tools came from: how many it has here, and when it last changed any (None: not known)."""
+    """A source of tools: how many tools it has in the store, and when it last changed any (None: not known)."""
 
     source: str
     tools: int
@@ -52,13 +52,13 @@ class SourceState:
     changed: datetime | None
 
 
-# Begins the digest under which the vector of a request is cached, where all others are of documents.
+# Prefix of the digests under which vectors of requests are cached; digests of tools have none.
 REQUEST_PREFIX = "request:"
 
 
 @dataclass(frozen=True, slots=True)
 class VectorBatch:
-    """Cached vectors, row i belonging to digests[i]; `cursor` asks for what comes after them."""
+    """Cached vectors; row i belongs to digests[i]. `cursor` is passed to get the vectors after these."""
 
     cursor: int
     digests: tuple[str, ...]
@@ -66,11 +66,11 @@ class VectorBatch:
 
 
 class Store(ABC):
-    """Where tools rest. One object serves many threads, and a reader never waits for a writer.
+    """Stores tools, vectors, permissions and feedback. It is thread-safe, and a reader never waits for a writer.
 
-    Each call sees one committed state, an iterator the state at its first step. Each call that writes is one
-    transaction: it happens whole or not at all. All raise errors.StoreError or one of its kinds when the store fails.
-    A kind of store inherits this class and writes every method; only the `with` block is given.
+    Each call sees one committed state; an iterator, the state at its first step. Each call that writes is one
+    transaction. All methods raise errors.StoreError or a subclass when the store fails. A subclass implements every
+    abstract method.
     """
 
     @abstractmethod
@@ -79,15 +79,15 @@ class Store(ABC):
 
     @abstractmethod
     def identity(self) -> str:
-        """Tells this store from every other, also from one made later at the same place."""
+        """Return a unique id of this store; one created later at the same path has another."""
 
     @abstractmethod
     def stamp(self) -> int:
-        """A number that moves when anything at all is committed, by any process. Cheap enough to ask per request."""
+        """Return a number that changes with every commit of any process; cheap enough to call for each request."""
 
     @abstractmethod
     def add(self, tools: Iterable[Tool], source: str = "", *, replace: bool = False, sync: bool = False) -> AddReport:
-        """Add or change tools; those that are already there with equal content cost no write.
+        """Add or change tools; a tool that is stored with equal content is not written.
 
         A source may change its own tools. Another source's tool of the same id and different content raises
         DuplicateTool, unless `replace` takes it over. `sync` removes the tools of this source that it no longer
@@ -108,7 +108,7 @@ class Store(ABC):
 
     @abstractmethod
     def count(self, allowed: Allowed | None = None) -> int:
-        """How many tools there are, or how many of them a caller may see; quick however many there are."""
+        """Return how many tools there are, or how many of them a caller may see; fast for any number of tools."""
 
     @abstractmethod
     def namespaces(self) -> dict[str, int]:
@@ -128,15 +128,15 @@ class Store(ABC):
 
     @abstractmethod
     def documents(self, since: int) -> Iterator[tuple[Change, Listing | None]]:
-        """As changes(), each with the tool as indexes want it; None for those that were removed."""
+        """Yield what changes() yields, each with the tool's Listing, or None for a removed tool."""
 
     @abstractmethod
     def set_alias(self, tool_id: str, alias: str) -> bool:
-        """Give a tool one more name, which outlives imports of it; False when it had it. A change of the tool."""
+        """Add an alias to a tool, which later imports keep; False if it has it already. It changes the tool."""
 
     @abstractmethod
     def remove_alias(self, tool_id: str, alias: str) -> bool:
-        """Take back a name that set_alias gave; False when there was none."""
+        """Remove an alias that set_alias added; False if there is none."""
 
     @abstractmethod
     def vectors(self, fingerprint: str, digests: Sequence[str]) -> dict[str, Floats]:
@@ -144,18 +144,18 @@ class Store(ABC):
 
     @abstractmethod
     def vectors_after(self, fingerprint: str, cursor: int = 0, limit: int = 8192) -> VectorBatch:
-        """Vectors of this model in the order they were cached, from any process; no digests when there are no more.
+        """Return the next vectors of this model in the order they were cached; no digests when there are no more.
 
-        Texts that no tool has any more may be among them.
+        Vectors of texts that no tool has any more may be among them.
         """
 
     @abstractmethod
     def last_vector(self, fingerprint: str) -> int:
-        """The cursor after the vectors of this model that are cached now."""
+        """Return the cursor after the last cached vector of this model."""
 
     @abstractmethod
     def put_vectors(self, fingerprint: str, digests: Sequence[str], vectors: Floats) -> None:
-        """Cache vectors, kept in half precision. One that is already cached stays as it is."""
+        """Cache vectors in half precision. A vector that is cached already is not replaced."""
 
     @abstractmethod
     def missing_vectors(self, fingerprint: str, limit: int | None = None, since: int = 0) -> list[tuple[str, str]]:
@@ -163,7 +163,7 @@ class Store(ABC):
 
     @abstractmethod
     def prune_vectors(self) -> int:
-        """Forget the vectors, of any model, of documents that no tool has any more; how many they were."""
+        """Delete the vectors of texts that no tool has any more, of all models; return their number."""
 
     @abstractmethod
     def grant(self, principal: str, allowed: Allowed) -> None:
@@ -179,7 +179,7 @@ class Store(ABC):
 
     @abstractmethod
     def principals(self) -> list[str]:
-        """Everyone that was granted something or put here, sorted."""
+        """Return the names of all principals that have grants or were put here, sorted."""
 
     @abstractmethod
     def put_principal(self, principal: Principal) -> None:
@@ -195,7 +195,7 @@ class Store(ABC):
 
     @abstractmethod
     def rules(self, name: str) -> Rules:
-        """What a principal was granted and its patterns, whatever the catalogue holds."""
+        """Return the rules of a principal: its grants and patterns, independent of the catalogue."""
 
     @abstractmethod
     def add_key(self, key: Key) -> None:
@@ -215,11 +215,11 @@ class Store(ABC):
 
     @abstractmethod
     def add_feedback(self, examples: Iterable[Example]) -> None:
-        """Keep what requests really used."""
+        """Store feedback."""
 
     @abstractmethod
     def feedback(self, after: int = 0) -> Iterator[tuple[int, Example]]:
-        """Feedback in the order it came, numbered; `after` is the last number already seen."""
+        """Yield number and feedback in order of arrival; `after` is the last number already read."""
 
     @abstractmethod
     def check(self) -> None:
@@ -227,7 +227,7 @@ class Store(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of the store; twice does no harm."""
+        """Close the store; a second call does nothing."""
 
     def __enter__(self) -> Self:
         """The store itself, closed at the end of the block."""

@@ -1,4 +1,4 @@
-"""How the SQLite store reaches its file: connections for many threads, read-only places, and errors in our words."""
+"""Connections of the SQLite store to its file: thread-safe, read-only where need be, errors as StoreError."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def durable_by_default() -> bool:
 
 
 def in_our_words(error: sqlite3.Error, path: Path) -> StoreError:
-    """The one place that knows SQLite's error codes."""
+    """Return the StoreError for an error of SQLite."""
     code: int | None = getattr(error, "sqlite_errorcode", None)
     if code is None:  # raised by Python's module itself: misuse, or text that is not UTF-8
         if isinstance(error, sqlite3.ProgrammingError):
@@ -86,7 +86,7 @@ def translated(path: Path) -> Iterator[None]:
 
 @contextmanager
 def foreign() -> Iterator[None]:
-    """Code of the caller's inside a translated block: what it raises is about something else than this store."""
+    """Run code of the caller inside a `translated` block: its errors pass through unchanged."""
     try:
         yield
     except Exception as error:
@@ -173,7 +173,7 @@ class Connections:
                     raise
 
     def stamp(self) -> int:
-        """Moves with every commit by any other connection, and the watcher itself never commits."""
+        """Return a number that changes with every commit of any other connection; the watcher itself never commits."""
         if self.read_only:
             return sum(file.stat().st_mtime_ns for file in (self.path, _log(self.path)) if file.exists())
         with self._lock, translated(self.path):
@@ -281,7 +281,7 @@ def _log(path: Path) -> Path:
 
 
 def _look_at(path: Path) -> None:
-    """Refuse what cannot become a store, and make the folder where it is missing."""
+    """Raise StoreError for a path that cannot be a store, and create its folder."""
     try:
         if path.is_dir():
             raise StoreError(f"{path} is a folder; a store is one file: name a file in it, such as {path / 'tools.db'}")
@@ -300,7 +300,7 @@ def _look_at(path: Path) -> None:
 
 
 def _may_write(path: Path) -> bool:
-    """SQLite needs both the file and its folder, where the log lies."""
+    """Return whether the file and its folder, which holds the log, are writable."""
     effective = os.access in os.supports_effective_ids
     places = [path.parent, path] if path.exists() else [path.parent]
     return all(os.access(place, os.W_OK, effective_ids=effective) for place in places)

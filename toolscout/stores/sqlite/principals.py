@@ -1,4 +1,4 @@
-"""The part of the SQLite store that knows people: what they were granted, their patterns, their keys."""
+"""The part of the SQLite store that holds principals: their grants, patterns and API keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The default store: one SQLite file. Tools and people have files of their own; here are vectors and feedback."""
+"""The default store, one SQLite file. This module has vectors and feedback; tools and principals have their own."""
 
 from __future__ import annotations
 

@@ -1,33 +1,33 @@
-"""Measures an agent on recorded calls: which of the tools that a request needs did it call, and how well."""
+"""Measures an agent on recorded tool calls: which gold tools it calls, and with which arguments."""
 
 from __future__ import annotations
 
 import json
 import math
+import re
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from studies.agent_checkpoint import ReplayCheckpoint
 from toolscout.agent.episode import Episode
-from toolscout.agent.llm_batch import MeteredModel
 from toolscout.agent.loop import USED_UP, Agent, AgentOptions
 from toolscout.agent.model_loading import Models, is_own
 from toolscout.agent.pickers import IdPicker, Picker, Search, ShortlistPicker, picks_itself
-from toolscout.agent.replay_checkpoint import ReplayCheckpoint
-from toolscout.calling.dispatch import RecordedCaller, Recording
+from toolscout.calling.dispatch import Arguments, CallResult, ToolCaller
 from toolscout.core.tool import Tool
 from toolscout.data import beir_files as files
 from toolscout.data.dataset import Dataset
-from toolscout.errors import BadDataset, BadRequest
+from toolscout.errors import BadDataset, BadRequest, LanguageModelError
 from toolscout.evaluation import evaluate, leakage, significance
 from toolscout.evaluation.row import Row, provenance
 from toolscout.evaluation.vector_cache import cached_vectors, encoder_of
-from toolscout.llm.base import LanguageModel
+from toolscout.llm.base import Completion, Conversation, LanguageModel, Schemas, Usage, complete_each, settled
 from toolscout.retrievers.base import Retriever
 from toolscout.scout import Progress, Scout
 from toolscout.stores.sqlite.store import SqliteStore
@@ -41,8 +41,103 @@ MEASURES = ("all_called", "gold_recall", "valid_arguments", "refused", "exact", 
 
 
 @dataclass(frozen=True, slots=True)
+class Recording:
+    """One recorded call: the tool, its arguments, and the response or error."""
+
+    tool_id: str
+    arguments: Arguments
+    response: str
+    error: str = ""
+
+
+class RecordedCaller(ToolCaller):
+    """Answers calls from recordings: the one with the same arguments, else the nearest of that tool (not exact).
+
+    Names of arguments are compared as ToolBench's servers wrote them ("User-ID" is "user_id", "from" is "is_from"),
+    values as text (5 is "5"). The nearest shares most names with their values, then most names, then most words of
+    values; of equals the one that was recorded first.
+    """
+
+    def __init__(self, recordings: Iterable[Recording]) -> None:
+        """Index them by tool and arguments."""
+        self._by_tool: dict[str, list[tuple[dict[str, str], Recording]]] = {}
+        self._exact: dict[tuple[str, str], Recording] = {}
+        for one in recordings:
+            plain = _plain(one.arguments)
+            self._by_tool.setdefault(one.tool_id, []).append((plain, one))
+            self._exact.setdefault((one.tool_id, json.dumps(plain, sort_keys=True)), one)
+
+    def tool_ids(self) -> frozenset[str]:
+        """The tools that have recordings."""
+        return frozenset(self._by_tool)
+
+    def call(self, calls: Sequence[tuple[Tool, Arguments]]) -> list[CallResult]:
+        """The recorded result of each call."""
+        return [self._call(tool.id, arguments) for tool, arguments in calls]
+
+    def _call(self, tool_id: str, arguments: Arguments) -> CallResult:
+        known = self._by_tool.get(tool_id)
+        if known is None:
+            return CallResult(False, "", "this tool does not answer: no call of it is recorded", exact=False)
+        plain = _plain(arguments)
+        exact = self._exact.get((tool_id, json.dumps(plain, sort_keys=True)))
+        found = exact or max(known, key=lambda pair: _overlap(plain, pair[0]))[1]
+        return CallResult(not found.error, found.response, found.error, exact=exact is not None)
+
+
+_RESERVED = frozenset({"from", "class", "return", "false", "true", "id", "and"})
+
+
+def _plain(arguments: Arguments) -> dict[str, str]:
+    """Arguments by the names that the recording server knew, values as text."""
+    found = {}
+    for name, value in arguments.items():
+        word = re.sub(r"_+", "_", re.sub(r"[^0-9A-Za-z\u4e00-\u9fa5]", "_", name)).strip("_").lower()
+        text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=str)
+        found[f"is_{word}" if word in _RESERVED else word] = text.strip()
+    return found
+
+
+def _overlap(asked: Mapping[str, str], recorded: Mapping[str, str]) -> tuple[int, int, int, int]:
+    """How alike two calls are: equal arguments, shared names, words shared by values, and few names besides."""
+    shared = asked.keys() & recorded.keys()
+    words = sum(len({*asked[key].lower().split()} & {*recorded[key].lower().split()}) for key in shared)
+    equal = sum(asked[key] == recorded[key] for key in shared)
+    return equal, len(shared), words, -len(recorded.keys() ^ asked.keys())
+
+
+class MeteredModel(LanguageModel):
+    """Wraps a language model and sums up its use in `usage`."""
+
+    def __init__(self, llm: LanguageModel) -> None:
+        """Start with no use."""
+        self.name, self.usage = llm.name, Usage()
+        self._llm = llm
+
+    def complete(
+        self,
+        conversations: Sequence[Conversation],
+        *,
+        n: int = 1,
+        temperature: float = 0.0,
+        max_tokens: int = 256,
+        stop: Sequence[str] = (),
+        schema: Schemas = None,
+    ) -> list[list[Completion]]:
+        """Return the completions of the wrapped model and add their usage."""
+        settings: dict[str, Any] = {"n": n, "temperature": temperature, "max_tokens": max_tokens}
+        try:
+            outcomes = complete_each(self._llm, conversations, **settings, stop=stop, schema=schema)
+        except LanguageModelError as error:
+            self.usage.add([one for one in error.each(len(conversations)) if isinstance(one, list)])
+            raise
+        self.usage.add([one for one in outcomes if not isinstance(one, LanguageModelError)])
+        return settled(outcomes)
+
+
+@dataclass(frozen=True, slots=True)
 class ReplaySet:
-    """The requests of a split whose gold tools all have recordings, and those.
+    """The requests of a split whose gold tools all have recordings, and a caller that answers from the recordings.
 
     `of`: how many requests the split has; `recorded`: how many of them have all recordings.
     """
@@ -127,7 +222,7 @@ def indexed(dataset: Dataset, retriever: Retriever, progress: Progress | None = 
 
 
 def scores(episode: Episode, gold: Sequence[str]) -> dict[str, float]:
-    """The measures of one episode; those of arguments are not numbers where no tool was picked."""
+    """Return the measures of one episode; those of arguments are NaN where no tool was picked."""
     called, steps = set(episode.called), episode.steps
     hit = len(called & set(gold))
     made = [step for step in steps if step.called]
@@ -144,7 +239,7 @@ def scores(episode: Episode, gold: Sequence[str]) -> dict[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class ReplayResult:
-    """The row, the episodes it sums up, and a line for each request as they lie beside the row."""
+    """The result row, the episodes behind it, and the scores of each request, which are written beside the row."""
 
     row: dict[str, Any]
     episodes: tuple[Episode, ...]
@@ -153,7 +248,10 @@ class ReplayResult:
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """What stands before the agent: its name, variant and options, and who picks: itself, or out of a shortlist."""
+    """The retrieval in front of an agent: its picker, and its name, variant and options for the result row.
+
+    `picks`: "itself" for a model that generates tool ids, "shortlist" for a search whose results the agent is shown.
+    """
 
     name: str
     picker: Picker
@@ -218,13 +316,13 @@ def about(
     k: int,
     trained: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """All that a row depends on, as its "study" says it: what is measured again gives the same.
+    """Return the "study" field of a row: everything that the result depends on.
 
     `trained`: fingerprints of the front and of the language model where they are folders, which share names.
     """
-    told: dict[str, Any] = {"name": STUDY, "front": shown(name), "llm": llm.name, "k": k}
-    told |= {"requests": len(trial.requests), "recorded": trial.recorded, "of": trial.of}
-    return told | {"agent": asdict(options), "models": dict(trained or {})}
+    study: dict[str, Any] = {"name": STUDY, "front": shown(name), "llm": llm.name, "k": k}
+    study |= {"requests": len(trial.requests), "recorded": trial.recorded, "of": trial.of}
+    return study | {"agent": asdict(options), "models": dict(trained or {})}
 
 
 def replay(

@@ -11,13 +11,15 @@ from types import SimpleNamespace
 import pytest
 
 from studies import agent as script
+from studies import agent_judge as judge
+from studies import agent_replay as replay
+from studies.agent_checkpoint import ReplayCheckpoint
+from studies.agent_replay import MeteredModel, RecordedCaller, Recording
 from tests.agent.brains import CITY, Brain, called
-from toolscout.agent import judge, replay
 from toolscout.agent.episode import Episode, Step
-from toolscout.agent.llm_batch import MeteredModel
 from toolscout.agent.loop import AgentOptions
 from toolscout.agent.model_loading import Models
-from toolscout.agent.replay_checkpoint import ReplayCheckpoint
+from toolscout.calling.dispatch import CallResult
 from toolscout.core.tool import Tool
 from toolscout.data.dataset import Dataset
 from toolscout.errors import BadDataset, BadRequest
@@ -284,6 +286,29 @@ def test_bad_recordings(folder: Path) -> None:
         replay.read_trial(folder)
     with pytest.raises(SystemExit, match="2"):
         script.main(["--data", str(folder)])
+
+
+def test_recordings() -> None:
+    tool, other = Tool("a", "b"), Tool("a", "c")
+    recorded = RecordedCaller(
+        [
+            Recording("a/b", {"is_id": "5", "user_name": "Ann"}, "first"),
+            Recording("a/b", {"is_id": "6", "user_name": "Bob Ray"}, "second"),
+            Recording("a/b", {}, "bare", "it failed"),
+        ]
+    )
+
+    def one(caller: RecordedCaller, tool: Tool, **arguments: object) -> CallResult:
+        return caller.call([(tool, arguments)])[0]
+
+    assert recorded.tool_ids() == {"a/b"}
+    assert one(recorded, tool, **{"id": 5, "User-Name": "Ann"}) == CallResult(True, "first")
+    assert one(recorded, tool, id=6) == CallResult(True, "second", exact=False)
+    assert one(recorded, tool, user_name="bob") == CallResult(True, "second", exact=False)
+    assert one(recorded, tool) == CallResult(False, "bare", "it failed")
+    assert one(recorded, other) == CallResult(
+        False, "", "this tool does not answer: no call of it is recorded", exact=False
+    )
 
 
 def test_published_recordings(shared_data: Path) -> None:

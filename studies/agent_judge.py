@@ -1,15 +1,15 @@
-"""Pass rate and win rate by a language model that judges, as StableToolBench does. Without a judge there are none."""
+"""Pass rate and win rate of agents, judged by a language model as in StableToolBench."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from toolscout.agent.episode import Episode
 from toolscout.agent.llm_batch import json_object
-from toolscout.agent.loop import trace
 from toolscout.errors import BadCompletion, BadRequest
 from toolscout.llm.base import LanguageModel, Message, Outcome, Schema, complete_each
 
@@ -33,29 +33,29 @@ _TOKENS = 32
 
 @dataclass(frozen=True, slots=True)
 class PassRate:
-    """`rate`: solved counts 1, unsure a half. `unjudged` got no usable vote and count 0."""
+    """The mean verdict: solved counts 1, unsure a half, unsolved and episodes without a usable vote 0."""
 
     rate: float
     verdicts: tuple[Passed | None, ...]
 
     @property
     def unjudged(self) -> int:
-        """How many got no usable vote."""
+        """The number of episodes without a usable vote."""
         return sum(verdict is None for verdict in self.verdicts)
 
 
 @dataclass(frozen=True, slots=True)
 class WinRate:
-    """How often the first of two beats the second: a win counts 1, a tie a half. Asked in both orders."""
+    """How often the first agent beats the second: a win counts 1, a tie a half."""
 
     rate: float
     verdicts: tuple[Won, ...]
 
 
 def pass_rate(llm: LanguageModel, episodes: Sequence[Episode], votes: int = VOTES) -> PassRate:
-    """The majority of several votes on each episode; unsure where none has it."""
+    """Return the majority of several votes on each episode; unsure without a majority. BadRequest without episodes."""
     _check(episodes)
-    conversations = [_asking(_PASS, _told(episode, MAX_CHARS)) for episode in episodes]
+    conversations = [_prompt(_PASS, _shortened_trace(episode, MAX_CHARS)) for episode in episodes]
     schema = _schema("verdict", list(_WORTH))
     outcomes = complete_each(llm, conversations, n=votes, temperature=0.7, max_tokens=_TOKENS, schema=schema)
     verdicts = [_majority(_votes(outcome, "verdict")) for outcome in outcomes]
@@ -63,7 +63,7 @@ def pass_rate(llm: LanguageModel, episodes: Sequence[Episode], votes: int = VOTE
 
 
 def win_rate(llm: LanguageModel, first: Sequence[Episode], second: Sequence[Episode]) -> WinRate:
-    """Compare pairwise; who does not win in both orders has not won: judges favour a place."""
+    """Compare episodes pairwise in both orders; only a win in both counts, because judges favour a position."""
     _check(first)
     if [one.request for one in first] != [one.request for one in second]:
         raise BadRequest("the two agents were asked different requests; replay both on the same")
@@ -71,8 +71,8 @@ def win_rate(llm: LanguageModel, first: Sequence[Episode], second: Sequence[Epis
     both = [_compared(a, b) for a, b in pairs] + [_compared(b, a) for a, b in pairs]
     schema = _schema("better", ["A", "B", "tie"])
     outcomes = complete_each(llm, both, n=1, max_tokens=_TOKENS, schema=schema)
-    said = [(_votes(outcome, "better") or ["tie"])[0] for outcome in outcomes]
-    verdicts = [_won(here, there) for here, there in zip(said[: len(pairs)], said[len(pairs) :], strict=True)]
+    answers = [(_votes(outcome, "better") or ["tie"])[0] for outcome in outcomes]
+    verdicts = [_won(here, there) for here, there in zip(answers[: len(pairs)], answers[len(pairs) :], strict=True)]
     worth = {"first": 1.0, "tie": 0.5, "second": 0.0}
     return WinRate(sum(worth[one] for one in verdicts) / len(verdicts), tuple(verdicts))
 
@@ -104,17 +104,17 @@ def _votes(outcome: Outcome, key: str) -> list[str]:
     return [one for one in found if isinstance(one, str)]
 
 
-def _asking(rules: str, text: str) -> list[Message]:
+def _prompt(rules: str, text: str) -> list[Message]:
     return [Message("system", f"{rules} {_WORDS}"), Message("user", text)]
 
 
 def _compared(a: Episode, b: Episode) -> list[Message]:
-    told_a, told_b = (_told(one, MAX_CHARS // 2) for one in (a, b))
-    return _asking(_WIN, f"Agent A\n{told_a}\n\nAgent B\n{told_b}\n\nWhich is better?")
+    trace_a, trace_b = (_shortened_trace(one, MAX_CHARS // 2) for one in (a, b))
+    return _prompt(_WIN, f"Agent A\n{trace_a}\n\nAgent B\n{trace_b}\n\nWhich is better?")
 
 
-def _told(episode: Episode, most: int) -> str:
-    """What an agent did; of a long story the beginning and the end, where the answer is."""
+def _shortened_trace(episode: Episode, most: int) -> str:
+    """Return the trace of an episode; of a long one the beginning and the end, which holds the answer."""
     text = trace(episode)
     return text if len(text) <= most else f"{text[: most // 2]}\n…\n{text[-most // 2 :]}"
 
@@ -122,3 +122,17 @@ def _told(episode: Episode, most: int) -> str:
 def _schema(key: str, values: list[str]) -> Schema:
     made: dict[str, Any] = {"type": "object", "properties": {key: {"type": "string", "enum": values}}}
     return made | {"required": [key], "additionalProperties": False}
+
+
+def trace(episode: Episode) -> str:
+    """Return an episode as text."""
+    lines = [f"Request: {episode.request}"]
+    for number, step in enumerate(episode.steps, 1):
+        lines += [f"Thought {number}: {step.thought}"] if step.thought else []
+        lines.append(f"Call {number}: {step.tool_id} {_shown(step.arguments)}")
+        lines.append(f"Observation {number}: {step.observation}")
+    return "\n".join([*lines, f"Answer ({episode.finish}): {episode.answer}"])
+
+
+def _shown(arguments: Mapping[str, Any] | None) -> str:
+    return "" if arguments is None else json.dumps(arguments, ensure_ascii=False, default=str)

@@ -1,4 +1,4 @@
-"""Episodes of a replay that was stopped: kept beside the rows until it is whole."""
+"""Checkpoint of a replay: the episodes done so far, so that a stopped replay can go on."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from toolscout.llm.base import Usage
 
 
 class ReplayCheckpoint:
-    """What was done so far of one replay, known by all that it depends on; on disk after every batch."""
+    """The finished episodes of one replay, written to disk after every batch. `about` identifies the replay."""
 
     def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
-        """Read what is there; a line that was cut off when the last run ended counts as not done."""
+        """Read the checkpoint if there is one; an incomplete last line is ignored."""
         digest = hashlib.blake2b(json.dumps(about, sort_keys=True, default=str).encode(), digest_size=12).hexdigest()
         self._path = folder / f"{digest}.jsonl"
         self.episodes: list[Episode] = []
@@ -35,7 +35,7 @@ class ReplayCheckpoint:
             self.seconds, self.usage = float(record["seconds"]), usage
 
     def add(self, episodes: Sequence[Episode], seconds: float, usage: Usage) -> None:
-        """Keep a batch more. `usage` and the seconds are those of all batches together."""
+        """Add a batch that took `seconds`. `usage` is that of all batches together."""
         self.episodes += episodes
         self.seconds += seconds
         record = {"seconds": self.seconds, "usage": asdict(usage), "episodes": [one.to_dict() for one in episodes]}
@@ -44,7 +44,7 @@ class ReplayCheckpoint:
         self._path.write_text("".join(line + "\n" for line in self._lines), encoding="utf-8")
 
     def remove(self) -> None:
-        """Forget it: the row is written."""
+        """Delete the checkpoint."""
         self._path.unlink(missing_ok=True)
         if self._path.parent.is_dir() and not any(self._path.parent.iterdir()):
             self._path.parent.rmdir()
