@@ -150,31 +150,31 @@ def _picker(scout: Scout, answer: Answer, llm: LanguageModel, k: int, principal:
     if picks_itself(scout.retriever):
         allowed = None if principal is None else scout.store.permissions(principal)
         return IdPicker(scout.retriever, allowed)
-    found = scout.tools(answer)
-    return ShortlistPicker(lambda requests, most: [found[:most] for _ in requests], llm, k)
+    shortlist = scout.tools(answer)
+    return ShortlistPicker(lambda requests, most: [shortlist[:most] for _ in requests], llm, k)
 
 
 def _without_tools(answer: Answer, llm: LanguageModel, as_json: bool) -> None:
     """No tool is needed: the model answers by itself. Nothing fits: that is the answer."""
     from toolscout.llm.base import Message
 
-    told = ""
+    reply = ""
     if answer.verdict == "no_tool_needed":
-        told = llm.complete([[Message("user", answer.request)]], max_tokens=512)[0][0].text.strip()
+        reply = llm.complete([[Message("user", answer.request)]], max_tokens=512)[0][0].text.strip()
     if as_json:
-        record = {"verdict": answer.verdict, "request": answer.request, "steps": [], "answer": told}
+        record = {"verdict": answer.verdict, "request": answer.request, "steps": [], "answer": reply}
         output.print_json(record | {"notes": list(answer.notes)})
     elif answer.verdict == "no_tool_needed":
-        output.note("no tool is needed" + ("" if told else ", but the model answered nothing"), label="verdict")
-        if told:
-            output.write(_printable(told))
+        output.note("no tool is needed" + ("" if reply else ", but the model answered nothing"), label="verdict")
+        if reply:
+            output.write(_printable(reply))
     else:
         if answer.searched:  # of an empty catalogue the notes say that it is
             closest = ", ".join(hit.tool_id for hit in answer.considered[:CLOSEST])
             output.note(f"nothing in the catalogue fits; closest: {closest or 'none'}", label="verdict")
         for line in answer.notes:
             output.note(line)
-    if not told:
+    if not reply:
         raise typer.Exit(NONE)
 
 

@@ -131,10 +131,10 @@ def _texts(found: Scores, data: str | None, split: str | None) -> Mapping[str, s
     from toolscout.evaluation.leakage import base
     from toolscout.evaluation.no_tool_mix import prompt_texts
 
-    told = found.row or {}
-    chosen: str = split or told.get("split") or ""
+    summary = found.row or {}
+    chosen: str = split or summary.get("split") or ""
     try:
-        folder = find_dataset(data or told.get("dataset") or found.path.name.partition(".")[0])
+        folder = find_dataset(data or summary.get("dataset") or found.path.name.partition(".")[0])
         texts = Dataset.load(folder, [base(chosen)] if chosen else None).requests | prompt_texts(chosen)
     except BadDataset:
         if data:

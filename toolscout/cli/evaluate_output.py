@@ -142,7 +142,7 @@ def _notes(one: Evaluation, names: Sequence[str], several: bool) -> None:
 def _costs(one: Evaluation) -> str:
     """What was asked of a language model."""
     timing = one.row.timing
-    told = f"{timing['llm_calls']:,} calls, {timing['llm_prompt_tokens']:,} tokens read, "
-    told += f"{timing['llm_completion_tokens']:,} written; {timing['rewritten']:,} requests rewritten"
-    told += f"; cost {timing['llm_cost']:.4f}" if timing["llm_cost"] else ""
-    return told + (f"; {timing['llm_failed']:,} calls failed: {timing['llm_problem']}" if timing["llm_failed"] else "")
+    text = f"{timing['llm_calls']:,} calls, {timing['llm_prompt_tokens']:,} tokens read, "
+    text += f"{timing['llm_completion_tokens']:,} written; {timing['rewritten']:,} requests rewritten"
+    text += f"; cost {timing['llm_cost']:.4f}" if timing["llm_cost"] else ""
+    return text + (f"; {timing['llm_failed']:,} calls failed: {timing['llm_problem']}" if timing["llm_failed"] else "")

@@ -22,6 +22,7 @@ from toolscout.cli import (
     evaluate,
     feedback,
     keys,
+    log,
     mcp,
     need,
     need_data,
@@ -78,8 +79,8 @@ def options(
         os.environ["TOOLSCOUT_DURABLE"] = "1"
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         output.write(f"toolscout {__version__}")
         raise typer.Exit
 
@@ -111,7 +112,7 @@ app.command("import")(sharegpt.import_)
 app.command("need-data")(need_data.need_data)
 app.command()(synth.synth)
 app.command("synth-train")(synth.synth_train)
-log_app.command()(split.export)
+log_app.command()(log.export)
 app.add_typer(log_app, name="log")
 app.command()(retrievers.retrievers)
 encoder_app.command()(encoder.export)

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from toolscout.cli import output
-from toolscout.cli.common import plural
-from toolscout.cli.split import OutOption
+from toolscout.cli.common import OutOption, plural
 from toolscout.core.arrays import Floats
 
 if TYPE_CHECKING:

@@ -67,8 +67,8 @@ class _Notes(logging.Handler):
     """Shows log records on stderr, in one line each."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        told = record.getMessage() + (f" ({record.exc_info[1]!r})" if record.exc_info else "")
-        note(told, label=record.levelname.lower())
+        message = record.getMessage() + (f" ({record.exc_info[1]!r})" if record.exc_info else "")
+        note(message, label=record.levelname.lower())
 
 
 @contextmanager

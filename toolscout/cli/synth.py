@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from toolscout.cli import output
-from toolscout.cli.common import check_model, plural
-from toolscout.cli.split import OutOption
+from toolscout.cli.common import OutOption, check_model, plural
 
 if TYPE_CHECKING:
     from toolscout.core.tool import Tool
@@ -124,8 +123,8 @@ def synth(
     encoder = _encoder()
     with output.progress() as report:
         vectors = tool_vectors(opened.tools, encoder, progress=report) if encoder else None
-        asked = retriever or ("dense" if encoder else "bm25")
-        judge, seen = _judge(asked, opened.tools, report) if round_trip and filtered else (None, None)
+        judge_name = retriever or ("dense" if encoder else "bm25")
+        judge, seen = _judge(judge_name, opened.tools, report) if round_trip and filtered else (None, None)
         made = synthesise(
             opened,
             writer,
