@@ -1,4 +1,4 @@
-"""evaluate and bench: how good the answers are, and what they cost."""
+"""The commands `evaluate` (quality on labelled requests) and `bench` (time, memory and file sizes)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""keys: who may ask a server, and what each of them sees."""
+"""The commands `keys …`: make, change, list and revoke the keys of a server's callers."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def options(
 ) -> None:
     """Find an agent the few tools it needs among ten thousand, and say so honestly when none fits."""
     ctx.obj = Globals(store, debug)
-    if durable:  # here and in processes that a command starts: every store that they open
+    if durable:  # an environment variable, so that processes started by a command follow it too
         os.environ["TOOLSCOUT_DURABLE"] = "1"
 
 
@@ -125,5 +125,5 @@ def main() -> None:
     """Run the command line."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that lacks a sign shows a question mark
+            stream.reconfigure(errors="replace")  # print "?" for a character that the terminal lacks
     app()

@@ -1,4 +1,4 @@
-"""list, show, remove, alias: what is in the catalogue. None of them needs an index."""
+"""The commands `list`, `show`, `remove` and `alias`: look at and change the catalogue without a search index."""
 
 from __future__ import annotations
 

@@ -98,13 +98,13 @@ class Access:
             if rules.everything:
                 return Caller(principal, None, admin, tenant)
             self._index.follow()
-            kept = self._callers.get(principal)
-            if kept is None or kept[0] != self._index.version:
+            cached = self._callers.get(principal)
+            if cached is None or cached[0] != self._index.version:
                 allowed = rules.compiled(self._index.tools, self._index.ids)
-                same = kept is not None and kept[1].allowed == allowed
-                caller = kept[1] if kept and same else Caller(principal, allowed, admin, tenant)
-                kept = self._callers[principal] = (self._index.version, caller)
-            return kept[1]
+                same = cached is not None and cached[1].allowed == allowed
+                caller = cached[1] if cached and same else Caller(principal, allowed, admin, tenant)
+                cached = self._callers[principal] = (self._index.version, caller)
+            return cached[1]
 
     def require_admin(self, caller: Caller) -> None:
         """Forbidden where the caller may not change the catalogue."""

@@ -120,23 +120,23 @@ class _Endpoints:
 
     async def search(self, request: Request) -> Response:
         """Tools for a request, or for each of several."""
-        caller, asked = _caller(request), request_bodies.asked(await record_of(request, self.searches))
-        if asked.namespace is not None:
+        caller, body = _caller(request), request_bodies.asked(await record_of(request, self.searches))
+        if body.namespace is not None:
             # In a thread: one who sees single tools may see tens of thousands of them.
-            caller = replace(caller, allowed=await self.searches.run(narrowed, caller.allowed, asked.namespace))
-        return await self._each(asked, partial(self._answer, caller, asked))
+            caller = replace(caller, allowed=await self.searches.run(narrowed, caller.allowed, body.namespace))
+        return await self._each(body, partial(self._answer, caller, body))
 
-    async def _each(self, asked: request_bodies.Asked, act: Callable[[str], dict[str, Any]]) -> Response:
+    async def _each(self, body: request_bodies.Asked, act: Callable[[str], dict[str, Any]]) -> Response:
         """What comes of each request text; each is a piece of work of its own, so that others get their turn."""
-        works = [partial(lambda text: json.dumps(act(text)), text) for text in asked.requests]
+        works = [partial(lambda text: json.dumps(act(text)), text) for text in body.requests]
         found = await self.searches.run_each(works)
-        return _sent('{"answers": [' + ", ".join(found) + "]}" if asked.batch else found[0])
+        return _sent('{"answers": [' + ", ".join(found) + "]}" if body.batch else found[0])
 
-    def _answer(self, caller: Caller, asked: request_bodies.Asked, text: str) -> dict[str, Any]:
-        answer = self._access.search(caller, text, asked.k)
+    def _answer(self, caller: Caller, body: request_bodies.Asked, text: str) -> dict[str, Any]:
+        answer = self._access.search(caller, text, body.k)
         found = answer.to_dict()
-        if asked.format is not None:
-            rendered = vendor_formats.render(self._tools(caller, answer), asked.format, asked.budget)
+        if body.format is not None:
+            rendered = vendor_formats.render(self._tools(caller, answer), body.format, body.budget)
             names = {tool["name"]: rendered.names.tool_id(tool["name"]) for tool in map(_named, rendered.payload)}
             found |= {"tools": rendered.payload, "level": rendered.level, "tokens": rendered.tokens, "names": names}
         return found
@@ -157,8 +157,8 @@ class _Endpoints:
 
     async def need(self, request: Request) -> Response:
         """The tool need of each request, and whether that is enough."""
-        caller, asked = _caller(request), request_bodies.needed(await record_of(request, self.searches))
-        return await self._each(asked, partial(self._need, caller))
+        caller, body = _caller(request), request_bodies.needed(await record_of(request, self.searches))
+        return await self._each(body, partial(self._need, caller))
 
     def _need(self, caller: Caller, text: str) -> dict[str, Any]:
         need = self._access.search(caller, text, 1).need
@@ -180,9 +180,9 @@ class _Endpoints:
         caller, asked = _caller(request), request_bodies.page(request.query_params)
         return _sent(await self.searches.run(self._listed, caller, asked))
 
-    def _listed(self, caller: Caller, asked: tuple[str | None, int, int]) -> str:
-        tools = self._access.list(caller, *asked)
-        total, version = self._access.count(caller, asked[0]), self._access.version(caller)
+    def _listed(self, caller: Caller, page: tuple[str | None, int, int]) -> str:
+        tools = self._access.list(caller, *page)
+        total, version = self._access.count(caller, page[0]), self._access.version(caller)
         return json.dumps({"tools": [_shown(tool, caller) for tool in tools], "total": total, "version": version})
 
     async def describe(self, request: Request) -> Response:
@@ -226,15 +226,15 @@ class _Endpoints:
 
     async def _progress_lines(self, caller: Caller, changes: request_bodies.Changes) -> AsyncIterator[str]:
         """A line for each step and one for the outcome. Who stops reading stops nothing that was begun."""
-        loop, told = asyncio.get_running_loop(), asyncio.Queue[dict[str, Any] | None]()
+        loop, steps = asyncio.get_running_loop(), asyncio.Queue[dict[str, Any] | None]()
 
         def progress(stage: str, done: int, total: int) -> None:
-            loop.call_soon_threadsafe(told.put_nowait, {"stage": stage, "done": done, "of": total})
+            loop.call_soon_threadsafe(steps.put_nowait, {"stage": stage, "done": done, "of": total})
 
         work = asyncio.ensure_future(self.changes.run(self._changed, caller, changes, progress))
-        work.add_done_callback(lambda _: told.put_nowait(None))
+        work.add_done_callback(lambda _: steps.put_nowait(None))
         yield json.dumps({"stage": "begun", "done": 0, "of": len(changes.tools)}) + "\n"
-        while (step := await told.get()) is not None:
+        while (step := await steps.get()) is not None:
             yield json.dumps(step) + "\n"
         try:
             yield json.dumps({"stage": "done", **work.result()}) + "\n"

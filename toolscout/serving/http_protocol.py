@@ -380,9 +380,9 @@ class _Lines(logging.Handler):
             self._last[kind] = (then, missed + 1)
             return
         self._last[kind] = (now, 0)
-        said = " ".join(record.getMessage().split("\n", 1)[0].split())[:300]
-        said += f" ({type(error).__name__}: {error})"[:300] if error else ""
-        _log.log(record.levelno, "%s: %s%s", record.name, said, f"; {missed:,} more like it" if missed else "")
+        message = " ".join(record.getMessage().split("\n", 1)[0].split())[:300]
+        message += f" ({type(error).__name__}: {error})"[:300] if error else ""
+        _log.log(record.levelno, "%s: %s%s", record.name, message, f"; {missed:,} more like it" if missed else "")
 
 
 @contextmanager

@@ -70,10 +70,10 @@ class Proxy:
         """Send a request on with fewer tools, and the answer back as it comes."""
         body = await body_of(request, ("application/json",))
         sent = await gate.run(self._chooser.cut, body)
-        own = _own_key(request)
-        query = "&".join(part for part in request.url.query.split("&") if not holds_key(part, own))
+        key = _own_key(request)
+        query = "&".join(part for part in request.url.query.split("&") if not holds_key(part, key))
         url = self._upstream.removesuffix("/v1") + request.url.path + (f"?{query}" if query else "")
-        outgoing = self._client.build_request("POST", url, headers=self._headers(request, own), content=sent)
+        outgoing = self._client.build_request("POST", url, headers=self._headers(request, key), content=sent)
         try:
             answer = await self._client.send(outgoing, stream=True)
         except httpx2.TimeoutException:
@@ -83,21 +83,21 @@ class Proxy:
             raise Problem(502, f"the model's server cannot be reached ({why}); check --upstream") from None
         return _Passed(answer)
 
-    def _headers(self, request: Request, own: str) -> list[tuple[str, str]]:
+    def _headers(self, request: Request, key: str) -> list[tuple[str, str]]:
         """The caller's headers. A key of ours goes nowhere; the upstream's takes its place where we have one."""
         theirs = KEY_HEADER in request.headers or not (self._key or self._access.has_keys())
         dropped = _HOP if theirs else _HOP | _KEYS
-        kept = []
+        passed = []
         for name, value in request.headers.items():
-            if name.lower() == "cookie" and holds_key(value, own):
-                value = ";".join(one for one in value.split(";") if not holds_key(one, own)).strip()
+            if name.lower() == "cookie" and holds_key(value, key):
+                value = ";".join(one for one in value.split(";") if not holds_key(one, key)).strip()
                 if not value:
                     continue
-            if name.lower() not in dropped and not holds_key(name, own) and not holds_key(value, own):
-                kept.append((name, value))
+            if name.lower() not in dropped and not holds_key(name, key) and not holds_key(value, key):
+                passed.append((name, value))
         if self._key and not theirs:
-            kept += [("authorization", f"Bearer {self._key}"), ("x-api-key", self._key)]
-        return [*kept, ("accept-encoding", request.headers.get("accept-encoding", "identity"))]
+            passed += [("authorization", f"Bearer {self._key}"), ("x-api-key", self._key)]
+        return [*passed, ("accept-encoding", request.headers.get("accept-encoding", "identity"))]
 
     async def close(self) -> None:
         """Hang up."""
@@ -126,8 +126,8 @@ class _Passed(StreamingResponse):
     """The answer of a model's server as it comes, which is hung up on whenever the client is gone."""
 
     def __init__(self, answer: httpx2.Response) -> None:
-        kept = {name: value for name, value in answer.headers.items() if name.lower() not in _HOP}
-        super().__init__(answer.aiter_raw(), answer.status_code, kept)
+        passed = {name: value for name, value in answer.headers.items() if name.lower() not in _HOP}
+        super().__init__(answer.aiter_raw(), answer.status_code, passed)
         self._answer = answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -162,8 +162,8 @@ class Chooser:
             read = read_tool(tool)
             if read is not None:
                 found.setdefault(read.name, read)
-        kept = set(self._ranked(text, list(found.values()))) | self._pinned | set(named(given))
-        left = [tool for tool in tools if (read := read_tool(tool)) is None or read.name in kept]
+        chosen = set(self._ranked(text, list(found.values()))) | self._pinned | set(named(given))
+        left = [tool for tool in tools if (read := read_tool(tool)) is None or read.name in chosen]
         return json.dumps({**given, "tools": left}).encode() if len(left) < len(tools) else body
 
     def _ranked(self, text: str, tools: list[Tool]) -> list[str]:
@@ -175,15 +175,15 @@ class Chooser:
     def _retriever(self, tools: list[Tool]) -> Retriever:
         """An index of just these tools; agents send the same ones with every request."""
         digest = hashlib.blake2b("\n".join(f"{tool.id} {tool.digest()}" for tool in tools).encode()).hexdigest()
-        kept = self._sets.pop(digest, None)
-        if kept is None:
+        cached = self._sets.pop(digest, None)
+        if cached is None:
             encoder = self._encoder()
-            kept = method("bm25")() if encoder is None else _dense(encoder)
-            kept.add(tools, None if encoder is None else self._encoded(encoder, tools))
+            cached = method("bm25")() if encoder is None else _dense(encoder)
+            cached.add(tools, None if encoder is None else self._encoded(encoder, tools))
             while len(self._sets) >= _SETS_KEPT:
                 self._sets.popitem(last=False)
-        self._sets[digest] = kept
-        return kept
+        self._sets[digest] = cached
+        return cached
 
     def _encoder(self) -> TextEncoder | None:
         try:

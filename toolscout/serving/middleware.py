@@ -115,9 +115,9 @@ def without_keys(text: str) -> str:
 
 def key_of(headers: Headers) -> str | None:
     """The key in the headers: one of our own, so that the others may carry a model's through; else the usual ones."""
-    own = headers.get(KEY_HEADER)
-    if own is not None:
-        return own
+    toolscout_key = headers.get(KEY_HEADER)
+    if toolscout_key is not None:
+        return toolscout_key
     kind, _, token = headers.get("authorization", "").partition(" ")
     return token.strip() if kind.lower() == "bearer" else headers.get("x-api-key")
 

@@ -31,8 +31,8 @@ def anthropic_result(scout: Scout, tool_use: Mapping[str, Any], k: int = 5) -> d
     answer = scout.search(_query(tool_use.get("input")), k)
     names = [vendor_formats.wire_name(hit.tool_id) for hit in answer.hits]
     references: list[dict[str, Any]] = [{"type": "tool_reference", "tool_name": name} for name in names]
-    said = [{"type": "text", "text": _nothing(answer.verdict)}]
-    return {"type": "tool_result", "tool_use_id": tool_use.get("id", ""), "content": references or said}
+    explanation = [{"type": "text", "text": _nothing(answer.verdict)}]
+    return {"type": "tool_result", "tool_use_id": tool_use.get("id", ""), "content": references or explanation}
 
 
 def openai_tool() -> dict[str, Any]:

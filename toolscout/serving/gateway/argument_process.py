@@ -78,12 +78,12 @@ class ArgumentChecks:
     async def _checked(
         self, caller: str, arguments: Mapping[str, Any], schema: Mapping[str, Any], repair: bool
     ) -> tuple[dict[str, Any], list[str]]:
-        own = self._turns.setdefault(caller, anyio.Lock())
-        if own.statistics().tasks_waiting >= QUEUED:
+        callers_lock = self._turns.setdefault(caller, anyio.Lock())
+        if callers_lock.statistics().tasks_waiting >= QUEUED:
             raise _too_many()
         try:
             with anyio.fail_after(self._wait) as waiting:
-                async with own, self._turn:
+                async with callers_lock, self._turn:
                     waiting.deadline = math.inf
                     return await self._asked(arguments, schema, repair)
         except TimeoutError:

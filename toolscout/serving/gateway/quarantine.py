@@ -80,20 +80,20 @@ class Quarantine:
 
     def admitted(self, tools: Iterable[Tool]) -> list[Tool]:
         """The tools that may be shown: new ones, which are approved by this, and those that say what was approved."""
-        kept: list[Tool] = []
+        admitted_tools: list[Tool] = []
         rooms: dict[str, _Room] = {}
         with self._lock, self._db:
             self._db.execute("BEGIN IMMEDIATE")
             for tool in tools:
                 if self._admit(tool, rooms):
-                    kept.append(tool)
+                    admitted_tools.append(tool)
         for namespace in sorted(name for name, room in rooms.items() if room.left_out):
             _log.warning("%s: the record of its tools is full; new ones are left out", namespace)
-        return kept
+        return admitted_tools
 
     def _admit(self, tool: Tool, rooms: dict[str, _Room]) -> bool:
-        told = _reviewed_fields(tool)
-        digest = self._digest(told)
+        fields = _reviewed_fields(tool)
+        digest = self._digest(fields)
         row = self._db.execute("SELECT approved, waiting FROM tools WHERE id = ?", (tool.id,)).fetchone()
         approved, waiting = row or (None, None)
         if approved == digest:
@@ -104,20 +104,20 @@ class Quarantine:
             return False
         if tool.namespace not in rooms:
             rooms[tool.namespace] = self._room(tool.namespace)
-        said = rooms[tool.namespace].kept(told, new=row is None)
+        text = rooms[tool.namespace].kept(fields, new=row is None)
         if row is None:
-            if said is not None:
-                self._db.execute("INSERT INTO tools VALUES (?, ?, ?, NULL, NULL)", (tool.id, digest, said))
-            return said is not None
+            if text is not None:
+                self._db.execute("INSERT INTO tools VALUES (?, ?, ?, NULL, NULL)", (tool.id, digest, text))
+            return text is not None
         if approved == _first_digest(tool):  # it was approved under the first rule; from now on all of it counts
             change = "UPDATE tools SET approved = ?, said = ?, waiting = NULL, says = NULL WHERE id = ?"
-            self._db.execute(change, (digest, said, tool.id))
+            self._db.execute(change, (digest, text, tool.id))
             return True
-        self._db.execute("UPDATE tools SET waiting = ?, says = ? WHERE id = ?", (digest, said, tool.id))
+        self._db.execute("UPDATE tools SET waiting = ?, says = ? WHERE id = ?", (digest, text, tool.id))
         return False
 
-    def _digest(self, told: dict[str, Any]) -> str:
-        text = json.dumps(told, sort_keys=True, default=dict)
+    def _digest(self, fields: dict[str, Any]) -> str:
+        text = json.dumps(fields, sort_keys=True, default=dict)
         return _RULE + hashlib.blake2b(text.encode(), digest_size=16, key=self._key).hexdigest()
 
     def _room(self, namespace: str) -> _Room:
@@ -171,28 +171,28 @@ class _Room:
         self._chars = chars
         self.left_out = False
 
-    def kept(self, told: dict[str, Any], new: bool) -> str | None:
+    def kept(self, fields: dict[str, Any], new: bool) -> str | None:
         """What is kept of what a tool says; None for a new one that has no place."""
-        text = json.dumps(told, sort_keys=True, default=dict)
+        text = json.dumps(fields, sort_keys=True, default=dict)
         if len(text) > MAX_SAID_CHARS:
-            text = _shortened(told, MAX_FIELD_CHARS)
+            text = _shortened(fields, MAX_FIELD_CHARS)
         full = self._chars + len(text) > MAX_NAMESPACE_CHARS
         if new and (full or self._tools >= MAX_NAMESPACE_TOOLS):
             self.left_out = True
             return None
         self._tools += new
         self._chars += len(text)
-        return _shortened(told, 100) if full else text
+        return _shortened(fields, 100) if full else text
 
 
-def _shortened(told: dict[str, Any], most: int) -> str:
+def _shortened(fields: dict[str, Any], most: int) -> str:
     """The beginning of each field, with what tells whether the rest is the same."""
-    fields: dict[str, Any] = {}
-    for key, value in told.items():
+    shortened: dict[str, Any] = {}
+    for key, value in fields.items():
         text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=dict)
         rest = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).hexdigest()
-        fields[key] = value if len(text) <= most else f"{text[:most]}… ({len(text):,} characters, together {rest})"
-    return json.dumps(fields, sort_keys=True, default=dict)
+        shortened[key] = value if len(text) <= most else f"{text[:most]}… ({len(text):,} characters, together {rest})"
+    return json.dumps(shortened, sort_keys=True, default=dict)
 
 
 def _reviewed_fields(tool: Tool) -> dict[str, Any]:
@@ -208,18 +208,18 @@ def _reviewed_fields(tool: Tool) -> dict[str, Any]:
 
 def _first_digest(tool: Tool) -> str:
     """The digest of the first rule."""
-    told = [tool.name, tool.title, tool.description, tool.input_schema, tool.output_schema, tool.annotations]
-    text = json.dumps(told, sort_keys=True, default=dict)
+    fields = [tool.name, tool.title, tool.description, tool.input_schema, tool.output_schema, tool.annotations]
+    text = json.dumps(fields, sort_keys=True, default=dict)
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
 
-def _read(told: str) -> dict[str, Any]:
+def _read(text: str) -> dict[str, Any]:
     """A record; those that hold the description alone are read as well."""
     try:
-        value = json.loads(told)
+        value = json.loads(text)
     except ValueError:
         value = None
-    return value if isinstance(value, dict) and "description" in value else {"description": told}
+    return value if isinstance(value, dict) and "description" in value else {"description": text}
 
 
 def _apart(before: dict[str, Any], now: dict[str, Any]) -> tuple[str, str]:

@@ -129,11 +129,11 @@ class Backend:
             await anyio.sleep(pause)
             pause = min(2 * pause, self._options.longest_pause)
 
-    def admit(self, listed: list[Tool], kept: Iterable[Tool]) -> None:
+    def admit(self, listed: list[Tool], admitted: Iterable[Tool]) -> None:
         """Let these of the tools that it listed be called, and no others. Only its latest list counts."""
         if listed is not self._listed or self._connected is None:
             return
-        self._names = {tool.id: str(tool.origin.details["tool"]) for tool in kept if tool.origin is not None}
+        self._names = {tool.id: str(tool.origin.details["tool"]) for tool in admitted if tool.origin is not None}
         if self._client is None:
             self._client, self._up_at, self.problem = self._connected, anyio.current_time(), ""
             self._up.set()
@@ -158,7 +158,7 @@ class Backend:
         reporting = 0
         with anyio.move_on_after(timeout) as scope:
 
-            async def told(progress: float, total: float | None, message: str | None) -> None:
+            async def on_progress(progress: float, total: float | None, message: str | None) -> None:
                 nonlocal reporting
                 scope.deadline = anyio.current_time() + timeout
                 if reporting < _MAX_REPORTS:
@@ -169,7 +169,7 @@ class Backend:
                         reporting -= 1
 
             try:
-                result: types.CallToolResult = await send_call(client, name, arguments, told)
+                result: types.CallToolResult = await send_call(client, name, arguments, on_progress)
                 return result
             except MCPError as error:
                 if error.code == REFUSED:

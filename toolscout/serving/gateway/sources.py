@@ -111,11 +111,11 @@ class Backends:
         if backend is not None:  # whatever the catalogue says of a tool in the namespace of a configured server
             return await backend.call(tool.id, dict(arguments), progress)
 
-        own = self._read_tools.get(tool.namespace, {}).get(tool.id)
+        configured = self._read_tools.get(tool.namespace, {}).get(tool.id)
 
         def run() -> Any:
-            caller = self._elsewhere if own is None else self._source_caller(own)
-            return caller.call([(own or tool, arguments)])[0]
+            caller = self._elsewhere if configured is None else self._source_caller(configured)
+            return caller.call([(configured or tool, arguments)])[0]
 
         result = await _aside(run, self._calling)
         text = result.content if result.ok else "\n".join(filter(None, [result.error, result.content]))

@@ -54,8 +54,8 @@ def _table(name: str, flat: Iterable[dict[str, Any]]) -> dict[str, Any]:
     columns = list(dict.fromkeys(column for row in rows for column in row))
     ends: list[str] = [column for column in ("ms", "date", "commit") if column in columns]
     columns = [column for column in columns if column not in ends] + ends
-    kept = [c for c in columns if any(row.get(c) not in (None, "") for row in rows)]
-    return {"name": name, "columns": kept, "rows": [[row.get(column) for column in kept] for row in rows]}
+    filled = [c for c in columns if any(row.get(c) not in (None, "") for row in rows)]
+    return {"name": name, "columns": filled, "rows": [[row.get(column) for column in filled] for row in rows]}
 
 
 def _records(path: Path) -> list[dict[str, Any]]:

@@ -78,7 +78,7 @@ def routes(
     the other routes. A slow change never stops a search. `quota`: how much feedback is taken, there and here.
     """
     page = _Page(scout, access, others or {}, options)
-    asked: dict[str, _Act] = {
+    acts: dict[str, _Act] = {
         "state": page.state,
         "tokens": page.tokens,
         "tools": page.tools,
@@ -90,7 +90,7 @@ def routes(
     return [
         Route("/", _file("index.html", "text/html")),
         *[Route(f"/page/{name}", _file(name, kind)) for name, kind in FILES.items()],
-        *[Route(f"/page/{name}", _endpoint(access, act, searching)) for name, act in asked.items()],
+        *[Route(f"/page/{name}", _endpoint(access, act, searching)) for name, act in acts.items()],
         Route("/page/search", _endpoint(access, page.search, searching), methods=["POST"]),
         Route("/page/feedback", _endpoint(access, _within_quota(quota, page.feedback), changing), methods=["POST"]),
         Route("/page/add", _endpoint(access, page.add, changing), methods=["POST"]),
