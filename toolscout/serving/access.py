@@ -226,7 +226,7 @@ class Access:
         self.scout.feedback(Example(text, took, left, caller.tenant, source))
 
     def _require(self, caller: Caller, ids: Sequence[str]) -> None:
-        """Raise UnknownTool for hidden ids before the store is read: the time of a read would reveal that they exist."""
+        """Raise UnknownTool for hidden ids before the store is read: the time of a read would show that they exist."""
         if caller.allowed is None:
             return
         with self._lock:
