@@ -51,7 +51,7 @@ class Writes:
             self._wanted.set()
 
     def apply(self, changes: Changes, progress: Progress | None = None) -> dict[str, int]:
-        """Change the catalogue and return the counts. Raises UnknownTool, changing nothing, for a missing id to remove."""
+        """Change the catalogue and return the counts. Raises UnknownTool, changing nothing, for a missing id."""
         scout = self._scout
         with self._write_lock:
             before = scout.store.version()

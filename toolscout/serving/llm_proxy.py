@@ -209,7 +209,7 @@ def _dense(encoder: TextEncoder) -> Retriever:
 
 
 def read_tool(given: Any) -> Tool | None:
-    """Return a function tool of a request as a Tool; None for a vendor's hosted tools (never cut) and malformed ones."""
+    """Return a function tool of a request as a Tool; None for hosted tools, which are never cut, and malformed ones."""
     inner = given.get("function", given) if isinstance(given, Mapping) else None
     if not isinstance(inner, Mapping) or given.get("type", "function") not in ("function", "custom"):
         return None

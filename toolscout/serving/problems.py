@@ -30,7 +30,7 @@ _STATUS: tuple[tuple[type[ToolscoutError], int], ...] = (
 )
 # Errors whose messages are about what the caller sent. Messages of other errors may name a path, a command or an
 # address of this machine: they are logged, and the caller gets a general text.
-_SPOKEN = (
+_ABOUT_REQUEST = (
     errors.BadRequest,
     errors.BadTool,
     errors.BadSource,
@@ -71,7 +71,7 @@ def public_message(error: Exception) -> str:
     """Return the text of an error for a caller over a network, without paths, command lines or stores (see the log)."""
     if isinstance(error, ToolscoutError) and error.public:
         return error.public
-    if isinstance(error, (Problem, *_SPOKEN)):
+    if isinstance(error, (Problem, *_ABOUT_REQUEST)):
         return str(error)
     _log.warning("a caller was refused: %s", error)
     status = next((status for kind, status in _STATUS if isinstance(error, kind)), 422)

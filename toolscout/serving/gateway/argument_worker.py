@@ -1,7 +1,7 @@
 """The process that checks arguments against schemas for the gateway: one line of JSON in, one line of JSON out.
 
-`ArgumentChecks` starts it and may kill it at any moment. It ends by itself when its standard input is closed, as happens
-when the gateway ends.
+`ArgumentChecks` starts it and may kill it at any moment. It ends by itself when its standard input is closed, as
+happens when the gateway ends.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def checked(line: bytes) -> dict[str, Any]:
-    """Return what is wrong with the arguments of a request line, and the repaired arguments where it asks for repair."""
+    """Return what is wrong with the arguments of a request line, and the repaired ones where it asks for repair."""
     try:
         request = json.loads(line)
         arguments, schema = request["arguments"], request["schema"]

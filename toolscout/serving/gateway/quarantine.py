@@ -250,7 +250,7 @@ def _text(value: Any) -> str:
 
 
 def _visible(text: str) -> str:
-    """Return the text with invisible characters as escapes: a model reads them, so the approving person must see them."""
+    """Return the text with invisible characters as escapes: a model reads them, so a person must see them."""
     if text.isprintable():
         return text
     return "".join(

@@ -282,7 +282,7 @@ class Gateway:
         return {"unavailable": f"the server {namespace} does not answer now; it is tried again by itself"}
 
     def _show(self, key: str | None) -> dict[str, types.Tool]:
-        """Return the tools to list for a caller: those listed before that still exist, in their order, then new ones."""
+        """Return the tools to list for a caller: those listed before that still exist, in order, then new ones."""
         caller = self.access.caller(key)
         with self._showing:
             return self._shown_now(key, caller)
@@ -333,26 +333,26 @@ class Gateway:
         return key_of(ctx.request.headers) if ctx.request is not None else self.options.key
 
     def _remember(self, session: Any, name: str) -> None:
-        """Keep a connection of the older protocol, which is told of changes by itself, as long as it lasts."""
+        """Remember a connection of the older protocol while it lasts, to notify it of changes."""
         connection = session._connection
         if id(connection) not in self._connections:
             self._connections[id(connection)] = (connection, name)
             connection.exit_stack.callback(self._connections.pop, id(connection), None)
 
     async def _catalogue_changed(self) -> None:
-        """Tell the clients of those callers who are shown something else now."""
+        """Notify the clients of those callers whose list has changed."""
         concerned: set[str] = set()
         for name, (key, before) in list(self._shown.items()):
             try:
                 if await anyio.to_thread.run_sync(self._show, key) != before:
                     concerned.add(name)
-            except ToolscoutError as error:  # a key that was taken back
+            except ToolscoutError as error:  # the key was revoked
                 _log.debug("no list for a caller any more: %s", error)
         for name in concerned & self._buses.keys():
             await self._buses[name][0].publish(ToolsListChanged())
         for connection, name in list(self._connections.values()):
             if name in concerned:
-                with anyio.move_on_after(1):  # one that does not read keeps no one waiting
+                with anyio.move_on_after(1):  # a client that does not read must not delay the others
                     await connection.send_tool_list_changed()
 
 
@@ -362,7 +362,7 @@ def run(serve: Callable[..., Awaitable[None]], *args: object) -> None:
 
 
 def check_key(access: Access, key: str | None) -> None:
-    """Refuse to start over stdio for nobody."""
+    """Raise where a gateway over stdio has no valid key although the catalogue has keys."""
     try:
         access.caller(key)
     except Unauthorized as error:
