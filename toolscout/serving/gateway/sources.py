@@ -106,7 +106,7 @@ class Backends:
         return {name: backend.problem for name, backend in self._servers.items() if backend.problem}
 
     async def call(self, tool: Tool, arguments: Mapping[str, Any], progress: Progress) -> types.CallToolResult:
-        """Call a tool at its source. Raises BackendDown where that does not answer, MCPError as the server raised it."""
+        """Call a tool at its source. Raises BackendDown where that does not answer, MCPError as the server does."""
         backend = self._servers.get(tool.namespace)
         if backend is not None:  # the namespace belongs to a configured server, whatever the tool's origin says
             return await backend.call(tool.id, dict(arguments), progress)
@@ -122,7 +122,7 @@ class Backends:
         return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=not result.ok)
 
     def _source_caller(self, tool: Tool) -> OriginCaller:
-        """Return the caller for a tool of a configured source; it sends the source's headers only to its own servers."""
+        """Return the caller for a tool of a configured source; only the source's own servers get its headers."""
         assert tool.origin is not None
         if tool.origin.kind == "function":
             return OriginCaller(self._calls, {tool.id: functions.find(tool.origin.target)})
