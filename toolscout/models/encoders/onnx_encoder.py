@@ -53,6 +53,7 @@ class LoadedModel:
 
     def __init__(self, folder: Path, digests: Mapping[str, str]) -> None:
         """Use `of`. `digests`: the sha256 of each file."""
+        self._stamp = _stamp(folder, MODEL_FILE)
         for name in (MODEL_FILE, TOKENIZER_FILE):
             _check_file(folder, name, digests[name])
         self.tokenizer = Tokenizer.from_file(str(folder / TOKENIZER_FILE))
@@ -78,8 +79,9 @@ class LoadedModel:
         """A session that runs a text on so many threads."""
         with self._opening:
             if threads not in self._sessions:
-                # Checked again: since it was opened, the folder may have been replaced by that of another model.
-                _check_file(self._folder, MODEL_FILE, self._digest)
+                # Since it was opened, the folder may have been replaced by that of another model.
+                if _stamp(self._folder, MODEL_FILE) != self._stamp:
+                    _check_file(self._folder, MODEL_FILE, self._digest)
                 self._sessions[threads] = _open_session(self._folder, threads)
             return self._sessions[threads]
 
