@@ -210,11 +210,11 @@ def _complete(line: ScoreLine) -> bool:
 
 def _refuse_stale(scores: Scores) -> None:
     """Raise BadDataset where the scores on disk are not those of the row: only the newest row's are kept."""
-    stored = ((scores.row or {}).get("metrics") or {}).get(_CHECKED)
+    score = ((scores.row or {}).get("metrics") or {}).get(_CHECKED)
     found = float(np.nanmean(scores.values([_CHECKED])))
-    if isinstance(stored, int | float) and abs(stored - found) > 1e-5:
+    if isinstance(score, int | float) and abs(score - found) > 1e-5:
         raise BadDataset(
-            f"the scores in {scores.path} are not those of the row ({_CHECKED} {found:.4f}, the row says {stored:.4f}): "
+            f"the scores in {scores.path} are not those of the row ({_CHECKED} {found:.4f}, the row says {score:.4f}): "
             "a later run has replaced them; evaluate again"
         )
 
