@@ -232,9 +232,8 @@ class HttpConnection(HttpToolsProtocol):
             return
         idle = [one for one in self._others() if not one._answering()]
         stale = self.loop.time() - GRACE_S
-        if len(idle) <= most // 16 and all(
-            one._since > stale for one in idle
-        ):  # they have just connected and are about to send a request
+        # The few idle ones have just connected and are about to send a request.
+        if len(idle) <= most // 16 and all(one._since > stale for one in idle):
             self._crowded = True
             if len(self.connections) > most + SPARE_CONNECTIONS:
                 self._leave()
