@@ -23,7 +23,9 @@ HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 def port(tmp_path: Path) -> Iterator[int]:
     with served(tmp_path, ServeOptions(rate=0), keyed=False) as server:
         app = server.client.app
-        config = uvicorn.Config(app, port=0, log_config=None, http=http_protocol.Heads, ws="none", lifespan="off")
+        config = uvicorn.Config(
+            app, port=0, log_config=None, http=http_protocol.HttpConnection, ws="none", lifespan="off"
+        )
         running = uvicorn.Server(config)
         thread = threading.Thread(target=running.run, daemon=True)
         thread.start()

@@ -1,4 +1,4 @@
-"""ablate: what each part of a method is worth."""
+"""The command `ablate`: train and measure variants of a method that lack or change one part."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def ablate(
 ) -> None:
     """Train and measure variants of masstool that lack or change one part, on the vectors of one frozen encoder.
 
-    Each is measured with what its parts count chosen on dev, as it is served, and with what they counted in training.
-    What is in the file of rows is not made again: an interrupted command goes on.
+    Each variant is measured twice: with the weights of its parts chosen on dev, as served, and with the weights learned
+    in training. Rows that are in the file already are not made again: an interrupted command goes on.
     """
     from toolscout.evaluation import row
     from toolscout.papers import jobs as jobs_module
@@ -88,7 +88,7 @@ def ablate(
             else:
                 writer.take(done.result)
                 output.note(done.name, label=f"{made} of {len(todo)}")
-    finally:  # whatever happens, what is done is shown
+    finally:  # show the finished variants also after an error or an interruption
         _show(plan, [one for one in ablations.own_rows(path, identity) if one["seed"] in numbers])
     if made < len(todo):
         output.note(f"{len(todo) - made} are left; give the same command again", label="stopped")
@@ -102,7 +102,7 @@ def _seeds(text: str) -> list[int]:
 
 
 def _show(plan: AblationPlan, rows: Sequence[Mapping[str, Any]]) -> None:
-    """A table for each way to serve: means over the seeds, and how they differ from the full model."""
+    """Print one table for each way to choose weights: means over the seeds, and the difference to the full model."""
     from toolscout.papers.masstool import ablations
 
     console = output.stdout()
@@ -127,7 +127,7 @@ def _mean(rows: Sequence[Mapping[str, Any]], name: str) -> str:
 
 
 def _differs(rows: Sequence[Mapping[str, Any]]) -> tuple[str, str, str]:
-    """Means over the seeds; of p the largest."""
+    """Return the difference to the full model, its interval (both means over the seeds) and the largest p, as texts."""
     found = [row["study"]["against"][_TESTED] for row in rows if _TESTED in row["study"].get("against", {})]
     if not found:
         return "", "", ""

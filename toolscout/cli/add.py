@@ -1,4 +1,4 @@
-"""add and embed: tools in."""
+"""The commands `add` (import tools into the catalogue) and `embed` (compute missing vectors)."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ KindOption = Annotated[
 
 
 class AddCommand(TyperCommand):
-    """Keeps the words behind "--" together: they are one command line, those before it are sources each."""
+    """Takes the words after "--" as one command line of an MCP server; each word before it is a source."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Split the words at the dashes."""
+        """Parse the words before "--" as usual, and put those after it into `ctx.meta`."""
         before, after = (args[: args.index("--")], args[args.index("--") + 1 :]) if "--" in args else (args, [])
         ctx.meta[_COMMAND] = after
         return super().parse_args(ctx, before)
@@ -140,7 +140,7 @@ def _add(path: Path, source: Any, options: ReadOptions, replace: bool, sync: boo
                 tools = catalogue.read(source, options)
                 done = store.add(tools, catalogue.describe(source), replace=replace, sync=sync)
                 large = store.count() >= WORTH_KEEPING
-            if large:  # now, so that no search has to wait for it
+            if large:  # build the index now, so that no search has to wait for it
                 if report:
                     report("indexing", 0, 0)
                 Scout.open(path).close()
@@ -169,11 +169,14 @@ def _summarise(source: object, added: Added, alone: bool) -> None:
 
 
 def _sources(words: list[str], command: list[str]) -> list[Any]:
-    """Each word is a source, and what came behind the dashes is one more: a command line, or a single name."""
-    given: list[Any] = [*words, *([command] if len(command) > 1 else command)]
-    if not given:
+    """Return the sources: each word, and the command line after "--" as one more.
+
+    Raises typer.BadParameter where there is none.
+    """
+    sources: list[Any] = [*words, *([command] if len(command) > 1 else command)]
+    if not sources:
         raise typer.BadParameter("name at least one source of tools", param_hint="SOURCE")
-    return given
+    return sources
 
 
 def _pairs(option: str, given: Sequence[str], signs: str) -> dict[str, str]:

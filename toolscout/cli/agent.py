@@ -1,4 +1,4 @@
-"""agent: solve a request with the tools of the catalogue."""
+"""The command `agent`: let a language model solve a request with tools of the catalogue."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def agent(
 
 
 def _check(scout: Scout, k: int | None, by_namespace: Mapping[str, Mapping[str, Any]]) -> None:
-    """Refuse what would have no effect."""
+    """Raise typer.BadParameter for options without effect: -k for a model that picks itself, unknown namespaces."""
     from toolscout.agent.pickers import picks_itself
 
     if k is not None and picks_itself(scout.retriever):
@@ -144,42 +144,45 @@ def _check(scout: Scout, k: int | None, by_namespace: Mapping[str, Mapping[str, 
 
 
 def _picker(scout: Scout, answer: Answer, llm: LanguageModel, k: int, principal: str | None) -> Picker:
-    """A model that was trained to act picks by itself; else the tools of the answer are shown to the language model."""
+    """Return what picks tools: the retriever where it was trained to, else the language model among the tools found."""
     from toolscout.agent.pickers import IdPicker, ShortlistPicker, picks_itself
 
     if picks_itself(scout.retriever):
         allowed = None if principal is None else scout.store.permissions(principal)
         return IdPicker(scout.retriever, allowed)
-    found = scout.tools(answer)
-    return ShortlistPicker(lambda requests, most: [found[:most] for _ in requests], llm, k)
+    shortlist = scout.tools(answer)
+    return ShortlistPicker(lambda requests, most: [shortlist[:most] for _ in requests], llm, k)
 
 
 def _without_tools(answer: Answer, llm: LanguageModel, as_json: bool) -> None:
-    """No tool is needed: the model answers by itself. Nothing fits: that is the answer."""
+    """Answer without tools: with the model's own reply where no tool is needed, else by saying that nothing fits.
+
+    Raises typer.Exit where there is no reply.
+    """
     from toolscout.llm.base import Message
 
-    told = ""
+    reply = ""
     if answer.verdict == "no_tool_needed":
-        told = llm.complete([[Message("user", answer.request)]], max_tokens=512)[0][0].text.strip()
+        reply = llm.complete([[Message("user", answer.request)]], max_tokens=512)[0][0].text.strip()
     if as_json:
-        record = {"verdict": answer.verdict, "request": answer.request, "steps": [], "answer": told}
+        record = {"verdict": answer.verdict, "request": answer.request, "steps": [], "answer": reply}
         output.print_json(record | {"notes": list(answer.notes)})
     elif answer.verdict == "no_tool_needed":
-        output.note("no tool is needed" + ("" if told else ", but the model answered nothing"), label="verdict")
-        if told:
-            output.write(_printable(told))
+        output.note("no tool is needed" + ("" if reply else ", but the model answered nothing"), label="verdict")
+        if reply:
+            output.write(_printable(reply))
     else:
-        if answer.searched:  # of an empty catalogue the notes say that it is
+        if answer.searched:  # the notes say it where the catalogue is empty
             closest = ", ".join(hit.tool_id for hit in answer.considered[:CLOSEST])
             output.note(f"nothing in the catalogue fits; closest: {closest or 'none'}", label="verdict")
         for line in answer.notes:
             output.note(line)
-    if not told:
+    if not reply:
         raise typer.Exit(NONE)
 
 
 def is_read_only(tool: Tool) -> bool:
-    """Whether a tool says that it changes nothing, and is not called by an HTTP method that changes things."""
+    """Return whether a tool is marked as read-only and is not called with an HTTP method that changes things."""
     origin = tool.origin
     if origin is not None and origin.kind == "http" and origin.details.get("method") not in ("GET", "HEAD"):
         return False
@@ -225,12 +228,12 @@ def _print(episode: Episode, answer: Answer, as_json: bool, dry_run: bool) -> No
 
 
 def _ready(episode: Episode) -> list[Step]:
-    """The steps whose calls can be shown."""
+    """Return the steps whose arguments are known, so that their calls can be shown."""
     return [step for step in episode.steps if step.arguments is not None]
 
 
 def _no_call(episode: Episode) -> str:
-    """Why a dry run has nothing to show."""
+    """Return why a dry run has no call to show."""
     if episode.steps:
         step = episode.steps[-1]
         return f"no usable arguments for {step.tool_id}: {step.refusals[-1]}"

@@ -1,4 +1,4 @@
-"""codes: which tools a model has under which codes, and how good these are."""
+"""The command `codes`: show the codes of a trained model's tools, and how evenly the codes are used."""
 
 from __future__ import annotations
 

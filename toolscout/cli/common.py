@@ -1,9 +1,9 @@
-"""What the commands share: the global options, opening a catalogue that is there, reading a request."""
+"""Parts that several commands share: options, opening a catalogue or dataset, reading a request, error handling."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 from toolscout.cli import output
 from toolscout.core.tool import clean_text
-from toolscout.errors import BadRequest, StoreError, ToolscoutError
+from toolscout.errors import BadDataset, BadRequest, StoreError, ToolscoutError
 
 if TYPE_CHECKING:
     from toolscout.scout import Scout
@@ -72,22 +72,23 @@ AllowTargetOption = Annotated[
 RequestArgument = Annotated[
     str, typer.Argument(metavar="REQUEST", help='What should be done, in words; "-" reads stdin.')
 ]
+OutOption = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where to write it: a new or empty folder.")]
 IdsArgument = Annotated[list[str] | None, typer.Argument(metavar="ID", help="Tools by id: namespace/name.")]
 
 
 @dataclass(frozen=True, slots=True)
 class Globals:
-    """The options that stand before the command."""
+    """The global options: those written before the command's name."""
 
     store: Path = Path(DEFAULT_STORE)
     debug: bool = False
 
 
 class Group(TyperGroup):
-    """Turns every error into one line and an exit code."""
+    """The group of all commands: prints any error in one line and ends with the matching exit code."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command."""
+        """Run the command; raise typer.Exit with WRONG, BROKEN or INTERRUPTED where it fails."""
         try:
             return super().invoke(ctx)
         except (typer.Exit, typer.Abort, typer.TyperException):
@@ -104,7 +105,7 @@ class Group(TyperGroup):
 
 
 def store_path(ctx: typer.Context, given: Path | None) -> Path:
-    """The catalogue's path: the command's own option, else the global one; a URL is refused."""
+    """Return the catalogue's path: the command's --store, else the global one. Raises StoreError for a URL."""
     from toolscout.stores import check_path
 
     path = given or (ctx.obj.store if isinstance(ctx.obj, Globals) else Path(DEFAULT_STORE))
@@ -113,7 +114,7 @@ def store_path(ctx: typer.Context, given: Path | None) -> Path:
 
 
 def existing_path(ctx: typer.Context, given: Path | None) -> Path:
-    """As store_path, refused where nothing is there: only `add` makes a catalogue."""
+    """Return the catalogue's path as store_path does; raises StoreError where no catalogue exists there."""
     path = store_path(ctx, given)
     if not path.exists():
         raise StoreError(
@@ -123,7 +124,7 @@ def existing_path(ctx: typer.Context, given: Path | None) -> Path:
 
 
 def open_store(ctx: typer.Context, given: Path | None) -> Store:
-    """The catalogue without any index over it."""
+    """Open the catalogue's store without building a search index; raises StoreError where there is none."""
     path = existing_path(ctx, given)
     from toolscout import stores
 
@@ -137,7 +138,10 @@ def open_scout(
     settings: Sequence[str] = (),
     parts: Sequence[str] = (),
 ) -> Scout:
-    """The catalogue with the index that answers."""
+    """Open the catalogue with a search index, by the given retriever, its settings and its parts.
+
+    Raises StoreError where there is no catalogue.
+    """
     path = existing_path(ctx, given)
     from toolscout.scout import DEFAULT_RETRIEVER, Scout
 
@@ -153,9 +157,11 @@ def open_scout(
 def rewriting(
     retriever: str | None, settings: Sequence[str] | None, llm: str | None, model: str | None
 ) -> tuple[str | None, list[str]]:
-    """The retriever and its settings, with what --llm and --model say."""
-    told = {"llm": llm, "model": model}
-    given = [f"{key}={value}" for key, value in told.items() if value is not None]
+    """Return the retriever and its settings; --llm and --model select `rewrite` and become settings of it.
+
+    Raises typer.BadParameter where another retriever was named.
+    """
+    given = [f"{key}={value}" for key, value in {"llm": llm, "model": model}.items() if value is not None]
     if not given:
         return retriever, list(settings or ())
     if retriever not in (None, "rewrite"):
@@ -164,13 +170,13 @@ def rewriting(
 
 
 def check_model(llm: str, model: str) -> None:
-    """Refuse --model where --llm is no endpoint: any other language model is one model."""
+    """Raise typer.BadParameter where --model is given and --llm is not a URL: only an endpoint has several models."""
     if model and not llm.lower().startswith(("http://", "https://")):
         raise typer.BadParameter("it is for an endpoint; give its URL with --llm", param_hint="--model")
 
 
 def request_text(given: str) -> str:
-    """The request; "-" reads it from stdin."""
+    """Return the request, read from stdin where it is "-". Raises BadRequest where it is empty."""
     text = sys.stdin.buffer.read(MAX_INPUT_CHARS).decode(errors="replace") if given == "-" else given
     if not clean_text(text):
         raise BadRequest("the request is empty; say in words what should be done")
@@ -178,11 +184,41 @@ def request_text(given: str) -> str:
 
 
 def tenant_of(store: Store, principal: str) -> str:
-    """Whose feedback a principal gives and hears: its own, unless it was said otherwise when its key was made."""
+    """Return the tenant that a principal shares feedback with: the one set with its key, else the principal alone."""
     known = store.principal(principal)
     return known.tenant if known else principal
 
 
+def find_split(text: str) -> tuple[str, Path, str]:
+    """Return the name, the folder and the split of DATA or DATA:SPLIT; the split is "" where none is named.
+
+    Raises BadDataset where there is no such dataset.
+    """
+    from toolscout.data.locate import find_dataset
+
+    try:
+        return text, find_dataset(text), ""
+    except BadDataset:
+        name, _, split = text.rpartition(":")
+        if not name or not split:
+            raise
+        return name, find_dataset(name), split
+
+
+def print_measurements(rows: Iterable[Mapping[str, Any]], file: Path | None) -> None:
+    """Print the rows of a benchmark as one table; append each row to `file`, if any, as soon as it is measured."""
+    from toolscout.evaluation import row
+    from toolscout.evaluation.bench import speed
+
+    table = output.table("tools", "measurement", "value", "target", grow="measurement")
+    for measured in rows:
+        if file is not None:
+            row.append(file, measured)
+        for line in speed.lines(measured):
+            table.add_row(f"{measured['tools']:,}", line.name, line.value, line.target)
+    output.stdout().print(table)
+
+
 def plural(count: int, noun: str) -> str:
-    """A count and its noun: "1 tool", "2,000 tools"."""
+    """Return a count with its noun: "1 tool", "2,000 tools"."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -1,4 +1,4 @@
-"""compare and inspect: what lies behind the numbers of two runs, and of one."""
+"""The commands `compare` (test whether two runs differ) and `inspect` (show the worst requests of a run)."""
 
 from __future__ import annotations
 
@@ -125,16 +125,19 @@ def inspect(
 
 
 def _texts(found: Scores, data: str | None, split: str | None) -> Mapping[str, str] | None:
-    """The texts of the requests; None where no dataset was named and that of the run is not here."""
+    """Return the texts of the requests by id; None where no dataset was named and the run's own is not found.
+
+    Raises BadDataset where a named dataset is not found or lacks requests of the run.
+    """
     from toolscout.data.dataset import Dataset
     from toolscout.data.locate import find_dataset
     from toolscout.evaluation.leakage import base
     from toolscout.evaluation.no_tool_mix import prompt_texts
 
-    told = found.row or {}
-    chosen: str = split or told.get("split") or ""
+    summary = found.row or {}
+    chosen: str = split or summary.get("split") or ""
     try:
-        folder = find_dataset(data or told.get("dataset") or found.path.name.partition(".")[0])
+        folder = find_dataset(data or summary.get("dataset") or found.path.name.partition(".")[0])
         texts = Dataset.load(folder, [base(chosen)] if chosen else None).requests | prompt_texts(chosen)
     except BadDataset:
         if data:
@@ -148,7 +151,7 @@ def _texts(found: Scores, data: str | None, split: str | None) -> Mapping[str, s
 
 
 def _print_request(console: Console, line: Mapping[str, Any], score: str, texts: Mapping[str, str] | None) -> None:
-    """One request: its text, its gold tools and where they stand, and what was returned."""
+    """Print one request: its text, its gold tools with their ranks, and the tools returned."""
     console.print()
     console.print(output.shown(f"{line['id']}: {score}", style="bold"))
     if texts is not None:

@@ -1,4 +1,4 @@
-"""demo: six requests to the bundled catalogue, answered before your eyes."""
+"""The command `demo`: index the bundled catalogue and answer six requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""doctor: what is installed here, and how to get what is missing."""
+"""The command `doctor`: check what is installed, and say how to get what is missing."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _GET_ENCODER = ("unset TOOLSCOUT_ENCODER", "pip install --force-reinstall toolsc
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One line of the doctor's: what was looked at, how it is, and what to do."""
+    """One line of the report: the part, its state, what was found, and the commands that would help."""
 
     part: str
     state: Literal["ok", "missing", "broken"]
@@ -75,7 +75,7 @@ def _findings(store: Path) -> Iterator[Finding]:
 
 
 def _packages() -> Iterator[Finding]:
-    """What pip was told this package needs, and the optional parts besides."""
+    """Yield a finding for each required package and each extra that the package's metadata names."""
     from importlib import metadata
 
     try:
@@ -123,7 +123,7 @@ def _version(name: str) -> str | None:
 
 
 def _encoder() -> tuple[Finding, str]:
-    """How the encoder is, and its fingerprint where it works."""
+    """Return a finding about the encoder, and its fingerprint; "" where it does not work."""
     try:
         from toolscout.models.encoders.onnx_encoder import Encoder, default_folder
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""encoder export: the sentence encoder that vectors come from, made of published weights."""
+"""The command `encoder export`: make the int8 sentence encoder from published weights."""
 
 from __future__ import annotations
 

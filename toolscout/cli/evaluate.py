@@ -1,4 +1,4 @@
-"""evaluate and bench: how good the answers are, and what they cost."""
+"""The commands `evaluate` (quality on labelled requests) and `bench` (time, memory and file sizes)."""
 
 from __future__ import annotations
 
@@ -10,8 +10,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from toolscout.cli import compare, evaluate_output, output, serve
-from toolscout.cli.common import NONE, LlmOption, ModelOption, PartsOption, SettingsOption, plural, rewriting
-from toolscout.errors import BadDataset
+from toolscout.cli.common import (
+    NONE,
+    LlmOption,
+    ModelOption,
+    PartsOption,
+    SettingsOption,
+    find_split,
+    plural,
+    print_measurements,
+    rewriting,
+)
 
 if TYPE_CHECKING:
     from toolscout.data.dataset import Dataset
@@ -19,7 +28,6 @@ if TYPE_CHECKING:
     from toolscout.evaluation.minimums import Minimum
     from toolscout.evaluation.no_tool_mix import Mixture
 
-# What no run has to be asked for.
 DEFAULT_SPLIT, DEFAULT_RETRIEVER = "test", "hybrid"
 
 
@@ -38,7 +46,10 @@ def register(app: typer.Typer) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One combination of a dataset, a split and a retriever; `split` has prompts mixed in where there are any."""
+    """One dataset, split and retriever to evaluate.
+
+    `split` is the name after mixing where prompts that need no tool are mixed in; `no_tool` is what --no-tool named.
+    """
 
     name: str
     dataset: Dataset
@@ -137,7 +148,7 @@ def evaluate(
             if json is not None:
                 row.write_scores(row.scores_path(json, done[-1].row), done[-1].lines(rankings))
                 row.append(json, done[-1].row.to_dict())
-    finally:  # an error or an interruption in the middle takes nothing of what is done
+    finally:  # show the finished runs also after an error or an interruption
         evaluate_output.show(done, names, several=len(runs) > 1)
         if json is not None and done:
             output.note(f"{plural(len(done), 'row')} added to {json}", label="written")
@@ -147,7 +158,7 @@ def evaluate(
 def _retrievers(
     names: Sequence[str], option: list[str] | None, part: list[str] | None, llm: str | None, model: str | None
 ) -> tuple[list[str], list[str]]:
-    """The retrievers, and the settings of the one that has some."""
+    """Return the retrievers to evaluate and the settings for them; settings are allowed for a single retriever."""
     distinct = list(dict.fromkeys(names))
     if len(distinct) > 1 and (option or part or llm is not None or model is not None):
         raise typer.BadParameter("options are those of one method; name one --retriever", param_hint="--option")
@@ -158,42 +169,29 @@ def _retrievers(
 def _planned(
     data: Sequence[str], splits: Sequence[str], retrievers: Sequence[str], mixture: Mixture | None
 ) -> list[_Run]:
-    """Every combination, with each dataset read once and checked for its splits before anything runs."""
+    """Return every combination of dataset, split and retriever. Each dataset is read once, before anything runs."""
     from toolscout.evaluation import evaluate as run
 
-    found = [_found(text) for text in data]
-    if splits and all(own for _, _, own in found):
+    found = [find_split(text) for text in data]
+    if splits and all(own_split for _, _, own_split in found):
         raise typer.BadParameter("every DATA names its own :SPLIT; leave one of them out", param_hint="--split")
     wanted: dict[Path, tuple[str, dict[str, None]]] = {}
-    for name, folder, own in found:
-        chosen = [own] if own else splits or [DEFAULT_SPLIT]
+    for name, folder, own_split in found:
+        chosen = [own_split] if own_split else splits or [DEFAULT_SPLIT]
         wanted.setdefault(folder.resolve(), (name, {}))[1].update(dict.fromkeys(chosen))
     words = mixture.words if mixture else ""
     return [
-        _Run(name, asked, called, retriever, words)
+        _Run(name, mixed, mixed_split, retriever, words)
         for folder, (name, chosen) in wanted.items()
         for dataset in [run.load_splits(folder, list(chosen))]
         for split in chosen
-        for asked, called in [mixture.into(dataset, split) if mixture else (dataset, split)]
+        for mixed, mixed_split in [mixture.into(dataset, split) if mixture else (dataset, split)]
         for retriever in retrievers
     ]
 
 
-def _found(text: str) -> tuple[str, Path, str]:
-    """The name, the folder and the split, if any, of DATA or DATA:SPLIT."""
-    from toolscout.data.locate import find_dataset
-
-    try:
-        return text, find_dataset(text), ""
-    except BadDataset:
-        name, _, split = text.rpartition(":")
-        if not name or not split:
-            raise
-        return name, find_dataset(name), split
-
-
 def _check(runs: Sequence[_Run], settings: Sequence[str], parts: Sequence[str], drop_seen: bool) -> None:
-    """Open every retriever once, and refuse what its model has seen, before hours are spent on the others."""
+    """Open every retriever once and raise Leak where its model has seen requests of a split: before hours of runs."""
     from toolscout.evaluation import evaluate as run
     from toolscout.evaluation import leakage
     from toolscout.retrievers import opening
@@ -233,7 +231,7 @@ def _evaluated(
 
 
 def _judge(done: Sequence[Evaluation], least: Sequence[Minimum]) -> None:
-    """Say which minimums were missed; exit code 1 where any was."""
+    """Print which minimums were missed; raise typer.Exit with code 1 where any was."""
     if not least:
         return
     failures = [(one, what) for one in done for gate in least if (what := gate.failure(one.row.metrics))]
@@ -276,11 +274,5 @@ def bench(
     if json is not None:
         row.check_writable(json)
     plan = speed.BenchPlan(speed.parse_sizes(sizes), repeats, work or speed.default_work(), embed_timing)
-    table = output.table("tools", "measurement", "value", "target", grow="measurement")
     with output.progress() as report:
-        for measured in speed.bench(plan, output.note, report):
-            if json is not None:
-                row.append(json, measured)
-            for line in speed.lines(measured):
-                table.add_row(f"{measured['tools']:,}", line.name, line.value, line.target)
-    output.stdout().print(table)
+        print_measurements(speed.bench(plan, output.note, report), json)

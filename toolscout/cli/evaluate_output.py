@@ -1,4 +1,4 @@
-"""What evaluate prints: one run in full, several in a table."""
+"""Prints what the command `evaluate` measured: one run in full, several in a table."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ _HEADLINES = ("recall@5", "ndcg@5", "comp@5", "new_recall@5", "known_recall@5", 
 
 
 def show(done: Sequence[Evaluation], names: Sequence[str], several: bool) -> None:
-    """Print what was measured; `names` are the measures that were asked for."""
+    """Print the finished runs: a table where `several` were planned. `names` are the measures asked for besides."""
     if several and done:
         _table(done, names)
     elif done:
@@ -59,17 +59,17 @@ def show(done: Sequence[Evaluation], names: Sequence[str], several: bool) -> Non
 
 
 def title(one: Evaluation) -> str:
-    """The run in words."""
+    """Return the dataset, split, retriever and variant of a run as one text."""
     return f"{one.row.dataset} {one.row.split}, {one.row.retriever} ({one.row.variant})"
 
 
 def headline(one: Evaluation) -> str:
-    """The run and its first number."""
+    """Return the title of a run with its recall@5."""
     return f"{title(one)}: {_HEADLINES[0]} {_cell(one, _HEADLINES[0], 4)}"
 
 
 def _cell(one: Evaluation, name: str, digits: int) -> str:
-    """A mean with half the width of its interval."""
+    """Return a mean with half the width of its interval; "" where it was not measured."""
     value, ends = one.row.metrics.get(name), one.row.intervals.get(name)
     if value is None:
         return ""
@@ -123,7 +123,7 @@ def _sheet(one: Evaluation, names: Sequence[str]) -> None:
 
 
 def _notes(one: Evaluation, names: Sequence[str], several: bool) -> None:
-    """What a reader must know of a run beside its numbers."""
+    """Print notes on a run: requests left out or failed, calls of a language model, measures that are missing."""
     about = f"{title(one)}: " if several else ""
     if one.row.dropped:
         output.note(f"{about}{one.row.dropped:,} requests were left out: the model has seen them")
@@ -140,9 +140,9 @@ def _notes(one: Evaluation, names: Sequence[str], several: bool) -> None:
 
 
 def _costs(one: Evaluation) -> str:
-    """What was asked of a language model."""
+    """Return the calls, tokens and cost of the language model as one text."""
     timing = one.row.timing
-    told = f"{timing['llm_calls']:,} calls, {timing['llm_prompt_tokens']:,} tokens read, "
-    told += f"{timing['llm_completion_tokens']:,} written; {timing['rewritten']:,} requests rewritten"
-    told += f"; cost {timing['llm_cost']:.4f}" if timing["llm_cost"] else ""
-    return told + (f"; {timing['llm_failed']:,} calls failed: {timing['llm_problem']}" if timing["llm_failed"] else "")
+    text = f"{timing['llm_calls']:,} calls, {timing['llm_prompt_tokens']:,} tokens read, "
+    text += f"{timing['llm_completion_tokens']:,} written; {timing['rewritten']:,} requests rewritten"
+    text += f"; cost {timing['llm_cost']:.4f}" if timing["llm_cost"] else ""
+    return text + (f"; {timing['llm_failed']:,} calls failed: {timing['llm_problem']}" if timing["llm_failed"] else "")

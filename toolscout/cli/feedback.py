@@ -1,4 +1,4 @@
-"""feedback: which tools a request really used."""
+"""The command `feedback`: record which tools a request really used."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def feedback(
         raise typer.BadParameter("name at least one tool", param_hint="--used or --rejected")
     text = request_text(request)
     with open_store(ctx, store) as opened:
-        opened.get([*(used or ()), *(rejected or ())])  # refuses ids that are not there
+        opened.get([*(used or ()), *(rejected or ())])  # raises UnknownTool for an id that is not there
         tenant = tenant_of(opened, principal)
         opened.add_feedback([Example(text, tuple(used or ()), tuple(rejected or ()), tenant=tenant, source="cli")])
     output.write(f"recorded: {plural(len(used or ()), 'tool')} used, {len(rejected or ()):,} rejected")

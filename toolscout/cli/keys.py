@@ -1,4 +1,4 @@
-"""keys: who may ask a server, and what each of them sees."""
+"""The commands `keys …`: make, change, list and revoke the keys of a server's callers."""
 
 from __future__ import annotations
 
@@ -99,8 +99,8 @@ def list_keys(
         output.print_json([_record(*row) for row in rows])
     elif rows:
         made = output.table("who", "may see", "but not", "admin", "tenant", "keys", grow="may see")
-        for who, own in rows:
-            listed = [f"{key.id} of {key.created:%Y-%m-%d}" for key in own]
+        for who, keys_of_principal in rows:
+            listed = [f"{key.id} of {key.created:%Y-%m-%d}" for key in keys_of_principal]
             cells = [who.name, " ".join(who.allow), " ".join(who.deny), "yes" if who.admin else "", who.tenant]
             made.add_row(*(output.shown(cell) for cell in [*cells, ", ".join(listed)]))
         output.stdout().print(made)
@@ -121,16 +121,16 @@ def revoke(
     """Take back all keys of somebody, and forget what it may see; or one key. Servers notice at once."""
     with open_store(ctx, store) as opened:
         _known(opened, name)
-        own = [key for key in opened.api_keys() if key.principal == name]
+        revoked = [key for key in opened.api_keys() if key.principal == name]
         if id is None:
             opened.remove_principal(name)
         else:
-            own = [key for key in own if id and key.digest.startswith(id)]
-            if len(own) != 1:
-                raise BadRequest(f"{name} has {plural(len(own), 'key')} of id {id!r:.80}; run: toolscout keys list")
-            opened.remove_key(own[0].digest)
+            revoked = [key for key in revoked if id and key.digest.startswith(id)]
+            if len(revoked) != 1:
+                raise BadRequest(f"{name} has {plural(len(revoked), 'key')} of id {id!r:.80}; run: toolscout keys list")
+            opened.remove_key(revoked[0].digest)
         left = len(opened.api_keys())
-    output.write(f"revoked: {plural(len(own), 'key')} of {output.shown(name).plain}")
+    output.write(f"revoked: {plural(len(revoked), 'key')} of {output.shown(name).plain}")
     if not left:
         output.note("there are no keys any more: a server that starts now answers this machine alone, and all of it")
 

@@ -22,6 +22,7 @@ from toolscout.cli import (
     evaluate,
     feedback,
     keys,
+    log,
     mcp,
     need,
     need_data,
@@ -74,12 +75,12 @@ def options(
 ) -> None:
     """Find an agent the few tools it needs among ten thousand, and say so honestly when none fits."""
     ctx.obj = Globals(store, debug)
-    if durable:  # here and in processes that a command starts: every store that they open
+    if durable:  # an environment variable, so that processes started by a command follow it too
         os.environ["TOOLSCOUT_DURABLE"] = "1"
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         output.write(f"toolscout {__version__}")
         raise typer.Exit
 
@@ -111,7 +112,7 @@ app.command("import")(sharegpt.import_)
 app.command("need-data")(need_data.need_data)
 app.command()(synth.synth)
 app.command("synth-train")(synth.synth_train)
-log_app.command()(split.export)
+log_app.command()(log.export)
 app.add_typer(log_app, name="log")
 app.command()(retrievers.retrievers)
 encoder_app.command()(encoder.export)
@@ -124,5 +125,5 @@ def main() -> None:
     """Run the command line."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that lacks a sign shows a question mark
+            stream.reconfigure(errors="replace")  # print "?" for a character that the terminal lacks
     app()

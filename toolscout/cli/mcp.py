@@ -1,4 +1,4 @@
-"""mcp and approve: the gateway that stands before many MCP servers."""
+"""The commands `mcp` (a gateway in front of many MCP servers) and `approve` (release tools it holds back)."""
 
 from __future__ import annotations
 
@@ -145,7 +145,10 @@ def approve(
 
 
 def _waiting(word: str, waiting: Sequence[Held]) -> tuple[Held, bool]:
-    """The tool that an ID or ID@DIGEST names, and whether it came with its digest."""
+    """Return the held tool that ID or ID@DIGEST names, and whether the digest was given.
+
+    Raises BadRequest where the digest is not the present one, UnknownTool where no such tool waits.
+    """
     by_id = {one.tool_id: one for one in waiting}
     tool_id, _, digest = word.rpartition("@")
     if tool_id in by_id and by_id[tool_id].digest == digest:
@@ -158,7 +161,7 @@ def _waiting(word: str, waiting: Sequence[Held]) -> tuple[Held, bool]:
 
 
 def _show_waiting(waiting: Sequence[Held]) -> None:
-    """All that changed, not cut off: what is approved must have been seen."""
+    """Print everything that changed, uncut: whoever approves a change must have seen all of it."""
     table = output.table("tool", "digest", "said", "says now", grow="says now")
     table.columns[1].no_wrap = True
     for one in waiting:
@@ -167,7 +170,7 @@ def _show_waiting(waiting: Sequence[Held]) -> None:
 
 
 def _address(text: str) -> tuple[str, int]:
-    """HOST:PORT, :PORT or PORT; this machine alone where no host is said."""
+    """Read HOST:PORT, :PORT or PORT; the host is 127.0.0.1 where none is given. Raises typer.BadParameter."""
     host, _, port = text.rpartition(":")
     host = clean_text(host).strip("[]") or "127.0.0.1"
     port = port or str(DEFAULT_PORT)

@@ -1,4 +1,4 @@
-"""need: does a request need a tool at all? Asked of the request alone, without any catalogue."""
+"""The command `need`: say whether a request needs a tool at all, from the request alone, without a catalogue."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from toolscout.errors import BadModel, BadRequest
 if TYPE_CHECKING:
     from toolscout.retrievers.base import Retriever
 
-# Words alone cannot tell; this one has the default encoder, and the head beside it.
+# The need head reads vectors, so the retriever must have an encoder; bm25 has none.
 _DEFAULT = "dense"
 
 

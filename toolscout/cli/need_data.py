@@ -1,4 +1,4 @@
-"""need-data: prompts that need no tool but sound like one's own catalogue."""
+"""The command `need-data`: pick prompts that need no tool but resemble a catalogue, to train a need head on."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from toolscout.cli import output
-from toolscout.cli.common import plural
-from toolscout.cli.split import OutOption
+from toolscout.cli.common import OutOption, plural
 from toolscout.core.arrays import Floats
 
 if TYPE_CHECKING:
@@ -111,7 +110,7 @@ def _of_dataset(name: str, encoder: Encoder, report: Progress | None) -> Encoded
 
 
 def _cached(encoder: Encoder, dataset: Dataset) -> Mapping[str, Floats]:
-    """The vectors of tools that an evaluation has left."""
+    """Return the vectors of the dataset's tools, by digest, that earlier evaluations left in the cache."""
     from toolscout.evaluation.vector_cache import cache_path
     from toolscout.stores.sqlite.store import SqliteStore
 

@@ -1,4 +1,4 @@
-"""What reaches the terminal: results on stdout, everything else on stderr, nothing that a tool wrote unfiltered."""
+"""Prints to the terminal: results on stdout, all else on stderr; control characters in texts are removed first."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rich.text import Text
 
 from toolscout.core.tool import clean_text
 
-# Where there is no terminal to ask: the same for every pipe and file, so that output can be compared.
+# The width where output is no terminal: fixed, so that the output of two runs can be compared.
 WIDTH = 100
 MAX_SHOWN_CHARS = 4_000
 
@@ -27,7 +27,7 @@ Report = Callable[[str, int, int], None]
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """The reader of a pipe may stop whenever it likes."""
+        """Stop printing without an error when the reader closes the pipe."""
         self.quiet = True
         _discard(self.file)
 
@@ -44,36 +44,36 @@ def _console(stream: IO[str]) -> Console:
 
 
 def stdout() -> Console:
-    """Where results go."""
+    """Return the console for results."""
     return _console(sys.stdout)
 
 
 def stderr() -> Console:
-    """Where notes, errors and progress go."""
+    """Return the console for notes, errors and progress."""
     return _console(sys.stderr)
 
 
 def shown(text: str, style: str = "") -> Text:
-    """Text from a tool, file or error as one printable line, taken literally."""
+    """Return text from a tool, file or error as one printable line without markup."""
     return Text(clean_text(text[:MAX_SHOWN_CHARS]), style)
 
 
 def note(text: str, label: str = "note") -> None:
-    """Say something beside the result."""
+    """Print one line `label: text` on stderr."""
     stderr().print(shown(f"{label}: {text}"), soft_wrap=True)
 
 
 class _Notes(logging.Handler):
-    """Shows log records on stderr, in one line each."""
+    """Prints each log record as one line on stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        told = record.getMessage() + (f" ({record.exc_info[1]!r})" if record.exc_info else "")
-        note(told, label=record.levelname.lower())
+        message = record.getMessage() + (f" ({record.exc_info[1]!r})" if record.exc_info else "")
+        note(message, label=record.levelname.lower())
 
 
 @contextmanager
 def logged(level: int, *names: str) -> Iterator[None]:
-    """Show what these loggers say on stderr while the block runs."""
+    """Print the records of these loggers, from `level` on, on stderr while the block runs."""
     handler, loggers = _Notes(level), [logging.getLogger(name) for name in names]
     before = [(log.level, log.propagate) for log in loggers]
     for log in loggers:
@@ -90,7 +90,7 @@ def logged(level: int, *names: str) -> Iterator[None]:
 
 
 def table(*headers: str, grow: str = "") -> Table:
-    """An empty table; nothing in it is cut off, and the column `grow` takes the room that is left."""
+    """Return an empty table that folds long cells; the column named `grow` takes the remaining width."""
     made = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
     for header in headers:
         right = header in ("#", "of best", "tools")
@@ -101,7 +101,7 @@ def table(*headers: str, grow: str = "") -> Table:
 
 
 def print_json(value: Any) -> None:
-    """Write JSON whose control characters and other scripts are escaped; also where a value is not JSON by itself."""
+    """Print a value as ASCII JSON; what JSON does not have becomes text, and numbers that are not finite null."""
     try:
         text = json.dumps(value, indent=2, allow_nan=False)
     except (ValueError, TypeError):
@@ -111,7 +111,7 @@ def print_json(value: Any) -> None:
 
 
 def write(text: str) -> None:
-    """Write lines as they are; they must be safe already."""
+    """Print text unchanged to stdout; the caller has removed control characters."""
     try:
         sys.stdout.write(text + "\n")
         sys.stdout.flush()
@@ -120,7 +120,7 @@ def write(text: str) -> None:
 
 
 def print_error(error: BaseException, debug: bool) -> None:
-    """One line that says what went wrong; before it, with `debug`, where."""
+    """Print an error in one line; with `debug` the traceback before it."""
     if debug:
         for line in "".join(traceback.format_exception(error)).splitlines():
             indent = " " * (len(line) - len(line.lstrip(" ")))
@@ -130,7 +130,10 @@ def print_error(error: BaseException, debug: bool) -> None:
 
 @contextmanager
 def progress() -> Iterator[Report | None]:
-    """Bars with count, rate and time left for stages that report how far they are; none without a terminal."""
+    """Give a function that shows a stage's progress as a bar with count, rate and time left; None without a terminal.
+
+    It takes the name of the stage, how much is done, and the total (0 where unknown).
+    """
     if not sys.stderr.isatty():
         yield None
         return
@@ -153,7 +156,7 @@ def progress() -> Iterator[Report | None]:
         tasks: dict[str, bars.TaskID] = {}
 
         def report(stage: str, done: int, total: int) -> None:
-            name = stage.partition(",")[0]  # what follows changes while the stage goes on
+            name = stage.partition(",")[0]  # the text after the comma changes during a stage
             if name not in tasks:
                 for task in tasks.values():
                     live.update(task, visible=False)

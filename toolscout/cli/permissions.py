@@ -1,4 +1,4 @@
-"""grant and revoke: which tools a principal may see."""
+"""The commands `grant` and `revoke`: which tools a principal may see."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""results: the page of a folder of measured rows."""
+"""The command `results`: make the page of a folder of measured rows."""
 
 from __future__ import annotations
 

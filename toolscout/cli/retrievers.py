@@ -1,4 +1,4 @@
-"""retrievers: the methods that --retriever takes by name."""
+"""The command `retrievers`: list the methods that --retriever takes by name."""
 
 from __future__ import annotations
 

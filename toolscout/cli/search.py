@@ -1,4 +1,4 @@
-"""search: the tools for a request, for people or as a vendor takes them."""
+"""The command `search`: find the tools for a request, and print them as a table, JSON or a vendor's format."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def search(
             metavar="TOKENS", min=1, help="Make the schemas fit: full, slim, signatures or names. Vendor formats only."
         ),
     ] = None,
-    # Each default is that of its options, which a test compares: to import those here would slow every command.
+    # A test compares these defaults with NeedOptions and FitOptions: importing those here would slow every command.
     need_threshold: Annotated[
         float | None,
         typer.Option(metavar="X", min=0, max=1, help="Below this tool need no tool is needed.", show_default="0.2"),
@@ -143,7 +143,7 @@ def _count(text: str) -> Count:
 
 
 def print_answer(console: Console, scout: Scout, answer: Answer, grouped: bool = False) -> None:
-    """Print an answer for people: what it says first, then a table of the tools to use, or one for each query."""
+    """Print an answer for people: the verdict, then a table of the tools to use; with `grouped` one for each query."""
     about = [
         *_compared("tool need", answer.need, scout.need_options.threshold),
         *_compared("catalogue fit", answer.fit, scout.fit_options.threshold),
@@ -163,7 +163,7 @@ def print_answer(console: Console, scout: Scout, answer: Answer, grouped: bool =
 
 
 def _compared(name: str, value: float | None, threshold: float) -> list[str]:
-    """A value beside its threshold, with as many digits as tell them apart; nothing where it is not known."""
+    """Return [text] that compares a value with its threshold, with enough digits to differ; [] where it is None."""
     if value is None:
         return []
     digits = 2 if f"{value:.2f}" != f"{threshold:.2f}" else 4
@@ -188,7 +188,7 @@ def _print_hits(console: Console, scout: Scout, answer: Answer, grouped: bool) -
 
 
 def _groups(answer: Answer) -> dict[str, tuple[Hit, ...]]:
-    """As answer.groups(), with those that were asked for and have none of the tools to use."""
+    """Return answer.groups() with an empty group for each rewritten query that found none of the tools to use."""
     found = dict(answer.groups())
     return {
         query: found.get(query, ()) for query in dict.fromkeys(["", *answer.asked, *found]) if query or query in found
@@ -230,7 +230,10 @@ def _print(scout: Scout, answer: Answer, format: Shape, budget: int | None, grou
 
 
 def _allowed(scout: Scout, namespaces: list[str] | None, principal: str | None) -> Allowed | None:
-    """What may be searched: what the principal was granted, of that what lies in the namespaces."""
+    """Return what may be searched: the principal's tools that lie in the namespaces; None for everything.
+
+    Raises BadRequest for a namespace that does not exist.
+    """
     granted = None if principal is None else scout.store.permissions(principal)
     if not namespaces:
         return granted

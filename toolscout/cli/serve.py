@@ -1,4 +1,4 @@
-"""serve, bench serve: the HTTP server and its page, and how much it bears."""
+"""The commands `serve` (the HTTP server and its page) and `bench serve` (how much load it takes)."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from typing import Annotated, Any
 import typer
 
 from toolscout.cli import output
-from toolscout.cli.common import RetrieverOption, StoreOption, existing_path
+from toolscout.cli.common import RetrieverOption, StoreOption, existing_path, print_measurements
 from toolscout.errors import BadRequest, MissingEncoder, MissingExtra
 
 DEFAULT_PORT = 8765
-# A request in a thread must not wait long for the one that listens, nor that one for it.
+# How often Python switches threads: neither the event loop nor a search may wait long for the other.
 _SWITCH_S = 0.001
-_DRAIN_S = 30  # what is being answered has so long at the end
+_DRAIN_S = 30  # seconds that running requests get to end at shutdown
 TOKEN_VARIABLE = "TOOLSCOUT_TOKEN"
 _SHORTEST_TOKEN = 20
 _ARENA_MAX = -8  # M_ARENA_MAX of malloc.h
@@ -109,14 +109,14 @@ def serve(
     )
     path, token = existing_path(ctx, store), _token()
     _share_heaps()
-    with ExitStack() as opened, _heard():
+    with ExitStack() as opened, _logs_and_signals():
         scout = opened.enter_context(PacedScout.open(path, retriever or DEFAULT_RETRIEVER))
         others = {name: opened.enter_context(Scout.open(path, name)) for name in compare or ()}
         access = Access(scout, loopback=options.loopback, token=token)
         if not options.loopback and not access.has_keys():
             raise BadRequest(f"anyone could reach {host}: make a key first with: toolscout keys add NAME --admin")
         _warm(scout)
-        # The catalogue stays: going through all of it for garbage again and again would halt every answer meanwhile.
+        # The catalogue lives as long as the server: collecting garbage in it would halt every answer meanwhile.
         gc.collect()
         gc.freeze()
         server = Server(make_app(scout, access, options, others), _DRAIN_S)
@@ -139,7 +139,7 @@ def bench_serve(
 ) -> None:
     """Load a server over the catalogue of --store with paced requests while tools are added and removed."""
     from toolscout.evaluation import row
-    from toolscout.evaluation.bench import serving_load, speed
+    from toolscout.evaluation.bench import serving_load
     from toolscout.scout import DEFAULT_RETRIEVER
 
     if json is not None:
@@ -150,24 +150,18 @@ def bench_serve(
         raise typer.BadParameter("give numbers with commas between them", param_hint="--curve") from None
     path, method = existing_path(ctx, store), retriever or DEFAULT_RETRIEVER
     plan = serving_load.ServingPlan(path, method, data, rate, seconds, writes, rates, storm=storm)
-    table = output.table("tools", "measurement", "value", "target", grow="measurement")
     with output.progress() as report:
-        for measured in serving_load.measure(plan, report):
-            if json is not None:
-                row.append(json, measured)
-            for line in speed.lines(measured):
-                table.add_row(f"{measured['tools']:,}", line.name, line.value, line.target)
-    output.stdout().print(table)
+        print_measurements(serving_load.measure(plan, report), json)
 
 
 def _share_heaps() -> None:
-    """Let threads share two heaps: glibc gives each one of its own, which keeps the most that it ever held."""
+    """Make all threads share two malloc arenas: glibc gives each its own, which never gives memory back."""
     with suppress(OSError, AttributeError, TypeError):  # another C library
         ctypes.CDLL(None).mallopt(_ARENA_MAX, 2)
 
 
 def _warm(scout: Any) -> None:
-    """Open what the first request would wait for, and keep each request to one core: more of them come at once."""
+    """Load everything that the first request would wait for, and let each request use one core, as several run."""
     from toolscout.index.worker_threads import WORKER_THREADS
 
     sys.setswitchinterval(_SWITCH_S)
@@ -179,7 +173,10 @@ def _warm(scout: Any) -> None:
 
 
 def _token() -> str:
-    """What lets its holder change the catalogue of a server without keys."""
+    """Return the token that allows changing the catalogue where no keys exist: from the environment, or a new one.
+
+    Raises BadRequest where the one in the environment is too short or has another prefix.
+    """
     from toolscout.core.permissions import KEY_PREFIX, new_secret
 
     token = os.environ.get(TOKEN_VARIABLE, "").strip() or new_secret()
@@ -190,18 +187,15 @@ def _token() -> str:
 
 
 def _run(server: Any, options: Any, tools: int, token: str, show: bool) -> None:
-    import socket
+    """Listen, print the address, and serve until a signal comes; `show` opens the page in a browser."""
+    from toolscout.serving.http_protocol import listen
 
-    family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
-    # The protocol is named because asyncio sends small packets at once only where it is: else each answer takes 40 ms.
-    with socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP) as listening:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listening.bind((options.host, options.port))
-        except OSError as error:
-            why = f"cannot listen on {options.host} port {options.port}: {error.strerror}"
-            raise BadRequest(f"{why}; choose another with --port") from None
-        listening.listen(2048)  # who reads the address may connect at once
+    try:
+        listening = listen(options.host, options.port)
+    except OSError as error:
+        why = f"cannot listen on {options.host} port {options.port}: {error.strerror}"
+        raise BadRequest(f"{why}; choose another with --port") from None
+    with listening:
         name = f"[{options.host}]" if ":" in options.host else options.host
         url = f"http://{name}:{listening.getsockname()[1]}/"
         output.write(f"{tools:,} tools at {url}")
@@ -214,10 +208,10 @@ def _run(server: Any, options: Any, tools: int, token: str, show: bool) -> None:
 
 @contextmanager
 def _page_opener(url: str) -> Iterator[None]:
-    """Show a page in a browser once the server runs.
+    """Open a page in the browser one second after the block begins.
 
-    By a file that leads there, which only this user may read: others see the words that a browser is started with, and
-    the address may hold a token.
+    The browser gets a file, readable by this user alone, that redirects to the address: the address may hold a token,
+    and other users can see the command line that a browser is started with.
     """
     with tempfile.TemporaryDirectory(prefix="toolscout-") as folder:
         file = Path(folder) / "open.html"
@@ -229,16 +223,20 @@ def _page_opener(url: str) -> Iterator[None]:
 
 
 @contextmanager
-def _heard() -> Iterator[None]:
-    """Show what the server logs; and let SIGTERM, which uvicorn raises again once all is answered, end it in peace."""
-    ended = signal.signal(signal.SIGTERM, _peace) if threading.current_thread() is threading.main_thread() else None
+def _logs_and_signals() -> Iterator[None]:
+    """Show the server's log inside the block, and end with exit code 0 on SIGTERM.
+
+    uvicorn raises the signal again once it has answered everything.
+    """
+    in_main = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, _exit) if in_main else None
     try:
         with output.logged(logging.WARNING, "toolscout.serving"):
             yield
     finally:
-        if ended is not None:
-            signal.signal(signal.SIGTERM, ended)
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)
 
 
-def _peace(_: int, frame: FrameType | None) -> None:
+def _exit(_: int, frame: FrameType | None) -> None:
     raise typer.Exit

@@ -1,4 +1,4 @@
-"""export and import: training records in the ShareGPT form, for other trainers and from other places."""
+"""The commands `export` and `import`: write and read training records in the ShareGPT format."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from toolscout.cli import output
-from toolscout.cli.common import plural
+from toolscout.cli.common import find_split, plural
 from toolscout.errors import BadDataset
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def import_(
     if not found:
         raise BadDataset(f"{sharegpt} holds no trajectories, only pairs of a text and a tool; a dataset holds those")
     write_trajectories(out, found)
-    calls = sum(len(said.calls) for one in found for said in one.messages)
+    calls = sum(len(message.calls) for one in found for message in one.messages)
     output.write(f"trajectories: {plural(len(found), 'record')}, {plural(calls, 'call')}")
     for kind, count in left.items():
         output.note(f"left out: {plural(count, f'{kind} record')}")
@@ -89,27 +89,17 @@ def _conversations(text: str) -> Iterator[Conversation]:
     from toolscout.data import beir_files as files
     from toolscout.data.conversations import conversation, memorisation, retrieval
     from toolscout.data.dataset import Dataset
-    from toolscout.data.locate import find_dataset
     from toolscout.data.trajectories import read_trajectories
 
-    path = Path(text)
-    folder, split = (None, "") if path.is_file() else _folder(text)
-    recorded = files.find(folder, _TRAJECTORIES) if folder else path
+    if Path(text).is_file():
+        yield from map(conversation, read_trajectories(Path(text)))
+        return
+    _, folder, split = find_split(text)
+    recorded = files.find(folder, _TRAJECTORIES)
     if recorded is not None:
         yield from map(conversation, read_trajectories(recorded))
         return
-    dataset = Dataset.load(folder or find_dataset(text), [split])
+    split = split or "train"
+    dataset = Dataset.load(folder, [split])
     yield from memorisation(dataset.tools)
     yield from retrieval(dataset, split)
-
-
-def _folder(text: str) -> tuple[Path, str]:
-    from toolscout.data.locate import find_dataset
-
-    try:
-        return find_dataset(text), "train"
-    except BadDataset:
-        name, _, split = text.rpartition(":")
-        if not name or not split:
-            raise
-        return find_dataset(name), split

@@ -1,20 +1,16 @@
-"""split and log export: a dataset of one's own, to train and to measure on."""
+"""The command `split`: cut labelled requests into train, dev and test splits."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from toolscout.cli import output
-from toolscout.cli.common import StoreOption, open_store, plural
+from toolscout.cli.common import OutOption, plural
 
 if TYPE_CHECKING:
     from toolscout.data.splits import SplitDataset
-
-SHOWN_GONE = 5
-OutOption = Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where to write it: a new or empty folder.")]
 
 
 def split(
@@ -46,31 +42,6 @@ def split(
     made.save(out)
     _print(made)
     output.note(f"nine splits in {out}", label="written")
-
-
-def export(ctx: typer.Context, out: OutOption, store: StoreOption = None) -> None:
-    """Write the recorded requests and the tools they used as a BEIR folder with one split, "log".
-
-    Equal requests become one, with the tools that at least half of them used. Then: toolscout split FOLDER.
-    """
-    from toolscout.data import feedback_export
-
-    with open_store(ctx, store) as opened:
-        made = feedback_export.export(out.resolve().name, opened.tools(), (example for _, example in opened.feedback()))
-    made.dataset.save(out)
-    labelled, requests = len(made.dataset.split(feedback_export.SPLIT)), len(made.dataset.requests)
-    output.write(
-        f"{plural(made.examples, 'example')} of {plural(requests, 'request')}: {labelled:,} with tools, "
-        f"{requests - labelled:,} without; {plural(len(made.dataset.tools), 'tool')}"
-    )
-    if made.gone:
-        shown = ", ".join(sorted(made.gone)[:SHOWN_GONE]) + (" …" if len(made.gone) > SHOWN_GONE else "")
-        output.note(
-            f"left out, no longer in the catalogue: {plural(len(made.gone), 'tool')} that requests named: {shown}"
-        )
-    if made.blank:
-        output.note(f"left out: {plural(made.blank, 'example')} without any text")
-    output.note(f"one split, {feedback_export.SPLIT}, in {out}", label="written")
 
 
 def _print(made: SplitDataset) -> None:

@@ -1,4 +1,4 @@
-"""synth and synth-train: requests for tools that have none."""
+"""The commands `synth` (write requests for tools with a language model) and `synth-train` (train that model)."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from toolscout.cli import output
-from toolscout.cli.common import check_model, plural
-from toolscout.cli.split import OutOption
+from toolscout.cli.common import OutOption, check_model, plural
 
 if TYPE_CHECKING:
     from toolscout.core.tool import Tool
@@ -119,13 +118,13 @@ def synth(
         raise BadRequest("--retriever is what the round trip asks, and there is none; leave it out")
     asking = EndpointOptions(timeout=timeout, concurrency=concurrency, requests_per_minute=requests_per_minute)
     writer = RequestWriter.open(llm, model, seed, options=asking)
-    beside = out.resolve()  # . has no name
+    beside = out.resolve()  # Path(".") has no name
     partial = beside.with_name(beside.name + PARTIAL)
     encoder = _encoder()
     with output.progress() as report:
         vectors = tool_vectors(opened.tools, encoder, progress=report) if encoder else None
-        asked = retriever or ("dense" if encoder else "bm25")
-        judge, seen = _judge(asked, opened.tools, report) if round_trip and filtered else (None, None)
+        judge_name = retriever or ("dense" if encoder else "bm25")
+        judge, seen = _judge(judge_name, opened.tools, report) if round_trip and filtered else (None, None)
         made = synthesise(
             opened,
             writer,
@@ -186,7 +185,7 @@ def _encoder() -> Encoder | None:
 
 
 def _judge(name: str, tools: Sequence[Tool], report: output.Report | None) -> tuple[Retriever, TrainedOn]:
-    """The retriever of the round trip, over the tools."""
+    """Open the retriever that checks written requests, index the tools in it, and return it with what it has seen."""
     from toolscout.evaluation.evaluate import seen_by
     from toolscout.evaluation.vector_cache import encoder_of, tool_vectors
     from toolscout.retrievers.opening import open_retriever

@@ -1,4 +1,4 @@
-"""list, show, remove, alias: what is in the catalogue. None of them needs an index."""
+"""The commands `list`, `show`, `remove` and `alias`: look at and change the catalogue without a search index."""
 
 from __future__ import annotations
 
@@ -109,9 +109,9 @@ def alias(
     with open_store(ctx, store) as opened:
         changed = opened.remove_alias(tool_id, name) if remove else opened.set_alias(tool_id, name)
         names = opened.get([tool_id])[0].aliases
-    said = "" if changed else "nothing to do: "
+    prefix = "" if changed else "nothing to do: "
     output.stdout().print(
-        output.shown(f"{said}{tool_id} has the aliases: {', '.join(names) or 'none'}"), soft_wrap=True
+        output.shown(f"{prefix}{tool_id} has the aliases: {', '.join(names) or 'none'}"), soft_wrap=True
     )
 
 

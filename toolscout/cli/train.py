@@ -1,4 +1,4 @@
-"""train: a model of one's own."""
+"""The command `train`: train a retriever on labelled requests."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Measures what is served: how good the answers are (run), and what they cost (speed)."""
+"""Measures what is served: the quality of answers (evaluate.py), and their cost (bench/)."""

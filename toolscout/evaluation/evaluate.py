@@ -49,7 +49,7 @@ _SETS_TOGETHER = 64
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """The row, every request that it sums up, the gold tools that are new, and how many tools were ranked."""
+    """The result of an evaluation: the row, the result of each request, the new gold tools, and the ranking depth."""
 
     row: Row
     asked: tuple[RequestResult, ...]
@@ -57,24 +57,24 @@ class Evaluation:
     depth: int = DEPTH
 
     def lines(self, rankings: bool = False) -> Iterator[dict[str, Any]]:
-        """What is written of each request beside the row; with `rankings` also which tools were returned."""
+        """Yield the line to write for each request; with `rankings` also the ids of the tools returned."""
         return (one.to_dict(self.new_tools, self.depth, rankings) for one in self.asked)
 
 
 def load_splits(folder: Path, splits: Sequence[str]) -> Dataset:
-    """A dataset with some splits; for those of unseen tools also the ones that tell which tools were seen."""
+    """Load a dataset with these splits; for a split of unseen tools also the split that says which tools were seen."""
     siblings = [train for split in splits if (train := leakage.sibling(split)) is not None]
     there = [name for name in siblings if any((folder / "qrels" / f"{name}.tsv{end}").is_file() for end in ("", ".gz"))]
     return Dataset.load(folder, list(dict.fromkeys([*splits, *there])))
 
 
 def load_split(folder: Path, split: str) -> Dataset:
-    """As load_splits, of one."""
+    """Load a dataset with one split, as load_splits does."""
     return load_splits(folder, [split])
 
 
 def seen_by(name: str, retriever: Retriever) -> TrainedOn:
-    """All that what open_retriever opened has seen: as its folder says, and that of its parts and its encoder."""
+    """Return what a retriever opened by `name` was trained on, its parts and its encoder included."""
     seen = trained_on(Path(name)) if Path(name).is_dir() else seen_by_parts(retriever)
     return seen | leakage.encoder_history(encoder_of(retriever))
 
@@ -93,10 +93,10 @@ def evaluate(
     cache: Path | None = None,
     progress: Progress | None = None,
 ) -> Evaluation:
-    """Index the tools, ask every request of the split, and sum up. Vectors come from the cache where it has them.
+    """Index the tools, search for every request of the split, and return the measures. Vectors are cached.
 
-    `measures` come beside the default ones. `seen` is what the retriever was trained and selected on: a split that
-    shares requests with it is refused (Leak), unless `drop_seen` leaves those requests out.
+    `measures` are added to the default ones. `seen` is what the retriever was trained and selected on. Raises Leak for
+    a split that shares requests with it, unless `drop_seen` leaves those requests out.
     """
     names, encoder, fitted = checked(measures), encoder_of(retriever), fitted or FitRecord()
     seen = (seen or TrainedOn()) | leakage.encoder_history(encoder)
@@ -131,9 +131,9 @@ def evaluate(
 
 
 class _Run(NamedTuple):
-    """Every request asked; the seconds that indexing took; whether vectors were known before; what models were asked.
+    """All results, the seconds of indexing, whether vectors came from the cache, and the cost of language models.
 
-    `alone`: each request was asked by itself, so that its time says something.
+    `alone`: requests were searched one at a time, so that their times are meaningful.
     """
 
     asked: list[RequestResult]
@@ -146,12 +146,12 @@ class _Run(NamedTuple):
 def _run(
     dataset: Dataset, split: str, retriever: Retriever, depth: int, cache: Path | None, progress: Progress | None
 ) -> _Run:
-    """Index the tools, and ask every request."""
+    """Index the tools and search for every request."""
     goldless = [pair for pair in dataset.goldless(split) if dataset.kind(pair[0]) != "use"]
     requests = dataset.split(split).requests + goldless
     encoder = encoder_of(retriever)
     digests = [tool.digest() for tool in dataset.tools] if encoder else []
-    # A model may have been saved with another catalogue; what it knows of tools that are here too it keeps.
+    # A model may have been saved with another catalogue; tools that are in both stay.
     retriever.remove(sorted(set(retriever.ids()) - {tool.id for tool in dataset.tools}))
     with (
         tempfile.TemporaryDirectory(prefix="toolscout-evaluate-") as folder,
@@ -187,7 +187,7 @@ def command_line(
     no_tool: str = "",
     parts: Sequence[str] = (),
 ) -> str:
-    """The command that makes the row again, without the paths of one machine."""
+    """Return the command that makes the row again, without paths of this machine."""
     words = ["toolscout", "evaluate", Path(dataset).name, "--split", split, "--retriever", Path(retriever).name]
     words += [word for part in parts for word in ("--part", Path(part).name)]
     words += [word for setting in settings for word in ("--option", setting)]
@@ -199,7 +199,7 @@ def command_line(
 def _ask(
     scout: Scout, dataset: Dataset, split: str, requests: Sequence[tuple[str, str]], depth: int
 ) -> list[tuple[RequestResult, Cost | None]]:
-    """Ask some requests together; where that fails, one after the other."""
+    """Search for some requests in a batch; where that fails, one after the other."""
     started = time.perf_counter()
     try:
         answers = scout.search_many([text for _, text in requests], depth, endpoints="wait")
@@ -222,10 +222,10 @@ def _ask(
 def _with_sets(
     asked: Sequence[RequestResult], texts: Sequence[str], retriever: Retriever, progress: Progress | None = None
 ) -> list[RequestResult]:
-    """The same results with the tools that `Scout.search(k="auto")` returns, where the retriever can tell how many.
+    """Return the results with the tools of `Scout.search(k="auto")`, where the retriever can tell how many are needed.
 
-    `texts` are those of the requests. They are ranked together, since a language model is far faster so; a request that
-    fails returned nothing.
+    `texts` are those of the requests. They are ranked in batches, which is far faster with a language model; a request
+    that fails counts as having returned nothing.
     """
     if retriever.as_many([]) is None:
         return list(asked)
@@ -241,7 +241,7 @@ def _with_sets(
 
 
 def _returned(retriever: Retriever, texts: Sequence[str]) -> list[tuple[str, ...] | str]:
-    """The tools for each request, or what went wrong with it."""
+    """Return the tools for each request, or its error as a text."""
     try:
         sets = retriever.as_many(retriever.rank(list(map(checked_request, texts)), 1)) or []
         return [tuple(tool_id for tool_id, _ in pairs) for pairs in sets]
@@ -257,12 +257,12 @@ def _about(dataset: Dataset, split: str, request_id: str) -> tuple[str, str, Kin
 
 
 def _together(retriever: Retriever) -> bool:
-    """Whether a GPU ranks many requests together: nothing can be said then of how long one takes."""
+    """Return whether a GPU ranks many requests in a batch: the time of one request is unknown then."""
     return bool(os.environ.get(DEVICE_VARIABLE)) and (retriever.rewrites or retriever.language_parameters > 0)
 
 
 def _timing(run: _Run, fitted: FitRecord) -> dict[str, float | bool | str | None]:
-    """The times of a fit and of requests."""
+    """Return the times of training, indexing and requests, and the cost of language models."""
     p50, p95 = np.percentile([one.seconds * 1000 for one in run.asked], [50, 95])
     return {
         "fit_s": fitted.seconds,

@@ -1,4 +1,4 @@
-"""What a model folder says of its training: how long the fit took, on what device, and with which seed."""
+"""Reads how a model was trained from its folder: the seconds of the fit, the device and the seed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from toolscout.retrievers.model_folder import MODEL_FILE, read_model
 
 @dataclass(frozen=True, slots=True)
 class FitRecord:
-    """How a model was trained, its parts added up; all None for a method that was not."""
+    """How a model was trained, summed over its parts; all None for a method without training."""
 
     seconds: float | None = None
     device: str | None = None
@@ -22,9 +22,9 @@ class FitRecord:
 
 
 def read_fit_record(retriever: str | Path) -> FitRecord:
-    """How the model in a folder was trained; an empty record for the name of a method.
+    """Return how the model in a folder was trained; an empty record for the name of a method.
 
-    Raises BadModel where the folder does not say it as it should.
+    Raises BadModel where the folder's record is malformed.
     """
     folder = Path(retriever)
     if not folder.is_dir():
@@ -41,14 +41,18 @@ def read_fit_record(retriever: str | Path) -> FitRecord:
 
 
 def _fits(folder: Path) -> tuple[list[Mapping[str, Any]], list[int]]:
-    """The reports and seeds of a model and its parts, the model's own first."""
+    """Return the fit reports and the seeds of a model and its parts, the model's own first."""
     model = read_model(folder)
     fit = model.get("fit")
     if fit is not None and not _is_report(fit):
         raise BadModel(f'{folder / MODEL_FILE}: "fit" needs seconds, device and parameters; train the model again')
     options = model.get("options", {})
-    told = (model.get("seed"), (fit or {}).get("seed"), options.get("seed") if isinstance(options, Mapping) else None)
-    fits, seeds = [fit] if fit else [], [seed for seed in told if isinstance(seed, int)]
+    seeds_found = (
+        model.get("seed"),
+        (fit or {}).get("seed"),
+        options.get("seed") if isinstance(options, Mapping) else None,
+    )
+    fits, seeds = [fit] if fit else [], [seed for seed in seeds_found if isinstance(seed, int)]
     for part in model.get("parts", {}):
         more_fits, more_seeds = _fits(folder / part)
         fits, seeds = fits + more_fits, seeds + more_seeds

@@ -1,7 +1,7 @@
 """Prompts that need no tool but sound like a catalogue: hard negatives for "is a tool needed?", by similarity.
 
-ToolDet kept prompts whose similarity to tool requests lies between 0.4 and 0.6. A band changes what a collection is
-made of, so what it does is counted: by tenths of similarity, and by the domain (namespace) of the nearest tool.
+ToolDet kept prompts whose similarity to tool requests lies between 0.4 and 0.6. Such a band changes the mix of a
+collection, so prompts are counted by tenths of similarity, and by the domain (namespace) of the nearest tool.
 """
 
 from __future__ import annotations
@@ -51,13 +51,13 @@ class Band:
         return cls(low, high)
 
     def holds(self, similarity: float) -> bool:
-        """Whether a prompt as similar as this is kept."""
+        """Return whether a prompt of this similarity is kept."""
         return self.low <= similarity <= self.high
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedCatalogue:
-    """What prompts are compared with: vectors, and the tool of each. `requests`: digests of what needs tools."""
+    """What prompts are compared with: vectors and the tool of each. `requests`: digests of requests that need tools."""
 
     vectors: Floats
     tool_ids: tuple[str, ...]
@@ -66,7 +66,7 @@ class EncodedCatalogue:
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A prompt, how near it comes to the catalogue, the tool it comes nearest to, and what the need head says of it."""
+    """A prompt, its similarity to the catalogue, its nearest tool, and its tool need (None without a need head)."""
 
     text: str
     source: str
@@ -77,19 +77,19 @@ class Candidate:
 
     @property
     def split(self) -> str:
-        """Where it belongs by its text: eight in ten to train, one to dev, one to test."""
+        """Return its split by the hash of its text: 80 % train, 10 % dev, 10 % test."""
         place = int(request_digest(self.text), 16) % 10
         return "train" if place < 8 else "dev" if place == 8 else "test"
 
     @property
     def tenth(self) -> int:
-        """Which tenth of similarity it lies in; 4 is 0.4 to 0.5."""
+        """Return the tenth of similarity it lies in; 4 is 0.4 to 0.5."""
         return min(int(np.floor(self.similarity * TENTHS)), TENTHS - 1)
 
 
 @dataclass(frozen=True, slots=True)
 class PromptGroup:
-    """What a band or a domain holds: prompts, how many are kept, their mean length, how many seem to need a tool."""
+    """Counts for one band or domain: prompts, those kept, their mean length, the share that seems to need a tool."""
 
     name: str
     prompts: int
@@ -100,7 +100,7 @@ class PromptGroup:
 
 
 def read_texts(path: Path) -> list[tuple[str, str]]:
-    """Prompts with their source: a folder with prompts.jsonl, a .jsonl file with "text", a .txt file with lines."""
+    """Return (text, source) of prompts from a folder with prompts.jsonl, a .jsonl file with "text", or a .txt file."""
     if path.is_dir():
         return [(prompt.text, prompt.source) for prompt in read_prompts(path)]
     if not path.is_file():
@@ -125,8 +125,8 @@ def _of_record(path: Path, number: int, line: str, source: str) -> tuple[str, st
     text = row.get("text") if isinstance(row, dict) else None
     if not isinstance(text, str) or not text.strip():
         raise BadDataset(f'{path} line {number}: a JSON object with a "text" that is not empty is needed')
-    own = row.get("source")
-    return text, own if isinstance(own, str) and own else source
+    named_source = row.get("source")
+    return text, named_source if isinstance(named_source, str) and named_source else source
 
 
 def catalogue_of(
@@ -136,7 +136,7 @@ def catalogue_of(
     encoder: TextEncoder,
     progress: Progress | None = None,
 ) -> EncodedCatalogue:
-    """Tools and past requests as vectors. `known`: by digest, those that need no encoding; `requests`: text to tool."""
+    """Encode tools and past requests. `known`: vectors by digest that need no encoding; `requests`: text to tool."""
     if not tools:
         raise BadDataset("the catalogue is empty, so nothing can be near it; add tools with: toolscout add SOURCE")
     documents = {tool.digest(): (tool.id, tool.document()) for tool in tools}
@@ -162,7 +162,7 @@ def candidates(
     head: NeedHead | None,
     progress: Progress | None = None,
 ) -> list[Candidate]:
-    """Every prompt once, however often it comes, without those that are requests of the catalogue."""
+    """Return every distinct prompt, compared with the catalogue, without those that are requests for tools."""
     unique = {request_digest(text): (text, source) for text, source in reversed(texts)}
     chosen = [pair for digest, pair in reversed(unique.items()) if digest not in catalogue.requests]
     if not chosen:
@@ -180,7 +180,7 @@ def candidates(
 
 
 def kept(found: Sequence[Candidate], band: Band, per_band: int | None = None) -> list[Candidate]:
-    """All candidates, marked where they are kept: those in the band, of each tenth at most `per_band`, by hash."""
+    """Return all candidates, marked as kept where they lie in the band: at most `per_band` of each tenth, by hash."""
     inside = sorted((one for one in found if band.holds(one.similarity)), key=lambda one: one.tenth)
     if not inside:
         low, middle, high = np.quantile([one.similarity for one in found], [0, 0.5, 1])
@@ -200,7 +200,7 @@ def kept(found: Sequence[Candidate], band: Band, per_band: int | None = None) ->
 
 
 def by_band(found: Sequence[Candidate], threshold: float) -> list[PromptGroup]:
-    """What each tenth of similarity holds, from the farthest; `threshold`: where need begins."""
+    """Return the counts of each tenth of similarity, lowest first. A need of `threshold` or more needs a tool."""
     groups: dict[int, list[Candidate]] = {}
     for one in found:
         groups.setdefault(one.tenth, []).append(one)
@@ -211,7 +211,7 @@ def by_band(found: Sequence[Candidate], threshold: float) -> list[PromptGroup]:
 
 
 def by_domain(found: Sequence[Candidate], threshold: float) -> list[PromptGroup]:
-    """The same by the namespace of the nearest tool, the most frequent first."""
+    """Return the counts by namespace of the nearest tool, most prompts first; `threshold` as in by_band."""
     groups: dict[str, list[Candidate]] = {}
     for one in found:
         groups.setdefault(namespace_of(one.nearest), []).append(one)
@@ -220,7 +220,7 @@ def by_domain(found: Sequence[Candidate], threshold: float) -> list[PromptGroup]
 
 
 def save(found: Sequence[Candidate], folder: Path) -> Counter[str]:
-    """Write those that are kept as prompts.jsonl, which read_prompts reads; how many each split got."""
+    """Write the kept candidates as prompts.jsonl, which read_prompts reads; return the number in each split."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadDataset(f"{folder} is not an empty folder; write prompts into a new one")
     folder.mkdir(parents=True, exist_ok=True)
@@ -255,7 +255,7 @@ def _share(name: str, group: Sequence[Candidate], threshold: float) -> PromptGro
 
 
 def _order(text: str) -> str:
-    """Another hash than the one that makes splits, so that taking the first of a tenth favours no split."""
+    """Return a hash to order by, other than the one that makes splits, so that the order favours no split."""
     return hashlib.blake2b(request_digest(text).encode(), digest_size=8).hexdigest()
 
 

@@ -1,4 +1,4 @@
-"""What a model has seen before: requests that may not judge it, and tools that are new to it."""
+"""Keeps test data apart from training data: finds requests that a model has seen, and tools that are new to it."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ JOINT = "+"
 
 
 def seen_ids(dataset: Dataset, split: str, seen: TrainedOn) -> list[str]:
-    """The ids of the requests of a split that a model was trained or selected on, whatever dataset they came in."""
+    """Return the ids of a split's requests that a model was trained or selected on, in whatever dataset."""
     known = frozenset[str]().union(*(one.requests for one in seen.splits))
     asked = dataset.split(split).requests + dataset.goldless(split)
     return [request_id for request_id, text in asked if request_digest(text) in known] if known else []
 
 
 def refuse_seen(dataset: Dataset, split: str, seen: TrainedOn, droppable: bool = False) -> None:
-    """Refuse a split that shares requests with what a model has seen, and say with what.
+    """Raise Leak, naming the training data, where a split shares requests with what a model has seen.
 
-    `droppable`: the caller can leave such requests out where it is asked to.
+    `droppable`: the message also names the option that leaves such requests out.
     """
     shared = seen_ids(dataset, split, seen)
     if not shared:
@@ -47,7 +47,7 @@ def refuse_seen(dataset: Dataset, split: str, seen: TrainedOn, droppable: bool =
 
 
 def without(dataset: Dataset, split: str, ids: Collection[str]) -> Dataset:
-    """The dataset with some requests left out of a split."""
+    """Return the dataset without these requests in the split."""
     left_out = frozenset(ids)
     if not left_out:
         return dataset
@@ -62,12 +62,12 @@ def without(dataset: Dataset, split: str, ids: Collection[str]) -> Dataset:
 
 
 def base(split: str) -> str:
-    """The split that a mixed one was made of; any other is its own."""
+    """Return the split that a split with mixed-in prompts was made from; any other name unchanged."""
     return split.partition(JOINT)[0]
 
 
 def sibling(split: str) -> str | None:
-    """The split that tells which tools of this one could have been seen in training; None where there is none."""
+    """Return the training split that belongs to a split of unseen tools; None for other splits."""
     split = base(split)
     if split.startswith(_UNSEEN_TOOLS):
         train = _UNSEEN_TOOLS + "train"
@@ -76,11 +76,11 @@ def sibling(split: str) -> str | None:
 
 
 def new_tools(dataset: Dataset, split: str, seen: TrainedOn) -> frozenset[str] | None:
-    """The gold tools of a split that are new; None where new and known are not told apart.
+    """Return the gold tools of a split that are new to a model; None where the two are not distinguished.
 
-    On a split of unseen tools they are those that its training split does not have, less what the model was trained on
-    all the same. On any other split they are those that a trained model was not trained on. A tool for which there were
-    only requests that a language model wrote is new: nobody had asked for it.
+    On a split of unseen tools these are the tools missing from its training split, without those the model was trained
+    on otherwise. On any other split they are the tools that a trained model was not trained on. A tool with only
+    synthetic training requests counts as new.
     """
     train = sibling(split)
     if train is not None and train in dataset.splits:
@@ -95,6 +95,6 @@ def new_tools(dataset: Dataset, split: str, seen: TrainedOn) -> frozenset[str] |
 
 
 def encoder_history(encoder: TextEncoder | None) -> TrainedOn:
-    """What the encoder of a retriever was trained on, where its folder says so."""
+    """Return what a retriever's encoder was trained on; nothing where its folder does not say."""
     folder = encoder.folder if encoder else None
     return TrainedOn.load(folder) if isinstance(folder, Path) else TrainedOn()

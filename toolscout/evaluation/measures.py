@@ -1,4 +1,4 @@
-"""The numbers of a row: means over its requests, how verdict and forecasts do, and intervals around the means."""
+"""Computes the measures of an evaluation: means over requests with intervals, quality of verdicts, fit and need."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ MEASURES = (
 # Over the gold tools that are new, and over the others.
 NEW_TOOL_MEASURES = tuple(f"{kind}@{k}" for kind in ("new_recall", "known_recall") for k in CUTOFFS)
 TOOLLESS: tuple[Kind, ...] = ("nothing_fits", "no_tool")
-# MeasureValues without being asked for, wherever a split has what they need. "fit_nothing": no tools were offered, for
-# whatever reason; "verdict": and the reason was the right one.
+# Measured by default where a split has such requests. "fit_nothing": no tools were offered, for whatever reason;
+# "verdict": none were offered, and for the right reason.
 VERDICTS = (
     "fit_use",
     "fit_nothing",
     *(f"fit_nothing.{kind}" for kind in TOOLLESS),
     *(f"verdict.{kind}" for kind in TOOLLESS),
 )
-# Both steps together: all gold tools among the first five, or none offered where none was due.
+# Retrieval and verdict together: all gold tools among the first five, or none offered where none is right.
 RIGHT_AT = 5
 RIGHT = (f"right@{RIGHT_AT}", f"right_use@{RIGHT_AT}", "right_abstain")
 SMALLER_IS_BETTER = ("fit_brier", "fit_ece", "need_brier", "need_ece")
-# Where a method was asked for as many tools as are needed: those that it returned, whatever the verdict.
+# Of a search with k="auto": measures of the returned set, whatever the verdict.
 SETS = tuple(metrics.OF_SETS)
 FORECASTS = (
     *VERDICTS,
@@ -60,7 +60,7 @@ class MeasureValues:
 
 
 def checked(names: Iterable[str]) -> list[str]:
-    """Names of measures of a ranking, each once; refuses what is no measure, leaves out what is measured anyway."""
+    """Return the names without duplicates and default measures; raises BadRequest for a name that is no measure."""
     found = list(dict.fromkeys(name for name in names if name not in FORECASTS))
     for name in found:
         try:
@@ -71,14 +71,14 @@ def checked(names: Iterable[str]) -> list[str]:
 
 
 def depth_of(names: Iterable[str]) -> int:
-    """How many tools must be ranked for these measures."""
+    """Return how many tools must be ranked for these measures."""
     return max([DEPTH, *(metrics.measure(name).k or DEPTH for name in names)])
 
 
 def measured(
     asked: Sequence[RequestResult], names: Sequence[str] = (), new_tools: Collection[str] | None = None
 ) -> MeasureValues:
-    """The default measures and those named. `new_tools` are the gold tools to tell apart; None where there are none."""
+    """Return the default measures and those in `names`. `new_tools`: gold tools to measure apart; None for none."""
     answerable = [one for one in asked if one.gold]
     wanted = list(dict.fromkeys([*MEASURES, *NEW_TOOL_MEASURES, *names]))
     if new_tools is None:
@@ -108,24 +108,24 @@ def scores(
     names: Sequence[str],
     new_tools: Collection[str] | None = None,
 ) -> dict[str, list[float]]:
-    """As metrics.scores; "mrr" looks at the first ten however deep was ranked, so that rows can be compared."""
+    """Return metrics.scores of each request; "mrr" always looks at the first ten, so that rows can be compared."""
     cut = [f"mrr@{DEPTH}" if name == "mrr" else name for name in names]
     found = metrics.scores(rankings, golds, cut, new_tools)
     return {name: found[one] for name, one in zip(names, cut, strict=True)}
 
 
 def set_score(name: str, returned: metrics.Ranking, gold: Collection[str]) -> float:
-    """The score of the tools that were returned for a request; not a number where it was not asked so."""
+    """Return the score of the set returned for a request; NaN where there was no search with k="auto"."""
     return math.nan if returned is None else metrics.OF_SETS[name](returned, gold)
 
 
 def needs_new_tools(name: str) -> bool:
-    """Whether a measure tells new tools from others."""
+    """Return whether a measure distinguishes new tools from others."""
     return name.startswith(("new_recall@", "known_recall@"))
 
 
 def verdict_score(name: str, kind: str, verdict: str | None) -> float:
-    """1 where the verdict is right, 0 where it is not or the request failed; not a number where it is not judged."""
+    """Return 1 for a right verdict, 0 for a wrong one or a failed request, NaN where the measure does not apply."""
     if name == "fit_use":
         return float(verdict == "use") if kind == "use" else math.nan
     measure, _, of_kind = name.partition(".")
@@ -136,14 +136,14 @@ def verdict_score(name: str, kind: str, verdict: str | None) -> float:
 
 
 def right_score(name: str, kind: str, verdict: str | None, complete: bool) -> float:
-    """1 where a request was answered right; `complete`: all its gold tools stand among the first five."""
+    """Return 1 where a request was answered right, else 0; `complete`: all its gold tools are among the first five."""
     if (name == "right_abstain" and kind == "use") or (name.startswith("right_use") and kind != "use"):
         return math.nan
     return float(verdict == "use" and complete) if kind == "use" else float(verdict in _SAID_OF.values())
 
 
 def _fit_measures(asked: Sequence[RequestResult]) -> dict[str, float]:
-    """How well `fit` tells requests that tools serve from the others, and how far it is from being a probability."""
+    """Return how well `fit` separates requests that tools serve from others, and how well it is calibrated."""
 
     def auroc(kinds: Collection[Kind]) -> float:
         chosen = [one for one in asked if one.kind == "use" or one.kind in kinds]
@@ -163,12 +163,12 @@ def _fit_measures(asked: Sequence[RequestResult]) -> dict[str, float]:
 
 
 def _need_measures(asked: Sequence[RequestResult]) -> dict[str, float]:
-    """The same of `need`, where it was forecast: does the request need a tool, be there one that fits or not?"""
+    """Return how well `need` separates requests that need a tool from others; nothing where it was not predicted."""
     answered = [one for one in asked if one.ranking is not None]
     truth = [one.kind != "no_tool" for one in asked]
     if all(truth) or not any(truth) or not answered or any(one.need is None for one in answered):
         return {}
-    # A request that failed was forecast as wrongly as can be.
+    # A failed request counts as the worst possible prediction.
     needs = [float(not true) if one.need is None else one.need for one, true in zip(asked, truth, strict=True)]
     return {f"need_{name}": of(truth, needs) for name, of in _OF_NEED.items()}
 

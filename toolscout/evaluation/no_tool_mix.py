@@ -1,4 +1,4 @@
-"""Mixes prompts that need no tool into the requests of a split: then it shows who can tell the two apart."""
+"""Mixes prompts that need no tool into a split, to measure which methods can tell the two apart."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ DEFAULT_SPLIT = "test"
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """Prompts to mix in, what they are called in a row, and the words that name them on the command line."""
+    """Prompts to mix in, their name in a row, and the text that names them on the command line."""
 
     label: str
     prompts: tuple[Prompt, ...]
     words: str
 
     def into(self, dataset: Dataset, split: str) -> tuple[Dataset, str]:
-        """The dataset with a split that has the requests of another and these prompts, and that split's name.
+        """Return the dataset with a new split, made of the given split and these prompts, and the new split's name.
 
         A prompt that is also a request of the split is left out: it cannot be both.
         """
         name = f"{split}{JOINT}{self.label}"
-        asked = dataset.request_digests(split)
+        request_digests_of_split = dataset.request_digests(split)
         added = {
             f"{self.label}:{prompt.id}": prompt.text
             for prompt in self.prompts
-            if request_digest(prompt.text) not in asked
+            if request_digest(prompt.text) not in request_digests_of_split
         }
         if not added:
             raise BadDataset(f"every prompt of {self.words} is also a request of {dataset.name} {split}; name others")
@@ -63,7 +63,7 @@ def read_mixture(text: str) -> Mixture:
 
 
 def prompt_texts(split: str) -> dict[str, str]:
-    """The texts of the prompts in a mixed split by their ids there; none where they are not to be found."""
+    """Return the texts of the prompts in a mixed split, by id; {} where the prompts are not found."""
     _, _, label = split.partition(JOINT)
     name, _, part = label.partition(".")
     try:

@@ -1,4 +1,4 @@
-"""The result of one request of an evaluation, and the line that is written of it beside the row."""
+"""The result of one request of an evaluation, and the line of scores that is written for it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class RequestResult:
     def to_dict(
         self, new_tools: Collection[str] | None = None, depth: int = DEPTH, rankings: bool = False
     ) -> dict[str, Any]:
-        """The line that is written beside the row; see row.py."""
+        """Return the line of scores to write; row.py describes its fields."""
         line: dict[str, Any] = {
             "id": self.request_id,
             "scene": hashlib.blake2b(self.scene.encode(errors="replace"), digest_size=6).hexdigest(),
@@ -72,7 +72,7 @@ class RequestResult:
 
 
 def scoring_ranking(line: Mapping[str, Any]) -> tuple[list[str] | None, list[str]]:
-    """A ranking and gold that score as the request of a line did. New tools are called "new 0", "new 1" …"""
+    """Return a ranking and gold tools that score like the request of a line; new tools are named "new 0", "new 1" …"""
     ranks, new_ranks = line["ranks"], line.get("new_ranks") or []
     new = int(line.get("new", 0))
     known_ranks = list(ranks or ())
@@ -90,14 +90,14 @@ def scoring_ranking(line: Mapping[str, Any]) -> tuple[list[str] | None, list[str
 
 
 def scoring_set(line: Mapping[str, Any]) -> tuple[list[str], list[str]]:
-    """Tools returned and gold that score as the set of a line did."""
+    """Return a set of tools and gold tools that score like the set of a line."""
     golds = [f"gold {number}" for number in range(line["gold"])]
     right = line["returned_gold"]
     return [*golds[:right], *(f"other {number}" for number in range(line["returned"] - right))], golds
 
 
 def new_tool_placeholders(lines: Collection[Mapping[str, Any]]) -> frozenset[str] | None:
-    """The new tools as `ranked` calls them; None where some line does not tell new tools apart."""
+    """Return the names that scoring_ranking gives new tools; None where a line does not distinguish new tools."""
     if not all("new" in line for line in lines):
         return None
     return frozenset(f"new {number}" for number in range(max((line["new"] for line in lines), default=0)))

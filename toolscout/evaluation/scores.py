@@ -1,4 +1,4 @@
-"""Scores of single requests as they lie beside the rows: found and read, turned into numbers, compared."""
+"""Finds, reads and compares the scores of single requests, which are written beside the rows."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _LISTED = 12
 
 @dataclass(frozen=True, slots=True)
 class RowFilter:
-    """Which rows of a file are meant; None does not narrow."""
+    """Selects rows of a file by their fields; None matches any value."""
 
     dataset: str | None = None
     split: str | None = None
@@ -45,13 +45,13 @@ class RowFilter:
     variant: str | None = None
 
     def meets(self, row: Mapping[str, Any]) -> bool:
-        """Whether a row is among those meant."""
+        """Return whether a row matches."""
         return all(wanted is None or row.get(key) == wanted for key, wanted in asdict(self).items())
 
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """The requests of one run, a line each; `row` sums them up, where they were found by it."""
+    """The score lines of one run, one for each request; `row` is its row, where it was found by that."""
 
     path: Path
     lines: Sequence[ScoreLine]
@@ -68,7 +68,7 @@ class Scores:
         return [line["scene"] for line in self.lines]
 
     def values(self, names: Sequence[str]) -> Doubles:
-        """A row for each request and a column for each measure; not a number where one leaves a request out."""
+        """Return a row for each request and a column for each measure; NaN where a measure leaves a request out."""
         self._check(names)
         judged = (*VERDICTS, *RIGHT, *SETS)
         columns = [self._judged(name) if name in judged else self._ranking(name) for name in names]
@@ -172,7 +172,7 @@ def by_gold(scores: Scores, name: str) -> list[tuple[int, int, float]]:
 
 
 def _chosen(path: Path, chosen: str, narrow: RowFilter) -> Mapping[str, Any]:
-    """The row that is meant; of rows that were measured again the newest, since only its scores are kept."""
+    """Return the selected row; of repeated measurements the newest, as only its scores are kept."""
     known = list(enumerate(rows.read_rows(path), 1))
     if any(key not in row for _, row in known for key in ("dataset", "split", "retriever", "variant")):
         raise BadDataset(f"{path} is no file of rows that toolscout evaluate wrote; {_HOW}")
@@ -209,18 +209,18 @@ def _complete(line: ScoreLine) -> bool:
 
 
 def _refuse_stale(scores: Scores) -> None:
-    """Scores are kept of the newest row only: those of another must not pass for a row's own."""
-    told = ((scores.row or {}).get("metrics") or {}).get(_CHECKED)
+    """Raise BadDataset where the scores on disk are not those of the row: only the newest row's are kept."""
+    score = ((scores.row or {}).get("metrics") or {}).get(_CHECKED)
     found = float(np.nanmean(scores.values([_CHECKED])))
-    if isinstance(told, int | float) and abs(told - found) > 1e-5:
+    if isinstance(score, int | float) and abs(score - found) > 1e-5:
         raise BadDataset(
-            f"the scores in {scores.path} are not those of the row ({_CHECKED} {found:.4f}, the row says {told:.4f}): "
+            f"the scores in {scores.path} are not those of the row ({_CHECKED} {found:.4f}, the row says {score:.4f}): "
             "a later run has replaced them; evaluate again"
         )
 
 
 def _paired(a: Scores, b: Scores, common: bool) -> tuple[Scores, Scores]:
-    """Both with the same requests in the same order."""
+    """Return both runs with the same requests in the same order."""
     lines_a, lines_b = ({line["id"]: line for line in one.lines} for one in (a, b))
     only_a, only_b = len(lines_a.keys() - lines_b.keys()), len(lines_b.keys() - lines_a.keys())
     shared = [request_id for request_id in lines_a if request_id in lines_b]

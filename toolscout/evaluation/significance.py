@@ -1,7 +1,7 @@
-"""How far chance alone may carry a mean, and a difference of means.
+"""Confidence intervals of means, and a paired test of their difference.
 
-Requests of one scene are not independent, so scenes are what is resampled: a cluster bootstrap for intervals, and flips
-of the sign of whole scenes for the test. Everything is seeded: the same scores give the same numbers.
+Requests of one scene are not independent, so whole scenes are resampled: a cluster bootstrap for intervals, and a
+sign-flip permutation test. Everything is seeded: the same scores give the same numbers.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ def _flipped(sums: Doubles, flips: int) -> Doubles:
         )
         as_far += (np.abs((1.0 - 2.0 * bits) @ moving) >= far * (1 - 1e-9) - _SAME).sum(axis=0)
         tried += rows
-    # Of a sample of the flips, what was seen is one more that is as far: a chance is never nothing.
+    # A sample of flips counts the observed difference as one more: an estimated p is never 0.
     return as_far / tried if exact else (as_far + 1) / (tried + 1)
 
 

@@ -36,9 +36,9 @@ def encoder_of(retriever: Retriever) -> TextEncoder | None:
 
 @contextmanager
 def cached_vectors(store: Store, fingerprint: str, digests: Iterable[str], cache: Path | None = None) -> Iterator[int]:
-    """Lend a store the vectors that are known; how many they were. At the end of the block the cache has all of them.
+    """Copy cached vectors into a store and give their number; at the end copy the store's vectors to the cache.
 
-    That is so too when the block fails: what was embedded until then is kept.
+    This happens also when the block fails, so that nothing is embedded twice.
     """
     wanted = list(dict.fromkeys(digests))
     with _opened(cache) as known:
@@ -50,7 +50,7 @@ def cached_vectors(store: Store, fingerprint: str, digests: Iterable[str], cache
 
 
 def copy_vectors(source: Store, target: Store, fingerprint: str, digests: Iterable[str]) -> int:
-    """Copy those of these vectors that one store has and the other has not; how many the target has now."""
+    """Copy the vectors that `target` lacks from `source`; return how many of these the target has now."""
     remaining, found = iter(digests), 0
     while batch := list(islice(remaining, _AT_ONCE)):
         there = target.vectors(fingerprint, batch).keys()
@@ -65,7 +65,7 @@ def request_vectors(texts: Sequence[str], encoder: TextEncoder, cache: Path | No
     """The vectors of requests, one row each; the cache keeps them too, as they do not change."""
 
     def key(text: str) -> str:
-        # Documents are cut elsewhere than requests: the vector of the same text may be another.
+        # Documents and requests are truncated differently, so the same text may have two vectors.
         return hashlib.blake2b(b"request\0" + text.encode(errors="replace"), digest_size=16).hexdigest()
 
     keys = {key(text): text for text in texts}
@@ -77,7 +77,7 @@ def request_vectors(texts: Sequence[str], encoder: TextEncoder, cache: Path | No
             rows = encoder.encode([keys[one] for one in batch])
             store.put_vectors(encoder.fingerprint, batch, rows)
             found |= dict(zip(batch, rows, strict=True))
-    # In half precision, as the cache keeps them: what was encoded just now is not to differ from what was kept.
+    # In half precision, as the cache keeps them, so that new and cached vectors are the same.
     return np.stack([found[key(text)] for text in texts]).astype(np.float16).astype(np.float32)
 
 

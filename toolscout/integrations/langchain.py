@@ -55,7 +55,7 @@ def middleware(scout: Scout, choice: Choice | None = None) -> AgentMiddleware:
         own = [tool for tool in request.tools if not isinstance(tool, dict)]
         hosted = [tool for tool in request.tools if isinstance(tool, dict)]  # the vendor's own, run by its server
         used = chosen_names(request.tool_choice) | set(_called(request.messages))
-        return request.override(tools=[*box.narrowed(_asked(request.messages), own, used), *hosted])
+        return request.override(tools=[*box.narrowed(_last_request(request.messages), own, used), *hosted])
 
     class ScoutMiddleware(AgentMiddleware):
         """Sends the right tools only."""
@@ -84,7 +84,7 @@ def catalogue_middleware(
     def widened(request: Any) -> Any:
         own = {getattr(tool, "name", None) for tool in request.tools}
         called = {name: offered.named(name) for name in _called(request.messages)}
-        found = called | offered.fetched(_asked(request.messages))
+        found = called | offered.fetched(_last_request(request.messages))
         # In one order while a request is worked on, so that the model's prompt cache survives.
         joined = [tool for name, tool in sorted(found.items()) if tool and name not in own]
         return request.override(tools=[*request.tools, *joined])
@@ -136,8 +136,8 @@ def _tool(offer: Offer) -> BaseTool:
     return made
 
 
-def _asked(messages: Iterable[Any]) -> str:
-    """What the user said last."""
+def _last_request(messages: Iterable[Any]) -> str:
+    """Return the text of the user's last message."""
     said = [message for message in messages if message.type == "human"]
     return str(said[-1].text) if said else ""
 

@@ -45,7 +45,7 @@ def narrowed(model: Model | str, scout: Scout, choice: Choice | None = None) -> 
 
     def cut(given: Any, settings: Any, tools: list[Any]) -> list[Any]:
         own = [tool for tool in tools if isinstance(tool, FunctionTool)]
-        asked, called = _said(given)
+        asked, called = _last_request_and_calls(given)
         kept = {id(tool) for tool in box.narrowed(asked, own, called | chosen_names(settings.tool_choice))}
         return [tool for tool in tools if id(tool) in kept or not isinstance(tool, FunctionTool)]
 
@@ -140,8 +140,8 @@ def _read(tool: Any) -> tuple[str | None, Any]:
     return tool.description, tool.params_json_schema
 
 
-def _said(given: Any) -> tuple[str, set[str]]:
-    """What the user said last, and the names of the tools that were called."""
+def _last_request_and_calls(given: Any) -> tuple[str, set[str]]:
+    """Return the text of the user's last message, and the names of the tools called so far."""
     if isinstance(given, str):
         return given, set()
     items = [item if isinstance(item, dict) else vars(item) for item in given]

@@ -1,7 +1,7 @@
-"""What the integrations share: a framework's tools in a Scout, the choice among them, and the catalogue's own to call.
+"""Shared by the integrations: choosing among a framework's own tools, and offering the catalogue's tools to it.
 
-Two ways are open to an agent. Its own tools, which the framework runs, are described to a Scout and cut down to the
-right ones (Toolbox). Or the tools come from the catalogue, which knows how they are called (Offered).
+An agent can use a Scout in two ways. Toolbox puts the agent's own tools, which the framework runs, into the catalogue
+and selects those that fit a request. Offered turns tools of the catalogue into the framework's objects and calls them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _T = TypeVar("_T")
 
 @contextmanager
 def library(name: str) -> Iterator[None]:
-    """Imports inside say which line installs the library where it is missing, or too old."""
+    """Turn an ImportError inside the block into MissingLibrary, which says how to install the library."""
     try:
         yield
     except ImportError as error:
@@ -46,14 +46,14 @@ def library(name: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """How an agent's own tools are chosen among.
+    """How to choose among an agent's own tools.
 
-    `k`: how many. `namespace`: where the catalogue keeps them, a plain word, since it is searched too; agents whose
-    tools share names but not descriptions need one each. `ids`: tools that the catalogue has from elsewhere, by the
-    name they have in the agent; a model that was trained on the catalogue knows them by these ids.
-    For those that cut before a model is called: `pinned` are always sent, and below `pass_through` tools all are.
-    `abstain`: send no others where no tool is needed or none fits; else the closest are sent, since a model cannot ask
-    again for what it does not see.
+    `k`: how many to choose. `namespace`: their namespace in the catalogue, a plain word, since it is searched too;
+    agents whose tools share names but not descriptions need one each. `ids`: catalogue ids, by the agent's tool name,
+    of tools that the catalogue has already; a model trained on the catalogue knows them by these ids.
+    For integrations that cut the tools before a model is called: `pinned` tools are always sent, and with fewer than
+    `pass_through` tools all are sent. `abstain`: send no others where no tool is needed or none fits; otherwise the
+    closest are sent, since a model cannot ask for tools that it does not see.
     """
 
     k: int = 5
@@ -65,7 +65,7 @@ class Choice:
 
 
 class Toolbox(Generic[_T]):
-    """An agent's tools, described to a Scout. One Toolbox serves many threads."""
+    """An agent's own tools in a Scout. Safe to use from many threads."""
 
     def __init__(
         self,
@@ -74,7 +74,10 @@ class Toolbox(Generic[_T]):
         read: Callable[[_T], tuple[str | None, Any]],
         name: Callable[[_T], str] = attrgetter("name"),
     ) -> None:
-        """`read`: a tool's description and JSON schema. UnknownTool where `choice.ids` names what is not there."""
+        """Take functions that read a tool's (description, JSON schema) and its name.
+
+        Raises UnknownTool where `choice.ids` names a tool that the catalogue lacks.
+        """
         self.choice = choice or Choice()
         self.name = name
         self._scout = scout
@@ -86,7 +89,7 @@ class Toolbox(Generic[_T]):
         scout.store.get(list(self.choice.ids.values()))
 
     def found(self, query: str, tools: Iterable[_T]) -> list[_T]:
-        """The tools that a model searches for, the best first; none where none fits."""
+        """Return the tools for a model's search query, best first; [] where none fits."""
         named = {self.name(tool): tool for tool in tools}
         ids = self._ids(named)
         if not ids:
@@ -95,9 +98,9 @@ class Toolbox(Generic[_T]):
         return [named[ids[hit]] for hit in fitting(self._scout, answer)]
 
     def narrowed(self, request: str, tools: Sequence[_T], used: Iterable[str] = ()) -> list[_T]:
-        """The tools to send for a request, in their order: the right ones, the pinned and those `used` before.
+        """Return the tools to send for a request, in their order: those that fit, the pinned, and those `used` before.
 
-        What the catalogue cannot take, such as a name with line breaks, is sent as well.
+        Tools that the catalogue cannot hold, such as one with line breaks in its name, are always sent.
         """
         if len(tools) < self.choice.pass_through or len(tools) <= self.choice.k:
             return list(tools)
@@ -112,7 +115,7 @@ class Toolbox(Generic[_T]):
         return [tool for tool in tools if self.name(tool) not in dropped]
 
     def _ids(self, named: Mapping[str, _T]) -> dict[str, str]:
-        """The names of these tools by their ids in the catalogue, which has them on return."""
+        """Add new or changed tools to the catalogue; return the names of all of them by catalogue id."""
         with self._lock:
             records = {name: self._record(name, tool) for name, tool in named.items()}
             own = [tool for name, tool in records.items() if tool and name not in self.choice.ids]
@@ -123,7 +126,7 @@ class Toolbox(Generic[_T]):
         return {self.choice.ids.get(name) or tool.id: name for name, tool in records.items() if tool}
 
     def _record(self, name: str, given: _T) -> Tool | None:
-        """A tool as the catalogue takes it, None where it does not; each object is read once."""
+        """Return a tool as a catalogue record, None where it is no valid one; each object is read once."""
         known = self._read.get(name)
         if known is None or known[0] is not given:
             description, schema = self._reader(given)
@@ -135,7 +138,7 @@ class Toolbox(Generic[_T]):
 
 
 class Offered(Generic[_T]):
-    """Tools of the catalogue as a framework's own objects, made when they are found."""
+    """Tools of the catalogue as a framework's objects, each made when it is first found."""
 
     def __init__(
         self,
@@ -145,7 +148,9 @@ class Offered(Generic[_T]):
         allowed: Allowed | str | None = None,
         caller: ToolCaller | None = None,
     ) -> None:
-        """`allowed`: what may be found. `caller`: what runs the calls; without one every call is refused.
+        """Take `make`, which makes a framework's object. `allowed`: what may be found.
+
+        `caller`: what runs the calls; without one every call is refused.
 
         `OriginCaller(CallOptions(allow=…))` calls tools where they come from, at the targets that are allowed.
         """
@@ -154,12 +159,12 @@ class Offered(Generic[_T]):
         self._made: dict[str, tuple[Tool, _T]] = {}
 
     def found(self, query: str) -> dict[str, _T]:
-        """The tools that a model searches for by their names, the best first; none where none fits."""
+        """Return the tools for a model's search query by name, best first; {} where none fits."""
         answer = self._scout.search(query, self._k, self._allowed)
         return self.of(self._scout.tools(fitting(self._scout, answer)))
 
     def fetched(self, request: str) -> dict[str, _T]:
-        """The tools to send for a request; none where the answer says that none should be used."""
+        """Return the tools to send for a request by name; {} where no tool is needed or none fits."""
         try:
             text = checked_request(request[-_READ_CHARS:])
         except BadRequest:
@@ -167,7 +172,7 @@ class Offered(Generic[_T]):
         return self.of(self._scout.tools(self._scout.search(text, self._k, self._allowed)))
 
     def of(self, tools: Iterable[Tool]) -> dict[str, _T]:
-        """These tools by their names."""
+        """Return the framework's objects for these tools, by name."""
         found = {}
         for tool in tools:
             name = vendor_formats.wire_name(tool.id)
@@ -178,16 +183,16 @@ class Offered(Generic[_T]):
         return found
 
     def named(self, name: str) -> _T | None:
-        """A tool that was found before."""
+        """Return a tool that was found before; None where there is none of this name."""
         made = self._made.get(name)
         return made[1] if made else None
 
 
 class Offer:
-    """A tool of the catalogue as any model's interface takes it, and its call."""
+    """A tool of the catalogue in the form that models take, with a method to call it."""
 
     def __init__(self, tool: Tool, name: str, caller: ToolCaller) -> None:
-        """Names of parameters are made fit for every vendor; a call leads back to the tool's own."""
+        """Make a schema whose parameter names every vendor accepts; `call` maps them back to the tool's own."""
         shape = vendor_formats.to_wire(tool, "openai", "full", name)["function"]
         self.tool, self.name = tool, name
         self.description: str = shape.get("description", "")
@@ -195,20 +200,20 @@ class Offer:
         self._caller = caller
 
     def call(self, arguments: Any) -> CallResult:
-        """Run it; whatever goes wrong is in the result, in words that a model can act on."""
+        """Call the tool; errors are returned in the result, in words that a model can act on."""
         if not isinstance(arguments, Mapping):
             return CallResult(False, "", "the arguments must be one JSON object")
         return self._caller.call([(self.tool, vendor_formats.call_arguments(self.tool, arguments))])[0]
 
 
 def fitting(scout: Scout, answer: Answer) -> list[str]:
-    """The ids to hand to a model that asked for tools: it has decided that it needs one, so only the fit counts."""
+    """Return the ids for a model that searched for tools: it needs one, so only the catalogue fit counts."""
     fits = answer.fit is None or answer.fit >= scout.fit_options.threshold
     return [hit.tool_id for hit in answer.considered] if fits else []
 
 
 def chosen_names(tool_choice: Any) -> set[str]:
-    """The tools that a request's tool_choice names, in any vendor's shape; they must be sent."""
+    """Return the tool names in a request's tool_choice, in any vendor's format; these tools must be sent."""
     if isinstance(tool_choice, str):
         return {tool_choice}
     if not isinstance(tool_choice, Mapping):
@@ -223,7 +228,7 @@ def _is_mapping(value: object) -> bool:
 
 
 def text_of(content: Any) -> str:
-    """The words of a message's content: text, or a list of parts of which some are text."""
+    """Return the text of a message's content: a string, or a list of parts of which some are text."""
     if isinstance(content, str):
         return content
     parts = content if isinstance(content, Sequence) else ()

@@ -1,6 +1,6 @@
-"""What experiments share: requests ranked by a retriever itself, without a store around it, and the row of that.
+"""Shared by experiments: rank a split with a retriever alone, without a store, and make the row of results.
 
-A row of an experiment has one more key, "study": its name and all that its section of a page is made of.
+A row of an experiment has one more key, "study": its name and the data for its section of the report.
 """
 
 from __future__ import annotations
@@ -96,8 +96,8 @@ def experiment_result(
         new_tools=None if new_tools is None else len(new_tools),
         **provenance(about.command),
     )
-    told = frozenset(new_tools) if new_tools is not None else None
-    return ExperimentResult(row.to_dict() | {STUDY: dict(about.study)}, [one.to_dict(told) for one in answers])
+    new = frozenset(new_tools) if new_tools is not None else None
+    return ExperimentResult(row.to_dict() | {STUDY: dict(about.study)}, [one.to_dict(new) for one in answers])
 
 
 def refuse_seen(dataset: Dataset, split: str, retriever: Retriever, seen: TrainedOn) -> TrainedOn:

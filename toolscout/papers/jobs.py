@@ -61,7 +61,7 @@ def _one_by_one(jobs: Sequence[Job], deadline: float) -> Iterator[JobResult]:
                 found = JobResult(job.name, job.work(*job.arguments))
                 done.add(job.name)
             except Exception as error:  # the others are still worth having
-                found = JobResult(job.name, error=_said(error))
+                found = JobResult(job.name, error=_message(error))
             yield found
 
 
@@ -79,16 +79,16 @@ def _together(jobs: Sequence[Job], pool: ProcessPoolExecutor, most: int, deadlin
             name, error = running.pop(future), future.exception()
             if error is None:
                 done.add(name)
-            yield JobResult(name, None if error else future.result(), _said(error) if error else "")
+            yield JobResult(name, None if error else future.result(), _message(error) if error else "")
 
 
-def _said(error: BaseException) -> str:
+def _message(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
 @contextmanager
 def _threads(side_by_side: int) -> Iterator[None]:
-    """Each process gets its share of the cores: libraries read this when they are loaded."""
+    """Set the libraries' thread variables to each process's share of the cores; they are read at import."""
     before = {name: os.environ.get(name) for name in _THREADS}
     share = str(max(1, (os.cpu_count() or 1) // side_by_side))
     os.environ.update({name: share for name in _THREADS if before[name] is None})

@@ -39,13 +39,13 @@ class PrecomputedEncoder(TextEncoder):
         progress: FitProgress | None = None,
     ) -> Self:
         """Of these requests and tools; what the cache, a store of vectors, does not have is encoded and put there."""
-        asked = list(dict.fromkeys(text[:_CHARS] for text in texts))
+        distinct = list(dict.fromkeys(text[:_CHARS] for text in texts))
         requests: dict[str, Floats] = {}
-        for start in range(0, len(asked), _AT_ONCE):
-            few = asked[start : start + _AT_ONCE]
+        for start in range(0, len(distinct), _AT_ONCE):
+            few = distinct[start : start + _AT_ONCE]
             requests.update(zip(few, request_vectors(few, encoder, cache), strict=True))
             if progress:
-                progress("encoding requests", len(requests), len(asked))
+                progress("encoding requests", len(requests), len(distinct))
         made = cls(encoder, requests, {})
         made.add_documents(tools, cache)
         return made

@@ -1,1 +1,1 @@
-"""Faces of one Scout on a network: HTTP, an MCP gateway, a page; and who may see what through them."""
+"""Serves one Scout on a network: HTTP API, MCP gateway and web page, with access control for all of them."""

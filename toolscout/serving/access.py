@@ -1,6 +1,6 @@
-"""Who may see what, for every face: keys become callers, and a caller meets its own tools alone.
+"""Access control for every server: a key identifies a caller, and a caller sees only the tools it is allowed.
 
-Whatever a caller may not see it cannot tell from what is not there: the same error, the same counts, the same version.
+A caller cannot tell a tool that it may not see from one that does not exist: errors, counts and versions are the same.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _log = logging.getLogger("toolscout.serving")
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who asks. `allowed`: the tools it may see now, None for all of them. `tenant`: whose feedback it gives and hears.
+    """Who makes a request. `allowed`: the tools it may see, None for all. `tenant`: whose feedback it shares.
 
-    It stands for one moment: ask Access for it with every request, which costs next to nothing.
+    It holds for one request, as permissions may change: get a new one from Access for each, which is cheap.
     """
 
     name: str
@@ -43,13 +43,15 @@ class Caller:
 
 
 class Access:
-    """The door between a Scout and its callers. One Access serves many threads."""
+    """Gives callers access to a Scout, each to its own tools. Safe to use from many threads."""
 
     def __init__(self, scout: Scout, *, loopback: bool = True, token: str = "") -> None:
-        """`loopback`: only this machine can connect. Where the store has no keys, everyone there sees everything.
+        """Control access to a Scout.
 
-        `token`: who sends it as its key may also change the catalogue there; without one nobody may. Once there were
-        keys they are asked for as long as this object lives, also when the last one is revoked, and the token is void.
+        `loopback`: only this machine can connect; while the store has no keys, every caller then sees everything.
+        `token`: a caller that sends it as its key may also change the catalogue while there are no keys; without a
+        token nobody may. Once the store has had a key, keys are required for the lifetime of this object, even after
+        the last one is revoked, and the token is void.
         """
         self.scout = scout
         self._store = scout.store
@@ -64,13 +66,13 @@ class Access:
         self._index = _Index(scout.store)
 
     def has_keys(self) -> bool:
-        """Whether any key was made: a server that others can reach must not start without one."""
+        """Return whether any key exists: a server that other machines can reach must not start without one."""
         with self._lock:
             self._follow()
             return bool(self._keys)
 
     def caller(self, key: str | None) -> Caller:
-        """Who holds this key; Unauthorized where nobody does."""
+        """Return the caller that holds this key; raises Unauthorized where nobody does."""
         with self._lock:
             self._follow()
             if not self._keyed and self._loopback:
@@ -84,9 +86,9 @@ class Access:
         raise Unauthorized("this key is not valid, or was revoked; ask for another: toolscout keys add NAME")
 
     def named(self, principal: str) -> Caller:
-        """A principal by its name, for those who need no key: the command line, a gateway over stdio.
+        """Return the caller for a principal's name, for faces without keys: the command line, a gateway over stdio.
 
-        One that was granted nothing may see nothing.
+        A principal without any grant sees nothing.
         """
         with self._lock:
             self._follow()
@@ -98,16 +100,16 @@ class Access:
             if rules.everything:
                 return Caller(principal, None, admin, tenant)
             self._index.follow()
-            kept = self._callers.get(principal)
-            if kept is None or kept[0] != self._index.version:
+            cached = self._callers.get(principal)
+            if cached is None or cached[0] != self._index.version:
                 allowed = rules.compiled(self._index.tools, self._index.ids)
-                same = kept is not None and kept[1].allowed == allowed
-                caller = kept[1] if kept and same else Caller(principal, allowed, admin, tenant)
-                kept = self._callers[principal] = (self._index.version, caller)
-            return kept[1]
+                same = cached is not None and cached[1].allowed == allowed
+                caller = cached[1] if cached and same else Caller(principal, allowed, admin, tenant)
+                cached = self._callers[principal] = (self._index.version, caller)
+            return cached[1]
 
     def require_admin(self, caller: Caller) -> None:
-        """Forbidden where the caller may not change the catalogue."""
+        """Raise Forbidden where the caller may not change the catalogue."""
         if not caller.admin:
             how = (
                 "send the token that `toolscout serve` printed when it started"
@@ -117,12 +119,15 @@ class Access:
             raise Forbidden(f"only an admin's key may do this; {how}")
 
     def require_everything(self, caller: Caller) -> None:
-        """Forbidden where there are tools that the caller may not see: what counts all of them is not for it."""
+        """Raise Forbidden where some tools are hidden from the caller: for figures that count all tools."""
         if caller.allowed is not None:
             raise Forbidden("this is about all tools and all callers; use an admin's key that sees everything")
 
     def require_own(self, caller: Caller, put: Iterable[str], removed: Sequence[str], sync: bool = False) -> None:
-        """Refuse an admin to change what it may not see: Forbidden, UnknownTool for what it would remove."""
+        """Raise where an admin would change tools that it may not see.
+
+        Raises Forbidden for ids in `put` and for `sync`, UnknownTool for ids in `removed`.
+        """
         if caller.allowed is None:
             return
         rules = self._store.rules(caller.name)
@@ -131,18 +136,21 @@ class Access:
         self._require(caller, removed)
 
     def search(self, caller: Caller, text: str, k: Count = 5) -> Answer:
-        """Scout.search over the caller's tools, with its tenant's feedback; counts, version and notes are its own."""
+        """Search the caller's tools with its tenant's feedback.
+
+        Counts, version and notes of the answer speak of the caller's tools alone.
+        """
         answer = self.scout.search(text, k, caller.allowed, tenant=caller.tenant)
         version = answer.version if caller.allowed is None else self.version(caller)
-        cost = replace(answer.cost, problem="") if answer.cost else None  # it may name an endpoint
+        cost = replace(answer.cost, problem="") if answer.cost else None  # the problem may name an endpoint
         return replace(answer, version=version, notes=tuple(map(_public_note, answer.notes)), cost=cost)
 
     def describe(self, caller: Caller, tool_id: str) -> Tool:
-        """One tool; UnknownTool, in the same words and time, where there is none and where it is not the caller's."""
+        """Return one tool. Raises the same UnknownTool, after the same time, where it is missing or hidden."""
         return self.tools(caller, [tool_id])[0]
 
     def tools(self, caller: Caller, ids: Sequence[str]) -> list[Tool]:
-        """These tools, in this order; UnknownTool as describe."""
+        """Return these tools in this order; raises UnknownTool as `describe` does."""
         self._require(caller, ids)
         try:
             return self._store.get(ids)
@@ -152,7 +160,7 @@ class Access:
             return [self.describe(caller, tool_id) for tool_id in ids]
 
     def list(self, caller: Caller, namespace: str | None = None, offset: int = 0, limit: int = 100) -> list[Tool]:
-        """A page of the caller's tools, or of those in one namespace, sorted by id."""
+        """Return a page of the caller's tools, or of those in one namespace, sorted by id."""
         if caller.allowed is None:
             return [*self._store.tools(namespace, offset=offset, limit=limit)]
         if offset < 0 or limit < 0:
@@ -160,15 +168,14 @@ class Access:
         for _ in range(_TRIES):
             try:
                 return self._store.get(self.ids(caller, namespace)[offset : offset + limit])
-            except UnknownTool:  # one has gone since: list again
+            except UnknownTool:  # a tool was removed meanwhile: list again
                 continue
         return []
 
     def ids(self, caller: Caller, namespace: str | None = None) -> Sequence[str]:
-        """The ids of the caller's tools, or of those in one namespace, sorted.
+        """Return the sorted ids of the caller's tools, or of those in one namespace.
 
-        The time it takes depends on the caller's own tools: a namespace that it may not see is like one that is not
-        there.
+        The time this takes depends on the caller's tools alone, so that it reveals nothing of hidden namespaces.
         """
         if caller.allowed is None:
             return self._store.ids(namespace)
@@ -178,7 +185,7 @@ class Access:
         return ids if namespace is None else [tool_id for tool_id in ids if namespace_of(tool_id) == namespace]
 
     def count(self, caller: Caller, namespace: str | None = None) -> int:
-        """How many tools the caller may see, in all or in one namespace."""
+        """Return how many tools the caller may see, in all or in one namespace."""
         if namespace is not None:
             return self.namespaces(caller).get(namespace, 0)
         if caller.allowed is None:
@@ -186,7 +193,7 @@ class Access:
         return sum(self.namespaces(caller).values())
 
     def namespaces(self, caller: Caller) -> dict[str, int]:
-        """The namespaces of the caller's tools, sorted, and how many each has."""
+        """Return the sorted namespaces of the caller's tools, with the number of tools in each."""
         if caller.allowed is None:
             return self._store.namespaces()
         with self._lock:
@@ -194,10 +201,10 @@ class Access:
             return self._index.namespaces(caller.allowed)
 
     def version(self, caller: Caller) -> int:
-        """The version of the catalogue that the caller sees: it moves when its tools do, and only then.
+        """Return the version of the caller's part of the catalogue: it changes when the caller's tools do, only then.
 
-        For one who sees everything it is the store's and counts up. For others it is a number that tells states apart
-        and says nothing else: a count would tell how much goes on among the tools that they may not see.
+        A caller that sees everything gets the store's version, which counts up. Any other gets a hash of its tools'
+        states: a count would reveal how often the hidden tools change.
         """
         if caller.allowed is None:
             return self._store.version()
@@ -208,7 +215,7 @@ class Access:
     def feedback(
         self, caller: Caller, request: str, used: Iterable[str], rejected: Iterable[str] = (), source: str = ""
     ) -> None:
-        """Record for the caller's tenant which of its tools a request used; UnknownTool for others."""
+        """Record for the caller's tenant which tools a request used; raises UnknownTool for tools it may not see."""
         took, left = tuple(used), tuple(rejected)
         if not took and not left:
             raise BadRequest("name at least one tool that the request used, or that was turned down")
@@ -219,7 +226,7 @@ class Access:
         self.scout.feedback(Example(text, took, left, caller.tenant, source))
 
     def _require(self, caller: Caller, ids: Sequence[str]) -> None:
-        """Refuse what the caller may not see before the store is asked, which would tell by the time it takes."""
+        """Raise UnknownTool for hidden ids before the store is read: the time of a read would show that they exist."""
         if caller.allowed is None:
             return
         with self._lock:
@@ -230,7 +237,7 @@ class Access:
                     raise _unknown(tool_id)
 
     def _follow(self) -> None:
-        """See what has changed among keys, principals and grants, by whichever process."""
+        """Reload keys, principals and grants where any process has changed them."""
         stamp = self._store.stamp()
         if stamp == self._stamp:
             return
@@ -246,14 +253,14 @@ class Access:
 
 
 class _Index:
-    """The ids of a store's tools by namespace, each with a number for the state it is in; follows the store.
+    """The ids of a store's tools by namespace, each with a number for its present state; follows the store.
 
-    The state of several tools is the sum of theirs: it can be kept up to date one change at a time, and says nothing of
-    the tools that are not in it.
+    The state of several tools is the sum of their numbers: it is updated one change at a time, and reveals nothing of
+    tools outside the sum.
     """
 
     def __init__(self, store: Store) -> None:
-        """Read nothing yet."""
+        """Take the store; the first `follow` reads it."""
         self._store = store
         self._key = b""
         self._stamp: int | None = None
@@ -264,7 +271,7 @@ class _Index:
         self._states: dict[Allowed, int] = {}
 
     def follow(self) -> None:
-        """Take in what has changed."""
+        """Read what has changed in the store since the last time."""
         stamp = self._store.stamp()
         if stamp == self._stamp:
             return
@@ -285,28 +292,28 @@ class _Index:
         self._stamp = stamp
 
     def ids(self, namespace: str) -> Iterable[str]:
-        """The tools of a namespace."""
+        """Return the ids of a namespace's tools."""
         return self.tools.get(namespace, {})
 
     def has(self, tool_id: str) -> bool:
-        """Whether there is such a tool."""
+        """Return whether a tool has this id."""
         return tool_id in self.tools.get(namespace_of(tool_id), {})
 
     def visible(self, allowed: Allowed) -> list[str]:
-        """The ids of the tools allowed, sorted."""
+        """Return the sorted ids of the tools allowed."""
         if allowed not in self._visible:
             whole = (i for namespace in allowed.namespaces for i in self.ids(namespace))
             self._visible[allowed] = sorted({*whole, *filter(self.has, allowed.ids)})
         return self._visible[allowed]
 
     def namespaces(self, allowed: Allowed) -> dict[str, int]:
-        """The namespaces of the tools allowed, sorted, and how many each has."""
+        """Return the sorted namespaces of the tools allowed, with the number of tools in each."""
         counts = Counter(map(namespace_of, self._single(allowed)))
         counts.update({namespace: len(self.tools[namespace]) for namespace in allowed.namespaces & self.tools.keys()})
         return dict(sorted(counts.items()))
 
     def state(self, allowed: Allowed) -> int:
-        """A number for the state that the tools allowed are in."""
+        """Return a number that stands for the present state of the tools allowed."""
         if allowed not in self._states:
             single = sum(self.tools[namespace_of(tool_id)][tool_id] for tool_id in self._single(allowed))
             total = single + sum(self._sums[namespace] for namespace in allowed.namespaces)
@@ -322,7 +329,7 @@ class _Index:
 
 
 def _public_note(note: str) -> str:
-    """A note without why a language model failed, which may name an address or a path here: that is for the log."""
+    """Return a note without the reason a language model failed: it may name an address or a path of this machine."""
     if not note.startswith(f"{SEARCHED_ALONE}:"):
         return note
     _log.warning("%s", note)
@@ -330,7 +337,7 @@ def _public_note(note: str) -> str:
 
 
 def _equal(given: str, secret: str) -> bool:
-    """Whether a key is this one; takes the same time wherever they differ."""
+    """Return whether two keys are equal, in a time that does not depend on where they differ."""
     return hmac.compare_digest(key_digest(given[:_LONGEST_KEY]), key_digest(secret))
 
 

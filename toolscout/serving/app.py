@@ -1,4 +1,4 @@
-"""One Scout over HTTP. Thin: every answer is Scout's, asked through Access."""
+"""The HTTP API of one Scout: every route answers with what Scout returns through Access."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ except ImportError as error:
 
 LINES = "application/x-ndjson"
 _HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-# Those who wait for the index to take their changes in wait together: it takes in all of them at once.
+# Several changes wait at a time for the index, which applies all of them at once.
 _WRITERS, _WRITES_WAITING, _LONGEST_WRITE_S = 8, 64, 3600.0
 _Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -47,7 +47,10 @@ _Endpoint = Callable[[Request], Awaitable[Response]]
 def make_app(
     scout: Scout, access: Access, options: ServeOptions | None = None, others: Mapping[str, Scout] | None = None
 ) -> Starlette:
-    """The whole server: JSON routes, the page, and the proxy where there is an upstream."""
+    """Return the whole application: JSON routes, the page, and the proxy where `options` name an upstream.
+
+    `others`: Scouts with other retrievers over the same catalogue, by name, for the page to compare with.
+    """
     options = options or ServeOptions()
     endpoints = _Endpoints(scout, access, options)
     shared = (endpoints.searches, endpoints.changes, endpoints.quota)
@@ -72,7 +75,7 @@ async def _http_problem(_: Request, error: Exception) -> Response:
 
 
 class _Endpoints:
-    """The routes and what they share."""
+    """The handlers of all routes and the objects that they share."""
 
     def __init__(self, scout: Scout, access: Access, options: ServeOptions) -> None:
         self._scout, self._access = scout, access
@@ -86,7 +89,7 @@ class _Endpoints:
         self.metrics, self.audit = prometheus.Metrics(), Audit(options.audit)
 
     def routes(self) -> list[Route]:
-        """Every route of openapi_document.py."""
+        """Return the routes that openapi_document.py describes."""
         found = [
             _route("POST", "/search", self.search),
             _route("POST", "/need", self.need),
@@ -107,7 +110,7 @@ class _Endpoints:
 
     @asynccontextmanager
     async def lifespan(self, _: Starlette) -> AsyncIterator[None]:
-        """Drain at the end: what was begun is answered, what comes is refused."""
+        """At shutdown, finish the requests that run and refuse new ones."""
         yield
         self.searches.draining = self.changes.draining = self._probe.draining = True
         self._probe.close()
@@ -119,30 +122,30 @@ class _Endpoints:
         self.audit.close()
 
     async def search(self, request: Request) -> Response:
-        """Tools for a request, or for each of several."""
-        caller, asked = _caller(request), request_bodies.asked(await record_of(request, self.searches))
-        if asked.namespace is not None:
-            # In a thread: one who sees single tools may see tens of thousands of them.
-            caller = replace(caller, allowed=await self.searches.run(narrowed, caller.allowed, asked.namespace))
-        return await self._each(asked, partial(self._answer, caller, asked))
+        """Answer a search: one request, or several in a batch."""
+        caller, body = _caller(request), request_bodies.read_search(await record_of(request, self.searches))
+        if body.namespace is not None:
+            # In a thread: a caller's permissions may list tens of thousands of single tools.
+            caller = replace(caller, allowed=await self.searches.run(narrowed, caller.allowed, body.namespace))
+        return await self._each(body, partial(self._answer, caller, body))
 
-    async def _each(self, asked: request_bodies.Asked, act: Callable[[str], dict[str, Any]]) -> Response:
-        """What comes of each request text; each is a piece of work of its own, so that others get their turn."""
-        works = [partial(lambda text: json.dumps(act(text)), text) for text in asked.requests]
+    async def _each(self, body: request_bodies.SearchBody, act: Callable[[str], dict[str, Any]]) -> Response:
+        """Answer each request text of a body as a separate job, so that other callers get their turn between them."""
+        works = [partial(lambda text: json.dumps(act(text)), text) for text in body.requests]
         found = await self.searches.run_each(works)
-        return _sent('{"answers": [' + ", ".join(found) + "]}" if asked.batch else found[0])
+        return _sent('{"answers": [' + ", ".join(found) + "]}" if body.batch else found[0])
 
-    def _answer(self, caller: Caller, asked: request_bodies.Asked, text: str) -> dict[str, Any]:
-        answer = self._access.search(caller, text, asked.k)
+    def _answer(self, caller: Caller, body: request_bodies.SearchBody, text: str) -> dict[str, Any]:
+        answer = self._access.search(caller, text, body.k)
         found = answer.to_dict()
-        if asked.format is not None:
-            rendered = vendor_formats.render(self._tools(caller, answer), asked.format, asked.budget)
+        if body.format is not None:
+            rendered = vendor_formats.render(self._tools(caller, answer), body.format, body.budget)
             names = {tool["name"]: rendered.names.tool_id(tool["name"]) for tool in map(_named, rendered.payload)}
             found |= {"tools": rendered.payload, "level": rendered.level, "tokens": rendered.tokens, "names": names}
         return found
 
     def _tools(self, caller: Caller, answer: Answer) -> list[Tool]:
-        """The tools to use; one that was removed since it was found is left out."""
+        """Return the tools of an answer, without those removed since the search."""
         ids = [hit.tool_id for hit in answer.hits]
         try:
             return self._access.tools(caller, ids)
@@ -156,37 +159,37 @@ class _Endpoints:
             return found
 
     async def need(self, request: Request) -> Response:
-        """The tool need of each request, and whether that is enough."""
-        caller, asked = _caller(request), request_bodies.needed(await record_of(request, self.searches))
-        return await self._each(asked, partial(self._need, caller))
+        """Answer the tool need of each request, and whether it reaches the threshold."""
+        caller, body = _caller(request), request_bodies.read_need(await record_of(request, self.searches))
+        return await self._each(body, partial(self._need, caller))
 
     def _need(self, caller: Caller, text: str) -> dict[str, Any]:
         need = self._access.search(caller, text, 1).need
         return {"need": need, "needed": None if need is None else need >= self._scout.need_options.threshold}
 
     async def feedback(self, request: Request) -> Response:
-        """Record what requests really used."""
-        caller, examples = _caller(request), request_bodies.used(await record_of(request, self.changes))
+        """Record which tools requests really used."""
+        caller, examples = _caller(request), request_bodies.read_feedback(await record_of(request, self.changes))
         await self.changes.run(self._learn, caller, examples)
         return _sent(json.dumps({"recorded": len(examples)}))
 
-    def _learn(self, caller: Caller, examples: list[request_bodies.Used]) -> None:
+    def _learn(self, caller: Caller, examples: list[request_bodies.FeedbackBody]) -> None:
         self.quota.take(caller.tenant, len(examples))
         for example in examples:
             self._access.feedback(caller, example.request, example.used, example.rejected, source="http")
 
     async def list(self, request: Request) -> Response:
-        """A page of the tools."""
-        caller, asked = _caller(request), request_bodies.page(request.query_params)
-        return _sent(await self.searches.run(self._listed, caller, asked))
+        """Answer one page of the caller's tools."""
+        caller, page = _caller(request), request_bodies.read_page(request.query_params)
+        return _sent(await self.searches.run(self._listed, caller, page))
 
-    def _listed(self, caller: Caller, asked: tuple[str | None, int, int]) -> str:
-        tools = self._access.list(caller, *asked)
-        total, version = self._access.count(caller, asked[0]), self._access.version(caller)
+    def _listed(self, caller: Caller, page: tuple[str | None, int, int]) -> str:
+        tools = self._access.list(caller, *page)
+        total, version = self._access.count(caller, page[0]), self._access.version(caller)
         return json.dumps({"tools": [_shown(tool, caller) for tool in tools], "total": total, "version": version})
 
     async def describe(self, request: Request) -> Response:
-        """One tool in full."""
+        """Answer one tool in full."""
         caller = _caller(request)
         return _sent(await self.searches.run(self._described, caller, request.path_params["id"]))
 
@@ -204,11 +207,13 @@ class _Endpoints:
         self._access.require_own(caller, [tool.id for tool in changes.tools], changes.remove, changes.sync)
 
     async def change(self, request: Request) -> Response:
-        """Add, change and remove tools; who accepts JSON lines is told how far it is."""
+        """Add, change and remove tools; a client that accepts JSON lines gets progress."""
         self._access.require_admin(_caller(request))
         body = await body_of(request, ("application/json", LINES))
         by_line = LINES in request.headers.get("content-type", "").lower()
-        changes = await self.changes.run(request_bodies.lines if by_line else request_bodies.changed, body)
+        changes = await self.changes.run(
+            request_bodies.read_tool_lines if by_line else request_bodies.read_changes, body
+        )
         await self.changes.run(self._check, _caller(request), changes)
         if LINES in request.headers.get("accept", "").lower():
             return StreamingResponse(
@@ -219,22 +224,22 @@ class _Endpoints:
     def _changed(
         self, caller: Caller, changes: request_bodies.Changes, progress: Callable[[str, int, int], None] | None = None
     ) -> dict[str, int]:
-        """Change the catalogue; what came of it, of the tools that the caller sees from then on."""
+        """Change the catalogue, and return the counts of changes with the caller's new version."""
         counts = self._writes.apply(changes, progress)
         now = caller if caller.allowed is None else self._access.named(caller.name)
         return counts | {"version": self._access.version(now), "words_only": self._scout.words_only(now.allowed)}
 
     async def _progress_lines(self, caller: Caller, changes: request_bodies.Changes) -> AsyncIterator[str]:
-        """A line for each step and one for the outcome. Who stops reading stops nothing that was begun."""
-        loop, told = asyncio.get_running_loop(), asyncio.Queue[dict[str, Any] | None]()
+        """Yield a JSON line for each step and one for the outcome. The change goes on if the client stops reading."""
+        loop, steps = asyncio.get_running_loop(), asyncio.Queue[dict[str, Any] | None]()
 
         def progress(stage: str, done: int, total: int) -> None:
-            loop.call_soon_threadsafe(told.put_nowait, {"stage": stage, "done": done, "of": total})
+            loop.call_soon_threadsafe(steps.put_nowait, {"stage": stage, "done": done, "of": total})
 
         work = asyncio.ensure_future(self.changes.run(self._changed, caller, changes, progress))
-        work.add_done_callback(lambda _: told.put_nowait(None))
+        work.add_done_callback(lambda _: steps.put_nowait(None))
         yield json.dumps({"stage": "begun", "done": 0, "of": len(changes.tools)}) + "\n"
-        while (step := await told.get()) is not None:
+        while (step := await steps.get()) is not None:
             yield json.dumps(step) + "\n"
         try:
             yield json.dumps({"stage": "done", **work.result()}) + "\n"
@@ -243,22 +248,22 @@ class _Endpoints:
             yield json.dumps({"stage": "failed", "status": problem.status, "detail": problem.detail}) + "\n"
 
     async def forward(self, request: Request) -> Response:
-        """A model request, on its way to the model with fewer tools."""
+        """Forward a model request to the upstream with fewer tools."""
         _caller(request)
         assert self._proxy is not None
         return await self._proxy.forward(request, self.searches)
 
     async def health(self, _: Request) -> Response:
-        """That the server lives."""
+        """Answer that the process runs."""
         return _sent('{"status": "ok"}')
 
     async def ready(self, _: Request) -> Response:
-        """That the server can answer: the catalogue can be read, and nothing is being shut down."""
+        """Answer 200 where the catalogue can be read and the server is not shutting down, else 503."""
         await self._probe.check()
         return _sent('{"status": "ready"}')
 
     async def measured(self, request: Request) -> Response:
-        """For Prometheus. An admin's who sees everything: it counts all tools and all callers."""
+        """Answer metrics for Prometheus: only for an admin who sees everything, as they count all tools and callers."""
         self._access.require_admin(_caller(request))
         self._access.require_everything(_caller(request))
         gauges = {
@@ -271,7 +276,7 @@ class _Endpoints:
         return Response(self.metrics.text(gauges), headers=_HEADERS, media_type=prometheus.MEDIA_TYPE)
 
     async def document(self, _: Request) -> Response:
-        """This interface, described."""
+        """Answer the OpenAPI document of this API."""
         return _sent(self._document)
 
 
@@ -284,7 +289,7 @@ def _route(method: str, path: str, act: _Endpoint) -> Route:
 
 
 def _caller(request: Request) -> Caller:
-    """Who asks: the edge has looked, and found an error where nobody is known by that key."""
+    """Return the caller that the middleware found for the request's key; raises the error that it found instead."""
     found = request.scope[CALLER]
     if isinstance(found, Exception):
         raise found
@@ -297,7 +302,7 @@ def _sent(text: str) -> Response:
 
 
 def _shown(tool: Tool, caller: Caller) -> dict[str, Any]:
-    """A tool as a caller sees it; where and how it is run is for admins that see everything."""
+    """Return a tool as JSON; its origin (where and how it is called) only for admins who see everything."""
     shown = {"id": tool.id, **tool.to_record()}
     if not caller.admin or caller.allowed is not None:
         shown.pop("origin", None)
@@ -305,6 +310,6 @@ def _shown(tool: Tool, caller: Caller) -> dict[str, Any]:
 
 
 def _named(tool: dict[str, Any]) -> dict[str, Any]:
-    """What holds the name of a tool in any of the shapes."""
+    """Return the part of a vendor's tool object that holds its name."""
     inner = tool.get("function")
     return inner if isinstance(inner, dict) else tool

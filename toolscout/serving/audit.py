@@ -18,14 +18,14 @@ _LONGEST = 300
 
 
 class Audit:
-    """Appends to a file, and begins a new one when it is full; the older ones are FILE.1, FILE.2 and so on.
+    """Appends to a file, and starts a new one when it is full; older ones are named FILE.1, FILE.2 and so on.
 
-    What a call was given and what it answered is never written: the log says that `mail/send` was called, not to whom.
-    Where nothing can be written (a full disk) calls go on, and `lost` counts the lines that are missing.
+    Arguments and results of calls are never written: the log says that `mail/send` was called, not to whom. Where a
+    line cannot be written (a full disk) calls go on, and `lost` counts the missing lines.
     """
 
     def __init__(self, path: Path | None, *, max_bytes: int = 10_000_000, keep: int = 5) -> None:
-        """Write to `path`; None writes nothing. At most `keep` older files of `max_bytes` stay."""
+        """Write to `path`; None writes nothing. At most `keep` older files of `max_bytes` each are kept."""
         if max_bytes < 1 or keep < 0:
             raise BadRequest(
                 f"an audit log needs max_bytes of at least 1 and keep of at least 0, got {max_bytes}, {keep}"
@@ -59,7 +59,7 @@ class Audit:
 
     @contextmanager
     def timed(self, caller: Caller | str, action: str, tool: str = "") -> Iterator[None]:
-        """Record what happens inside the block: not ok where it raises."""
+        """Record the block as one action, with its time; as not ok where it raises."""
         started, ok = time.perf_counter(), False
         try:
             yield
@@ -68,7 +68,7 @@ class Audit:
             self.record(caller, action, tool, ok=ok, ms=1000 * (time.perf_counter() - started))
 
     def close(self) -> None:
-        """Let go of the file; what is recorded later opens it again."""
+        """Close the file; a later record opens it again."""
         with self._lock:
             if self._file is not None:
                 os.close(self._file)
@@ -95,5 +95,5 @@ class Audit:
 
 
 def _opened(path: Path) -> int:
-    """A file that only its owner may read: it says who uses what."""
+    """Open a file for appending that only its owner may read, since it says who uses what."""
     return os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -1,4 +1,4 @@
-"""Changes to a catalogue that is being searched: few tools are embedded at once, many in the background."""
+"""Changes a catalogue while it is searched: a few new tools are embedded at once, many in the background."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from collections.abc import Callable
 from toolscout.scout import Scout
 from toolscout.serving.request_bodies import Changes
 
-# So many tools take a second or so to embed; who adds more should not have to wait for it.
+# This many tools take about a second to embed; a caller that adds more does not wait for it.
 FEW = 64
-# Taking one change into the index costs about as much as taking in ten: those that come close together wait together.
+# One change costs the index about as much as ten: changes that come within this time are applied together.
 PACE_S = 0.2
 Progress = Callable[[str, int, int], None]
 _log = logging.getLogger("toolscout.serving")
 
 
 class PacedScout(Scout):
-    """A Scout under load: its searches follow what others commit every now and then, not each commit.
+    """A Scout whose searches apply changes to the index at intervals, not after every commit.
 
-    Whoever changes something here is answered once it was followed, so nobody misses what was acknowledged.
+    A caller that changes something is answered once the index has it, so acknowledged changes are always found.
     """
 
     _rests_until = 0.0
 
     def refresh(self, wait: bool = True) -> None:
-        """As Scout's; without `wait` only where the last time is a while ago."""
+        """Apply changes to the index as Scout does; without `wait` only where the last time is 2 * PACE_S ago."""
         if wait or time.monotonic() >= self._rests_until:
             super().refresh(wait)
-            # Longer than those who write wait: what they wait for is then followed by them, together, and not by half.
+            # Longer than writers wait, so that the writers apply their changes together before a search applies some.
             self._rests_until = time.monotonic() + 2 * PACE_S
 
 
 class Writes:
-    """Applies changes one after the other. On return every tool is found: by its words at least."""
+    """Applies changes one after the other. On return every tool can be found, at least by its words."""
 
     def __init__(self, scout: Scout) -> None:
-        """Over one Scout."""
+        """Change the catalogue of this Scout; tools without vectors are embedded in a background thread."""
         self._scout = scout
         self._write_lock, self._turn = threading.Lock(), threading.Lock()
         self._followed, self._followed_at = scout.store.version(), 0.0
@@ -47,11 +47,11 @@ class Writes:
         self._closed = threading.Event()
         self._behind = threading.Thread(target=self._embed_behind, name="toolscout-behind", daemon=True)
         self._behind.start()
-        if scout.not_embedded():  # of another encoder, say: nobody else would embed them
+        if scout.not_embedded():  # such as after a change of the encoder
             self._wanted.set()
 
     def apply(self, changes: Changes, progress: Progress | None = None) -> dict[str, int]:
-        """Add, change and remove; how many of each. Where one of the ids to remove is not there nothing is done."""
+        """Change the catalogue and return the counts. Raises UnknownTool, changing nothing, for a missing id."""
         scout = self._scout
         with self._write_lock:
             before = scout.store.version()
@@ -64,11 +64,11 @@ class Writes:
             version = scout.store.version()
         self._follow(version)
         if changes.tools and progress:
-            scout.embed(progress, before)  # how many others wait is not for whoever added these
+            scout.embed(progress, before)  # progress counts only the tools of this change
         return counts
 
     def _follow(self, version: int) -> None:
-        """Wait until the index has taken this version in; whoever comes first takes in for all who wait meanwhile."""
+        """Wait until the index has this version; the first waiting thread updates it for all that wait."""
         with self._turn:
             if self._followed >= version:
                 return
@@ -91,10 +91,10 @@ class Writes:
                 reached = self._scout.store.version()
                 self._scout.embed(since=self._embedded_to)
                 self._embedded_to = reached
-            except Exception:  # what is not embedded is found by its words; the next change tries again
+            except Exception:  # the tools are still found by their words; the next change tries again
                 _log.exception("embedding failed")
 
     def close(self) -> None:
-        """Stop; what is not embedded yet waits for the next time."""
+        """Stop the background thread; tools not embedded yet are embedded at the next start."""
         self._closed.set()
         self._wanted.set()

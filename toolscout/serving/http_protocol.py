@@ -1,4 +1,4 @@
-"""Connections: how a request begins, how long one may be idle, how many there are, and which are closed beyond that.
+"""HTTP connections and their limits: time for a request to arrive, idle time, number of connections, unread bytes.
 
 Both servers, `serve` and `mcp --http`, are made here, so that both have the same limits.
 """
@@ -53,32 +53,32 @@ LOG_S = 10.0
 """In this time one line of each kind is logged; the next one says how many were left out."""
 
 _PROBES = frozenset(["/health", "/ready"])
-# What the libraries beneath log: with a traceback for each client that goes, which is no error of ours.
+# Loggers of libraries, which log a traceback for each client that disconnects: no error of this package.
 _LIBRARIES = ("uvicorn", "asyncio", "mcp", "sse_starlette")
 _log = logging.getLogger("toolscout.serving")
 
 
-class Heads(HttpToolsProtocol):
-    """One connection.
+class HttpConnection(HttpToolsProtocol):
+    """One connection, with time limits that uvicorn's own protocol lacks.
 
-    The server beneath waits for ever for the end of a head, for the rest of a body and for a client to read, and keeps
-    whatever is connected: a few hundred clients that do nothing would keep everyone else out. Here each of these has
-    its time, and when too many are connected those that do nothing are closed, and not those that come.
+    uvicorn waits for ever for the end of a request's headers, for the rest of a body and for a client to read, and
+    keeps every connection: a few hundred idle clients would keep everyone else out. Here each of these has a deadline,
+    and when too many clients are connected, idle connections are closed instead of new ones.
     """
 
     def __init__(self, *args: Any, **named: Any) -> None:
-        """As the server makes it."""
+        """Take the arguments that uvicorn gives a protocol."""
         super().__init__(*args, **named)
         self._head, self._body, self._reader = _Timer(self.loop), _Timer(self.loop), _Timer(self.loop)
         self._inside, self._bytes, self._turns = True, 0, 0
         self._since, self._unread, self._crowded = 0.0, 0, False
-        self._untaken = 0  # of an answer, when it was last looked at whether the client reads
+        self._untaken = 0  # bytes of an answer that the client had not read at the last check
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Wait for a head from now on; close another connection where there are too many."""
+        """Start the deadline for the headers; close idle connections where there are too many."""
         super().connection_made(transport)
-        # Writing counts as paused as soon as the system does not take all of it: so a client that reads is told from
-        # one that does not, and an answer of which a part waits here holds the next back.
+        # With a limit of 0, writing is paused as soon as the system's buffer is full: this shows which clients read,
+        # and an answer that is partly unsent holds the next one back.
         transport.set_write_buffer_limits(high=0)
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
         self._since = self.loop.time()
@@ -86,13 +86,13 @@ class Heads(HttpToolsProtocol):
         self._make_room()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait no more."""
+        """Stop all timers."""
         self._stop_timers()
         super().connection_lost(exc)
         self._unset_keepalive_if_required()
 
     def data_received(self, data: bytes) -> None:
-        """Read on; Problem 431 where a head does not end."""
+        """Parse more bytes; answer 431 where the headers are too large."""
         self._since = self.loop.time()
         if self._inside and not self._head.running:
             self._head.start(HEAD_S, self._head_late)
@@ -100,19 +100,19 @@ class Heads(HttpToolsProtocol):
         super().data_received(data)
         if self.transport.is_closing():
             return
-        if self._inside and turns == self._turns:  # all of it belongs to one head
+        if self._inside and turns == self._turns:  # no header section ended in these bytes
             self._bytes += len(data)
             if self._bytes > HEAD_BYTES:
                 self._refuse(Problem(431, f"the headers of a request may have {HEAD_BYTES:,} bytes; send less"))
         elif not self._inside and not self._body.running:
             self._body.start(BODY_S, self._body_late)
         elif self._inside and not self._head.running and not self._answering() and not self.timeout_keep_alive_task:
-            # The rest of a body came after its answer, which stopped the clock of the server beneath.
+            # The rest of a body came after its answer, which stopped uvicorn's keep-alive timer.
             handler = self.timeout_keep_alive_handler
             self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, handler)
 
     def on_headers_complete(self) -> None:
-        """A head is complete; Problem 503 where too many are connected, unless it is a probe."""
+        """Handle complete headers; answer 503 where too many are connected, unless it is a health probe."""
         self._inside, self._bytes, self._turns = False, 0, self._turns + 1
         self._head.stop()
         most = connection_limit()
@@ -121,35 +121,35 @@ class Heads(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        """A request is complete; the next may begin."""
+        """Handle the end of a request; the next may begin."""
         self._inside, self._bytes, self._turns = True, 0, self._turns + 1
         self._body.stop()
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
-        """An answer is complete; the connection is idle from now on."""
+        """Handle the end of an answer: the connection is idle from now on."""
         self._since = self.loop.time()
         super().on_response_complete()
 
     def pause_writing(self) -> None:
-        """The client is behind with reading: see to it that it goes on, and that not too much waits for it."""
+        """Handle a client that reads too slowly: start checking that it goes on, and limit the unread bytes."""
         super().pause_writing()
         self._unread, self._untaken = self.transport.get_write_buffer_size(), self._not_taken()
         self._reader.start(WRITE_S, self._reads_on)
         self._bound_unread()
 
     def resume_writing(self) -> None:
-        """The client has read all of it."""
+        """Handle a client that has read everything."""
         self._reader.stop()
         self._unread = 0
         super().resume_writing()
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no request."""
+        """Answer 400 to bytes that are not HTTP."""
         self._refuse(Problem(400, "this is no HTTP request, or its method, address or headers are malformed"))
 
     def _answering(self) -> bool:
-        """Whether a whole request was received and its answer is not all written yet."""
+        """Return whether a whole request has arrived and its answer is not completely written."""
         return self.cycle is not None and not self.cycle.response_complete and not self.cycle.more_body
 
     def _stop_timers(self) -> None:
@@ -159,7 +159,7 @@ class Heads(HttpToolsProtocol):
 
     def _head_late(self) -> None:
         if self.cycle is not None and not self.cycle.response_complete:
-            self._head.start(HEAD_S, self._head_late)  # the one before is being answered still
+            self._head.start(HEAD_S, self._head_late)  # the previous request is still being answered
         elif self._bytes:
             self._refuse(Problem(408, f"the headers did not arrive within {HEAD_S:g} s"))
         else:
@@ -169,7 +169,7 @@ class Heads(HttpToolsProtocol):
         self._refuse(Problem(408, f"the body did not arrive within {BODY_S:g} s"))
 
     def _reads_on(self) -> None:
-        """Close a client that has hardly read since the last time."""
+        """Close the connection where the client has read almost nothing since the last check."""
         left = self._not_taken()
         if self._untaken - left < WRITE_BYTES:
             self.transport.abort()
@@ -178,9 +178,10 @@ class Heads(HttpToolsProtocol):
             self._reader.start(WRITE_S, self._reads_on)
 
     def _not_taken(self) -> int:
-        """The bytes that the client has not taken yet: those that wait here, and in the system where it says how many.
+        """Return the bytes that the client has not read: in our buffer, and in the system's where it says how many.
 
-        The system takes more only once a large part of its buffer is free, long after a slow client has read some.
+        The system's count is needed because it takes more from us only once a large part of its buffer is free, long
+        after a slow client has read some.
         """
         waiting = self.transport.get_write_buffer_size()
         with suppress(ImportError, OSError, AttributeError):
@@ -196,12 +197,12 @@ class Heads(HttpToolsProtocol):
         return self.client[0] if self.client else ""
 
     def _sharer(self) -> str:
-        """For whom what is being answered counts; the address before that is known."""
+        """Return whose limits the present answer counts against; the client's address before a caller is known."""
         found = self.cycle.scope.get(SHARER) if self.cycle is not None else None
         return str(found or self._address)
 
     def _bound_unread(self) -> None:
-        """Where too much waits to be read, by this caller or by all, close those that read none of it, then others."""
+        """Where this caller, or all together, leave too many bytes unread, close connections: stalled ones first."""
         others = [(one, one.transport.get_write_buffer_size()) for one in self._others() if one._unread]
         others.sort(key=lambda item: (item[0]._unread > item[1], item[0]._since))
         who = self._sharer()
@@ -215,51 +216,52 @@ class Heads(HttpToolsProtocol):
                 one._stop_timers()
                 one.transport.abort()
 
-    def _others(self) -> Iterator[Heads]:
+    def _others(self) -> Iterator[HttpConnection]:
         for one in self.connections:
-            if isinstance(one, Heads) and one is not self:
+            if isinstance(one, HttpConnection) and one is not self:
                 yield one
 
     def _make_room(self) -> None:
-        """Where too many are connected, close some that have nothing to be answered; else this one is told to go.
+        """Where too many are connected, close some idle connections; where none are idle, refuse this one.
 
-        The first to go are those that began no request in a while, then those of the address that has most connections,
-        and of these the longest idle. Several are closed at a time, which costs no more than to find one.
+        First closed are connections without a request in a while, then those of the address with the most connections,
+        longest idle first. Several are closed at a time, since finding one costs as much.
         """
         most = connection_limit()
         if len(self.connections) <= most:
             return
         idle = [one for one in self._others() if not one._answering()]
         stale = self.loop.time() - GRACE_S
-        if len(idle) <= most // 16 and all(one._since > stale for one in idle):  # these are about to ask something
+        # The few idle ones have just connected and are about to send a request.
+        if len(idle) <= most // 16 and all(one._since > stale for one in idle):
             self._crowded = True
             if len(self.connections) > most + SPARE_CONNECTIONS:
                 self._leave()
             return
         addresses = Counter(one._address for one in self._others())
 
-        def order(one: Heads) -> tuple[bool, int, float]:
+        def order(one: HttpConnection) -> tuple[bool, int, float]:
             return not (one._head.running and one._since < stale), -addresses[one._address], one._since
 
         for one in sorted(idle, key=order)[: max(1, most // 16)]:
             one._leave()
 
     def _leave(self) -> None:
-        """Close this connection, and count it no more."""
+        """Close this connection and stop counting it."""
         self.connections.discard(self)
-        if self._inside and not self._bytes and not self._unread:  # it has asked nothing that is not answered
+        if self._inside and not self._bytes and not self._unread:  # no request is unanswered
             self._stop_timers()
             self.transport.close()
         else:
             self._refuse(_crowd())
 
     def _refuse(self, problem: Problem) -> None:
-        """Answer what has not been answered with a problem, and close."""
+        """Answer the open request, if any, with a problem, and close."""
         unread, cycle = self._unread, self.cycle
         self._stop_timers()
         answered = cycle is None or cycle.response_complete
         if not answered:
-            cycle.disconnected = True  # what its route still says is not sent after this
+            cycle.disconnected = True  # nothing that its route still sends may follow this answer
             cycle.message_event.set()
         if unread or self.pipeline or (not answered and cycle.response_started):
             self.transport.abort()
@@ -274,7 +276,7 @@ class Heads(HttpToolsProtocol):
 
 
 class _Timer:
-    """Does something later, unless it is stopped before."""
+    """Calls a function after some seconds, unless it is stopped before."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -285,7 +287,7 @@ class _Timer:
         return self._handle is not None
 
     def start(self, seconds: float, act: Callable[[], None]) -> None:
-        """Do it in so many seconds from now."""
+        """Call `act` in `seconds` from now, instead of any earlier one."""
         self.stop()
         self._handle = self._loop.call_later(seconds, self._ring, act)
 
@@ -305,7 +307,7 @@ def _crowd() -> Problem:
 
 
 class _Crowded:
-    """Answers probes alone."""
+    """Answers health probes, and 503 to everything else."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
@@ -316,10 +318,10 @@ class _Crowded:
 
 
 class Server(uvicorn.Server):
-    """A server whose connections are Heads, and which logs a line where the libraries beneath log a traceback."""
+    """A uvicorn server with HttpConnection as its protocol, and one log line in place of a library's traceback."""
 
     def __init__(self, app: ASGIApp, drain: int) -> None:
-        """`drain`: seconds that what is being answered has at the end."""
+        """Serve an app. `drain`: seconds that running requests get to end at shutdown."""
         config = uvicorn.Config(
             app,
             log_config=None,
@@ -329,7 +331,7 @@ class Server(uvicorn.Server):
             timeout_keep_alive=KEEP_ALIVE_S,
             timeout_graceful_shutdown=drain,
             backlog=ACCEPTED_AT_ONCE,
-            http=Heads,
+            http=HttpConnection,
             ws="none",
         )
         super().__init__(config)
@@ -340,22 +342,22 @@ class Server(uvicorn.Server):
             await super().serve(sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen. The event loop accepts as many at a time as it makes wait in the system: few, and many."""
-        connection_limit()  # asks for more descriptors
+        """Listen with a long backlog; the event loop itself would also use it as the number to accept at a time."""
+        connection_limit()  # raises the limit of open files
         await super().startup(sockets)
         for one in sockets or ():
             one.listen(BACKLOG)
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that is bound to an address; OSError where it cannot be."""
+    """Return a socket that listens at an address; raises OSError where it cannot."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # The protocol is named because asyncio sends small packets at once only where it is: else each answer takes 40 ms.
+    # asyncio sets TCP_NODELAY only where the protocol is named: without it each answer takes 40 ms longer.
     found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.bind((host, port))
-        found.listen(BACKLOG)  # who reads the address may connect at once
+        found.listen(BACKLOG)  # clients may connect as soon as the address is printed
     except OSError:
         found.close()
         raise
@@ -363,15 +365,15 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class _Lines(logging.Handler):
-    """Says in one line of our own log what a library logs, and not more often than every LOG_S seconds."""
+    """Logs a library's record as one line of our own log, and records like it at most every LOG_S seconds."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        # By where it is logged, and of which error: messages may be as many as there are clients.
+        # By file, line and kind of error: messages differ for every client.
         self._last: dict[tuple[str, int, str], tuple[float, int]] = {}
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Pass a record on, or count it."""
+        """Log a record in one line, or count it where one like it was logged just before."""
         error = record.exc_info[1] if record.exc_info else None
         kind = (record.name, record.lineno, type(error).__name__)
         then, missed = self._last.get(kind, (float("-inf"), 0))
@@ -380,14 +382,14 @@ class _Lines(logging.Handler):
             self._last[kind] = (then, missed + 1)
             return
         self._last[kind] = (now, 0)
-        said = " ".join(record.getMessage().split("\n", 1)[0].split())[:300]
-        said += f" ({type(error).__name__}: {error})"[:300] if error else ""
-        _log.log(record.levelno, "%s: %s%s", record.name, said, f"; {missed:,} more like it" if missed else "")
+        message = " ".join(record.getMessage().split("\n", 1)[0].split())[:300]
+        message += f" ({type(error).__name__}: {error})"[:300] if error else ""
+        _log.log(record.levelno, "%s: %s%s", record.name, message, f"; {missed:,} more like it" if missed else "")
 
 
 @contextmanager
 def short_logs() -> Iterator[None]:
-    """Shorten what the libraries beneath log, inside the block."""
+    """Log records of the libraries in one line each, inside the block."""
     lines, before = _Lines(), []
     for name in _LIBRARIES:
         logger = logging.getLogger(name)

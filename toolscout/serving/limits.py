@@ -1,4 +1,4 @@
-"""What one server bears: how many searches at once, how many from one caller, how large, how long, from where."""
+"""The limits of a server: concurrent searches, requests of one caller, sizes, times, allowed hosts and origins."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from toolscout.serving.problems import Problem
 from toolscout.stores.base import Store
 
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-# What is forwarded to a model, by the interface of its vendor.
+# Paths of model requests that the proxy forwards: OpenAI's and Anthropic's.
 PATHS = ("/v1/chat/completions", "/v1/messages")
 _BUCKETS_KEPT = 4096
 CONNECTIONS = 1024
@@ -53,11 +53,11 @@ _SHARER = ContextVar("toolscout_sharer", default="")
 class ServeOptions:
     """How a server behaves.
 
-    `workers` search at once and `queue` requests wait for them; what comes on top is refused at once. `rate`: requests
-    a second from one caller, 0 for no limit, `burst` of them at once. `hosts`, `origins`: names that this server
-    goes by, and pages of other sites that may ask it, besides its own. `upstream`: where model requests are forwarded
-    to, with at most `keep` tools, the `pinned` among them. `audit`: the file that calls are recorded in. `private`:
-    hosts that the page may add from though they are not at a public address.
+    `workers` threads search and up to `queue` requests wait for them; more are refused at once. `rate`: requests a
+    second from one caller, 0 for no limit, with up to `burst` at once. `hosts`: further names of this server.
+    `origins`: other sites whose pages may send requests. `upstream`: where model requests are forwarded to, with at
+    most `keep` tools and always the `pinned` ones. `audit`: the file that calls are recorded in. `private`: hosts
+    without a public address that the page may add tools from.
 
     `body_bytes`: the largest body; `add_bytes` that of an admin who adds tools, `forward_bytes` that of a request to a
     model. `seconds`: how long a body may take to arrive, and a search to be answered. `in_flight`: requests of one
@@ -94,7 +94,7 @@ class ServeOptions:
     private: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse what no server could work with."""
+        """Raise BadRequest for values that no server could work with."""
         if self.workers < 1 or self.queue < 0 or self.rate < 0 or self.burst < 1 or self.seconds <= 0 or self.keep < 1:
             raise BadRequest(f"workers, burst, seconds and keep must be above 0, queue and rate not below, got {self}")
         if self.in_flight < 1 or self.sessions < 1 or self.session_seconds <= 0:
@@ -104,15 +104,15 @@ class ServeOptions:
 
     @property
     def loopback(self) -> bool:
-        """Whether only this machine can connect."""
+        """Return whether only this machine can connect."""
         return self.host in LOOPBACK
 
 
 @cache
 def descriptor_limit() -> int:
-    """How many files this process may have open; the first call asks for as many as DESCRIPTORS."""
+    """Return how many files this process may have open; the first call raises the limit to DESCRIPTORS if it can."""
     try:
-        import resource  # which Windows has not
+        import resource  # not on Windows
 
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted = DESCRIPTORS if hard == resource.RLIM_INFINITY else min(DESCRIPTORS, hard)
@@ -125,15 +125,15 @@ def descriptor_limit() -> int:
 
 
 def connection_limit() -> int:
-    """How many connections are kept: CONNECTIONS, or what other open files leave of the descriptors."""
+    """Return how many connections are kept: CONNECTIONS, or fewer where the limit of open files is low."""
     found = descriptor_limit()
     return max(1, min(CONNECTIONS, found - DESCRIPTORS_KEPT if found > 2 * DESCRIPTORS_KEPT else found // 4))
 
 
 def sharer(caller: Caller | None, client: Sequence[Any] | None) -> str:
-    """Whom limits are counted for: the name of a caller that has a key, else the address it comes from.
+    """Return whose limits a request counts against: the name of a caller with a key, else the client's address.
 
-    An IPv6 network of 64 bits counts as one address: whoever has one of its addresses has all of them.
+    All addresses of an IPv6 /64 network count as one, since one client usually has the whole network.
     """
     if caller is not None and (caller.name != ANONYMOUS or caller.admin):
         return f"key {caller.name}"
@@ -148,12 +148,12 @@ def sharer(caller: Caller | None, client: Sequence[Any] | None) -> str:
 
 
 def share_for(who: str) -> None:
-    """Count the work of this task, and of those that it starts, for this sharer."""
+    """Count the work of this asyncio task, and of tasks it starts, against the limits of `who`."""
     _SHARER.set(who)
 
 
 class _Job:
-    """One request: pieces of work that are begun one by one, in order, and their results."""
+    """One request: pieces of work, started one by one in order, and their results."""
 
     def __init__(self, works: Sequence[Callable[[], Any]]) -> None:
         self.who, self.works = _SHARER.get(), works
@@ -164,42 +164,44 @@ class _Job:
         self.left = False
 
     def fail(self, error: BaseException) -> None:
-        """Raise an error where the job is waited for, and begin nothing more of it."""
+        """Make waiting for the job raise an error, and start nothing more of it."""
         self.works = self.works[: self.begun]
         if not self.done.done():
             self.done.set_exception(error)
-            self.done.exception()  # looked at, so that one nobody waits for any more is not complained of
+            self.done.exception()  # read it, so that asyncio does not log it where nobody waits any more
 
 
 class Gate:
-    """Runs work in a few threads, and shares them among callers.
+    """Runs work in a few threads and shares them fairly among callers.
 
-    The callers that wait take turns, one piece of work each, so that one who asks for much delays the others by one
-    piece and not by all of it. When all places are taken, whoever has fewer of them than another gets one of the
-    other's: the last to come there is refused. While nobody else waits one caller may have every place.
-    Servers search through a Gate and not with Scout.asearch, which does what it is given in the order in which it
-    comes: it knows neither callers nor deadlines, and refuses nothing.
+    Waiting callers take turns, one piece of work each, so that a caller with much work delays the others by one piece
+    only. When the queue is full, a caller with fewer waiting requests takes a place of the caller with the most, whose
+    newest request is refused. While nobody else waits, one caller may fill the whole queue.
+    Servers use a Gate and not Scout.asearch, which works in order of arrival, without callers, deadlines or refusals.
     """
 
     def __init__(self, workers: int, queue: int, seconds: float, each: int = 0) -> None:
-        """Open the threads. `each`: how many of them one caller may have at a time, 0 for all."""
+        """Start `workers` threads for `queue` waiting requests of at most `seconds`.
+
+        `each`: how many threads one caller may use at a time, 0 for all.
+        """
         self._pool = ThreadPoolExecutor(workers, thread_name_prefix="toolscout-serve")
         self._workers, self._most, self._seconds, self._each = workers, workers + queue, seconds, each or workers
-        self._waiting: OrderedDict[str, deque[_Job]] = OrderedDict()  # by caller, whose turn is next first
+        self._waiting: OrderedDict[str, deque[_Job]] = OrderedDict()  # by caller; the first one's turn is next
         self._running, self._inside = Counter[str](), Counter[str]()
         self.draining = False
 
     @property
     def inside(self) -> int:
-        """How many requests run or wait."""
+        """Return how many requests run or wait."""
         return self._inside.total()
 
     async def run(self, work: Callable[..., Result], *args: Any) -> Result:
-        """Do some work in a thread; Problem 503 where too much waits already, or it takes too long."""
+        """Run `work` in a thread and return its result; raises Problem 503 where the queue is full or time is up."""
         return (await self.run_each([partial(work, *args)]))[0]
 
     async def run_each(self, works: Sequence[Callable[[], Result]]) -> list[Result]:
-        """Do several pieces of work for one request, which takes one place, and give their results in order."""
+        """Run several pieces of work of one request, which takes one place in the queue; return results in order."""
         job = _Job(works)
         self._enter(job)
         try:
@@ -225,7 +227,7 @@ class Gate:
         self._pump()
 
     def _newest_of_most(self, fair: int) -> _Job | None:
-        """The last job, not begun, of the caller that has most of them and more than is fair."""
+        """Return the newest waiting job of the caller that has the most, where it has more than `fair`; else None."""
         for who, count in self._inside.most_common():
             if count <= fair:
                 return None
@@ -235,7 +237,7 @@ class Gate:
         return None
 
     def _pump(self) -> None:
-        """Begin as much as there are threads for: a piece of the caller whose turn it is, then one of the next."""
+        """Start as much work as there are free threads: one piece of the caller whose turn it is, then of the next."""
         while self._running.total() < self._workers:
             who = next((who for who in self._waiting if self._running[who] < self._each), None)
             if who is None:
@@ -268,7 +270,7 @@ class Gate:
         self._pump()
 
     def _drop(self, job: _Job, error: BaseException) -> None:
-        """End a job that is not done. A thread cannot be stopped: the place stays taken until what runs has ended."""
+        """Fail a job. Its thread cannot be stopped, so its place stays taken until the running piece ends."""
         job.fail(error)
         self._forget(job)
         self._leave(job)
@@ -289,7 +291,7 @@ class Gate:
                     del counts[job.who]
 
     def close(self) -> None:
-        """Let the threads go once what is inside is done."""
+        """End the threads once the present work is done."""
         self._pool.shutdown(wait=True, cancel_futures=True)
 
 
@@ -298,47 +300,49 @@ def _ending() -> Problem:
 
 
 class Probe:
-    """Finds out whether something can be read, in a thread of its own: behind no search, and once for all who ask."""
+    """Checks in its own thread that something can be read, so that no search delays it; callers share one check."""
 
     def __init__(self, read: Callable[[], object]) -> None:
-        """`read` raises where the thing cannot be read."""
+        """Take the function to call; it raises where the thing cannot be read."""
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="toolscout-ready")
         self._read, self._then = read, 0.0
         self._asked: Future[object] | None = None
         self.draining = False
 
     async def check(self) -> None:
-        """Raise what the reading raised; Problem 503 where it takes too long or the server is shutting down."""
+        """Raise what `read` raised; Problem 503 where it takes too long or the server is shutting down."""
         if self.draining:
             raise _ending()
         now = time.monotonic()
         if self._asked is None or (self._asked.done() and now - self._then >= READY_FRESH_S):
             self._asked, self._then = self._pool.submit(self._read), now
         waited = asyncio.wrap_future(self._asked)
-        waited.add_done_callback(lambda future: future.cancelled() or future.exception())  # looked at below, if ever
+        waited.add_done_callback(
+            lambda future: future.cancelled() or future.exception()
+        )  # read the error, so that asyncio does not log it
         await asyncio.wait([waited], timeout=READY_S)
         if not self._asked.done():
             raise Problem(503, f"the catalogue could not be read within {READY_S:g} s", _AGAIN)
         self._asked.result()
 
     def close(self) -> None:
-        """Let the thread go."""
+        """End the thread."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 class InFlight:
-    """How many requests of each caller are being answered at the same time: a quarter of all connections at most."""
+    """Counts the requests of each caller that are being answered, and limits them."""
 
     def __init__(self, most: int) -> None:
-        """At most so many of one caller."""
+        """Allow `most` requests of one caller at a time, but at most a quarter of all connections."""
         self._most = most
         self._counts = Counter[str]()
 
     @contextmanager
     def counted(self, who: str) -> Iterator[Callable[[], None]]:
-        """A function that begins to count a request, until the end of the block.
+        """Give a function that counts one request of a caller, until the end of the block.
 
-        It is called when all of the request is there: before that whoever sends it can be hung up on. It raises Problem
+        Call it when the whole request has arrived: before that the connection can simply be closed. It raises Problem
         503 where the caller has too many.
         """
         mine = 0
@@ -358,18 +362,18 @@ class InFlight:
 
 
 class HeldBytes:
-    """How many bytes of requests are held in memory, in all and for each caller."""
+    """Counts the bytes of requests held in memory, in all and for each caller, and limits them."""
 
     def __init__(self) -> None:
-        """Nothing is held yet."""
+        """Start at zero."""
         self._counts = Counter[str]()
 
     @contextmanager
     def counted(self, who: str) -> Iterator[Callable[[int], None]]:
-        """A function that counts the bytes of one request, until the end of the block.
+        """Give a function that counts further bytes of one request, until the end of the block.
 
-        It raises Problem 503 where the caller, or all callers together, have sent more than may be held. Small requests
-        are not counted, so that large ones do not keep them out.
+        It raises Problem 503 where the caller, or all callers together, have sent too much. Small requests are not
+        counted, so that large ones do not keep them out.
         """
         size = mine = 0
 
@@ -396,10 +400,10 @@ def _lessen(counts: Counter[str], who: str, count: int) -> None:
 
 
 class FeedbackQuota:
-    """How much feedback one caller may give in a minute and a day, and how much of one tenant is kept."""
+    """Limits the feedback of one caller in a minute and a day, and the examples stored for one tenant."""
 
     def __init__(self, store: Store, options: ServeOptions) -> None:
-        """Count what the store holds when it is first asked for."""
+        """Take the store; its examples are counted at the first `take`."""
         self._store, self._kept = store, options.feedback_kept
         self._times = ((_MINUTE, "minute", options.feedback_minute), (_DAY, "day", options.feedback_day))
         self._given: OrderedDict[tuple[str, str], tuple[float, int]] = OrderedDict()
@@ -407,7 +411,7 @@ class FeedbackQuota:
         self._lock = threading.Lock()
 
     def take(self, tenant: str, count: int) -> None:
-        """Admit so many examples, all or none, from whom this work is done for; Problem 429 where they are too many."""
+        """Count so many examples of the present caller; raises Problem 429, counting none, where they are too many."""
         now, who = time.monotonic(), _SHARER.get()
         with self._lock:
             for number, example in self._store.feedback(self._cursor):
@@ -434,7 +438,7 @@ class FeedbackQuota:
 
 
 class Rates:
-    """A bucket of tokens for each caller."""
+    """Limits the rate of each caller's requests with a token bucket."""
 
     def __init__(self, rate: float, burst: int) -> None:
         """`rate` tokens a second, at most `burst` at once; a rate of 0 lets everything through."""
@@ -457,17 +461,17 @@ class Rates:
 
 
 class Origins:
-    """Which names this server answers to, and which pages may ask it: a page elsewhere must not reach it by a trick."""
+    """Checks Host and Origin headers, against DNS rebinding and requests from pages of other sites."""
 
     def __init__(self, options: ServeOptions) -> None:
-        """Its own names, and those it was told."""
+        """Accept the server's own names, and those in the options."""
         self._any = "*" in options.hosts
         names = {options.host, *options.hosts, *(LOOPBACK if options.loopback else ())}
         self._hosts = frozenset(name.lower() for name in names)
         self._origins = frozenset(origin.rstrip("/").lower() for origin in options.origins)
 
     def check(self, headers: Mapping[str, str]) -> None:
-        """Problem 421 for a Host that is not ours, 403 for an Origin that is neither ours nor allowed."""
+        """Raise Problem 421 for a Host that is not ours, 403 for an Origin that is neither ours nor allowed."""
         host = headers.get("host", "").lower()
         if not self._any and _name(host) not in self._hosts:
             raise Problem(421, "this server does not go by that name; start it with --allow-host NAME")

@@ -1,6 +1,6 @@
-"""Between an agent and its model: of the tools in a request only the right ones are sent on.
+"""A proxy between an agent and its model: of the tools in a request, only those that fit it are forwarded.
 
-For agents that never call a search tool. Nothing else in the request changes, and the answer passes byte for byte.
+For agents that do not call a search tool. Nothing else in the request changes, and the answer passes byte for byte.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from toolscout.serving.middleware import CALLER, KEY_HEADER, body_of, key_of
 from toolscout.serving.problems import Problem
 
 NAMESPACE = "request"
-# As few as these are cheaper to send than to choose among.
+# So few tools are cheaper to send than to choose from.
 FEW = 10
 _SETS_KEPT, _VECTORS_KEPT = 32, 20_000
 _READ_CHARS = 4_000
-# These belong to one connection; the length changes with the tools; each server dates its own answers.
+# Headers that are not forwarded: those of one connection, the length (it changes), the date (each server sets its own).
 _HOP = frozenset(
     "connection keep-alive proxy-authenticate proxy-authorization te trailer transfer-encoding upgrade host "
     "content-length accept-encoding date".split()
 ) | {KEY_HEADER}
 _KEYS = frozenset(["authorization", "x-api-key"])
-# What looks like a key or token of a server of this package, and what may be one in base64.
+# What looks like a key or token of this package's servers, and what may be one in base64.
 _OURS = re.compile(rf"(?<![A-Za-z0-9_-]){KEY_PREFIX}[\w-]{{16,}}")
 _BASE64 = re.compile(r"[A-Za-z0-9+/_-]{16,}")
 _ENCODED = 5  # how often a text may be percent-encoded
@@ -57,23 +57,23 @@ class Proxy:
     """Forwards model requests of OpenAI's and Anthropic's kind."""
 
     def __init__(self, scout: Scout, access: Access, options: ServeOptions) -> None:
-        """To the upstream of the options."""
+        """Forward to the upstream that the options name."""
         self._access = access
         self._chooser = Chooser(scout, options.keep, options.pinned)
         self._upstream, self._key = options.upstream.rstrip("/"), options.upstream_key
-        # A caller that does not get a connection is told so, instead of waiting for the streams of others to end.
+        # The `pool` limit: a caller gets an error where no connection is free, instead of waiting for others' streams.
         wait = httpx2.Timeout(options.upstream_seconds, connect=10, pool=10)
         most = min(FORWARDS, descriptor_limit() // 4)
         self._client = httpx2.AsyncClient(timeout=wait, limits=httpx2.Limits(max_connections=most))
 
     async def forward(self, request: Request, gate: Gate) -> Response:
-        """Send a request on with fewer tools, and the answer back as it comes."""
+        """Forward a request with fewer tools, and stream the answer back."""
         body = await body_of(request, ("application/json",))
         sent = await gate.run(self._chooser.cut, body)
-        own = _own_key(request)
-        query = "&".join(part for part in request.url.query.split("&") if not holds_key(part, own))
+        key = _own_key(request)
+        query = "&".join(part for part in request.url.query.split("&") if not holds_key(part, key))
         url = self._upstream.removesuffix("/v1") + request.url.path + (f"?{query}" if query else "")
-        outgoing = self._client.build_request("POST", url, headers=self._headers(request, own), content=sent)
+        outgoing = self._client.build_request("POST", url, headers=self._headers(request, key), content=sent)
         try:
             answer = await self._client.send(outgoing, stream=True)
         except httpx2.TimeoutException:
@@ -83,36 +83,36 @@ class Proxy:
             raise Problem(502, f"the model's server cannot be reached ({why}); check --upstream") from None
         return _Passed(answer)
 
-    def _headers(self, request: Request, own: str) -> list[tuple[str, str]]:
-        """The caller's headers. A key of ours goes nowhere; the upstream's takes its place where we have one."""
+    def _headers(self, request: Request, key: str) -> list[tuple[str, str]]:
+        """Return the headers to forward: the caller's without its toolscout key, and the upstream's key, if any."""
         theirs = KEY_HEADER in request.headers or not (self._key or self._access.has_keys())
         dropped = _HOP if theirs else _HOP | _KEYS
-        kept = []
+        passed = []
         for name, value in request.headers.items():
-            if name.lower() == "cookie" and holds_key(value, own):
-                value = ";".join(one for one in value.split(";") if not holds_key(one, own)).strip()
+            if name.lower() == "cookie" and holds_key(value, key):
+                value = ";".join(one for one in value.split(";") if not holds_key(one, key)).strip()
                 if not value:
                     continue
-            if name.lower() not in dropped and not holds_key(name, own) and not holds_key(value, own):
-                kept.append((name, value))
+            if name.lower() not in dropped and not holds_key(name, key) and not holds_key(value, key):
+                passed.append((name, value))
         if self._key and not theirs:
-            kept += [("authorization", f"Bearer {self._key}"), ("x-api-key", self._key)]
-        return [*kept, ("accept-encoding", request.headers.get("accept-encoding", "identity"))]
+            passed += [("authorization", f"Bearer {self._key}"), ("x-api-key", self._key)]
+        return [*passed, ("accept-encoding", request.headers.get("accept-encoding", "identity"))]
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close all connections to the upstream."""
         await self._client.aclose()
 
 
 def _own_key(request: Request) -> str:
-    """The key or token of ours that a request came with; empty where it came with none."""
+    """Return the toolscout key or token that a request carries; "" where it has none."""
     caller = request.scope.get(CALLER)
     known = isinstance(caller, Caller) and (caller.name != ANONYMOUS or caller.admin)
     return (key_of(request.headers) or "") if known else ""
 
 
 def holds_key(text: str, own: str = "") -> bool:
-    """Whether a key of ours is in a text: `own` or any other, as it is, percent-encoded, or in base64 as in Basic."""
+    """Return whether a text holds a toolscout key: `own` or any other, plain, percent-encoded or in base64."""
     forms = [text]
     while len(forms) < _ENCODED and (plain := unquote(forms[-1])) != forms[-1]:
         forms.append(plain)
@@ -123,11 +123,11 @@ def holds_key(text: str, own: str = "") -> bool:
 
 
 class _Passed(StreamingResponse):
-    """The answer of a model's server as it comes, which is hung up on whenever the client is gone."""
+    """Streams the upstream's answer, and closes its connection when the client has gone."""
 
     def __init__(self, answer: httpx2.Response) -> None:
-        kept = {name: value for name, value in answer.headers.items() if name.lower() not in _HOP}
-        super().__init__(answer.aiter_raw(), answer.status_code, kept)
+        passed = {name: value for name, value in answer.headers.items() if name.lower() not in _HOP}
+        super().__init__(answer.aiter_raw(), answer.status_code, passed)
         self._answer = answer
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -138,17 +138,17 @@ class _Passed(StreamingResponse):
 
 
 class Chooser:
-    """Cuts the tools of a request down to those that the last thing its user said is about."""
+    """Reduces the tools of a model request to those that fit the user's last message."""
 
     def __init__(self, scout: Scout, keep: int, pinned: Sequence[str] = ()) -> None:
-        """Keep so many, and the pinned ones by their names besides."""
+        """Keep at most `keep` tools, and besides them the tools whose names are `pinned`."""
         self._scout, self._keep, self._pinned = scout, keep, frozenset(pinned)
         self._sets: OrderedDict[str, Retriever] = OrderedDict()
         self._vectors: OrderedDict[str, Floats] = OrderedDict()
         self._lock = threading.Lock()
 
     def cut(self, body: bytes) -> bytes:
-        """The body with fewer tools; the very same bytes where there is nothing to cut."""
+        """Return the body with fewer tools; the same bytes where there is nothing to cut."""
         given = request_bodies.record(body)
         tools = given.get("tools")
         if not isinstance(tools, list) or len(tools) <= max(FEW, self._keep):
@@ -162,8 +162,8 @@ class Chooser:
             read = read_tool(tool)
             if read is not None:
                 found.setdefault(read.name, read)
-        kept = set(self._ranked(text, list(found.values()))) | self._pinned | set(named(given))
-        left = [tool for tool in tools if (read := read_tool(tool)) is None or read.name in kept]
+        chosen = set(self._ranked(text, list(found.values()))) | self._pinned | set(named(given))
+        left = [tool for tool in tools if (read := read_tool(tool)) is None or read.name in chosen]
         return json.dumps({**given, "tools": left}).encode() if len(left) < len(tools) else body
 
     def _ranked(self, text: str, tools: list[Tool]) -> list[str]:
@@ -173,17 +173,17 @@ class Chooser:
         return [names[hit.tool_id] for hit in retriever.search([text], self._keep)[0]]
 
     def _retriever(self, tools: list[Tool]) -> Retriever:
-        """An index of just these tools; agents send the same ones with every request."""
+        """Return an index of just these tools; it is cached, as agents send the same ones with every request."""
         digest = hashlib.blake2b("\n".join(f"{tool.id} {tool.digest()}" for tool in tools).encode()).hexdigest()
-        kept = self._sets.pop(digest, None)
-        if kept is None:
+        cached = self._sets.pop(digest, None)
+        if cached is None:
             encoder = self._encoder()
-            kept = method("bm25")() if encoder is None else _dense(encoder)
-            kept.add(tools, None if encoder is None else self._encoded(encoder, tools))
+            cached = method("bm25")() if encoder is None else _dense(encoder)
+            cached.add(tools, None if encoder is None else self._encoded(encoder, tools))
             while len(self._sets) >= _SETS_KEPT:
                 self._sets.popitem(last=False)
-        self._sets[digest] = kept
-        return kept
+        self._sets[digest] = cached
+        return cached
 
     def _encoder(self) -> TextEncoder | None:
         try:
@@ -209,7 +209,7 @@ def _dense(encoder: TextEncoder) -> Retriever:
 
 
 def read_tool(given: Any) -> Tool | None:
-    """A function of a request's tools; None for a vendor's own tools, which are never cut, and what is malformed."""
+    """Return a function tool of a request as a Tool; None for hosted tools, which are never cut, and malformed ones."""
     inner = given.get("function", given) if isinstance(given, Mapping) else None
     if not isinstance(inner, Mapping) or given.get("type", "function") not in ("function", "custom"):
         return None
@@ -224,18 +224,18 @@ def read_tool(given: Any) -> Tool | None:
 
 
 def last_words(given: Mapping[str, Any]) -> str:
-    """What the user said last, in words."""
+    """Return the text of the user's last message; "" where there is none."""
     messages = given.get("messages")
     for message in reversed(messages) if isinstance(messages, list) else ():
         if isinstance(message, Mapping) and message.get("role") == "user":
             text = " ".join(_texts(message.get("content"))).strip()
-            if text:  # Anthropic's results of tools come from the user too, and say nothing
+            if text:  # Anthropic sends tool results as user messages without text
                 return text
     return ""
 
 
 def named(given: Mapping[str, Any]) -> Iterator[str]:
-    """The tools that a request itself names: the one to be called, and those that were called before."""
+    """Yield the tool names that a request itself uses: its tool_choice, and tools called in earlier turns."""
     choice = given.get("tool_choice")
     if isinstance(choice, Mapping):
         yield from _names([choice, choice.get("function")])

@@ -1,4 +1,4 @@
-"""What every request passes before anything looks at it: names, keys, rates, sizes; and how every answer is counted."""
+"""ASGI middleware for every request: checks host, key, rate and size, and records every answer."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from toolscout.serving.prometheus import Metrics
 CALLER, LABEL, SHARER, _SECONDS = "toolscout.caller", "toolscout.route", "toolscout.sharer", "toolscout.seconds"
 KEY_HEADER = "x-toolscout-key"
 SMALL_BODY = 1 << 14  # bytes of JSON that take less than a millisecond or two to read
-# Asked by probes, which have no key; they say nothing of the catalogue.
+# Paths open to probes without a key; they reveal nothing of the catalogue.
 _OPEN = frozenset(["/health", "/ready", "/openapi.json"])
-# Where admins add tools.
+# Paths where admins add tools.
 ADDS = ("/tools", "/page/add")
 _KEY = re.compile(rf"(?<![\w-]){KEY_PREFIX}[\w-]{{43}}(?![\w-])")
 _log = logging.getLogger("toolscout.serving")
 
 
 class Edge:
-    """The outermost layer."""
+    """The outermost layer of the application."""
 
     def __init__(self, app: ASGIApp, access: Access, options: ServeOptions, metrics: Metrics, audit: Audit) -> None:
-        """In front of an app."""
+        """Wrap an app."""
         self._app, self._access, self._metrics, self._audit = app, access, metrics, audit
         self._rates, self._origins = Rates(options.rate, options.burst), Origins(options)
         self._in_flight, self._held = InFlight(options.in_flight), HeldBytes()
@@ -65,7 +65,7 @@ class Edge:
             except Problem as problem:
                 await problems.response(problem)(scope, receive, noted)
             except ClientDisconnect:
-                pass  # nobody is left to answer
+                pass  # the client has gone
             except Exception:
                 _log.exception("a request failed")
                 if not status:
@@ -75,7 +75,10 @@ class Edge:
             self._note(scope, status, time.perf_counter() - began)
 
     def _admit(self, scope: Scope) -> int:
-        """Let a request in, or raise why not; how many bytes its body may have."""
+        """Return how many bytes the body may have; raises where the request is not let in.
+
+        The caller, or the error for its key, is stored in the scope for the route.
+        """
         headers = Headers(scope=scope)
         scope[SHARER] = sharer(None, scope.get("client"))
         self._origins.check(headers)
@@ -93,9 +96,9 @@ class Edge:
         self._rates.take(scope[SHARER])
         most = self._most.get(scope["path"], self._usual)
         if scope["path"] in ADDS and not (isinstance(caller, Caller) and caller.admin):
-            most = self._usual  # the rest would be held in memory only to be refused
+            most = self._usual  # without the rights of an admin a larger body would only be refused later
         elif announced(headers) > most:
-            raise too_large(most)  # at once: nobody need send it, nor wait for it
+            raise too_large(most)  # at once, before the body is sent
         return most
 
     def _note(self, scope: Scope, status: int, seconds: float) -> None:
@@ -109,28 +112,28 @@ class Edge:
 
 
 def without_keys(text: str) -> str:
-    """The text with a mark in the place of what looks like a key of a server: for what is written down."""
+    """Return a text for logs, with a mark in place of anything that looks like a toolscout key."""
     return _KEY.sub(f"{KEY_PREFIX}…", text)
 
 
 def key_of(headers: Headers) -> str | None:
-    """The key in the headers: one of our own, so that the others may carry a model's through; else the usual ones."""
-    own = headers.get(KEY_HEADER)
-    if own is not None:
-        return own
+    """Return the key in the headers: our own header first, as the usual ones may carry a model vendor's key."""
+    toolscout_key = headers.get(KEY_HEADER)
+    if toolscout_key is not None:
+        return toolscout_key
     kind, _, token = headers.get("authorization", "").partition(" ")
     return token.strip() if kind.lower() == "bearer" else headers.get("x-api-key")
 
 
 async def record_of(request: Request, gate: Gate) -> dict[str, Any]:
-    """The JSON object that a body is. A large one is read in its caller's turn, not while everybody waits."""
+    """Return the JSON object in a body. A large one is parsed in a worker thread, not in the event loop."""
     body = await body_of(request, ("application/json",))
     return request_bodies.record(body) if len(body) <= SMALL_BODY else await gate.run(request_bodies.record, body)
 
 
 async def body_of(request: Request, types: Sequence[str]) -> bytes:
-    """The body, if it is of one of these types and sent in time; the edge sees to its size."""
-    # No form of another site can send these types, so no other site can make a visitor's browser change anything.
+    """Return the body; raises Problem where it is of another content type or does not arrive in time."""
+    # Forms of other sites cannot send these types, so no other site can make a visitor's browser change anything.
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() not in types:
         raise Problem(415, f"send Content-Type: {' or '.join(types)}")
     seconds = request.scope[_SECONDS]
@@ -142,20 +145,20 @@ async def body_of(request: Request, types: Sequence[str]) -> bytes:
 
 
 def announced(headers: Headers) -> int:
-    """The length that a body is said to have; 0 where it is not said."""
+    """Return the Content-Length; 0 where there is none."""
     length = headers.get("content-length", "")
     return int(length[:16]) if length.isascii() and length.isdecimal() else 0
 
 
 def too_large(most: int) -> Problem:
-    """What a body of more bytes than these is answered."""
+    """Return the problem (413) for a body of more than `most` bytes."""
     return Problem(413, f"a body may have {most:,} bytes here; send less at once", {"Connection": "close"})
 
 
 def measured(receive: Receive, most: int, hold: Callable[[int], None], begin: Callable[[], None]) -> Receive:
-    """Refuses a body of unknown length as soon as it is too large.
+    """Wrap `receive` so that it raises as soon as a body has more than `most` bytes.
 
-    `hold` is told how many bytes are taken in, `begin` is called when the body is complete.
+    Calls `hold` with the number of bytes of each chunk, and `begin` when the body is complete.
     """
     size = 0
 

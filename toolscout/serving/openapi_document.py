@@ -1,4 +1,4 @@
-"""The HTTP interface, described as OpenAPI 3.1. A test holds it against the routes and what they answer."""
+"""The OpenAPI 3.1 document of the HTTP API. A test compares it with the routes and their answers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LINES = "application/x-ndjson"
 
 
 def document(with_proxy: bool = False) -> Json:
-    """The whole document."""
+    """Return the document; `with_proxy` includes the forwarded model routes."""
     return {
         "openapi": "3.1.0",
         "info": {"title": "toolscout", "version": __version__, "summary": "The few right tools for a request."},

@@ -1,4 +1,4 @@
-"""Every error as a problem document (RFC 9457): what went wrong, and what to do next."""
+"""Errors as problem documents (RFC 9457): what went wrong, and what to do next."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from toolscout.errors import ToolscoutError
 
 MEDIA_TYPE = "application/problem+json"
 _CAPITAL = re.compile(r"(?<!^)(?=[A-Z])")
-# The first kind that an error is of counts; what is none of these could be mended by asking for something else.
+# The first class that an error is an instance of counts; any other error is 422: another request may succeed.
 _STATUS: tuple[tuple[type[ToolscoutError], int], ...] = (
     (errors.Unauthorized, 401),
     (errors.Forbidden, 403),
@@ -28,9 +28,9 @@ _STATUS: tuple[tuple[type[ToolscoutError], int], ...] = (
     (errors.MissingExtra, 501),
     (errors.MissingEncoder, 501),
 )
-# Errors that speak of what the caller sent. All others may name a path, a command or an address of this machine: they
-# are logged, and the caller is told what these say.
-_SPOKEN = (
+# Errors whose messages are about what the caller sent. Messages of other errors may name a path, a command or an
+# address of this machine: they are logged, and the caller gets a general text.
+_ABOUT_REQUEST = (
     errors.BadRequest,
     errors.BadTool,
     errors.BadSource,
@@ -50,16 +50,16 @@ _log = logging.getLogger("toolscout.serving")
 
 
 class Problem(Exception):
-    """An error that has a status of its own."""
+    """An error with an HTTP status."""
 
     def __init__(self, status: int, detail: str, headers: Mapping[str, str] | None = None, code: str = "") -> None:
-        """`code` names the kind for programs; the status' own name where it is empty."""
+        """Take the status and a text for people. `code` names the kind for programs; by default the status' name."""
         super().__init__(detail)
         self.status, self.detail, self.headers, self.code = status, detail, dict(headers or {}), code
 
 
 def of(error: Exception) -> Problem:
-    """The problem that an error of this package is."""
+    """Return the problem for an error of this package."""
     if isinstance(error, Problem):
         return error
     status = next((status for kind, status in _STATUS if isinstance(error, kind)), 422)
@@ -68,10 +68,10 @@ def of(error: Exception) -> Problem:
 
 
 def public_message(error: Exception) -> str:
-    """What a caller over a network is told of an error: no path, command line or store, which go to the log."""
+    """Return the text of an error for a caller over a network, without paths, command lines or stores (see the log)."""
     if isinstance(error, ToolscoutError) and error.public:
         return error.public
-    if isinstance(error, (Problem, *_SPOKEN)):
+    if isinstance(error, (Problem, *_ABOUT_REQUEST)):
         return str(error)
     _log.warning("a caller was refused: %s", error)
     status = next((status for kind, status in _STATUS if isinstance(error, kind)), 422)
@@ -79,7 +79,7 @@ def public_message(error: Exception) -> str:
 
 
 def response(problem: Problem) -> Response:
-    """The document as it is sent."""
+    """Return the HTTP response for a problem."""
     title = HTTPStatus(problem.status).phrase
     code = problem.code or title.lower().replace(" ", "_")
     record = {"type": "about:blank", "title": title, "status": problem.status, "detail": problem.detail, "code": code}

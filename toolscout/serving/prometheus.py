@@ -1,4 +1,4 @@
-"""What a server has done and how it is, as Prometheus reads it."""
+"""Metrics of a server in the text format of Prometheus."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _STATM = Path("/proc/self/statm")
 
 
 class Metrics:
-    """Counts requests by route and status, and how long they took."""
+    """Counts requests by route and status, and measures how long they took."""
 
     def __init__(self) -> None:
-        """Nothing has happened yet."""
+        """Start at zero."""
         self._counts: Counter[tuple[str, int]] = Counter()
         self._times: dict[str, tuple[list[int], float]] = {}
         self._lock = threading.Lock()
 
     def observe(self, route: str, status: int, seconds: float) -> None:
-        """Count a request that was answered. Routes are templates, never what a caller wrote."""
+        """Count an answered request. `route` is a template, never a path as the caller wrote it."""
         with self._lock:
             self._counts[route, status] += 1
             buckets, total = self._times.setdefault(route, ([0] * (len(_BOUNDS) + 1), 0.0))
@@ -31,7 +31,7 @@ class Metrics:
             self._times[route] = (buckets, total + seconds)
 
     def text(self, gauges: Mapping[str, tuple[str, float]]) -> str:
-        """Everything in the text format; `gauges` have a help text and a value each."""
+        """Return all metrics as text; `gauges` maps further names to a help text and a value."""
         with self._lock:
             lines = [*self._requests(), *self._seconds()]
         for name, (about, value) in (*gauges.items(), *_process().items()):
@@ -57,7 +57,7 @@ class Metrics:
 
 
 def resident_bytes() -> int:
-    """The memory this process holds; 0 where the system does not say."""
+    """Return the resident memory of this process in bytes; 0 where the system does not say."""
     try:
         return int(_STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, ValueError, IndexError):

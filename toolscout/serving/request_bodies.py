@@ -1,4 +1,4 @@
-"""What callers send, checked: each field by name, so that the error says which one is wrong and what it should be."""
+"""Reads and checks request bodies. Each BadRequest names the field that is wrong and says what it should be."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _Record = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """One request or several, and how the answer should look."""
+class SearchBody:
+    """The body of a search or a need question: one request or a batch, and the form of the answer."""
 
     requests: tuple[str, ...]
     batch: bool
@@ -36,8 +36,8 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Used:
-    """Which tools a request used, and which were turned down."""
+class FeedbackBody:
+    """One example of feedback: the tools that a request used, and those that it rejected."""
 
     request: str
     used: tuple[str, ...]
@@ -46,7 +46,7 @@ class Used:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """Tools to put in place and ids to remove."""
+    """Tools to add or change, and ids to remove."""
 
     tools: tuple[Tool, ...] = ()
     remove: tuple[str, ...] = ()
@@ -56,7 +56,7 @@ class Changes:
 
 
 def record(body: bytes) -> dict[str, Any]:
-    """The JSON object that a body is."""
+    """Return the JSON object in a body; raises BadRequest where it is none."""
     try:
         found = json.loads(body, parse_constant=_no_number, parse_float=_finite)
     except RecursionError:
@@ -73,12 +73,12 @@ def _no_number(name: str) -> NoReturn:
 
 
 def _finite(text: str) -> float:
-    """A number; one too large for JSON's readers, such as 1e999, would go out again as what is no JSON."""
+    """Read a number; raises BadRequest for one such as 1e999, which would be written as infinity, not JSON."""
     number = float(text)
     return number if math.isfinite(number) else _no_number(text)
 
 
-def asked(given: _Record) -> Asked:
+def read_search(given: _Record) -> SearchBody:
     """Read the body of a search."""
     _only(given, "request", "requests", "k", "format", "budget", "namespace")
     requests, batch = _requests(given)
@@ -92,16 +92,16 @@ def asked(given: _Record) -> Asked:
         raise BadRequest(f"budget must be a whole number of tokens from 1 to {MAX_BUDGET:,}")
     if namespace is not None and not isinstance(namespace, str):
         raise BadRequest("namespace must be text")
-    return Asked(requests, batch, k, cast("vendor_formats.Format | None", format), budget, namespace)
+    return SearchBody(requests, batch, k, cast("vendor_formats.Format | None", format), budget, namespace)
 
 
-def needed(given: _Record) -> Asked:
-    """Read the body of a question whether a tool is needed."""
+def read_need(given: _Record) -> SearchBody:
+    """Read the body of a need question: whether requests need a tool."""
     _only(given, "request", "requests")
-    return Asked(*_requests(given))
+    return SearchBody(*_requests(given))
 
 
-def used(given: _Record) -> list[Used]:
+def read_feedback(given: _Record) -> list[FeedbackBody]:
     """Read feedback: one example, or several under "examples"."""
     examples = given.get("examples")
     if examples is None:
@@ -112,8 +112,8 @@ def used(given: _Record) -> list[Used]:
     return [_used(example) for example in examples]
 
 
-def changed(body: bytes) -> Changes:
-    """Read what should be added, changed and removed."""
+def read_changes(body: bytes) -> Changes:
+    """Read the tools to add or change and the ids to remove."""
     given = record(body)
     _only(given, "tools", "remove", "source", "replace", "sync", "namespace")
     tools, source = given.get("tools", []), given.get("source", DEFAULT_SOURCE)
@@ -137,8 +137,8 @@ def changed(body: bytes) -> Changes:
     return Changes(read, removed, clean_text(source), **flags)
 
 
-def lines(body: bytes) -> Changes:
-    """Read tools that are sent one to a line."""
+def read_tool_lines(body: bytes) -> Changes:
+    """Read tools sent as JSON lines, one tool a line."""
     tools = []
     for number, line in enumerate(body.splitlines()):
         if line.strip():
@@ -148,8 +148,8 @@ def lines(body: bytes) -> Changes:
     return Changes(tuple(tools))
 
 
-def page(query: Mapping[str, str]) -> tuple[str | None, int, int]:
-    """The namespace, offset and limit of a listing."""
+def read_page(query: Mapping[str, str]) -> tuple[str | None, int, int]:
+    """Return the namespace, offset and limit of a listing."""
     numbers = []
     for name, default, most in (("offset", 0, 10**9), ("limit", 100, MAX_LISTED)):
         text = query.get(name, str(default))
@@ -159,13 +159,13 @@ def page(query: Mapping[str, str]) -> tuple[str | None, int, int]:
     return query.get("namespace") or None, numbers[0], numbers[1]
 
 
-def _used(given: Any) -> Used:
+def _used(given: Any) -> FeedbackBody:
     if not isinstance(given, Mapping):
         raise BadRequest("an example must be an object with request, used and rejected")
     _only(given, "request", "used", "rejected")
     if not isinstance(given.get("request"), str):
         raise BadRequest("request must be text: what should be done")
-    found = Used(given["request"], _texts(given, "used"), _texts(given, "rejected"))
+    found = FeedbackBody(given["request"], _texts(given, "used"), _texts(given, "rejected"))
     if not found.used and not found.rejected:
         raise BadRequest("feedback needs used or rejected: lists of tool ids")
     return found
@@ -199,7 +199,7 @@ def _tool(given: Any, number: int, namespace: str | None) -> Tool:
 
 
 def check_size(record: Any, where: str) -> None:
-    """Refuse a tool so large that showing it would keep others waiting."""
+    """Raise BadRequest for a tool so large that rendering it would keep other callers waiting."""
     if len(json.dumps(record)) > MAX_TOOL_CHARS:
         raise BadTool(f"{where}: a tool may have {MAX_TOOL_CHARS:,} characters as JSON here; shorten its schema")
 

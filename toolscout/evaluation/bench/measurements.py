@@ -270,19 +270,19 @@ def recall(scout: Scout, requests: Sequence[str], k: int = 10) -> Values:
     A tool found counts when no k tools are nearer, so that ties do not.
     """
     parts = parts_of(scout)
-    asked = np.stack([parts.encoder.encode_request(request) for request in requests])
-    last = _kth_best(scout.store, parts.encoder.fingerprint, asked, k)
+    vectors = np.stack([parts.encoder.encode_request(request) for request in requests])
+    last = _kth_best(scout.store, parts.encoder.fingerprint, vectors, k)
     found = 0
-    for vector, worst in zip(asked, last, strict=True):
+    for vector, worst in zip(vectors, last, strict=True):
         nearest = parts.dense.rank_encoded([""], vector[None], k)[0]
         found += sum(cosine >= worst - _TIE for _, cosine in nearest.pairs)
     return {f"recall@{k}": found / (k * len(requests)), "requests": len(requests)}
 
 
-def _kth_best(store: Store, fingerprint: str, asked: Floats, k: int) -> Doubles:
+def _kth_best(store: Store, fingerprint: str, requests: Floats, k: int) -> Doubles:
     """The k-th best cosine of each request over all tools; tools of equal text count each."""
     copies = Counter(change.digest for change in store.changes(0) if change.digest)
-    best = np.full((len(asked), k), -np.inf)
+    best = np.full((len(requests), k), -np.inf)
     cursor = 0
     while True:
         batch = store.vectors_after(fingerprint, cursor)
@@ -291,6 +291,6 @@ def _kth_best(store: Store, fingerprint: str, asked: Floats, k: int) -> Doubles:
             return worst
         cursor = batch.cursor
         often = np.array([min(copies[digest], k) for digest in batch.digests])
-        scores = np.repeat(asked @ batch.vectors.T, often, axis=1)
+        scores = np.repeat(requests @ batch.vectors.T, often, axis=1)
         best = np.concatenate([best, scores], axis=1)
         best = np.partition(best, best.shape[1] - k, axis=1)[:, -k:]

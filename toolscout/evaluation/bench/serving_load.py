@@ -80,7 +80,7 @@ class ChangingTools:
 
 def measure(plan: ServingPlan, progress: Progress | None = None) -> Iterator[RowDict]:
     """Start a server, load it, and yield a row for each measurement."""
-    about, asked = provenance(plan.command()), Counter[str]()
+    about, sent = provenance(plan.command()), Counter[str]()
     for _, data, *_ in _steps(plan):  # before a server is started for nothing
         _dataset(data)
     token = new_secret()
@@ -89,8 +89,8 @@ def measure(plan: ServingPlan, progress: Progress | None = None) -> Iterator[Row
             if progress:
                 progress(f"{kind} {data} {rate:g}/s", 0, 0)
             with asyncio.Runner(loop_factory=_quick_loop()) as loop:
-                values = loop.run(_loaded(Client("127.0.0.1", port, token), data, asked[data], rate, seconds, writes))
-            asked[data] += int(rate * seconds)
+                values = loop.run(_loaded(Client("127.0.0.1", port, token), data, sent[data], rate, seconds, writes))
+            sent[data] += int(rate * seconds)
             tools = int(values.pop("tools"))
             values = {"rate": rate, "seconds": seconds, "writes": writes, **values}
             rounded = {key: float(f"{value:.5g}") for key, value in values.items()}

@@ -128,12 +128,12 @@ def bench(plan: BenchPlan, note: Callable[[str], None], progress: Progress | Non
             note(f"{size:,} tools are left out: they need the datasets that {DATA_FOLDER} names")
             continue
         for name, values in _measured(plan, subject, requests, progress):
-            kind, _, asked = name.partition(" ")
+            kind, _, request_set = name.partition(" ")
             yield {
                 "bench": kind,
                 "tools": subject.tools,
                 "catalogue": subject.name,
-                "requests": asked,
+                "requests": request_set,
                 "values": {key: float(f"{value:.5g}") for key, value in values.items()},
                 "repeats": plan.repeats,
                 "how": subject.how,
@@ -228,8 +228,8 @@ def _child(task: BenchTask, subject: BenchCatalogue, progress: Progress | None) 
                 raise
         if child.returncode or found is None:
             errors.seek(0)
-            said = errors.read().decode(errors="replace").strip().splitlines()
-            raise ToolscoutError(f"measuring {subject.tools:,} tools failed: {said[-1] if said else 'no reason given'}")
+            tail = errors.read().decode(errors="replace").strip().splitlines()
+            raise ToolscoutError(f"measuring {subject.tools:,} tools failed: {tail[-1] if tail else 'no reason given'}")
     return found
 
 

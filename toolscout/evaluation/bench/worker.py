@@ -53,18 +53,18 @@ class BenchTask:
 def run(task: BenchTask) -> BenchValues:
     """Do one task."""
     path = Path(task.store)
-    asked = next(iter(task.requests.values()), [])
+    texts = next(iter(task.requests.values()), [])
     if task.phase == "index":
-        return {"index": _index(task, path, asked[0])}
+        return {"index": _index(task, path, texts[0])}
     if task.phase == "prepare":
-        return {"index": _prepare(task, path, asked[0])}
+        return {"index": _prepare(task, path, texts[0])}
     if task.phase == "open":
-        return {"open": measurements.opening(path, asked[0], task.repeats)}
+        return {"open": measurements.opening(path, texts[0], task.repeats)}
     started = time.perf_counter()
     with _open(path) as scout:
         opened = time.perf_counter() - started
         if task.phase == "recall":
-            return {"recall": measurements.recall(scout, asked)}
+            return {"recall": measurements.recall(scout, texts)}
         return _serve(task, scout, opened)
 
 

@@ -23,12 +23,12 @@ def groups_by_row(folder: Path, lines: Iterable[ResultLine]) -> dict[str, Groups
 
     Either counts only where its mean is the row's own: scores of another run, or an older one, are passed over.
     """
-    kept = _read(folder / NAME)
+    filed = _read(folder / NAME)
     found = {}
     for row in (row for line in lines for row in line.rows):
         scores = scores_path(row[FILE], row)
         made = grouped(Scores(scores, read_scores(scores))) if scores.is_file() else {}
-        for groups in (made, kept.get(key(row), {})):
+        for groups in (made, filed.get(key(row), {})):
             if _agrees(groups, row):
                 found[key(row)] = groups
                 break

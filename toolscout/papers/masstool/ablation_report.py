@@ -71,9 +71,9 @@ def _heads(weights: str) -> list[str]:
 def _variants(lines: Sequence[ResultLine]) -> Iterator[dict[str, str]]:
     found: dict[str, dict[str, str]] = {}
     for line in lines:
-        told = line.newest[STUDY]
-        marked = ", learned" if told["weights"] == "learned" else ""
-        cells = found.setdefault(told["variant"], {"variant": variant_label(told)})
+        study = line.newest[STUDY]
+        marked = ", learned" if study["weights"] == "learned" else ""
+        cells = found.setdefault(study["variant"], {"variant": variant_label(study)})
         cells |= {f"{head}{marked}": percent(line.values(name)) for head, name in _MEASURES.items()}
         cells |= {f"{head}{marked}": text for head, text in _difference(line).items()}
         cells |= {"need AUROC": percent(line.values("need_auroc")), "seeds": str(len(line.rows))}
@@ -94,19 +94,19 @@ def _difference(line: ResultLine) -> dict[str, str]:
     }
 
 
-def variant_label(told: Mapping[str, Any]) -> str:
+def variant_label(study: Mapping[str, Any]) -> str:
     """A variant in words, out of what its row says of the study."""
-    name, changes = str(told["variant"]), told.get("changes") or {}
+    name, changes = str(study["variant"]), study.get("changes") or {}
     if name in _WORDS:
         return _WORDS[name]
-    if told.get("part") == "pool":
+    if study.get("part") == "pool":
         return f"pool of {100 * changes['pool']:g} %"
-    if told.get("part") == "graph":
+    if study.get("part") == "graph":
         edges = f"{100 * changes['edges']:g} % of the edges"
         return f"{changes['layers']} layer{'s' if changes['layers'] > 1 else ''}, {edges}"
     values = {"lambda": "λ", "epsilon": "ε", "transfer": "transfer"}
     value = next(iter(changes.values()), "")
-    return f"{values.get(str(told.get('part')), name)} {value}".replace("_", " ")
+    return f"{values.get(str(study.get('part')), name)} {value}".replace("_", " ")
 
 
 def figures(lines: Sequence[ResultLine]) -> dict[str, Figure]:
@@ -156,12 +156,12 @@ def _served(lines: Sequence[ResultLine], part: str) -> list[Series]:
     found = _twins(_WHOLE, chosen, lambda line: line.mean("detector_accuracy") or 0.0)
     places = sorted({x for series in found for x in series.x if isinstance(x, float)})
     for line in lines:
-        told = line.newest[STUDY]
-        if told["variant"] in ("without-adakt", "full") and line.values(_TESTED):
-            label = "without AdaKT" if told["variant"] == "without-adakt" else "full, detector as it is"
+        study = line.newest[STUDY]
+        if study["variant"] in ("without-adakt", "full") and line.values(_TESTED):
+            label = "without AdaKT" if study["variant"] == "without-adakt" else "full, detector as it is"
             height = mean_percent(line.values(_TESTED))
             ends = (places[0], places[-1])
-            found.append(Series(label, ends, (height, height), dashed=told["weights"] == "learned"))
+            found.append(Series(label, ends, (height, height), dashed=study["weights"] == "learned"))
     return found
 
 

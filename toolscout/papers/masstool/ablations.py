@@ -136,7 +136,7 @@ class AblationPlan:
 
     def identity(self, digest: str, encoder: str) -> str:
         """What rows must share to be of one study."""
-        told = [
+        parts = [
             self.data.rpartition("/")[2],
             self.test,
             Path(self.no_tool).name,
@@ -144,7 +144,7 @@ class AblationPlan:
             digest,
             encoder,
         ]
-        return hashlib.blake2b(json.dumps(told).encode(), digest_size=8).hexdigest()
+        return hashlib.blake2b(json.dumps(parts).encode(), digest_size=8).hexdigest()
 
     def command(self) -> str:
         """The command that makes the rows again, without the paths of one machine."""
@@ -245,7 +245,7 @@ def _served(
         model.forget()
         model.learn(kept(train_examples([found.data]), variant.pool))
     model.add(found.test.tools)
-    told = {
+    study = {
         "name": NAME,
         "of": found.identity,
         "variant": variant.name,
@@ -255,7 +255,7 @@ def _served(
         "encoder": plan.encoder.rstrip("/").rpartition("/")[2] or "default",
     }
     named = f"{variant.name}-{weights}-{found.identity}-s{seed}"
-    about = ExperimentContext(told, named, seed, plan.command(), read_fit_record(folder))
+    about = ExperimentContext(study, named, seed, plan.command(), read_fit_record(folder))
     new = leakage.new_tools(found.test, plan.test, seen)
     return experiment_result(found.test, plan.test, model, rank_split(found.test, plan.test, model), about, new, need)
 
@@ -327,14 +327,14 @@ class AblationWriter:
 
     def _against(self, one: ExperimentResult) -> Scores | None:
         """The scores of the full model, once they are there; the row then says how it differs from them."""
-        told = one.row[STUDY]
-        key = (told["of"], one.row["seed"], told["weights"])
-        if told["variant"] == FULL:
+        study = one.row[STUDY]
+        key = (study["of"], one.row["seed"], study["weights"])
+        if study["variant"] == FULL:
             self._full[key] = Scores(self._path, one.lines)
         elif key not in self._full:
-            self._full |= self._read(told["of"])
-        if key in self._full and told["variant"] != FULL:
-            told["against"] = against(self._full[key], Scores(self._path, one.lines))
+            self._full |= self._read(study["of"])
+        if key in self._full and study["variant"] != FULL:
+            study["against"] = against(self._full[key], Scores(self._path, one.lines))
         return self._full.get(key)
 
     def _read(self, identity: str) -> dict[tuple[str, int, str], Scores]:

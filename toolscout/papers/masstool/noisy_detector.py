@@ -1,4 +1,4 @@
-"""A detection tower that errs more often than it would: what the gate makes of bad forecasts, without training anew."""
+"""A detection tower with added errors, to measure how the gate copes with wrong predictions without retraining."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ _HALF = 0.5
 
 @dataclass(frozen=True, slots=True)
 class NoisyDetectorTower(Tower):
-    """For a share of the requests, told by their vectors, the hidden state is that of a prompt that needs no tool."""
+    """A tower that replaces the hidden state of a share of the requests by that of a prompt that needs no tool.
+
+    The hash of a request's vector decides whether it is replaced.
+    """
 
     others: Floats
     share: float
 
     def states(self, vectors: Floats) -> Floats | None:
-        """As the tower's own, or those of prompts."""
+        """Return the tower's hidden states, some replaced by those of prompts."""
         found = Tower.states(self, vectors)  # no super(): the class was made anew for its slots
         if found is None:
             return None
@@ -47,7 +50,7 @@ def _chance(drawn: bytes) -> float:
 
 @dataclass(frozen=True, slots=True)
 class NoisyDetector:
-    """A tower whose detector errs, and the share of the requests that it still takes for such that need a tool."""
+    """A tower with added errors, and its accuracy: the share of requests still detected as needing a tool."""
 
     tower: NoisyDetectorTower
     accuracy: float
@@ -56,9 +59,9 @@ class NoisyDetector:
 def tower(
     honest: Tower, model: Masstool, requests: Sequence[str], prompts: Sequence[str], accuracy: float
 ) -> NoisyDetector:
-    """A tower whose accuracy on these requests, all of which need a tool, is brought down to this; never raised.
+    """Return a tower whose accuracy on these requests, which all need a tool, is lowered to `accuracy`; never raised.
 
-    Only prompts that it judges right stand in: so whoever is misled is surely judged wrong.
+    Only prompts that the tower judges right are used, so that every replaced request is judged wrong.
     """
     needs, others = model.need(requests), model.need(prompts) if prompts else None
     if needs is None or others is None:
@@ -72,7 +75,7 @@ def tower(
     right = np.array(needs) >= _HALF
     chances = np.array([_chance(_drawn(vector)) for vector in encoder.encode(list(requests))])
     lost = max(0, int(right.sum()) - round(accuracy * len(right)))
-    # Those with the least chances are misled: the share is where the first stands that is not.
+    # Requests with the lowest draws are replaced: the share is the draw of the first that is not.
     share = float(np.append(np.sort(chances[right]), 1.0)[lost]) if lost else 0.0
     left = right & (chances >= share)
     return NoisyDetector(NoisyDetectorTower(honest.numbers, honest.transfer, states, share), float(left.mean()))

@@ -150,16 +150,16 @@ class MasstoolPublished(DocumentIndex):
         options = replace(self.options, no_tool=Path(self.options.no_tool).resolve().name if prompts else "")
         seen = TrainedOn.of(data) | _seen(options.no_tool, prompts)
         encoding = Encoding(self.encoder, folder, progress)
-        material = _material(data[0], prompts, encoding)
+        training_data = _training_data(data[0], prompts, encoding)
         identity = hashlib.blake2b(json.dumps(asdict(options), sort_keys=True).encode(), digest_size=16)
         identity.update("".join([self._fingerprint(), *(f"{one.digest}{one.role}" for one in seen.splits)]).encode())
-        learned = learn(material, options, folder, identity.hexdigest(), progress)
+        learned = learn(training_data, options, folder, identity.hexdigest(), progress)
         report = FitReport(learned.trained.seconds, learned.device, learned.parameters, learned.trained.best)
         self.remove(self.ids())
         self.options, self.trained_on = options, seen
         self.fit_record = asdict(report) | {"history": learned.trained.history}
         digests = {tool.id: tool.digest() for tool in data[0].dataset.tools}
-        self._take(learned.served, digests, material.requests)
+        self._take(learned.served, digests, training_data.requests)
         self.add(data[0].dataset.tools)
         self.save(folder)
         encoding.done()
@@ -217,7 +217,7 @@ def _seen(name: str, prompts: Sequence[Prompt]) -> TrainedOn:
     return TrainedOn((SeenSplit(name, digest, "train", "train", digests),)) if prompts else TrainedOn()
 
 
-def _material(one: TrainingSet, prompts: Sequence[Prompt], encoding: Encoding) -> PublishedTrainingData:
+def _training_data(one: TrainingSet, prompts: Sequence[Prompt], encoding: Encoding) -> PublishedTrainingData:
     """The vectors of all that is trained and selected on, and which tools and scenes the requests have."""
     from toolscout.papers.masstool.published_training import PublishedTrainingData
 

@@ -64,7 +64,7 @@ class PublishedModel:
 
 
 def learn(
-    material: PublishedTrainingData,
+    data: PublishedTrainingData,
     options: PublishedOptions,
     folder: Path,
     identity: str,
@@ -73,7 +73,7 @@ def learn(
     """Train. What is needed to go on after an interruption lies in `folder`/training."""
     device = pick_device(options.device)
     torch.manual_seed(options.seed)
-    task = PublishedTask(material, options, device)
+    task = PublishedTask(data, options, device)
     checkpoints = Checkpoints(folder / "training", identity)
     schedule = Schedule(
         options.epochs, options.rate, decay=0.0, warmup=0.0, patience=options.patience, seed=options.seed
@@ -197,16 +197,16 @@ class PropagatedViews:
 class PublishedNetwork(nn.Module):
     """The two towers over free vectors."""
 
-    def __init__(self, material: PublishedTrainingData, members: Tensor) -> None:
+    def __init__(self, data: PublishedTrainingData, members: Tensor) -> None:
         """Begin with the encoder's vectors; a scene begins as the mean of its tools."""
         super().__init__()
-        width = material.tools.shape[1]
-        requests, tools = torch.from_numpy(material.requests), torch.from_numpy(material.tools)
+        width = data.tools.shape[1]
+        requests, tools = torch.from_numpy(data.requests), torch.from_numpy(data.tools)
         self.requests = nn.Parameter(requests.clone())
         self.aware = nn.Parameter(requests.clone())
         self.tools = nn.Parameter(tools.clone())
-        if len(material.negatives):
-            self.negatives = nn.Parameter(torch.from_numpy(material.negatives).clone())
+        if len(data.negatives):
+            self.negatives = nn.Parameter(torch.from_numpy(data.negatives).clone())
         self.attention = nn.ParameterList([torch.randn(width, width) for _ in range(2)])
         self.hidden = nn.Linear(width, width)
         self.classes = nn.Linear(width, 2)
@@ -255,33 +255,33 @@ class PublishedNetwork(nn.Module):
 class PublishedTask(TrainingTask):
     """Over the requests, tools and scenes of the training data."""
 
-    def __init__(self, material: PublishedTrainingData, options: PublishedOptions, device: torch.device) -> None:
+    def __init__(self, data: PublishedTrainingData, options: PublishedOptions, device: torch.device) -> None:
         """Build the graphs and find the neighbours."""
-        self._material, self._options, self._device = material, options, device
-        count, tools, scenes = len(material.requests), len(material.tools), int(material.scenes.max()) + 1
-        places = np.repeat(np.arange(count), [len(few) for few in material.gold])
-        used = np.stack([places, np.concatenate(material.gold)], axis=1)
+        self._data, self._options, self._device = data, options, device
+        count, tools, scenes = len(data.requests), len(data.tools), int(data.scenes.max()) + 1
+        places = np.repeat(np.arange(count), [len(few) for few in data.gold])
+        used = np.stack([places, np.concatenate(data.gold)], axis=1)
         self._tool_edges = PublishedEdges(used, count, tools, device)
-        in_scene = np.stack([np.arange(count), material.scenes], axis=1)
+        in_scene = np.stack([np.arange(count), data.scenes], axis=1)
         self._scene_edges = PublishedEdges(in_scene, count, scenes, device)
-        members = np.unique(np.stack([material.scenes[places], used[:, 1]], axis=1), axis=0)
+        members = np.unique(np.stack([data.scenes[places], used[:, 1]], axis=1), axis=0)
         self._members, self._members_size = torch.from_numpy(members.T.copy()).to(device), (scenes, tools)
         self._clean = self._graphs(0.0)
         self._epoch = self._clean
-        self.network = PublishedNetwork(material, self._clean.members).to(device)
+        self.network = PublishedNetwork(data, self._clean.members).to(device)
         self._gold = np.zeros((count, tools), dtype=bool)
         self._gold[used[:, 0], used[:, 1]] = True
-        self._near = self._neighbours(material.requests, within=True)
-        self._dev_near = self._neighbours(material.dev, within=False) if len(material.dev) else None
+        self._near = self._neighbours(data.requests, within=True)
+        self._dev_near = self._neighbours(data.dev, within=False) if len(data.dev) else None
         self._batch = min(options.batch, count)
-        self._order, self._negatives = np.arange(count), np.arange(len(material.negatives))
+        self._order, self._negatives = np.arange(count), np.arange(len(data.negatives))
 
     def _graphs(self, dropped: float) -> Graphs:
         members = mean_over(self._members, self._members_size, dropped)
         return Graphs(self._tool_edges.normalised(dropped), self._scene_edges.normalised(dropped), members)
 
     def _neighbours(self, vectors: Floats, *, within: bool) -> tuple[Tensor, Tensor]:
-        rows, cosines = nearest(vectors, self._material.requests, self._options.neighbours, within=within)
+        rows, cosines = nearest(vectors, self._data.requests, self._options.neighbours, within=within)
         return torch.from_numpy(rows).to(self._device), torch.from_numpy(cosines >= self._options.epsilon).to(
             self._device
         )
@@ -298,8 +298,8 @@ class PublishedTask(TrainingTask):
         """Shuffle, and draw the edges of the epoch."""
         rng = np.random.default_rng([self._options.seed, epoch])
         torch.manual_seed(int(rng.integers(2**31)))
-        self._order = rng.permutation(len(self._material.requests))
-        self._negatives = rng.permutation(len(self._material.negatives))
+        self._order = rng.permutation(len(self._data.requests))
+        self._negatives = rng.permutation(len(self._data.negatives))
         self._epoch = self._graphs(self._options.edge_dropout)
 
     def kept(self) -> Mapping[str, Tensor]:
@@ -327,7 +327,7 @@ class PublishedTask(TrainingTask):
 
     def _apart(self, picked: Ints, views: PropagatedViews, own: Sequence[Tensor]) -> Tensor:
         """The contrastive losses of the batch's requests and of their scenes."""
-        found = np.unique(self._material.scenes[picked], return_counts=True)
+        found = np.unique(self._data.scenes[picked], return_counts=True)
         scenes, counts = (torch.from_numpy(numbers).to(self._device) for numbers in found)
         tool, scene = (functional.embedding(scenes, view) for view in views.scenes)
         temperature = self._options.temperature
@@ -360,9 +360,9 @@ class PublishedTask(TrainingTask):
             served = self.network.served(views)
             if self._dev_near is None:
                 return {}, served
-            scores = self.joint(self._material.dev, views, *self._dev_near) @ served["tools"].T
+            scores = self.joint(self._data.dev, views, *self._dev_near) @ served["tools"].T
         best = scores.topk(min(5, scores.shape[1]), dim=1).indices.cpu().numpy()
-        golds = [list(map(str, few.tolist())) for few in self._material.dev_gold]
+        golds = [list(map(str, few.tolist())) for few in self._data.dev_gold]
         return metrics.evaluate([list(map(str, row.tolist())) for row in best], golds, _MEASURES), served
 
     def joint(self, vectors: Floats, views: PropagatedViews, near: Tensor, kept: Tensor) -> Tensor:

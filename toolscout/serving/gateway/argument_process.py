@@ -1,7 +1,7 @@
-"""Arguments are held against schemas in a process of its own, so that no check keeps the event loop waiting.
+"""Checks arguments against JSON schemas in a separate process, so that no check blocks the event loop.
 
-`toolscout.core.argument_checks` bounds what a check does; here it is bounded what a check may take, whatever it does: a
-process that does not answer in time is killed, and the arguments do not fit.
+`toolscout.core.argument_checks` limits the work of a check; this module limits its time and memory: a process that does
+not answer in time is killed, and the arguments count as wrong.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ try:
 except ImportError:
     raise MissingExtra("serving", "serve") from None
 
-MAX_BYTES = 1 << 20  # of the JSON of arguments
+MAX_BYTES = 1 << 20  # of the arguments as JSON
 MAX_SCHEMA_BYTES = 4 << 20
-DEADLINE = 2.0  # seconds of one check
-WAIT = 10.0  # seconds until a check begins
-QUEUED = 64  # checks of one caller that wait
-_SMALL = 4096  # bytes of arguments for the gateway's own tools that are checked here
+DEADLINE = 2.0  # seconds that one check may take
+WAIT = 10.0  # seconds that a check may wait for its turn
+QUEUED = 64  # checks of one caller that may wait
+_SMALL = 4096  # up to so many bytes, arguments of the gateway's own tools are checked in this process
 _START = 30.0
 _UNDONE = "the arguments could not be checked; try again, with less or simpler values if this comes again"
 _log = logging.getLogger("toolscout.gateway")
@@ -39,19 +39,19 @@ _Process = subprocess.Popen[bytes]
 
 
 class ArgumentChecks:
-    """Checks arguments, one check at a time, in a process that is started with the first and kept for the next.
+    """Checks arguments, one check at a time, in one process that the first check starts.
 
-    Each caller has at most one check among those that wait for the process; its others wait for that one. So a caller
-    that sends many waits for itself.
+    Each caller has at most one check in the queue for the process; its further checks wait for that one, so that a
+    caller with many checks delays itself, not others.
     """
 
     def __init__(self, deadline: float = DEADLINE, wait: float = WAIT, command: Sequence[str] | None = None) -> None:
-        """`command` runs another program than `toolscout.serving.gateway.argument_worker`."""
+        """Take the limits in seconds. `command`: the worker program; by default argument_worker of this package."""
         self._deadline, self._wait = deadline, wait
         self._command = list(command or _command(2 * deadline))
         self._turn = anyio.Lock()
         self._turns: weakref.WeakValueDictionary[str, anyio.Lock] = weakref.WeakValueDictionary()
-        self._threads = anyio.CapacityLimiter(4)  # one works; some may not have seen yet that their process is gone
+        self._threads = anyio.CapacityLimiter(4)  # one works; others may still wait for a process that was killed
         self._running: list[_Process] = []
         weakref.finalize(self, _end_all, self._running)
 
@@ -60,17 +60,19 @@ class ArgumentChecks:
         _end_all(self._running)
 
     async def problems(self, caller: str, arguments: Mapping[str, Any], schema: Mapping[str, Any]) -> list[str]:
-        """What `toolscout.core.argument_checks.problems` says of a call's arguments, or why they could not be
-        checked."""
+        """Return what is wrong with a call's arguments, or why they could not be checked; [] where they fit.
+
+        Raises BadRequest where too many checks of the caller wait.
+        """
         return (await self._checked(caller, arguments, schema, repair=False))[1]
 
     async def repaired(
         self, caller: str, arguments: Mapping[str, Any], schema: Mapping[str, Any]
     ) -> tuple[dict[str, Any], list[str]]:
-        """The arguments of one of the gateway's own tools, repaired, and what is still wrong with them."""
+        """Repair the arguments of one of the gateway's own tools; return them and what is still wrong with them."""
         with suppress(ValueError, RecursionError):
             if len(_line(arguments)) <= _SMALL:
-                # Our own schema, without patterns and branches, against so little takes a few milliseconds at most.
+                # Our own schemas have no patterns or branches: such small arguments take a few milliseconds at most.
                 better, _ = repaired(arguments, schema)
                 return better, problems(better, schema)
         return await self._checked(caller, arguments, schema, repair=True)
@@ -78,12 +80,12 @@ class ArgumentChecks:
     async def _checked(
         self, caller: str, arguments: Mapping[str, Any], schema: Mapping[str, Any], repair: bool
     ) -> tuple[dict[str, Any], list[str]]:
-        own = self._turns.setdefault(caller, anyio.Lock())
-        if own.statistics().tasks_waiting >= QUEUED:
+        callers_lock = self._turns.setdefault(caller, anyio.Lock())
+        if callers_lock.statistics().tasks_waiting >= QUEUED:
             raise _too_many()
         try:
             with anyio.fail_after(self._wait) as waiting:
-                async with own, self._turn:
+                async with callers_lock, self._turn:
                     waiting.deadline = math.inf
                     return await self._asked(arguments, schema, repair)
         except TimeoutError:
@@ -106,7 +108,7 @@ class ArgumentChecks:
         return answer.get("arguments") or {}, answer["problems"]
 
     async def _answered(self, request: bytes) -> dict[str, Any]:
-        """What the process answers to one line. A process that is late, or is not waited for any more, is ended."""
+        """Send one line to the process and return its answer; kill the process where it is late or we are cancelled."""
         answer: dict[str, Any] | None = None
         late = False
         try:
@@ -119,7 +121,7 @@ class ArgumentChecks:
         except (OSError, ValueError, TimeoutError) as error:
             _log.warning("arguments could not be checked: %s", error or type(error).__name__)
         finally:
-            if answer is None:  # also where this is cancelled: the next must not read the answer to this
+            if answer is None:  # also when cancelled: the next check must not read this answer
                 self._drop()
         if late:
             _log.warning("a check of arguments was ended after %g s", self._deadline)
@@ -148,7 +150,7 @@ class ArgumentChecks:
 
 
 def _command(seconds: float) -> list[str]:
-    # Whatever this program may import, the process may: it may run from a folder that is not installed.
+    # The worker gets our sys.path, as this package may run from a folder that is not installed.
     code = f"import sys; sys.path[:] = {sys.path!r}; from toolscout.serving.gateway.argument_worker import main; main()"
     return [sys.executable, "-I", "-c", code, str(seconds)]
 
@@ -169,7 +171,7 @@ def _start(command: list[str], running: list[_Process]) -> None:
 
 
 def _exchanged(process: _Process, request: bytes) -> bytes:
-    """Send a line and read one; an empty one where the process has ended."""
+    """Send a line and return the answer's line; b"" where the process has ended."""
     if process.stdin is None or process.stdout is None:
         raise ValueError("there are no pipes")
     if request:

@@ -1,7 +1,7 @@
-"""The process that holds arguments against schemas for the gateway: one line of JSON in, one line of JSON out.
+"""The process that checks arguments against schemas for the gateway: one line of JSON in, one line of JSON out.
 
-It is started by `ArgumentChecks` and may be killed at any moment. It ends by itself when its standard input ends, which
-it does when the gateway is gone.
+`ArgumentChecks` starts it and may kill it at any moment. It ends by itself when its standard input is closed, as
+happens when the gateway ends.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MEMORY = 1 << 30  # bytes of address space; a check of the largest arguments tak
 
 
 def main() -> None:
-    """Answer until the input ends. The first argument: after how many seconds a single check ends this process."""
+    """Answer until the input ends. The first argument is the number of seconds after which a check ends the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C is for the gateway, which ends this process
     if hasattr(signal, "SIGALRM"):
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -26,14 +26,14 @@ def main() -> None:
     seconds = float(sys.argv[1])
     _write(b"ready")
     for line in sys.stdin.buffer:
-        _alarm(seconds)  # where the gateway was killed in the middle of a check, nobody else would end it
+        _alarm(seconds)  # ends the process also where the gateway was killed during a check
         answer = json.dumps(checked(line)).encode()
         _alarm(0)
         _write(answer)
 
 
 def checked(line: bytes) -> dict[str, Any]:
-    """What is wrong with the arguments, and what they are after a repair where one was asked for."""
+    """Return what is wrong with the arguments of a request line, and the repaired ones where it asks for repair."""
     try:
         request = json.loads(line)
         arguments, schema = request["arguments"], request["schema"]
@@ -61,7 +61,7 @@ def _limit_memory() -> None:
         _, most = resource.getrlimit(resource.RLIMIT_AS)
         memory = MEMORY if most == resource.RLIM_INFINITY else min(MEMORY, most)
         resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # arguments are nobody else's business
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # no core dumps: arguments may be private
 
 
 if __name__ == "__main__":

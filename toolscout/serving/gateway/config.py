@@ -1,4 +1,4 @@
-"""What stands behind a gateway, from one file: mcpServers as other clients keep them, OpenAPI services, functions.
+"""Reads the gateway's configuration file: mcpServers as in other clients, OpenAPI services, Python functions.
 
 ```json
 {
@@ -29,7 +29,7 @@ _SOURCES = ("openapi", "functions")
 _SERVERS = ("mcpServers", "servers")
 _SERVER_KEYS = ("command", "args", "env", "envFile", "cwd", "url", "headers", "type", "disabled")
 _SOURCE_KEYS = ("source", "baseUrl", "headers")
-# VS Code and Cursor allow comments and a comma after the last entry. Texts are matched first, to be left alone.
+# VS Code and Cursor allow comments and trailing commas. Strings are matched first, so that they stay unchanged.
 _COMMENT = re.compile(r'("(?:\\.|[^"\\])*")|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _LAST_COMMA = re.compile(r'("(?:\\.|[^"\\])*")|,(?=\s*[}\]])', re.DOTALL)
 _WORKSPACES = (".vscode", ".cursor")
@@ -48,7 +48,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class GatewayConfig:
-    """Everything that a gateway proxies. `origin` names the file, and marks the tools that came through it."""
+    """Everything behind a gateway. `origin` names the file, and marks the tools that it brought."""
 
     servers: tuple[McpServer, ...] = ()
     sources: tuple[Source, ...] = ()
@@ -57,20 +57,20 @@ class GatewayConfig:
 
 
 def read_config(path: Path) -> GatewayConfig:
-    """The file's servers and sources; a half described one is a problem, and the others are taken."""
+    """Return the servers and sources of a file; an incomplete entry becomes one of `problems`, the others are kept."""
     if not path.is_file():
         raise BadSource(f"{path} does not exist; give the JSON file with mcpServers that your MCP client uses")
     return parse_config(parse_json(without_comments(read_text(path)), str(path)), str(path), path.resolve())
 
 
 def without_comments(text: str) -> str:
-    """JSON as editors allow it, as plain JSON; every line stays where it is."""
+    """Return JSON without comments and trailing commas, with the same line numbers."""
     text = _COMMENT.sub(lambda match: match[1] or re.sub(r"[^\n]", " ", match[0]), text)
     return _LAST_COMMA.sub(lambda match: match[1] or " ", text)
 
 
 def parse_config(document: Any, where: str, place: Path | None = None) -> GatewayConfig:
-    """A document as read_config reads it from a file; `place` is what relative paths stand beside."""
+    """Return the configuration in a parsed document; relative paths are relative to the folder of `place`."""
     options = ReadOptions(keep_going=True)
     known = isinstance(document, Mapping) and any(isinstance(document.get(key), Mapping) for key in _SOURCES)
     mistakes = _mistakes(document)
@@ -94,7 +94,7 @@ def parse_config(document: Any, where: str, place: Path | None = None) -> Gatewa
 
 
 def _mistakes(document: Any) -> list[str]:
-    """What is written where nothing reads it: a misspelt key would otherwise be passed over in silence."""
+    """Return problems for keys that are probably misspelt, which would be ignored otherwise."""
     if not isinstance(document, Mapping):
         return []
     found = [_unknown(key, right) for key, right in _misspelt(document, (*_SERVERS, *_SOURCES))]
@@ -115,14 +115,14 @@ def _unknown(key: str, right: str) -> str:
 
 
 def _misspelt(entry: Mapping[str, Any], known: Iterable[str]) -> list[tuple[str, str]]:
-    """The keys that look like one that could be there. Others belong to some client and are its own matter."""
+    """Return (key, known key) for keys that resemble a known one; other keys may belong to other clients."""
     free = {key.lower(): key for key in known if key not in entry}
     near = {key: get_close_matches(key.lower(), free, 1, 0.75) for key in entry if key not in known}
     return [(key, free[match[0]]) for key, match in near.items() if match]
 
 
 def _variables(place: Path | None) -> dict[str, str]:
-    """What VS Code and Cursor fill in themselves."""
+    """Return the variables that VS Code and Cursor define, such as workspaceFolder."""
     found = {"userHome": str(Path.home()), "pathSeparator": os.sep, "/": os.sep}
     if place is not None and place.parent.name in _WORKSPACES:
         workspace = place.parent.parent
@@ -131,7 +131,7 @@ def _variables(place: Path | None) -> dict[str, str]:
 
 
 def _filled(value: Any, variables: Mapping[str, str], options: ReadOptions) -> Any:
-    """The document with the editors' variables filled in, and each `envFile` read into its `env`."""
+    """Return the document with the editors' variables replaced, and each `envFile` read into `env`."""
     if isinstance(value, str):
         for name, text in variables.items():
             value = value.replace(f"${{{name}}}", text)
@@ -170,7 +170,7 @@ def _source(kind: str, name: str, entry: Any, options: ReadOptions, place: Path 
     if not isinstance(base, str):
         raise BadSource("'baseUrl' must be a text")
     source = expanded(entry["source"], options)
-    # A client is started anywhere; what the file names stands beside it.
+    # The working folder may be any: paths are relative to the configuration file.
     if place is not None and not is_url(source) and existing(place.parent / source) is not None:
         source = str(place.parent / source)
     return Source(name, kind, source, expanded(base, options), entry_texts(entry, "headers", options))
@@ -179,7 +179,7 @@ def _source(kind: str, name: str, entry: Any, options: ReadOptions, place: Path 
 def _named_once(
     servers: list[McpServer], sources: list[Source], where: str, options: ReadOptions
 ) -> tuple[list[McpServer], list[Source]]:
-    """A name is a namespace: the first that has it keeps it."""
+    """Return servers and sources with unique names, as each is a namespace; later duplicates become problems."""
     taken: set[str] = set()
 
     def new(name: str) -> bool:

@@ -1,8 +1,8 @@
-"""Holds back a tool whose server changed what it says, until a person approves it.
+"""Holds back a tool whose server changed its definition, until a person approves the change.
 
-What a server first lists is taken as it is. From then on a tool of which anything differs that a model or a person is
-shown, or that decides what a call does, is neither found nor called. What is approved is the digest of all that, as it
-was shown, whatever the server says a moment later. The record is a small file beside the catalogue.
+The first definition of a tool is accepted. When later anything differs that a model or a person sees, or that decides
+what a call does, the tool is neither found nor called. A person approves the digest of exactly the definition that was
+shown, whatever the server sends a moment later. The record is a small database beside the catalogue.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from typing import Any
 from toolscout.core.tool import Tool
 from toolscout.errors import StoreError
 
-# Characters that are kept of what a tool says, to show what changed, and of one field of a tool that says more.
+# Characters stored of a tool's definition, to show what changed; and of each field where the definition is longer.
 MAX_SAID_CHARS = 200_000
 MAX_FIELD_CHARS = 20_000
-# Tools of one namespace in the record, and the characters kept of them. New ones are left out where it is full.
+# Tools of one namespace in the record, and characters stored for them. New tools are left out when it is full.
 MAX_NAMESPACE_TOOLS = 50_000
 MAX_NAMESPACE_CHARS = 256 * 1024 * 1024
-DIGEST_CHARS = 12  # of a digest that is shown and typed
+DIGEST_CHARS = 12  # of a digest, as people see and type it
 
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS tools (id TEXT PRIMARY KEY, approved TEXT, said TEXT, waiting TEXT, says TEXT)",
-    # Digests are made with a key that no server knows: else it could look for two texts whose first characters agree.
+    # Digests use a secret key: else a server could search for two definitions whose digests begin alike.
     "CREATE TABLE IF NOT EXISTS digest_key (one INTEGER PRIMARY KEY CHECK (one = 1), value BLOB NOT NULL)",
 )
-# Before each digest stands the rule that made it. The first rule left out a part; its digests have nothing before them.
+# The version of the digest rule, written before each digest. Version 1 left out some fields and wrote no prefix.
 _RULE = "2:"
 _ABSENT = object()
 _log = logging.getLogger("toolscout.gateway")
@@ -42,9 +42,9 @@ _log = logging.getLogger("toolscout.gateway")
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A tool that waits: what it said when it was approved, and what it says now, where that differs.
+    """A tool that waits for approval: the changed parts of its definition, as approved before and as they are now.
 
-    `waiting` is the digest of all that it says now. Characters that cannot be seen are written as escapes.
+    `waiting` is the digest of the whole present definition. Invisible characters are written as escapes.
     """
 
     tool_id: str
@@ -54,12 +54,12 @@ class Held:
 
     @property
     def digest(self) -> str:
-        """The part of the digest that is shown and typed."""
+        """Return the part of the digest that people see and type."""
         return self.waiting.removeprefix(_RULE)[:DIGEST_CHARS]
 
 
 def quarantine_path(store: Path) -> Path:
-    """Where the record of a catalogue lies."""
+    """Return the path of the record for a catalogue."""
     return store.with_name(store.name + ".approved")
 
 
@@ -67,7 +67,7 @@ class Quarantine:
     """The record of approved tools. Several processes may use it at once."""
 
     def __init__(self, path: Path) -> None:
-        """Open it, made where it is not there yet."""
+        """Open the record; create it where there is none."""
         self._lock = threading.Lock()
         try:
             self._db = sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)
@@ -79,61 +79,63 @@ class Quarantine:
             raise StoreError(f"{path} cannot be opened: {error}; check the folder, or remove the file") from None
 
     def admitted(self, tools: Iterable[Tool]) -> list[Tool]:
-        """The tools that may be shown: new ones, which are approved by this, and those that say what was approved."""
-        kept: list[Tool] = []
+        """Return the tools that may be shown: those unchanged since their approval, and new ones, now approved."""
+        admitted_tools: list[Tool] = []
         rooms: dict[str, _Room] = {}
         with self._lock, self._db:
             self._db.execute("BEGIN IMMEDIATE")
             for tool in tools:
                 if self._admit(tool, rooms):
-                    kept.append(tool)
+                    admitted_tools.append(tool)
         for namespace in sorted(name for name, room in rooms.items() if room.left_out):
             _log.warning("%s: the record of its tools is full; new ones are left out", namespace)
-        return kept
+        return admitted_tools
 
     def _admit(self, tool: Tool, rooms: dict[str, _Room]) -> bool:
-        told = _reviewed_fields(tool)
-        digest = self._digest(told)
+        fields = _reviewed_fields(tool)
+        digest = self._digest(fields)
         row = self._db.execute("SELECT approved, waiting FROM tools WHERE id = ?", (tool.id,)).fetchone()
         approved, waiting = row or (None, None)
         if approved == digest:
-            if waiting is not None:  # it says again what was approved
+            if waiting is not None:  # its definition is the approved one again
                 self._db.execute("UPDATE tools SET waiting = NULL, says = NULL WHERE id = ?", (tool.id,))
             return True
         if waiting == digest:
             return False
         if tool.namespace not in rooms:
             rooms[tool.namespace] = self._room(tool.namespace)
-        said = rooms[tool.namespace].kept(told, new=row is None)
+        text = rooms[tool.namespace].stored_text(fields, new=row is None)
         if row is None:
-            if said is not None:
-                self._db.execute("INSERT INTO tools VALUES (?, ?, ?, NULL, NULL)", (tool.id, digest, said))
-            return said is not None
-        if approved == _first_digest(tool):  # it was approved under the first rule; from now on all of it counts
+            if text is not None:
+                self._db.execute("INSERT INTO tools VALUES (?, ?, ?, NULL, NULL)", (tool.id, digest, text))
+            return text is not None
+        if approved == _first_digest(tool):  # approved under version 1 of the rule
             change = "UPDATE tools SET approved = ?, said = ?, waiting = NULL, says = NULL WHERE id = ?"
-            self._db.execute(change, (digest, said, tool.id))
+            self._db.execute(change, (digest, text, tool.id))
             return True
-        self._db.execute("UPDATE tools SET waiting = ?, says = ? WHERE id = ?", (digest, said, tool.id))
+        self._db.execute("UPDATE tools SET waiting = ?, says = ? WHERE id = ?", (digest, text, tool.id))
         return False
 
-    def _digest(self, told: dict[str, Any]) -> str:
-        text = json.dumps(told, sort_keys=True, default=dict)
+    def _digest(self, fields: dict[str, Any]) -> str:
+        text = json.dumps(fields, sort_keys=True, default=dict)
         return _RULE + hashlib.blake2b(text.encode(), digest_size=16, key=self._key).hexdigest()
 
     def _room(self, namespace: str) -> _Room:
         count = "SELECT count(*), sum(length(said)), sum(length(says)) FROM tools WHERE id >= ? AND id < ?"
-        tools, *chars = self._db.execute(count, (f"{namespace}/", f"{namespace}0")).fetchone()  # 0 follows the slash
+        tools, *chars = self._db.execute(
+            count, (f"{namespace}/", f"{namespace}0")
+        ).fetchone()  # "0" follows "/" in ASCII
         return _Room(tools, sum(filter(None, chars)))
 
     def held(self) -> list[Held]:
-        """The tools that wait, by id."""
+        """Return the tools that wait for approval, sorted by id."""
         with self._lock:
             rows = self._db.execute("SELECT id, said, says, waiting FROM tools WHERE waiting IS NOT NULL ORDER BY id")
             found = rows.fetchall()
         return [Held(tool_id, *_apart(_read(said), _read(says)), waiting) for tool_id, said, says, waiting in found]
 
     def approve(self, shown: Iterable[Held]) -> list[str]:
-        """Approve what was shown of these tools. The ids of those that say something else by now, which stay held."""
+        """Approve these definitions; return the ids of tools that have changed again since, which stay held."""
         changed: list[str] = []
         with self._lock, self._db:
             self._db.execute("BEGIN IMMEDIATE")
@@ -149,54 +151,54 @@ class Quarantine:
         return changed
 
     def stamp(self) -> tuple[int, ...]:
-        """Moves when anyone approves something."""
+        """Return a value that changes when any process approves something."""
         with self._lock:
             return (self._approvals(),)
 
     def _approvals(self) -> int:
-        """How often something was approved. What servers say does not move it: they could keep everyone busy."""
+        """Return the number of approvals so far. Servers cannot change it, so they cannot cause needless updates."""
         return int(self._db.execute("PRAGMA user_version").fetchone()[0])
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         with self._lock:
             self._db.close()
 
 
 class _Room:
-    """What the record still takes of a namespace: a server that invents new tools all the time fills no disk."""
+    """The space left for a namespace in the record, so that a server with endless new tools cannot fill the disk."""
 
     def __init__(self, tools: int, chars: int) -> None:
         self._tools = tools
         self._chars = chars
         self.left_out = False
 
-    def kept(self, told: dict[str, Any], new: bool) -> str | None:
-        """What is kept of what a tool says; None for a new one that has no place."""
-        text = json.dumps(told, sort_keys=True, default=dict)
+    def stored_text(self, fields: dict[str, Any], new: bool) -> str | None:
+        """Return the text to store for a tool's definition; None for a new tool that has no space."""
+        text = json.dumps(fields, sort_keys=True, default=dict)
         if len(text) > MAX_SAID_CHARS:
-            text = _shortened(told, MAX_FIELD_CHARS)
+            text = _shortened(fields, MAX_FIELD_CHARS)
         full = self._chars + len(text) > MAX_NAMESPACE_CHARS
         if new and (full or self._tools >= MAX_NAMESPACE_TOOLS):
             self.left_out = True
             return None
         self._tools += new
         self._chars += len(text)
-        return _shortened(told, 100) if full else text
+        return _shortened(fields, 100) if full else text
 
 
-def _shortened(told: dict[str, Any], most: int) -> str:
-    """The beginning of each field, with what tells whether the rest is the same."""
-    fields: dict[str, Any] = {}
-    for key, value in told.items():
+def _shortened(fields: dict[str, Any], most: int) -> str:
+    """Return the fields as JSON; a long one is cut, with a hash that shows whether its rest has changed."""
+    shortened: dict[str, Any] = {}
+    for key, value in fields.items():
         text = value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=dict)
         rest = hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=8).hexdigest()
-        fields[key] = value if len(text) <= most else f"{text[:most]}… ({len(text):,} characters, together {rest})"
-    return json.dumps(fields, sort_keys=True, default=dict)
+        shortened[key] = value if len(text) <= most else f"{text[:most]}… ({len(text):,} characters, together {rest})"
+    return json.dumps(shortened, sort_keys=True, default=dict)
 
 
 def _reviewed_fields(tool: Tool) -> dict[str, Any]:
-    """All that is shown of a tool, and what its source, not this machine's configuration, decides of a call."""
+    """Return all fields of a tool that are shown, and what its source, not our configuration, decides about calls."""
     record = tool.to_record()
     origin = record.pop("origin", None)
     if origin and origin["kind"] == "http":
@@ -207,23 +209,23 @@ def _reviewed_fields(tool: Tool) -> dict[str, Any]:
 
 
 def _first_digest(tool: Tool) -> str:
-    """The digest of the first rule."""
-    told = [tool.name, tool.title, tool.description, tool.input_schema, tool.output_schema, tool.annotations]
-    text = json.dumps(told, sort_keys=True, default=dict)
+    """Return the digest of a tool under version 1 of the rule."""
+    fields = [tool.name, tool.title, tool.description, tool.input_schema, tool.output_schema, tool.annotations]
+    text = json.dumps(fields, sort_keys=True, default=dict)
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
 
-def _read(told: str) -> dict[str, Any]:
-    """A record; those that hold the description alone are read as well."""
+def _read(text: str) -> dict[str, Any]:
+    """Return the fields in a stored text; older records hold the description alone."""
     try:
-        value = json.loads(told)
+        value = json.loads(text)
     except ValueError:
         value = None
-    return value if isinstance(value, dict) and "description" in value else {"description": told}
+    return value if isinstance(value, dict) and "description" in value else {"description": text}
 
 
 def _apart(before: dict[str, Any], now: dict[str, Any]) -> tuple[str, str]:
-    """Both as texts of what differs: a parameter's description can mislead a model as well as the tool's own."""
+    """Return the differing fields of two definitions as two texts; every field counts, as any can mislead a model."""
     changes = list(_changes(before, now, ""))
     if not changes:
         return "", "what differs is too long to be kept"
@@ -248,7 +250,7 @@ def _text(value: Any) -> str:
 
 
 def _visible(text: str) -> str:
-    """The text with what cannot be seen written as escapes: a model reads it, so whoever approves it must see it."""
+    """Return the text with invisible characters as escapes: a model reads them, so a person must see them."""
     if text.isprintable():
         return text
     return "".join(

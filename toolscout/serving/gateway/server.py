@@ -1,7 +1,7 @@
 """The MCP gateway: one server that shows search_tools, describe_tool and call_tool instead of ten thousand tools.
 
-What a client has listed stays where it is and new tools join at the end, and the same search of the same catalogue
-version is the same text: a conversation only ever grows, so that the model's prompt cache survives.
+Listed tools keep their order and new ones are added at the end, and the same search of the same catalogue version gives
+the same text, so that the model's prompt cache stays valid during a conversation.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ except ImportError:
 PASS_THROUGH = 10
 """Below so many tools all of them are listed."""
 MAX_K = 50
-_QUEUED, _LONGEST_S = 64, 60.0  # how much waits for a thread, and how long it may take in all
+_QUEUED, _LONGEST_S = 64, 60.0  # requests that may wait for a thread, and seconds until they fail
 _CLOSEST = 3
 _CALLERS_KEPT = 1024
 _log = logging.getLogger("toolscout.gateway")
@@ -115,7 +115,7 @@ class GatewayOptions:
 
 
 class _Server(Server[Any]):
-    """Says that its list may change, over either transport."""
+    """An MCP server that announces, over either transport, that its list of tools may change."""
 
     def create_initialization_options(
         self, notification_options: NotificationOptions | None = None, *args: Any, **kwargs: Any
@@ -125,23 +125,23 @@ class _Server(Server[Any]):
 
 
 class Gateway:
-    """Answers MCP requests out of an Access and the Backends that run the calls."""
+    """Answers MCP requests: searches through an Access, calls through the Backends."""
 
     def __init__(
         self, access: Access, backends: Backends, options: GatewayOptions | None = None, audit: Audit | None = None
     ) -> None:
-        """`server` is ready to be run over any transport while `backends.running()`."""
+        """Build `server`, which can be run over any transport inside `backends.running()`."""
         from toolscout import __version__
 
         self.access = access
         self.backends = backends
         self.options = options or GatewayOptions()
         self._audit = audit or Audit(None)
-        # For each caller by name: nobody is told that a list changed which only others are shown.
+        # By caller's name: a caller hears only of changes to its own list.
         self._buses: dict[str, tuple[InMemorySubscriptionBus, ListenHandler]] = {}
         self.checks = ArgumentChecks()
         self._searching = Gate(2, _QUEUED, _LONGEST_S)
-        # For each caller: the key it came with and what it was shown, in order.
+        # By caller's name: its key, and the tools it was listed, in order.
         self._shown: dict[str, tuple[str | None, dict[str, types.Tool]]] = {}
         self._showing = threading.Lock()
         self._connections: dict[int, tuple[Any, str]] = {}
@@ -193,7 +193,7 @@ class Gateway:
                 arguments, wrong = await self.checks.repaired(who.name, arguments, _META[name].input_schema)
                 if wrong:
                     raise BadRequest(f"the arguments of {name} do not fit: {'; '.join(wrong)}")
-            elif who.name not in self._shown:  # named by a list that another process gave
+            elif who.name not in self._shown:  # it knows the name from a list of another process
                 await self._in_thread(lambda: self._show(key))
             if action == "search":
                 result = await self._searched(who, arguments["query"], arguments.get("k", 5))
@@ -251,11 +251,11 @@ class Gateway:
             return _failed(f"{tool.id} could not be called; the log of the gateway says why")
 
     def _answer(self, caller: Caller, answer: Answer) -> dict[str, Any]:
-        """What a model is told. Scores are left out: they say nothing to it."""
+        """Return a search's answer for a model, without scores, which mean nothing to it."""
         tools = [tool for hit in answer.hits if (tool := self._still_there(caller, hit.tool_id))]
         try:
             rendered = vendor_formats.render(tools, "mcp", self.options.budget).payload
-        except BadRequest:  # not even the names fit: they are what matters
+        except BadRequest:  # the budget is too small for anything but names
             rendered = [{} for _ in tools]
         record: dict[str, Any] = {"verdict": answer.verdict, "advice": _ADVICE[answer.verdict], "tools": []}
         for tool, shape in zip(tools, rendered, strict=True):
@@ -266,7 +266,7 @@ class Gateway:
             record["closest"] = [hit.tool_id for hit in answer.considered[:_CLOSEST]]
         record |= {"searched": answer.searched, "version": answer.version}
         notes = [] if answer.searched else list(answer.notes)
-        if answer.words_only and answer.searched:  # of no use to a model: that someone could run a command
+        if answer.words_only and answer.searched:  # Scout's own note names a command, which a model cannot run
             notes.append(_WORDS_ONLY.format(f"{answer.words_only:,}", f"{answer.searched:,}"))
         return record | ({"notes": notes} if notes else {})
 
@@ -282,7 +282,7 @@ class Gateway:
         return {"unavailable": f"the server {namespace} does not answer now; it is tried again by itself"}
 
     def _show(self, key: str | None) -> dict[str, types.Tool]:
-        """What a caller is listed: what it was shown and still is there, then what is new, each in its place."""
+        """Return the tools to list for a caller: those listed before that still exist, in order, then new ones."""
         caller = self.access.caller(key)
         with self._showing:
             return self._shown_now(key, caller)
@@ -305,14 +305,14 @@ class Gateway:
         return self._shown[caller.name][1]
 
     def _check_pins(self) -> None:
-        """Say once which pins name no tool: a misspelt one would be missing without a word."""
+        """Log once which pins name no tool, as a misspelt one would be missing silently."""
         unchecked, self._unchecked = self._unchecked, ()
         for pin in unchecked:
             if pin not in self.backends.scout.store.ids(pin.partition("/")[0]):
                 _log.warning("--pin %s: there is no such tool now; give its id, namespace/name", clean_text(pin)[:200])
 
     def _tool_id(self, caller: Caller, name: str) -> str:
-        """The id behind a name: an id itself, or the name under which a tool is or could be listed."""
+        """Return the id for a name: an id itself, or the name under which a tool is or could be listed."""
         if "/" in name:
             return name
         _, shown = self._shown.get(caller.name, (None, {}))
@@ -323,7 +323,7 @@ class Gateway:
         return f"{namespace}/{rest}"
 
     async def _in_thread(self, work: Callable[[], _T]) -> _T:
-        """Beside the event loop, a few at a time, each caller in its turn; refused at once where too many wait."""
+        """Run work in a thread, callers taking turns; raises BadRequest at once where too many wait."""
         try:
             return await self._searching.run(work)
         except Problem:
@@ -333,26 +333,26 @@ class Gateway:
         return key_of(ctx.request.headers) if ctx.request is not None else self.options.key
 
     def _remember(self, session: Any, name: str) -> None:
-        """Keep a connection of the older protocol, which is told of changes by itself, as long as it lasts."""
+        """Remember a connection of the older protocol while it lasts, to notify it of changes."""
         connection = session._connection
         if id(connection) not in self._connections:
             self._connections[id(connection)] = (connection, name)
             connection.exit_stack.callback(self._connections.pop, id(connection), None)
 
     async def _catalogue_changed(self) -> None:
-        """Tell the clients of those callers who are shown something else now."""
+        """Notify the clients of those callers whose list has changed."""
         concerned: set[str] = set()
         for name, (key, before) in list(self._shown.items()):
             try:
                 if await anyio.to_thread.run_sync(self._show, key) != before:
                     concerned.add(name)
-            except ToolscoutError as error:  # a key that was taken back
+            except ToolscoutError as error:  # the key was revoked
                 _log.debug("no list for a caller any more: %s", error)
         for name in concerned & self._buses.keys():
             await self._buses[name][0].publish(ToolsListChanged())
         for connection, name in list(self._connections.values()):
             if name in concerned:
-                with anyio.move_on_after(1):  # one that does not read keeps no one waiting
+                with anyio.move_on_after(1):  # a client that does not read must not delay the others
                     await connection.send_tool_list_changed()
 
 
@@ -362,7 +362,7 @@ def run(serve: Callable[..., Awaitable[None]], *args: object) -> None:
 
 
 def check_key(access: Access, key: str | None) -> None:
-    """Refuse to start over stdio for nobody."""
+    """Raise where a gateway over stdio has no valid key although the catalogue has keys."""
     try:
         access.caller(key)
     except Unauthorized as error:

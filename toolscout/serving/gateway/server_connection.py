@@ -1,6 +1,6 @@
-"""One MCP server behind the gateway: a connection that is kept, followed, and renewed when it ends.
+"""The connection to one MCP server behind the gateway: opened, watched for changes, and reopened when it ends.
 
-It is started again after longer and longer pauses. Whether it answers, and if not why, is known at any moment.
+Restarts wait longer and longer. `Backend.problem` says at any moment why the server does not answer.
 """
 
 from __future__ import annotations
@@ -51,10 +51,10 @@ Progress = Callable[[float, float | None, str | None], Awaitable[None]]
 _log = logging.getLogger("toolscout.gateway")
 _BURST = 0.05
 _SETTLED = 10.0
-# Signs of progress of one call that wait for the client to read them, and characters of what each says.
+# Progress reports of one call that may wait for the client to read them, and characters of each message.
 _MAX_REPORTS = 100
 _MAX_REPORT_CHARS = 1_000
-# Problems with single tools that are logged of one list.
+# Problems with single tools that are logged for one list.
 _SHOWN_PROBLEMS = 20
 # A server is listed again no sooner than after this many times what the last list took.
 _LIST_REST = 4
@@ -86,7 +86,7 @@ class BackendOptions:
 
 
 class BackendDown(ToolscoutError):
-    """A server that does not answer now; it is being started again. Callers are told the message as it is."""
+    """Raised for a server that does not answer now and is being restarted. Callers see the message unchanged."""
 
     def __init__(self, message: str) -> None:
         """Take a message that names neither a path nor a command line."""
@@ -94,12 +94,12 @@ class BackendDown(ToolscoutError):
 
 
 class Backend:
-    """One MCP server: `problem` says why it does not answer, and is empty while it does."""
+    """One MCP server. `problem` says why it does not answer; "" while it does."""
 
     def __init__(
         self, server: McpServer, options: BackendOptions, publish: Callable[[Backend, list[Tool]], Awaitable[None]]
     ) -> None:
-        """Nothing is started before run()."""
+        """Take the server; run() starts it. `publish` is called with each new list of its tools."""
         self.server = server
         self.name = clean_text(server.name)
         self.problem = "is being started"
@@ -107,7 +107,7 @@ class Backend:
         self._options = options
         self._publish = publish
         self._client: Client | None = None
-        self._connected: Client | None = None  # it is the client as soon as it is known which tools may be called
+        self._connected: Client | None = None  # becomes `_client` once it is known which tools may be called
         self._listed: list[Tool] | None = None
         self._names: dict[str, str] = {}  # by id: what the server itself calls the tools that may be called
         self._changed = Bell()
@@ -117,7 +117,7 @@ class Backend:
         self._lost_at = -math.inf
 
     async def run(self) -> None:
-        """Connect, follow, and begin again, until cancelled."""
+        """Connect, follow changes, and reconnect when the connection ends, until cancelled."""
         pause = self._options.pause
         while True:
             problem, details = await self._problem()
@@ -129,20 +129,20 @@ class Backend:
             await anyio.sleep(pause)
             pause = min(2 * pause, self._options.longest_pause)
 
-    def admit(self, listed: list[Tool], kept: Iterable[Tool]) -> None:
-        """Let these of the tools that it listed be called, and no others. Only its latest list counts."""
+    def admit(self, listed: list[Tool], admitted: Iterable[Tool]) -> None:
+        """Allow calls of the `admitted` tools and no others; ignored where `listed` is not the latest list."""
         if listed is not self._listed or self._connected is None:
             return
-        self._names = {tool.id: str(tool.origin.details["tool"]) for tool in kept if tool.origin is not None}
+        self._names = {tool.id: str(tool.origin.details["tool"]) for tool in admitted if tool.origin is not None}
         if self._client is None:
             self._client, self._up_at, self.problem = self._connected, anyio.current_time(), ""
             self._up.set()
 
     async def call(self, tool_id: str, arguments: dict[str, Any], report: Progress) -> types.CallToolResult:
-        """Have the server run a tool that it lists now, whatever a catalogue says of it.
+        """Call a tool that the server lists now, and return its result.
 
-        Cancelling this cancels it there; each sign of progress winds the clock up. UnknownTool where the server does
-        not list the tool, or it is held back; BackendDown where the server does not answer.
+        Cancelling this cancels the call on the server; each progress report restarts the timeout. Raises UnknownTool
+        where the server does not list the tool or it is held back, BackendDown where the server does not answer.
         """
         timeout = self._options.timeout
         with anyio.move_on_after(self._options.connect) as scope:
@@ -158,7 +158,7 @@ class Backend:
         reporting = 0
         with anyio.move_on_after(timeout) as scope:
 
-            async def told(progress: float, total: float | None, message: str | None) -> None:
+            async def on_progress(progress: float, total: float | None, message: str | None) -> None:
                 nonlocal reporting
                 scope.deadline = anyio.current_time() + timeout
                 if reporting < _MAX_REPORTS:
@@ -169,7 +169,7 @@ class Backend:
                         reporting -= 1
 
             try:
-                result: types.CallToolResult = await send_call(client, name, arguments, told)
+                result: types.CallToolResult = await send_call(client, name, arguments, on_progress)
                 return result
             except MCPError as error:
                 if error.code == REFUSED:
@@ -189,9 +189,9 @@ class Backend:
             self._client, self._up, self._lost_at = None, anyio.Event(), anyio.current_time()
 
     async def _problem(self) -> tuple[str, str]:
-        """Live through one connection; why it ended, as callers are told it, and in full for the log.
+        """Run one connection to its end; return why it ended, as a text for callers and one for the log.
 
-        Callers may be anywhere: they are told neither the command line nor what the server or the system said.
+        The text for callers holds neither the command line nor messages of the server or the system.
         """
         server = self.server
         self._up_at = math.inf
@@ -267,7 +267,7 @@ class Backend:
         return list(unique(found, options)), options.problems
 
     async def _follow(self, client: Client, guard: Guard, changed: Bell) -> None:
-        """List again whenever the server says so, and now and then for servers that never say it."""
+        """List the tools again whenever the server says they changed, and at intervals for servers that never do."""
         while True:
             await changed.heard(self._options.relist)
             await anyio.sleep(_BURST)  # many changes at once are one
@@ -322,18 +322,18 @@ class Backend:
 
 
 class Bell:
-    """Rings that come while no one listens are one ring."""
+    """An event that is waited for again and again; several rings before a wait count as one."""
 
     def __init__(self) -> None:
-        """Silent at first."""
+        """Start without a ring."""
         self._rung = anyio.Event()
 
     def ring(self) -> None:
-        """Wake who listens, now or next."""
+        """Wake the task that waits, or the next one that will."""
         self._rung.set()
 
     async def heard(self, longest: float) -> None:
-        """Wait for a ring, or so many seconds."""
+        """Wait for a ring, at most `longest` seconds."""
         with anyio.move_on_after(longest):
             await self._rung.wait()
         self._rung = anyio.Event()

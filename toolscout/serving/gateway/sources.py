@@ -1,7 +1,7 @@
-"""What stands behind the gateway: MCP servers, OpenAPI services and functions, their tools kept in the catalogue.
+"""The sources behind the gateway: MCP servers, OpenAPI services and functions, whose tools are in the catalogue.
 
-A server's tools are found as soon as it lists them, and follow its list. While it does not answer they stay, say so in
-every search, and fail with a clear error when they are called.
+The catalogue follows each server's list of tools. While a server does not answer, its tools stay in the catalogue,
+searches mark them as unavailable, and calls fail with a clear error.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _MARK = "gateway"  # in an origin's details: the config that brought the tool
 
 
 class Backends:
-    """All of them. `changed` is told after the catalogue changed or a tool was held back or let go."""
+    """All sources of a gateway. `changed` is called after the catalogue changes or a tool is held back or released."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class Backends:
         quarantine: Quarantine | None = None,
         allow: Sequence[str] = (),
     ) -> None:
-        """Nothing is started before running(). `allow`: targets that tools from elsewhere may be called at."""
+        """Take the configuration; running() starts the servers. `allow`: targets where other tools may be called."""
         self.scout = scout
         self.config = config or GatewayConfig()
         self.options = options or BackendOptions()
@@ -70,7 +70,7 @@ class Backends:
         self._latest: dict[str, list[Tool]] = {}
         self._admitting: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)
         self._sources = {clean_text(source.name): source for source in self.config.sources}
-        # What this process itself read from the configured sources: only that is called with their headers.
+        # Tools that this process read from configured sources: only these are called with the sources' headers.
         self._read_tools: dict[str, dict[str, Tool]] = {}
         self._writing = anyio.Lock()
         self._unembedded = Bell()
@@ -85,7 +85,7 @@ class Backends:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._begin)
             tasks.start_soon(self._embed)
-            if self.scout.not_embedded():  # of another encoder, say: nobody else would embed them
+            if self.scout.not_embedded():  # such as after a change of the encoder
                 self._unembedded.ring()
             if self._quarantine is not None:
                 tasks.start_soon(self._watch_approvals, self._quarantine)
@@ -106,23 +106,23 @@ class Backends:
         return {name: backend.problem for name, backend in self._servers.items() if backend.problem}
 
     async def call(self, tool: Tool, arguments: Mapping[str, Any], progress: Progress) -> types.CallToolResult:
-        """Run a tool where it comes from. BackendDown where that does not answer, MCPError as the server raised it."""
+        """Call a tool at its source. Raises BackendDown where that does not answer, MCPError as the server does."""
         backend = self._servers.get(tool.namespace)
-        if backend is not None:  # whatever the catalogue says of a tool in the namespace of a configured server
+        if backend is not None:  # the namespace belongs to a configured server, whatever the tool's origin says
             return await backend.call(tool.id, dict(arguments), progress)
 
-        own = self._read_tools.get(tool.namespace, {}).get(tool.id)
+        configured = self._read_tools.get(tool.namespace, {}).get(tool.id)
 
         def run() -> Any:
-            caller = self._elsewhere if own is None else self._source_caller(own)
-            return caller.call([(own or tool, arguments)])[0]
+            caller = self._elsewhere if configured is None else self._source_caller(configured)
+            return caller.call([(configured or tool, arguments)])[0]
 
         result = await _aside(run, self._calling)
         text = result.content if result.ok else "\n".join(filter(None, [result.error, result.content]))
         return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=not result.ok)
 
     def _source_caller(self, tool: Tool) -> OriginCaller:
-        """What calls a tool of a configured source, with the source's headers where they belong."""
+        """Return the caller for a tool of a configured source; only the source's own servers get its headers."""
         assert tool.origin is not None
         if tool.origin.kind == "function":
             return OriginCaller(self._calls, {tool.id: functions.find(tool.origin.target)})
@@ -131,14 +131,14 @@ class Backends:
         calls = replace(self._calls, targets={namespace: target})
         if place_of(target) in self._places(source):
             return OriginCaller(replace(calls, headers={namespace: source.headers}))
-        # Named by a document from elsewhere: no headers, and no address inside the network here unless it is allowed.
+        # A fetched document chose this server: no headers, and no private address unless it is allowed.
         named = None if self._elsewhere.permits(tool) else Addresses()
         return OriginCaller(replace(calls, addresses=named))
 
     def _places(self, source: Source) -> set[Place | None]:
-        """The servers that a source's headers are sent to: those that the configuration names.
+        """Return the servers that get a source's headers: those that the configuration names.
 
-        A document fetched from an address may name servers elsewhere; one that lies on this machine is trusted.
+        A document fetched from a URL may name other servers, which get none; a local document is trusted.
         """
         if named := source.base_url or (source.source if is_url(source.source) else ""):
             return {place_of(safe_url(named))}
@@ -158,7 +158,7 @@ class Backends:
             failed = [source for source in failed if not await self._read(source)]
 
     async def _read(self, source: Source) -> bool:
-        """Read a configured source into the catalogue; whether it had any tools."""
+        """Read a configured source into the catalogue; return whether it had any tools."""
         options = ReadOptions(namespace=source.name, kind=source.kind, headers=source.headers, keep_going=True)
         try:
             tools = await anyio.to_thread.run_sync(lambda: list(catalogue.read(source.source, options)))
@@ -181,7 +181,7 @@ class Backends:
                 _log.warning("%s: its headers are not sent to %s; to send them, give baseUrl", source.name, where)
 
     def _warn_of_targets(self) -> None:
-        """Say at the start which tools of the catalogue can be found but not called, and what would allow it."""
+        """Log at the start which tools can be found but not called, and which option would allow it."""
         counts: Counter[str] = Counter()
         configured = {*self._servers, *self._sources}
         for tool in self.scout.store.tools():
@@ -196,8 +196,8 @@ class Backends:
         await self._put(backend.name, tools)
 
     async def _put(self, name: str, tools: list[Tool] | None = None) -> None:
-        """Take what a server or source lists now into the catalogue; without `tools` what it listed last."""
-        async with self._admitting[name]:  # else an older list could be taken after a newer one
+        """Write the tools of a server or source to the catalogue; without `tools` those of its last list."""
+        async with self._admitting[name]:  # else an older list could overwrite a newer one
             kept = listed = self._latest[name] = self._latest[name] if tools is None else tools
             if self._quarantine is not None:
                 kept = await anyio.to_thread.run_sync(self._quarantine.admitted, listed)
@@ -223,7 +223,7 @@ class Backends:
                 await self.changed()
 
     def _forget(self) -> None:
-        """Remove what a server or source brought that the file no longer names."""
+        """Remove the tools of servers and sources that the configuration no longer names."""
         known = {*self._servers, *(clean_text(source.name) for source in self.config.sources)}
         store = self.scout.store
         for namespace in store.namespaces():
@@ -233,7 +233,7 @@ class Backends:
                     store.remove(brought)
 
     async def _embed(self) -> None:
-        """Beside everything else: a new tool is found by its words at once, and by its meaning a little later."""
+        """Embed new tools in the background; until then they are found by their words."""
         while True:
             await self._unembedded.heard(math.inf)
             try:
@@ -256,9 +256,9 @@ class Backends:
 
 
 async def _aside(work: Callable[[], _T], limiter: anyio.CapacityLimiter) -> _T:
-    """Do it in a thread of its own, which keeps neither the other threads' work waiting nor the process from ending.
+    """Run work in a new daemon thread and return its result, so that it delays neither other threads nor the exit.
 
-    Where this is cancelled the thread is left to itself, and counts until it ends.
+    When cancelled, the thread goes on, and counts against `limiter` until it ends.
     """
     results: list[_T] = []
     failures: list[Exception] = []

@@ -38,9 +38,9 @@ except ImportError:
     raise MissingExtra("serving", "serve") from None
 
 PATH = "/mcp"
-# In one message; read as a whole beside everybody's, where each of them takes some microseconds and a hundred bytes.
+# JSON values in one message: each takes some microseconds and about a hundred bytes to parse in the event loop.
 MAX_VALUES = 50_000
-# One that does not end goes on to the end, so that no text is looked at twice.
+# A string without an end matches to the end of the text, so that nothing is scanned twice.
 _TEXT = re.compile(rb'"(?:[^"\\]|\\.)*+(?:"|$)', re.DOTALL)
 SESSIONS = 1_000
 """How many sessions there may be in all; ServeOptions says how many of one caller."""
@@ -50,12 +50,11 @@ _log = logging.getLogger("toolscout.serving")
 
 
 async def run_stdio(gateway: Gateway) -> None:
-    """Serve the one client that holds our standard input and output, until it closes them or sends SIGTERM."""
+    """Serve the one client on standard input and output, until it closes them or SIGTERM comes."""
     try:
         await _run_stdio(gateway)
     except* (BrokenPipeError, anyio.BrokenResourceError, anyio.ClosedResourceError):
-        # The client went while it was being answered, which is an end as good as any. What is still unwritten must
-        # not be tried again when the interpreter ends.
+        # The client has gone, which is a normal end. The interpreter must not try to flush stdout again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
@@ -72,7 +71,7 @@ async def _run_stdio(gateway: Gateway) -> None:
 
 
 async def _until_signal(scope: anyio.CancelScope, signalled: list[int]) -> None:
-    """End in order: a server that is left behind would run for ever."""
+    """Cancel the scope at the first signal, so that the servers behind are ended and not left running."""
     with anyio.open_signal_receiver(signal.SIGTERM) as signals:
         async for number in signals:
             signalled.append(number)
@@ -80,7 +79,7 @@ async def _until_signal(scope: anyio.CancelScope, signalled: list[int]) -> None:
 
 
 async def serve_streams(gateway: Gateway, incoming: Any, outgoing: Any) -> None:
-    """Serve one client over a pair of streams. What is no message is answered too, not passed over in silence."""
+    """Serve one client over a pair of streams; input that is no message gets an error as its answer."""
 
     async def take(item: Any) -> Any:
         if not isinstance(item, Exception):
@@ -101,7 +100,7 @@ def _unreadable(error: Exception) -> types.ErrorData:
 
 
 def make_app(gateway: Gateway, options: ServeOptions) -> ASGIApp:
-    """The ASGI application: MCP at /mcp, behind the same checks of names, keys, rates and sizes as the HTTP face."""
+    """Return the ASGI application: MCP at /mcp, with the same checks of host, key, rate and size as the HTTP API."""
     app = gateway.server.streamable_http_app(
         streamable_http_path=PATH,
         max_request_body_size=options.body_bytes,
@@ -113,9 +112,9 @@ def make_app(gateway: Gateway, options: ServeOptions) -> ASGIApp:
 
 
 class _Guard:
-    """Lets nobody through without a key where there are keys, and ties a session to the caller that opened it.
+    """Requires a key where there are keys, and allows a session only to the caller that opened it.
 
-    A request is passed on when all of it is there: who is slow, or goes before, costs the server behind nothing.
+    A request is passed on once it has arrived completely, so that slow clients cost the MCP server nothing.
     """
 
     def __init__(self, app: ASGIApp, gateway: Gateway, options: ServeOptions) -> None:
@@ -176,7 +175,7 @@ class _Guard:
 
 
 def _replayed(body: bytes, receive: Receive) -> Receive:
-    """Says a body that was read already, then what comes: that the client has gone."""
+    """Return a `receive` that gives a body read before, then the messages that follow."""
     first: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replayed() -> Message:
@@ -186,7 +185,7 @@ def _replayed(body: bytes, receive: Receive) -> Receive:
 
 
 class _Session:
-    """One session: whose it is, and when it was last used."""
+    """One session: its caller, and when it was last used."""
 
     def __init__(self, who: str, user: AuthenticatedUser) -> None:
         self.who, self.user = who, user
@@ -194,7 +193,7 @@ class _Session:
 
     @contextmanager
     def use(self) -> Iterator[None]:
-        """A request of the session is being answered inside the block."""
+        """Mark the session as in use inside the block."""
         self.busy += 1
         try:
             yield
@@ -204,13 +203,13 @@ class _Session:
 
 
 def values_in(body: bytes) -> int:
-    """About how many values a JSON text holds: each takes memory and time, however few bytes it has."""
+    """Estimate how many values a JSON text holds: each takes memory and time, however short it is."""
     bare = _TEXT.sub(b"", body)
     return bare.count(b",") + bare.count(b"[") + bare.count(b"{")
 
 
 class _Sessions:
-    """The sessions of the older protocol by caller: whoever opens too many loses the one that it used longest ago."""
+    """The sessions of the older protocol; a caller that opens too many loses the one it used longest ago."""
 
     def __init__(self, app: ASGIApp, options: ServeOptions) -> None:
         self._app, self._most, self._seconds = app, options.sessions, options.session_seconds
@@ -218,7 +217,7 @@ class _Sessions:
         self._opening = Counter[str]()
 
     async def __call__(self, who: str, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request; Problem 503 where it would open a session, and its caller uses too many at this moment."""
+        """Answer a request; raises Problem 503 where it would open a session and all of its caller's are in use."""
         headers = Headers(scope=scope)
         given, version = headers.get(_SESSION), headers.get(_VERSION)
         opens = given is None and (version is None or version in HANDSHAKE_PROTOCOL_VERSIONS)
@@ -248,7 +247,7 @@ class _Sessions:
                 self._opening = +self._opening
 
     async def _make_room(self, who: str) -> None:
-        """End the session of a caller that it has not used for longest, where it has as many as it may."""
+        """End a caller's least recently used session, where it has as many as it may."""
         over = time.monotonic() - self._seconds
         self._kept = {id: one for id, one in self._kept.items() if one.busy or one.used > over}
         mine = {id: one for id, one in self._kept.items() if one.who == who}
@@ -285,7 +284,7 @@ class _Sessions:
 
 
 async def run_http(gateway: Gateway, options: ServeOptions) -> None:
-    """Serve until SIGTERM or SIGINT; calls that run then have a few seconds to end."""
+    """Serve until SIGTERM or SIGINT; running calls then get a few seconds to end."""
     check_binding(gateway, options)
     server = http_protocol.Server(make_app(gateway, options), _DRAIN)
     # After it has drained, uvicorn sends itself the signal once more; the servers behind have to be ended first.
@@ -296,7 +295,7 @@ async def run_http(gateway: Gateway, options: ServeOptions) -> None:
 
 
 def check_binding(gateway: Gateway, options: ServeOptions) -> None:
-    """A gateway that others can reach does not start without keys."""
+    """Raise Unauthorized where other machines can reach the gateway and there are no keys."""
     if not options.loopback and not gateway.access.has_keys():
         raise Unauthorized(
             f"others can reach {options.host}, and there are no keys; make one first with: toolscout keys add NAME"
@@ -304,7 +303,7 @@ def check_binding(gateway: Gateway, options: ServeOptions) -> None:
 
 
 def check_free(options: ServeOptions) -> None:
-    """Say so where the address cannot be listened at, before anything is started."""
+    """Raise BadRequest where the address cannot be listened at, before anything is started."""
     try:
         http_protocol.listen(options.host, options.port).close()
     except OSError as error:

@@ -1,1 +1,1 @@
-"""The web page: its routes, and its files in static/."""
+"""The web page: its routes and, in static/, its files."""

@@ -1,4 +1,4 @@
-"""What the page may add: a document at an address, an MCP server's tools, or a dropped file. Nothing that runs here."""
+"""Adds tools from the page: a document or MCP server at a URL, or a dropped file. Nothing is run on this machine."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from toolscout.errors import BadRequest, BadSource, OriginRefused, ToolscoutErro
 from toolscout.scout import Added, Scout
 from toolscout.serving.request_bodies import check_size
 
-# A Python file, or a list of servers to start, would run on this machine: such are for its command line alone.
+# Python files and lists of servers would run code on this machine: only the command line takes those.
 SUFFIXES = (".json", ".jsonl", ".ndjson", ".yaml", ".yml")
 _MAX_NAME = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Addition:
-    """One thing to add: an address, or a file's name and text."""
+    """One source to add: a URL, or a file's name and text."""
 
     label: str
     text: str | None = None
@@ -33,7 +33,7 @@ class Addition:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> Self:
-        """Read what the page sent."""
+        """Read the page's request; raises BadRequest or BadSource where it is not one URL or file."""
         url, name, text = (given.get(key) for key in ("url", "name", "text"))
         if isinstance(url, str):
             if not is_url(url):
@@ -47,9 +47,9 @@ class Addition:
         return cls(label, text=text)
 
     def bring(self, scout: Scout, addresses: Addresses) -> Added:
-        """Add it; its tools are found by their words on return, and embedded meanwhile.
+        """Add its tools to the catalogue; on return they are found by their words.
 
-        `addresses`: the hosts that may be asked though they are not at a public address.
+        `addresses`: the hosts without a public address that may be contacted.
         """
         if self.text is None:
             return scout.add(self.url, options=ReadOptions(keep_going=True, addresses=addresses), wait=False)
@@ -59,7 +59,7 @@ class Addition:
             if McpImporter().accepts(path):
                 raise BadSource(f"{self.label} names servers to start; do that with: toolscout add {self.label}")
             options = ReadOptions(kind="openapi" if OpenApiImporter().accepts(path) else "jsonl", keep_going=True)
-            # Nobody knows the folder in which it lies for a moment.
+            # In a temporary folder of a random name.
             try:
                 tools = [self._without_origin(tool, options) for tool in read(path, options)]
             except OriginRefused:
@@ -70,7 +70,7 @@ class Addition:
         return replace(added, problems=tuple(text.replace(f"{folder}/", "") for text in options.problems))
 
     def _without_origin(self, tool: Tool, options: ReadOptions) -> Tool:
-        """A tool of a dropped file, which is found and not called: nobody knows who wrote the file."""
+        """Return a dropped file's tool without its origin: it can be found, not called, as its author is unknown."""
         if tool.origin is not None and options.kind == "jsonl":
             raise OriginRefused(f"{self.label}: {tool.id}")
         check_size(tool.to_record(), f"{self.label}: {tool.id}")

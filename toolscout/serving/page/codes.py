@@ -1,4 +1,4 @@
-"""Where tools stand in a tree of codes, for retrievers that have one."""
+"""The tree of tool codes, for retrievers that give tools codes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ NEAR = 3
 
 
 class CodeTree:
-    """The tree of some tools' codes: it knows of no others."""
+    """A prefix tree of the codes of some tools."""
 
     def __init__(self, codes: Mapping[str, Code]) -> None:
-        """Put each tool under every beginning of its code."""
+        """File each tool under every prefix of its code."""
         self._codes = codes
         self._under: dict[Code, list[str]] = {}
         for tool_id in sorted(codes):
@@ -22,7 +22,7 @@ class CodeTree:
                 self._under.setdefault(codes[tool_id][:length], []).append(tool_id)
 
     def path(self, tool_id: str) -> dict[str, Any] | None:
-        """The steps down to a tool, how many tools each leads to, and those that part from it last."""
+        """Return the steps down to a tool with the number of tools under each, and its neighbours; None if unknown."""
         code = self._codes.get(tool_id)
         if code is None:
             return None

@@ -1,4 +1,4 @@
-"""A folder of results as the page shows it: one table for each file of rows, and the plots beside them."""
+"""Reads a folder of results for the page: tables for each file of rows, and the plots."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MOST_OTHERS = 8
 
 
 def listing(folder: Path) -> dict[str, Any]:
-    """Every file of rows as columns and cells, and the names of the plots; empty where there is no folder."""
+    """Return the tables (columns and cells) and the names of the plots; both empty where there is no folder."""
     if not folder.is_dir():
         return {"folder": "", "files": [], "plots": []}
     files = [table for path in sorted(folder.glob("*.jsonl")) for table in _tables(path)]
@@ -36,13 +36,13 @@ def listing(folder: Path) -> dict[str, Any]:
 
 
 def plot(folder: Path, name: str) -> bytes | None:
-    """A plot by its name; None for anything else, whatever the name tries."""
+    """Return the bytes of a plot; None for any other name, such as a path out of the folder."""
     found = {path.name: path for path in folder.glob("*.svg")} if folder.is_dir() else {}
     return found[name].read_bytes() if name in found and found[name].stat().st_size <= MAX_FILE_BYTES else None
 
 
 def _tables(path: Path) -> list[dict[str, Any]]:
-    """The rows of a file; what something scored and what something took have no column in common, so not one table."""
+    """Return the tables of a file: quality and speed rows separately, as they share no columns."""
     records = _records(path)
     scored, took = ([r for r in records if ("bench" in r) == bench] for bench in (False, True))
     names = (path.stem, f"{path.stem}: bench" if scored else path.stem)
@@ -54,12 +54,12 @@ def _table(name: str, flat: Iterable[dict[str, Any]]) -> dict[str, Any]:
     columns = list(dict.fromkeys(column for row in rows for column in row))
     ends: list[str] = [column for column in ("ms", "date", "commit") if column in columns]
     columns = [column for column in columns if column not in ends] + ends
-    kept = [c for c in columns if any(row.get(c) not in (None, "") for row in rows)]
-    return {"name": name, "columns": kept, "rows": [[row.get(column) for column in kept] for row in rows]}
+    filled = [c for c in columns if any(row.get(c) not in (None, "") for row in rows)]
+    return {"name": name, "columns": filled, "rows": [[row.get(column) for column in filled] for row in rows]}
 
 
 def _records(path: Path) -> list[dict[str, Any]]:
-    """The rows that can be read, the newest last; a broken line costs itself alone."""
+    """Return the rows of a file, newest last; lines that cannot be read are skipped."""
     found = []
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
@@ -83,7 +83,7 @@ def _flat(record: dict[str, Any]) -> dict[str, Any]:
     if isinstance(metrics, dict):
         wanted = {key: label for key, label in _METRICS.items() if key in metrics}
         row |= {label: _percent(metrics[key]) for key, label in wanted.items()}
-        # Others may be no shares at all, as perplexity is none: they stay as they were measured.
+        # Other numbers need not be shares (perplexity is none), so they are shown as measured.
         if not wanted:
             row |= {key: _cell(metrics[key]) for key in list(metrics)[:_MOST_OTHERS]}
     if isinstance(values, dict):

@@ -1,4 +1,4 @@
-"""The page: its files, and the JSON that it alone asks for. Whatever it shows goes through Access first."""
+"""The routes of the page: its files, and JSON for its scripts. All data comes through Access."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ FILES = {
     ),
     "icon.svg": "image/svg+xml",
 }
-# Nothing from elsewhere, nothing inline, and no text can become HTML even by mistake.
+# Nothing from other sites, nothing inline, and no text can become HTML even by mistake.
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -55,7 +55,7 @@ HEADERS = {
 MAX_COUNT = 100
 MAX_LISTED = 200
 MAX_SUGGESTED = 50
-# Up to so many tools what all of them would cost is counted, beyond it is reckoned from as many.
+# The token cost of all tools is counted over at most this many, and extrapolated for more.
 COUNTED_TOOLS = 1_000
 _KEPT = 64
 _FAILURES_KEPT = 50
@@ -72,13 +72,13 @@ def routes(
     changing: Gate,
     quota: FeedbackQuota,
 ) -> list[Route]:
-    """The page at "/" and what it needs under "/page/".
+    """Return the page's route "/" and those under "/page/".
 
-    `others`: Scouts on the same catalogue to compare with. `searching`, `changing`: where requests wait with those of
-    the other routes. A slow change never stops a search. `quota`: how much feedback is taken, there and here.
+    `others`: Scouts with other retrievers on the same catalogue, by name. `searching`, `changing`: the queues shared
+    with the JSON routes, two so that a slow change never delays a search. `quota`: the shared limit of feedback.
     """
     page = _Page(scout, access, others or {}, options)
-    asked: dict[str, _Act] = {
+    acts: dict[str, _Act] = {
         "state": page.state,
         "tokens": page.tokens,
         "tools": page.tools,
@@ -90,7 +90,7 @@ def routes(
     return [
         Route("/", _file("index.html", "text/html")),
         *[Route(f"/page/{name}", _file(name, kind)) for name, kind in FILES.items()],
-        *[Route(f"/page/{name}", _endpoint(access, act, searching)) for name, act in asked.items()],
+        *[Route(f"/page/{name}", _endpoint(access, act, searching)) for name, act in acts.items()],
         Route("/page/search", _endpoint(access, page.search, searching), methods=["POST"]),
         Route("/page/feedback", _endpoint(access, _within_quota(quota, page.feedback), changing), methods=["POST"]),
         Route("/page/add", _endpoint(access, page.add, changing), methods=["POST"]),
@@ -98,7 +98,7 @@ def routes(
 
 
 class _Page:
-    """What the page asks for; each method answers one route with JSON."""
+    """The handlers of the page; each method answers one route with JSON."""
 
     def __init__(self, scout: Scout, access: Access, others: Mapping[str, Scout], options: ServeOptions) -> None:
         self._scout, self._access = scout, access
@@ -106,7 +106,7 @@ class _Page:
         first = scout.retriever.name
         self._retrievers = {first: (scout, access)}
         for given, other in others.items():
-            name = Path(given).name or other.retriever.name  # of a model's folder nobody is told where it lies
+            name = Path(given).name or other.retriever.name  # the page must not show a folder's path
             name = name if name not in self._retrievers else f"{name} ({len(self._retrievers) + 1})"
             self._retrievers[name] = (other, Access(other))
         self._failures: dict[str, str] = {}
@@ -115,7 +115,7 @@ class _Page:
 
     def state(self, caller: Caller, _: _Values) -> dict[str, Any]:
         return {
-            # What the page has for admins is for those who see everything.
+            # The page's admin functions are only for admins who see everything.
             "caller": {"name": caller.name, "admin": caller.admin and caller.allowed is None},
             "tools": self._access.count(caller),
             "version": self._access.version(caller),
@@ -137,7 +137,7 @@ class _Page:
             raise BadRequest(f"there is no retriever {unknown[0]!r:.80} here; choose of {', '.join(self._retrievers)}")
         namespace, version = given.get("namespace"), self._access.version(caller)
         if namespace is not None:
-            # Only those there are: what is remembered for each must not grow with what is asked.
+            # Only namespaces that exist: the caches below must not grow with what clients send.
             if not isinstance(namespace, str) or namespace not in self._access.namespaces(caller):
                 raise BadRequest("there is no such namespace; the catalogue lists them")
             caller = replace(caller, allowed=narrowed(caller.allowed, namespace))
@@ -155,7 +155,7 @@ class _Page:
             tool.id: tool for tool in _tools_still_there(access, caller, [hit.tool_id for hit in answer.considered])
         }
         hits = [hit for hit in answer.considered if hit.tool_id in found]
-        # Tools get their codes when they are embedded, which is no change of the catalogue.
+        # Tools get their codes when they are embedded, which does not change the catalogue's version.
         tree = self._tree(name, caller, version, len(scout.retriever.codes()))
         shown = [
             tool_shape(found[hit.tool_id])
@@ -184,7 +184,7 @@ class _Page:
         return CodeTree({i: c for i, c in codes.items() if caller.allowed is None or caller.allowed.permits(i)})
 
     def tokens(self, caller: Caller, _: _Values) -> dict[str, Any]:
-        """What all of the caller's tools would cost in each format."""
+        """Answer how many tokens all of the caller's tools would cost in each format."""
         return self._all_tokens(caller, self._access.version(caller))
 
     def _count_tokens(self, caller: Caller, version: int) -> dict[str, Any]:
@@ -206,7 +206,7 @@ class _Page:
         return {"total": len(ids), "tools": [tool_shape(tool) for tool in listed]}
 
     def namespaces(self, caller: Caller, given: _Values) -> dict[str, Any]:
-        """Those with a text in their name, the nearest to it first: a catalogue may have tens of thousands."""
+        """Answer the namespaces whose names contain a text, best match first: there may be tens of thousands."""
         find, counts = given.get("find", "").lower(), self._access.namespaces(caller)
         found = [name for name in counts if find in name.lower()]
         found.sort(key=lambda name: (name.lower() != find, not name.lower().startswith(find), name))
@@ -242,7 +242,7 @@ class _Page:
 
     def add(self, caller: Caller, given: _Values) -> dict[str, Any]:
         self._access.require_admin(caller)
-        self._access.require_own(caller, (), (), sync=True)  # what a document brings is not known before
+        self._access.require_own(caller, (), (), sync=True)  # which tools a document holds is not known before
         addition = Addition.of(given)
         label = addition.label
         try:
@@ -264,13 +264,13 @@ class _Page:
         data = page_results.plot(self._results, given["name"])
         if data is None:
             raise Problem(404, "there is no such plot")
-        # As an image it runs nothing; opened by itself it may not either.
+        # An SVG shown as an image runs no scripts; this policy forbids them also where it is opened directly.
         policy = "default-src 'none'; style-src 'unsafe-inline'; sandbox"
         return Response(data, headers=HEADERS | {"Content-Security-Policy": policy}, media_type="image/svg+xml")
 
 
 def _tools_still_there(access: Access, caller: Caller, ids: Sequence[str]) -> list[Tool]:
-    """These tools without those that were removed meanwhile."""
+    """Return these tools without those removed meanwhile."""
     try:
         return access.tools(caller, ids)
     except UnknownTool:
@@ -285,7 +285,7 @@ def _tool_if_there(access: Access, caller: Caller, tool_id: str) -> list[Tool]:
 
 
 def _within_quota(quota: FeedbackQuota | None, act: _Act) -> _Act:
-    """The act, for those who have not given more feedback than they may."""
+    """Wrap a handler so that it raises Problem 429 where the caller has given too much feedback."""
 
     def admitted(caller: Caller, given: _Values) -> dict[str, Any] | Response:
         if quota is not None:
@@ -304,7 +304,7 @@ def _endpoint(access: Access, act: _Act, gate: Gate) -> Callable[[Request], Any]
         answer = await gate.run(act, caller, given)
         if isinstance(answer, Response):
             return answer
-        # ASCII: a lone surrogate in some description must not stop the rest from being shown.
+        # ASCII escapes a lone surrogate in a description, which UTF-8 could not encode.
         text = json.dumps(_without_nan(answer), allow_nan=False)
         return Response(text, headers=HEADERS | {"Cache-Control": "no-store"}, media_type="application/json")
 
@@ -312,7 +312,7 @@ def _endpoint(access: Access, act: _Act, gate: Gate) -> Callable[[Request], Any]
 
 
 def _without_nan(value: Any) -> Any:
-    """The value with null for numbers that JSON does not have."""
+    """Return the value with None in place of numbers that JSON does not have."""
     if isinstance(value, Mapping):
         return {key: _without_nan(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

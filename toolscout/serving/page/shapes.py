@@ -1,4 +1,4 @@
-"""Tools as the page shows them: plain text, cut where nobody reads on."""
+"""Tools in the form that the page shows: plain text of limited length."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_PARAMETER_TEXT = 400
 
 
 def tool_shape(tool: Tool) -> dict[str, Any]:
-    """One tool: names, what it does, its parameters."""
+    """Return one tool's names, description and parameters as JSON."""
     schema = object_schema(tool.input_schema)
     required = schema.get("required", ())
     return {
@@ -38,7 +38,7 @@ def tool_shape(tool: Tool) -> dict[str, Any]:
 
 
 def _lines(text: str) -> str:
-    """Each line without what could disguise it; at most one blank line at a time."""
+    """Return the text without control characters in its lines, and with at most one blank line at a time."""
     lines = [clean_text(line) for line in text.splitlines()]
     return "\n".join(line for at, line in enumerate(lines) if line or (at and lines[at - 1])).strip()
 
@@ -49,7 +49,7 @@ def _described(parameter: Any) -> str:
 
 
 def narrowed(allowed: Allowed | None, namespace: str) -> Allowed:
-    """What a caller may see of one namespace."""
+    """Return what a caller may see within one namespace."""
     if allowed is None or namespace in allowed.namespaces:
         return Allowed.of([namespace])
     return Allowed.of(ids=[tool_id for tool_id in allowed.ids if namespace_of(tool_id) == namespace])
