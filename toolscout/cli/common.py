@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -205,7 +205,7 @@ def find_split(text: str) -> tuple[str, Path, str]:
         return name, find_dataset(name), split
 
 
-def print_measurements(rows: Iterable[Mapping[str, Any]], file: Path | None) -> None:
+def print_measurements(rows: Iterable[dict[str, Any]], file: Path | None) -> None:
     """Print the rows of a benchmark as one table; append each row to `file`, if any, as soon as it is measured."""
     from toolscout.evaluation import row
     from toolscout.evaluation.bench import speed
