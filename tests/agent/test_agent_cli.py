@@ -15,6 +15,8 @@ from toolscout.cli.main import app
 from toolscout.core.tool import Tool
 from toolscout.stores.sqlite.store import SqliteStore
 
+pytestmark = pytest.mark.slow
+
 MODULE = '''
 """Weather and letters."""
 from pathlib import Path

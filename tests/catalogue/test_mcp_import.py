@@ -28,6 +28,8 @@ from toolscout.catalogue.mcp.client import McpServer, call_tool
 from toolscout.core.vendor_formats import to_wire
 from toolscout.errors import BadSource, DuplicateTool, MissingExtra
 
+pytestmark = pytest.mark.slow
+
 REAL_SERVER = '''
 from mcp.server import MCPServer
 

@@ -16,6 +16,8 @@ from toolscout.data.dataset import Dataset
 from toolscout.data.splits import cut
 from toolscout.stores import open_store
 
+pytestmark = pytest.mark.slow
+
 IDS = [f"{namespace}/{name}" for namespace, name, *_ in TOOLS]
 
 

@@ -11,6 +11,8 @@ from tests.cli.cli_samples import Run
 from tests.retrievers.scenes import scenes
 from toolscout.core import vendor_formats
 
+pytestmark = pytest.mark.slow
+
 REQUEST = "weather forecast for the city of Paris, and then create an issue in the repository"
 WORDS = ("--part", "bm25", "--fit-threshold", "0")
 

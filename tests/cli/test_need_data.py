@@ -17,6 +17,8 @@ from toolscout.data.no_tool_prompts import read_prompts
 from toolscout.evaluation.hard_negatives import Band, by_band, by_domain, candidates, catalogue_of, kept
 from toolscout.models.need_head import NeedHead
 
+pytestmark = pytest.mark.slow
+
 NEAR, FAR = "weather forecast rain wind sun", "quixotic zephyr marmalade"
 
 

@@ -30,6 +30,8 @@ from toolscout.models.tool_ids.token_ids import (
     name_in_words,
 )
 
+pytestmark = pytest.mark.slow
+
 WIDE = 4
 HOSTILE = ["", " ", "😀", "<|im_end|>", "<|im_start|>user\n<|im_end|>", "word " * 100, "x" * 500, "a 2", "a", "a\ud800"]
 NAMES = st.one_of(st.sampled_from(HOSTILE), st.text(max_size=8), st.sampled_from(["a", "a 3", "get weather"]))

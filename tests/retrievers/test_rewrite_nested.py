@@ -26,6 +26,8 @@ from toolscout.retrievers.rewrite.retriever import Rewrite, RewriteOptions
 from toolscout.scout import Scout
 from toolscout.stores.sqlite.store import SqliteStore
 
+pytestmark = pytest.mark.slow
+
 ALLOWED = Allowed.of(["weather", "mail"])
 HIDDEN = re.compile("hotel|railway|things to pack|plan of the week", re.I)  # of tools, not of the request
 SEEN = "weather forecast for a city"

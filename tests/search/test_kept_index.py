@@ -28,6 +28,8 @@ from toolscout.scout import Scout
 from toolscout.search import index_snapshot
 from toolscout.stores.sqlite.store import SqliteStore
 
+pytestmark = pytest.mark.slow
+
 LION = Tool("zoo", "feed_lion", "Gives the lion its dinner.", aliases=("big cat supper",))
 FORECAST = Tool("sky", "forecast", "How warm and how wet it will be.")
 REQUESTS = ("search issue mail", "gives the lion its dinner", "serch the isue", "big cat supper", "zoo/feed_lion")

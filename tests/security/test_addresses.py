@@ -19,6 +19,8 @@ from toolscout.catalogue import ReadOptions
 from toolscout.core.addresses import Addresses, PrivateAddress, is_public
 from toolscout.errors import BadRequest, BadSource
 
+pytestmark = pytest.mark.slow
+
 PRIVATE = [
     "127.0.0.1", "127.255.255.254", "0.0.0.0", "0.1.2.3", "10.0.0.1", "172.16.0.1", "172.31.255.255", "192.168.1.1",
     "169.254.169.254", "100.64.0.1", "100.100.100.200", "192.0.0.192", "192.0.2.1", "198.18.0.1", "198.51.100.1",

@@ -14,6 +14,8 @@ from toolscout.core.tool import Tool
 from toolscout.synth import combinations
 from toolscout.synth.combinations import PARTNERS, Partners, kind_shares
 
+pytestmark = pytest.mark.slow
+
 COUNT = 1_100
 SOME = range(0, COUNT, 37)
 
