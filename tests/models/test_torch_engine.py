@@ -68,7 +68,7 @@ def test_the_likeliest_tokens(
     made: tuple[TorchEngine, TokenTable], allow: Allow | None, room: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     live, _ = made
-    monkeypatch.setitem(torch_engine._NOTES, "cpu", room)
+    monkeypatch.setitem(torch_engine._CACHE_BYTES, "cpu", room)
     free = live.write(PROMPTS, most=9, allow=allow)
     ends = {free[0][3], free[4][5]}  # so that rows end at different times
     found = live.write(PROMPTS, most=9, end=ends, allow=allow)
@@ -110,7 +110,7 @@ def test_little_memory_changes_no_answer(made: tuple[TorchEngine, TokenTable], m
         return states(sequences, past)
 
     monkeypatch.setattr(live, "_states", counted)
-    for room, largest in ((2 * live._read_bytes(7), 4), (live.noted_bytes, 1)):
+    for room, largest in ((2 * live._read_bytes(7), 4), (live.cache_bytes, 1)):
         monkeypatch.setattr(torch_engine, "spare", lambda device, room=room: room)
         np.testing.assert_allclose(live.read(PROMPTS).ends(), read, atol=1e-5)
         np.testing.assert_allclose(live.read(PROMPTS).after(owners, paths), after, atol=1e-5)
@@ -141,9 +141,9 @@ def test_memory_that_others_took_meanwhile_costs_a_second_try(
 def test_what_reading_is_said_to_take(made: tuple[TorchEngine, TokenTable]) -> None:
     live, shape = made[0], made[0]._network.architecture
     past = live.read([[5, 9, 11]])._pasts[0][0]
-    assert 3 * live.noted_bytes == past.keys.nbytes + past.values.nbytes
+    assert 3 * live.cache_bytes == past.keys.nbytes + past.values.nbytes
     kept = [past.keys.untyped_storage().nbytes(), past.values.untyped_storage().nbytes()]
-    assert sum(kept) == 3 * live.noted_bytes  # nothing else is held on to
+    assert sum(kept) == 3 * live.cache_bytes  # nothing else is held on to
     # Twice as long: twice the keys and values, four times what all tokens see of all.
     assert live._read_bytes(200) - 2 * live._read_bytes(100) == 2 * 4 * shape.heads * 100 * 100
 

@@ -63,7 +63,7 @@ def test_gradients_in_chunks_are_those_of_the_whole(sources: dict[float, Path], 
 def test_gradients_in_chunks_have_the_dropout_of_their_vectors(sources: dict[float, Path]) -> None:
     made = task(sources[0.1], chunk=5)
     made.begin(0)
-    texts = made._materials[0].documents[:12]
+    texts = made._training_data[0].documents[:12]
     gold = torch.eye(4, 8)
     torch.manual_seed(3)
     value = made._backward(texts[:4], texts[4:], gold)
@@ -97,7 +97,7 @@ class Seen:
         monkeypatch.setattr(made, "_backward", self.backward)
 
     def backward(self, requests: Sequence[Ints], documents: Sequence[Ints], gold: Tensor) -> Tensor:
-        known = [tokens.tolist() for tokens in self._task._materials[0].documents]
+        known = [tokens.tolist() for tokens in self._task._training_data[0].documents]
         rows = [known.index(tokens.tolist()) for tokens in documents]
         self.documents |= set(rows)
         self.requests += [tokens.tolist() for tokens in requests]
@@ -125,7 +125,7 @@ def test_a_tool_that_nobody_asked_for_is_no_wrong_answer(
 def test_every_request_comes_with_its_gold(sources: dict[float, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     made = task(sources[0.0])
     seen = epoch(made, monkeypatch)
-    train = made._materials[0].train
+    train = made._training_data[0].train
     expected = {
         tuple(tokens.tolist()): set(gold.tolist()) for tokens, gold in zip(train.tokens, train.gold, strict=True)
     }
@@ -146,7 +146,7 @@ def test_own_lines_are_requests_for_their_tool(sources: dict[float, Path], monke
     made = task(sources[0.0], self_queries=0.5)
     seen = epoch(made, monkeypatch)
     assert len(seen.requests) == 1.5 * 160
-    lines = {(tuple(line.tolist()), row) for row, few in enumerate(made._materials[0].self_queries) for line in few}
+    lines = {(tuple(line.tolist()), row) for row, few in enumerate(made._training_data[0].self_queries) for line in few}
     own = [(tuple(tokens), *gold) for tokens, gold in zip(seen.requests, seen.gold, strict=True) if len(gold) == 1]
     assert len(set(own) & lines) > 20
 
@@ -156,7 +156,7 @@ def test_beyond_the_candidates_hard_ones_are_mined(sources: dict[float, Path], m
     made = task(sources[0.0], candidates=10, batch=4)
     seen = epoch(made, monkeypatch)
     assert seen.documents == set(range(20))
-    material, encoder = made._materials[0], made._encoder
+    material, encoder = made._training_data[0], made._encoder
     cosines = encoder.encode(material.train.tokens, 64) @ encoder.encode(material.documents, 64).T
     for row, gold, hard in zip(cosines.numpy(), material.train.gold, material.hard, strict=True):
         nearest = set(np.argsort(-row)[:5].tolist())
@@ -167,15 +167,15 @@ def test_what_was_mined_goes_through_a_checkpoint(sources: dict[float, Path], mo
     monkeypatch.setattr("toolscout.training.bi_encoder._MINED_FROM", 5)
     made = task(sources[0.0], candidates=10)
     made.begin(0)
-    mined = [few.tolist() for few in made._materials[0].hard]
+    mined = [few.tolist() for few in made._training_data[0].hard]
     kept = made.kept()
     with torch.no_grad():
         for parameter in made.parameters().values():
             parameter.add_(torch.randn_like(parameter))
     made.begin(0, kept)
-    assert [few.tolist() for few in made._materials[0].hard] == mined
+    assert [few.tolist() for few in made._training_data[0].hard] == mined
     made.begin(1)
-    assert [few.tolist() for few in made._materials[0].hard] != mined
+    assert [few.tolist() for few in made._training_data[0].hard] != mined
     assert task(sources[0.0]).kept() == {}
 
 
@@ -206,7 +206,7 @@ def test_without_dev_or_with_a_share_given_nothing_is_tried(sources: dict[float,
 def with_dev(source: Path, cosines: Sequence[Sequence[float]], gold: Sequence[set[int]], known: int) -> EncoderTask:
     """A task whose dev requests have these cosines to 8 of 20 tools, the first `known` of which were trained on."""
     made = task(source)
-    material = made._materials[0]
+    material = made._training_data[0]
     assert material.dev is not None
     material.dev.gold = [np.array(sorted(few), dtype=np.int64) for few in gold]
     material.new = np.arange(20) >= known

@@ -505,8 +505,8 @@ def _check(data: Sequence[TrainingSet], options: RewriteOptions, trains: bool) -
         )
     if options.init_from and not trains:
         raise BadModel(
-            "nothing would be trained of the generator that begin names: set align above 0 to align it, or epochs to "
-            "teach it more; to write with it as it is, name it as llm and not as begin"
+            "nothing would be trained of the generator that init_from names: set align above 0 to align it, or epochs "
+            "to teach it more; to write with it as it is, name it as llm and not as init_from"
         )
     describes(options.init_from)
     if (options.align_on or options.align_evenly) and not options.settled().align:
@@ -545,7 +545,7 @@ def _train(
     rounds = options.settled().align
     train = sets.asked("train", held, options.align_on)
     if rounds and not train.requests:
-        raise BadDataset("no request is left to align with; hold more tools out (held), or name another set (align_on)")
+        raise BadDataset("no request is left to align with; raise held_out_share, or name another set (align_on)")
     taught = finetune(
         options, lambda epoch: pairs, folder, about=about, judge=judges, progress=progress, keep=rounds > 0
     )
@@ -592,7 +592,7 @@ def _pairs(
             if not held or held.isdisjoint(gold):
                 pairs.append((prompt(request), "\n".join(lines[tool_id] for tool_id in sorted(gold))))
     if not pairs:
-        raise BadDataset("the train splits hold no requests to learn from; name others, or hold fewer tools out (held)")
+        raise BadDataset("the train splits hold no requests to learn from; name others, or lower held_out_share")
     return pairs
 
 
