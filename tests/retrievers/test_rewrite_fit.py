@@ -93,7 +93,7 @@ def test_it_is_aligned_on_requests_for_tools_that_it_was_not_taught(tmp_path: Pa
     assert fit["supervised"]["examples"] == 5
     assert [one.get("requests") for one in fit["align"]] == [None, 5]
     assert rewrite.options.held_out_share == 0.25
-    with pytest.raises(BadDataset, match="hold fewer tools out"):
+    with pytest.raises(BadDataset, match="lower held_out_share"):
         made(epochs=1, align=1, held_out_share=0.9).fit([TrainingSet(few(1))], tmp_path / "all")
     with pytest.raises(BadModel, match="held_out_share must be from 0 to below 1"):
         RewriteOptions(held_out_share=1.0)
