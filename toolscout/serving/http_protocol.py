@@ -117,7 +117,7 @@ class HttpConnection(HttpToolsProtocol):
         self._inside, self._bytes, self._turns = False, 0, self._turns + 1
         self._head.stop()
         most = connection_limit()
-        # A request is worked on for a while after its client has left. Those of clients that are still connected are not
+        # A request may be worked on after its client has left. Those of clients that are still connected are not
         # many: their number is limited by itself.
         left = len(self.tasks) - len(self.connections)
         crowded = (self._crowded and len(self.connections) > most) or left > most
