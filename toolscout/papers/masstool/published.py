@@ -18,7 +18,7 @@ import numpy as np
 
 from toolscout.core.answer import Example
 from toolscout.core.arrays import Bools, Floats, Ints
-from toolscout.core.model_files import UNREADABLE
+from toolscout.core.model_files import UNREADABLE, read_arrays
 from toolscout.core.tool import Searchable
 from toolscout.data.dataset import request_digest
 from toolscout.data.no_tool_prompts import Prompt, read_prompts
@@ -199,8 +199,7 @@ class MasstoolPublished(DocumentIndex):
             pool = VectorTable.load(folder / _POOL)
             try:
                 digests = json.loads((folder / _TOOLS).read_text())
-                with (folder / _TOWER).open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-                    loaded._take({name: arrays[name] for name in arrays}, digests, pool.rows(np.arange(len(pool))))
+                loaded._take(read_arrays(folder / _TOWER), digests, pool.rows(np.arange(len(pool))))
             except UNREADABLE as error:
                 raise BadModel(f"{folder / _TOWER} cannot be read ({error}); train the model again") from None
         return loaded
