@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from toolscout.data import metrics
 from toolscout.errors import BadModel
 from toolscout.models.need_head import NeedHead
 from toolscout.training.checkpoint import Checkpoints
-from toolscout.training.loop import Report, Schedule, TrainingTask, run
+from toolscout.training.loop import Schedule, TrainingTask, run
 
 SELECTED_ON = "likelihood"
 _NEWTON_STEPS = 100
@@ -86,7 +86,6 @@ def learn(
     encoder: str,
     folder: Path,
     options: DetectionOptions | None = None,
-    report: Report | None = None,
 ) -> tuple[NeedHead, DetectionReport]:
     """Train a head on `train`; select the epoch and calibrate on `dev`. Gives back the head and a report.
 
@@ -99,7 +98,7 @@ def learn(
             raise BadModel(f"there is nothing to {name}: give requests that need a tool and prompts that need none")
     checkpoints = Checkpoints(folder, _identity(train, dev, options))
     schedule = Schedule(options.epochs, options.rate, options.decay, patience=options.patience, seed=options.seed)
-    trained = run(_NeedHeadTask(train, dev, options), schedule, checkpoints, report)
+    trained = run(_NeedHeadTask(train, dev, options), schedule, checkpoints)
     raw = _head(checkpoints.read_best(), encoder)
     head, scores = calibrated(raw, dev)
     checkpoints.remove()
@@ -121,22 +120,6 @@ def calibrated(head: NeedHead, dev: Examples) -> tuple[NeedHead, dict[str, float
         "brier": float(np.average((chances - labels) ** 2, weights=weights)),
     }
     return head, scores
-
-
-def averaged(heads: Sequence[NeedHead]) -> NeedHead:
-    """One head whose logit is the mean of the calibrated logits of several heads."""
-    if not heads or len({head.encoder for head in heads}) > 1:
-        raise BadModel("only heads that read the vectors of the same encoder can be averaged")
-    share = 1 / len(heads)
-    return NeedHead(
-        hidden=np.concatenate([head.hidden for head in heads]),
-        hidden_bias=np.concatenate([head.hidden_bias for head in heads]),
-        output=np.concatenate([share * head.scale * head.output for head in heads]).astype(np.float32),
-        output_bias=sum(share * (head.scale * head.output_bias + head.shift) for head in heads),
-        scale=1.0,
-        shift=0.0,
-        encoder=heads[0].encoder,
-    )
 
 
 def platt(logits: Doubles, labels: Bools, weights: Doubles) -> tuple[float, float]:
