@@ -33,21 +33,6 @@ from toolscout.training.preference_pairs import (
 )
 from toolscout.training.text_options import TextTrainingOptions
 
-__all__ = [
-    "Pair",
-    "PreferencePair",
-    "ScoredTexts",
-    "SupervisedExample",
-    "TextTrainingSettings",
-    "TrainableWriter",
-    "TrainedWriter",
-    "finetune",
-    "forget",
-    "prefer",
-    "rank_reward",
-    "supervise",
-]
-
 Pair = tuple[Conversation, str]
 """A conversation, and the assistant's next message."""
 

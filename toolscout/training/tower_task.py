@@ -319,7 +319,6 @@ class _ThroughTask(EncoderTask):
 
     def _learned(
         self,
-        data: EncoderTrainingData,
         picked: Ints,
         rows: Ints,
         requests: Sequence[Ints],

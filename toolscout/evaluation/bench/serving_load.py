@@ -193,7 +193,8 @@ async def _loaded(
     if changing is not None:
         await changing
     gauges = await _gauges(client)
-    await _cleared(client, live)
+    if live.there:  # leave the catalogue as it was
+        await client.ask("POST", "/tools", {"remove": list(live.there)})
     client.close()
     return _values(tally, live, memory, gauges, (gauges["process_cpu_seconds"] - cpu) / seconds)
 
@@ -248,12 +249,6 @@ async def _watch(client: Client, memory: list[float], over: asyncio.Event) -> No
             await asyncio.wait_for(over.wait(), _SAMPLED_EVERY_S)
         except TimeoutError:
             continue
-
-
-async def _cleared(client: Client, live: ChangingTools) -> None:
-    """Leave the catalogue as it was."""
-    if live.there:
-        await client.ask("POST", "/tools", {"remove": list(live.there)})
 
 
 def _values(

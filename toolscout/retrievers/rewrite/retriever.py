@@ -49,8 +49,6 @@ from toolscout.retrievers.rewrite.router import Router, features
 if TYPE_CHECKING:
     from toolscout.training.text_generation import Pair, TrainableWriter
 
-__all__ = ["FINETUNED_FOLDER", "RULES", "Rewrite", "RewriteOptions", "SubRequestHits", "WrittenQueries"]
-
 FINETUNED_FOLDER = "generator"
 _TEXTS_FILE = "texts.json"
 _FIRST = 10  # tools of the request's own ranking that the router looks at
