@@ -14,7 +14,7 @@ from scipy.optimize import minimize
 from toolscout.errors import BadModel
 from toolscout.models.need_head import NeedHead
 from toolscout.training.checkpoint import Checkpoints
-from toolscout.training.need_head import DetectionOptions, Examples, calibrated, learn, platt
+from toolscout.training.need_head import DetectionOptions, Examples, averaged, calibrated, learn, platt
 
 pytestmark = pytest.mark.slow
 
@@ -119,6 +119,18 @@ def test_calibration_repairs_forecasts_that_are_too_sure(tmp_path: Path) -> None
         < 0.07
     )
     assert scores["brier"] < 0.25
+
+
+def test_averaged_heads_speak_with_one_voice(tmp_path: Path) -> None:
+    heads = [learn(examples(0), examples(10), "toy", tmp_path / "x", replace(QUICK, seed=s))[0] for s in range(3)]
+    vectors = units(30, 8, 0)
+    each = np.stack([np.log(p / (1 - p)) for p in (head.probabilities(vectors).astype(np.float64) for head in heads)])
+    joint = averaged(heads).probabilities(vectors)
+    assert np.allclose(np.log(joint / (1 - joint)), each.mean(axis=0), atol=1e-3)
+    with pytest.raises(BadModel, match="same encoder"):
+        averaged([heads[0], replace(heads[1], encoder="other")])
+    with pytest.raises(BadModel, match="same encoder"):
+        averaged([])
 
 
 def test_an_interrupted_training_ends_where_it_would_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -120,6 +120,22 @@ def calibrated(head: NeedHead, dev: Examples) -> tuple[NeedHead, dict[str, float
         "brier": float(np.average((chances - labels) ** 2, weights=weights)),
     }
     return head, scores
+
+
+def averaged(heads: Sequence[NeedHead]) -> NeedHead:
+    """One head whose logit is the mean of the calibrated logits of several heads."""
+    if not heads or len({head.encoder for head in heads}) > 1:
+        raise BadModel("only heads that read the vectors of the same encoder can be averaged")
+    share = 1 / len(heads)
+    return NeedHead(
+        hidden=np.concatenate([head.hidden for head in heads]),
+        hidden_bias=np.concatenate([head.hidden_bias for head in heads]),
+        output=np.concatenate([share * head.scale * head.output for head in heads]).astype(np.float32),
+        output_bias=sum(share * (head.scale * head.output_bias + head.shift) for head in heads),
+        scale=1.0,
+        shift=0.0,
+        encoder=heads[0].encoder,
+    )
 
 
 def platt(logits: Doubles, labels: Bools, weights: Doubles) -> tuple[float, float]:
