@@ -21,7 +21,8 @@ from toolscout.core.tool import Searchable, Tool
 from toolscout.data.dataset import Dataset
 from toolscout.data.locate import find_dataset
 from toolscout.errors import BadDataset, BadModel, BadRequest, MissingEncoder, NeedsTraining
-from toolscout.evaluation.evaluate import CUTOFFS, MEASURES, RequestResult, command_line, evaluate, load_split
+from toolscout.evaluation.evaluate import RequestResult, command_line, evaluate, load_split
+from toolscout.evaluation.measures import CUTOFFS, MEASURES
 from toolscout.retrievers.base import Ranking
 from toolscout.retrievers.bm25 import Bm25, Bm25Options
 from toolscout.retrievers.dense import Dense

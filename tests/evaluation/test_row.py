@@ -14,7 +14,8 @@ from tests.evaluation.made_up import dataset
 from toolscout.data import metrics
 from toolscout.errors import BadDataset, ToolscoutError
 from toolscout.evaluation import row
-from toolscout.evaluation.evaluate import MEASURES, evaluate
+from toolscout.evaluation.evaluate import evaluate
+from toolscout.evaluation.measures import MEASURES
 from toolscout.retrievers import opening
 from toolscout.retrievers.base import Options
 from toolscout.retrievers.bm25 import Bm25

@@ -13,6 +13,7 @@ from tests.retrievers.scenes import scenes
 from tests.toys import HashedWords, catalogue
 from toolscout.core.answer import Allowed
 from toolscout.core.tool import Tool
+from toolscout.data.no_tool_prompts import read_negatives
 from toolscout.models.decoding.constrained import odds_against
 from toolscout.models.decoding.trie import Trie
 from toolscout.retrievers import document_index
@@ -20,7 +21,6 @@ from toolscout.retrievers.generative.base import NO_TOOL
 from toolscout.retrievers.generative.fit import _calibrated
 from toolscout.retrievers.provenance import TrainingSet
 from toolscout.retrievers.toolgen import Toolgen
-from toolscout.retrievers.tower.no_tool_prompts import read_negatives
 from toolscout.scout import Scout
 
 pytestmark = pytest.mark.slow

@@ -18,6 +18,7 @@ from toolscout.core.answer import Allowed
 from toolscout.core.scope import Scope
 from toolscout.data.conversations import FINISH, ConversationBuilder, conversation
 from toolscout.data.dataset import request_digest
+from toolscout.data.no_tool_prompts import read_negatives
 from toolscout.retrievers.base import Ranking
 from toolscout.retrievers.encoded_requests import Encoding
 from toolscout.retrievers.generative import base
@@ -32,7 +33,6 @@ from toolscout.retrievers.generative.conversation_examples import (
 from toolscout.retrievers.generative.fit import IdExamples, _insert_training_tools, _training_data
 from toolscout.retrievers.generative.reading import chance
 from toolscout.retrievers.provenance import TrainedOn, TrainingSet
-from toolscout.retrievers.tower.no_tool_prompts import read_negatives
 
 pytestmark = pytest.mark.slow
 

@@ -18,11 +18,11 @@ from tests.serving.page_app import SCRIPT, SPEC, TOKEN, TOOLS, Coded, app, opene
 from toolscout import Answer, Scout, Tool
 from toolscout.core import vendor_formats
 from toolscout.core.permissions import Principal, new_key
+from toolscout.models.tool_ids.code_tree import CodeTree
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.hybrid.retriever import Hybrid
 from toolscout.serving.access import Access
 from toolscout.serving.page import routes
-from toolscout.serving.page.codes import CodeTree
 
 SITE = "http://localhost"
 HOLDER = {"Authorization": f"Bearer {TOKEN}"}

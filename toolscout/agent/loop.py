@@ -26,6 +26,7 @@ Watch = Callable[[int, Step], None]
 _ANSWER_SCHEMA = {**FINISH_SCHEMA, "required": ["return_type", "final_answer"], "additionalProperties": False}
 _REPEATED = "it was made before with the same input, and its result stands above; use another tool, or finish"
 USED_UP = "the steps were used up"
+_THOUGHT_TOKENS, _OBSERVATION_CHARS = 96, 1_000  # the most of a thought, and of what a tool gave back
 _AGAIN = "The input was refused: {}. Give it again as JSON."
 
 
@@ -42,10 +43,8 @@ class AgentOptions:
     steps: int = 6
     thoughts: bool = True
     constrain: bool = True
-    thought_tokens: int = 96
     argument_tokens: int = 256
     answer_tokens: int = 256
-    observation_chars: int = 1_000
 
     def __post_init__(self) -> None:
         """Raise BadRequest where `steps` is below 1."""
@@ -124,7 +123,7 @@ class Agent:
         if not self.options.thoughts:
             return
         prompts = [one.script.before_thought() for one in going]
-        replies = ask(self._llm, prompts, max_tokens=self.options.thought_tokens, stop=("\n\n",))
+        replies = ask(self._llm, prompts, max_tokens=_THOUGHT_TOKENS, stop=("\n\n",))
         for one, reply in zip(going, replies, strict=True):
             if reply.failed:
                 one.end("model_failed", reply.failed)
@@ -190,7 +189,7 @@ class Agent:
         ready = [at for at, step in enumerate(steps) if step.called]
         calls = [(tool, steps[at].arguments or {}) for at in ready if (tool := going[at].tool)]
         for at, result in zip(ready, self._caller.call(calls), strict=True):
-            observation = result.shortened(self.options.observation_chars)
+            observation = result.shortened(_OBSERVATION_CHARS)
             steps[at] = replace(steps[at], ok=result.ok, exact=result.exact, observation=observation)
         for one, step in zip(going, steps, strict=True):
             self._observe(one, step)

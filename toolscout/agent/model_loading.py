@@ -17,7 +17,7 @@ from toolscout.retrievers.opening import open_retriever
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
-    from toolscout.models.language.base import Architecture
+    from toolscout.models.language.architecture import Architecture
     from toolscout.retrievers.generative.base import GenerativeRetriever
 
 

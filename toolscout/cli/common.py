@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 
 from toolscout.cli import output
 from toolscout.core.tool import clean_text
-from toolscout.errors import BadDataset, BadRequest, StoreError, ToolscoutError
+from toolscout.errors import BadRequest, StoreError, ToolscoutError
 
 if TYPE_CHECKING:
     from toolscout.scout import Scout
@@ -187,22 +187,6 @@ def tenant_of(store: Store, principal: str) -> str:
     """Return the tenant that a principal shares feedback with: the one set with its key, else the principal alone."""
     known = store.principal(principal)
     return known.tenant if known else principal
-
-
-def find_split(text: str) -> tuple[str, Path, str]:
-    """Return the name, the folder and the split of DATA or DATA:SPLIT; the split is "" where none is named.
-
-    Raises BadDataset where there is no such dataset.
-    """
-    from toolscout.data.locate import find_dataset
-
-    try:
-        return text, find_dataset(text), ""
-    except BadDataset:
-        name, _, split = text.rpartition(":")
-        if not name or not split:
-            raise
-        return name, find_dataset(name), split
 
 
 def print_measurements(rows: Iterable[dict[str, Any]], file: Path | None) -> None:

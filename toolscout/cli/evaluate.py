@@ -16,7 +16,6 @@ from toolscout.cli.common import (
     ModelOption,
     PartsOption,
     SettingsOption,
-    find_split,
     plural,
     print_measurements,
     rewriting,
@@ -170,6 +169,7 @@ def _planned(
     data: Sequence[str], splits: Sequence[str], retrievers: Sequence[str], mixture: Mixture | None
 ) -> list[_Run]:
     """Return every combination of dataset, split and retriever. Each dataset is read once, before anything runs."""
+    from toolscout.data.locate import find_split
     from toolscout.evaluation import evaluate as run
 
     found = [find_split(text) for text in data]

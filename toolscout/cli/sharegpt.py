@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from toolscout.cli import output
-from toolscout.cli.common import find_split, plural
+from toolscout.cli.common import plural
 from toolscout.errors import BadDataset
 
 if TYPE_CHECKING:
@@ -89,6 +89,7 @@ def _conversations(text: str) -> Iterator[Conversation]:
     from toolscout.data import beir_files as files
     from toolscout.data.conversations import conversation, memorisation, retrieval
     from toolscout.data.dataset import Dataset
+    from toolscout.data.locate import find_split
     from toolscout.data.trajectories import read_trajectories
 
     if Path(text).is_file():

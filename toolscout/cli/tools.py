@@ -40,7 +40,8 @@ def list_tools(
         if namespace is None:
             page |= {"tools": sum(namespaces.values()), "namespaces": dict(counted)}
         else:
-            page |= {"namespace": namespace, "tools": [_brief(tool) for tool in tools]}
+            listing = [{"id": one.id, "title": one.title, "description": one.description} for one in tools]
+            page |= {"namespace": namespace, "tools": listing}
         output.print_json(page)
     elif listed:
         output.stdout().print(_namespace_table(counted) if namespace is None else _tool_table(tools))
@@ -121,10 +122,6 @@ def _agreed(question: str) -> bool:
     if not reply:
         raise BadRequest("nobody is there to confirm it; say --yes to remove a namespace without being asked")
     return reply.strip().lower() in ("y", "yes")
-
-
-def _brief(tool: Tool) -> dict[str, str]:
-    return {"id": tool.id, "title": tool.title, "description": tool.description}
 
 
 def _namespace_table(counted: list[tuple[str, int]]) -> Table:

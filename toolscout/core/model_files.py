@@ -1,4 +1,4 @@
-"""Checks of a saved model folder: the content of model.json, and the errors that damaged files raise."""
+"""Reads and checks the files of a saved model folder."""
 
 from __future__ import annotations
 
@@ -8,6 +8,9 @@ from pathlib import Path
 from tokenize import TokenError
 from typing import Any
 from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
 
 # All that reading a damaged file may raise. numpy parses an array's header as Python, hence SyntaxError, TokenError.
 UNREADABLE = (
@@ -31,6 +34,12 @@ _KINDS: tuple[tuple[type, type | tuple[type, ...]], ...] = (
     (str, str),
     (tuple, (list, tuple)),
 )
+
+
+def read_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """All arrays of an .npz file. Raises one of UNREADABLE where it is damaged."""
+    with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
+        return {name: file[name] for name in file.files}
 
 
 def malformed(record: Any) -> str:

@@ -1,4 +1,4 @@
-"""Finds a dataset by its name."""
+"""Finds a dataset by its name, and reads DATA:SPLIT."""
 
 from __future__ import annotations
 
@@ -21,3 +21,17 @@ def find_dataset(name: str) -> Path:
             return folder
     where = f"neither here nor in {home}" if home else f"here, and {DATA_FOLDER} names no folder of datasets"
     raise BadDataset(f'there is no dataset {name!r} {where}; give a BEIR folder, or "bundled"')
+
+
+def find_split(text: str) -> tuple[str, Path, str]:
+    """Return the name, the folder and the split of DATA or DATA:SPLIT; the split is "" where none is named.
+
+    Raises BadDataset where there is no such dataset.
+    """
+    try:
+        return text, find_dataset(text), ""
+    except BadDataset:
+        name, _, split = text.rpartition(":")
+        if not name or not split:
+            raise
+        return name, find_dataset(name), split

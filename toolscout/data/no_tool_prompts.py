@@ -1,4 +1,4 @@
-"""Prompts that need no tool, read from prompts.jsonl; they are used to measure the detection of tool need."""
+"""Prompts that need no tool, read from prompts.jsonl, to train and measure the detection of tool need."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from pathlib import Path
 
 from toolscout.data import beir_files as files
 from toolscout.errors import BadDataset
+
+TRAIN, DEV = "train", "dev"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,3 +40,13 @@ def read_prompts(folder: str | Path, split: str | None = None) -> list[Prompt]:
     if split is not None and split not in splits:
         raise BadDataset(f"{path} has no split {split!r}; it has: {', '.join(sorted(splits))}")
     return [prompt for prompt in prompts if split in (None, prompt.split)]
+
+
+def read_negatives(folder: str) -> list[Prompt]:
+    """The prompts of the splits train and dev; none where `folder` is "". Raises BadDataset without train prompts."""
+    if not folder:
+        return []
+    prompts = [prompt for prompt in read_prompts(folder) if prompt.split in (TRAIN, DEV)]
+    if not any(prompt.split == TRAIN for prompt in prompts):
+        raise BadDataset(f"{folder} has no prompts of a split {TRAIN!r} to learn from; name another folder")
+    return prompts

@@ -17,7 +17,7 @@ from toolscout.core.answer import Cost
 from toolscout.data.dataset import Dataset, Kind
 from toolscout.evaluation import leakage
 from toolscout.evaluation.fit_record import FitRecord
-from toolscout.evaluation.measures import CUTOFFS, MEASURES, checked, depth_of, measured
+from toolscout.evaluation.measures import checked, depth_of, measured
 from toolscout.evaluation.request_result import DEPTH, RequestResult
 from toolscout.evaluation.row import Row, provenance
 from toolscout.evaluation.vector_cache import cached_vectors, encoder_of
@@ -29,18 +29,6 @@ from toolscout.retrievers.opening import variant_of
 from toolscout.retrievers.provenance import TrainedOn
 from toolscout.scout import Progress, Scout, checked_request
 from toolscout.stores.sqlite.store import SqliteStore
-
-__all__ = [
-    "CUTOFFS",
-    "MEASURES",
-    "Evaluation",
-    "RequestResult",
-    "command_line",
-    "evaluate",
-    "load_split",
-    "load_splits",
-    "seen_by",
-]
 
 _DROPPED = "drop-seen"
 _TOGETHER = 256  # requests that are ranked at once where a GPU does it

@@ -220,11 +220,8 @@ def chosen_names(tool_choice: Any) -> set[str]:
         return set()
     name = tool_choice.get("name")
     inner = [tool_choice.get("function"), *(tool_choice.get("tools") or ())]
-    return ({name} if isinstance(name, str) else set()).union(*map(chosen_names, filter(_is_mapping, inner)))
-
-
-def _is_mapping(value: object) -> bool:
-    return isinstance(value, Mapping)
+    names = [chosen_names(one) for one in inner if isinstance(one, Mapping)]
+    return ({name} if isinstance(name, str) else set()).union(*names)
 
 
 def text_of(content: Any) -> str:

@@ -21,6 +21,7 @@ from toolscout.llm.base import Completion
 
 # Format 2 added `repairs`; completions of format 1 are read as if they had none.
 FORMAT = 2
+_TIMEOUT = 30.0  # seconds that a write waits for another process
 
 
 def digest(*parts: Any) -> bytes:
@@ -32,8 +33,8 @@ def digest(*parts: Any) -> bytes:
 class Cache:
     """A cache file. Threads can share an object, and processes can share the file."""
 
-    def __init__(self, path: str | Path, *, read_only: bool = False, timeout: float = 30.0) -> None:
-        """Open or create the file; a write waits up to `timeout` seconds for another process. Raises StoreError."""
+    def __init__(self, path: str | Path, *, read_only: bool = False) -> None:
+        """Open or create the file; a write waits a while for another process. Raises StoreError."""
         self.path = Path(path)
         self._lock = threading.Lock()
         if read_only and not self.path.is_file():
@@ -42,7 +43,7 @@ class Cache:
             if not read_only:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
             where = f"{self.path.absolute().as_uri()}?mode={'ro' if read_only else 'rwc'}"
-            self._db = sqlite3.connect(where, timeout, isolation_level=None, check_same_thread=False, uri=True)
+            self._db = sqlite3.connect(where, _TIMEOUT, isolation_level=None, check_same_thread=False, uri=True)
         try:
             self._prepare(read_only)
         except BaseException:

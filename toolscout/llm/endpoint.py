@@ -39,7 +39,6 @@ from toolscout.llm.base import (
 from toolscout.llm.cache import Cache, digest
 from toolscout.llm.hosts import key_in_the_open
 from toolscout.llm.http import HttpReply, RateLimiter, post
-from toolscout.llm.options import KEY_VARIABLE as KEY_VARIABLE
 from toolscout.llm.options import MOST, EndpointOptions, check, checked_url
 
 _AGAIN = frozenset([408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529])

@@ -25,7 +25,7 @@ from toolscout.llm.base import (
     settled,
 )
 from toolscout.llm.constrained_json.filling import Filling, TokenVocabulary
-from toolscout.models.decoding.constrained import TextWriter
+from toolscout.models.decoding.constrained import Allow, TextWriter
 from toolscout.models.language.open import device_name
 
 if TYPE_CHECKING:
@@ -76,7 +76,6 @@ class ChatModel(Protocol):
 
 Prompt = Callable[[Conversation], list[int]]
 """Turns a conversation into tokens, with an open turn of the assistant."""
-_Allow = Callable[[int, Sequence[int]], Ints | None]
 
 
 class Local(LanguageModel):
@@ -199,7 +198,7 @@ class Local(LanguageModel):
         return self._fillings[key]
 
     def _written(
-        self, prompts: list[list[int]], most: int, temperature: float, allow: _Allow | None, batch: int
+        self, prompts: list[list[int]], most: int, temperature: float, allow: Allow | None, batch: int
     ) -> list[list[int]]:
         # The seed depends on the prompts of the batch; equal conversations in a batch are still sampled differently.
         digest = hashlib.blake2b(json.dumps([self._seed, batch, prompts]).encode(), digest_size=4).digest()
@@ -207,10 +206,10 @@ class Local(LanguageModel):
         ends: Collection[int] = self._speaker.ends
         return self._writer.write(prompts, most=most, temperature=temperature, end=ends, allow=allow, seed=seed)
 
-    def _allow(self, fillings: Sequence[Filling | BadCompletion | None], stop: Sequence[str]) -> _Allow | None:
+    def _allow(self, fillings: Sequence[Filling | BadCompletion | None], stop: Sequence[str]) -> Allow | None:
         """The `allow` function of a batch: JSON of each row's schema, or anything up to a stop string."""
-        until: _Allow | None = self._until(stop) if stop else None
-        rows: list[_Allow | None] = [one.rows() if isinstance(one, Filling) else until for one in fillings]
+        until: Allow | None = self._until(stop) if stop else None
+        rows: list[Allow | None] = [one.rows() if isinstance(one, Filling) else until for one in fillings]
         if not any(rows):
             return None
 
@@ -220,7 +219,7 @@ class Local(LanguageModel):
 
         return allow
 
-    def _until(self, stop: Sequence[str]) -> _Allow:
+    def _until(self, stop: Sequence[str]) -> Allow:
         """An `allow` function that ends a row once its last tokens contain a stop string."""
         reach = max(len(word.encode()) for word in stop) + _TAIL
 

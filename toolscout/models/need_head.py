@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolscout.core.arrays import Floats
+from toolscout.core.model_files import UNREADABLE, read_arrays
 from toolscout.errors import BadModel
 
 NEED_FILE = "need.npz"
@@ -59,11 +59,9 @@ class NeedHead:
         """Read what `save` wrote; raises BadModel where it cannot be read."""
         path = folder / NEED_FILE
         try:
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
-                head = cls._of({name: found[name] for name in (*_ARRAYS, "encoder")})
-        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+            return cls._of(read_arrays(path))
+        except UNREADABLE as error:
             raise BadModel(f"the need head in {path} cannot be read ({error}); train it again") from None
-        return head
 
     @classmethod
     def _of(cls, found: Mapping[str, NDArray[Any]]) -> Self:

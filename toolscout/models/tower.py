@@ -7,15 +7,15 @@ used and one from its scene (the set of tools it used).
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Literal, Self, get_args
 
 import numpy as np
 
 from toolscout.core.arrays import Floats
+from toolscout.core.model_files import UNREADABLE, read_arrays
 from toolscout.errors import BadModel
 
 Transfer = Literal["gating", "attention", "concatenation", "addition", "cross_attention", "residual", "none"]
@@ -115,10 +115,9 @@ class Tower:
         """Read what `save` wrote; raises BadModel where it cannot be read or is not complete."""
         path = folder / TOWER_FILE
         try:
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
-                numbers: dict[str, Any] = {name: found[name] for name in found.files}
+            numbers = read_arrays(path)
             version, transfer = int(numbers.pop("version")), str(numbers.pop("transfer_kind"))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
+        except UNREADABLE as error:
             raise BadModel(f"the tower in {path} cannot be read ({error}); train the model again") from None
         if version != _VERSION or transfer not in TRANSFERS:
             raise BadModel(f"{path} was written by another version of toolscout; train the model again")

@@ -52,10 +52,8 @@ class Published:
     def notes(self) -> str:
         """Where they come from, and what to know before comparing."""
         sources = "; ".join(f"{name}: {about}" for name, about in self.sources.items())
-        return "\n".join([f"In italics: the papers' numbers, not measured here. {sources}.\n", *self._bullets()]) + "\n"
-
-    def _bullets(self) -> list[str]:
-        return [f"- {caveat}" for caveat in self.caveats]
+        bullets = [f"- {caveat}" for caveat in self.caveats]
+        return "\n".join([f"In italics: the papers' numbers, not measured here. {sources}.\n", *bullets]) + "\n"
 
 
 @cache

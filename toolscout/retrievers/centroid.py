@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -27,6 +27,7 @@ from toolscout.retrievers.encoded_requests import (
     dev_recall,
     dev_requests,
     encode_dev,
+    finish_fit,
     train_examples,
     vectors_of,
     with_digests,
@@ -167,12 +168,7 @@ class Centroid(DocumentIndex):
         self.learn(examples, encoding.requests(examples))
         dev_splits = dev_requests(data)
         dev = {"recall@5": self._choose(dev_splits, progress)} if dev_splits else {}
-        numbers = len(self._sums) * self.encoder.dimension
-        report = FitReport(time.perf_counter() - started, "cpu", numbers, dev)
-        self.trained_on, self.fit_record = TrainedOn.of(data), asdict(report)
-        self.save(folder)
-        encoding.done()
-        return report
+        return finish_fit(self, data, folder, encoding, started, len(self._sums), dev)
 
     def _choose(self, dev: Sequence[DevRequests], progress: FitProgress | None) -> float:
         """Set the `alpha` and `tau` with the highest dev recall@5, and return that recall."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from toolscout.data import metrics
 from toolscout.data.dataset import Split
 from toolscout.index.feedback_pool import MAX_REQUEST_CHARS
 from toolscout.models.encoders.base import TextEncoder
-from toolscout.retrievers.base import FitProgress, Pairs, Retriever
+from toolscout.retrievers.base import FitProgress, FitReport, Pairs, Retriever
 from toolscout.retrievers.document_index import DocumentIndex
 from toolscout.retrievers.provenance import SeenSplit, TrainedOn, TrainingSet
 
@@ -158,6 +159,23 @@ class Encoding:
             if self._progress:
                 self._progress(f"encoding {what}", len(found), len(texts))
         return found
+
+
+def finish_fit(
+    index: DocumentIndex,
+    data: Sequence[TrainingSet],
+    folder: Path,
+    encoding: Encoding,
+    started: float,
+    vectors: int,
+    dev: Mapping[str, float],
+) -> FitReport:
+    """Save an index that learned so many vectors on the CPU since `started`, and remove the cache of its fit."""
+    report = FitReport(time.perf_counter() - started, "cpu", vectors * index.encoder.dimension, dev)
+    index.trained_on, index.fit_record = TrainedOn.of(data), asdict(report)
+    index.save(folder)
+    encoding.done()
+    return report
 
 
 def with_digests(seen: TrainedOn, digests: Collection[str]) -> TrainedOn:

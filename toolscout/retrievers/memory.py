@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -25,6 +25,7 @@ from toolscout.retrievers.encoded_requests import (
     Encoding,
     dev_requests,
     encode_dev,
+    finish_fit,
     train_examples,
     vectors_of,
     with_digests,
@@ -141,12 +142,7 @@ class Memory(DocumentIndex):
         encoding.tools(self, data)
         dev_splits = dev_requests(data)
         dev = {"recall@5": self._choose(dev_splits, progress)} if dev_splits else {}
-        numbers = len(self._pools) * self.encoder.dimension
-        report = FitReport(time.perf_counter() - started, "cpu", numbers, dev)
-        self.trained_on, self.fit_record = TrainedOn.of(data), asdict(report)
-        self.save(folder)
-        encoding.done()
-        return report
+        return finish_fit(self, data, folder, encoding, started, len(self._pools), dev)
 
     def _choose(self, dev: Sequence[DevRequests], progress: FitProgress | None) -> float:
         """Set the weight of votes with the highest dev recall@5, and return that recall.

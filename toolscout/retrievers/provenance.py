@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from toolscout.data.dataset import Dataset
+from toolscout.data.dataset import Dataset, request_digest
+from toolscout.data.no_tool_prompts import DEV, TRAIN, Prompt
 from toolscout.errors import BadModel
 
 TRAINED_ON_FILE = "trained_on.json"
@@ -90,3 +92,15 @@ class TrainedOn:
         splits = [asdict(split) | {"requests": sorted(split.requests)} for split in self.splits]
         record = {"splits": splits, "tools": sorted(self.tools), "written": sorted(self.written)}
         (folder / TRAINED_ON_FILE).write_text(json.dumps(record) + "\n")
+
+
+def seen_with(data: Sequence[TrainingSet], prompts: Sequence[Prompt], no_tool: str) -> TrainedOn:
+    """What a model has seen in training, prompts included: a split that holds one of them may not evaluate it."""
+    seen = TrainedOn.of(data)
+    for role in (TRAIN, DEV):
+        digests = frozenset(request_digest(prompt.text) for prompt in prompts if prompt.split == role)
+        if digests:
+            name = hashlib.blake2b("".join(sorted(digests)).encode(), digest_size=16).hexdigest()
+            part = SeenSplit(no_tool, name, role, "train" if role == TRAIN else "dev", digests)
+            seen |= TrainedOn((part,))
+    return seen

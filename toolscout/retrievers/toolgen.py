@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 import numpy as np
 
 from toolscout.core.arrays import Floats, Ints
+from toolscout.core.model_files import read_arrays
 from toolscout.errors import BadModel
 from toolscout.models.decoding.constrained import Nearer, Reading, Table
 from toolscout.models.encoders.base import TextEncoder
@@ -227,12 +228,10 @@ class Toolgen(GenerativeRetriever):
             if not self._trained <= self._maker.ids.keys():
                 raise ValueError("a tool that was trained has no id")
             return
-        with (folder / "rows.npz").open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            ids, mapped = file["ids"].tolist(), file["map"]
-            free, bias = self.base().rows(file["free"], len(ids)), self.base().rows(file["bias"][None], 1)[0]
-            self._learned_rows = LearnedRows(
-                self.base().rows(mapped, len(mapped)), bias, dict(zip(ids, free, strict=True))
-            )
+        arrays = read_arrays(folder / "rows.npz")
+        ids, mapped = arrays["ids"].tolist(), arrays["map"]
+        free, bias = self.base().rows(arrays["free"], len(ids)), self.base().rows(arrays["bias"][None], 1)[0]
+        self._learned_rows = LearnedRows(self.base().rows(mapped, len(mapped)), bias, dict(zip(ids, free, strict=True)))
         self._training_tools = DocumentTools.load(folder, len(mapped))
 
 

@@ -86,7 +86,6 @@ class ServeOptions:
     origins: tuple[str, ...] = ()
     upstream: str = ""
     upstream_key: str = ""
-    upstream_seconds: float = 600.0
     keep: int = 10
     pinned: tuple[str, ...] = ()
     audit: Path | None = None

@@ -39,6 +39,7 @@ NAMESPACE = "request"
 FEW = 10
 _SETS_KEPT, _VECTORS_KEPT = 32, 20_000
 _READ_CHARS = 4_000
+_UPSTREAM_SECONDS = 600.0
 # Headers that are not forwarded: those of one connection, the length (it changes), the date (each server sets its own).
 _HOP = frozenset(
     "connection keep-alive proxy-authenticate proxy-authorization te trailer transfer-encoding upgrade host "
@@ -62,7 +63,7 @@ class Proxy:
         self._chooser = Chooser(scout, options.keep, options.pinned)
         self._upstream, self._key = options.upstream.rstrip("/"), options.upstream_key
         # The `pool` limit: a caller gets an error where no connection is free, instead of waiting for others' streams.
-        wait = httpx2.Timeout(options.upstream_seconds, connect=10, pool=10)
+        wait = httpx2.Timeout(_UPSTREAM_SECONDS, connect=10, pool=10)
         most = min(FORWARDS, descriptor_limit() // 4)
         self._client = httpx2.AsyncClient(timeout=wait, limits=httpx2.Limits(max_connections=most))
 

@@ -10,7 +10,7 @@ from typing import Literal
 
 from toolscout.core.tool import Tool
 from toolscout.data.dataset import Dataset
-from toolscout.data.locate import find_dataset
+from toolscout.data.locate import find_split
 from toolscout.errors import BadDataset, BadSource
 from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 
@@ -36,9 +36,8 @@ class SynthSource:
 
             with stores.open_store(path) as store:
                 return _checked(cls(path.stem, list(store.tools())))
-        name, split = (text, "") if path.exists() else _parted(text)
         try:
-            folder = find_dataset(name)
+            _, folder, split = find_split(text)
         except BadDataset:
             folder = None
         if folder is None or not (folder / "qrels").is_dir():
@@ -80,11 +79,6 @@ def size_shares(golds: Sequence[Sequence[str]]) -> dict[str, float]:
     """How many tools requests need; more than are combined count as that many."""
     counts = Counter(str(min(len(set(gold)), MOST_TOOLS)) for gold in golds)
     return {size: round(count / counts.total(), 4) for size, count in sorted(counts.items())}
-
-
-def _parted(text: str) -> tuple[str, str]:
-    name, colon, split = text.rpartition(":")
-    return (name, split) if colon and "//" not in text else (text, "")
 
 
 def _read(text: str, folder: Path | None) -> list[Tool]:

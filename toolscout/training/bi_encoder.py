@@ -156,11 +156,10 @@ class EncoderTask(TrainingTask):
         for place, few in enumerate(gold):
             wanted[place, np.searchsorted(rows, few)] = 1
         documents = [data.documents[row] for row in rows]
-        return self._learned(data, picked, rows, tokens, documents, torch.from_numpy(wanted).to(self._encoder.device))
+        return self._learned(picked, rows, tokens, documents, torch.from_numpy(wanted).to(self._encoder.device))
 
     def _learned(
         self,
-        data: EncoderTrainingData,
         picked: Ints,
         rows: Ints,
         requests: Sequence[Ints],

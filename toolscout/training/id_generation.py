@@ -19,10 +19,9 @@ from torch.nn import functional
 from toolscout.core.arrays import Floats
 from toolscout.models.language.torch_network import BranchedSequences, TransformerNetwork
 from toolscout.training.checkpoint import Checkpoints
-from toolscout.training.loop import Report, Schedule, Trained, run
+from toolscout.training.loop import FAST, Report, Schedule, Trained, run
 from toolscout.training.sequences import SequenceTask
 
-_FAST = "tower."
 _GENERAL_TOKENS = 96
 
 
@@ -160,7 +159,7 @@ class IdGenerationTask(SequenceTask[IdExample]):
         """The adapters (or matrices) and the rows."""
         return {
             **super().parameters(),
-            **{f"{_FAST}{name}": parameter for name, parameter in self._rows.named_parameters()},
+            **{f"{FAST}{name}": parameter for name, parameter in self._rows.named_parameters()},
         }
 
     def step(self, epoch: int, step: int) -> Tensor:

@@ -25,6 +25,7 @@ Scores = Mapping[str, float]
 _LOOK_EVERY = 16
 _CLIP = 1.0
 _KEPT = "task."
+FAST = "tower."  # what the names of parameters with a higher learning rate begin with
 # This is the default; some versions of torch warn unless it is set explicitly.
 torch.sparse.check_sparse_tensor_invariants.disable()  # type: ignore[no-untyped-call]
 
@@ -36,7 +37,7 @@ class Schedule:
     rate, decay, warmup: the learning rate, the weight decay of matrices, and the share of steps of the warm-up.
     patience: epochs without a better dev score before training stops, 0 to never stop early.
     save_every: steps between checkpoints within an epoch.
-    fast, pace: parameters whose name begins with `fast` have a learning rate `pace` times higher.
+    pace: how many times higher the learning rate of the parameters of a tower or of token rows is.
     """
 
     epochs: int
@@ -46,7 +47,6 @@ class Schedule:
     patience: int = 2
     seed: int = 0
     save_every: int = 200
-    fast: str = "tower."
     pace: float = 1.0
 
 
@@ -182,7 +182,7 @@ def _groups(parameters: Mapping[str, torch.nn.Parameter], schedule: Schedule) ->
     """Parameter groups for the optimiser: weight decay for matrices alone, and a higher rate for fast parameters."""
     groups: dict[tuple[bool, bool], list[torch.nn.Parameter]] = {}
     for name, parameter in parameters.items():
-        groups.setdefault((parameter.ndim > 1, name.startswith(schedule.fast)), []).append(parameter)
+        groups.setdefault((parameter.ndim > 1, name.startswith(FAST)), []).append(parameter)
     return [
         {
             "params": few,

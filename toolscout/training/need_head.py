@@ -18,7 +18,7 @@ from toolscout.data import metrics
 from toolscout.errors import BadModel
 from toolscout.models.need_head import NeedHead
 from toolscout.training.checkpoint import Checkpoints
-from toolscout.training.loop import Report, Schedule, TrainingTask, run
+from toolscout.training.loop import Schedule, TrainingTask, run
 
 SELECTED_ON = "likelihood"
 _NEWTON_STEPS = 100
@@ -86,7 +86,6 @@ def learn(
     encoder: str,
     folder: Path,
     options: DetectionOptions | None = None,
-    report: Report | None = None,
 ) -> tuple[NeedHead, DetectionReport]:
     """Train a head on `train`; select the epoch and calibrate on `dev`. Gives back the head and a report.
 
@@ -99,7 +98,7 @@ def learn(
             raise BadModel(f"there is nothing to {name}: give requests that need a tool and prompts that need none")
     checkpoints = Checkpoints(folder, _identity(train, dev, options))
     schedule = Schedule(options.epochs, options.rate, options.decay, patience=options.patience, seed=options.seed)
-    trained = run(_NeedHeadTask(train, dev, options), schedule, checkpoints, report)
+    trained = run(_NeedHeadTask(train, dev, options), schedule, checkpoints)
     raw = _head(checkpoints.read_best(), encoder)
     head, scores = calibrated(raw, dev)
     checkpoints.remove()

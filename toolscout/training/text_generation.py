@@ -33,21 +33,6 @@ from toolscout.training.preference_pairs import (
 )
 from toolscout.training.text_options import TextTrainingOptions
 
-__all__ = [
-    "Pair",
-    "PreferencePair",
-    "ScoredTexts",
-    "SupervisedExample",
-    "TextTrainingSettings",
-    "TrainableWriter",
-    "TrainedWriter",
-    "finetune",
-    "forget",
-    "prefer",
-    "rank_reward",
-    "supervise",
-]
-
 Pair = tuple[Conversation, str]
 """A conversation, and the assistant's next message."""
 
@@ -101,9 +86,9 @@ class TrainableWriter:
         """The text of generated tokens, without the end token."""
         return self.base.decode([token for token in tokens if token not in self.base.ends])
 
-    def local(self, *, batch: int | None = None, seed: int = 0) -> Local:
+    def local(self) -> Local:
         """A LanguageModel with the current weights; later training does not change it."""
-        return Local(TorchEngine.of(self.network, self._table), self.base, batch=batch or self._rows, seed=seed)
+        return Local(TorchEngine.of(self.network, self._table), self.base, batch=self._rows)
 
     def sample(
         self, prompts: Sequence[Tokens], n: int, temperature: float, max_tokens: int, seed: int = 0
@@ -161,7 +146,6 @@ def finetune(
     about: Mapping[str, Any] | None = None,
     judge: Judge | None = None,
     progress: Report | None = None,
-    pupil: TrainableWriter | None = None,
     keep: bool = False,
 ) -> TrainedWriter:
     """Fine-tune a language model on pairs of a conversation and the next message, and write it to `folder`.
@@ -169,12 +153,11 @@ def finetune(
     pairs_of_epoch: gives the pairs of an epoch.
     about: what else to write into generator.json.
     judge: gives dev scores after each epoch; None runs all epochs.
-    pupil: a model to train further, instead of a new one.
     keep: whether to keep the checkpoints, where more training follows.
 
     An interrupted training is resumed. With 0 epochs, the result is the model that training would start from.
     """
-    pupil = pupil or TrainableWriter.open(options)
+    pupil = TrainableWriter.open(options)
     started, tokenised = time.perf_counter(), _TokenisedPairs(pupil, pairs_of_epoch, options)
     trained, pace = Trained(), 0.0
     if options.epochs:
@@ -247,15 +230,9 @@ def supervise(
     settings: TextTrainingSettings,
     folder: Path,
     report: Report | None = None,
-    *,
-    identity: str = "",
-    judge: Callable[[], Mapping[str, float]] | None = None,
 ) -> Trained:
-    """Train the network on examples; it ends with the best weights.
-
-    `folder` is for checkpoints. `identity` identifies the training: only one with the same identity is resumed.
-    """
-    return _taught(SupervisedTask(network, examples_of_epoch, settings, judge), settings, folder, report, identity)[0]
+    """Train the network on examples; it ends with the best weights. `folder` is for checkpoints."""
+    return _taught(SupervisedTask(network, examples_of_epoch, settings), settings, folder, report, "")[0]
 
 
 def prefer(
@@ -268,14 +245,13 @@ def prefer(
     beta: float = 0.1,
     sft: float = 0.1,
     reference: Mapping[str, Floats] | None = None,
-    identity: str = "",
 ) -> Trained:
     """Train the network on preference pairs (DPO), plus `sft` times the cross-entropy of the better texts.
 
     The reference model is the network as it is now, or with the trained parameters `reference`.
     """
     task = PreferenceTask(network, pairs, settings, beta, sft, reference)
-    return _taught(task, settings, folder, report, f"{identity}{beta}{sft}")[0]
+    return _taught(task, settings, folder, report, f"{beta}{sft}")[0]
 
 
 def rank_reward(
@@ -284,12 +260,10 @@ def rank_reward(
     settings: TextTrainingSettings,
     folder: Path,
     report: Report | None = None,
-    *,
-    identity: str = "",
 ) -> Trained:
     """Train the network on the text with the highest reward of each prompt; the first one among equals."""
     best = [SupervisedExample(one.prompt, one.texts[int(np.argmax(one.rewards))]) for one in scored]
-    return supervise(network, lambda epoch: best, settings, folder, report, identity=identity)
+    return supervise(network, lambda epoch: best, settings, folder, report)
 
 
 def _taught(

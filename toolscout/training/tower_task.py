@@ -19,7 +19,7 @@ from toolscout.models.tower import Tower
 from toolscout.training.batches import EncoderTrainingData, Requests, candidates
 from toolscout.training.bi_encoder import AVERAGE, EncoderTask
 from toolscout.training.checkpoint import Checkpoints
-from toolscout.training.loop import Report, Schedule, Trained, TrainingTask, pick_device, run
+from toolscout.training.loop import FAST, Report, Schedule, Trained, TrainingTask, pick_device, run
 from toolscout.training.tower import (
     Batch,
     Objective,
@@ -32,7 +32,6 @@ from toolscout.training.tower import (
 )
 
 SELECTED_ON = "ndcg@5"
-_PREFIX = "tower."
 _MINED_FROM = 50
 _POSITIVE = ("search", "joint", "graph", "votes")
 _DEV_AT_ONCE = 1024
@@ -103,7 +102,7 @@ def learn_through(
     task = _ThroughTask(encoder, data, net, known, encoder.tokens(prompts, encoder.request_tokens), options)
     learned = _trained(task, net, options, folder, identity, report)
     best = learned.checkpoints.read_best()
-    encoder.save(folder / "weights", {name: tensor for name, tensor in best.items() if not name.startswith(_PREFIX)})
+    encoder.save(folder / "weights", {name: tensor for name, tensor in best.items() if not name.startswith(FAST)})
     return learned
 
 
@@ -124,7 +123,7 @@ def _trained(
     best = checkpoints.read_best()
     average = round(float(best.get(AVERAGE, torch.tensor(1.0))), 4)
     size = sum(parameter.numel() for parameter in task.parameters().values() if parameter.requires_grad)
-    numbers = {name.removeprefix(_PREFIX): value for name, value in best.items() if name.startswith(_PREFIX)}
+    numbers = {name.removeprefix(FAST): value for name, value in best.items() if name.startswith(FAST)}
     return LearnedTower(served(net, numbers), trained, checkpoints, size, task.device, average)
 
 
@@ -212,7 +211,7 @@ class _FrozenTask(TrainingTask):
         self._order: Ints = np.arange(len(known.gold))
 
     def parameters(self) -> Mapping[str, Parameter]:
-        return {f"{_PREFIX}{name}": parameter for name, parameter in self._net.numbers.items()}
+        return {f"{FAST}{name}": parameter for name, parameter in self._net.numbers.items()}
 
     def steps(self) -> int:
         return math.ceil(len(self._known.gold) / self._options.learning.batch)
@@ -295,7 +294,7 @@ class _ThroughTask(EncoderTask):
         self._extra = 0
 
     def parameters(self) -> Mapping[str, Parameter]:
-        towers = {f"{_PREFIX}{name}": parameter for name, parameter in self._net.numbers.items()}
+        towers = {f"{FAST}{name}": parameter for name, parameter in self._net.numbers.items()}
         return {**super().parameters(), **towers}
 
     def begin(self, epoch: int, kept: Mapping[str, Tensor] | None = None) -> None:
@@ -320,7 +319,6 @@ class _ThroughTask(EncoderTask):
 
     def _learned(
         self,
-        data: EncoderTrainingData,
         picked: Ints,
         rows: Ints,
         requests: Sequence[Ints],

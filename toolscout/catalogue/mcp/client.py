@@ -125,7 +125,7 @@ async def list_tools(server: McpServer, timeout: float) -> ServerListing:
     """All tools of the server, page by page. Whatever goes wrong, the server's process is gone afterwards."""
 
     async def ask(transport: Any, scope: Any) -> ServerListing:
-        return await _list(server, transport, timeout, scope)
+        return await _list(transport, timeout, scope)
 
     return await _asked(server, timeout, "reading MCP servers", Doing("list its tools", "listed its tools"), ask)
 
@@ -197,7 +197,7 @@ async def _asked(
     raise BadSource(f"{server.label} {problem}{quoted(errors)}")
 
 
-async def _list(server: McpServer, transport: Any, timeout: float, scope: Any) -> ServerListing:
+async def _list(transport: Any, timeout: float, scope: Any) -> ServerListing:
     import anyio
     from mcp import Client
 

@@ -32,13 +32,14 @@ LIVE_NAMESPACE = "live"
 _LIVE = 100
 _STARTS_WITHIN_S = 120
 _SAMPLED_EVERY_S = 5.0
+_CURVE_DATA = ("toollens", "toolbench")
 
 
 @dataclass(frozen=True, slots=True)
 class ServingPlan:
     """What to measure over the catalogue in `store`: `rate` requests of a dataset and `writes` changes a second.
 
-    `curve`: more rates, each for `step_s` seconds, for each of `curve_data`. `storm`: one rate far beyond them.
+    `curve`: more rates, each for `step_s` seconds, for each of two datasets. `storm`: one rate far beyond them.
     """
 
     store: Path
@@ -48,7 +49,6 @@ class ServingPlan:
     seconds: float = 600.0
     writes: float = 10.0
     curve: tuple[float, ...] = ()
-    curve_data: tuple[str, ...] = ("toollens", "toolbench")
     step_s: float = 15.0
     storm: float = 0.0
 
@@ -101,7 +101,7 @@ def measure(plan: ServingPlan, progress: Progress | None = None) -> Iterator[Row
 def _steps(plan: ServingPlan) -> Iterator[tuple[str, str, float, float, float]]:
     if plan.seconds:
         yield "serve", plan.data, plan.rate, plan.seconds, plan.writes
-    for data in plan.curve_data if plan.curve else ():
+    for data in _CURVE_DATA:
         for rate in plan.curve:
             yield f"saturation {rate:g}/s", data, rate, plan.step_s, 0.0
     if plan.storm:
@@ -193,7 +193,8 @@ async def _loaded(
     if changing is not None:
         await changing
     gauges = await _gauges(client)
-    await _cleared(client, live)
+    if live.there:  # leave the catalogue as it was
+        await client.ask("POST", "/tools", {"remove": list(live.there)})
     client.close()
     return _values(tally, live, memory, gauges, (gauges["process_cpu_seconds"] - cpu) / seconds)
 
@@ -248,12 +249,6 @@ async def _watch(client: Client, memory: list[float], over: asyncio.Event) -> No
             await asyncio.wait_for(over.wait(), _SAMPLED_EVERY_S)
         except TimeoutError:
             continue
-
-
-async def _cleared(client: Client, live: ChangingTools) -> None:
-    """Leave the catalogue as it was."""
-    if live.there:
-        await client.ask("POST", "/tools", {"remove": list(live.there)})
 
 
 def _values(

@@ -193,11 +193,8 @@ class Grammar:
     def _forms_of(self, key: int) -> list[dict[str, Any]]:
         if key not in self._forms:
             self._forms[key] = []  # ends the recursion: a value that must contain itself cannot be written
-            self._forms[key] = [form for form in self._flat(self._nodes[key], 0) if self._can_be(form)]
+            self._forms[key] = [form for form in self._flat(self._nodes[key], 0) if list(self._begun(form, None))]
         return self._forms[key]
-
-    def _can_be(self, form: dict[str, Any]) -> bool:
-        return bool(list(self._begun(form, None)))
 
     def _flat(self, node: Any, depth: int) -> list[dict[str, Any]]:
         """The forms of a value: schemas without references and branches."""

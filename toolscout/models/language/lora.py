@@ -6,7 +6,6 @@ with the same input are concatenated, as in models/language/torch_network.py.
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from toolscout.core.arrays import Floats
+from toolscout.core.model_files import UNREADABLE, read_arrays
 from toolscout.errors import BadModel
 from toolscout.models.language.architecture import Architecture
 
@@ -100,7 +100,6 @@ class Adapter:
         """Read what `save` wrote; raises BadModel where it cannot be read."""
         path = folder / ADAPTER_FILE
         try:
-            with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-                return cls({name: file[name] for name in file.files})
-        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+            return cls(read_arrays(path))
+        except UNREADABLE as error:
             raise BadModel(f"{path} cannot be read ({error}); train the model again") from None

@@ -7,7 +7,7 @@ prompt shares with the one before, for the prompts of a reading, and for the pat
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from toolscout.core.arrays import Bools, Floats, Ints
 from toolscout.errors import BadModel, BadRequest
-from toolscout.models.decoding.constrained import LanguageEngine, Reading
+from toolscout.models.decoding.constrained import Allow, LanguageEngine, Reading
 from toolscout.models.language.architecture import Architecture
 from toolscout.models.language.base import TokenTable
 from toolscout.models.language.onnx_graph import Bits, write_graph
@@ -39,7 +39,6 @@ _HIDDEN = np.float32(-1e9)
 _THREADS = 4
 
 _Path = tuple[int, tuple[int, ...]]  # the number of a prompt, and the tokens after it
-Allow = Callable[[int, Sequence[int]], Ints | None]
 
 
 class OnnxEngine(LanguageEngine):

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor
 
 from toolscout.core.arrays import Ints
 from toolscout.errors import BadModel
-
-Allow = Callable[[int, Sequence[int]], Ints | None]
-"""Gives the tokens that may come next, None for any; called with the number of a prompt and the tokens written."""
+from toolscout.models.decoding.constrained import Allow
 
 _MASKS_KEPT = 1024
 

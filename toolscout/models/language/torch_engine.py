@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from toolscout.core.arrays import Floats
-from toolscout.models.decoding.constrained import LanguageEngine, Reading
+from toolscout.models.decoding.constrained import Allow, LanguageEngine, Reading
 from toolscout.models.language.base import TokenTable
-from toolscout.models.language.sampling import Allow, TokenSampler
+from toolscout.models.language.sampling import TokenSampler
 from toolscout.models.language.torch_network import (
     GrowingKeyValueCache,
     KeyValueCache,

@@ -13,6 +13,7 @@ from typing import Any, Self
 import numpy as np
 
 from toolscout.core.arrays import Bytes, Floats, Ints
+from toolscout.core.model_files import read_arrays
 from toolscout.errors import BadModel
 
 WAYS = 10
@@ -138,8 +139,8 @@ class Tree:
 
         Raises ValueError or LookupError where the file or the paths do not fit together.
         """
-        with file.open("rb") as opened, np.load(opened, allow_pickle=False) as arrays:
-            paths, centres = arrays["paths"].tolist(), arrays["centres"]
+        arrays = read_arrays(file)
+        paths, centres = arrays["paths"].tolist(), arrays["centres"]
         if centres.dtype != np.int8 or centres.ndim != 2 or len(centres) != len(paths):
             raise ValueError("clusters and centres do not fit together")
         tree = cls()

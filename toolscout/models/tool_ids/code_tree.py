@@ -1,4 +1,4 @@
-"""Quality figures for the codes of a catalogue's tools, and an HTML page that shows the codes as a tree."""
+"""The codes of a catalogue's tools: quality figures, a prefix tree, and an HTML page that shows it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ import numpy as np
 
 from toolscout.core.arrays import Ints
 from toolscout.core.tool import clean_text
+from toolscout.models.tool_ids.quantizer import Code
 
-Code = tuple[int, ...]
+_NEAR = 3  # how many neighbours of a tool are shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,29 @@ def health(codes: Sequence[Code], size: int, pairs: Ints) -> Health:
         together=float((first[pairs[:, 0]] == first[pairs[:, 1]]).mean()) if len(pairs) else 0.0,
         random=float((sizes * (sizes - 1)).sum() / all_pairs) if all_pairs else 0.0,
     )
+
+
+class CodeTree:
+    """A prefix tree of the codes of some tools."""
+
+    def __init__(self, codes: Mapping[str, Code]) -> None:
+        """File each tool under every prefix of its code."""
+        self._codes = codes
+        self._under: dict[Code, list[str]] = {}
+        for tool_id in sorted(codes):
+            for length in range(1, len(codes[tool_id]) + 1):
+                self._under.setdefault(codes[tool_id][:length], []).append(tool_id)
+
+    def path(self, tool_id: str) -> dict[str, Any] | None:
+        """Return the steps down to a tool with the number of tools under each, and its neighbours; None if unknown."""
+        code = self._codes.get(tool_id)
+        if code is None:
+            return None
+        beginnings = [code[:length] for length in range(1, len(code) + 1)]
+        steps = [{"code": list(one), "tools": len(self._under[one])} for one in beginnings]
+        shared = next((one for one in reversed(beginnings) if len(self._under[one]) > 1), None)
+        near = [other for other in self._under[shared] if other != tool_id] if shared else []
+        return {"steps": steps, "near": near[:_NEAR]}
 
 
 def tree_html(codes: Mapping[str, Code], uses: Iterable[tuple[str, str, int]], title: str = "Codes") -> str:

@@ -7,7 +7,6 @@ codes, as near to their vectors as possible.
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from toolscout.core.arrays import Floats, Ints
+from toolscout.core.model_files import UNREADABLE, read_arrays
 from toolscout.errors import BadModel
 from toolscout.models.tool_ids.assignment import one_each, with_room
 
@@ -185,8 +185,7 @@ class Quantizer:
         """Read what `save` wrote; raises BadModel where it cannot be read."""
         path = folder / QUANTIZER_FILE
         try:
-            with path.open("rb") as file, np.load(file, allow_pickle=False) as found:
-                arrays = {name: found[name] for name in found.files}
+            arrays = read_arrays(path)
             version = int(arrays["version"])
             count = sum(name.startswith("weight_") for name in arrays)
             layers = [(_floats(arrays, f"weight_{i}", 2), _floats(arrays, f"bias_{i}", 1)) for i in range(count)]
@@ -194,7 +193,7 @@ class Quantizer:
             made.nearest(np.zeros((1, layers[0][0].shape[1]), dtype=np.float32))
         except BadModel:
             raise
-        except (OSError, ValueError, KeyError, IndexError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        except UNREADABLE as error:
             raise BadModel(f"the codebooks in {path} cannot be read ({error}); train the model again") from None
         if version != _VERSION:
             raise BadModel(f"{path} was written by another version of toolscout; train the model again")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import heapq
 import json
-import zipfile
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any, ClassVar, Final, Self
 import numpy as np
 
 from toolscout.core.arrays import Floats
+from toolscout.core.model_files import UNREADABLE
 from toolscout.core.tool import clean_text, split_words
 from toolscout.errors import BadModel, DuplicateTool
 from toolscout.models.language.base import Base
@@ -115,7 +115,7 @@ class IdMaker(ABC):
             made._ids = {str(key): tuple(int(token) for token in tokens) for key, tokens in found["ids"].items()}
             made._check()
             made._restore(found, folder)
-        except (OSError, ValueError, LookupError, TypeError, AttributeError, EOFError, zipfile.BadZipFile) as error:
+        except UNREADABLE as error:
             if isinstance(error, BadModel):
                 raise
             raise BadModel(f"the ids in {folder} cannot be read ({error!r}); train the model again") from None

@@ -60,12 +60,9 @@ def section(lines: Sequence[ResultLine], pictures: Mapping[str, str]) -> Iterato
     for (dataset, split, _, encoder), chosen in groups.items():
         first = chosen[0].newest
         yield f"\n**{dataset} {split}**, {first['requests']:,} requests, encoder {encoder}\n"
-        columns = [head for weights in ("", ", learned") for head in _heads(weights)]
+        heads = (*_MEASURES, "N@5 - full", "p")
+        columns = [f"{head}{weights}" for weights in ("", ", learned") for head in heads]
         yield table(["variant", *columns, "need AUROC", "seeds", "commit"], _variants(chosen))
-
-
-def _heads(weights: str) -> list[str]:
-    return [f"{head}{weights}" for head in (*_MEASURES, "N@5 - full", "p")]
 
 
 def _variants(lines: Sequence[ResultLine]) -> Iterator[dict[str, str]]:

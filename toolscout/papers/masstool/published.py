@@ -18,9 +18,8 @@ import numpy as np
 
 from toolscout.core.answer import Example
 from toolscout.core.arrays import Bools, Floats, Ints
-from toolscout.core.model_files import UNREADABLE
+from toolscout.core.model_files import UNREADABLE, read_arrays
 from toolscout.core.tool import Searchable
-from toolscout.data.dataset import request_digest
 from toolscout.data.no_tool_prompts import Prompt, read_prompts
 from toolscout.errors import BadModel, MissingExtra, NeedsTraining
 from toolscout.index.vector_table import VectorTable
@@ -29,7 +28,7 @@ from toolscout.retrievers.base import FitProgress, FitReport, Vectors
 from toolscout.retrievers.document_index import DocumentIndex, EncoderOptions
 from toolscout.retrievers.encoded_requests import Encoding
 from toolscout.retrievers.model_folder import read_model, read_options, write_model
-from toolscout.retrievers.provenance import SeenSplit, TrainedOn, TrainingSet
+from toolscout.retrievers.provenance import TrainedOn, TrainingSet, seen_with
 from toolscout.training.encoder_options import PublishedOptions
 
 if TYPE_CHECKING:
@@ -148,7 +147,7 @@ class MasstoolPublished(DocumentIndex):
             raise BadModel("masstool_published is trained on one dataset, as it was published; name one")
         prompts = read_prompts(self.options.no_tool, "train") if self.options.no_tool else []
         options = replace(self.options, no_tool=Path(self.options.no_tool).resolve().name if prompts else "")
-        seen = TrainedOn.of(data) | _seen(options.no_tool, prompts)
+        seen = seen_with(data, prompts, options.no_tool)
         encoding = Encoding(self.encoder, folder, progress)
         training_data = _training_data(data[0], prompts, encoding)
         identity = hashlib.blake2b(json.dumps(asdict(options), sort_keys=True).encode(), digest_size=16)
@@ -184,9 +183,7 @@ class MasstoolPublished(DocumentIndex):
                 tools = np.stack([row for _, row in self._known.values()]).astype(_kind("tools"))
                 np.savez(folder / _TOWER, allow_pickle=False, tools=tools, **self._tower.served)
                 (folder / _TOOLS).write_text(json.dumps({i: digest for i, (digest, _) in self._known.items()}))
-            write_model(
-                folder, self, encoder=self._fingerprint(), **({"fit": self.fit_record} if self.fit_record else {})
-            )
+            write_model(folder, self, encoder=self._fingerprint())
 
     @classmethod
     def load(cls, folder: Path, encoder: TextEncoder | None = None) -> Self:
@@ -199,8 +196,7 @@ class MasstoolPublished(DocumentIndex):
             pool = VectorTable.load(folder / _POOL)
             try:
                 digests = json.loads((folder / _TOOLS).read_text())
-                with (folder / _TOWER).open("rb") as file, np.load(file, allow_pickle=False) as arrays:
-                    loaded._take({name: arrays[name] for name in arrays}, digests, pool.rows(np.arange(len(pool))))
+                loaded._take(read_arrays(folder / _TOWER), digests, pool.rows(np.arange(len(pool))))
             except UNREADABLE as error:
                 raise BadModel(f"{folder / _TOWER} cannot be read ({error}); train the model again") from None
         return loaded
@@ -208,13 +204,6 @@ class MasstoolPublished(DocumentIndex):
 
 def _kind(name: str) -> type[np.floating[Any]]:
     return np.float16 if name == "tools" or name.startswith("pool.") else np.float32
-
-
-def _seen(name: str, prompts: Sequence[Prompt]) -> TrainedOn:
-    """The prompts as a split that was trained on: none of them may judge the model."""
-    digests = frozenset(request_digest(prompt.text) for prompt in prompts)
-    digest = hashlib.blake2b("".join(sorted(digests)).encode(), digest_size=16).hexdigest()
-    return TrainedOn((SeenSplit(name, digest, "train", "train", digests),)) if prompts else TrainedOn()
 
 
 def _training_data(one: TrainingSet, prompts: Sequence[Prompt], encoding: Encoding) -> PublishedTrainingData:

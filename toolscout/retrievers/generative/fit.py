@@ -20,7 +20,7 @@ from toolscout.core.scope import Scope
 from toolscout.core.tool import Tool
 from toolscout.data import metrics
 from toolscout.data.conversations import Conversation
-from toolscout.data.no_tool_prompts import Prompt
+from toolscout.data.no_tool_prompts import DEV, TRAIN, Prompt, read_negatives
 from toolscout.errors import BadDataset, BadModel, MissingExtra
 from toolscout.models.language.lora import ADAPTER_FILE
 from toolscout.retrievers.base import FitProgress, FitReport
@@ -34,8 +34,7 @@ from toolscout.retrievers.generative.conversation_examples import (
     read_conversations,
 )
 from toolscout.retrievers.model_folder import read_model
-from toolscout.retrievers.provenance import TrainedOn, TrainingSet
-from toolscout.retrievers.tower.no_tool_prompts import DEV, TRAIN, read_negatives, seen_with
+from toolscout.retrievers.provenance import TrainedOn, TrainingSet, seen_with
 
 if TYPE_CHECKING:
     from toolscout.models.language.torch_network import TransformerNetwork

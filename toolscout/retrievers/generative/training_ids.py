@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from toolscout.core.arrays import Floats, Ints
+from toolscout.core.model_files import read_arrays
 from toolscout.models.decoding.constrained import Table
 
 _FILE = "weighed.npz"
@@ -55,8 +56,8 @@ class DocumentTools(NamedTuple):
         """Read what `save` wrote; None where there is no file. Raises ValueError where the file does not fit."""
         if not (folder / _FILE).is_file():
             return None
-        with (folder / _FILE).open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            ids, vectors = [str(one) for one in file["ids"].tolist()], file["vectors"].astype(np.float32)
+        arrays = read_arrays(folder / _FILE)
+        ids, vectors = [str(one) for one in arrays["ids"].tolist()], arrays["vectors"].astype(np.float32)
         if vectors.shape != (len(ids), dimension) or not ids or not np.isfinite(vectors).all():
             raise ValueError(f"{_FILE} has vectors of shape {vectors.shape} for {len(ids)} tools")
         return cls(ids, vectors)

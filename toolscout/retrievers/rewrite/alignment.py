@@ -292,7 +292,8 @@ class _Alignment:
         progress: FitProgress | None,
     ) -> dict[str, Any]:
         """Train on the samples of a round."""
-        from toolscout.training.text_generation import PreferencePair, TextTrainingSettings, prefer, rank_reward
+        from toolscout.training.preference_pairs import PreferencePair, TextTrainingSettings
+        from toolscout.training.text_generation import prefer, rank_reward
 
         options, generating, started = self._options, self._generating, time.perf_counter()
         settings = TextTrainingSettings(

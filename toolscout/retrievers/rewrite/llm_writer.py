@@ -12,6 +12,7 @@ from typing import NamedTuple, cast
 
 from toolscout.core.answer import Cost
 from toolscout.core.scope import Endpoints
+from toolscout.core.targets import is_address
 from toolscout.errors import EndpointError, LanguageModelError, NotYet, ToolscoutError
 from toolscout.llm import EndpointOptions, LanguageModel, open_llm
 from toolscout.llm.base import Completion, Conversation, Usage, complete_each
@@ -31,11 +32,6 @@ class WrittenText(NamedTuple):
     text: str
     problem: str = ""
     cost: Cost = Cost()
-
-
-def is_url(spec: str) -> bool:
-    """Whether `spec` is the URL of an endpoint."""
-    return spec.lower().startswith(("http://", "https://"))
 
 
 class QueryWriter:
@@ -73,7 +69,7 @@ class QueryWriter:
         self._rests, self._why = -math.inf, ""
         self.timeout, self.concurrency = timeout, concurrency
         self._refusal = ""  # why an endpoint may not be called
-        if is_url(spec):
+        if is_address(spec):
             read, written = prices or (None, None)
             self._asked = EndpointOptions(
                 cache=cache or None,
@@ -114,7 +110,7 @@ class QueryWriter:
     @property
     def is_endpoint(self) -> bool:
         """Whether the model is behind a URL."""
-        return is_url(self._spec)
+        return is_address(self._spec)
 
     @property
     def spec(self) -> str:

@@ -16,6 +16,7 @@ import numpy as np
 from toolscout.core.answer import SEARCHED_ALONE, Allowed, Cost, Example, Hit, Reason, RewrittenQuery
 from toolscout.core.arrays import Floats
 from toolscout.core.scope import EVERYTHING, Scope
+from toolscout.core.targets import is_address
 from toolscout.core.tool import Searchable
 from toolscout.data import metrics
 from toolscout.errors import BadDataset, BadModel, BadRequest, MissingEncoder, MissingExtra
@@ -33,7 +34,6 @@ from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 from toolscout.retrievers.registry import load_model, method
 from toolscout.retrievers.rewrite import query_text
 from toolscout.retrievers.rewrite.alignment import LabelledRequests, RankingSteps, align
-from toolscout.retrievers.rewrite.llm_writer import is_url
 from toolscout.retrievers.rewrite.rewriter import (
     RULES,
     TASK,
@@ -48,8 +48,6 @@ from toolscout.retrievers.rewrite.router import Router, features
 
 if TYPE_CHECKING:
     from toolscout.training.text_generation import Pair, TrainableWriter
-
-__all__ = ["FINETUNED_FOLDER", "RULES", "Rewrite", "RewriteOptions", "SubRequestHits", "WrittenQueries"]
 
 FINETUNED_FOLDER = "generator"
 _TEXTS_FILE = "texts.json"
@@ -484,7 +482,7 @@ def _refuse_silence(cost: Cost, requests: int) -> None:
 def _notes(problem: str, dev: Mapping[str, float], llm: str = "") -> Iterator[str]:
     if problem:
         yield f"requests will be searched alone: {problem}"
-    elif is_url(llm):
+    elif is_address(llm):
         host = host_of(checked_url(llm))
         yield f"whoever opens this model has to allow the host that it asks: {HOSTS_VARIABLE}={host}"
     both, alone = dev.get("recall@5", 0.0), dev.get("recall@5, request alone", 0.0)

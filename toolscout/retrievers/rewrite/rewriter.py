@@ -12,6 +12,7 @@ from typing import NamedTuple, get_args
 
 from toolscout.core.answer import Allowed, Cost
 from toolscout.core.scope import Scope
+from toolscout.core.targets import is_address
 from toolscout.core.tool import Searchable
 from toolscout.errors import BadModel
 from toolscout.index.exact_names import EXACT_BONUS
@@ -20,7 +21,7 @@ from toolscout.llm.base import Message
 from toolscout.llm.finetuned import is_finetuned, read_finetuned
 from toolscout.retrievers.base import Options, Pairs
 from toolscout.retrievers.rewrite import query_text
-from toolscout.retrievers.rewrite.llm_writer import QueryWriter, WritingSession, WrittenText, is_url
+from toolscout.retrievers.rewrite.llm_writer import QueryWriter, WritingSession, WrittenText
 from toolscout.training.text_options import AlignmentOptions, TextTrainingOptions
 
 RULES = "rules"
@@ -76,7 +77,7 @@ class RewriteOptions(TextTrainingOptions, AlignmentOptions, Options):
             )
         if min(self.queries, self.rounds, self.request_words, self.depth) < 1 or self.examples < 0:
             raise BadModel("queries, rounds, request_words and depth must be at least 1, examples 0 or more")
-        if (self.model or self.cache) and not is_url(self.llm):
+        if (self.model or self.cache) and not is_address(self.llm):
             raise BadModel("model and cache are for an endpoint; name its URL, such as llm=https://host/v1")
         if not (self.timeout > 0 and self.concurrency > 0):
             raise BadModel("timeout and concurrency must be above 0")

@@ -16,7 +16,7 @@ from toolscout.core.answer import Example
 from toolscout.core.arrays import Floats, Ints
 from toolscout.data.beir_files import Qrels
 from toolscout.data.dataset import Dataset, pooled, request_digest
-from toolscout.data.no_tool_prompts import Prompt
+from toolscout.data.no_tool_prompts import DEV, TRAIN, Prompt, read_negatives
 from toolscout.errors import BadModel, MissingExtra
 from toolscout.index.feedback_pool import MAX_REQUEST_CHARS
 from toolscout.models.encoders.onnx_encoder import Encoder
@@ -25,11 +25,8 @@ from toolscout.models.tower import Tower, unit
 from toolscout.retrievers.base import FitProgress, FitReport
 from toolscout.retrievers.document_index import ENCODER_FOLDER, WEIGHTS_FOLDER
 from toolscout.retrievers.encoded_requests import Encoding, train_examples
-from toolscout.retrievers.provenance import TrainedOn, TrainingSet
+from toolscout.retrievers.provenance import TrainedOn, TrainingSet, seen_with
 from toolscout.retrievers.tower.dev_weights import ChosenWeights, DevScores, choose
-from toolscout.retrievers.tower.no_tool_prompts import DEV as _DEV
-from toolscout.retrievers.tower.no_tool_prompts import TRAIN as _TRAIN
-from toolscout.retrievers.tower.no_tool_prompts import read_negatives, seen_with
 from toolscout.retrievers.tower.retriever import TowerRetriever
 from toolscout.training.encoder_options import GraphOptions, NeighbourOptions
 
@@ -56,7 +53,7 @@ class TowerTrainingData:
     @property
     def requests(self) -> list[str]:
         """The texts to train on."""
-        return [text for _, text in self.dataset.split(_TRAIN).requests]
+        return [text for _, text in self.dataset.split(TRAIN).requests]
 
     @property
     def dev_requests(self) -> list[str]:
@@ -72,9 +69,9 @@ def material(data: Sequence[TrainingSet]) -> TowerTrainingData:
     qrels = dataset.qrels
     by_digest: dict[str, int] = {}
     rows = {tool.id: by_digest.setdefault(tool.digest(), len(by_digest)) for tool in dataset.tools}
-    train, dev = (_golds(qrels.get(role, {}), rows) for role in (_TRAIN, _DEV))
+    train, dev = (_golds(qrels.get(role, {}), rows) for role in (TRAIN, DEV))
     # Scenes are numbered here: the published numbering gives the same tools several scenes.
-    return TowerTrainingData(dataset, _DEV if _DEV in qrels else "", rows, train, dev, _scenes(train), _scenes(dev))
+    return TowerTrainingData(dataset, DEV if DEV in qrels else "", rows, train, dev, _scenes(train), _scenes(dev))
 
 
 def _scenes(golds: Sequence[Ints]) -> Ints:
@@ -135,7 +132,7 @@ def fit(
     parts = training.TowerOptions(replace(options, batch=few), options, neighbours)
     seen = seen_with(data, prompts, no_tool)
     identity = _identity(options, seen, "" if options.train_encoder else retriever.encoder.fingerprint)
-    learned_prompts = [prompt for prompt in prompts if prompt.split == _TRAIN]
+    learned_prompts = [prompt for prompt in prompts if prompt.split == TRAIN]
     if options.train_encoder:
         seen |= TrainedOn.load(Path(options.start)) if options.start else TrainedOn()
         learned = _train_with_encoder(retriever, joined, known, learned_prompts, parts, folder, identity, progress)
@@ -205,9 +202,7 @@ def _train_with_encoder(
     options = retriever.options
     start = Path(options.start) if options.start else None
     texts = [prompt.text for prompt in prompts]
-    learned = learn_through(
-        joined.dataset, (_TRAIN, joined.dev), known, texts, start, parts, folder, identity, progress
-    )
+    learned = learn_through(joined.dataset, (TRAIN, joined.dev), known, texts, start, parts, folder, identity, progress)
     export(folder / WEIGHTS_FOLDER, folder / ENCODER_FOLDER)
     retriever.remove(retriever.ids())
     retriever._own_encoder = folder / ENCODER_FOLDER
@@ -241,7 +236,7 @@ def _calibrated(
 
     hidden, bias, output = (tower.numbers[name] for name in ("hidden", "hidden_bias", "output"))
     head = NeedHead(hidden, bias, output, float(tower.numbers["output_bias"]), 1.0, 0.0, encoder)
-    others = [prompt for prompt in prompts if prompt.split == _DEV]
+    others = [prompt for prompt in prompts if prompt.split == DEV]
     if not joined.dev or not others:
         return head
     by_text = encoding.requests([Example(prompt.text) for prompt in others])

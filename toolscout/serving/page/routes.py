@@ -21,6 +21,7 @@ from toolscout.core import vendor_formats
 from toolscout.core.addresses import Addresses
 from toolscout.core.tool import Tool
 from toolscout.errors import BadRequest, ToolscoutError, UnknownTool
+from toolscout.models.tool_ids.code_tree import CodeTree
 from toolscout.scout import Scout
 from toolscout.search.score_share import is_named, score_shares
 from toolscout.serving.access import Access, Caller
@@ -28,7 +29,6 @@ from toolscout.serving.limits import FeedbackQuota, Gate, ServeOptions
 from toolscout.serving.middleware import key_of, record_of
 from toolscout.serving.page import results as page_results
 from toolscout.serving.page.add import Addition
-from toolscout.serving.page.codes import CodeTree
 from toolscout.serving.page.shapes import narrowed, tool_shape
 from toolscout.serving.problems import Problem, public_message
 
