@@ -1,4 +1,4 @@
-"""The base class and options of importers, and the functions by which they read files that may be broken."""
+"""The base class and options of importers, and their functions for reading files that may be broken."""
 
 from __future__ import annotations
 
@@ -132,6 +132,19 @@ def unique(tools: Iterable[tuple[str, Tool]], options: ReadOptions, seen: Repeat
             )
 
 
+def rename_repeats(
+    tools: Iterable[tuple[str, Tool]], seen: RepeatCheck, renamed: Callable[[Tool, int], Tool]
+) -> Iterator[Tool]:
+    """Yield each id once. Exact repeats are dropped; the n-th different tool of one id becomes renamed(tool, n)."""
+    for where, tool in tools:
+        candidate, copies = tool, 1
+        while (verdict := seen.verdict(candidate.id, tool, where)) == "differs":
+            copies += 1
+            candidate = renamed(tool, copies)
+        if verdict == "new":
+            yield candidate
+
+
 _canonical = json.JSONEncoder(sort_keys=True, check_circular=False, default=str).encode
 
 
@@ -141,7 +154,7 @@ def fingerprint(record: Any) -> int:
 
 
 def not_a(source: object, wanted: str) -> BadSource:
-    """Return the error for a source that an importer cannot read; `wanted` says what it reads."""
+    """Return the error for a source that an importer cannot read; `wanted` describes what it can read."""
     path = as_path(source)
     if path is not None and not os.path.exists(path):
         return BadSource(f"{path} does not exist; {wanted} is needed")

@@ -18,18 +18,18 @@ from toolscout.catalogue.importers import mcp as importer
 from toolscout.catalogue.mcp.client import (
     MAX_ERROR_BYTES,
     MAX_LIST_TIMEOUTS,
-    Doing,
+    Action,
     ListTooLong,
     McpServer,
     ServerListing,
     cause_of,
-    explained,
+    explain,
+    guarded,
     http,
-    listed,
-    quoted,
+    last_lines,
+    list_pages,
     send_call,
     stdio,
-    tapped,
 )
 from toolscout.core.tool import Tool, clean_text
 from toolscout.errors import BadSource, MissingExtra, ToolscoutError, UnknownTool
@@ -58,7 +58,7 @@ _MAX_REPORT_CHARS = 1_000
 _SHOWN_PROBLEMS = 20
 # A server is listed again no sooner than after this many times what the last list took.
 _LIST_REST = 4
-_ALIVE = Doing("answer", "answered")
+_ALIVE = Action("answer", "answered")
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,18 +206,18 @@ class Backend:
                     public="cannot be started",
                 )
             await self._connection(errors, refusals)
-            return "ended", f"ended{quoted(errors)}"
+            return "ended", f"ended{last_lines(errors)}"
         except Exception as error:
             cause = cause_of(error)
             if isinstance(cause, TimeoutError):
                 problem = f"did not answer within {self._options.connect:g} s"
-                return problem, f"{problem}{quoted(errors)}"
+                return problem, f"{problem}{last_lines(errors)}"
             if isinstance(cause, ListTooLong):
-                return str(cause), f"{cause}{quoted(errors)}"
+                return str(cause), f"{cause}{last_lines(errors)}"
             if isinstance(cause, ToolscoutError):
-                return cause.public or "cannot be used", f"{cause}{quoted(errors)}"
-            details = explained(cause, server, refusals, _ALIVE)
-            return details.partition(":")[0].partition(";")[0], f"{details}{quoted(errors)}"
+                return cause.public or "cannot be used", f"{cause}{last_lines(errors)}"
+            details = explain(cause, server, refusals, _ALIVE)
+            return details.partition(":")[0].partition(";")[0], f"{details}{last_lines(errors)}"
 
     async def _connection(self, errors: Tail, refusals: list[int]) -> None:
         guard = Guard()
@@ -230,7 +230,7 @@ class Backend:
                 changed.ring()
 
         with anyio.fail_after(limit) as scope:
-            link = tapped(transport, guard, gone.set)
+            link = guarded(transport, guard, gone.set)
             async with Client(link, cache=None, message_handler=noted) as client:
                 scope.deadline = math.inf
                 self._connected = client
@@ -247,10 +247,10 @@ class Backend:
         last = anyio.current_time() + MAX_LIST_TIMEOUTS * self._options.connect
         with anyio.fail_after(self._options.connect) as scope:
 
-            def each() -> None:
+            def before_page() -> None:
                 scope.deadline = min(anyio.current_time() + self._options.connect, last)
 
-            listing = await listed(client, guard, each)
+            listing = await list_pages(client, guard, before_page)
         tools, problems = await anyio.to_thread.run_sync(self._tools, listing)
         new = [problem for problem in problems if problem not in self._said]
         self._said = frozenset(problems)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from toolscout.catalogue.mcp.client import Tap
+from toolscout.catalogue.mcp.client import FilteredStream
 from toolscout.errors import BadRequest, MissingExtra, ToolscoutError, Unauthorized
 
 try:
@@ -89,7 +89,7 @@ async def serve_streams(gateway: Gateway, incoming: Any, outgoing: Any) -> None:
         return None
 
     server = gateway.server
-    await server.run(Tap(incoming, take), outgoing, server.create_initialization_options())
+    await server.run(FilteredStream(incoming, take), outgoing, server.create_initialization_options())
 
 
 def _unreadable(error: Exception) -> types.ErrorData:
