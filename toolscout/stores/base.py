@@ -92,6 +92,7 @@ class Store(ABC):
         `source` is the label of where the tools come from. It may change its own tools; a tool of another source with
         the same id and different content raises DuplicateTool, or is overwritten with `replace`. `sync` removes the
         stored tools of this source that are not among `tools`. Where iterating over `tools` raises, nothing is written.
+        Raises BadTool for a tool that cannot be written as JSON.
         """
 
     @abstractmethod
@@ -120,7 +121,7 @@ class Store(ABC):
 
     @abstractmethod
     def tools(self, namespace: str | None = None, *, offset: int = 0, limit: int | None = None) -> Iterator[Tool]:
-        """Yield the tools, or one page of them, sorted by id."""
+        """Yield the tools, or one page of them, sorted by id. Raises BadRequest for a negative offset or limit."""
 
     @abstractmethod
     def changes(self, since: int) -> Iterator[Change]:

@@ -121,7 +121,7 @@ class ToolTables:
         ]
 
     def tools(self, namespace: str | None = None, *, offset: int = 0, limit: int | None = None) -> Iterator[Tool]:
-        """Yield the tools, or one page of them, sorted by id."""
+        """Yield the tools, or one page of them, sorted by id. Raises BadRequest for a negative offset or limit."""
         if offset < 0 or (limit is not None and limit < 0):
             raise BadRequest(f"offset and limit must be 0 or more, got {offset} and {limit}")
         where, values = _in_namespace(namespace)
