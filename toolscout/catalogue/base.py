@@ -229,8 +229,8 @@ def open_bytes(path: Path) -> Iterator[io.BufferedIOBase]:
             if stream.peek(2)[:2] != _GZIP_MAGIC:
                 yield stream
             else:
-                with gzip.GzipFile(fileobj=stream) as unpacked:
-                    yield unpacked
+                with gzip.GzipFile(fileobj=stream) as decompressed:
+                    yield decompressed
     except (OSError, EOFError, zlib.error) as error:
         raise BadSource(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
@@ -246,7 +246,7 @@ def read_text(path: Path) -> str:
     return decode(data, str(path))
 
 
-def unpacked(data: bytes, where: str, most: int) -> bytes:
+def decompress(data: bytes, where: str, most: int) -> bytes:
     """Return the bytes, decompressed if they are gzip; BadSource where they are broken or more than `most`."""
     if not data.startswith(_GZIP_MAGIC):
         return data
@@ -388,12 +388,12 @@ def tool_from(record: Mapping[str, Any], namespace: str, where: str) -> Tool:
         return Tool.from_record(record, namespace)
     except BadTool:
         try:
-            return Tool.from_record(cleaned(record), clean_text(namespace))
+            return Tool.from_record(with_clean_names(record), clean_text(namespace))
         except BadTool as error:
             raise BadSource(f"{where}: {error}") from None
 
 
-def cleaned(record: Any) -> Any:
+def with_clean_names(record: Any) -> Any:
     """Return the record with its name and namespace as printable text of one line."""
     if not isinstance(record, Mapping):
         return record

@@ -176,7 +176,7 @@ class Store(ABC):
 
     @abstractmethod
     def permissions(self, principal: str) -> Allowed:
-        """Return what a principal may see of the present catalogue; a principal without grants sees nothing."""
+        """Return what a principal may see of the present catalogue; one without grants and patterns sees nothing."""
 
     @abstractmethod
     def principals(self) -> list[str]:

@@ -11,13 +11,13 @@ from toolscout.catalogue.base import (
     Importer,
     ReadOptions,
     RepeatCheck,
-    cleaned,
     existing,
     fingerprint,
     not_a,
     parse_json,
     read_lines,
     rename_repeats,
+    with_clean_names,
 )
 from toolscout.core.tool import Tool, clean_text
 from toolscout.data.dataset import tool_from_row
@@ -81,7 +81,7 @@ def _tool(row: Any, namespace: str, where: str) -> Tool:
     except BadTool:  # try again with unprintable characters removed from its names
         metadata = row.get("metadata")
         if isinstance(metadata, Mapping):
-            row = {**row, "metadata": {**metadata, "tool": cleaned(metadata.get("tool"))}}
+            row = {**row, "metadata": {**metadata, "tool": with_clean_names(metadata.get("tool"))}}
         try:
             return tool_from_row(row, namespace)
         except BadTool as error:

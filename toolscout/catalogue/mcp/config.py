@@ -64,7 +64,7 @@ def _server(name: str, entry: Mapping[str, Any], options: ReadOptions) -> McpSer
     url, command, directory = entry.get("url"), entry.get("command"), entry.get("cwd")
     if isinstance(url, str) and url:
         headers = {**entry_texts(entry, "headers", options), **options.headers}
-        return McpServer(name=name, url=expanded(url, options), headers=headers)
+        return McpServer(name=name, url=expand_variables(url, options), headers=headers)
     if not isinstance(command, str) or not command:
         raise BadSource("it has neither 'command' nor 'url'; give it one")
     arguments = entry.get("args") or []
@@ -72,9 +72,9 @@ def _server(name: str, entry: Mapping[str, Any], options: ReadOptions) -> McpSer
         raise BadSource("'args' must be a list of texts")
     return McpServer(
         name=name,
-        command=tuple(expanded(item, options) for item in (command, *arguments)),
+        command=tuple(expand_variables(item, options) for item in (command, *arguments)),
         env={**entry_texts(entry, "env", options), **options.env},
-        cwd=expanded(directory, options) if isinstance(directory, str) and directory else None,
+        cwd=expand_variables(directory, options) if isinstance(directory, str) and directory else None,
     )
 
 
@@ -83,10 +83,10 @@ def entry_texts(entry: Mapping[str, Any], key: str, options: ReadOptions) -> dic
     values = entry.get(key) or {}
     if not isinstance(values, Mapping) or not all(isinstance(value, str | int | float) for value in values.values()):
         raise BadSource(f"'{key}' must be an object of texts")
-    return {name: expanded(str(value), options) for name, value in values.items()}
+    return {name: expand_variables(str(value), options) for name, value in values.items()}
 
 
-def expanded(text: str, options: ReadOptions) -> str:
+def expand_variables(text: str, options: ReadOptions) -> str:
     """Replace ${NAME}, ${env:NAME}, ${input:NAME} and ${NAME:-default} by values of the options or the environment.
 
     Raises BadSource for a variable that has neither a value nor a default.

@@ -20,11 +20,11 @@ from toolscout.catalogue.base import (
     ReadOptions,
     check_depth,
     decode,
+    decompress,
     existing_file,
     parse_json,
     read_text,
     safe_url,
-    unpacked,
 )
 from toolscout.core.addresses import Addresses
 from toolscout.core.http_deadline import Deadline, opener
@@ -185,7 +185,7 @@ def fetch(url: str, options: ReadOptions) -> str:
         raise late
     if len(data) > MAX_DOWNLOAD:
         raise BadSource(f"{where} is larger than {MAX_DOWNLOAD >> 20} MB; download it and name the file")
-    return decode(unpacked(data, where, MAX_DOWNLOAD), where)
+    return decode(decompress(data, where, MAX_DOWNLOAD), where)
 
 
 def _request(url: str, options: ReadOptions) -> urllib.request.Request:

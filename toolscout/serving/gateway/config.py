@@ -21,7 +21,7 @@ from typing import Any
 
 from toolscout.catalogue.base import ReadOptions, existing, is_url, parse_json, read_text
 from toolscout.catalogue.mcp.client import McpServer
-from toolscout.catalogue.mcp.config import config_servers, entry_texts, expanded, has_servers
+from toolscout.catalogue.mcp.config import config_servers, entry_texts, expand_variables, has_servers
 from toolscout.core.tool import clean_text
 from toolscout.errors import BadSource
 
@@ -149,7 +149,7 @@ def _with_variables(value: Any, variables: Mapping[str, str], options: ReadOptio
     filled = {key: _with_variables(item, variables, options) for key, item in value.items()}
     if isinstance(filled.get("envFile"), str) and isinstance(filled.get("env", {}), dict):
         try:
-            lines = read_text(Path(expanded(filled["envFile"], options))).splitlines()
+            lines = read_text(Path(expand_variables(filled["envFile"], options))).splitlines()
         except (BadSource, OSError) as error:
             options.problem(BadSource(f"envFile: {error}; its server is started without it"))
         else:
@@ -176,11 +176,11 @@ def _source(kind: str, name: str, entry: Any, options: ReadOptions, place: Path 
     base = entry.get("baseUrl") or ""
     if not isinstance(base, str):
         raise BadSource("'baseUrl' must be a text")
-    source = expanded(entry["source"], options)
+    source = expand_variables(entry["source"], options)
     # The working folder may be any: paths are relative to the configuration file.
     if place is not None and not is_url(source) and existing(place.parent / source) is not None:
         source = str(place.parent / source)
-    return Source(name, kind, source, expanded(base, options), entry_texts(entry, "headers", options))
+    return Source(name, kind, source, expand_variables(base, options), entry_texts(entry, "headers", options))
 
 
 def _unique_names(

@@ -34,7 +34,7 @@ class PrincipalTables:
             db.executemany(statement, _grants(principal, allowed))
 
     def permissions(self, principal: str) -> Allowed:
-        """Return what a principal may see of the present catalogue; a principal without grants sees nothing."""
+        """Return what a principal may see of the present catalogue; one without grants and patterns sees nothing."""
         with self._files.reading() as db:
             namespaces = (row[0] for row in db.execute("SELECT DISTINCT namespace FROM tools"))
             query = "SELECT id FROM tools WHERE namespace = ?"
