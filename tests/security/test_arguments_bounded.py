@@ -27,7 +27,7 @@ from toolscout.core.argument_checks import (
 )
 from toolscout.errors import BadRequest
 from toolscout.serving.gateway.argument_process import MAX_BYTES, ArgumentChecks
-from toolscout.serving.gateway.argument_worker import checked
+from toolscout.serving.gateway.argument_worker import check_line
 
 pytestmark = pytest.mark.timing
 
@@ -441,7 +441,8 @@ def test_the_process_ends_with_the_object_and_with_its_program(tmp_path: Path) -
 def test_a_check_ends_with_a_gateway_that_was_killed(tmp_path: Path) -> None:
     """In the middle of a check nobody reads the end of the input; the process has an alarm of its own."""
     slow = (
-        "import toolscout.serving.gateway.argument_worker as w, time; w.checked = lambda line: time.sleep(60); w.main()"
+        "import toolscout.serving.gateway.argument_worker as w, time; "
+        "w.check_line = lambda line: time.sleep(60); w.main()"
     )
     worker = [sys.executable, "-c", slow, "0.2"]
     with subprocess.Popen(worker, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -458,9 +459,9 @@ def test_memory_that_runs_out_is_an_answer(monkeypatch: pytest.MonkeyPatch) -> N
         raise MemoryError
 
     monkeypatch.setattr("toolscout.serving.gateway.argument_worker.problems", greedy)
-    assert checked(b'{"repair": false, "arguments": {}, "schema": {}}')["problems"] == [TOO_MUCH]
+    assert check_line(b'{"repair": false, "arguments": {}, "schema": {}}')["problems"] == [TOO_MUCH]
     nested = b'{"repair": false, "schema": {}, "arguments": {"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}}"
-    assert checked(nested)["problems"] == [TOO_MUCH]
+    assert check_line(nested)["problems"] == [TOO_MUCH]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems do not keep this limit")

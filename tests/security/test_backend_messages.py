@@ -16,7 +16,7 @@ from mcp.shared.inbound import find_invalid_x_mcp_header, x_mcp_header_map
 from mcp.shared.message import SessionMessage
 
 from toolscout.catalogue.mcp import messages as messages
-from toolscout.catalogue.mcp.messages import Guard, Throttle, count_values, loads, message_of, reduced
+from toolscout.catalogue.mcp.messages import Guard, Throttle, count_values, loads, parse_message, trim_message
 
 pytestmark = pytest.mark.timing
 
@@ -118,27 +118,27 @@ def test_numbers_that_python_cannot_hold_do_not_spoil_a_message() -> None:
 
 def test_large_messages_other_than_results_are_reduced() -> None:
     note = {"jsonrpc": "2.0", "method": "notifications/message", "params": {"data": "x"}}
-    assert reduced(note) is None
-    assert reduced({**note, "id": 1}) == {"jsonrpc": "2.0", "id": 1, "method": "notifications/message"}
-    failed = reduced({"jsonrpc": "2.0", "id": 1, "error": {"code": 5, "message": "m" * 99_999, "data": [1]}})
+    assert trim_message(note) is None
+    assert trim_message({**note, "id": 1}) == {"jsonrpc": "2.0", "id": 1, "method": "notifications/message"}
+    failed = trim_message({"jsonrpc": "2.0", "id": 1, "error": {"code": 5, "message": "m" * 99_999, "data": [1]}})
     assert failed["error"] == {"code": 5, "message": "m" * messages.MAX_ERROR_CHARS}
     result = {"jsonrpc": "2.0", "id": 1, "result": {"a": 1}}
-    assert reduced(result) is result
+    assert trim_message(result) is result
 
 
 def test_what_is_no_message_fails_the_request_that_it_answers() -> None:
-    assert message_of({"id": 1, "level": "info"}) is None  # a log line
-    assert message_of([]) is None
-    answer = message_of({"jsonrpc": "2.0", "id": 1, "result": []})
+    assert parse_message({"id": 1, "level": "info"}) is None  # a log line
+    assert parse_message([]) is None
+    answer = parse_message({"jsonrpc": "2.0", "id": 1, "result": []})
     assert isinstance(answer, types.JSONRPCError)
     assert (answer.id, answer.error.code) == (1, messages.REFUSED)
 
 
 def taken(guard: Guard, message: dict[str, Any]) -> Any:
     async def main() -> Any:
-        made = message_of(message)
+        made = parse_message(message)
         assert made is not None
-        item = await guard.take(SessionMessage(made))
+        item = await guard.incoming(SessionMessage(made))
         return item and item.message
 
     return anyio.run(main)
@@ -157,15 +157,15 @@ def test_the_sdk_gets_no_tool_that_it_could_stumble_over() -> None:
     assert answer.result["tools"] == [{"name": "c", "inputSchema": {"type": "object", "properties": properties}}]
     assert answer.result["_meta"]["kept"] == 1
     page = types.ListToolsResult.model_validate(answer.result)
-    assert guard.claim(page) == odd
-    assert guard.claim(page) == []  # once
+    assert guard.tools_of(page) == odd
+    assert guard.tools_of(page) == []  # once
 
 
 def test_parameters_that_are_sent_as_headers_stay_known() -> None:
     region = {"type": "string", "x-mcp-header": "Region", "description": "where"}
     inner = {"type": "object", "properties": {"n": {"type": "integer", "x-mcp-header": "N"}, "m": {"type": "number"}}}
     schema = {"type": "object", "properties": {"region": region, "inner": inner, "other": {"type": "array"}}}
-    (sent,) = messages._with_headers([{"name": "a", "inputSchema": schema}, {"name": "b", "inputSchema": {}}])
+    (sent,) = messages._tools_with_headers([{"name": "a", "inputSchema": schema}, {"name": "b", "inputSchema": {}}])
     assert find_invalid_x_mcp_header(sent["inputSchema"]) is None
     assert x_mcp_header_map(sent["inputSchema"]) == x_mcp_header_map(schema) != {}
 
@@ -180,7 +180,7 @@ def test_pages_that_nobody_claims_are_forgotten() -> None:
 def test_requests_of_a_server_that_does_not_read_the_answers_are_dropped() -> None:
     guard = Guard()
     asked = [taken(guard, {"jsonrpc": "2.0", "id": f"s{number}", "method": "ping"}) for number in range(300)]
-    assert sum(one is not None for one in asked) == messages.MAX_ASKED
+    assert sum(one is not None for one in asked) == messages.MAX_SERVER_REQUESTS
     guard.sent(SessionMessage(types.JSONRPCResponse(jsonrpc="2.0", id="s0", result={})))
     assert taken(guard, {"jsonrpc": "2.0", "id": "again", "method": "ping"}) is not None
 

@@ -94,11 +94,11 @@ def test_a_session_is_forgotten_when_it_ends_and_not_before() -> None:
             headers = [(b"mcp-session-id", b"mine")]
             scope = {"type": "http", "method": method, "path": path, "headers": headers, "user": None}
             await sessions(who, scope, nothing, nothing)  # type: ignore[arg-type]
-            kept.append("mine" in sessions._kept)
+            kept.append("mine" in sessions._by_id)
 
         from toolscout.serving.gateway.transports import _Session
 
-        sessions._kept["mine"] = _Session("ann", None)
+        sessions._by_id["mine"] = _Session("ann", None)
         await ask("ann", "GET", "/nope")
         await ask("bob", "DELETE", PATH)
         await ask("ann", "DELETE", PATH)

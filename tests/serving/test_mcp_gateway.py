@@ -20,7 +20,7 @@ from tests.serving.gateways import QUICK, RAW, called, command, found, gateway, 
 from tests.toys import HashedWords
 from toolscout.retrievers.dense import Dense
 from toolscout.serving.gateway.server import GatewayOptions
-from toolscout.serving.gateway.sources import BackendOptions, _aside
+from toolscout.serving.gateway.sources import BackendOptions, _in_daemon_thread
 from toolscout.serving.gateway.transports import make_app
 from toolscout.serving.limits import ServeOptions
 
@@ -278,7 +278,7 @@ def test_functions_that_do_not_end_keep_no_one_waiting(tmp_path: Path) -> None:
         ):
             for number in range(50):
                 tasks.start_soon(called, client, "toys/slow", {"n": number})
-            await soon(lambda: made.backends._calling.statistics().tasks_waiting, 10)
+            await soon(lambda: made.backends._call_limiter.statistics().tasks_waiting, 10)
             with anyio.fail_after(5):
                 async with Client(url) as other:
                     assert names(await found(other, "wait long")) == ["toys/slow"]
@@ -319,8 +319,8 @@ def test_what_fails_beside_the_loop_fails_here_too() -> None:
     async def main() -> None:
         limiter = anyio.CapacityLimiter(1)
         with pytest.raises(ZeroDivisionError):
-            await _aside(lambda: 1 // 0, limiter)
-        assert await _aside(lambda: "done", limiter) == "done"
+            await _in_daemon_thread(lambda: 1 // 0, limiter)
+        assert await _in_daemon_thread(lambda: "done", limiter) == "done"
 
     anyio.run(main)
 

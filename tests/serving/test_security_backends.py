@@ -453,7 +453,7 @@ def test_a_long_line_takes_time_linear_in_its_length(monkeypatch: pytest.MonkeyP
         stream: Any = Chunks(b'{"jsonrpc":"2.0","id":7,"result":"' + b"x" * 50_000_000 + b'"}\n{}\n')
         cut, rest = [line async for line in stdio._lines(stream, messages.Throttle(math.inf, math.inf))]
         assert isinstance(cut, stdio.CutLine)
-        assert cut.refused("too long").id == 7  # type: ignore[union-attr]
+        assert cut.refusal("too long").id == 7  # type: ignore[union-attr]
         assert rest == b"{}"
 
     anyio.run(main)

@@ -301,7 +301,7 @@ def test_an_older_list_is_not_taken_after_a_newer_one(tmp_path: Path, monkeypatc
 
     async def main() -> None:
         async with gateway(tmp_path / "t.db", quarantine=quarantine_path(tmp_path / "t.db")) as made:
-            put, ids = made.backends._put, made.backends.scout.store.ids
+            put, ids = made.backends._store_tools, made.backends.scout.store.ids
             await put("mail", [SEND])
             assert ids() == ["mail/send"]
             monkeypatch.setattr(Quarantine, "admitted", slowly)

@@ -29,8 +29,8 @@ def read(source: object, options: ReadOptions | None = None) -> Iterator[Tool]:
     if isinstance(source, Tool):
         return iter([source])
     if isinstance(source, Iterable) and not isinstance(source, str | bytes | Mapping | Path):
-        return unique(_given(source, options), options)
-    raise _refused(source)
+        return unique(_tools(source, options), options)
+    raise _no_importer(source)
 
 
 def describe(source: object) -> str:
@@ -39,16 +39,16 @@ def describe(source: object) -> str:
     return plain_label(source) if chosen is None else chosen.label(source)
 
 
-def _given(tools: Iterable[object], options: ReadOptions) -> Iterator[tuple[str, Tool]]:
+def _tools(items: Iterable[object], options: ReadOptions) -> Iterator[tuple[str, Tool]]:
     """Yield the position and tool of each item of an iterable of tools; any other item is a problem."""
-    for number, tool in enumerate(tools, 1):
+    for number, tool in enumerate(items, 1):
         if isinstance(tool, Tool):
             yield f"item {number}", tool
         else:
             options.problem(BadSource(f"item {number} is not a Tool but {type(tool).__name__}; give Tools only"))
 
 
-def _refused(source: object) -> BadSource:
+def _no_importer(source: object) -> BadSource:
     path = as_path(source)
     if path is not None and not os.path.exists(path):
         return BadSource(f"{str(source)!r:.200} does not exist. A source is {_KINDS}")

@@ -1,4 +1,4 @@
-"""The base class and options of importers, and the functions by which they read files that may be broken."""
+"""The base class and options of importers, and their functions for reading files that may be broken."""
 
 from __future__ import annotations
 
@@ -132,6 +132,19 @@ def unique(tools: Iterable[tuple[str, Tool]], options: ReadOptions, seen: Repeat
             )
 
 
+def rename_repeats(
+    tools: Iterable[tuple[str, Tool]], seen: RepeatCheck, renamed: Callable[[Tool, int], Tool]
+) -> Iterator[Tool]:
+    """Yield each id once. Exact repeats are dropped; the n-th different tool of one id becomes renamed(tool, n)."""
+    for where, tool in tools:
+        candidate, copies = tool, 1
+        while (verdict := seen.verdict(candidate.id, tool, where)) == "differs":
+            copies += 1
+            candidate = renamed(tool, copies)
+        if verdict == "new":
+            yield candidate
+
+
 _canonical = json.JSONEncoder(sort_keys=True, check_circular=False, default=str).encode
 
 
@@ -141,7 +154,7 @@ def fingerprint(record: Any) -> int:
 
 
 def not_a(source: object, wanted: str) -> BadSource:
-    """Return the error for a source that an importer cannot read; `wanted` says what it reads."""
+    """Return the error for a source that an importer cannot read; `wanted` describes what it can read."""
     path = as_path(source)
     if path is not None and not os.path.exists(path):
         return BadSource(f"{path} does not exist; {wanted} is needed")
@@ -216,8 +229,8 @@ def open_bytes(path: Path) -> Iterator[io.BufferedIOBase]:
             if stream.peek(2)[:2] != _GZIP_MAGIC:
                 yield stream
             else:
-                with gzip.GzipFile(fileobj=stream) as unpacked:
-                    yield unpacked
+                with gzip.GzipFile(fileobj=stream) as decompressed:
+                    yield decompressed
     except (OSError, EOFError, zlib.error) as error:
         raise BadSource(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
 
@@ -233,7 +246,7 @@ def read_text(path: Path) -> str:
     return decode(data, str(path))
 
 
-def unpacked(data: bytes, where: str, most: int) -> bytes:
+def decompress(data: bytes, where: str, most: int) -> bytes:
     """Return the bytes, decompressed if they are gzip; BadSource where they are broken or more than `most`."""
     if not data.startswith(_GZIP_MAGIC):
         return data
@@ -375,12 +388,12 @@ def tool_from(record: Mapping[str, Any], namespace: str, where: str) -> Tool:
         return Tool.from_record(record, namespace)
     except BadTool:
         try:
-            return Tool.from_record(cleaned(record), clean_text(namespace))
+            return Tool.from_record(with_clean_names(record), clean_text(namespace))
         except BadTool as error:
             raise BadSource(f"{where}: {error}") from None
 
 
-def cleaned(record: Any) -> Any:
+def with_clean_names(record: Any) -> Any:
     """Return the record with its name and namespace as printable text of one line."""
     if not isinstance(record, Mapping):
         return record

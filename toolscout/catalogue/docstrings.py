@@ -33,20 +33,20 @@ def parse_docstring(docstring: str | None) -> tuple[str, dict[str, str]]:
         elif line.startswith(":") and (_FIELD.match(line) or _OTHER_FIELD.match(line)):
             field = _FIELD.match(line)
             section, names = "field", [field[1]] if field else []
-            _note(parameters, names, field[2] if field else "")
+            _append(parameters, names, field[2] if field else "")
         elif not section:
             description.append(line)
         elif section == "field":
-            _note(parameters, names, line)
+            _append(parameters, names, line)
         elif section != "other" and line.strip():
             indent = len(line) - len(line.lstrip())
             depth = depth or indent
             entry = (_NUMPY_ENTRY if section == "numpy" else _GOOGLE_ENTRY).match(line.strip())
             if entry and indent == (0 if section == "numpy" else depth):
                 names = [name.strip(" *") for name in entry[1].split(",")]
-                _note(parameters, names, entry[2] if section == "google" else "")
+                _append(parameters, names, entry[2] if section == "google" else "")
             else:
-                _note(parameters, names, line)
+                _append(parameters, names, line)
     texts = {name: " ".join(filter(None, map(str.strip, lines_of))) for name, lines_of in parameters.items()}
     return "\n".join(description).strip(), {name: text for name, text in texts.items() if text}
 
@@ -66,6 +66,6 @@ def _heading(lines: list[str], number: int) -> tuple[str, bool]:
     return ("other", dashes) if word in _OTHERS or dashes else ("", False)
 
 
-def _note(parameters: dict[str, list[str]], names: list[str], text: str) -> None:
+def _append(parameters: dict[str, list[str]], names: list[str], text: str) -> None:
     for name in names:
         parameters.setdefault(name, []).append(text)

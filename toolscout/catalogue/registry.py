@@ -28,7 +28,7 @@ def available() -> dict[str, metadata.EntryPoint | None]:
 
 
 def importer(name: str) -> Importer:
-    """Return the importer of this name; BadSource where there is none or it cannot be loaded."""
+    """Return the importer of this name. Raises BadSource where there is none or it cannot be loaded."""
     if name in BUILT_IN:
         module, _, kind = BUILT_IN[name].partition(":")
         return cast(type[Importer], getattr(import_module(module), kind))()
@@ -51,9 +51,9 @@ def accepting(source: object) -> Importer | None:
 
     Built-in importers come first, so that an installed package cannot take over sources that they read.
     """
-    return next((one for one in _each() if one.accepts(source)), None)
+    return next((found for found in map(importer, _names()) if found.accepts(source)), None)
 
 
-def _each() -> Iterator[Importer]:
-    yield from map(importer, BUILT_IN)
-    yield from (importer(name) for name in available() if name not in BUILT_IN)
+def _names() -> Iterator[str]:
+    yield from BUILT_IN
+    yield from (name for name in available() if name not in BUILT_IN)

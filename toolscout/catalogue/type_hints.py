@@ -51,7 +51,7 @@ class Hints:
         """Start without definitions."""
         self.defs: dict[str, Any] = {}
         self._names: dict[type, str] = {}
-        self._open: list[type] = []
+        self._enclosing: list[type] = []  # the classes that are being converted now
 
     def schema(self, hint: Any, depth: int = 0) -> dict[str, Any]:
         """Return the schema of one hint; {} (anything) where JSON Schema cannot express it."""
@@ -105,7 +105,7 @@ class Hints:
             return self._tuple(kind, arguments, depth)
         if issubclass(kind, collections.abc.Set):
             return {"type": "array", "uniqueItems": True} | self._inner("items", arguments, depth)
-        # A model that can be iterated over is still a model.
+        # A pydantic model is an object, even if it can be iterated over.
         if issubclass(kind, collections.abc.Iterable) and not hasattr(kind, "model_json_schema"):
             return {"type": "array"} | self._inner("items", arguments, depth)
         return None
@@ -134,9 +134,9 @@ class Hints:
 
     def _object(self, kind: type, depth: int) -> dict[str, Any]:
         """Return the schema of a dataclass or TypedDict; one that contains itself becomes a reference to `defs`."""
-        if kind in self._open:
+        if kind in self._enclosing:
             return {"$ref": f"#/$defs/{self._name(kind)}"}
-        self._open.append(kind)
+        self._enclosing.append(kind)
         hints = hints_of(kind)
         if dataclasses.is_dataclass(kind):
             schema = self._dataclass(kind, hints, depth)
@@ -145,7 +145,7 @@ class Hints:
                 {name: self.schema(hint, depth + 1) for name, hint in hints.items()},
                 [name for name, hint in hints.items() if _is_required(kind, name, hint)],
             )
-        self._open.pop()
+        self._enclosing.pop()
         if kind not in self._names:
             return schema
         self.defs[self._names[kind]] = schema
@@ -169,7 +169,7 @@ class Hints:
         try:
             template = f"#/$defs/{self._name(kind)}.{{model}}"
             schema = json.loads(json.dumps(kind.model_json_schema(ref_template=template)))
-        except Exception:  # a model may hold what JSON Schema cannot say
+        except Exception:  # a model may hold types that JSON Schema cannot express
             return {"type": "object"}
         for name, definition in schema.pop("$defs", {}).items():
             self.defs[f"{self._name(kind)}.{name}"] = definition

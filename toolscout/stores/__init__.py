@@ -1,4 +1,4 @@
-"""Stores: persistent storage of the catalogue. Each folder is one kind of store."""
+"""Stores keep the catalogue on disk. Each folder is one kind of store."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ REQUEST_PREFIX = "request:"
 
 @dataclass(frozen=True, slots=True)
 class VectorBatch:
-    """Cached vectors; row i belongs to digests[i]. `cursor` is passed to get the vectors after these."""
+    """Cached vectors; row i belongs to digests[i]. Pass `cursor` to vectors_after to get those after these."""
 
     cursor: int
     digests: tuple[str, ...]
@@ -75,36 +75,37 @@ class Store(ABC):
 
     @abstractmethod
     def version(self) -> int:
-        """The catalogue version: 0 at first, one more for each commit that changes tools."""
+        """Return the catalogue version: 0 for a new store, one more after each commit that changes tools."""
 
     @abstractmethod
     def identity(self) -> str:
-        """Return a unique id of this store; one created later at the same path has another."""
+        """Return a unique id of this store; a store created later at the same path has another one."""
 
     @abstractmethod
     def stamp(self) -> int:
-        """Return a number that changes with every commit of any process; cheap enough to call for each request."""
+        """Return a number that changes with every commit of any process; fast enough to call for each request."""
 
     @abstractmethod
     def add(self, tools: Iterable[Tool], source: str = "", *, replace: bool = False, sync: bool = False) -> AddReport:
         """Add or change tools; a tool that is stored with equal content is not written.
 
-        A source may change its own tools. Another source's tool of the same id and different content raises
-        DuplicateTool, unless `replace` takes it over. `sync` removes the tools of this source that it no longer
-        has. When `tools` raises midway nothing is written.
+        `source` is the label of where the tools come from. It may change its own tools; a tool of another source with
+        the same id and different content raises DuplicateTool, or is overwritten with `replace`. `sync` removes the
+        stored tools of this source that are not among `tools`. Where iterating over `tools` raises, nothing is written.
+        Raises BadTool for a tool that cannot be written as JSON.
         """
 
     @abstractmethod
     def remove(self, ids: Sequence[str]) -> int:
-        """Remove tools; UnknownTool, and nothing removed, when one is not there."""
+        """Remove tools and return how many. Raises UnknownTool, and removes none, where one is not stored."""
 
     @abstractmethod
     def get(self, ids: Sequence[str]) -> list[Tool]:
-        """The tools with these ids, in this order; UnknownTool when one is not there."""
+        """Return the tools with these ids, in this order. Raises UnknownTool where one is not stored."""
 
     @abstractmethod
     def ids(self, namespace: str | None = None) -> list[str]:
-        """Every tool id, sorted; or those of one namespace."""
+        """Return all tool ids, or those of one namespace, sorted."""
 
     @abstractmethod
     def count(self, allowed: Allowed | None = None) -> int:
@@ -112,19 +113,19 @@ class Store(ABC):
 
     @abstractmethod
     def namespaces(self) -> dict[str, int]:
-        """Every namespace, sorted, and how many tools it has."""
+        """Return all namespaces, sorted, each with its number of tools."""
 
     @abstractmethod
     def sources(self) -> list[SourceState]:
-        """Every source that has tools here, sorted by its label."""
+        """Return all sources that have tools here, sorted by label."""
 
     @abstractmethod
     def tools(self, namespace: str | None = None, *, offset: int = 0, limit: int | None = None) -> Iterator[Tool]:
-        """The tools sorted by id; or one page of them."""
+        """Yield the tools, or one page of them, sorted by id. Raises BadRequest for a negative offset or limit."""
 
     @abstractmethod
     def changes(self, since: int) -> Iterator[Change]:
-        """The last change of each tool that changed after version `since`, sorted by version, then id."""
+        """Yield the last change of each tool that changed after version `since`, sorted by version, then id."""
 
     @abstractmethod
     def documents(self, since: int) -> Iterator[tuple[Change, Listing | None]]:
@@ -132,15 +133,15 @@ class Store(ABC):
 
     @abstractmethod
     def set_alias(self, tool_id: str, alias: str) -> bool:
-        """Add an alias to a tool, which later imports keep; False if it has it already. It changes the tool."""
+        """Add an alias that later imports keep; return False if the tool has it already. The tool counts as changed."""
 
     @abstractmethod
     def remove_alias(self, tool_id: str, alias: str) -> bool:
-        """Remove an alias that set_alias added; False if there is none."""
+        """Remove an alias that set_alias added; return False if there is none."""
 
     @abstractmethod
     def vectors(self, fingerprint: str, digests: Sequence[str]) -> dict[str, Floats]:
-        """The cached vectors of these texts by this model; texts without one are left out."""
+        """Return the cached vectors of this model by the digest of their text; texts without one are left out."""
 
     @abstractmethod
     def vectors_after(self, fingerprint: str, cursor: int = 0, limit: int = 8192) -> VectorBatch:
@@ -159,7 +160,7 @@ class Store(ABC):
 
     @abstractmethod
     def missing_vectors(self, fingerprint: str, limit: int | None = None, since: int = 0) -> list[tuple[str, str]]:
-        """(digest, text) of the distinct texts, of tools changed after `since`, that this model has no vector for."""
+        """Return (digest, text) of each text that this model has no vector for, of tools changed after `since`."""
 
     @abstractmethod
     def prune_vectors(self) -> int:
@@ -167,31 +168,31 @@ class Store(ABC):
 
     @abstractmethod
     def grant(self, principal: str, allowed: Allowed) -> None:
-        """Let a principal see these namespaces and ids besides what it may already see."""
+        """Allow a principal to see these namespaces and ids besides those it may already see."""
 
     @abstractmethod
     def revoke(self, principal: str, allowed: Allowed) -> None:
-        """Take these grants back, where they were given."""
+        """Remove these grants of a principal; those it does not have are ignored."""
 
     @abstractmethod
     def permissions(self, principal: str) -> Allowed:
-        """What a principal may see in the catalogue as it is now: nothing, for one that was granted nothing."""
+        """Return what a principal may see of the present catalogue; one without grants and patterns sees nothing."""
 
     @abstractmethod
     def principals(self) -> list[str]:
-        """Return the names of all principals that have grants or were put here, sorted."""
+        """Return the names of all principals that are stored or have grants, sorted."""
 
     @abstractmethod
     def put_principal(self, principal: Principal) -> None:
-        """Set the patterns, tenant and rights of a principal, in place of those it had. Grants and keys stay."""
+        """Store a principal's patterns, tenant and rights in place of those it had. Its grants and keys stay."""
 
     @abstractmethod
     def principal(self, name: str) -> Principal | None:
-        """A principal as it was put here; None where it was not."""
+        """Return a stored principal; None if there is none of this name."""
 
     @abstractmethod
     def remove_principal(self, name: str) -> bool:
-        """Forget a principal with its patterns and keys; False where it was not put here. Grants stay."""
+        """Remove a principal and its keys; return False if it was not stored. Its grants stay."""
 
     @abstractmethod
     def rules(self, name: str) -> Rules:
@@ -199,19 +200,19 @@ class Store(ABC):
 
     @abstractmethod
     def add_key(self, key: Key) -> None:
-        """Give a principal that was put here one more key; UnknownPrincipal where it was not."""
+        """Add an API key of a stored principal. Raises UnknownPrincipal if it is not stored."""
 
     @abstractmethod
     def api_keys(self) -> list[Key]:
-        """Every key, by principal, oldest first."""
+        """Return all API keys, sorted by principal, then oldest first."""
 
     @abstractmethod
     def remove_key(self, digest: str) -> bool:
-        """Take one key back; False where there was none."""
+        """Remove the API key with this digest; return False if there is none."""
 
     @abstractmethod
     def access(self) -> int:
-        """A number that moves with every change of grants, principals and keys, by any process."""
+        """Return a number that changes with every change of grants, principals or keys by any process."""
 
     @abstractmethod
     def add_feedback(self, examples: Iterable[Example]) -> None:
@@ -223,14 +224,14 @@ class Store(ABC):
 
     @abstractmethod
     def check(self) -> None:
-        """Read the whole store and raise CorruptStore where it is damaged."""
+        """Read the whole store. Raises CorruptStore where it is damaged."""
 
     @abstractmethod
     def close(self) -> None:
         """Close the store; a second call does nothing."""
 
     def __enter__(self) -> Self:
-        """The store itself, closed at the end of the block."""
+        """Return the store itself, which is closed at the end of the block."""
         return self
 
     def __exit__(

@@ -1,1 +1,1 @@
-"""One file is one importer; catalogue/registry.py names them all."""
+"""The built-in importers, one a file; catalogue/registry.py lists them."""

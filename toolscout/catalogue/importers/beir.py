@@ -1,4 +1,4 @@
-"""BEIR folders: each row of corpus.jsonl is a tool."""
+"""Imports BEIR folders: each row of corpus.jsonl is a tool."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from toolscout.catalogue.base import (
     Importer,
     ReadOptions,
     RepeatCheck,
-    cleaned,
     existing,
     fingerprint,
     not_a,
     parse_json,
     read_lines,
+    rename_repeats,
+    with_clean_names,
 )
 from toolscout.core.tool import Tool, clean_text
 from toolscout.data.dataset import tool_from_row
@@ -26,26 +27,27 @@ _CORPUS = ("corpus.jsonl", "corpus.jsonl.gz")
 
 
 class BeirImporter(Importer):
-    """BEIR folders: each row of the corpus is a tool."""
+    """Reads BEIR folders: each row of the corpus is a tool."""
 
     def accepts(self, source: object) -> bool:
-        """Whether this is a folder with a corpus, or the corpus file itself."""
-        return _corpus(source) is not None
+        """Return whether this is a folder with a corpus file, or the corpus file itself."""
+        return _corpus_file(source) is not None
 
     def read(self, source: object, options: ReadOptions) -> Iterator[Tool]:
-        """The tools of the corpus. Like Dataset.load, different tools of one id are kept apart: namespace-2, -3 …"""
-        path = _corpus(source)
+        """Yield the tools of the corpus. A different tool of an id already read gets the namespace NAME-2, NAME-3 …
+
+        Dataset.load names them the same way. Raises BadSource where there is no corpus, or for a broken row.
+        """
+        path = _corpus_file(source)
         if path is None:
             raise not_a(source, "a BEIR folder (one with corpus.jsonl or corpus.jsonl.gz)")
         namespace = options.namespace or clean_text(path.parent.resolve().name) or "corpus"
-        seen = RepeatCheck(again=lambda: _tools(path, namespace, ReadOptions(keep_going=True)), content=_content)
-        for where, tool in _tools(path, namespace, options):
-            candidate, copies = tool, 1
-            while (verdict := seen.verdict(candidate.id, tool, where)) == "differs":
-                copies += 1
-                candidate = replace(tool, namespace=f"{tool.namespace}-{copies}")
-            if verdict == "new":
-                yield candidate
+        seen = RepeatCheck(again=lambda: _tools(path, namespace, ReadOptions(keep_going=True)), content=_content_hash)
+        yield from rename_repeats(
+            _tools(path, namespace, options),
+            seen,
+            lambda tool, number: replace(tool, namespace=f"{tool.namespace}-{number}"),
+        )
 
 
 def _tools(path: Path, namespace: str, options: ReadOptions) -> Iterator[tuple[str, Tool]]:
@@ -57,12 +59,12 @@ def _tools(path: Path, namespace: str, options: ReadOptions) -> Iterator[tuple[s
             options.problem(error)
 
 
-def _content(tool: Tool) -> int:
-    """Two rows may hold the same tool under two corpus ids."""
+def _content_hash(tool: Tool) -> int:
+    """Return a hash of a tool without its corpus id: two rows may hold the same tool under two corpus ids."""
     return fingerprint(tool.to_record() | {"_meta": {**tool.meta, "corpus_id": None}})
 
 
-def _corpus(source: object) -> Path | None:
+def _corpus_file(source: object) -> Path | None:
     path = existing(source)
     if path is None:
         return None
@@ -76,10 +78,10 @@ def _tool(row: Any, namespace: str, where: str) -> Tool:
         raise BadSource(f"{where}: a JSON object is needed, got {type(row).__name__}")
     try:
         return tool_from_row(row, namespace)
-    except BadTool:
+    except BadTool:  # try again with unprintable characters removed from its names
         metadata = row.get("metadata")
         if isinstance(metadata, Mapping):
-            row = {**row, "metadata": {**metadata, "tool": cleaned(metadata.get("tool"))}}
+            row = {**row, "metadata": {**metadata, "tool": with_clean_names(metadata.get("tool"))}}
         try:
             return tool_from_row(row, namespace)
         except BadTool as error:

@@ -1,4 +1,4 @@
-"""Python functions: signature, type hints and docstring become a tool."""
+"""Imports Python functions: signature, type hints and docstring become a tool."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ from toolscout.errors import BadSource, BadTool
 _WANTED = "a Python function, a list of them, a module, or the name of one (package.module:function, file.py)"
 _MODULE = re.compile(r"^[^\W\d]\w*(?:\.[^\W\d]\w*)*$")
 _ATTRIBUTE = re.compile(r"^(?:[^\W\d]\w*(?:\.[^\W\d]\w*)*)?$")
-# Names of files that could also be read as names of modules.
+# Endings of file names: tools.json could also be the name of a module.
 _FILE_ENDINGS = (".json", ".jsonl", ".ndjson", ".yaml", ".yml", ".gz", ".txt", ".md", ".db", ".py")
 _OTHER_PREFIXES = ("mcp", "stdio", "http", "https", "file")
 
 
-class _Found(NamedTuple):
-    """A function, the namespace it would have, and the name that finds it again."""
+class _LocatedFunction(NamedTuple):
+    """A function, the default namespace of its tool, and the origin's target, by which `find` returns it again."""
 
-    function: Any
+    function: Callable[..., Any]
     namespace: str
     target: str
 
 
 class FunctionsImporter(Importer):
-    """Python functions, by name or as objects."""
+    """Reads Python functions, given as objects or by name."""
 
     def accepts(self, source: object) -> bool:
-        """Whether this is a function, a list of functions, a module, or the name of one."""
+        """Return whether this is a function, a list of functions, a module, or the name of one."""
         if isinstance(source, list | tuple):
             return bool(source) and all(callable(item) for item in source)
         if not isinstance(source, str | Path):
@@ -63,11 +63,14 @@ class FunctionsImporter(Importer):
         return attribute is not None or (not place.endswith(_FILE_ENDINGS) and _can_be_imported(place))
 
     def read(self, source: object, options: ReadOptions) -> Iterator[Tool]:
-        """A tool for each function; of a module, for each public function that is defined there or named in __all__."""
+        """Return a tool for each function; for a module, of each public function defined in it or named in __all__.
+
+        Raises BadSource for any other source, or where a module cannot be imported or a function cannot be read.
+        """
         return unique(_tools(source, options), options)
 
     def label(self, source: object) -> str:
-        """The file, or module:name of each function."""
+        """Return the file, or module:name of each function."""
         if isinstance(source, ModuleType):
             return f"{source.__name__}:"
         if isinstance(source, list | tuple):
@@ -82,19 +85,17 @@ class FunctionsImporter(Importer):
 
 
 def find(target: str, own: bool = False) -> Callable[..., Any]:
-    """The function behind an origin's target, "module:qualified.name" or "file.py:name".
+    """Return the function of an origin's target, "module:qualified.name" or "file.py:name".
 
-    `own`: only one that the module itself offers, as `read` would list it; BadSource for what it merely imports.
+    `own`: only a function that `read` lists for the module; not one that the module imports from elsewhere. Raises
+    BadSource where there is no such function.
     """
-    if own:
-        options = ReadOptions(keep_going=True)
-        offered = {found.target: found.function for found in _named(_split(target)[0], options)}
-        if target not in offered:
-            raise BadSource(f"{target} is not a public function of its module; name one that is defined there")
-        function: Callable[..., Any] = offered[target]
-        return function
-    named: Callable[..., Any] = next(_named(target, ReadOptions())).function
-    return named
+    if not own:
+        return next(_functions_named(target, ReadOptions())).function
+    for located in _functions_named(_split(target)[0], ReadOptions(keep_going=True)):
+        if located.target == target:
+            return located.function
+    raise BadSource(f"{target} is not a public function of its module; name one that is defined there")
 
 
 def _target(function: object) -> str:
@@ -103,36 +104,37 @@ def _target(function: object) -> str:
 
 
 def _tools(source: object, options: ReadOptions) -> Iterator[tuple[str, Tool]]:
-    for number, found in enumerate(_functions(source, options), 1):
+    for number, located in enumerate(_functions(source, options), 1):
         try:
-            yield f"function {number}, {found.target}", _tool(found, options)
+            yield f"function {number}, {located.target}", _tool(located, options)
         except (BadSource, BadTool) as error:
             options.problem(BadSource(str(error)))
 
 
-def _functions(source: object, options: ReadOptions) -> Iterator[_Found]:
+def _functions(source: object, options: ReadOptions) -> Iterator[_LocatedFunction]:
     if isinstance(source, list | tuple):
         for item in source:
             yield from _functions(item, options)
     elif isinstance(source, ModuleType):
-        yield from _members(source, source.__name__, source.__name__.rpartition(".")[2], options)
+        yield from _module_functions(source, source.__name__, source.__name__.rpartition(".")[2], options)
     elif isinstance(source, str | Path):
-        yield from _named(source, options)
+        yield from _functions_named(source, options)
     elif callable(source) and not isinstance(source, type):
         module = str(getattr(source, "__module__", None) or "builtins")
         qualified = getattr(source, "__qualname__", None) or getattr(source, "__name__", "")
-        yield _Found(source, module.rpartition(".")[2].strip("_") or module, f"{module}:{qualified}")
+        yield _LocatedFunction(source, module.rpartition(".")[2].strip("_") or module, f"{module}:{qualified}")
     else:
         raise not_a(source, _WANTED)
 
 
 def _split(name: str) -> tuple[str, str | None]:
-    """The file or module and the attribute after the colon; None where there is no colon."""
+    """Split "place:attribute" at its last colon; the attribute is None where there is none."""
     place, colon, attribute = name.rpartition(":")
     return (place, attribute) if colon and _ATTRIBUTE.match(attribute) else (name, None)
 
 
-def _named(source: str | Path, options: ReadOptions) -> Iterator[_Found]:
+def _functions_named(source: str | Path, options: ReadOptions) -> Iterator[_LocatedFunction]:
+    """Yield the functions of a module or file that is given by name, or the one function after the colon."""
     place, attribute = _split(str(source))
     if place.endswith(".py"):
         path = existing_file(place)
@@ -144,24 +146,27 @@ def _named(source: str | Path, options: ReadOptions) -> Iterator[_Found]:
     else:
         raise not_a(source, _WANTED)
     if not attribute:
-        yield from _members(module, address, namespace, options)
+        yield from _module_functions(module, address, namespace, options)
         return
     function: Any = module
     for part in attribute.split("."):
         function = _attribute(function, part)
     if not callable(function) or isinstance(function, type):
         raise BadSource(f"{place}:{attribute} is not a function but {type(function).__name__}; name a function")
-    yield _Found(function, namespace, f"{address}:{attribute}")
+    yield _LocatedFunction(function, namespace, f"{address}:{attribute}")
 
 
 def _attribute(owner: Any, name: str) -> Any:
     try:
         return getattr(owner, name)
-    except Exception as error:  # modules and classes may look their members up with code of their own
+    except Exception as error:  # a module or class may define __getattr__, which may raise anything
         raise BadSource(f"{owner.__name__} has no {name}: {error}; check its spelling") from error
 
 
-def _members(module: ModuleType, address: str, namespace: str, options: ReadOptions) -> Iterator[_Found]:
+def _module_functions(
+    module: ModuleType, address: str, namespace: str, options: ReadOptions
+) -> Iterator[_LocatedFunction]:
+    """Yield the functions in __all__, else those without an underscore that are defined in the module."""
     listed = getattr(module, "__all__", None)
     count = 0
     for name in map(str, listed if isinstance(listed, list | tuple) else list(vars(module))):
@@ -170,16 +175,16 @@ def _members(module: ModuleType, address: str, namespace: str, options: ReadOpti
         except BadSource as error:
             options.problem(BadSource(f"{address}: __all__ names {name}, but {error}"))
             continue
-        own = not name.startswith("_") and getattr(member, "__module__", None) == module.__name__
-        if inspect.isroutine(member) and (own or isinstance(listed, list | tuple)):
+        public = not name.startswith("_") and getattr(member, "__module__", None) == module.__name__
+        if inspect.isroutine(member) and (public or isinstance(listed, list | tuple)):
             count += 1
-            yield _Found(member, namespace.strip("_") or namespace, f"{address}:{name}")
+            yield _LocatedFunction(member, namespace.strip("_") or namespace, f"{address}:{name}")
     if not count:
         raise BadSource(f"{address} has no public functions; name a function in it as {address}:name")
 
 
-def _tool(found: _Found, options: ReadOptions) -> Tool:
-    function, target = found.function, found.target
+def _tool(located: _LocatedFunction, options: ReadOptions) -> Tool:
+    function, target = located.function, located.target
     name = getattr(function, "__name__", None)
     if not isinstance(name, str) or name == "<lambda>":
         raise BadSource(f"{target} has no name; wrap it into a function with def")
@@ -190,10 +195,10 @@ def _tool(found: _Found, options: ReadOptions) -> Tool:
     description, texts = parse_docstring(inspect.getdoc(function))
     try:
         schema = _input_schema(function, signature, texts)
-    except Exception as error:  # a type may answer the simplest question with code of its own
+    except Exception as error:  # a class may define methods that raise anything when it is inspected
         raise BadSource(f"{target} has a type hint that cannot be read: {error}; correct or remove it") from error
     return Tool(
-        namespace=clean_text(options.namespace or found.namespace),
+        namespace=clean_text(options.namespace or located.namespace),
         name=name,
         description=description,
         service=first_paragraph(getattr(inspect.getmodule(function), "__doc__", None) or ""),
@@ -210,7 +215,7 @@ def _input_schema(function: Callable[..., Any], signature: inspect.Signature, te
     for name, parameter in signature.parameters.items():
         hint = hints.get(name, Any if isinstance(parameter.annotation, str) else parameter.annotation)
         if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
-            continue  # JSON arguments have names
+            continue  # the arguments of a tool call are a JSON object: every one has a name
         schema = converter.schema(hint)
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             extra = schema or True
@@ -230,7 +235,7 @@ def _can_be_imported(name: str) -> bool:
     with _import_path(os.getcwd()):
         try:
             return importlib.util.find_spec(name) is not None
-        except (Exception, SystemExit):  # looking for a submodule runs its package
+        except (Exception, SystemExit):  # to find a submodule, Python imports its package, which may raise anything
             return False
 
 
@@ -261,7 +266,7 @@ def _load_file(path: Path) -> ModuleType:
 
 @contextmanager
 def _import_path(folder: str) -> Iterator[None]:
-    """Import as if Python had been started in this folder."""
+    """Put a folder first on sys.path inside the block, as if Python had been started there."""
     added = folder not in sys.path
     if added:
         sys.path.insert(0, folder)

@@ -1,4 +1,4 @@
-"""Lists of tools: JSON Lines, a JSON array, an MCP tools/list answer, and the tool shapes of OpenAI and Anthropic."""
+"""Imports lists of tools: JSON Lines, a JSON array, an MCP tools/list answer, OpenAI's and Anthropic's formats."""
 
 from __future__ import annotations
 
@@ -26,31 +26,34 @@ from toolscout.core.tool import Tool
 from toolscout.errors import BadSource
 
 _LISTS = ("tools", "functions")
-_FOREIGN = frozenset({"openapi", "swagger", "api_list", "mcpServers"})
+_OTHER_IMPORTERS_KEYS = frozenset({"openapi", "swagger", "api_list", "mcpServers"})
 _WANTED = "a file of tools (.jsonl, one tool a line, or .json, an array of tools)"
 
 
 class JsonlImporter(Importer):
-    """Files and values that hold tool records."""
+    """Reads tool records from files and Python values."""
 
     def accepts(self, source: object) -> bool:
-        """Whether this is a file or a value that holds tool records."""
+        """Return whether this is a file or a value that holds tool records."""
         if isinstance(source, list | tuple):
             return bool(source) and all(isinstance(item, Mapping) for item in source)
         found = shape(source)
         if found is None:
             return False
-        if found.form == "broken":  # what calls itself JSON is read here, so that the place of the error is named
+        if found.form == "broken":  # a broken .json file is accepted, so that `read` says where it is broken
             path = existing_file(source)
             return path is not None and suffix(path) == ".json"
         if found.form == "object":
-            return not found.keys & _FOREIGN and bool(found.keys & {*_LISTS, "result", "name", "function"})
+            return not found.keys & _OTHER_IMPORTERS_KEYS and bool(found.keys & {*_LISTS, "result", "name", "function"})
         return found.form in ("lines", "array")
 
     def read(self, source: object, options: ReadOptions) -> Iterator[Tool]:
-        """The tools in their order. A record's own namespace stands, else that of the options, else the file's name."""
-        quiet = ReadOptions(namespace=options.namespace, keep_going=True)
-        return unique(_tools(source, options), options, RepeatCheck(again=lambda: _tools(source, quiet)))
+        """Return the tools in order. A record without a namespace has that of the options, else the file's name.
+
+        Raises BadSource for any other source, or for a broken record.
+        """
+        again = ReadOptions(namespace=options.namespace, keep_going=True)  # the first reading reports the problems
+        return unique(_tools(source, options), options, RepeatCheck(again=lambda: _tools(source, again)))
 
 
 def _tools(source: object, options: ReadOptions) -> Iterator[tuple[str, Tool]]:
@@ -62,11 +65,11 @@ def _tools(source: object, options: ReadOptions) -> Iterator[tuple[str, Tool]]:
 
 
 def _records(source: object, options: ReadOptions) -> Iterator[tuple[str, str, Any]]:
-    """Where each record stands, the namespace it falls back to, and the record."""
+    """Yield each record with its place for messages and the namespace it has unless it names its own."""
     path = existing_file(source)
     if path is not None:
         namespace = options.namespace or stem(path)
-        rows = _lines(path, options) if _has_lines(path) else _entries(parse_json(read_text(path), str(path)), path)
+        rows = _lines(path, options) if _is_json_lines(path) else _entries(parse_json(read_text(path), str(path)), path)
         for where, record in rows:
             yield where, namespace, record
     elif isinstance(source, Mapping | list | tuple):
@@ -76,11 +79,11 @@ def _records(source: object, options: ReadOptions) -> Iterator[tuple[str, str, A
         raise not_a(source, _WANTED)
 
 
-def _has_lines(path: Path) -> bool:
+def _is_json_lines(path: Path) -> bool:
     found = shape(path)
     if found is None or found.form in ("object", "array"):
         return False
-    return found.form == "lines" or suffix(path) != ".json"  # a forced file that is no JSON document can only be lines
+    return found.form == "lines" or suffix(path) != ".json"  # kind="jsonl" allows any file: try its lines
 
 
 def _lines(path: Path, options: ReadOptions) -> Iterator[tuple[str, Any]]:
@@ -95,7 +98,7 @@ def _lines(path: Path, options: ReadOptions) -> Iterator[tuple[str, Any]]:
 
 
 def _entries(value: Any, where: Path | str) -> Iterator[tuple[str, Any]]:
-    """The records of a JSON document: an array, an object around one, or a single tool."""
+    """Yield the records of a JSON document, each with its place: an array, an object around one, or a single tool."""
     if isinstance(value, Mapping):
         inner = value["result"] if isinstance(value.get("result"), Mapping) else value
         listed = next((inner[key] for key in _LISTS if isinstance(inner.get(key), list)), None)
@@ -107,6 +110,6 @@ def _entries(value: Any, where: Path | str) -> Iterator[tuple[str, Any]]:
 
 
 def _unwrapped(record: Any) -> Any:
-    """OpenAI's chat shape has the tool one level down; the flat shapes are read as they are."""
+    """Return the record under "function", where OpenAI's chat format has it; any other record unchanged."""
     inner = record.get("function") if isinstance(record, Mapping) else None
     return inner if isinstance(inner, Mapping) else record

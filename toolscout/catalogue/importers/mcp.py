@@ -1,4 +1,4 @@
-"""MCP servers: a command line (stdio), a URL (streamable HTTP), or the mcpServers file of another client."""
+"""Imports the tools of MCP servers: a command line (stdio), a URL (streamable HTTP), or a client's mcpServers file."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ from toolscout.errors import BadSource, ToolscoutError
 
 _PREFIXES = ("mcp:", "stdio:", "mcp+http://", "mcp+https://")
 _WANTED = "an MCP server: a command line, a URL, or a JSON file with mcpServers"
-# What is data by its name is never run, whatever its permissions say; a Python file is read for its functions.
+# Files with these endings are never run as commands, even if they are executable: they are data, or Python functions.
 _NOT_COMMANDS = (".json", ".jsonl", ".ndjson", ".yaml", ".yml", ".py", ".txt", ".md")
-# Characters of a tool as JSON. What is longer no model could read.
+# Characters of a tool as JSON; no model could read a longer one.
 MAX_TOOL_CHARS = 4_000_000
-_NO_OBJECTS = frozenset({"array", "boolean", "integer", "null", "number", "string"})
-# A server speaks of its tools only: it does not get to choose another's namespace or how its tools are called.
+_OTHER_THAN_OBJECT = frozenset({"array", "boolean", "integer", "null", "number", "string"})
+# The fields taken from a server. It must choose neither the namespace of its tools nor the origin they are called at.
 _FIELDS = ("name", "title", "description", "inputSchema", "outputSchema", "annotations", "_meta")
 
 
 class McpImporter(Importer):
-    """MCP servers."""
+    """Reads the tools that MCP servers list."""
 
     def accepts(self, source: object) -> bool:
-        """Whether this is said to be an MCP server, looks like a command to run, or is a file that names servers."""
+        """Return whether this is marked as an MCP server, is a command to run, or is a file that names servers."""
         if isinstance(source, list | tuple):
             return bool(source) and all(isinstance(item, str) for item in source)
         if isinstance(source, str) and (source.startswith(_PREFIXES) or is_mcp_url(source)):
@@ -62,11 +62,14 @@ class McpImporter(Importer):
         return _is_parameters(source) or (isinstance(source, str) and not is_url(source) and _is_command(source))
 
     def read(self, source: object, options: ReadOptions) -> Iterator[Tool]:
-        """The tools of each server. Namespace: the option, else the server's key in the file, else its own name."""
+        """Yield the tools of each server. Namespace: the option, else the server's key in the file, else its own name.
+
+        Raises BadSource where the source names no server, or a server does not answer or lists a broken tool.
+        """
         servers = _servers(source, options)
         for server in servers:
             try:
-                listing = _run(server, options)
+                listing = _list_tools(server, options)
                 yield from unique(tools_of(server, listing, options, alone=len(servers) == 1), options)
             except ToolscoutError as error:
                 if len(servers) == 1:
@@ -74,7 +77,7 @@ class McpImporter(Importer):
                 options.problem(error)
 
     def label(self, source: object) -> str:
-        """The secret-free name of a source that this importer accepts."""
+        """Return the command line or URL without its secrets, or the path of the file that names the servers."""
         server = _one_server(source, ReadOptions())
         path = existing_file(_without_prefix(source))
         return server.label if server else os.path.abspath(path) if path else "in memory"
@@ -98,17 +101,17 @@ def _without_prefix(source: object) -> object:
 
 
 def _one_server(source: object, options: ReadOptions) -> McpServer | None:
-    """The server that a command line, URL or StdioServerParameters names; None for a file of servers."""
+    """Return the server that a command line, URL or StdioServerParameters names; None for a file of servers."""
     if _is_parameters(source):
         parameters: Any = source
-        own = {**(parameters.env or {}), **options.env}
+        env = {**(parameters.env or {}), **options.env}
         directory = str(parameters.cwd) if parameters.cwd else None
-        return McpServer(command=(parameters.command, *parameters.args), env=own, cwd=directory)
+        return McpServer(command=(parameters.command, *parameters.args), env=env, cwd=directory)
     if isinstance(source, list | tuple) and source and all(isinstance(item, str) for item in source):
         return McpServer(command=tuple(source), env=dict(options.env))
     if isinstance(source, Path):
-        runs = existing_file(source) is not None and suffix(source) not in _NOT_COMMANDS
-        return McpServer(command=(str(source.resolve()),), env=dict(options.env)) if runs else None
+        is_command = existing_file(source) is not None and suffix(source) not in _NOT_COMMANDS
+        return McpServer(command=(str(source.resolve()),), env=dict(options.env)) if is_command else None
     if not isinstance(source, str) or not source.strip():
         return None
     text = str(_without_prefix(source))
@@ -117,11 +120,11 @@ def _one_server(source: object, options: ReadOptions) -> McpServer | None:
     path = existing_file(text)
     if path is not None and suffix(path) == ".json":
         return None
-    command = _split(text)
+    command = _command_words(text)
     return McpServer(command=command, env=dict(options.env)) if command else None
 
 
-def _split(text: str) -> tuple[str, ...]:
+def _command_words(text: str) -> tuple[str, ...]:
     path = existing_file(text)
     if path is not None:
         return (str(path.resolve()),)
@@ -140,7 +143,7 @@ def _is_command(text: str) -> bool:
 
 
 def _is_parameters(source: object) -> bool:
-    """The SDK's StdioServerParameters, told without importing the SDK."""
+    """Return whether this is the SDK's StdioServerParameters, without importing the SDK."""
     return type(source).__name__ == "StdioServerParameters" and hasattr(source, "command")
 
 
@@ -151,9 +154,9 @@ def _config(source: object) -> Any:
     return parse_json(read_text(path), str(path)) if path is not None else None
 
 
-def _run(server: McpServer, options: ReadOptions) -> ServerListing:
-    """Ask the server in an event loop: here, or in a thread of its own where one is already running here."""
-    # Imported here: most processes that know catalogues never ask a server.
+def _list_tools(server: McpServer, options: ReadOptions) -> ServerListing:
+    """Run list_tools in a new event loop; in another thread where this one already runs a loop."""
+    # Imported here: most processes that import this module never connect to a server.
     import asyncio
     from concurrent.futures import ThreadPoolExecutor
 
@@ -168,19 +171,23 @@ def _run(server: McpServer, options: ReadOptions) -> ServerListing:
 def tools_of(
     server: McpServer, listing: ServerListing, options: ReadOptions, alone: bool = True, most: int = MAX_TOOL_CHARS
 ) -> Iterator[tuple[str, Tool]]:
-    """The tools that a server listed, each with its place for messages; `most`: the characters of one as JSON."""
+    """Yield the tools that a server listed, each with its place for messages.
+
+    `alone`: whether this is the source's only server; else options.namespace is followed by the server's name. `most`:
+    the longest tool that is taken, in characters of JSON. A broken tool goes to options.problem.
+    """
     namespace = clean_text(_namespace(server, listing, options, alone))
     for number, raw in enumerate(listing.tools, 1):
         where = f"{server.label}, tool {number}"
         try:
             if not isinstance(raw, Mapping):
                 raise BadSource(f"{where}: a tool must be an object, got {type(raw).__name__}")
-            name = _callable_name(raw, where)
-            odd = _odd_schema(raw.get("inputSchema"))
+            name = _printable_name(raw, where)
+            problem = _schema_problem(raw.get("inputSchema"))
             if len(json.dumps(raw)) > most:
-                odd = f"has more than {most:,} characters"
-            if odd:  # it costs this tool; the others are taken, also when strict
-                options.problems.append(f"{where}: {name} {odd}; report it to the server's makers")
+                problem = f"has more than {most:,} characters"
+            if problem:  # skip this tool alone, even without keep_going
+                options.problems.append(f"{where}: {name} {problem}; report it to the server's makers")
                 continue
             record = _record(as_json(raw, f"{where}: {name}"), server, listing.service)
             yield where, tool_from(record, namespace, where)
@@ -194,8 +201,8 @@ def _namespace(server: McpServer, listing: ServerListing, options: ReadOptions, 
     return server.name or listing.server_name or server.fallback_name
 
 
-def _callable_name(raw: Mapping[str, Any], where: str) -> str:
-    """A tool's name as it may be shown; BadSource for one that could not be sent back to the server."""
+def _printable_name(raw: Mapping[str, Any], where: str) -> str:
+    """Return a tool's name for messages. Raises BadSource for one that could not be sent back to the server."""
     name = raw.get("name")
     text = name if isinstance(name, str) else ""
     shown = clean_text(text[:MAX_NAME_CHARS])[:80]
@@ -206,24 +213,24 @@ def _callable_name(raw: Mapping[str, Any], where: str) -> str:
     return shown
 
 
-def _odd_schema(schema: Any) -> str:
-    """What is wrong with an inputSchema under which no arguments could be sent; they are always an object."""
+def _schema_problem(schema: Any) -> str:
+    """Return why an inputSchema accepts no arguments, which are always an object; "" where it can accept some."""
     if schema is None or schema is True:
         return ""
     if not isinstance(schema, Mapping):
         return f"has an inputSchema that is no JSON object but {json.dumps(schema, default=str)[:40]}"
     kinds = schema.get("type")
     kinds = kinds if isinstance(kinds, list) else [kinds]
-    if kinds and all(isinstance(kind, str) and kind in _NO_OBJECTS for kind in kinds):
+    if kinds and all(isinstance(kind, str) and kind in _OTHER_THAN_OBJECT for kind in kinds):
         return f"has an inputSchema of type {json.dumps(kinds)[:60]}, but arguments are an object"
     return ""
 
 
 def _record(raw: Mapping[str, Any], server: McpServer, service: str) -> dict[str, Any]:
     record = {key: raw[key] for key in _FIELDS if raw.get(key) is not None}
-    if record.get("inputSchema") is True:  # anything goes
+    if record.get("inputSchema") is True:  # `true` is the schema that accepts anything
         record["inputSchema"] = {"type": "object"}
-    if not isinstance(record.get("outputSchema", {}), Mapping):  # nothing depends on it
+    if not isinstance(record.get("outputSchema", {}), Mapping):  # an outputSchema is optional: drop a broken one
         del record["outputSchema"]
     notes = raw.get("annotations")
     if "title" not in record and isinstance(notes, Mapping) and isinstance(notes.get("title"), str):

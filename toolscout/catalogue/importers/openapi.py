@@ -1,4 +1,4 @@
-"""OpenAPI 3 and Swagger 2 documents, files or URLs: one tool for each operation."""
+"""Imports OpenAPI 3 and Swagger 2 documents, from files or URLs: one tool for each operation."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from urllib.parse import urljoin, urlsplit
 
@@ -29,12 +28,12 @@ from toolscout.catalogue.openapi.schema import Schemas, object_parts
 from toolscout.core.tool import Origin, Tool, clean_text
 from toolscout.errors import BadSource, BadTool
 
-# Characters that the schemas of all operations may take as JSON: each has its own copy of what it refers to.
+# Characters of the input schemas of all operations as JSON: each schema has its own copy of what it refers to.
 MAX_EXPANDED = 512 * 1024 * 1024
 _METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
 _PLACES = ("path", "query", "header", "cookie", "body", "formData")
-# Set by whoever sends the request, never by whoever fills the arguments in.
-_SENDER_HEADERS = frozenset({"accept", "content-type", "authorization"})
+# Headers that the HTTP client sets; they are not arguments of the tool.
+_CLIENT_HEADERS = frozenset({"accept", "content-type", "authorization"})
 _KEYS = frozenset({"openapi", "swagger", "paths"})
 _SERIALIZATION = ("style", "explode", "collectionFormat")
 _Parameters = dict[tuple[str, str], tuple[Mapping[str, Any], str]]
@@ -42,7 +41,7 @@ _Parameters = dict[tuple[str, str], tuple[Mapping[str, Any], str]]
 
 @dataclass(frozen=True, slots=True)
 class _Api:
-    """A document opened: what its operations share."""
+    """What the operations of one document share. `secrets`: (place, name) of the parameters that hold credentials."""
 
     where: str
     document: Document
@@ -59,7 +58,10 @@ class _Api:
 
 @dataclass(slots=True)
 class _Inputs:
-    """The one input schema an operation gets, and where each of its properties goes."""
+    """Collects the parameters and body of an operation into one input schema.
+
+    `details` becomes those of the tool's origin: where each property goes in the HTTP request.
+    """
 
     schemas: Schemas
     properties: dict[str, Any] = field(default_factory=dict)
@@ -67,7 +69,7 @@ class _Inputs:
     details: dict[str, Any] = field(default_factory=lambda: {"in": {}})
 
     def add(self, name: str, place: str, schema: Mapping[str, Any], required: bool) -> str:
-        """Take a property in; where its name is taken it gets its place as suffix."""
+        """Add a property and return its key: its name, with its place as suffix where the name is already used."""
         key, number = name, 1
         while key in self.properties:
             key = f"{name}_{place}" if number == 1 else f"{name}_{place}_{number}"
@@ -80,24 +82,24 @@ class _Inputs:
         return key
 
     def schema(self) -> dict[str, Any]:
-        """The schema of all of them."""
+        """Return the schema of an object with all properties added so far."""
         schema: dict[str, Any] = {"type": "object", "properties": self.properties}
         schema |= {"required": self.required} if self.required else {}
         return schema | {"$defs": self.schemas.defs} if self.schemas.defs else schema
 
 
 class OpenApiImporter(Importer):
-    """OpenAPI and Swagger documents."""
+    """Reads OpenAPI and Swagger documents."""
 
     def accepts(self, source: object) -> bool:
-        """Whether this is an OpenAPI document, or a URL that may lead to one."""
+        """Return whether this is an OpenAPI document, or a URL that may be one."""
         if is_url(source):
             return not is_mcp_url(source)
         found = shape(source)
         return found is not None and (found.form == "yaml" or bool(found.keys & _KEYS))
 
     def read(self, source: object, options: ReadOptions) -> Iterator[Tool]:
-        """One tool for each operation, in the document's order."""
+        """Yield one tool for each operation, in the document's order. Raises BadSource for a broken document."""
         api = _open(source, options)
         names: set[str] = set()
         expanded = 0
@@ -143,8 +145,9 @@ def _open(source: object, options: ReadOptions) -> _Api:
     _check(root, where, url)
     info = root["info"] if isinstance(root.get("info"), Mapping) else {}
     title, description = _text(info, "title"), first_paragraph(_text(info, "description"))
-    namespace = options.namespace or _slug(title) or _slug(_fallback(path, url)) or "api"
-    service = _described(title, description)
+    file_or_host = stem(path) if path else urlsplit(url).hostname or ""
+    namespace = options.namespace or _slug(title) or _slug(file_or_host) or "api"
+    service = _joined(title, description)
     return _Api(where, Document(root, path), root, namespace, service, url, _secrets(root))
 
 
@@ -160,16 +163,12 @@ def _check(root: Any, where: str, url: str) -> None:
         raise BadSource(f"{where} describes no operations: {found}; an object of paths is needed")
 
 
-def _fallback(path: Path | None, url: str) -> str:
-    return stem(path) if path else urlsplit(url).hostname or "" if url else ""
-
-
 def _slug(text: str) -> str:
     return re.sub(r"[\W_]+", "-", clean_text(text).lower()).strip("-")
 
 
 def _secrets(root: Mapping[str, Any]) -> frozenset[tuple[str, str]]:
-    """The places where security schemes put their keys: callers authenticate, tools do not ask for it."""
+    """Return (place, name) of each security scheme's parameter: the caller authenticates, so no tool asks for it."""
     components = root.get("components")
     schemes = components.get("securitySchemes") if isinstance(components, Mapping) else root.get("securityDefinitions")
     found = (
@@ -198,7 +197,7 @@ def _tool(api: _Api, path: str, method: str, item: Mapping[str, Any], base: str,
         namespace=api.namespace,
         name=_name(_text(operation, "operationId"), method, path, names),
         title=clean_text(summary),
-        description=_described(summary, description) or f"{method.upper()} {path}",
+        description=_joined(summary, description) or f"{method.upper()} {path}",
         service=api.service,
         input_schema=inputs.schema(),
         annotations={hint: True for hint, holds in hints.items() if holds},
@@ -208,7 +207,7 @@ def _tool(api: _Api, path: str, method: str, item: Mapping[str, Any], base: str,
 
 
 def _parameters(api: _Api, owner: Mapping[str, Any], base: str) -> _Parameters:
-    """The parameters of a path or an operation by place and name, each with the file it stands in."""
+    """Return the parameters of a path or an operation by (place, name), each with the file that it stands in."""
     listed = owner.get("parameters") or []
     if not isinstance(listed, list):
         raise BadSource(f"parameters must be a list, got {type(listed).__name__}")
@@ -227,9 +226,12 @@ def _parameters(api: _Api, owner: Mapping[str, Any], base: str) -> _Parameters:
 
 
 def _add_parameters(api: _Api, inputs: _Inputs, path: str, parameters: _Parameters) -> None:
-    """Path parameters come first, so that they keep their names; what the path needs and nobody declared is text."""
+    """Add all parameters but those of the body, in the order of _PLACES, so that path parameters keep their names.
+
+    A name in the path's braces that no parameter declares is added as a string.
+    """
     for (place, name), (parameter, base) in sorted(parameters.items(), key=lambda pair: _PLACES.index(pair[0][0])):
-        if place in ("body", "formData") or _is_senders(api, place, name):
+        if place in ("body", "formData") or _is_set_by_client(api, place, name):
             continue
         required = place == "path" or parameter.get("required") is True
         key = inputs.add(name, place, _parameter_schema(inputs, parameter, base), required)
@@ -241,8 +243,8 @@ def _add_parameters(api: _Api, inputs: _Inputs, path: str, parameters: _Paramete
             inputs.add(name, "path", {"type": "string"}, True)
 
 
-def _is_senders(api: _Api, place: str, name: str) -> bool:
-    return (place, name.lower()) in api.secrets or (place == "header" and name.lower() in _SENDER_HEADERS)
+def _is_set_by_client(api: _Api, place: str, name: str) -> bool:
+    return (place, name.lower()) in api.secrets or (place == "header" and name.lower() in _CLIENT_HEADERS)
 
 
 def _parameter_schema(inputs: _Inputs, parameter: Mapping[str, Any], base: str) -> dict[str, Any]:
@@ -290,7 +292,7 @@ def _add_swagger_body(api: _Api, inputs: _Inputs, operation: Mapping[str, Any], 
 
 
 def _add_body(inputs: _Inputs, schema: dict[str, Any], kind: str, required: bool, description: str) -> None:
-    """The fields of an object stand beside the parameters; any other body is one property of its own."""
+    """Add the fields of an object body as properties beside the parameters; any other body as one property `body`."""
     inputs.details["content_type"] = kind
     parts = object_parts(schema)
     if parts is None:
@@ -303,14 +305,14 @@ def _add_body(inputs: _Inputs, schema: dict[str, Any], kind: str, required: bool
 
 
 def _preference(kind: Any) -> int:
-    """JSON before forms before all else."""
+    """Return the rank of a media type, lowest first: JSON, then forms, then any other."""
     text = str(kind).lower()
     ranked = (text.startswith("application/json"), "json" in text, "urlencoded" in text, "multipart" in text, True)
     return ranked.index(True)
 
 
 def _name(operation_id: str, method: str, path: str, names: set[str]) -> str:
-    """The operationId; where there is none, or another operation has it already, method and path."""
+    """Return the operationId; where it is missing or already used, a name made of method and path."""
     name = clean_text(operation_id)
     if name and name not in names:
         return name
@@ -327,14 +329,15 @@ def _text(owner: Mapping[str, Any], key: str) -> str:
     return value.strip() if isinstance(value, str) else ""
 
 
-def _described(summary: str, description: str) -> str:
+def _joined(summary: str, description: str) -> str:
+    """Return "summary. description", without the summary where the description begins with it."""
     if not summary or description.lower().startswith(summary.lower().rstrip(".")):
         return description or summary
     return f"{summary.rstrip('.')}. {description}" if description else summary
 
 
 def _base_url(api: _Api, item: Mapping[str, Any], operation: Mapping[str, Any]) -> str:
-    """Where the operation is served, as far as the document or its own address tells."""
+    """Return the URL that the operation is served under, from the document or its own address; "" if unknown."""
     if api.is_swagger:
         schemes, host, folder = api.root.get("schemes"), _text(api.root, "host"), _text(api.root, "basePath")
         scheme = "https" if not isinstance(schemes, list) or "https" in schemes or not schemes else str(schemes[0])

@@ -1,4 +1,4 @@
-"""ToolBench's original layout: one JSON file for each tool, its APIs in `api_list`; each API becomes a Tool."""
+"""Imports ToolBench's original layout: one JSON file a tool, its APIs in `api_list`; each API becomes a Tool."""
 
 from __future__ import annotations
 
@@ -20,14 +20,15 @@ from toolscout.catalogue.base import (
     not_a,
     parse_json,
     read_text,
+    rename_repeats,
     shape,
     suffix,
 )
 from toolscout.core.tool import Origin, Tool, clean_text
 from toolscout.errors import BadSource, BadTool
 
-# How many files of a folder are looked into before it is taken for something else.
-_LOOK = 20
+# Files of a folder that `accepts` opens to find a ToolBench file.
+_MAX_PROBED = 20
 _TYPES: dict[str, dict[str, Any]] = {
     "STRING": {"type": "string"},
     "NUMBER": {"type": "number"},
@@ -46,28 +47,26 @@ _PYTHON = {"string": str, "boolean": bool, "array": list, "object": dict}
 
 
 class ToolBenchImporter(Importer):
-    """ToolBench JSON files, and folders of them."""
+    """Reads ToolBench JSON files, and folders of them."""
 
     def accepts(self, source: object) -> bool:
-        """Whether this is such a JSON file, or a folder that holds some."""
+        """Return whether this is a ToolBench JSON file, or a folder that holds some."""
         path = existing(source)
         if path is not None and path.is_dir():
-            return any(_is_tool_file(file) for file in islice(_json_files(path), _LOOK))
+            return any(_is_tool_file(file) for file in islice(_json_files(path), _MAX_PROBED))
         return _is_tool_file(source)
 
     def read(self, source: object, options: ReadOptions) -> Iterator[Tool]:
-        """One Tool for each API: namespace = the tool's name, tag = its category (the folder the file lies in).
+        """Return one Tool for each API: its namespace is the ToolBench tool's name, its tag the tool's category.
 
-        ToolBench repeats API names with other content within a tool: those are kept apart as name_2, name_3 …
+        A document without a category has that of its folder. Some ToolBench tools have different APIs of one name:
+        the later ones are named name_2, name_3 … Raises BadSource for any other source, or for a broken document.
         """
-        seen = RepeatCheck()
-        for where, tool in _tools(source, options):
-            candidate, copies = tool, 1
-            while (verdict := seen.verdict(candidate.id, tool, where)) == "differs":
-                copies += 1
-                candidate = replace(tool, name=f"{tool.name}_{copies}", title=tool.name)
-            if verdict == "new":
-                yield candidate
+        return rename_repeats(
+            _tools(source, options),
+            RepeatCheck(),
+            lambda tool, number: replace(tool, name=f"{tool.name}_{number}", title=tool.name),
+        )
 
 
 def _tools(source: object, options: ReadOptions) -> Iterator[tuple[str, Tool]]:
@@ -97,7 +96,7 @@ def _json_files(folder: Path) -> Iterator[Path]:
 
 
 def _documents(source: object, options: ReadOptions) -> Iterator[tuple[str, str, Any]]:
-    """Where each document stands, its category, and the document."""
+    """Yield each document with its place for messages and the category that its folder names."""
     path = existing(source)
     if isinstance(source, Mapping):
         yield "the given tool", "", as_json(source, "the given tool")
@@ -131,7 +130,7 @@ def _tool(document: Mapping[str, Any], api: Any, category: str, options: ReadOpt
     names = (document.get(key) for key in ("tool_name", "name", "title", "standardized_name"))
     namespace = options.namespace or next((text for text in map(_text, names) if text), "")
     category = _text(document.get("category")) or _text(document.get("category_name")) or category
-    about = api.get("description") if isinstance(api.get("description"), str) else ""
+    description = api.get("description") if isinstance(api.get("description"), str) else ""
     method = (_text(api.get("method")) or "GET").upper()
     schema = _schema(api, where)
     service, home = _text(document.get("tool_description")), _text(document.get("home_url"))
@@ -139,7 +138,7 @@ def _tool(document: Mapping[str, Any], api: Any, category: str, options: ReadOpt
         return Tool(
             namespace=clean_text(namespace),
             name=_text(api.get("name")),
-            description=about or service,
+            description=description or service,
             service=service,
             input_schema=schema,
             tags=(category,) if category else (),
@@ -173,7 +172,7 @@ def _schema(api: Mapping[str, Any], where: str) -> dict[str, Any]:
 
 
 def _parameter(parameter: Mapping[str, Any]) -> dict[str, Any]:
-    """A parameter's schema. Types come with remarks, as in "DATE (YYYY-MM-DD)"; unknown ones are text."""
+    """Return a parameter's schema. A type may have a remark, as in "DATE (YYYY-MM-DD)"; an unknown one is a string."""
     kind = _text(parameter.get("type")).upper().partition(" ")[0]
     schema = dict(_TYPES.get(kind, _TYPES["STRING"]))
     description = _text(parameter.get("description"))
@@ -189,7 +188,7 @@ def _parameter(parameter: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _default(value: Any, kind: str) -> Any:
-    """The default in its own type; ToolBench writes most of them as text, and no default as empty text."""
+    """Convert a default to its type, or None: ToolBench writes most defaults as strings, and "" for no default."""
     if value is None or value == "":
         return None
     if kind in ("number", "integer"):

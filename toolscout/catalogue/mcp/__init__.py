@@ -1,1 +1,1 @@
-"""A client of MCP servers."""
+"""A client of MCP servers: connections, limits on what a server may send, and configuration files."""

@@ -1,4 +1,4 @@
-"""Asks one MCP server for all its tools, through the official SDK."""
+"""An MCP client on the official SDK: lists all tools of a server, or calls one of them."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from toolscout.catalogue.mcp.messages import Guard
     from toolscout.catalogue.mcp.stdio import Tail
 
-# A server that lists more than this does not know how to end: pages, tools, characters of them as JSON, values in them
-# (numbers, texts, lists, objects), and seconds in multiples of what one page may take.
+# Limits of one list of tools, against servers that never end it: pages, tools, characters of the tools as JSON, values
+# in them (numbers, texts, lists, objects), and time as a multiple of the timeout of one page.
 MAX_PAGES = 1_000
 MAX_TOOLS = 20_000
 MAX_LIST_CHARS = 64 * 1024 * 1024
@@ -35,7 +35,7 @@ MAX_LIST_VALUES = 1_000_000
 MAX_LIST_TIMEOUTS = 20
 MAX_CURSOR_CHARS = 10_000
 MAX_EVENT_BYTES = 16 * 1024 * 1024
-# Of what a server writes to its standard error the last part is kept.
+# The last bytes of a server's standard error that are kept for error messages.
 MAX_ERROR_BYTES = 64 * 1024
 _QUOTED_LINES = 5
 _SECRET_WORDS = frozenset(
@@ -44,7 +44,7 @@ _SECRET_WORDS = frozenset(
 _SECRET_VALUE = re.compile(r"^(sk-|pk_|gh[a-z]_|github_pat_|glpat-|xox[a-z]-|AKIA|AIza|eyJ|Bearer )")
 _HIDDEN = "***"
 _PHRASES = {int(status): status.phrase for status in HTTPStatus}
-# The SDK logs each line that is no message with a traceback; without a handler that would reach the terminal.
+# The SDK logs each line that is not a message, with a traceback; without a handler the log goes to the terminal.
 for _logger in ("mcp", "client"):
     logging.getLogger(_logger).addHandler(logging.NullHandler())
 
@@ -52,15 +52,15 @@ for _logger in ("mcp", "client"):
 _Answer = TypeVar("_Answer")
 
 
-class Doing(NamedTuple):
-    """What a server is asked for, as messages say it."""
+class Action(NamedTuple):
+    """What a server should do, in the words of error messages: "did not {infinitive}", "ended before it {past}"."""
 
-    present: str
+    infinitive: str
     past: str
 
 
 class ServerListing(NamedTuple):
-    """What a server answered: its own name, what it says it is, and its tools as it sent them."""
+    """A server's own name, its description of itself, and its tools as it sent them."""
 
     server_name: str
     service: str
@@ -69,7 +69,7 @@ class ServerListing(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class McpServer:
-    """How to reach one server; either a command or a URL."""
+    """How to reach one server: by a command or by a URL."""
 
     command: tuple[str, ...] = ()
     url: str = ""
@@ -77,21 +77,21 @@ class McpServer:
     cwd: str | None = None
     env: dict[str, str] = field(default_factory=dict, repr=False)
     headers: dict[str, str] = field(default_factory=dict, repr=False)
-    addresses: Addresses | None = None  # the hosts that may be at a private address; None: that of the URL
+    addresses: Addresses | None = None  # hosts that may have private addresses; None: the host of the URL
 
     @property
     def label(self) -> str:
-        """The server as it may be shown and stored."""
+        """Return the command line or URL without secrets, to be shown and stored."""
         return safe_url(self.url) if self.url else shlex.join(_without_secrets(self.command))
 
     @property
     def fallback_name(self) -> str:
-        """A name for a server that does not tell its own."""
+        """Return a name for a server that does not send its own."""
         return (urlsplit(self.url).hostname if self.url else os.path.basename(self.command[0])) or "mcp"
 
 
 def _without_secrets(command: tuple[str, ...]) -> list[str]:
-    """The command with everything hidden that looks like a password, a key or a token."""
+    """Return the command with *** for everything that looks like a password, a key or a token."""
     words: list[str] = []
     hide = False
     for word in command:
@@ -122,33 +122,56 @@ def _without_credentials(word: str) -> str:
 
 
 async def list_tools(server: McpServer, timeout: float) -> ServerListing:
-    """All tools of the server, page by page. Whatever goes wrong, the server's process is gone afterwards."""
+    """Connect to the server, list all of its tools, and close the connection, which ends a server that was started.
 
-    async def ask(transport: Any, scope: Any) -> ServerListing:
-        return await _list(transport, timeout, scope)
+    `timeout`: seconds for each page. Raises BadSource where the server cannot be reached or does not list its tools.
+    """
 
-    return await _asked(server, timeout, "reading MCP servers", Doing("list its tools", "listed its tools"), ask)
-
-
-async def call_tool(server: McpServer, name: str, arguments: dict[str, Any], timeout: float) -> Any:
-    """What the server answers to one call: the SDK's CallToolResult. Its process is gone afterwards."""
-
-    async def ask(transport: Any, scope: Any) -> Any:
+    async def list_all(transport: Any, scope: Any) -> ServerListing:
+        import anyio
         from mcp import Client
 
         from toolscout.catalogue.mcp.messages import Guard
 
-        async with Client(tapped(transport, Guard()), cache=None) as client:
+        guard = Guard()
+        last = anyio.current_time() + MAX_LIST_TIMEOUTS * timeout
+
+        def before_page() -> None:
+            scope.deadline = min(anyio.current_time() + timeout, last)
+
+        # The client has no timeout of its own: the scope's deadline moves with each page.
+        async with Client(guarded(transport, guard), cache=None) as client:
+            listing = await list_pages(client, guard, before_page)
+            scope.deadline = math.inf
+        return listing
+
+    action = Action("list its tools", "listed its tools")
+    return await _with_connection(server, timeout, "reading MCP servers", action, list_all)
+
+
+async def call_tool(server: McpServer, name: str, arguments: dict[str, Any], timeout: float) -> Any:
+    """Connect to the server, call one tool, close the connection, and return the SDK's CallToolResult.
+
+    Raises BadSource where the server cannot be reached or does not answer within `timeout` seconds.
+    """
+
+    async def call(transport: Any, scope: Any) -> Any:
+        from mcp import Client
+
+        from toolscout.catalogue.mcp.messages import Guard
+
+        async with Client(guarded(transport, Guard()), cache=None) as client:
             return await send_call(client, name, arguments)
 
-    return await _asked(server, timeout, "calling MCP tools", Doing("answer the call", "answered the call"), ask)
+    action = Action("answer the call", "answered the call")
+    return await _with_connection(server, timeout, "calling MCP tools", action, call)
 
 
 async def send_call(client: Any, name: str, arguments: dict[str, Any], progress: Any = None) -> Any:
-    """Have a connected client's server run a tool: the SDK's CallToolResult.
+    """Call a tool through a connected client and return the SDK's CallToolResult. Raises BadSource if it needs input.
 
-    Not by the client's own call_tool: that checks the result against the tool's output schema in the event loop, for as
-    long as it takes, and asks for the list of tools where it does not know that schema. Whoever called may check it.
+    The client's own call_tool is not used: it checks the result against the tool's output schema, which may block the
+    event loop for long, and lists the tools where it does not know that schema.
     """
     import mcp_types as types
 
@@ -167,9 +190,10 @@ def _call_results() -> Any:
     return TypeAdapter(types.CallToolResult | types.InputRequiredResult)
 
 
-async def _asked(
-    server: McpServer, timeout: float, feature: str, doing: Doing, ask: Callable[[Any, Any], Awaitable[_Answer]]
+async def _with_connection(
+    server: McpServer, timeout: float, feature: str, action: Action, use: Callable[[Any, Any], Awaitable[_Answer]]
 ) -> _Answer:
+    """Return what `use` returns for a new transport and its cancel scope; any failure raises a ToolscoutError."""
     try:
         import anyio
         import mcp  # noqa: F401
@@ -184,44 +208,28 @@ async def _asked(
     try:
         with anyio.fail_after(timeout) as scope:
             transport = stdio(server, errors) if server.command else http(server, timeout, refusals)
-            return await ask(transport, scope)
+            return await use(transport, scope)
     except Exception as error:
         cause = cause_of(error)
         if isinstance(cause, ListTooLong):
             raise BadSource(f"{server.label} {cause}") from None
         if isinstance(cause, ToolscoutError):
             raise cause from None
-        problem = explained(cause, server, refusals, doing)
+        problem = explain(cause, server, refusals, action)
         if isinstance(cause, TimeoutError):
             problem = f"did not answer within {timeout:g} s; check that it is an MCP server, or allow a longer timeout"
-    raise BadSource(f"{server.label} {problem}{quoted(errors)}")
-
-
-async def _list(transport: Any, timeout: float, scope: Any) -> ServerListing:
-    import anyio
-    from mcp import Client
-
-    from toolscout.catalogue.mcp.messages import Guard
-
-    guard = Guard()
-    last = anyio.current_time() + MAX_LIST_TIMEOUTS * timeout
-
-    def each() -> None:
-        scope.deadline = min(anyio.current_time() + timeout, last)
-
-    # The client is told to wait for ever: the one clock is the scope's, which each page winds up again.
-    async with Client(tapped(transport, guard), cache=None) as client:
-        listing = await listed(client, guard, each)
-        scope.deadline = math.inf
-    return listing
+    raise BadSource(f"{server.label} {problem}{last_lines(errors)}")
 
 
 class ListTooLong(BadSource):
-    """A list of tools that is too long, said without the server's name."""
+    """Raised for a list of tools that is too long. The message does not begin with the server's name."""
 
 
-async def listed(client: Any, guard: Guard, each: Callable[[], None]) -> ServerListing:
-    """Ask a connected client for all tools, as the server sends them. `each` is told before every page."""
+async def list_pages(client: Any, guard: Guard, before_page: Callable[[], None]) -> ServerListing:
+    """List all tools through a connected client, page by page, and return them as the server sent them.
+
+    `before_page` is called before each page is requested. Raises ListTooLong for a list beyond the limits.
+    """
     import anyio.to_thread
 
     cursors: set[str] = set()
@@ -229,12 +237,12 @@ async def listed(client: Any, guard: Guard, each: Callable[[], None]) -> ServerL
     tools: list[Any] = []
     chars = values = 0
     while True:
-        each()
+        before_page()
         result = await client.list_tools(cursor=cursor)
-        page = guard.claim(result)
+        page = guard.tools_of(result)
         tools += page
-        more = await anyio.to_thread.run_sync(_size, page)
-        chars, values, cursor = chars + more[0], values + more[1], result.next_cursor
+        page_chars, page_values = await anyio.to_thread.run_sync(_size, page)
+        chars, values, cursor = chars + page_chars, values + page_values, result.next_cursor
         if len(tools) > MAX_TOOLS or chars > MAX_LIST_CHARS or values > MAX_LIST_VALUES:
             raise ListTooLong(
                 f"lists more than {MAX_TOOLS:,} tools, or these say more than {MAX_LIST_CHARS // 2**20} MiB or "
@@ -243,33 +251,37 @@ async def listed(client: Any, guard: Guard, each: Callable[[], None]) -> ServerL
         if not cursor:
             break
         if cursor in cursors or len(cursors) >= MAX_PAGES or len(cursor) > MAX_CURSOR_CHARS:
-            told = "it repeats the cursor" if cursor in cursors else "it goes on with the cursor"
-            raise ListTooLong(f"never ends its list of tools: {told} {cursor!r:.80}")
+            reason = "it repeats the cursor" if cursor in cursors else "it goes on with the cursor"
+            raise ListTooLong(f"never ends its list of tools: {reason} {cursor!r:.80}")
         cursors.add(cursor)
-    about = client.server_info
-    if about is None:
+    info = client.server_info
+    if info is None:
         return ServerListing("", "", tools)
-    service = first_paragraph((about.description or about.title or "")[: 10 * MAX_SERVICE_CHARS])
-    return ServerListing(clean_text(about.name), service[:MAX_SERVICE_CHARS], tools)
+    service = first_paragraph((info.description or info.title or "")[: 10 * MAX_SERVICE_CHARS])
+    return ServerListing(clean_text(info.name), service[:MAX_SERVICE_CHARS], tools)
 
 
 def _size(tools: list[Any]) -> tuple[int, int]:
-    """The characters of tools as JSON and the values in them. Tool by tool: other threads run between them."""
+    """Return the characters of tools as JSON and the values in them. One tool at a time, so that other threads run."""
     from toolscout.catalogue.mcp.messages import count_values
 
     return sum(len(json.dumps(tool)) for tool in tools), sum(count_values(tool, MAX_LIST_VALUES) for tool in tools)
 
 
 def stdio(server: McpServer, errors: Tail) -> Any:
-    """The transport to a command; of what it writes to its standard error the last part is kept in `errors`."""
-    from toolscout.catalogue.mcp.stdio import connected
+    """Return the transport to a command; `errors` collects the end of its standard error."""
+    from toolscout.catalogue.mcp.stdio import connect
 
-    return connected(server.command, server.env, server.cwd, errors)
+    return connect(server.command, server.env, server.cwd, errors)
 
 
 @asynccontextmanager
 async def http(server: McpServer, timeout: float, refusals: list[int], patient: bool = False) -> AsyncIterator[Any]:
-    """The transport to a URL; the last refusal is kept in `refusals`. A patient one waits for ever for an answer."""
+    """Yield the transport to a URL.
+
+    `refusals` holds the HTTP status of the last response where it was an error. `patient`: wait for answers without a
+    time limit; `timeout` then holds for connecting and sending alone.
+    """
     import httpx2
     from mcp.client.streamable_http import streamable_http_client
 
@@ -286,44 +298,44 @@ async def http(server: McpServer, timeout: float, refusals: list[int], patient: 
         streamable_http_client(server.url, http_client=web, max_sse_event_size=MAX_EVENT_BYTES) as streams,
     ):
         incoming, outgoing = streams
-        yield Tap(incoming, bounded.restore), outgoing
+        yield FilteredStream(incoming, bounded.restore), outgoing
 
 
 @asynccontextmanager
-async def tapped(transport: Any, guard: Guard, ended: Callable[[], None] | None = None) -> AsyncIterator[Any]:
-    """A transport whose messages pass through a guard; `ended` is told when no more come."""
+async def guarded(transport: Any, guard: Guard, on_end: Callable[[], None] | None = None) -> AsyncIterator[Any]:
+    """Yield a transport whose messages pass through a guard; `on_end` is called when the incoming stream ends."""
     async with transport as (incoming, outgoing):
-        yield Tap(incoming, guard.take, ended), _Sending(outgoing, guard.sent)
+        yield FilteredStream(incoming, guard.incoming, on_end), _ObservedStream(outgoing, guard.sent)
 
 
-class Tap:
-    """A stream of incoming messages, each of which passes through `take`; one that it makes None is left out."""
+class FilteredStream:
+    """A stream of incoming messages that gives what `convert` returns for each; None drops the message."""
 
     def __init__(
-        self, stream: Any, take: Callable[[Any], Awaitable[Any]], ended: Callable[[], None] | None = None
+        self, stream: Any, convert: Callable[[Any], Awaitable[Any]], on_end: Callable[[], None] | None = None
     ) -> None:
-        """Wrap the stream."""
+        """Wrap a stream. `on_end` is called when it ends or fails."""
         self._stream = stream
-        self._take = take
-        self._ended = ended
+        self._convert = convert
+        self._on_end = on_end
 
     def __getattr__(self, name: str) -> Any:
-        """Whatever else a stream has."""
+        """Return any other attribute of the wrapped stream."""
         return getattr(self._stream, name)
 
-    def __aiter__(self) -> Tap:
-        """The stream itself."""
+    def __aiter__(self) -> FilteredStream:
+        """Return the stream itself."""
         return self
 
     async def __anext__(self) -> Any:
-        """The next message."""
+        """Return the next message that is not dropped."""
         return await self._next(self._stream.__anext__)
 
     async def receive(self) -> Any:
-        """The next message."""
+        """Return the next message that is not dropped."""
         return await self._next(self._stream.receive)
 
-    async def __aenter__(self) -> Tap:
+    async def __aenter__(self) -> FilteredStream:
         """Open the stream."""
         await self._stream.__aenter__()
         return self
@@ -332,32 +344,32 @@ class Tap:
         """Close the stream."""
         return await self._stream.__aexit__(*error)
 
-    async def _next(self, following: Callable[[], Awaitable[Any]]) -> Any:
+    async def _next(self, receive: Callable[[], Awaitable[Any]]) -> Any:
         try:
-            while (item := await self._take(await following())) is None:
+            while (item := await self._convert(await receive())) is None:
                 pass
         except BaseException:
-            if self._ended is not None:
-                self._ended()
+            if self._on_end is not None:
+                self._on_end()
             raise
         return item
 
 
-class _Sending:
-    """A stream of outgoing messages; `note` is told of each that was taken."""
+class _ObservedStream:
+    """A stream of outgoing messages; `on_sent` is called with each message after it was sent."""
 
-    def __init__(self, stream: Any, note: Callable[[Any], None]) -> None:
+    def __init__(self, stream: Any, on_sent: Callable[[Any], None]) -> None:
         self._stream = stream
-        self._note = note
+        self._on_sent = on_sent
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
     async def send(self, item: Any) -> None:
         await self._stream.send(item)
-        self._note(item)
+        self._on_sent(item)
 
-    async def __aenter__(self) -> _Sending:
+    async def __aenter__(self) -> _ObservedStream:
         await self._stream.__aenter__()
         return self
 
@@ -366,14 +378,14 @@ class _Sending:
 
 
 def cause_of(error: BaseException) -> BaseException:
-    """The error inside: every task group on the way out adds a shell."""
+    """Return the first error inside exception groups: every task group wraps what it raises in one."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
 
 
-def explained(error: BaseException, server: McpServer, refusals: list[int], doing: Doing) -> str:
-    """What happened, in words that say what to do."""
+def explain(error: BaseException, server: McpServer, refusals: list[int], action: Action) -> str:
+    """Return what went wrong and what to do about it, to follow the server's name; `refusals` is that of `http`."""
     text = clean_text(str(error))[:300] or type(error).__name__
     if refusals:
         status = refusals[-1]
@@ -384,12 +396,12 @@ def explained(error: BaseException, server: McpServer, refusals: list[int], doin
     if isinstance(error, OSError):
         return f"could not be started: {text}"
     if "closed" in text.lower():
-        return f"ended before it {doing.past}; run it by hand to see why, and give the environment it needs"
-    return f"did not {doing.present}: {text}; check that it is an MCP server"
+        return f"ended before it {action.past}; run it by hand to see why, and give the environment it needs"
+    return f"did not {action.infinitive}: {text}; check that it is an MCP server"
 
 
-def quoted(errors: Tail) -> str:
-    """The last lines that the server wrote to its standard error."""
+def last_lines(errors: Tail) -> str:
+    """Return ". It wrote: " and the last lines of the server's standard error; "" where there are none."""
     lines = [clean_text(line) for line in errors.text()[-20_000:].splitlines()]
     last = [line[:300] for line in lines if line][-_QUOTED_LINES:]
     return ". It wrote: " + " | ".join(last) if last else ""

@@ -1,4 +1,4 @@
-"""The files in which other MCP clients keep their servers: Claude Desktop, Cursor, VS Code."""
+"""Reads MCP servers from the configuration of other clients: Claude Desktop, Cursor, VS Code."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ _VARIABLE = re.compile(r"\$\{(?:(?:env|input):)?([^}:]+)(?::-([^}]*))?\}")
 
 
 def has_servers(document: Any) -> bool:
-    """Whether a document names MCP servers."""
+    """Return whether a document names MCP servers."""
     return _server_map(document) is not None
 
 
 def config_servers(document: Any, where: str, options: ReadOptions) -> list[McpServer]:
-    """The servers of a document that are not switched off; one that is half described is a problem."""
+    """Return the servers of a document that are not disabled; an incomplete one goes to options.problem.
+
+    `where` names the document in messages. Raises BadSource where it names no servers.
+    """
     entries = _server_map(document)
     if entries is None:
         raise BadSource(f"{where} names no MCP servers; an object 'mcpServers' is needed")
@@ -50,18 +53,18 @@ def _server_map(document: Any) -> Mapping[str, Any] | None:
 
 
 def _is_server(entry: Any) -> bool:
-    """Documents of other kinds have `servers` too; theirs run no command and name a protocol."""
+    """Return whether an entry is an MCP server: other formats have `servers` too, with a protocol beside the URL."""
     return isinstance(entry, Mapping) and ("command" in entry or ("url" in entry and "protocol" not in entry))
 
 
 def _server(name: str, entry: Mapping[str, Any], options: ReadOptions) -> McpServer:
-    """`type` is often left out: a URL says HTTP, a command says stdio."""
     if entry.get("type") == "sse":
         raise BadSource("it speaks the old SSE transport, which is not read; use its streamable HTTP address")
+    # `type` is often left out: a URL means HTTP, a command means stdio.
     url, command, directory = entry.get("url"), entry.get("command"), entry.get("cwd")
     if isinstance(url, str) and url:
         headers = {**entry_texts(entry, "headers", options), **options.headers}
-        return McpServer(name=name, url=expanded(url, options), headers=headers)
+        return McpServer(name=name, url=expand_variables(url, options), headers=headers)
     if not isinstance(command, str) or not command:
         raise BadSource("it has neither 'command' nor 'url'; give it one")
     arguments = entry.get("args") or []
@@ -69,22 +72,25 @@ def _server(name: str, entry: Mapping[str, Any], options: ReadOptions) -> McpSer
         raise BadSource("'args' must be a list of texts")
     return McpServer(
         name=name,
-        command=tuple(expanded(item, options) for item in (command, *arguments)),
+        command=tuple(expand_variables(item, options) for item in (command, *arguments)),
         env={**entry_texts(entry, "env", options), **options.env},
-        cwd=expanded(directory, options) if isinstance(directory, str) and directory else None,
+        cwd=expand_variables(directory, options) if isinstance(directory, str) and directory else None,
     )
 
 
 def entry_texts(entry: Mapping[str, Any], key: str, options: ReadOptions) -> dict[str, str]:
-    """The texts of an object inside an entry, variables filled in."""
+    """Return the object under `key` with its values as text, variables replaced; BadSource where it is no object."""
     values = entry.get(key) or {}
     if not isinstance(values, Mapping) or not all(isinstance(value, str | int | float) for value in values.values()):
         raise BadSource(f"'{key}' must be an object of texts")
-    return {name: expanded(str(value), options) for name, value in values.items()}
+    return {name: expand_variables(str(value), options) for name, value in values.items()}
 
 
-def expanded(text: str, options: ReadOptions) -> str:
-    """Fill in ${NAME}, ${env:NAME}, ${input:NAME} and ${NAME:-default} from the options or the environment."""
+def expand_variables(text: str, options: ReadOptions) -> str:
+    """Replace ${NAME}, ${env:NAME}, ${input:NAME} and ${NAME:-default} by values of the options or the environment.
+
+    Raises BadSource for a variable that has neither a value nor a default.
+    """
 
     def value(match: re.Match[str]) -> str:
         name, default = match[1], match[2]

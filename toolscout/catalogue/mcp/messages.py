@@ -1,8 +1,8 @@
-"""The messages of an MCP server, read in bounded time and memory: a hostile server slows itself, not its neighbours.
+"""Reads the messages of an MCP server in bounded time and memory, so that a hostile server slows down only itself.
 
-JSON is parsed under Python's global lock, so a large message holds up every other task, also from another thread. Such
-a message is therefore parsed in pieces, between which other threads run. What is too much is refused with an answer
-that says so, and the connection goes on.
+Python parses JSON under its global lock, so a large message blocks every other task, even when another thread parses
+it. Such a message is therefore parsed in pieces, between which other threads run. A message beyond the limits is
+replaced by a JSON-RPC error that says so, and the connection goes on.
 """
 
 from __future__ import annotations
@@ -17,29 +17,29 @@ import anyio.to_thread
 import mcp_types as types
 from mcp.shared.message import SessionMessage
 
-# One message: its bytes, and the values in it (numbers, texts, lists, objects), the tools of a list apart.
+# One message: its bytes, and the values in it (numbers, texts, lists, objects) without the tools of a list.
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 MAX_VALUES = 50_000
-# The parts of the answer to a call. The SDK takes 20 µs for each.
+# The content parts in the result of a call. The SDK takes 20 µs for each.
 MAX_PARTS = 5_000
-# The values of one message with its tools. Each takes a hundred bytes, and time whenever Python looks for garbage.
+# The values of one message with its tools. Each takes a hundred bytes, and time in every garbage collection.
 MAX_PARSED_VALUES = 500_000
 MAX_MESSAGE_DEPTH = 120
 MAX_ERROR_CHARS = 10_000
-# Messages and bytes that are read of one server in a second; it may be ahead by a second's worth.
+# Messages and bytes read from one server in a second; after a pause it may send another second's worth at once.
 MESSAGES_PER_SECOND = 1_000
 BYTES_PER_SECOND = 64 * 1024 * 1024
-# The code of an error that stands for an answer that was refused here.
+# The code of the JSON-RPC error that replaces a refused answer.
 REFUSED = -32019
-# Requests of a server to its client that wait for their answer to be sent; more are dropped.
-MAX_ASKED = 100
+# Unanswered requests of a server to its client; further ones are dropped.
+MAX_SERVER_REQUESTS = 100
 
-LARGE = 64 * 1024
-_PIECES = (256, 16 * 1024)  # characters: most lists and objects are short, and a long one is tried in vain
+LARGE = 64 * 1024  # bytes; longer messages are parsed in pieces, in a thread
+_PIECES = (256, 16 * 1024)  # characters tried for a list or object, short first: most are short
 _SLOW = 0.002  # seconds
-_MAX_TRIES = 10_000
-_ALONE = 16  # members that are read one by one after several at once failed
-_PAGES_KEPT = 4
+_MAX_FAILURES = 10_000
+_SINGLE = 16  # members read one by one after reading many at once failed
+_MAX_PAGES = 4
 _TOKEN = "toolscout/page"
 _HEADER = "x-mcp-header"
 _MAX_HEADER_DEPTH = 10
@@ -47,50 +47,50 @@ _MAX_DIGITS = 1_000
 _SPACE = re.compile(r"[ \t\r\n]*")
 
 
-class TooMuch(ValueError):
-    """A message that is larger than this process reads."""
+class TooLarge(ValueError):
+    """Raised for a message with too many values or too deep nesting."""
 
 
 def _integer(digits: str) -> int | float:
-    """A number. One of too many digits is infinite, which costs the tool or the place in an answer where it stands."""
+    """Parse an integer. One of too many digits becomes infinity, so that only the tool or result with it fails."""
     return int(digits) if len(digits) < _MAX_DIGITS else math.inf
 
 
-# Raw control characters inside texts are common in the wild; they are cleaned where text is shown.
+# strict=False: raw control characters in strings are common; they are removed where text is shown.
 _decoder = json.JSONDecoder(parse_int=_integer, strict=False)
 
 
 def loads(data: bytes | str) -> Any:
-    """The JSON value; ValueError where it is none, is nested too deeply or holds too many values.
+    """Parse JSON. Raises ValueError where it is broken, nested too deeply or holds too many values.
 
-    Each piece holds the global lock for a millisecond or so: a large message belongs into a thread.
+    Each piece holds the global lock for about a millisecond, so call this in a thread for a large message.
     """
     text = data if isinstance(data, str) else data.decode("utf-8", "replace")
     try:
-        return _decoder.decode(text) if len(text) <= LARGE else _Pieces(text).read()
+        return _decoder.decode(text) if len(text) <= LARGE else _PieceParser(text).read()
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
 
-async def loads_aside(data: bytes | str, throttle: Throttle) -> Any:
-    """As loads, in a thread where it is large. A server whose messages take long is read the slower for it."""
-    aside = len(data) > LARGE
+async def loads_in_thread(data: bytes | str, throttle: Throttle) -> Any:
+    """Parse JSON like loads, a large message in a thread; what takes long to parse slows the server's throttle."""
+    large = len(data) > LARGE
     began = anyio.current_time()
     try:
-        return await anyio.to_thread.run_sync(loads, data) if aside else loads(data)
+        return await anyio.to_thread.run_sync(loads, data) if large else loads(data)
     finally:
         took = anyio.current_time() - began
-        if took > _SLOW:  # in the loop everyone waits meanwhile, and the SDK takes as long again
-            throttle.owe((3 if aside else 10) * took)
+        if took > _SLOW:  # parsing in the loop costs more: it blocks every task, and the SDK takes as long again
+            throttle.owe((3 if large else 10) * took)
 
 
-class _Pieces:
-    """Parses text piece by piece: what ends within a piece by the C scanner, what is longer member by member."""
+class _PieceParser:
+    """Parses JSON in pieces: the C scanner reads values that end within a piece; longer ones are read by members."""
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._room = MAX_PARSED_VALUES
-        self._tries = _MAX_TRIES
+        self._values_left = MAX_PARSED_VALUES
+        self._failures_left = _MAX_FAILURES
 
     def read(self) -> Any:
         value, end = self._value(self._skip(0), 0)
@@ -104,9 +104,9 @@ class _Pieces:
 
     def _scan(self, text: str, at: int) -> tuple[Any, int]:
         value, end = _decoder.raw_decode(text, at)
-        self._room -= count_values(value, self._room)
-        if self._room < 0:
-            raise TooMuch(f"it has more than {MAX_PARSED_VALUES:,} values")
+        self._values_left -= count_values(value, self._values_left)
+        if self._values_left < 0:
+            raise TooLarge(f"it has more than {MAX_PARSED_VALUES:,} values")
         return value, end
 
     def _value(self, at: int, depth: int) -> tuple[Any, int]:
@@ -117,26 +117,26 @@ class _Pieces:
             piece = self._text[at : at + length]
             try:
                 value, end = self._scan(piece, 0)
-            except TooMuch:
+            except TooLarge:
                 raise
             except ValueError:
-                if len(piece) < length:  # nothing is cut off: it is broken
+                if len(piece) < length:  # the piece reaches the end of the text, so the JSON is broken
                     raise
             else:
                 return value, at + end
-        self._fail(depth)
+        self._count_failure(depth)
         return self._object(at, depth) if first == "{" else self._array(at, depth)
 
     def _object(self, at: int, depth: int) -> tuple[dict[str, Any], int]:
         found: dict[str, Any] = {}
         at = self._skip(at + 1)
-        alone = 0
+        single = 0
         while True:
-            if alone == 0 and (batch := self._batch(at, "{", "}")):
+            if single == 0 and (batch := self._batch(at, "{", "}")):
                 found |= batch[0]
                 at = self._skip(batch[1])
                 continue
-            alone = (alone or _ALONE) - 1
+            single = (single or _SINGLE) - 1
             if self._text[at : at + 1] != '"':
                 raise ValueError("not JSON: a key is missing")
             key, at = self._scan(self._text, at)
@@ -151,13 +151,13 @@ class _Pieces:
     def _array(self, at: int, depth: int) -> tuple[list[Any], int]:
         found: list[Any] = []
         at = self._skip(at + 1)
-        alone = 0
+        single = 0
         while True:
-            if alone == 0 and (batch := self._batch(at, "[", "]")):
+            if single == 0 and (batch := self._batch(at, "[", "]")):
                 found += batch[0]
                 at = self._skip(batch[1])
                 continue
-            alone = (alone or _ALONE) - 1
+            single = (single or _SINGLE) - 1
             value, at = self._value(at, depth + 1)
             found.append(value)
             at, more = self._next(at, "]")
@@ -165,7 +165,7 @@ class _Pieces:
                 return found, at
 
     def _next(self, at: int, end: str) -> tuple[int, bool]:
-        """Where the next member begins, or where it goes on after the last one."""
+        """Return where the next member begins and True, or the place behind the closing bracket and False."""
         at = self._skip(at)
         mark = self._text[at : at + 1]
         if mark not in (",", end) or not mark:
@@ -173,7 +173,10 @@ class _Pieces:
         return (self._skip(at + 1), True) if mark == "," else (at + 1, False)
 
     def _batch(self, at: int, start: str, end: str) -> tuple[Any, int] | None:
-        """Many short members at once: those before a comma near the end of a piece, if it stands between members."""
+        """Return many short members read at once, and the place behind them; None where that fails.
+
+        They are read up to the last comma of a piece, on the chance that it stands between two members.
+        """
         limit = at + _PIECES[-1]
         cut = max(self._text.rfind("},", at, limit), self._text.rfind("],", at, limit)) + 1
         if cut == 0:
@@ -182,37 +185,37 @@ class _Pieces:
             return None
         try:
             value, length = self._scan(start + self._text[at:cut] + end, 0)
-        except TooMuch:
+        except TooLarge:
             raise
         except ValueError:
-            self._fail(0)
+            self._count_failure(0)
             return None
         return (value, cut + 1) if length == cut - at + 2 else None
 
-    def _fail(self, depth: int) -> None:
-        """Count what was read in vain, so that no nesting takes long."""
-        self._tries -= 1
-        if depth >= MAX_MESSAGE_DEPTH or self._tries < 0:
-            raise TooMuch("it is nested too deeply")
+    def _count_failure(self, depth: int) -> None:
+        """Count a piece that was read without success; too many, as deep nesting causes, raise TooLarge."""
+        self._failures_left -= 1
+        if depth >= MAX_MESSAGE_DEPTH or self._failures_left < 0:
+            raise TooLarge("it is nested too deeply")
 
 
 def count_values(value: Any, most: int) -> int:
-    """How many values a JSON value is made of; `most` + 1 as soon as there are more."""
-    count, waiting = 0, [value]
-    while waiting:
-        item = waiting.pop()
+    """Return how many values a JSON value is made of; `most` + 1 as soon as there are more."""
+    count, uncounted = 0, [value]
+    while uncounted:
+        item = uncounted.pop()
         count += 1
         if isinstance(item, dict):
-            waiting.extend(item.values())
+            uncounted.extend(item.values())
         elif isinstance(item, list):
-            waiting.extend(item)
-        if count + len(waiting) > most:
+            uncounted.extend(item)
+        if count + len(uncounted) > most:
             return most + 1
     return count
 
 
 class Throttle:
-    """Slows the reading of a server that sends more than its share; what it may be ahead by is a second's worth."""
+    """Limits the rate at which a server is read; after a pause it may send up to a second's worth at once."""
 
     def __init__(self, messages: float = MESSAGES_PER_SECOND, size: float = BYTES_PER_SECOND) -> None:
         """Allow so many messages and bytes a second."""
@@ -221,11 +224,11 @@ class Throttle:
         self._paid_until = 0.0
 
     def owe(self, seconds: float) -> None:
-        """Have the next `spend` wait so much longer, beyond what may be ahead."""
+        """Make the next `spend` wait so many seconds more."""
         self._paid_until = max(self._paid_until, anyio.current_time()) + seconds
 
     async def spend(self, messages: int = 0, size: int = 0) -> None:
-        """Wait as long as it takes for these to keep to the limit."""
+        """Count messages and bytes, and wait until they are within the limit."""
         now = anyio.current_time()
         cost = messages / self._messages + size / self._size
         self._paid_until = max(self._paid_until, now - 1.0) + cost
@@ -233,56 +236,56 @@ class Throttle:
             await anyio.sleep(self._paid_until - now)
 
 
-def reduced(value: Any) -> Any:
-    """A large message without what nobody reads: only results may be large. None where nothing is left of it."""
+def trim_message(value: Any) -> Any:
+    """Return a large message without the parts that nobody reads; None for a notification. Results stay whole."""
     if not isinstance(value, dict) or "result" in value:
         return value
     if "error" in value:
         error = value["error"] if isinstance(value["error"], dict) else {}
         message = error.get("message")
-        kept = message[:MAX_ERROR_CHARS] if isinstance(message, str) else "an error of too many bytes"
-        return {**value, "error": {"code": error.get("code", types.INTERNAL_ERROR), "message": kept}}
+        text = message[:MAX_ERROR_CHARS] if isinstance(message, str) else "an error of too many bytes"
+        return {**value, "error": {"code": error.get("code", types.INTERNAL_ERROR), "message": text}}
     if "id" not in value:
-        return None  # a notification, which asks for nothing
+        return None  # a notification, which needs no answer
     return {key: value[key] for key in ("jsonrpc", "id", "method") if key in value}
 
 
-def message_of(value: Any) -> types.JSONRPCMessage | None:
-    """The message that a JSON value is; where it is none but answers a request, that request fails."""
+def parse_message(value: Any) -> types.JSONRPCMessage | None:
+    """Return the JSON-RPC message of a JSON value; an error where it is an invalid answer, else None."""
     try:
         return types.jsonrpc_message_adapter.validate_python(value, by_name=False)
     except ValueError:
         if not isinstance(value, dict) or value.get("jsonrpc") != "2.0" or "method" in value:
             return None
-        known = isinstance(value.get("id"), int | str) and not isinstance(value["id"], bool)
-        return refusal(value["id"], "it is not a JSON-RPC message") if known else None
+        has_id = isinstance(value.get("id"), int | str) and not isinstance(value["id"], bool)
+        return refusal(value["id"], "it is not a JSON-RPC message") if has_id else None
 
 
 def refusal(request_id: Any, problem: str) -> types.JSONRPCError:
-    """The answer that a request gets instead of one that cannot be taken."""
+    """Return the JSON-RPC error that a request gets where its answer is refused."""
     error = types.ErrorData(code=REFUSED, message=f"its answer was refused: {problem}")
     return types.JSONRPCError(jsonrpc="2.0", id=request_id, error=error)
 
 
 class Guard:
-    """Stands between a transport and the SDK's client, and hands on what the client can read in little time.
+    """Filters messages between a transport and the SDK's client, so that the client reads each in little time.
 
-    The tools of a list are taken out of it before the SDK checks them, since one that it cannot read would spoil the
-    whole page; `claim` gives them as they were sent. The SDK keeps the parameters that are sent as headers, no more.
+    It takes the tools out of a page before the SDK validates them, since one invalid tool would fail the whole page;
+    `tools_of` returns them as they were sent. The SDK gets only the parameters that are sent as HTTP headers.
     """
 
     def __init__(self) -> None:
-        """Nothing has been seen yet."""
+        """Start a new connection."""
         self._pages: dict[str, list[Any]] = {}
         self._number = 0
-        self._asked: set[Any] = set()
+        self._unanswered: set[Any] = set()  # ids of the server's requests
 
-    def claim(self, result: types.ListToolsResult) -> list[Any]:
-        """The tools of a page, as the server sent them."""
+    def tools_of(self, result: types.ListToolsResult) -> list[Any]:
+        """Return the tools of a page as the server sent them; [] when called again for the same page."""
         return self._pages.pop(str((result.meta or {}).get(_TOKEN)), [])
 
-    async def take(self, item: Any) -> Any:
-        """The message to hand on; None to leave it out."""
+    async def incoming(self, item: Any) -> Any:
+        """Return the message that the client gets for a message of the server; None to drop it."""
         if not isinstance(item, SessionMessage):
             return item
         message = item.message
@@ -294,19 +297,19 @@ class Guard:
             message.error.message = _encodable(message.error.message[:MAX_ERROR_CHARS])
             message.error.data = _encodable(message.error.data)
         else:
-            flooded = isinstance(message, types.JSONRPCRequest) and len(self._asked) >= MAX_ASKED
+            flooded = isinstance(message, types.JSONRPCRequest) and len(self._unanswered) >= MAX_SERVER_REQUESTS
             if flooded or count_values(message.params, MAX_VALUES) > MAX_VALUES:
                 return None
             message.params = _encodable(message.params)
             if isinstance(message, types.JSONRPCRequest):
-                self._asked.add(message.id)
+                self._unanswered.add(message.id)
         return item
 
     def sent(self, item: Any) -> None:
-        """Take note of a message that went out."""
+        """Record that a message was sent; an answer makes room for another request of the server."""
         message = getattr(item, "message", None)
         if isinstance(message, types.JSONRPCResponse | types.JSONRPCError):
-            self._asked.discard(message.id)
+            self._unanswered.discard(message.id)
 
     async def _response(self, message: types.JSONRPCResponse) -> types.JSONRPCResponse | types.JSONRPCError:
         result = message.result
@@ -328,15 +331,15 @@ class Guard:
         self._number += 1
         token = str(self._number)
         self._pages[token] = tools
-        while len(self._pages) > _PAGES_KEPT:  # of lists that nobody claimed
+        while len(self._pages) > _MAX_PAGES:  # the oldest, whose tools nobody asked for
             self._pages.pop(next(iter(self._pages)))
         meta = rest.get("_meta") if isinstance(rest.get("_meta"), dict) else {}
-        sent = await anyio.to_thread.run_sync(_with_headers, tools)
-        return {**rest, "tools": sent, "_meta": {**(meta or {}), _TOKEN: token}}
+        for_sdk = await anyio.to_thread.run_sync(_tools_with_headers, tools)
+        return {**rest, "tools": for_sdk, "_meta": {**(meta or {}), _TOKEN: token}}
 
 
-def _with_headers(tools: list[Any]) -> list[dict[str, Any]]:
-    """The tools that have parameters sent as HTTP headers, and of these just that."""
+def _tools_with_headers(tools: list[Any]) -> list[dict[str, Any]]:
+    """Return the tools that have parameters sent as HTTP headers, with these parameters alone."""
     found = []
     for tool in tools:
         name, schema = (tool.get("name"), tool.get("inputSchema")) if isinstance(tool, dict) else (None, None)
@@ -360,7 +363,7 @@ def _header_properties(schema: Any, depth: int) -> dict[str, Any]:
 
 
 def _encodable(value: Any) -> Any:
-    """The value itself unless it cannot be sent: halves of characters, as a cut emoji leaves, and NaN are replaced."""
+    """Return a JSON value in which lone surrogates (half of a cut emoji) are "?", and NaN and infinity are None."""
     if _is_encodable(value):
         return value
     text = json.dumps(value, ensure_ascii=False).encode(errors="replace")
@@ -368,10 +371,10 @@ def _encodable(value: Any) -> Any:
 
 
 def _is_encodable(value: Any) -> bool:
-    waiting = [value]
+    unchecked = [value]
     try:
-        while waiting:
-            item = waiting.pop()
+        while unchecked:
+            item = unchecked.pop()
             if isinstance(item, str):
                 if not item.isascii():
                     item.encode()
@@ -379,10 +382,10 @@ def _is_encodable(value: Any) -> bool:
                 if not math.isfinite(item):
                     return False
             elif isinstance(item, dict):
-                waiting.extend(item)
-                waiting.extend(item.values())
+                unchecked.extend(item)
+                unchecked.extend(item.values())
             elif isinstance(item, list):
-                waiting.extend(item)
+                unchecked.extend(item)
     except UnicodeEncodeError:
         return False
     return True

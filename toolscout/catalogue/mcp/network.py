@@ -1,4 +1,4 @@
-"""Connections to an MCP server that is a URL: only to addresses that are allowed."""
+"""HTTP connections to an MCP server, only to allowed addresses."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ _PORTS = {"http": 80, "https": 443}
 
 
 def transport_to(url: str, addresses: Addresses | None) -> httpx2.AsyncHTTPTransport:
-    """A transport to the host of a URL. It is for this host: the SDK follows no redirect to another.
+    """Return a transport to the host of a URL; the SDK follows no redirect to another host.
 
-    A host that was named (None: this one) may be at any address, and is reached through the proxy that the environment
-    names for it. Any other must be at a public address and is connected to directly, since a proxy would look its
-    name up itself.
+    A host that `addresses` names (None: this one) may have any address, and is reached through the proxy that the
+    environment sets for it. Any other must have a public address, and is reached without a proxy, since a proxy would
+    resolve the name itself.
     """
     parts = urlsplit(url)
     if addresses is None or addresses.names(parts.hostname or "", parts.port or _PORTS.get(parts.scheme)):
         return httpx2.AsyncHTTPTransport(proxy=_proxy(parts.scheme, parts.netloc.rpartition("@")[2]))
-    made = httpx2.AsyncHTTPTransport()
-    context, checked = httpx2.create_ssl_context(), _Checked(addresses)
-    made._pool = httpcore2.AsyncConnectionPool(ssl_context=context, network_backend=checked)
-    return made
+    transport = httpx2.AsyncHTTPTransport()
+    context, backend = httpx2.create_ssl_context(), _CheckedBackend(addresses)
+    transport._pool = httpcore2.AsyncConnectionPool(ssl_context=context, network_backend=backend)
+    return transport
 
 
 def _proxy(scheme: str, place: str) -> str | None:
-    known = urllib.request.getproxies()
-    proxy = known.get(scheme) or known.get("all")
+    proxies = urllib.request.getproxies()
+    proxy = proxies.get(scheme) or proxies.get("all")
     if not proxy or urllib.request.proxy_bypass(place):
         return None
     return proxy if "://" in proxy else f"http://{proxy}"
 
 
-class _Checked(httpcore2.AsyncNetworkBackend):
-    """Looks a name up once, checks all that is found, and connects to one of these very addresses."""
+class _CheckedBackend(httpcore2.AsyncNetworkBackend):
+    """Resolves a host once, checks all its addresses, and connects to one of them, so that none can change between."""
 
     def __init__(self, addresses: Addresses) -> None:
         self._addresses = addresses

@@ -1,8 +1,8 @@
-"""The connection to an MCP server that is a program: messages are lines on its standard input and output.
+"""The stdio transport: starts an MCP server as a program; messages are lines on its standard input and output.
 
-As the SDK's own, with limits: a line is read in time linear in its length and refused beyond a size, a server that
-sends without end is slowed, and of its standard error the last part is kept. The program is ended with the connection:
-its input is closed, then its process group is asked to end, then killed.
+It replaces the SDK's own to add limits: a line is read in linear time and refused beyond a size, a server that sends
+without end is slowed down, and only the end of its standard error is kept. Closing the connection ends the program: its
+input is closed, then its process group gets SIGTERM, then SIGKILL.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from toolscout.catalogue.mcp.messages import (
     LARGE,
     MAX_MESSAGE_BYTES,
     Throttle,
-    loads_aside,
-    message_of,
-    reduced,
+    loads_in_thread,
+    parse_message,
     refusal,
+    trim_message,
 )
 
-# Seconds: for what was accepted to be written, for the server to end by itself, after being asked to, and once killed.
+# Seconds to wait: for the last messages to be written, for the server to end by itself, after SIGTERM, after SIGKILL.
 _FLUSH, _GRACE, _FORCE, _REAP = 0.5, 2.0, 2.0, 2.0
 _POLL = 0.01
-# After each read of standard error: whoever writes it without end does not keep this process busy.
+# Seconds between two reads of standard error, so that a server that writes without end does not keep us busy.
 _ERRORS_PAUSE = 0.005
-_ENDS_KEPT = 512
+_END_BYTES = 512  # kept of both ends of a line that is too long
 _ID = rb'"id"\s*:\s*(-?\d{1,15}|"[^"\\]{1,200}")\s*'
 _JSONRPC = rb'"jsonrpc"\s*:\s*"2\.0"\s*'
 _ID_FIRST = re.compile(rb"\s*\{\s*" + _JSONRPC + rb",\s*" + _ID + rb",")
@@ -47,29 +47,32 @@ _GONE = (anyio.EndOfStream, anyio.ClosedResourceError, anyio.BrokenResourceError
 
 
 class Tail:
-    """The last bytes of what a server writes to its standard error."""
+    """The last bytes that a server wrote to its standard error."""
 
     def __init__(self, most: int) -> None:
-        """Keep so many."""
+        """Keep at most so many bytes."""
         self._most = most
         self._kept = bytearray()
 
     def add(self, data: bytes) -> None:
-        """Take what comes next."""
+        """Append bytes."""
         self._kept += data
         if len(self._kept) > 2 * self._most:
             del self._kept[: -self._most]
 
     def text(self) -> str:
-        """What is kept, as text."""
+        """Return the kept bytes as text."""
         return bytes(self._kept[-self._most :]).decode(errors="replace")
 
 
 @asynccontextmanager
-async def connected(
+async def connect(
     command: tuple[str, ...], env: Mapping[str, str], cwd: str | None, errors: Tail
 ) -> AsyncIterator[tuple[MemoryObjectReceiveStream[Any], MemoryObjectSendStream[Any]]]:
-    """Start the program, with a few harmless variables of this process and those given; it is gone afterwards."""
+    """Start the program and yield the streams of incoming and outgoing messages; the program ends with the block.
+
+    Its environment is `env` and a few harmless variables of this process. `errors` collects its standard error.
+    """
     process = await anyio.open_process(
         command,
         stdin=PIPE,
@@ -85,20 +88,20 @@ async def connected(
     assert process.stderr is not None
     arriving, incoming = anyio.create_memory_object_stream[SessionMessage](0)
     outgoing, leaving = anyio.create_memory_object_stream[SessionMessage](0)
-    written, quiet = anyio.Event(), anyio.Event()
+    written, errors_read = anyio.Event(), anyio.Event()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_read, process.stdout, arriving)
         tasks.start_soon(_write, process.stdin, leaving, arriving, written)
-        tasks.start_soon(_keep_errors, process.stderr, errors, quiet)
+        tasks.start_soon(_read_errors, process.stderr, errors, errors_read)
         try:
             yield incoming, outgoing
         finally:
             with anyio.CancelScope(shield=True):
-                incoming.close()  # from now on the reader discards, so that no server waits for it
+                incoming.close()  # _read then discards what comes, so that the server never waits to write
                 outgoing.close()
                 with anyio.move_on_after(_FLUSH):
                     await written.wait()
-                await _stop(process, quiet)
+                await _stop(process, errors_read)
                 for stream in (arriving, leaving):
                     stream.close()
                 await anyio.lowlevel.checkpoint()
@@ -112,22 +115,22 @@ async def _read(stdout: ByteReceiveStream, arriving: MemoryObjectSendStream[Sess
             async for line in lines:
                 message = await _message(line, throttle)
                 if message is None:
-                    await anyio.lowlevel.checkpoint()  # whatever comes next, others have their turn
+                    await anyio.lowlevel.checkpoint()  # let other tasks run, however many such lines come
                 else:
                     await arriving.send(SessionMessage(message))
-    with suppress(*_GONE):  # a server that cannot write does not read either, nor end
+    with suppress(*_GONE):  # a server that cannot write may neither read nor end: discard the rest
         while True:
             await stdout.receive()
 
 
 async def _lines(stdout: ByteReceiveStream, throttle: Throttle) -> AsyncGenerator[bytes | CutLine, None]:
-    """The lines that are not blank. Only what is new is searched for their end, so that the time is linear."""
+    """Yield the lines that are not blank. Each byte is searched once for a line end, so that the time is linear."""
     kept, cut = bytearray(), None
     async for chunk in stdout:
         await throttle.spend(size=len(chunk))
         *ends, rest = chunk.split(b"\n")
         for piece in ends:
-            await throttle.spend(messages=1)  # blank lines too: someone has to look at each
+            await throttle.spend(messages=1)  # blank lines too: each takes time
             if cut is not None:
                 cut.add(piece)
                 yield cut
@@ -146,19 +149,19 @@ async def _lines(stdout: ByteReceiveStream, throttle: Throttle) -> AsyncGenerato
 
 
 class CutLine:
-    """A line that is too long: its beginning and its end, one of which says what it answers."""
+    """The beginning and end of a line that is too long; one of them usually holds the id of the answered request."""
 
     def __init__(self, data: bytes) -> None:
-        """Keep the ends."""
-        self._first = data[:_ENDS_KEPT]
-        self._last = data[-_ENDS_KEPT:]
+        """Keep both ends of the line so far."""
+        self._first = data[:_END_BYTES]
+        self._last = data[-_END_BYTES:]
 
     def add(self, data: bytes) -> None:
-        """Take what comes next."""
-        self._last = (self._last + data[-_ENDS_KEPT:])[-_ENDS_KEPT:]
+        """Append bytes."""
+        self._last = (self._last + data[-_END_BYTES:])[-_END_BYTES:]
 
-    def refused(self, problem: str) -> types.JSONRPCMessage | None:
-        """The answer to whoever waits for this line; None where that cannot be told."""
+    def refusal(self, problem: str) -> types.JSONRPCMessage | None:
+        """Return a JSON-RPC error as the answer to the line's request; None where its id cannot be found."""
         found = _ID_FIRST.match(self._first) or next(filter(None, (end.search(self._last) for end in _ID_LAST)), None)
         if found is None:
             return None
@@ -167,14 +170,14 @@ class CutLine:
 
 
 async def _message(line: bytes | CutLine, throttle: Throttle) -> types.JSONRPCMessage | None:
-    """The message of a line; None for one that is none, as greetings and logs are that some servers write there."""
+    """Return the message of a line; None for any other line: some servers print greetings and logs to stdout."""
     if isinstance(line, CutLine):
-        return line.refused(f"it has more than {MAX_MESSAGE_BYTES // 2**20} MiB")
+        return line.refusal(f"it has more than {MAX_MESSAGE_BYTES // 2**20} MiB")
     try:
-        value = await loads_aside(line, throttle)
+        value = await loads_in_thread(line, throttle)
     except ValueError as error:
-        return CutLine(line).refused(str(error)[:200])
-    return message_of(reduced(value) if len(line) > LARGE else value)
+        return CutLine(line).refusal(str(error)[:200])
+    return parse_message(trim_message(value) if len(line) > LARGE else value)
 
 
 async def _write(
@@ -188,37 +191,37 @@ async def _write(
             async for item in leaving:
                 text = item.message.model_dump_json(by_alias=True, exclude_unset=True)
                 await stdin.send(text.encode() + b"\n")
-    except _GONE:  # the server may still run: whoever waits for an answer learns that none comes
+    except _GONE:  # the server may still run, but gets no requests: end the incoming stream, as no answer will come
         arriving.close()
     finally:
         written.set()
 
 
-async def _keep_errors(stderr: ByteReceiveStream, errors: Tail, quiet: anyio.Event) -> None:
+async def _read_errors(stderr: ByteReceiveStream, errors: Tail, errors_read: anyio.Event) -> None:
     with suppress(*_GONE):
         async for chunk in stderr:
             errors.add(chunk)
             await anyio.sleep(_ERRORS_PAUSE)
-    quiet.set()
+    errors_read.set()
 
 
-async def _stop(process: Process, quiet: anyio.Event) -> None:
-    """Close its input, wait, ask its process group to end, wait, kill it."""
+async def _stop(process: Process, errors_read: anyio.Event) -> None:
+    """Close the input of the process and wait; then end its process group with SIGTERM, then SIGKILL."""
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
     await _close(process.stdin)
-    if not await _ended(process, _GRACE):
+    if not await _ends_within(process, _GRACE):
         if os.name == "posix":
             await terminate_posix_process_tree(process, _FORCE)
         else:
             process.kill()
-        await _ended(process, _REAP)
-    with anyio.move_on_after(_FLUSH):  # its last words say why it ended
-        await quiet.wait()
+        await _ends_within(process, _REAP)
+    with anyio.move_on_after(_FLUSH):  # the last lines of its standard error say why it ended
+        await errors_read.wait()
     await _close(process.stdout)
     await _close(process.stderr)
-    # A child of the server's may hold a pipe open; asyncio's own transport would then never be closed.
+    # A child process of the server may hold a pipe open; asyncio would then never close its transport.
     transport = getattr(getattr(process, "_process", None), "_transport", None)
     if transport is not None:
         with suppress(PermissionError):
@@ -230,8 +233,8 @@ async def _close(stream: AsyncResource) -> None:
         await stream.aclose()
 
 
-async def _ended(process: Process, seconds: float) -> bool:
-    """Whether it ends in time. Not by wait(), which also waits for pipes that a child of the server's may hold."""
+async def _ends_within(process: Process, seconds: float) -> bool:
+    """Wait for the process to end, and return whether it did. wait() would also wait for pipes that a child holds."""
     deadline = anyio.current_time() + seconds
     while process.returncode is None:
         if anyio.current_time() >= deadline:

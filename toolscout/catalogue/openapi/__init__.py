@@ -1,1 +1,1 @@
-"""OpenAPI documents and their schemas."""
+"""Reads OpenAPI documents and converts their schemas to JSON Schema."""

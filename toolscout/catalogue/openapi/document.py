@@ -1,4 +1,4 @@
-"""An OpenAPI document as plain JSON: fetched or read, parsed from JSON or YAML, its references followed."""
+"""Fetches OpenAPI documents, parses them from JSON or YAML to plain JSON values, and resolves their references."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from toolscout.catalogue.base import (
     ReadOptions,
     check_depth,
     decode,
+    decompress,
     existing_file,
     parse_json,
     read_text,
     safe_url,
-    unpacked,
 )
 from toolscout.core.addresses import Addresses
 from toolscout.core.http_deadline import Deadline, opener
@@ -33,12 +33,12 @@ from toolscout.errors import BadSource
 
 try:
     from yaml import CSafeLoader as _BaseLoader
-except ImportError:  # libyaml is optional; the pure loader reads the same, ten times slower
+except ImportError:  # libyaml is optional; the Python loader gives the same result, ten times slower
     from yaml import SafeLoader as _BaseLoader  # type: ignore[assignment]
 
-# A short YAML alias (*name) stands for all that its anchor names. Characters by which a document may grow so.
+# Characters by which aliases may make a document grow: each short YAML alias (*name) is a copy of what it names.
 MAX_EXPANDED = 64 * 1024 * 1024
-_MAX_MERGED = 1_000_000
+_MAX_MERGED = 1_000_000  # keys of mappings that are merged (<<) into others
 _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff\ufffe\uffff]")
 _TAG = "tag:yaml.org,2002:"
 _HINTS = {
@@ -48,35 +48,35 @@ _HINTS = {
 
 
 class _Loader(_BaseLoader):
-    """YAML as JSON knows it: keys are text, and only null, true, false and numbers are not (no dates, no "no")."""
+    """Reads YAML as JSON values: keys are text, and so is every value but null, true, false and numbers (no dates)."""
 
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - the attribute PyYAML looks at
 
     def __init__(self, stream: str) -> None:
-        """Read a text."""
+        """Take the text to read."""
         super().__init__(stream)
-        self._room = len(stream) + _MAX_MERGED
+        self._keys_left = len(stream) + _MAX_MERGED
         self._depth = 0
 
     def descend_resolver(self, current_node: Any, current_index: Any) -> None:
-        """Called before each node is read. Stops while there is stack: libyaml's reader would end the process."""
+        """Count a level of nesting before each node. Raises BadSource before libyaml overflows the stack."""
         self._depth += 1
         if self._depth > MAX_DEPTH + 1:  # one for the values in the innermost list
             raise BadSource(f"nested deeper than {MAX_NESTING} levels; flatten it")
 
     def ascend_resolver(self) -> None:
-        """Called after each node is read."""
+        """Leave a level of nesting after each node."""
         self._depth -= 1
 
     def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        """Take in what a mapping is merged with (<<), not without end: that may be merged with others many times."""
+        """Merge other mappings (<<) into this one. Raises ConstructorError where nested merges multiply the keys."""
         super().flatten_mapping(node)
-        self._room -= len(node.value)
-        if self._room < 0:
+        self._keys_left -= len(node.value)
+        if self._keys_left < 0:
             raise yaml.constructor.ConstructorError(None, None, "keys are merged (<<) without end", node.start_mark)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """Keys such as 200 or true are read as the text they are written as."""
+        """Return a mapping whose keys, such as 200 or true, are text."""
         if isinstance(node, yaml.MappingNode):
             self.flatten_mapping(node)
             for key, _ in node.value:
@@ -105,19 +105,19 @@ for _name in ("set", "omap", "pairs"):
 
 
 def parse(text: str, where: str) -> Any:
-    """A JSON or YAML document."""
+    """Parse a JSON or YAML document; `where` names it in messages. Raises BadSource where it is neither."""
     start = text.lstrip()[:1]
     if start == "<":
         raise BadSource(f"{where} is an HTML or XML page, not an OpenAPI document; name the raw JSON or YAML")
     try:
         return parse_json(text, where)
     except BadSource as error:
-        broken = error
+        json_error = error
     try:
         return _parse_yaml(text, where)
     except BadSource:
-        if start in ("{", "["):  # YAML in flow style begins so too, but JSON is what was meant
-            raise broken from None
+        if start in ("{", "["):  # YAML in flow style begins so too, but JSON is more likely
+            raise json_error from None
         raise
 
 
@@ -140,24 +140,27 @@ def _parse_yaml(text: str, where: str) -> Any:
 
 
 def _length(value: Any) -> int:
-    """About the characters that a value takes as JSON. What stands in several places counts in each of them."""
+    """Return about how many characters a value takes as JSON; an object in several places counts in each of them."""
     lengths: dict[int, int] = {}
 
-    def of(part: Any) -> int:
+    def length(part: Any) -> int:
         if isinstance(part, str):
             return len(part) + 1
         if not isinstance(part, dict | list):
             return 1
         if id(part) not in lengths:
             parts = [*part, *part.values()] if isinstance(part, dict) else part
-            lengths[id(part)] = 1 + sum(map(of, parts))
+            lengths[id(part)] = 1 + sum(map(length, parts))
         return lengths[id(part)]
 
-    return of(value)
+    return length(value)
 
 
 def fetch(url: str, options: ReadOptions) -> str:
-    """The text at a URL, within the time and size that are allowed; the size is that of the text unpacked."""
+    """Return the text at a URL. Raises BadSource where it cannot be fetched, or not within options.timeout.
+
+    At most MAX_DOWNLOAD bytes are read, counted after decompression.
+    """
     where = safe_url(url)
     late = BadSource(f"{where} did not answer within {options.timeout:g} s; allow a longer timeout")
     addresses = options.addresses or Addresses.of_url(url)
@@ -173,20 +176,23 @@ def fetch(url: str, options: ReadOptions) -> str:
         reason = getattr(error, "reason", error)
         if deadline.passed or isinstance(reason, TimeoutError):
             raise late from None
-        # A malformed header is quoted in its error, and may be a secret.
-        told = "the address or a header is malformed" if isinstance(reason, ValueError) else reason
-        raise BadSource(f"{where} cannot be fetched: {told}; check the address") from None
+        # The error of a malformed header quotes it, and it may be a secret.
+        shown = "the address or a header is malformed" if isinstance(reason, ValueError) else reason
+        raise BadSource(f"{where} cannot be fetched: {shown}; check the address") from None
     finally:
         deadline.close()
-    if deadline.passed:  # also where what came looks whole: a shut connection reads as one that has ended
+    if deadline.passed:  # even where the body looks complete: a connection that the deadline closed looks like its end
         raise late
     if len(data) > MAX_DOWNLOAD:
         raise BadSource(f"{where} is larger than {MAX_DOWNLOAD >> 20} MB; download it and name the file")
-    return decode(unpacked(data, where, MAX_DOWNLOAD), where)
+    return decode(decompress(data, where, MAX_DOWNLOAD), where)
 
 
 def _request(url: str, options: ReadOptions) -> urllib.request.Request:
-    """Credentials in the URL become a header; no header follows a redirect, which may lead to another host."""
+    """Return the request for a URL, with its credentials as a header.
+
+    No header is sent after a redirect, which may lead to another host.
+    """
     parts = urlsplit(url)
     userinfo, _, host = parts.netloc.rpartition("@")
     request = urllib.request.Request(urlunsplit(parts._replace(netloc=host, fragment="")))
@@ -199,16 +205,19 @@ def _request(url: str, options: ReadOptions) -> urllib.request.Request:
 
 
 class Document:
-    """A parsed specification and the files beside it that it refers to, each known by its address."""
+    """A parsed specification and the files beside it that it refers to."""
 
     def __init__(self, root: Any, path: Path | None = None) -> None:
-        """`path` is where the root was read from; without it, no other file is opened."""
+        """Take the parsed root. `path`: the file it was read from; without it, no other file is opened."""
         self.main = str(path.resolve()) if path else ""
         self._folder = path.resolve().parent if path else None
         self._files: dict[str, Any] = {self.main: root}
 
     def resolve(self, reference: str, base: str) -> tuple[Any, str, str]:
-        """What a reference made in the file `base` points to, the file that it stands in, and its full address."""
+        """Return the target of a reference in the file `base`, the file that the target stands in, and its address.
+
+        Raises BadSource where it points nowhere or to a file that is not read.
+        """
         address, _, pointer = reference.partition("#")
         file = self._open(address, base, reference) if address else base
         value = self._files[file]
@@ -226,7 +235,7 @@ class Document:
         return value, file, f"{file}#{pointer}"
 
     def follow(self, value: Any, base: str) -> tuple[Any, str]:
-        """The value itself, or what it finally refers to."""
+        """Return the value, or the target of its chain of references, and its file. Raises BadSource for a circle."""
         followed: set[str] = set()
         while isinstance(value, Mapping) and isinstance(value.get("$ref"), str):
             reference = value["$ref"]
@@ -241,7 +250,7 @@ class Document:
             raise BadSource(f"$ref {reference!r:.200} names another document; only files beside a local one are read")
         try:
             path: Path | None = (Path(base).parent / unquote(address)).resolve()
-        except (OSError, ValueError, RuntimeError):  # a name that cannot be one, or links in a circle
+        except (OSError, ValueError, RuntimeError):  # an invalid file name, or symbolic links in a circle
             path = None
         if path is not None and not path.is_relative_to(self._folder):
             raise BadSource(f"$ref {reference!r:.200} leaves the folder of the specification; such files are not read")

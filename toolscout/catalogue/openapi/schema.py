@@ -1,4 +1,4 @@
-"""OpenAPI and Swagger schema objects as plain JSON Schema: self-contained, finite, and valid whatever comes in."""
+"""Converts OpenAPI and Swagger schema objects to JSON Schema that is self-contained, finite and always valid."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Any
 
 from toolscout.catalogue.openapi.document import Document
 
-# References are opened in place up to this size, because models read that best; then they share $defs.
+# Up to so many nodes references are inlined, because language models read that best; further ones go to $defs.
 INLINE_NODES = 300
-# No prompt holds more than this. What lies beyond accepts anything.
+# A schema beyond these limits becomes {}, which accepts anything: no prompt could hold more.
 MAX_NODES = 2000
 MAX_DEPTH = 40
 
 _TYPES = ("string", "number", "integer", "boolean", "array", "object", "null")
-# Keywords whose schemas speak of a part of the value, and those whose schemas speak of the value itself.
+# Keywords whose schema describes parts of the value, and keywords whose schema describes the same value.
 _PARTS = ("items", "additionalProperties", "contains", "propertyNames")
-_ITSELF = ("not", "if", "then", "else")
-_ITSELF_LISTS = ("allOf", "anyOf", "oneOf")
+_SAME_VALUE = ("not", "if", "then", "else")
+_SAME_VALUE_LISTS = ("allOf", "anyOf", "oneOf")
 _MERGEABLE = frozenset(
     "type properties required title description additionalProperties allOf examples default deprecated "
     "minProperties maxProperties".split()
@@ -28,27 +28,27 @@ _Keys = frozenset[str]
 
 
 class Schemas:
-    """Converts the schemas of one operation; they share `defs`, and one measure of how much has been opened."""
+    """Converts the schemas of one operation; they share the definitions in `defs` and the count of nodes."""
 
     def __init__(self, document: Document) -> None:
-        """Nothing is converted yet."""
+        """Take the document that references are resolved in."""
         self.defs: dict[str, Any] = {}
         self._document = document
         self._names: dict[str, str] = {}
-        self._waiting: list[tuple[str, Any, str, str]] = []
+        self._unconverted: list[tuple[str, Any, str, str]] = []  # name in `defs`, schema, its file, its address
         self._nodes = 0
 
     def convert(self, schema: Any, base: str, in_place: bool = False) -> dict[str, Any]:
-        """One schema object; `in_place` never answers with a bare reference."""
-        here = frozenset({"in place"}) if in_place else frozenset()
-        result = self._schema(schema, base, frozenset(), here, 0)
-        while self._waiting:
-            name, target, base, address = self._waiting.pop()
+        """Return the JSON Schema of a schema object in the file `base`; with `in_place` it is never a bare $ref."""
+        same_value = frozenset({"in place"}) if in_place else frozenset()  # any member forbids a $ref
+        result = self._schema(schema, base, frozenset(), same_value, 0)
+        while self._unconverted:
+            name, target, base, address = self._unconverted.pop()
             self.defs[name] = self._schema(target, base, frozenset({address}), frozenset({address}), 0)
         return result
 
-    def _schema(self, schema: Any, base: str, opened: _Keys, here: _Keys, depth: int) -> dict[str, Any]:
-        """`opened` are the references around this schema, `here` those of them that speak of this very value."""
+    def _schema(self, schema: Any, base: str, opened: _Keys, same_value: _Keys, depth: int) -> dict[str, Any]:
+        """Convert a schema. `opened`: addresses inlined around it; `same_value`: those that describe the same value."""
         if schema is False:
             return {"not": {}}
         self._nodes += 1
@@ -56,27 +56,28 @@ class Schemas:
             return {}
         result = _plain_keywords(schema)
         if isinstance(schema.get("$ref"), str):
-            target = self._reference(schema["$ref"], base, opened, here, depth)
+            target = self._reference(schema["$ref"], base, opened, same_value, depth)
             return {**target, **{key: result[key] for key in ("title", "description", "default") if key in result}}
         self._add_parts(schema, result, base, opened, depth)
-        for key in _ITSELF:
+        for key in _SAME_VALUE:
             if key in schema:
-                result[key] = self._schema(schema[key], base, opened, here, depth + 1)
-        for key in _ITSELF_LISTS:
+                result[key] = self._schema(schema[key], base, opened, same_value, depth + 1)
+        for key in _SAME_VALUE_LISTS:
             if isinstance(schema.get(key), list) and schema[key]:
-                result[key] = [self._schema(item, base, opened, here, depth + 1) for item in schema[key]]
+                result[key] = [self._schema(item, base, opened, same_value, depth + 1) for item in schema[key]]
         return _with_null(result) if schema.get("nullable") is True else result
 
-    def _reference(self, reference: str, base: str, opened: _Keys, here: _Keys, depth: int) -> dict[str, Any]:
+    def _reference(self, reference: str, base: str, opened: _Keys, same_value: _Keys, depth: int) -> dict[str, Any]:
         target, base, address = self._document.resolve(reference, base)
-        if address in here:
-            return {}  # "this value is what this value is" says nothing more
-        # Only a part of a value may be a shared reference: so no chain of references can go round in place.
-        if not here and (address in opened or address in self._names or self._nodes > INLINE_NODES):
-            return {"$ref": f"#/$defs/{self._share(target, base, address)}"}
-        return self._schema(target, base, opened | {address}, here | {address}, depth + 1)
+        if address in same_value:
+            return {}  # a schema that refers to itself for the same value adds nothing
+        # Only a part of a value may become a $ref, so that no chain of references describes one value in a circle.
+        if not same_value and (address in opened or address in self._names or self._nodes > INLINE_NODES):
+            return {"$ref": f"#/$defs/{self._definition(target, base, address)}"}
+        return self._schema(target, base, opened | {address}, same_value | {address}, depth + 1)
 
-    def _share(self, target: Any, base: str, address: str) -> str:
+    def _definition(self, target: Any, base: str, address: str) -> str:
+        """Return the name in `defs` of the schema at an address; a new one is queued for conversion."""
         if address not in self._names:
             name = plain = re.sub(r"[^\w.-]+", "_", address.rpartition("/")[2].rpartition("#")[2]) or "schema"
             number = 1
@@ -85,7 +86,7 @@ class Schemas:
                 name = f"{plain}_{number}"
             self._names[address] = name
             self.defs[name] = {}
-            self._waiting.append((name, target, base, address))
+            self._unconverted.append((name, target, base, address))
         return self._names[address]
 
     def _add_parts(
@@ -96,7 +97,7 @@ class Schemas:
 
         properties = schema.get("properties")
         if isinstance(properties, Mapping):
-            # The server sets what is read-only; a request does not carry it.
+            # Requests do not carry read-only properties: the server sets them.
             unwritable = {name for name, item in properties.items() if _flag(item, "readOnly")}
             result["properties"] = {name: part(item) for name, item in properties.items() if name not in unwritable}
             if "required" in result:
@@ -110,13 +111,13 @@ class Schemas:
                 result[key] = value
             elif isinstance(value, Mapping):
                 result[key] = part(value)
-        for key in ("prefixItems", "items"):  # before 2020, a list of items was what prefixItems are now
+        for key in ("prefixItems", "items"):  # before JSON Schema 2020-12, `items` could be a list
             if isinstance(schema.get(key), list) and schema[key]:
                 result["prefixItems"] = [part(item) for item in schema[key]]
 
 
 def object_parts(schema: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]] | None:
-    """Properties and required names of a schema that describes an object and nothing else; None for all others."""
+    """Return properties and required names of a schema that only describes an object; None for any other schema."""
     types = schema.get("type", "object")
     if not schema.keys() <= _MERGEABLE or "object" not in (types if isinstance(types, list) else [types]):
         return None
@@ -132,12 +133,12 @@ def object_parts(schema: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]] 
 
 
 def _plain_keywords(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Every keyword that holds no schema and has a value JSON Schema allows; half-valid documents lose the others."""
+    """Return the keywords that hold no schema and have a valid value; invalid ones are dropped."""
     result: dict[str, Any] = {}
     _add_type(schema, result)
     result.update((key, value) for key, value in schema.items() if key in _PLAIN and _PLAIN[key](value))
     for limit, exclusive in (("minimum", "exclusiveMinimum"), ("maximum", "exclusiveMaximum")):
-        if schema.get(exclusive) is True and limit in result:  # OpenAPI 3.0 and Swagger mark the limit
+        if schema.get(exclusive) is True and limit in result:  # in OpenAPI 3.0 and Swagger a flag beside the limit
             result[exclusive] = result.pop(limit)
     if isinstance(schema.get("required"), list):
         result["required"] = list(dict.fromkeys(name for name in schema["required"] if isinstance(name, str)))
@@ -148,7 +149,7 @@ def _plain_keywords(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 def _add_type(schema: Mapping[str, Any], result: dict[str, Any]) -> None:
     value = schema.get("type")
-    if value == "file":  # Swagger's upload
+    if value == "file":  # Swagger 2's type of an upload
         result |= {"type": "string", "format": "binary"}
         return
     types = [name for name in (value if isinstance(value, list) else [value]) if name in _TYPES]
@@ -157,9 +158,9 @@ def _add_type(schema: Mapping[str, Any], result: dict[str, Any]) -> None:
 
 
 def _with_null(schema: dict[str, Any]) -> dict[str, Any]:
-    """What OpenAPI 3.0 says with `nullable: true`."""
+    """Return the schema that also accepts null, as `nullable: true` of OpenAPI 3.0 says."""
     if "type" not in schema:
-        constrained = schema.keys() & {"enum", "const", *_ITSELF_LISTS, "$ref"}
+        constrained = schema.keys() & {"enum", "const", *_SAME_VALUE_LISTS, "$ref"}
         return {"anyOf": [schema, {"type": "null"}]} if constrained else schema
     types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
     result = {**schema, "type": list(dict.fromkeys([*types, "null"]))}
@@ -173,7 +174,7 @@ def _flag(schema: Any, key: str) -> bool:
 
 
 def _is_pattern(text: str) -> bool:
-    """Whether Python can validate with it; other dialects would fail every call of the tool."""
+    """Return whether Python can compile a pattern: with one of another dialect, every call of the tool would fail."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")

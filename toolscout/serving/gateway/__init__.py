@@ -1,1 +1,1 @@
-"""The MCP gateway: one server in front of many."""
+"""The MCP gateway: one MCP server in front of many."""

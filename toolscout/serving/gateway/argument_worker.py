@@ -27,12 +27,12 @@ def main() -> None:
     _write(b"ready")
     for line in sys.stdin.buffer:
         _alarm(seconds)  # ends the process also where the gateway was killed during a check
-        answer = json.dumps(checked(line)).encode()
+        answer = json.dumps(check_line(line)).encode()
         _alarm(0)
         _write(answer)
 
 
-def checked(line: bytes) -> dict[str, Any]:
+def check_line(line: bytes) -> dict[str, Any]:
     """Return what is wrong with the arguments of a request line, and the repaired ones where it asks for repair."""
     try:
         request = json.loads(line)

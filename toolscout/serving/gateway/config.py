@@ -21,7 +21,7 @@ from typing import Any
 
 from toolscout.catalogue.base import ReadOptions, existing, is_url, parse_json, read_text
 from toolscout.catalogue.mcp.client import McpServer
-from toolscout.catalogue.mcp.config import config_servers, entry_texts, expanded, has_servers
+from toolscout.catalogue.mcp.config import config_servers, entry_texts, expand_variables, has_servers
 from toolscout.core.tool import clean_text
 from toolscout.errors import BadSource
 
@@ -37,7 +37,7 @@ _WORKSPACES = (".vscode", ".cursor")
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """An OpenAPI document or Python functions, read once when the gateway starts."""
+    """An OpenAPI document or Python functions (`kind`), read once when the gateway starts; `name` is the namespace."""
 
     name: str
     kind: str
@@ -48,7 +48,7 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class GatewayConfig:
-    """Everything behind a gateway. `origin` names the file, and marks the tools that it brought."""
+    """The servers and sources behind a gateway. `origin`: the file's path, which marks the tools that come from it."""
 
     servers: tuple[McpServer, ...] = ()
     sources: tuple[Source, ...] = ()
@@ -57,7 +57,10 @@ class GatewayConfig:
 
 
 def read_config(path: Path) -> GatewayConfig:
-    """Return the servers and sources of a file; an incomplete entry becomes one of `problems`, the others are kept."""
+    """Return the servers and sources of a file; an incomplete entry becomes one of `problems`, the others are kept.
+
+    Raises BadSource where there is no such file, it is not JSON, or it names neither servers nor sources.
+    """
     if not path.is_file():
         raise BadSource(f"{path} does not exist; give the JSON file with mcpServers that your MCP client uses")
     return parse_config(parse_json(without_comments(read_text(path)), str(path)), str(path), path.resolve())
@@ -70,16 +73,19 @@ def without_comments(text: str) -> str:
 
 
 def parse_config(document: Any, where: str, place: Path | None = None) -> GatewayConfig:
-    """Return the configuration in a parsed document; relative paths are relative to the folder of `place`."""
+    """Return the configuration in a parsed document; relative paths are relative to the folder of `place`.
+
+    Raises BadSource where it names neither servers nor sources.
+    """
     options = ReadOptions(keep_going=True)
-    known = isinstance(document, Mapping) and any(isinstance(document.get(key), Mapping) for key in _SOURCES)
+    has_sources = isinstance(document, Mapping) and any(isinstance(document.get(key), Mapping) for key in _SOURCES)
     mistakes = _mistakes(document)
-    if not known and not has_servers(document):
+    if not has_sources and not has_servers(document):
         needed = "an object 'mcpServers', 'openapi' or 'functions' is needed"
         raise BadSource("; ".join([f"{where} names no MCP servers; {needed}", *mistakes]))
     for mistake in mistakes:
         options.problem(BadSource(f"{where}: {mistake}"))
-    document = _filled(document, _variables(place), options)
+    document = _with_variables(document, _variables(place), options)
     servers = config_servers(document, where, options) if has_servers(document) else []
     sources: list[Source] = []
     for kind in _SOURCES:
@@ -89,12 +95,12 @@ def parse_config(document: Any, where: str, place: Path | None = None) -> Gatewa
                 sources.append(_source(kind, name, entry, options, place))
             except BadSource as error:
                 options.problem(BadSource(f"{where}: {kind} {name}: {error}"))
-    servers, sources = _named_once(servers, sources, where, options)
+    servers, sources = _unique_names(servers, sources, where, options)
     return GatewayConfig(tuple(servers), tuple(sources), str(place or where), tuple(options.problems))
 
 
 def _mistakes(document: Any) -> list[str]:
-    """Return problems for keys that are probably misspelt, which would be ignored otherwise."""
+    """Return a problem for each key that is probably misspelt, and for each section that is not an object."""
     if not isinstance(document, Mapping):
         return []
     found = [_unknown(key, right) for key, right in _misspelt(document, (*_SERVERS, *_SOURCES))]
@@ -130,28 +136,29 @@ def _variables(place: Path | None) -> dict[str, str]:
     return found
 
 
-def _filled(value: Any, variables: Mapping[str, str], options: ReadOptions) -> Any:
+def _with_variables(value: Any, variables: Mapping[str, str], options: ReadOptions) -> Any:
     """Return the document with the editors' variables replaced, and each `envFile` read into `env`."""
     if isinstance(value, str):
         for name, text in variables.items():
             value = value.replace(f"${{{name}}}", text)
         return value
     if isinstance(value, list):
-        return [_filled(item, variables, options) for item in value]
+        return [_with_variables(item, variables, options) for item in value]
     if not isinstance(value, Mapping):
         return value
-    filled = {key: _filled(item, variables, options) for key, item in value.items()}
+    filled = {key: _with_variables(item, variables, options) for key, item in value.items()}
     if isinstance(filled.get("envFile"), str) and isinstance(filled.get("env", {}), dict):
         try:
-            lines = read_text(Path(expanded(filled["envFile"], options))).splitlines()
+            lines = read_text(Path(expand_variables(filled["envFile"], options))).splitlines()
         except (BadSource, OSError) as error:
             options.problem(BadSource(f"envFile: {error}; its server is started without it"))
         else:
-            filled["env"] = {**_assignments(lines), **filled.get("env", {})}
+            filled["env"] = {**_parse_env_file(lines), **filled.get("env", {})}
     return filled
 
 
-def _assignments(lines: Iterable[str]) -> dict[str, str]:
+def _parse_env_file(lines: Iterable[str]) -> dict[str, str]:
+    """Return the variables of lines such as `export NAME="value"`; comments are skipped."""
     pairs = (line.strip().removeprefix("export ").partition("=") for line in lines if not line.lstrip().startswith("#"))
     found = {}
     for name, equals, text in pairs:
@@ -169,14 +176,14 @@ def _source(kind: str, name: str, entry: Any, options: ReadOptions, place: Path 
     base = entry.get("baseUrl") or ""
     if not isinstance(base, str):
         raise BadSource("'baseUrl' must be a text")
-    source = expanded(entry["source"], options)
+    source = expand_variables(entry["source"], options)
     # The working folder may be any: paths are relative to the configuration file.
     if place is not None and not is_url(source) and existing(place.parent / source) is not None:
         source = str(place.parent / source)
-    return Source(name, kind, source, expanded(base, options), entry_texts(entry, "headers", options))
+    return Source(name, kind, source, expand_variables(base, options), entry_texts(entry, "headers", options))
 
 
-def _named_once(
+def _unique_names(
     servers: list[McpServer], sources: list[Source], where: str, options: ReadOptions
 ) -> tuple[list[McpServer], list[Source]]:
     """Return servers and sources with unique names, as each is a namespace; later duplicates become problems."""

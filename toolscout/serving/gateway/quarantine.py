@@ -21,7 +21,7 @@ from typing import Any
 from toolscout.core.tool import Tool
 from toolscout.errors import StoreError
 
-# Characters stored of a tool's definition, to show what changed; and of each field where the definition is longer.
+# Characters stored of a tool's definition, to show what changed; and of each field of a longer definition.
 MAX_SAID_CHARS = 200_000
 MAX_FIELD_CHARS = 20_000
 # Tools of one namespace in the record, and characters stored for them. New tools are left out when it is full.
@@ -29,9 +29,10 @@ MAX_NAMESPACE_TOOLS = 50_000
 MAX_NAMESPACE_CHARS = 256 * 1024 * 1024
 DIGEST_CHARS = 12  # of a digest, as people see and type it
 
+# `approved` and `waiting` are digests; `said` is the approved definition, `says` the one that waits for approval.
 _SCHEMA = (
     "CREATE TABLE IF NOT EXISTS tools (id TEXT PRIMARY KEY, approved TEXT, said TEXT, waiting TEXT, says TEXT)",
-    # Digests use a secret key: else a server could search for two definitions whose digests begin alike.
+    # Digests use a secret key, so that no server can search for two definitions whose digests begin alike.
     "CREATE TABLE IF NOT EXISTS digest_key (one INTEGER PRIMARY KEY CHECK (one = 1), value BLOB NOT NULL)",
 )
 # The version of the digest rule, written before each digest. Version 1 left out some fields and wrote no prefix.
@@ -67,7 +68,7 @@ class Quarantine:
     """The record of approved tools. Several processes may use it at once."""
 
     def __init__(self, path: Path) -> None:
-        """Open the record; create it where there is none."""
+        """Open the record; create it where there is none. Raises StoreError where that fails."""
         self._lock = threading.Lock()
         try:
             self._db = sqlite3.connect(path, timeout=10, isolation_level=None, check_same_thread=False)
@@ -81,17 +82,18 @@ class Quarantine:
     def admitted(self, tools: Iterable[Tool]) -> list[Tool]:
         """Return the tools that may be shown: those unchanged since their approval, and new ones, now approved."""
         admitted_tools: list[Tool] = []
-        rooms: dict[str, _Room] = {}
+        quotas: dict[str, _NamespaceQuota] = {}
         with self._lock, self._db:
             self._db.execute("BEGIN IMMEDIATE")
             for tool in tools:
-                if self._admit(tool, rooms):
+                if self._admit(tool, quotas):
                     admitted_tools.append(tool)
-        for namespace in sorted(name for name, room in rooms.items() if room.left_out):
+        for namespace in sorted(name for name, quota in quotas.items() if quota.exceeded):
             _log.warning("%s: the record of its tools is full; new ones are left out", namespace)
         return admitted_tools
 
-    def _admit(self, tool: Tool, rooms: dict[str, _Room]) -> bool:
+    def _admit(self, tool: Tool, quotas: dict[str, _NamespaceQuota]) -> bool:
+        """Record a tool's definition and return whether it may be shown."""
         fields = _reviewed_fields(tool)
         digest = self._digest(fields)
         row = self._db.execute("SELECT approved, waiting FROM tools WHERE id = ?", (tool.id,)).fetchone()
@@ -102,9 +104,9 @@ class Quarantine:
             return True
         if waiting == digest:
             return False
-        if tool.namespace not in rooms:
-            rooms[tool.namespace] = self._room(tool.namespace)
-        text = rooms[tool.namespace].stored_text(fields, new=row is None)
+        if tool.namespace not in quotas:
+            quotas[tool.namespace] = self._quota(tool.namespace)
+        text = quotas[tool.namespace].stored_text(fields, new=row is None)
         if row is None:
             if text is not None:
                 self._db.execute("INSERT INTO tools VALUES (?, ?, ?, NULL, NULL)", (tool.id, digest, text))
@@ -120,19 +122,22 @@ class Quarantine:
         text = json.dumps(fields, sort_keys=True, default=dict)
         return _RULE + hashlib.blake2b(text.encode(), digest_size=16, key=self._key).hexdigest()
 
-    def _room(self, namespace: str) -> _Room:
+    def _quota(self, namespace: str) -> _NamespaceQuota:
         count = "SELECT count(*), sum(length(said)), sum(length(says)) FROM tools WHERE id >= ? AND id < ?"
         tools, *chars = self._db.execute(
             count, (f"{namespace}/", f"{namespace}0")
         ).fetchone()  # "0" follows "/" in ASCII
-        return _Room(tools, sum(filter(None, chars)))
+        return _NamespaceQuota(tools, sum(filter(None, chars)))
 
     def held(self) -> list[Held]:
         """Return the tools that wait for approval, sorted by id."""
         with self._lock:
             rows = self._db.execute("SELECT id, said, says, waiting FROM tools WHERE waiting IS NOT NULL ORDER BY id")
             found = rows.fetchall()
-        return [Held(tool_id, *_apart(_read(said), _read(says)), waiting) for tool_id, said, says, waiting in found]
+        return [
+            Held(tool_id, *_differences(_stored_fields(said), _stored_fields(says)), waiting)
+            for tool_id, said, says, waiting in found
+        ]
 
     def approve(self, shown: Iterable[Held]) -> list[str]:
         """Approve these definitions; return the ids of tools that have changed again since, which stay held."""
@@ -165,22 +170,22 @@ class Quarantine:
             self._db.close()
 
 
-class _Room:
-    """The space left for a namespace in the record, so that a server with endless new tools cannot fill the disk."""
+class _NamespaceQuota:
+    """Limits what one namespace stores in the record, so that a server with endless new tools cannot fill the disk."""
 
     def __init__(self, tools: int, chars: int) -> None:
         self._tools = tools
         self._chars = chars
-        self.left_out = False
+        self.exceeded = False
 
     def stored_text(self, fields: dict[str, Any], new: bool) -> str | None:
-        """Return the text to store for a tool's definition; None for a new tool that has no space."""
+        """Return the text to store for a tool's definition; None for a new tool beyond the limits."""
         text = json.dumps(fields, sort_keys=True, default=dict)
         if len(text) > MAX_SAID_CHARS:
             text = _shortened(fields, MAX_FIELD_CHARS)
         full = self._chars + len(text) > MAX_NAMESPACE_CHARS
         if new and (full or self._tools >= MAX_NAMESPACE_TOOLS):
-            self.left_out = True
+            self.exceeded = True
             return None
         self._tools += new
         self._chars += len(text)
@@ -215,7 +220,7 @@ def _first_digest(tool: Tool) -> str:
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
 
 
-def _read(text: str) -> dict[str, Any]:
+def _stored_fields(text: str) -> dict[str, Any]:
     """Return the fields in a stored text; older records hold the description alone."""
     try:
         value = json.loads(text)
@@ -224,7 +229,7 @@ def _read(text: str) -> dict[str, Any]:
     return value if isinstance(value, dict) and "description" in value else {"description": text}
 
 
-def _apart(before: dict[str, Any], now: dict[str, Any]) -> tuple[str, str]:
+def _differences(before: dict[str, Any], now: dict[str, Any]) -> tuple[str, str]:
     """Return the differing fields of two definitions as two texts; every field counts, as any can mislead a model."""
     changes = list(_changes(before, now, ""))
     if not changes:

@@ -1,7 +1,7 @@
-"""The MCP gateway: one server that shows search_tools, describe_tool and call_tool instead of ten thousand tools.
+"""The MCP gateway: one server that lists search_tools, describe_tool and call_tool instead of ten thousand tools.
 
-Listed tools keep their order and new ones are added at the end, and the same search of the same catalogue version gives
-the same text, so that the model's prompt cache stays valid during a conversation.
+The model's prompt cache stays valid during a conversation: listed tools keep their order, with new ones at the end, and
+the same search of the same catalogue version gives the same text.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ except ImportError:
     raise MissingExtra("serving", "serve") from None
 
 PASS_THROUGH = 10
-"""Below so many tools all of them are listed."""
+"""A catalogue with fewer tools than this is listed whole, without search_tools."""
 MAX_K = 50
 _QUEUED, _LONGEST_S = 64, 60.0  # requests that may wait for a thread, and seconds until they fail
-_CLOSEST = 3
-_CALLERS_KEPT = 1024
+_CLOSEST = 3  # ids shown where nothing fits
+_MAX_CALLERS = 1024  # whose list of tools is remembered
 _log = logging.getLogger("toolscout.gateway")
 _T = TypeVar("_T")
 
@@ -102,9 +102,11 @@ _META = {tool.name: tool for tool in META_TOOLS}
 
 @dataclass(frozen=True, slots=True)
 class GatewayOptions:
-    """`pins`: ids of tools that are always listed. `key`: who a client over stdio is. `budget`: tokens of an answer.
+    """Options of the gateway.
 
-    `start`: seconds that the first list of tools waits for the servers behind.
+    `pins`: ids of tools that are always listed. `key`: the API key of a client over stdio. `pass_through`: a catalogue
+    with fewer tools is listed whole. `budget`: tokens of a search's answer. `start`: seconds that the first list of
+    tools waits for the servers behind the gateway.
     """
 
     pins: tuple[str, ...] = ()
@@ -137,15 +139,15 @@ class Gateway:
         self.backends = backends
         self.options = options or GatewayOptions()
         self._audit = audit or Audit(None)
-        # By caller's name: a caller hears only of changes to its own list.
+        # By caller's name: a caller is notified only of changes to its own list.
         self._buses: dict[str, tuple[InMemorySubscriptionBus, ListenHandler]] = {}
         self.checks = ArgumentChecks()
-        self._searching = Gate(2, _QUEUED, _LONGEST_S)
+        self._gate = Gate(2, _QUEUED, _LONGEST_S)
         # By caller's name: its key, and the tools it was listed, in order.
         self._shown: dict[str, tuple[str | None, dict[str, types.Tool]]] = {}
-        self._showing = threading.Lock()
-        self._connections: dict[int, tuple[Any, str]] = {}
-        self._unchecked = self.options.pins
+        self._shown_lock = threading.Lock()
+        self._connections: dict[int, tuple[Any, str]] = {}  # by id(): a connection and its caller's name
+        self._unchecked_pins = self.options.pins
         backends.changed = self._catalogue_changed
         self.server: Server[Any] = _Server(
             "toolscout",
@@ -162,7 +164,7 @@ class Gateway:
         key = self._key(ctx)
         try:
             if ctx.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS:
-                self._remember(ctx.session, (await self._in_thread(lambda: self.access.caller(key))).name)
+                self._track_connection(ctx.session, (await self._in_thread(lambda: self.access.caller(key))).name)
             return types.ListToolsResult(tools=list((await self._in_thread(lambda: self._show(key))).values()))
         except ToolscoutError as error:
             raise MCPError(types.INVALID_REQUEST, public_message(error)) from None
@@ -193,12 +195,13 @@ class Gateway:
                 arguments, wrong = await self.checks.repaired(who.name, arguments, _META[name].input_schema)
                 if wrong:
                     raise BadRequest(f"the arguments of {name} do not fit: {'; '.join(wrong)}")
-            elif who.name not in self._shown:  # it knows the name from a list of another process
+            elif who.name not in self._shown:  # another gateway process listed the tools for this caller
                 await self._in_thread(lambda: self._show(key))
             if action == "search":
-                result = await self._searched(who, arguments["query"], arguments.get("k", 5))
+                result = await self._search(who, arguments["query"], arguments.get("k", 5))
             else:
-                tool = await self._tool(who, arguments["name"] if name in _META else name, listed=name not in _META)
+                called = arguments["name"] if name in _META else name
+                tool = await self._find_tool(who, called, listed=name not in _META)
                 tool_id = tool.id
                 if action == "describe":
                     result = await self._in_thread(
@@ -207,27 +210,29 @@ class Gateway:
                         )
                     )
                 else:
-                    given = arguments.get("arguments", {}) if name in _META else arguments
-                    result = await self._called(ctx, who, tool, given)
+                    tool_arguments = arguments.get("arguments", {}) if name in _META else arguments
+                    result = await self._call(ctx, who, tool, tool_arguments)
             ok = not result.is_error
             return result
         except ToolscoutError as error:
-            return _failed(public_message(error))
+            return _error_result(public_message(error))
         finally:
             self._audit.record(who, action, tool_id, ok=ok, ms=1000 * (time.perf_counter() - began))
 
-    async def _searched(self, caller: Caller, query: str, k: int) -> types.CallToolResult:
+    async def _search(self, caller: Caller, query: str, k: int) -> types.CallToolResult:
         def search() -> types.CallToolResult:
             return _json_result(self._answer(caller, self.access.search(caller, query, int(k))))
 
         return await self._in_thread(search)
 
-    async def _tool(self, caller: Caller, name: str, listed: bool) -> Tool:
+    async def _find_tool(self, caller: Caller, name: str, listed: bool) -> Tool:
+        """Return the tool of a name. Raises UnknownTool where there is none, MCPError for the name of a listed tool."""
+
         def find() -> Tool:
             try:
                 return self.access.describe(caller, self._tool_id(caller, name))
             except UnknownTool:
-                if listed:  # the protocol's own way to say so
+                if listed:  # the error that the protocol defines for this
                     raise MCPError(types.INVALID_PARAMS, f"Unknown tool: {clean_text(name)[:200]}") from None
                 raise UnknownTool(
                     f"there is no tool {clean_text(name)[:200]!r}; find the right name with search_tools"
@@ -235,10 +240,10 @@ class Gateway:
 
         return await self._in_thread(find)
 
-    async def _called(self, ctx: Any, caller: Caller, tool: Tool, arguments: Mapping[str, Any]) -> types.CallToolResult:
+    async def _call(self, ctx: Any, caller: Caller, tool: Tool, arguments: Mapping[str, Any]) -> types.CallToolResult:
         wrong = await self.checks.problems(caller.name, arguments, tool.input_schema)
         if wrong:
-            return _failed(
+            return _error_result(
                 f"the arguments do not fit {tool.id}: {'; '.join(wrong)}. Correct them and call it again; "
                 "describe_tool shows its inputSchema"
             )
@@ -246,16 +251,16 @@ class Gateway:
             return await self.backends.call(tool, arguments, ctx.session.report_progress)
         except (MCPError, ToolscoutError):
             raise
-        except Exception:  # whatever a server answers, the client gets an answer
+        except Exception:  # the client gets an answer, whatever the server does
             _log.exception("%s could not be called", tool.id)
-            return _failed(f"{tool.id} could not be called; the log of the gateway says why")
+            return _error_result(f"{tool.id} could not be called; the log of the gateway says why")
 
     def _answer(self, caller: Caller, answer: Answer) -> dict[str, Any]:
         """Return a search's answer for a model, without scores, which mean nothing to it."""
-        tools = [tool for hit in answer.hits if (tool := self._still_there(caller, hit.tool_id))]
+        tools = [tool for hit in answer.hits if (tool := self._tool_or_none(caller, hit.tool_id))]
         try:
             rendered = vendor_formats.render(tools, "mcp", self.options.budget).payload
-        except BadRequest:  # the budget is too small for anything but names
+        except BadRequest:  # the budget is too small for descriptions: give the names alone
             rendered = [{} for _ in tools]
         record: dict[str, Any] = {"verdict": answer.verdict, "advice": _ADVICE[answer.verdict], "tools": []}
         for tool, shape in zip(tools, rendered, strict=True):
@@ -270,7 +275,7 @@ class Gateway:
             notes.append(_WORDS_ONLY.format(f"{answer.words_only:,}", f"{answer.searched:,}"))
         return record | ({"notes": notes} if notes else {})
 
-    def _still_there(self, caller: Caller, tool_id: str) -> Tool | None:
+    def _tool_or_none(self, caller: Caller, tool_id: str) -> Tool | None:
         try:
             return self.access.describe(caller, tool_id)
         except UnknownTool:
@@ -284,29 +289,29 @@ class Gateway:
     def _show(self, key: str | None) -> dict[str, types.Tool]:
         """Return the tools to list for a caller: those listed before that still exist, in order, then new ones."""
         caller = self.access.caller(key)
-        with self._showing:
-            return self._shown_now(key, caller)
+        with self._shown_lock:
+            _, before = self._shown.get(caller.name, (None, {}))
+            current = self._to_list(caller, before)
+            if len(self._shown) >= _MAX_CALLERS:
+                self._shown.pop(next(iter(self._shown)))
+            shown = {name: current[name] for name in before if name in current} | current
+            self._shown[caller.name] = (key, shown)
+            return shown
 
-    def _shown_now(self, key: str | None, caller: Caller) -> dict[str, types.Tool]:
-        _, shown = self._shown.get(caller.name, (None, {}))
+    def _to_list(self, caller: Caller, before: Mapping[str, types.Tool]) -> dict[str, types.Tool]:
+        """Return the tools to list for a caller, given those listed `before`: each of these stays while it exists."""
         few = self.access.count(caller) < self.options.pass_through
         tools = {tool.id: tool for tool in self.access.list(caller, limit=self.options.pass_through)} if few else {}
-        for tool_id in (*self.options.pins, *(name for name in shown if name not in _META)):
-            tool = tools.get(tool_id) or self._still_there(caller, tool_id)
+        for tool_id in (*self.options.pins, *(name for name in before if name not in _META)):
+            tool = tools.get(tool_id) or self._tool_or_none(caller, tool_id)
             if tool is not None:
                 tools[tool_id] = tool
-        meta = not few or not _META.keys().isdisjoint(shown)
-        current: dict[str, types.Tool] = dict(_META) if meta else {}
-        current |= {tool_id: _listed(tool) for tool_id, tool in tools.items()}
-        kept = {name: current[name] for name in shown if name in current}
-        if len(self._shown) >= _CALLERS_KEPT:
-            self._shown.pop(next(iter(self._shown)))
-        self._shown[caller.name] = (key, {**kept, **current})
-        return self._shown[caller.name][1]
+        with_meta = not few or not _META.keys().isdisjoint(before)
+        return (_META if with_meta else {}) | {tool_id: _mcp_tool(tool) for tool_id, tool in tools.items()}
 
     def _check_pins(self) -> None:
         """Log once which pins name no tool, as a misspelt one would be missing silently."""
-        unchecked, self._unchecked = self._unchecked, ()
+        unchecked, self._unchecked_pins = self._unchecked_pins, ()
         for pin in unchecked:
             if pin not in self.backends.scout.store.ids(pin.partition("/")[0]):
                 _log.warning("--pin %s: there is no such tool now; give its id, namespace/name", clean_text(pin)[:200])
@@ -325,15 +330,15 @@ class Gateway:
     async def _in_thread(self, work: Callable[[], _T]) -> _T:
         """Run work in a thread, callers taking turns; raises BadRequest at once where too many wait."""
         try:
-            return await self._searching.run(work)
+            return await self._gate.run(work)
         except Problem:
             raise BadRequest("too many requests at once; wait a second and ask again") from None
 
     def _key(self, ctx: Any) -> str | None:
         return key_of(ctx.request.headers) if ctx.request is not None else self.options.key
 
-    def _remember(self, session: Any, name: str) -> None:
-        """Remember a connection of the older protocol while it lasts, to notify it of changes."""
+    def _track_connection(self, session: Any, name: str) -> None:
+        """Keep a connection of the older protocol while it lasts, to notify it of changes; `name`: its caller."""
         connection = session._connection
         if id(connection) not in self._connections:
             self._connections[id(connection)] = (connection, name)
@@ -362,17 +367,17 @@ def run(serve: Callable[..., Awaitable[None]], *args: object) -> None:
 
 
 def check_key(access: Access, key: str | None) -> None:
-    """Raise where a gateway over stdio has no valid key although the catalogue has keys."""
+    """Raise Unauthorized where a gateway over stdio has no valid key although the catalogue has keys."""
     try:
         access.caller(key)
     except Unauthorized as error:
         raise Unauthorized(f"{error}; give a key with --key or TOOLSCOUT_KEY") from None
 
 
-def _listed(tool: Tool) -> types.Tool:
+def _mcp_tool(tool: Tool) -> types.Tool:
     try:
         return types.Tool.model_validate(vendor_formats.to_wire(tool, "mcp"))
-    except ValueError:  # annotations or the like that no client could read
+    except ValueError:  # such as invalid annotations: list the tool without them
         return types.Tool.model_validate(vendor_formats.to_wire(tool, "mcp", "signatures"))
 
 
@@ -381,5 +386,5 @@ def _json_result(value: dict[str, Any]) -> types.CallToolResult:
     return types.CallToolResult(content=[types.TextContent(type="text", text=text)], structured_content=value)
 
 
-def _failed(message: str) -> types.CallToolResult:
+def _error_result(message: str) -> types.CallToolResult:
     return types.CallToolResult(content=[types.TextContent(type="text", text=f"error: {message}")], is_error=True)

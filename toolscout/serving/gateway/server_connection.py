@@ -1,6 +1,6 @@
-"""The connection to one MCP server behind the gateway: opened, watched for changes, and reopened when it ends.
+"""Keeps the connection to one MCP server behind the gateway: opens it, follows its tools, reopens it when it ends.
 
-Restarts wait longer and longer. `Backend.problem` says at any moment why the server does not answer.
+The pause before each further restart doubles. `Backend.problem` says at any moment why the server does not answer.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from toolscout.catalogue.importers import mcp as importer
 from toolscout.catalogue.mcp.client import (
     MAX_ERROR_BYTES,
     MAX_LIST_TIMEOUTS,
-    Doing,
+    Action,
     ListTooLong,
     McpServer,
     ServerListing,
     cause_of,
-    explained,
+    explain,
+    guarded,
     http,
-    listed,
-    quoted,
+    last_lines,
+    list_pages,
     send_call,
     stdio,
-    tapped,
 )
 from toolscout.core.tool import Tool, clean_text
 from toolscout.errors import BadSource, MissingExtra, ToolscoutError, UnknownTool
@@ -49,28 +49,29 @@ except ImportError:
 
 Progress = Callable[[float, float | None, str | None], Awaitable[None]]
 _log = logging.getLogger("toolscout.gateway")
-_BURST = 0.05
-_SETTLED = 10.0
+_BURST = 0.05  # seconds in which several changes count as one
+_SETTLED = 10.0  # seconds a connection must last for the pause before a restart to be short again
 # Progress reports of one call that may wait for the client to read them, and characters of each message.
 _MAX_REPORTS = 100
 _MAX_REPORT_CHARS = 1_000
 # Problems with single tools that are logged for one list.
 _SHOWN_PROBLEMS = 20
-# A server is listed again no sooner than after this many times what the last list took.
+# After a list of tools, the wait until the next one, as a multiple of the time that it took.
 _LIST_REST = 4
-_ALIVE = Doing("answer", "answered")
+_ANSWER = Action("answer", "answered")
 
 
 @dataclass(frozen=True, slots=True)
 class BackendOptions:
-    """Seconds: `timeout` for a call without a sign of progress, `connect` to start or to list.
+    """Seconds and characters.
 
-    `heartbeat` between looks at a server that cannot say that it ends, `relist` between looks at every list,
-    `relist_pause` at least between two lists however often a server says that its list changed, `pause` before the
-    first restart and `longest_pause` before any, `grace` that a call waits for a server that just ended.
+    Seconds: `timeout` for a call without a progress report; `connect` for a server to start, or to list a page of
+    tools; `heartbeat` between checks that a server still answers; `relist` between lists of tools where the server
+    announces no change; `relist_pause` at least between two lists; `pause` before the first restart, `longest_pause`
+    at most before a later one; `grace` that a call waits for a server that has just ended.
 
-    Characters: `max_chars` of what an HTTP service or a function answers, `max_tool_chars` of one tool as JSON; a
-    longer one is left out, since every search that finds it has to measure it.
+    Characters: `max_chars` of the answer of an HTTP service or a function; `max_tool_chars` of one tool as JSON. A
+    longer tool is left out, since every search that finds it would count its tokens.
     """
 
     timeout: float = 60.0
@@ -99,19 +100,19 @@ class Backend:
     def __init__(
         self, server: McpServer, options: BackendOptions, publish: Callable[[Backend, list[Tool]], Awaitable[None]]
     ) -> None:
-        """Take the server; run() starts it. `publish` is called with each new list of its tools."""
+        """Take a server, which run() starts; `publish` is called with each new list of its tools."""
         self.server = server
         self.name = clean_text(server.name)
         self.problem = "is being started"
-        self.tried = anyio.Event()  # it listed its tools once, or failed to
+        self.tried = anyio.Event()  # set once it has listed its tools or failed to
         self._options = options
         self._publish = publish
         self._client: Client | None = None
-        self._connected: Client | None = None  # becomes `_client` once it is known which tools may be called
+        self._connected: Client | None = None  # becomes `_client` when `admit` says which tools may be called
         self._listed: list[Tool] | None = None
-        self._names: dict[str, str] = {}  # by id: what the server itself calls the tools that may be called
-        self._changed = Bell()
-        self._said: frozenset[str] = frozenset()
+        self._names: dict[str, str] = {}  # tool id -> the server's name for it; only of tools that may be called
+        self._changed = AutoResetEvent()
+        self._logged: frozenset[str] = frozenset()  # the problems of the last list
         self._up = anyio.Event()
         self._up_at = math.inf
         self._lost_at = -math.inf
@@ -120,10 +121,10 @@ class Backend:
         """Connect, follow changes, and reconnect when the connection ends, until cancelled."""
         pause = self._options.pause
         while True:
-            problem, details = await self._problem()
-            if anyio.current_time() - self._up_at > _SETTLED:  # it worked for a while, not just took long to fail
+            problem, details = await self._run_connection()
+            if anyio.current_time() - self._up_at > _SETTLED:  # it worked for a while
                 pause = self._options.pause
-            self._lost(problem)
+            self._mark_down(problem)
             self.tried.set()
             _log.warning("%s %s; next try in %.3g s", self.name, details, pause)
             await anyio.sleep(pause)
@@ -142,7 +143,8 @@ class Backend:
         """Call a tool that the server lists now, and return its result.
 
         Cancelling this cancels the call on the server; each progress report restarts the timeout. Raises UnknownTool
-        where the server does not list the tool or it is held back, BackendDown where the server does not answer.
+        where the server does not list the tool or it is held back, BackendDown where the server does not answer,
+        ToolscoutError where its answer is beyond the limits, MCPError where the server answers with an error.
         """
         timeout = self._options.timeout
         with anyio.move_on_after(self._options.connect) as scope:
@@ -175,23 +177,23 @@ class Backend:
                 if error.code == REFUSED:
                     problem = f"the server {self.name} was called, but {clean_text(str(error))[:300]}; ask it for less"
                     raise ToolscoutError(problem, public=problem) from None
-                if error.code == types.HEADER_MISMATCH:  # its list changed without a word; the next call will fit
-                    self._changed.ring()
+                if error.code == types.HEADER_MISMATCH:  # its tools changed unannounced: list them for the next call
+                    self._changed.set()
                 if error.code != types.CONNECTION_CLOSED:
                     raise
                 raise BackendDown(f"the server {self.name} ended during the call; it is started again") from None
         raise BackendDown(f"the server {self.name} did not answer within {timeout:g} s; the call was cancelled there")
 
-    def _lost(self, problem: str) -> None:
+    def _mark_down(self, problem: str) -> None:
         self.problem = problem
         self._connected = self._listed = None
         if self._client is not None:
             self._client, self._up, self._lost_at = None, anyio.Event(), anyio.current_time()
 
-    async def _problem(self) -> tuple[str, str]:
-        """Run one connection to its end; return why it ended, as a text for callers and one for the log.
+    async def _run_connection(self) -> tuple[str, str]:
+        """Open one connection, and return when it ends why it did: in words for callers and in words for the log.
 
-        The text for callers holds neither the command line nor messages of the server or the system.
+        The words for callers show neither the command line nor messages of the server or the system.
         """
         server = self.server
         self._up_at = math.inf
@@ -205,55 +207,57 @@ class Backend:
                     f"cannot be started: {missing}; install it, or give its full path in the config",
                     public="cannot be started",
                 )
-            await self._connection(errors, refusals)
-            return "ended", f"ended{quoted(errors)}"
+            await self._follow_server(errors, refusals)
+            return "ended", f"ended{last_lines(errors)}"
         except Exception as error:
             cause = cause_of(error)
             if isinstance(cause, TimeoutError):
                 problem = f"did not answer within {self._options.connect:g} s"
-                return problem, f"{problem}{quoted(errors)}"
+                return problem, f"{problem}{last_lines(errors)}"
             if isinstance(cause, ListTooLong):
-                return str(cause), f"{cause}{quoted(errors)}"
+                return str(cause), f"{cause}{last_lines(errors)}"
             if isinstance(cause, ToolscoutError):
-                return cause.public or "cannot be used", f"{cause}{quoted(errors)}"
-            details = explained(cause, server, refusals, _ALIVE)
-            return details.partition(":")[0].partition(";")[0], f"{details}{quoted(errors)}"
+                return cause.public or "cannot be used", f"{cause}{last_lines(errors)}"
+            details = explain(cause, server, refusals, _ANSWER)
+            return details.partition(":")[0].partition(";")[0], f"{details}{last_lines(errors)}"
 
-    async def _connection(self, errors: Tail, refusals: list[int]) -> None:
+    async def _follow_server(self, errors: Tail, refusals: list[int]) -> None:
+        """Connect, list the tools, and follow their changes until the connection ends."""
         guard = Guard()
-        gone, changed = anyio.Event(), self._changed
+        ended, changed = anyio.Event(), self._changed
         limit = self._options.connect
         transport = stdio(self.server, errors) if self.server.command else http(self.server, limit, refusals, True)
 
-        async def noted(message: Any) -> None:
+        async def on_message(message: Any) -> None:
             if isinstance(message, types.ToolListChangedNotification):
-                changed.ring()
+                changed.set()
 
         with anyio.fail_after(limit) as scope:
-            link = tapped(transport, guard, gone.set)
-            async with Client(link, cache=None, message_handler=noted) as client:
+            link = guarded(transport, guard, ended.set)
+            async with Client(link, cache=None, message_handler=on_message) as client:
                 scope.deadline = math.inf
                 self._connected = client
                 await self._list(client, guard)
                 self.tried.set()
                 async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(self._listen, client, changed, gone)
-                    tasks.start_soon(self._follow, client, guard, changed)
-                    await gone.wait()
-                    self._lost("ended and is being started again")
+                    tasks.start_soon(self._watch, client, changed, ended)
+                    tasks.start_soon(self._relist, client, guard, changed)
+                    await ended.wait()
+                    self._mark_down("ended and is being started again")
                     tasks.cancel_scope.cancel()
 
     async def _list(self, client: Client, guard: Guard) -> None:
+        """List the tools, log new problems with single tools, and publish the rest."""
         last = anyio.current_time() + MAX_LIST_TIMEOUTS * self._options.connect
         with anyio.fail_after(self._options.connect) as scope:
 
-            def each() -> None:
+            def before_page() -> None:
                 scope.deadline = min(anyio.current_time() + self._options.connect, last)
 
-            listing = await listed(client, guard, each)
+            listing = await list_pages(client, guard, before_page)
         tools, problems = await anyio.to_thread.run_sync(self._tools, listing)
-        new = [problem for problem in problems if problem not in self._said]
-        self._said = frozenset(problems)
+        new = [problem for problem in problems if problem not in self._logged]
+        self._logged = frozenset(problems)
         for problem in new[:_SHOWN_PROBLEMS]:
             _log.warning("%s: %s", self.name, problem)
         if len(new) > _SHOWN_PROBLEMS:
@@ -266,37 +270,37 @@ class Backend:
         found = importer.tools_of(self.server, listing, options, most=self._options.max_tool_chars)
         return list(unique(found, options)), options.problems
 
-    async def _follow(self, client: Client, guard: Guard, changed: Bell) -> None:
+    async def _relist(self, client: Client, guard: Guard, changed: AutoResetEvent) -> None:
         """List the tools again whenever the server says they changed, and at intervals for servers that never do."""
         while True:
-            await changed.heard(self._options.relist)
-            await anyio.sleep(_BURST)  # many changes at once are one
+            await changed.wait(self._options.relist)
+            await anyio.sleep(_BURST)
             began = anyio.current_time()
             await self._list(client, guard)
             took = anyio.current_time() - began
             await anyio.sleep(min(max(self._options.relist_pause, _LIST_REST * took), self._options.relist))
 
-    async def _listen(self, client: Client, changed: Bell, gone: anyio.Event) -> None:
-        """Notice that the server ends where the connection itself does not show it."""
+    async def _watch(self, client: Client, changed: AutoResetEvent, ended: anyio.Event) -> None:
+        """Subscribe to changes of the tools, or poll for them; set `ended` where the server answers no more."""
         if client.protocol_version in HANDSHAKE_PROTOCOL_VERSIONS:
             if self.server.url:
-                await self._ping(client, gone)
+                await self._ping(client, ended)
             return
         try:
-            while not gone.is_set():
+            while not ended.is_set():
                 with suppress(SubscriptionLost):
                     async with client.listen(tools_list_changed=True) as events:
-                        changed.ring()  # something may have changed while no one listened
+                        changed.set()  # something may have changed before this subscription
                         async for _ in events:
-                            changed.ring()
-                # Streams are cut for many reasons; it is the end only where the server does not answer any more.
+                            changed.set()
+                # A stream ends for many reasons; the server has ended only if it does not answer any more.
                 if not await self._answers(client):
-                    gone.set()
+                    ended.set()
                 await anyio.sleep(self._options.heartbeat)
-        except MCPError:  # it keeps no one informed
+        except MCPError:  # the server has no subscriptions: poll
             while True:
                 await anyio.sleep(10 * self._options.heartbeat)
-                changed.ring()
+                changed.set()
 
     async def _answers(self, client: Client) -> bool:
         try:
@@ -307,7 +311,7 @@ class Backend:
             return False
         return True
 
-    async def _ping(self, client: Client, gone: anyio.Event) -> None:
+    async def _ping(self, client: Client, ended: anyio.Event) -> None:
         while True:
             await anyio.sleep(self._options.heartbeat)
             try:
@@ -316,24 +320,24 @@ class Backend:
             except MCPError as error:
                 if error.code != types.METHOD_NOT_FOUND:
                     _log.debug("%s: ping: %s", self.name, error)
-                    gone.set()
+                    ended.set()
             except TimeoutError:
-                gone.set()
+                ended.set()
 
 
-class Bell:
-    """An event that is waited for again and again; several rings before a wait count as one."""
+class AutoResetEvent:
+    """An event that each wait resets; setting it several times before a wait counts as once."""
 
     def __init__(self) -> None:
-        """Start without a ring."""
-        self._rung = anyio.Event()
+        """Start unset."""
+        self._event = anyio.Event()
 
-    def ring(self) -> None:
+    def set(self) -> None:
         """Wake the task that waits, or the next one that will."""
-        self._rung.set()
+        self._event.set()
 
-    async def heard(self, longest: float) -> None:
-        """Wait for a ring, at most `longest` seconds."""
+    async def wait(self, longest: float) -> None:
+        """Wait until the event is set, at most `longest` seconds, and reset it."""
         with anyio.move_on_after(longest):
-            await self._rung.wait()
-        self._rung = anyio.Event()
+            await self._event.wait()
+        self._event = anyio.Event()

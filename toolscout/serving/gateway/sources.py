@@ -28,7 +28,7 @@ from toolscout.errors import MissingExtra, ToolscoutError
 from toolscout.scout import Scout
 from toolscout.serving.gateway.config import GatewayConfig, Source
 from toolscout.serving.gateway.quarantine import Quarantine
-from toolscout.serving.gateway.server_connection import Backend, BackendDown, BackendOptions, Bell, Progress
+from toolscout.serving.gateway.server_connection import AutoResetEvent, Backend, BackendDown, BackendOptions, Progress
 
 try:
     import anyio
@@ -41,9 +41,9 @@ __all__ = ["BackendDown", "BackendOptions", "Backends"]
 
 _log = logging.getLogger("toolscout.gateway")
 _T = TypeVar("_T")
-_CALLS = 32
+_MAX_CALLS = 32  # calls of HTTP services and functions at a time
 _SHOWN_TARGETS = 5
-_MARK = "gateway"  # in an origin's details: the config that brought the tool
+_CONFIG_KEY = "gateway"  # in an origin's details: the configuration that the tool comes from
 
 
 class Backends:
@@ -57,7 +57,10 @@ class Backends:
         quarantine: Quarantine | None = None,
         allow: Sequence[str] = (),
     ) -> None:
-        """Take the configuration; running() starts the servers. `allow`: targets where other tools may be called."""
+        """Take the configuration; running() starts the servers.
+
+        `allow`: targets at which tools of the catalogue that are not from the configuration may be called.
+        """
         self.scout = scout
         self.config = config or GatewayConfig()
         self.options = options or BackendOptions()
@@ -67,26 +70,26 @@ class Backends:
             backend.name: backend
             for backend in (Backend(server, self.options, self._publish) for server in self.config.servers)
         }
-        self._latest: dict[str, list[Tool]] = {}
-        self._admitting: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)
+        self._latest: dict[str, list[Tool]] = {}  # by server or source: all tools it last listed
+        self._admission_locks: defaultdict[str, anyio.Lock] = defaultdict(anyio.Lock)
         self._sources = {clean_text(source.name): source for source in self.config.sources}
         # Tools that this process read from configured sources: only these are called with the sources' headers.
         self._read_tools: dict[str, dict[str, Tool]] = {}
-        self._writing = anyio.Lock()
-        self._unembedded = Bell()
+        self._write_lock = anyio.Lock()
+        self._unembedded = AutoResetEvent()
         self._ready = anyio.Event()
         self._calls = CallOptions(self.options.timeout, self.options.max_chars, hide_targets=True)
-        self._elsewhere = OriginCaller(replace(self._calls, allow=tuple(allow)))
-        self._calling = anyio.CapacityLimiter(_CALLS)
+        self._other_tools = OriginCaller(replace(self._calls, allow=tuple(allow)))
+        self._call_limiter = anyio.CapacityLimiter(_MAX_CALLS)
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[Backends]:
-        """Start everything; when the block ends, the servers end too."""
+        """Start the servers and read the sources; when the block ends, the servers are ended."""
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._begin)
+            tasks.start_soon(self._read_sources)
             tasks.start_soon(self._embed)
             if self.scout.not_embedded():  # such as after a change of the encoder
-                self._unembedded.ring()
+                self._unembedded.set()
             if self._quarantine is not None:
                 tasks.start_soon(self._watch_approvals, self._quarantine)
             for backend in self._servers.values():
@@ -95,18 +98,21 @@ class Backends:
             tasks.cancel_scope.cancel()
 
     async def ready(self, longest: float) -> None:
-        """Wait until every server and source was tried once."""
+        """Wait until every server and source was tried once, at most `longest` seconds."""
         with anyio.move_on_after(longest):
             await self._ready.wait()
             for backend in self._servers.values():
                 await backend.tried.wait()
 
     def problems(self) -> dict[str, str]:
-        """Every server that does not answer, and why."""
+        """Return the servers that do not answer, each with the reason."""
         return {name: backend.problem for name, backend in self._servers.items() if backend.problem}
 
     async def call(self, tool: Tool, arguments: Mapping[str, Any], progress: Progress) -> types.CallToolResult:
-        """Call a tool at its source. Raises BackendDown where that does not answer, MCPError as the server does."""
+        """Call a tool at its source and return its result; `progress` gets the reports of an MCP server.
+
+        Raises what Backend.call raises. Errors of other sources are results with is_error.
+        """
         backend = self._servers.get(tool.namespace)
         if backend is not None:  # the namespace belongs to a configured server, whatever the tool's origin says
             return await backend.call(tool.id, dict(arguments), progress)
@@ -114,10 +120,10 @@ class Backends:
         configured = self._read_tools.get(tool.namespace, {}).get(tool.id)
 
         def run() -> Any:
-            caller = self._elsewhere if configured is None else self._source_caller(configured)
+            caller = self._other_tools if configured is None else self._source_caller(configured)
             return caller.call([(configured or tool, arguments)])[0]
 
-        result = await _aside(run, self._calling)
+        result = await _in_daemon_thread(run, self._call_limiter)
         text = result.content if result.ok else "\n".join(filter(None, [result.error, result.content]))
         return types.CallToolResult(content=[types.TextContent(type="text", text=text)], is_error=not result.ok)
 
@@ -132,8 +138,8 @@ class Backends:
         if place_of(target) in self._places(source):
             return OriginCaller(replace(calls, headers={namespace: source.headers}))
         # A fetched document chose this server: no headers, and no private address unless it is allowed.
-        named = None if self._elsewhere.permits(tool) else Addresses()
-        return OriginCaller(replace(calls, addresses=named))
+        addresses = None if self._other_tools.permits(tool) else Addresses()
+        return OriginCaller(replace(calls, addresses=addresses))
 
     def _places(self, source: Source) -> set[Place | None]:
         """Return the servers that get a source's headers: those that the configuration names.
@@ -145,19 +151,20 @@ class Backends:
         tools = self._read_tools.get(clean_text(source.name), {}).values()
         return {place_of(tool.origin.target) for tool in tools if tool.origin is not None}
 
-    async def _begin(self) -> None:
+    async def _read_sources(self) -> None:
+        """Read all configured sources; retry those that gave no tools every `relist` seconds."""
         failed = list(self.config.sources)
         try:
-            failed = [source for source in failed if not await self._read(source)]
-            await self._write(self._forget)
+            failed = [source for source in failed if not await self._read_source(source)]
+            await self._change_catalogue(self._remove_unconfigured)
         finally:
             self._ready.set()
         await anyio.to_thread.run_sync(self._warn_of_targets)
         while failed:
             await anyio.sleep(self.options.relist)
-            failed = [source for source in failed if not await self._read(source)]
+            failed = [source for source in failed if not await self._read_source(source)]
 
-    async def _read(self, source: Source) -> bool:
+    async def _read_source(self, source: Source) -> bool:
         """Read a configured source into the catalogue; return whether it had any tools."""
         options = ReadOptions(namespace=source.name, kind=source.kind, headers=source.headers, keep_going=True)
         try:
@@ -168,11 +175,12 @@ class Backends:
         for problem in options.problems:
             _log.warning("%s: %s", source.name, problem)
         if tools:
-            await self._put(clean_text(source.name), tools)
+            await self._store_tools(clean_text(source.name), tools)
             self._warn_of_other_places(source, tools)
         return bool(tools)
 
     def _warn_of_other_places(self, source: Source, tools: list[Tool]) -> None:
+        """Log the servers of a source's tools that do not get its headers."""
         known = self._places(source)
         places = {place_of(source.base_url or tool.origin.target) for tool in tools if tool.origin is not None}
         for place in sorted(place for place in places - known if place is not None):
@@ -185,7 +193,7 @@ class Backends:
         counts: Counter[str] = Counter()
         configured = {*self._servers, *self._sources}
         for tool in self.scout.store.tools():
-            if tool.origin is not None and tool.namespace not in configured and not self._elsewhere.permits(tool):
+            if tool.origin is not None and tool.namespace not in configured and not self._other_tools.permits(tool):
                 counts[allowing(tool)] += 1
         for option, count in counts.most_common(_SHOWN_TARGETS):
             _log.warning("%s tools of the catalogue are found but not called; to allow it: %s", f"{count:,}", option)
@@ -193,55 +201,57 @@ class Backends:
             _log.warning("%s more targets are not allowed", f"{len(counts) - _SHOWN_TARGETS:,}")
 
     async def _publish(self, backend: Backend, tools: list[Tool]) -> None:
-        await self._put(backend.name, tools)
+        await self._store_tools(backend.name, tools)
 
-    async def _put(self, name: str, tools: list[Tool] | None = None) -> None:
-        """Write the tools of a server or source to the catalogue; without `tools` those of its last list."""
-        async with self._admitting[name]:  # else an older list could overwrite a newer one
-            kept = listed = self._latest[name] = self._latest[name] if tools is None else tools
+    async def _store_tools(self, name: str, tools: list[Tool] | None = None) -> None:
+        """Write the tools of a server or source, those not held back, to the catalogue; by default its last list."""
+        async with self._admission_locks[name]:  # else an older list could overwrite a newer one
+            admitted = listed = self._latest[name] = self._latest[name] if tools is None else tools
             if self._quarantine is not None:
-                kept = await anyio.to_thread.run_sync(self._quarantine.admitted, listed)
+                admitted = await anyio.to_thread.run_sync(self._quarantine.admitted, listed)
             if name in self._servers:
-                self._servers[name].admit(listed, kept)
+                self._servers[name].admit(listed, admitted)
         if name in self._sources:
-            self._read_tools[name] = {tool.id: tool for tool in kept}
-        marked = [_marked(tool, self.config.origin) for tool in kept]
+            self._read_tools[name] = {tool.id: tool for tool in admitted}
+        marked = [_with_config(tool, self.config.origin) for tool in admitted]
         source = f"gateway {self.config.origin} {name}"
-        await self._write(lambda: self.scout.store.add(marked, source, replace=True, sync=True))
+        await self._change_catalogue(lambda: self.scout.store.add(marked, source, replace=True, sync=True))
 
-    async def _write(self, change: Callable[[], object]) -> None:
+    async def _change_catalogue(self, change: Callable[[], object]) -> None:
+        """Change the store in a thread and refresh the index; where the catalogue version moved, call `changed`."""
         before = self.scout.store.version()
         try:
-            async with self._writing:
+            async with self._write_lock:
                 await anyio.to_thread.run_sync(change)
                 await anyio.to_thread.run_sync(self.scout.refresh)
-        except ToolscoutError as error:  # what is in the catalogue can still be served
+        except ToolscoutError as error:  # the catalogue can still be served as it is
             _log.error("the catalogue could not be changed: %s", error)
         if self.scout.store.version() != before:
-            self._unembedded.ring()
+            self._unembedded.set()
             if self.changed is not None:
                 await self.changed()
 
-    def _forget(self) -> None:
+    def _remove_unconfigured(self) -> None:
         """Remove the tools of servers and sources that the configuration no longer names."""
         known = {*self._servers, *(clean_text(source.name) for source in self.config.sources)}
         store = self.scout.store
         for namespace in store.namespaces():
             if namespace not in known:
-                brought = [tool.id for tool in store.tools(namespace) if _brought_by(tool, self.config.origin)]
-                if brought:
-                    store.remove(brought)
+                ids = [tool.id for tool in store.tools(namespace) if _has_config(tool, self.config.origin)]
+                if ids:
+                    store.remove(ids)
 
     async def _embed(self) -> None:
         """Embed new tools in the background; until then they are found by their words."""
         while True:
-            await self._unembedded.heard(math.inf)
+            await self._unembedded.wait(math.inf)
             try:
                 await anyio.to_thread.run_sync(self.scout.embed)
             except ToolscoutError as error:
                 _log.error("the tools could not be embedded: %s", error)
 
     async def _watch_approvals(self, quarantine: Quarantine) -> None:
+        """Store all tools again whenever a person has approved some."""
         seen = quarantine.stamp()
         while True:
             await anyio.sleep(self.options.heartbeat)
@@ -249,13 +259,13 @@ class Backends:
                 stamp = quarantine.stamp()
                 if stamp != seen:
                     for name in list(self._latest):
-                        await self._put(name)
+                        await self._store_tools(name)
                     seen = stamp
-            except sqlite3.Error as error:  # locked by another process, say; what was held back stays so
+            except sqlite3.Error as error:  # such as a lock of another process; held-back tools stay held back
                 _log.error("the record of approved tools cannot be read: %s; it is tried again", error)
 
 
-async def _aside(work: Callable[[], _T], limiter: anyio.CapacityLimiter) -> _T:
+async def _in_daemon_thread(work: Callable[[], _T], limiter: anyio.CapacityLimiter) -> _T:
     """Run work in a new daemon thread and return its result, so that it delays neither other threads nor the exit.
 
     When cancelled, the thread goes on, and counts against `limiter` until it ends.
@@ -271,9 +281,9 @@ async def _aside(work: Callable[[], _T], limiter: anyio.CapacityLimiter) -> _T:
     def run() -> None:
         try:
             results.append(work())
-        except Exception as error:  # whoever waits is told
+        except Exception as error:  # raised again in the task that waits
             failures.append(error)
-        with suppress(RuntimeError):  # the gateway ended before
+        with suppress(RuntimeError):  # the event loop has already ended
             loop.call_soon_threadsafe(end)
 
     await limiter.acquire_on_behalf_of(borrower)
@@ -284,11 +294,12 @@ async def _aside(work: Callable[[], _T], limiter: anyio.CapacityLimiter) -> _T:
     return results[0]
 
 
-def _marked(tool: Tool, origin: str) -> Tool:
+def _with_config(tool: Tool, origin: str) -> Tool:
+    """Return a tool whose origin's details name the configuration that it comes from."""
     if tool.origin is None:
         return tool
-    return replace(tool, origin=replace(tool.origin, details={**tool.origin.details, _MARK: origin}))
+    return replace(tool, origin=replace(tool.origin, details={**tool.origin.details, _CONFIG_KEY: origin}))
 
 
-def _brought_by(tool: Tool, origin: str) -> bool:
-    return tool.origin is not None and tool.origin.details.get(_MARK) == origin
+def _has_config(tool: Tool, origin: str) -> bool:
+    return tool.origin is not None and tool.origin.details.get(_CONFIG_KEY) == origin

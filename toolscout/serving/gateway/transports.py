@@ -1,4 +1,4 @@
-"""The gateway over stdio and over streamable HTTP."""
+"""Serves the gateway over stdio and over streamable HTTP."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
-from toolscout.catalogue.mcp.client import Tap
+from toolscout.catalogue.mcp.client import FilteredStream
 from toolscout.errors import BadRequest, MissingExtra, ToolscoutError, Unauthorized
 
 try:
@@ -50,11 +50,11 @@ _log = logging.getLogger("toolscout.serving")
 
 
 async def run_stdio(gateway: Gateway) -> None:
-    """Serve the one client on standard input and output, until it closes them or SIGTERM comes."""
+    """Serve one client on standard input and output until it closes them or this process gets SIGTERM."""
     try:
         await _run_stdio(gateway)
     except* (BrokenPipeError, anyio.BrokenResourceError, anyio.ClosedResourceError):
-        # The client has gone, which is a normal end. The interpreter must not try to flush stdout again at exit.
+        # The client has closed its end, which is normal. Python must not try to flush stdout at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
@@ -62,16 +62,16 @@ async def _run_stdio(gateway: Gateway) -> None:
     signalled: list[int] = []
     async with stdio_server() as (incoming, outgoing):
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_until_signal, tasks.cancel_scope, signalled)
+            tasks.start_soon(_cancel_on_signal, tasks.cancel_scope, signalled)
             async with gateway.backends.running():
                 await serve_streams(gateway, incoming, outgoing)
             tasks.cancel_scope.cancel()
         if signalled:
-            os._exit(0)  # the servers are gone; a thread still waits for a line of standard input
+            os._exit(0)  # the servers have ended, but a thread would wait for a line of standard input
 
 
-async def _until_signal(scope: anyio.CancelScope, signalled: list[int]) -> None:
-    """Cancel the scope at the first signal, so that the servers behind are ended and not left running."""
+async def _cancel_on_signal(scope: anyio.CancelScope, signalled: list[int]) -> None:
+    """Cancel the scope at the first SIGTERM, so that the servers behind the gateway are ended."""
     with anyio.open_signal_receiver(signal.SIGTERM) as signals:
         async for number in signals:
             signalled.append(number)
@@ -79,20 +79,20 @@ async def _until_signal(scope: anyio.CancelScope, signalled: list[int]) -> None:
 
 
 async def serve_streams(gateway: Gateway, incoming: Any, outgoing: Any) -> None:
-    """Serve one client over a pair of streams; input that is no message gets an error as its answer."""
+    """Serve one client over a pair of streams; input that is not a message gets an error as its answer."""
 
-    async def take(item: Any) -> Any:
+    async def answer_unreadable(item: Any) -> Any:
         if not isinstance(item, Exception):
             return item
-        error = types.JSONRPCError(jsonrpc="2.0", id=None, error=_unreadable(item))
+        error = types.JSONRPCError(jsonrpc="2.0", id=None, error=_error_data(item))
         await outgoing.send(SessionMessage(error))
         return None
 
     server = gateway.server
-    await server.run(Tap(incoming, take), outgoing, server.create_initialization_options())
+    await server.run(FilteredStream(incoming, answer_unreadable), outgoing, server.create_initialization_options())
 
 
-def _unreadable(error: Exception) -> types.ErrorData:
+def _error_data(error: Exception) -> types.ErrorData:
     found = error.errors(include_url=False, include_input=False) if isinstance(error, ValidationError) else []
     if found and found[0]["type"] == "json_invalid":
         return types.ErrorData(code=types.PARSE_ERROR, message=f"Parse error: {found[0]['msg'][:200]}")
@@ -106,13 +106,14 @@ def make_app(gateway: Gateway, options: ServeOptions) -> ASGIApp:
         max_request_body_size=options.body_bytes,
         session_idle_timeout=options.session_seconds,
         max_sessions=SESSIONS,
-        transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),  # the guard's matter
+        # _RequestGuard checks the host.
+        transport_security=TransportSecuritySettings(enable_dns_rebinding_protection=False),
     )
-    return _Guard(app, gateway, options)
+    return _RequestGuard(app, gateway, options)
 
 
-class _Guard:
-    """Requires a key where there are keys, and allows a session only to the caller that opened it.
+class _RequestGuard:
+    """Checks host, key, rate and size of each request before the MCP server gets it.
 
     A request is passed on once it has arrived completely, so that slow clients cost the MCP server nothing.
     """
@@ -122,32 +123,32 @@ class _Guard:
         self._origins, self._rates = Origins(options), Rates(options.rate, options.burst)
         self._in_flight, self._held = InFlight(options.in_flight), HeldBytes()
         self._sessions = _Sessions(app, options)
-        self._most, self._seconds = options.body_bytes, options.seconds
+        self._max_bytes, self._seconds = options.body_bytes, options.seconds
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        begun = False
+        response_started = False
 
-        async def noted(message: Message) -> None:
-            nonlocal begun
-            begun = True
+        async def send_response(message: Message) -> None:
+            nonlocal response_started
+            response_started = True
             await send(message)
 
         try:
-            await self._admitted(scope, receive, noted)
+            await self._handle(scope, receive, send_response)
         except (Problem, ToolscoutError) as error:
             await problems.response(problems.of(error))(scope, receive, send)
         except ClientDisconnect:
-            pass  # nobody is left to answer
+            pass  # there is no client to answer
         except Exception:
             _log.exception("a request failed")
-            if not begun:
+            if not response_started:
                 detail = "something went wrong in the server, whose log says what; ask again, or report it"
                 await problems.response(Problem(500, detail))(scope, receive, send)
 
-    async def _admitted(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _handle(self, scope: Scope, receive: Receive, send: Send) -> None:
         headers, client = Headers(scope=scope), scope.get("client")
         scope[SHARER] = sharer(None, client)
         self._origins.check(headers)
@@ -159,14 +160,14 @@ class _Guard:
         who = scope[SHARER] = sharer(caller, client)
         share_for(who)
         self._rates.take(who)
-        if announced(headers) > self._most:
-            raise too_large(self._most)
+        if announced(headers) > self._max_bytes:
+            raise too_large(self._max_bytes)
         owner = AuthenticatedUser(AccessToken(token="", client_id=caller.name, scopes=[]))
         with self._held.counted(who) as hold, self._in_flight.counted(who) as begin:
-            body = await self._read_body(Request(scope, measured(receive, self._most, hold, begin)))
+            body = await self._read_body(Request(scope, measured(receive, self._max_bytes, hold, begin)))
             if len(body) > SMALL_BODY and values_in(body) > MAX_VALUES:
                 raise Problem(413, f"a message may hold {MAX_VALUES:,} values; send fewer lists, objects and numbers")
-            await self._sessions(who, {**scope, "user": owner}, _replayed(body, receive), send)
+            await self._sessions(who, {**scope, "user": owner}, _replay(body, receive), send)
 
     async def _read_body(self, request: Request) -> bytes:
         with anyio.move_on_after(self._seconds):
@@ -174,18 +175,18 @@ class _Guard:
         raise Problem(408, f"the body did not arrive within {self._seconds:g} s", {"Connection": "close"})
 
 
-def _replayed(body: bytes, receive: Receive) -> Receive:
+def _replay(body: bytes, receive: Receive) -> Receive:
     """Return a `receive` that gives a body read before, then the messages that follow."""
     first: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
-    async def replayed() -> Message:
+    async def replay() -> Message:
         return first.pop() if first else await receive()
 
-    return replayed
+    return replay
 
 
 class _Session:
-    """One session: its caller, and when it was last used."""
+    """One session: its caller, how many requests use it now (`busy`), and when it was last used."""
 
     def __init__(self, who: str, user: AuthenticatedUser) -> None:
         self.who, self.user = who, user
@@ -213,34 +214,34 @@ class _Sessions:
 
     def __init__(self, app: ASGIApp, options: ServeOptions) -> None:
         self._app, self._most, self._seconds = app, options.sessions, options.session_seconds
-        self._kept: dict[str, _Session] = {}
-        self._opening = Counter[str]()
+        self._by_id: dict[str, _Session] = {}
+        self._opening = Counter[str]()  # by caller: requests that are about to open a session
 
     async def __call__(self, who: str, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request; raises Problem 503 where it would open a session and all of its caller's are in use."""
+        """Answer a request. Raises Problem 503 where it opens a session and all of its caller's sessions are in use."""
         headers = Headers(scope=scope)
-        given, version = headers.get(_SESSION), headers.get(_VERSION)
-        opens = given is None and (version is None or version in HANDSHAKE_PROTOCOL_VERSIONS)
-        known = self._kept.get(given or "")
-        known = known if known is not None and known.who == who else None
+        session_id, version = headers.get(_SESSION), headers.get(_VERSION)
+        opens = session_id is None and (version is None or version in HANDSHAKE_PROTOCOL_VERSIONS)
+        session = self._by_id.get(session_id or "")
+        session = session if session is not None and session.who == who else None
 
-        async def noted(message: Message) -> None:
+        async def track_session(message: Message) -> None:
             if message["type"] == "http.response.start":
-                status, made = message["status"], Headers(raw=message["headers"]).get(_SESSION)
-                if opens and made and status < 400:
-                    self._kept[made] = _Session(who, scope["user"])
-                # Ended by the client, or not there any more. A 404 of another address says nothing of the session.
-                gone = status == 404 or (scope["method"] == "DELETE" and status < 400)
-                if gone and known is not None and given and scope["path"] == PATH:
-                    self._kept.pop(given, None)
+                status, new_id = message["status"], Headers(raw=message["headers"]).get(_SESSION)
+                if opens and new_id and status < 400:
+                    self._by_id[new_id] = _Session(who, scope["user"])
+                # The client or the server has ended it. A 404 of another path says nothing of the session.
+                ended = status == 404 or (scope["method"] == "DELETE" and status < 400)
+                if ended and session is not None and session_id and scope["path"] == PATH:
+                    self._by_id.pop(session_id, None)
             await send(message)
 
         if opens:
             await self._make_room(who)
             self._opening[who] += 1
         try:
-            with known.use() if known is not None else nullcontext():
-                await self._app(scope, receive, noted)
+            with session.use() if session is not None else nullcontext():
+                await self._app(scope, receive, track_session)
         finally:
             if opens:
                 self._opening[who] -= 1
@@ -248,19 +249,19 @@ class _Sessions:
 
     async def _make_room(self, who: str) -> None:
         """End a caller's least recently used session, where it has as many as it may."""
-        over = time.monotonic() - self._seconds
-        self._kept = {id: one for id, one in self._kept.items() if one.busy or one.used > over}
-        mine = {id: one for id, one in self._kept.items() if one.who == who}
+        expired = time.monotonic() - self._seconds
+        self._by_id = {id: one for id, one in self._by_id.items() if one.busy or one.used > expired}
+        mine = {id: one for id, one in self._by_id.items() if one.who == who}
         if len(mine) + self._opening[who] < self._most:
             return
         idle = sorted((one.used, id) for id, one in mine.items() if not one.busy)
         if not idle:
             raise Problem(503, f"this caller uses {self._most} sessions; end one of them", {"Retry-After": "1"})
-        session = idle[0][1]
-        await self._end(session, self._kept.pop(session))
+        oldest = idle[0][1]
+        await self._end(oldest, self._by_id.pop(oldest))
 
-    async def _end(self, session: str, one: _Session) -> None:
-        """End a session as its client would."""
+    async def _end(self, session_id: str, session: _Session) -> None:
+        """End a session as its client would, with a DELETE request."""
         scope = {
             "type": "http",
             "asgi": {"version": "3.0"},
@@ -270,24 +271,24 @@ class _Sessions:
             "path": PATH,
             "raw_path": PATH.encode(),
             "query_string": b"",
-            "headers": [(_SESSION.encode(), session.encode())],
-            "user": one.user,
+            "headers": [(_SESSION.encode(), session_id.encode())],
+            "user": session.user,
         }
 
-        async def ignored(message: Message) -> None:
-            """Nobody waits for this answer."""
+        async def ignore(message: Message) -> None:
+            """Drop the answer."""
 
-        async def gone() -> Message:
+        async def disconnect() -> Message:
             return {"type": "http.disconnect"}
 
-        await self._app(scope, _replayed(b"", gone), ignored)
+        await self._app(scope, _replay(b"", disconnect), ignore)
 
 
 async def run_http(gateway: Gateway, options: ServeOptions) -> None:
     """Serve until SIGTERM or SIGINT; running calls then get a few seconds to end."""
     check_binding(gateway, options)
     server = http_protocol.Server(make_app(gateway, options), _DRAIN)
-    # After it has drained, uvicorn sends itself the signal once more; the servers behind have to be ended first.
+    # After its last request, uvicorn raises the signal again; the servers behind the gateway have to end first.
     signal.signal(signal.SIGTERM, lambda *_: None)
     with http_protocol.listen(options.host, options.port) as listening:
         async with gateway.backends.running():

@@ -1,1 +1,1 @@
-"""The web page: its routes and, in static/, its files."""
+"""The web page of the server: its routes, and its HTML, CSS and scripts in static/."""

@@ -1,4 +1,4 @@
-"""Adds tools from the page: a document or MCP server at a URL, or a dropped file. Nothing is run on this machine."""
+"""Adds tools from the page: a document or MCP server at a URL, or a dropped file. It runs no code on this machine."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from toolscout.errors import BadRequest, BadSource, OriginRefused, ToolscoutErro
 from toolscout.scout import Added, Scout
 from toolscout.serving.request_bodies import check_size
 
-# Python files and lists of servers would run code on this machine: only the command line takes those.
+# No Python files: those, and files that name servers, run code on this machine. Only the command line takes them.
 SUFFIXES = (".json", ".jsonl", ".ndjson", ".yaml", ".yml")
 _MAX_NAME = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Addition:
-    """One source to add: a URL, or a file's name and text."""
+    """One source to add: a URL, or a file's name and text. `label`: the URL without secrets, or the file's name."""
 
     label: str
     text: str | None = None
     url: str = ""
 
     @classmethod
-    def of(cls, given: Mapping[str, Any]) -> Self:
-        """Read the page's request; raises BadRequest or BadSource where it is not one URL or file."""
-        url, name, text = (given.get(key) for key in ("url", "name", "text"))
+    def of(cls, values: Mapping[str, Any]) -> Self:
+        """Return the source in the page's request. Raises BadRequest or BadSource where it is not one URL or file."""
+        url, name, text = (values.get(key) for key in ("url", "name", "text"))
         if isinstance(url, str):
             if not is_url(url):
                 raise BadSource("give an address that begins with https:// or http://")
@@ -47,9 +47,10 @@ class Addition:
         return cls(label, text=text)
 
     def bring(self, scout: Scout, addresses: Addresses) -> Added:
-        """Add its tools to the catalogue; on return they are found by their words.
+        """Add its tools to the catalogue and return what was added; until they are embedded, words alone find them.
 
-        `addresses`: the hosts without a public address that may be contacted.
+        `addresses`: the hosts without a public address that may be contacted. Raises BadSource where the source cannot
+        be read, OriginRefused for a dropped file whose tools say where they are called.
         """
         if self.text is None:
             return scout.add(self.url, options=ReadOptions(keep_going=True, addresses=addresses), wait=False)
@@ -59,13 +60,12 @@ class Addition:
             if McpImporter().accepts(path):
                 raise BadSource(f"{self.label} names servers to start; do that with: toolscout add {self.label}")
             options = ReadOptions(kind="openapi" if OpenApiImporter().accepts(path) else "jsonl", keep_going=True)
-            # In a temporary folder of a random name.
             try:
                 tools = [self._without_origin(tool, options) for tool in read(path, options)]
             except OriginRefused:
                 raise
             except ToolscoutError as error:
-                raise BadSource(str(error).replace(f"{folder}/", "")) from None
+                raise BadSource(str(error).replace(f"{folder}/", "")) from None  # the folder is temporary
         added = scout.add(tools, wait=False, label=self.label)
         return replace(added, problems=tuple(text.replace(f"{folder}/", "") for text in options.problems))
 

@@ -1,4 +1,4 @@
-"""Reads a folder of results for the page: tables for each file of rows, and the plots."""
+"""Reads a folder of results for the page: tables from each .jsonl file, and the .svg plots."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 MAX_FILE_BYTES = 20_000_000
 MAX_ROWS = 5_000
-_NAMED = ("dataset", "bench", "split", "tools", "requests", "retriever", "model", "variant", "seed")
+_IDENTIFYING = ("dataset", "bench", "split", "tools", "requests", "retriever", "model", "variant", "seed")
 _METRICS = {
     "recall@1": "R@1",
     "recall@5": "R@5",
@@ -23,7 +23,7 @@ _METRICS = {
     "need_f1": "need F1",
     "fit_auroc": "fit AUROC",
 }
-_MOST_OTHERS = 8
+_MAX_OTHERS = 8  # metrics shown of a row that has none of _METRICS
 
 
 def listing(folder: Path) -> dict[str, Any]:
@@ -44,16 +44,17 @@ def plot(folder: Path, name: str) -> bytes | None:
 def _tables(path: Path) -> list[dict[str, Any]]:
     """Return the tables of a file: quality and speed rows separately, as they share no columns."""
     records = _records(path)
-    scored, took = ([r for r in records if ("bench" in r) == bench] for bench in (False, True))
-    names = (path.stem, f"{path.stem}: bench" if scored else path.stem)
-    return [_table(name, map(_flat, of)) for name, of in zip(names, (scored, took), strict=True) if of]
+    quality, speed = ([r for r in records if ("bench" in r) == bench] for bench in (False, True))
+    names = (path.stem, f"{path.stem}: bench" if quality else path.stem)
+    return [_table(name, map(_row, part)) for name, part in zip(names, (quality, speed), strict=True) if part]
 
 
-def _table(name: str, flat: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    rows = list(flat)
+def _table(name: str, cells: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Return a table without empty columns; ms, date and commit stand last."""
+    rows = list(cells)
     columns = list(dict.fromkeys(column for row in rows for column in row))
-    ends: list[str] = [column for column in ("ms", "date", "commit") if column in columns]
-    columns = [column for column in columns if column not in ends] + ends
+    last: list[str] = [column for column in ("ms", "date", "commit") if column in columns]
+    columns = [column for column in columns if column not in last] + last
     filled = [c for c in columns if any(row.get(c) not in (None, "") for row in rows)]
     return {"name": name, "columns": filled, "rows": [[row.get(column) for column in filled] for row in rows]}
 
@@ -77,15 +78,16 @@ def _records(path: Path) -> list[dict[str, Any]]:
     return found
 
 
-def _flat(record: dict[str, Any]) -> dict[str, Any]:
-    row = {key: _cell(record[key]) for key in _NAMED if key in record}
+def _row(record: dict[str, Any]) -> dict[str, Any]:
+    """Return the cells of a record by column."""
+    row = {key: _cell(record[key]) for key in _IDENTIFYING if key in record}
     metrics, values = record.get("metrics"), record.get("values")
     if isinstance(metrics, dict):
         wanted = {key: label for key, label in _METRICS.items() if key in metrics}
         row |= {label: _percent(metrics[key]) for key, label in wanted.items()}
-        # Other numbers need not be shares (perplexity is none), so they are shown as measured.
+        # Other metrics need not be from 0 to 1 (perplexity is not), so they are not shown in percent.
         if not wanted:
-            row |= {key: _cell(metrics[key]) for key in list(metrics)[:_MOST_OTHERS]}
+            row |= {key: _cell(metrics[key]) for key in list(metrics)[:_MAX_OTHERS]}
     if isinstance(values, dict):
         row |= {str(key): _cell(value) for key, value in values.items()}
     timing = record.get("timing")

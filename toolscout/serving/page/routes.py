@@ -7,6 +7,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from importlib import resources
@@ -39,7 +40,7 @@ FILES = {
     ),
     "icon.svg": "image/svg+xml",
 }
-# Nothing from other sites, nothing inline, and no text can become HTML even by mistake.
+# Nothing from other sites, nothing inline; trusted types forbid scripts to turn text into HTML.
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' blob:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
@@ -57,10 +58,10 @@ MAX_LISTED = 200
 MAX_SUGGESTED = 50
 # The token cost of all tools is counted over at most this many, and extrapolated for more.
 COUNTED_TOOLS = 1_000
-_KEPT = 64
-_FAILURES_KEPT = 50
+_MAX_CACHED = 64
+_MAX_FAILURES = 50
 _Values = Mapping[str, Any]
-_Act = Callable[[Caller, _Values], dict[str, Any] | Response]
+_Handler = Callable[[Caller, _Values], dict[str, Any] | Response]
 
 
 def routes(
@@ -78,7 +79,7 @@ def routes(
     with the JSON routes, two so that a slow change never delays a search. `quota`: the shared limit of feedback.
     """
     page = _Page(scout, access, others or {}, options)
-    acts: dict[str, _Act] = {
+    handlers: dict[str, _Handler] = {
         "state": page.state,
         "tokens": page.tokens,
         "tools": page.tools,
@@ -90,7 +91,7 @@ def routes(
     return [
         Route("/", _file("index.html", "text/html")),
         *[Route(f"/page/{name}", _file(name, kind)) for name, kind in FILES.items()],
-        *[Route(f"/page/{name}", _endpoint(access, act, searching)) for name, act in acts.items()],
+        *[Route(f"/page/{name}", _endpoint(access, handler, searching)) for name, handler in handlers.items()],
         Route("/page/search", _endpoint(access, page.search, searching), methods=["POST"]),
         Route("/page/feedback", _endpoint(access, _within_quota(quota, page.feedback), changing), methods=["POST"]),
         Route("/page/add", _endpoint(access, page.add, changing), methods=["POST"]),
@@ -105,13 +106,13 @@ class _Page:
         self._results, self._addresses = options.results or Path("results"), Addresses.of(options.private)
         first = scout.retriever.name
         self._retrievers = {first: (scout, access)}
-        for given, other in others.items():
-            name = Path(given).name or other.retriever.name  # the page must not show a folder's path
+        for path, other in others.items():
+            name = Path(path).name or other.retriever.name  # the page must not show a folder's path
             name = name if name not in self._retrievers else f"{name} ({len(self._retrievers) + 1})"
             self._retrievers[name] = (other, Access(other))
-        self._failures: dict[str, str] = {}
-        self._tree = lru_cache(_KEPT)(self._code_tree)
-        self._all_tokens = lru_cache(_KEPT)(self._count_tokens)
+        self._failures: dict[str, str] = {}  # by source: why it could not be added
+        self._tree = lru_cache(_MAX_CACHED)(self._code_tree)
+        self._all_tokens = lru_cache(_MAX_CACHED)(self._count_tokens)
 
     def state(self, caller: Caller, _: _Values) -> dict[str, Any]:
         return {
@@ -125,17 +126,17 @@ class _Page:
             "formats": list(vendor_formats.FORMATS),
         }
 
-    def search(self, caller: Caller, given: _Values) -> dict[str, Any]:
-        request, k = given.get("request"), given.get("k", 5)
+    def search(self, caller: Caller, values: _Values) -> dict[str, Any]:
+        request, k = values.get("request"), values.get("k", 5)
         if not isinstance(k, int) or isinstance(k, bool) or not 1 <= k <= MAX_COUNT:
             raise BadRequest(f"k must be a whole number from 1 to {MAX_COUNT}")
-        names = given.get("retrievers") or list(self._retrievers)[:1]
+        names = values.get("retrievers") or list(self._retrievers)[:1]
         if not isinstance(names, list) or len(names) > 2 or not all(isinstance(n, str) for n in names):
             raise BadRequest("retrievers must be a list of one or two names")
         unknown = [name for name in names if name not in self._retrievers]
         if unknown:
             raise BadRequest(f"there is no retriever {unknown[0]!r:.80} here; choose of {', '.join(self._retrievers)}")
-        namespace, version = given.get("namespace"), self._access.version(caller)
+        namespace, version = values.get("namespace"), self._access.version(caller)
         if namespace is not None:
             # Only namespaces that exist: the caches below must not grow with what clients send.
             if not isinstance(namespace, str) or namespace not in self._access.namespaces(caller):
@@ -151,11 +152,9 @@ class _Page:
         answer = access.search(caller, request, k)
         took = 1000 * (time.perf_counter() - began)
         offered = {hit.tool_id for hit in answer.hits}
-        found = {
-            tool.id: tool for tool in _tools_still_there(access, caller, [hit.tool_id for hit in answer.considered])
-        }
+        found = {tool.id: tool for tool in _existing_tools(access, caller, [hit.tool_id for hit in answer.considered])}
         hits = [hit for hit in answer.considered if hit.tool_id in found]
-        # Tools get their codes when they are embedded, which does not change the catalogue's version.
+        # The number of codes is part of the cache key: embedding adds codes without changing the catalogue version.
         tree = self._tree(name, caller, version, len(scout.retriever.codes()))
         shown = [
             tool_shape(found[hit.tool_id])
@@ -179,47 +178,47 @@ class _Page:
             },
         }
 
-    def _code_tree(self, name: str, caller: Caller, version: int, coded: int) -> CodeTree:
+    def _code_tree(self, name: str, caller: Caller, version: int, code_count: int) -> CodeTree:
         codes = self._retrievers[name][0].retriever.codes()
         return CodeTree({i: c for i, c in codes.items() if caller.allowed is None or caller.allowed.permits(i)})
 
     def tokens(self, caller: Caller, _: _Values) -> dict[str, Any]:
-        """Answer how many tokens all of the caller's tools would cost in each format."""
+        """Return how many tokens all of the caller's tools would cost in each format."""
         return self._all_tokens(caller, self._access.version(caller))
 
     def _count_tokens(self, caller: Caller, version: int) -> dict[str, Any]:
         ids = self._access.ids(caller)
         step = max(1, len(ids) / COUNTED_TOOLS)
         sample = [ids[int(at * step)] for at in range(min(len(ids), COUNTED_TOOLS))]
-        tools = _tools_still_there(self._access, caller, sample)
+        tools = _existing_tools(self._access, caller, sample)
         scale = len(ids) / len(tools) if tools else 0
         return {
             f: {"tokens": round(scale * vendor_formats.render(tools, f).tokens) if tools else 0, "exact": scale <= 1}
             for f in vendor_formats.FORMATS
         }
 
-    def tools(self, caller: Caller, given: _Values) -> dict[str, Any]:
-        find, namespace = given.get("find", "").lower(), given.get("namespace") or None
-        offset, limit = _whole_number(given, "offset", 0), _whole_number(given, "limit", 50)
+    def tools(self, caller: Caller, values: _Values) -> dict[str, Any]:
+        find, namespace = values.get("find", "").lower(), values.get("namespace") or None
+        offset, limit = _whole_number(values, "offset", 0), _whole_number(values, "limit", 50)
         ids = [i for i in self._access.ids(caller, namespace) if find in i.lower()]
-        listed = _tools_still_there(self._access, caller, ids[offset : offset + min(limit, MAX_LISTED)])
+        listed = _existing_tools(self._access, caller, ids[offset : offset + min(limit, MAX_LISTED)])
         return {"total": len(ids), "tools": [tool_shape(tool) for tool in listed]}
 
-    def namespaces(self, caller: Caller, given: _Values) -> dict[str, Any]:
-        """Answer the namespaces whose names contain a text, best match first: there may be tens of thousands."""
-        find, counts = given.get("find", "").lower(), self._access.namespaces(caller)
+    def namespaces(self, caller: Caller, values: _Values) -> dict[str, Any]:
+        """Return the namespaces whose names contain a text, best match first, at most MAX_SUGGESTED of them."""
+        find, counts = values.get("find", "").lower(), self._access.namespaces(caller)
         found = [name for name in counts if find in name.lower()]
         found.sort(key=lambda name: (name.lower() != find, not name.lower().startswith(find), name))
         return {"total": len(found), "namespaces": {name: counts[name] for name in found[:MAX_SUGGESTED]}}
 
-    def feedback(self, caller: Caller, given: _Values) -> dict[str, Any]:
-        used, rejected = given.get("used", []), given.get("rejected", [])
+    def feedback(self, caller: Caller, values: _Values) -> dict[str, Any]:
+        used, rejected = values.get("used", []), values.get("rejected", [])
         texts = [isinstance(ids, list) and all(isinstance(i, str) for i in ids) for ids in (used, rejected)]
         if not all(texts) or not (used or rejected):
             raise BadRequest("feedback needs used or rejected: lists of tool ids")
-        if not isinstance(given.get("request"), str):
+        if not isinstance(values.get("request"), str):
             raise BadRequest("request must be text: what should be done")
-        self._access.feedback(caller, given["request"], used, rejected, source="page")
+        self._access.feedback(caller, values["request"], used, rejected, source="page")
         return {"noted": True}
 
     def sources(self, caller: Caller, _: _Values) -> dict[str, Any]:
@@ -240,15 +239,15 @@ class _Page:
         listed += [{"source": label, "tools": None, "changed": None, "error": error} for label, error in failed]
         return {"sources": listed}
 
-    def add(self, caller: Caller, given: _Values) -> dict[str, Any]:
+    def add(self, caller: Caller, values: _Values) -> dict[str, Any]:
         self._access.require_admin(caller)
-        self._access.require_own(caller, (), (), sync=True)  # which tools a document holds is not known before
-        addition = Addition.of(given)
+        self._access.require_own(caller, (), (), sync=True)  # the ids in the document are not known yet
+        addition = Addition.of(values)
         label = addition.label
         try:
             added = addition.bring(self._scout, self._addresses)
         except ToolscoutError as error:
-            self._failures = dict([*self._failures.items(), (label, public_message(error))][-_FAILURES_KEPT:])
+            self._failures = dict([*self._failures.items(), (label, public_message(error))][-_MAX_FAILURES:])
             raise
         self._failures.pop(label, None)
         report = added.report
@@ -259,9 +258,9 @@ class _Page:
         self._access.require_admin(caller)
         return page_results.listing(self._results)
 
-    def plot(self, caller: Caller, given: _Values) -> Response:
+    def plot(self, caller: Caller, values: _Values) -> Response:
         self._access.require_admin(caller)
-        data = page_results.plot(self._results, given["name"])
+        data = page_results.plot(self._results, values["name"])
         if data is None:
             raise Problem(404, "there is no such plot")
         # An SVG shown as an image runs no scripts; this policy forbids them also where it is opened directly.
@@ -269,39 +268,37 @@ class _Page:
         return Response(data, headers=HEADERS | {"Content-Security-Policy": policy}, media_type="image/svg+xml")
 
 
-def _tools_still_there(access: Access, caller: Caller, ids: Sequence[str]) -> list[Tool]:
-    """Return these tools without those removed meanwhile."""
+def _existing_tools(access: Access, caller: Caller, ids: Sequence[str]) -> list[Tool]:
+    """Return the tools with these ids, without those that were removed since the search."""
     try:
         return access.tools(caller, ids)
     except UnknownTool:
-        return [tool for tool_id in ids for tool in _tool_if_there(access, caller, tool_id)]
+        tools = []
+        for tool_id in ids:
+            with suppress(UnknownTool):
+                tools.append(access.describe(caller, tool_id))
+        return tools
 
 
-def _tool_if_there(access: Access, caller: Caller, tool_id: str) -> list[Tool]:
-    try:
-        return [access.describe(caller, tool_id)]
-    except UnknownTool:
-        return []
-
-
-def _within_quota(quota: FeedbackQuota | None, act: _Act) -> _Act:
+def _within_quota(quota: FeedbackQuota, handler: _Handler) -> _Handler:
     """Wrap a handler so that it raises Problem 429 where the caller has given too much feedback."""
 
-    def admitted(caller: Caller, given: _Values) -> dict[str, Any] | Response:
-        if quota is not None:
-            quota.take(caller.tenant, 1)
-        return act(caller, given)
+    def limited(caller: Caller, values: _Values) -> dict[str, Any] | Response:
+        quota.take(caller.tenant, 1)
+        return handler(caller, values)
 
-    return admitted
+    return limited
 
 
-def _endpoint(access: Access, act: _Act, gate: Gate) -> Callable[[Request], Any]:
+def _endpoint(access: Access, handler: _Handler, gate: Gate) -> Callable[[Request], Any]:
+    """Return the endpoint that runs a handler in a thread, with the values of the query, path or JSON body."""
+
     async def endpoint(request: Request) -> Response:
         caller = access.caller(key_of(request.headers))
-        given: _Values = dict(request.query_params) | request.path_params
+        values: _Values = dict(request.query_params) | request.path_params
         if request.method == "POST":
-            given = await record_of(request, gate)
-        answer = await gate.run(act, caller, given)
+            values = await record_of(request, gate)
+        answer = await gate.run(handler, caller, values)
         if isinstance(answer, Response):
             return answer
         # ASCII escapes a lone surrogate in a description, which UTF-8 could not encode.
@@ -312,7 +309,7 @@ def _endpoint(access: Access, act: _Act, gate: Gate) -> Callable[[Request], Any]
 
 
 def _without_nan(value: Any) -> Any:
-    """Return the value with None in place of numbers that JSON does not have."""
+    """Return the value with None in place of NaN and infinity, which JSON does not have."""
     if isinstance(value, Mapping):
         return {key: _without_nan(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -320,14 +317,15 @@ def _without_nan(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _whole_number(given: _Values, name: str, default: int) -> int:
-    text = given.get(name, str(default))
+def _whole_number(values: _Values, name: str, default: int) -> int:
+    text = values.get(name, str(default))
     if not text.isascii() or not text.isdecimal() or len(text) > 9:
         raise BadRequest(f"{name} must be a whole number")
     return int(text)
 
 
 def _file(name: str, media_type: str) -> Callable[[Request], Any]:
+    """Return the endpoint that serves a file of static/."""
     data = (resources.files("toolscout.serving.page") / "static" / name).read_bytes()
     tag = f'"{hashlib.blake2b(data, digest_size=8).hexdigest()}"'
     headers = HEADERS | {"Cache-Control": "no-cache", "ETag": tag}

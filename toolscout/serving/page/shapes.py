@@ -1,4 +1,4 @@
-"""Tools in the form that the page shows: plain text of limited length."""
+"""Converts tools to the JSON that the page shows: plain text of limited length."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def tool_shape(tool: Tool) -> dict[str, Any]:
                 "name": clean_text(str(name)),
                 "type": clean_text(type_word(value, schema)),
                 "required": name in required,
-                "description": _described(value),
+                "description": _description(value),
             }
             for name, value in list(schema["properties"].items())[:MAX_PARAMETERS]
         ],
@@ -43,13 +43,13 @@ def _lines(text: str) -> str:
     return "\n".join(line for at, line in enumerate(lines) if line or (at and lines[at - 1])).strip()
 
 
-def _described(parameter: Any) -> str:
+def _description(parameter: Any) -> str:
     text = parameter.get("description") if isinstance(parameter, dict) else None
     return clean_text(text)[:MAX_PARAMETER_TEXT] if isinstance(text, str) else ""
 
 
 def narrowed(allowed: Allowed | None, namespace: str) -> Allowed:
-    """Return what a caller may see within one namespace."""
+    """Return what a caller may see of one namespace; `allowed` None: the caller may see everything."""
     if allowed is None or namespace in allowed.namespaces:
         return Allowed.of([namespace])
     return Allowed.of(ids=[tool_id for tool_id in allowed.ids if namespace_of(tool_id) == namespace])

@@ -1,1 +1,1 @@
-"""The store that is one SQLite file."""
+"""The store in one SQLite file."""

@@ -1,4 +1,4 @@
-"""Connections of the SQLite store to its file: thread-safe, read-only where need be, errors as StoreError."""
+"""The SQLite store's connections to its file: thread-safe, read-only if they must be, with errors as StoreError."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ from pathlib import Path
 
 from toolscout.core.tool import clean_text
 from toolscout.errors import CorruptStore, DiskFull, ReadOnlyStore, StoreError
-from toolscout.stores.sqlite import schema as schema
+from toolscout.stores.sqlite import schema
 
 IDLE_READERS = 8
-_SMALLEST = 512  # bytes in the smallest SQLite file that holds anything
+_MIN_BYTES = 512  # of an SQLite file that is not empty
 _NO_ROOM = {sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE}
 DURABLE_VARIABLE = "TOOLSCOUT_DURABLE"
-# As the command line reads them.
+# The same words as for flags of the command line.
 _ON, _OFF = ("1", "true", "t", "yes", "y", "on"), ("", "0", "false", "f", "no", "n", "off")
-# A Path has one slash where its URL had two. One letter is no scheme but a drive of Windows.
+# Path("http://a") has one slash. One letter is not a scheme but a Windows drive.
 _URL = re.compile(r"([a-z][a-z0-9+.:-]+):[/\\]|(file|sqlite3?):", re.IGNORECASE)
 
 
 def check_path(path: str | Path) -> None:
-    """Refuse a URL: it would be taken for a path, and its scheme for the name of a folder to make."""
+    """Raise StoreError for a URL: as a path it would create a folder named like its scheme."""
     url = _URL.match(str(path))
     if url is None:
         return
-    scheme = (url[1] or url[2]).lower()  # alone: what follows may hold a password
+    scheme = (url[1] or url[2]).lower()  # show the scheme alone: the rest may hold a password
     if scheme == "file" or scheme.startswith("sqlite"):
         raise StoreError(f"name a store by the path of its file alone, such as tools.db, without {scheme}:")
     raise StoreError(
@@ -40,17 +40,17 @@ def check_path(path: str | Path) -> None:
 
 
 def durable_by_default() -> bool:
-    """Whether $TOOLSCOUT_DURABLE asks for stores whose commits survive a loss of power."""
+    """Return whether $TOOLSCOUT_DURABLE asks for commits that survive a loss of power; StoreError for other values."""
     value = os.environ.get(DURABLE_VARIABLE, "").strip().lower()
     if value not in _ON + _OFF:
         raise StoreError(f"{DURABLE_VARIABLE} is 1 or 0, got {value!r:.40}; set it to one of them")
     return value in _ON
 
 
-def in_our_words(error: sqlite3.Error, path: Path) -> StoreError:
+def as_store_error(error: sqlite3.Error, path: Path) -> StoreError:
     """Return the StoreError for an error of SQLite."""
     code: int | None = getattr(error, "sqlite_errorcode", None)
-    if code is None:  # raised by Python's module itself: misuse, or text that is not UTF-8
+    if code is None:  # raised by Python's sqlite3 module itself: misuse, or text that is not UTF-8
         if isinstance(error, sqlite3.ProgrammingError):
             return StoreError(f"{path} cannot be used: {error}")
         return CorruptStore(_corrupt(path, error))
@@ -72,51 +72,51 @@ def in_our_words(error: sqlite3.Error, path: Path) -> StoreError:
 
 
 @contextmanager
-def translated(path: Path) -> Iterator[None]:
-    """Turn what SQLite raises inside the block into errors of toolscout."""
+def store_errors(path: Path) -> Iterator[None]:
+    """Turn the errors that SQLite raises inside the block into StoreErrors."""
     try:
         yield
     except sqlite3.Error as error:
-        raise in_our_words(error, path) from error
-    except UnicodeDecodeError as error:  # Python's module, on a message that quotes what is damaged
+        raise as_store_error(error, path) from error
+    except UnicodeDecodeError as error:  # an SQLite message that quotes damaged text
         raise CorruptStore(_corrupt(path, error)) from error
-    except _Foreign as carried:
-        raise carried.error from carried.error.__cause__
+    except _CallerError as wrapped:
+        raise wrapped.error from wrapped.error.__cause__
 
 
 @contextmanager
-def foreign() -> Iterator[None]:
-    """Run code of the caller inside a `translated` block: its errors pass through unchanged."""
+def caller_code() -> Iterator[None]:
+    """Let errors of the caller's code pass through a `store_errors` block unchanged, even if SQLite raised them."""
     try:
         yield
     except Exception as error:
-        raise _Foreign(error) from None
+        raise _CallerError(error) from None
 
 
-class _Foreign(Exception):
+class _CallerError(Exception):
     def __init__(self, error: Exception) -> None:
         super().__init__(error)
         self.error = error
 
 
 def read_only(path: Path) -> ReadOnlyStore:
-    """The error for a write where only reading is possible."""
+    """Return the error for a write to a file that may only be read."""
     return ReadOnlyStore(f"{path} may only be read; make the file and its folder writable, or copy it elsewhere")
 
 
 def _corrupt(path: Path, error: object) -> str:
-    said = clean_text(str(error))  # may quote what is in the file
-    return f"{path} is damaged or no toolscout store ({said}); restore a copy of it, or move it away and add anew"
+    reason = clean_text(str(error))  # may quote what is in the file
+    return f"{path} is damaged or no toolscout store ({reason}); restore a copy of it, or move it away and add anew"
 
 
 class Connections:
-    """One connection that writes, one that watches, and a pool that reads, all to one file.
+    """All connections to one file: one that writes, a pool for reading, and one that only watches for commits.
 
-    Readers have connections of their own, so none waits while another thread is in the middle of a long write.
+    Readers have their own connections, so that none waits while another thread writes.
     """
 
     def __init__(self, path: Path, timeout: float, durable: bool = False) -> None:
-        """Open the file, making it and its folder where they are missing."""
+        """Open the file; create it and its folder where they are missing."""
         self.path = path
         self._durable = durable
         self._timeout = timeout
@@ -126,8 +126,8 @@ class Connections:
         self._watcher: sqlite3.Connection | None = None
         self._closed = False
         self._writer: sqlite3.Connection | None = None
-        self._refusal: StoreError | None = None  # why nothing can be written, where it cannot
-        _look_at(path)
+        self._refusal: StoreError | None = None  # raised by every write to a read-only file
+        _check_file(path)
         if _may_write(path):
             self._open_writable()
         else:
@@ -136,39 +136,39 @@ class Connections:
 
     @property
     def read_only(self) -> bool:
-        """Whether this file can only be read from here."""
+        """Return whether this process can only read the file."""
         return self._refusal is not None
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
-        """A connection that sees one committed state for the length of the block."""
-        with translated(self.path):
+        """Yield a connection that sees one committed state during the whole block."""
+        with store_errors(self.path):
             db = self._borrow()
             try:
                 db.execute("BEGIN")
                 yield db
                 db.execute("COMMIT")
             except BaseException:
-                db.close()  # a half-read cursor would keep the old state alive; the next reader gets a new one
+                db.close()  # an unfinished cursor would keep the old state alive: never reuse this connection
                 raise
             self._give_back(db)
 
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
-        """A transaction: committed at the end of the block, undone when it raises."""
+        """Yield a connection with a transaction: committed at the end of the block, rolled back when it raises."""
         with self._write_lock:
             if self._refusal is not None:
                 raise type(self._refusal)(*self._refusal.args)
             if self._writer is None:
-                raise self._gone()
+                raise self._closed_error()
             db = self._writer
-            with translated(self.path):
+            with store_errors(self.path):
                 db.execute("BEGIN IMMEDIATE")
                 try:
                     yield db
                     db.execute("COMMIT")
                 except BaseException:
-                    if db.in_transaction:  # a full disk has already ended it
+                    if db.in_transaction:  # SQLite itself rolls back when the disk is full
                         db.execute("ROLLBACK")
                     raise
 
@@ -176,14 +176,14 @@ class Connections:
         """Return a number that changes with every commit of any other connection; the watcher itself never commits."""
         if self.read_only:
             return sum(file.stat().st_mtime_ns for file in (self.path, _log(self.path)) if file.exists())
-        with self._lock, translated(self.path):
+        with self._lock, store_errors(self.path):
             if self._closed:
-                raise self._gone()
+                raise self._closed_error()
             self._watcher = self._watcher or self._connect("mode=rw")
             return int(self._watcher.execute("PRAGMA data_version").fetchone()[0])
 
     def close(self) -> None:
-        """Close what is idle now, and the rest as it is given back."""
+        """Close the idle connections now, and those in use when they are given back."""
         with self._write_lock, self._lock:
             self._closed = True
             for db in (*self._idle, self._watcher, self._writer):
@@ -194,7 +194,7 @@ class Connections:
     def _borrow(self) -> sqlite3.Connection:
         with self._lock:
             if self._closed:
-                raise self._gone()
+                raise self._closed_error()
             if self._idle:
                 return self._idle.pop()
         if self.read_only:
@@ -205,7 +205,7 @@ class Connections:
 
     def _give_back(self, db: sqlite3.Connection) -> None:
         with self._lock:
-            # Where the log cannot be shared, a connection sees the file as it was when it opened: take a new one.
+            # A read-only connection keeps seeing the file as it was when it opened, so it is not reused.
             if not self._closed and not self.read_only and len(self._idle) < IDLE_READERS:
                 self._idle.append(db)
                 return
@@ -217,10 +217,10 @@ class Connections:
 
     def _open_writable(self) -> None:
         try:
-            with translated(self.path):
+            with store_errors(self.path):
                 self._writer = self._open_writer()
         except DiskFull as full:
-            # There is not even room for the log. What is in the file can still be read.
+            # There is not even room for the log. The file can still be read.
             self._refusal = full
             try:
                 self._require_current()
@@ -230,8 +230,8 @@ class Connections:
     def _open_writer(self) -> sqlite3.Connection:
         db = self._connect("mode=rwc")
         try:
-            # With a log, NORMAL syncs the file at checkpoints alone: after a loss of power the last commits may be
-            # missing, but the file is whole. FULL syncs the log at every commit; macOS needs to be told twice.
+            # With a log, NORMAL syncs the file only at checkpoints: after a loss of power the last commits may be
+            # missing, but the file is intact. FULL syncs the log at every commit; macOS also needs fullfsync.
             db.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'NORMAL'}")
             db.execute(f"PRAGMA fullfsync = {int(self._durable)}")
             db.execute("PRAGMA cache_size = -32768")
@@ -249,8 +249,10 @@ class Connections:
             schema.require_current(db, self.path)
 
     def _open_read_only(self) -> sqlite3.Connection:
-        """A log with something in it must be read along; without one the file is all there is, and SQLite must not
-        try to make a log beside it."""
+        """Open a connection that never writes.
+
+        A log that is not empty is read too; without one, SQLite must not try to create it beside the file.
+        """
         log = _log(self.path)
         try:
             pending = log.stat().st_size > 0
@@ -272,7 +274,7 @@ class Connections:
             raise
         return db
 
-    def _gone(self) -> StoreError:
+    def _closed_error(self) -> StoreError:
         return StoreError(f"{self.path} was closed; open it again")
 
 
@@ -280,15 +282,15 @@ def _log(path: Path) -> Path:
     return path.with_name(path.name + "-wal")
 
 
-def _look_at(path: Path) -> None:
+def _check_file(path: Path) -> None:
     """Raise StoreError for a path that cannot be a store, and create its folder."""
     try:
         if path.is_dir():
             raise StoreError(f"{path} is a folder; a store is one file: name a file in it, such as {path / 'tools.db'}")
         path.parent.mkdir(parents=True, exist_ok=True)
-        # SQLite would take a very short file for an empty one. Never open the file here to look into it: closing it
-        # again would drop the locks that other connections of this process hold.
-        if path.exists() and 0 < path.stat().st_size < _SMALLEST:
+        # SQLite takes a very short file for an empty one. Do not open the file here: closing it would drop the locks
+        # that other connections of this process hold.
+        if path.exists() and 0 < path.stat().st_size < _MIN_BYTES:
             raise CorruptStore(_corrupt(path, "it is no SQLite file"))
     except OSError as error:
         message = f"{path} cannot be reached: {error.filename}: {error.strerror}"

@@ -23,18 +23,18 @@ class PrincipalTables:
     _files: Connections
 
     def grant(self, principal: str, allowed: Allowed) -> None:
-        """Let a principal see these namespaces and ids besides what it may already see."""
+        """Allow a principal to see these namespaces and ids besides those it may already see."""
         with self._changing() as db:
             db.executemany("INSERT OR IGNORE INTO grants VALUES (?, ?, ?)", _grants(principal, allowed))
 
     def revoke(self, principal: str, allowed: Allowed) -> None:
-        """Take these grants back, where they were given."""
+        """Remove these grants of a principal; those it does not have are ignored."""
         with self._changing() as db:
             statement = "DELETE FROM grants WHERE principal = ? AND kind = ? AND value = ?"
             db.executemany(statement, _grants(principal, allowed))
 
     def permissions(self, principal: str) -> Allowed:
-        """What a principal may see in the catalogue as it is now: nothing, for one that was granted nothing."""
+        """Return what a principal may see of the present catalogue; one without grants and patterns sees nothing."""
         with self._files.reading() as db:
             namespaces = (row[0] for row in db.execute("SELECT DISTINCT namespace FROM tools"))
             query = "SELECT id FROM tools WHERE namespace = ?"
@@ -43,18 +43,18 @@ class PrincipalTables:
             )
 
     def rules(self, name: str) -> Rules:
-        """What a principal was granted and its patterns, whatever the catalogue holds."""
+        """Return the rules of a principal: its grants and patterns, independent of the catalogue."""
         with self._files.reading() as db:
             return _rules(db, name)
 
     def principals(self) -> list[str]:
-        """Everyone that was granted something or put here, sorted."""
+        """Return the names of all principals that are stored or have grants, sorted."""
         query = "SELECT principal FROM grants UNION SELECT name FROM principals ORDER BY 1"
         with self._files.reading() as db:
             return [row[0] for row in db.execute(query)]
 
     def put_principal(self, principal: Principal) -> None:
-        """Set the patterns, tenant and rights of a principal, in place of those it had. Grants and keys stay."""
+        """Store a principal's patterns, tenant and rights in place of those it had. Its grants and keys stay."""
         patterns = json.dumps(principal.allow), json.dumps(principal.deny)
         row = (storable(principal.name), *patterns, int(principal.admin), storable(principal.tenant))
         with self._changing() as db:
@@ -63,18 +63,18 @@ class PrincipalTables:
             )
 
     def principal(self, name: str) -> Principal | None:
-        """A principal as it was put here; None where it was not."""
+        """Return a stored principal; None if there is none of this name."""
         with self._files.reading() as db:
             return _principal(db, name)
 
     def remove_principal(self, name: str) -> bool:
-        """Forget a principal with its patterns and keys; False where it was not put here. Grants stay."""
+        """Remove a principal and its keys; return False if it was not stored. Its grants stay."""
         with self._changing() as db:
             db.execute("DELETE FROM keys WHERE principal = ?", (storable(name),))
             return db.execute("DELETE FROM principals WHERE name = ?", (storable(name),)).rowcount > 0
 
     def add_key(self, key: Key) -> None:
-        """Give a principal that was put here one more key; UnknownPrincipal where it was not."""
+        """Add an API key of a stored principal. Raises UnknownPrincipal if it is not stored."""
         with self._changing() as db:
             if _principal(db, key.principal) is None:
                 raise UnknownPrincipal(
@@ -84,18 +84,18 @@ class PrincipalTables:
             db.execute("INSERT INTO keys (digest, principal, created) VALUES (?, ?, ?)", row)
 
     def api_keys(self) -> list[Key]:
-        """Every key, by principal, oldest first."""
+        """Return all API keys, sorted by principal, then oldest first."""
         query = "SELECT digest, principal, created FROM keys ORDER BY principal, created, digest"
         with self._files.reading() as db:
             return [Key(digest, name, datetime.fromisoformat(created)) for digest, name, created in db.execute(query)]
 
     def remove_key(self, digest: str) -> bool:
-        """Take one key back; False where there was none."""
+        """Remove the API key with this digest; return False if there is none."""
         with self._changing() as db:
             return db.execute("DELETE FROM keys WHERE digest = ?", (storable(digest),)).rowcount > 0
 
     def access(self) -> int:
-        """A number that moves with every change of grants, principals and keys, by any process."""
+        """Return a number that changes with every change of grants, principals or keys by any process."""
         with self._files.reading() as db:
             return int(db.execute("SELECT access FROM catalogue").fetchone()[0])
 
@@ -110,9 +110,9 @@ def _principal(db: sqlite3.Connection, name: str) -> Principal | None:
     row = db.execute(_SELECT, (storable(name),)).fetchone()
     if row is None:
         return None
-    known, allow, deny, admin, tenant = row
+    stored_name, allow, deny, admin, tenant = row
     try:
-        return Principal(known, tuple(json.loads(allow)), tuple(json.loads(deny)), bool(admin), tenant)
+        return Principal(stored_name, tuple(json.loads(allow)), tuple(json.loads(deny)), bool(admin), tenant)
     except (ValueError, TypeError, AttributeError) as error:
         raise CorruptStore(
             f"what {name!r:.80} may see cannot be read ({error}); restore a copy of the store"
@@ -125,8 +125,8 @@ def _rules(db: sqlite3.Connection, name: str) -> Rules:
         namespaces=(value for kind, value in rows if kind == "namespace"),
         ids=(value for kind, value in rows if kind == "id"),
     )
-    found = _principal(db, name)
-    return Rules(granted, found.allow, found.deny) if found else Rules(granted)
+    principal = _principal(db, name)
+    return Rules(granted, principal.allow, principal.deny) if principal else Rules(granted)
 
 
 def _grants(principal: str, allowed: Allowed) -> list[tuple[str, str, str]]:

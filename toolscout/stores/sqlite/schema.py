@@ -1,4 +1,4 @@
-"""The tables of the SQLite store, as a list of numbered migrations, and the step that brings a file up to date."""
+"""The tables of the SQLite store as numbered migrations, and the function that applies them to a file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from toolscout.errors import CorruptStore, NewerStore, ReadOnlyStore
 
-APPLICATION_ID = 0x54534354  # "TSCT": tells a store from any other SQLite file
+APPLICATION_ID = 0x54534354  # "TSCT": marks an SQLite file as a store
 
 # MIGRATIONS[n] takes a file from user_version n to n + 1. Never edit one that was released: append another.
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
@@ -82,7 +82,10 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 
 
 def inspect(db: sqlite3.Connection, path: Path) -> int:
-    """The number of migrations a file has seen; refuses files that are not ours to read."""
+    """Return how many migrations a file has had.
+
+    Raises CorruptStore for an SQLite file of another program, NewerStore for one with unknown migrations.
+    """
     found = int(db.execute("PRAGMA user_version").fetchone()[0])
     owner = int(db.execute("PRAGMA application_id").fetchone()[0])
     fresh = not (found or owner or db.execute("SELECT 1 FROM sqlite_master").fetchone())
@@ -97,12 +100,12 @@ def inspect(db: sqlite3.Connection, path: Path) -> int:
 
 
 def migrate(db: sqlite3.Connection, path: Path, timeout: float) -> None:
-    """Create the tables or bring them up to date, each migration in a transaction of its own."""
-    db.execute("BEGIN")  # another process may be making the same file: see one state of it
+    """Create the tables or apply the missing migrations, each in its own transaction."""
+    db.execute("BEGIN")  # one consistent state: another process may be creating the same file
     found = inspect(db, path)
     db.execute("COMMIT")
     if found == 0:
-        db.execute("PRAGMA page_size = 8192")  # records of a kilobyte or two pack better than in 4096
+        db.execute("PRAGMA page_size = 8192")  # records of one or two kilobytes waste less space than in pages of 4096
         _use_wal(db, timeout)
     for number in range(found, len(MIGRATIONS)):
         db.execute("BEGIN IMMEDIATE")
@@ -119,7 +122,7 @@ def migrate(db: sqlite3.Connection, path: Path, timeout: float) -> None:
 
 
 def require_current(db: sqlite3.Connection, path: Path) -> None:
-    """Refuse a file that would have to be migrated first, where it may not be written."""
+    """Raise ReadOnlyStore for a read-only file that needs a migration."""
     if inspect(db, path) < len(MIGRATIONS):
         raise ReadOnlyStore(
             f"{path} is of an older format and may not be written here; open it once where it may be written"

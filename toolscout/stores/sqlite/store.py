@@ -1,4 +1,4 @@
-"""The default store, one SQLite file. This module has vectors and feedback; tools and principals have their own."""
+"""The default store, one SQLite file. This module handles vectors and feedback; tools.py and principals.py the rest."""
 
 from __future__ import annotations
 
@@ -25,37 +25,37 @@ _HALF = np.dtype("<f2")
 class SqliteStore(ToolTables, PrincipalTables, Store):
     """A store in one SQLite file with a write-ahead log: many processes read while one writes.
 
-    A process that forks opens its store after the fork: SQLite connections do not survive one.
+    Open it after a fork, not before: SQLite connections do not survive one.
     """
 
     def __init__(self, path: str | Path, *, timeout: float = 30.0, durable: bool | None = None) -> None:
-        """Open the file at `path`, or make it; a write waits `timeout` seconds for another process that writes.
+        """Open the file at `path`, or create it. Raises StoreError, or a subclass, where that fails.
 
-        `durable`: what this object commits survives a loss of power, at the price of a sync for each commit. Without
-        it the last commits may then be missing, and the file is whole; a process that is killed loses nothing either
-        way. None: as $TOOLSCOUT_DURABLE says, else False.
+        `timeout`: seconds that a write waits for another process that writes. `durable`: commits survive a loss of
+        power, at the cost of a disk sync for each; without it the last commits may be lost then, but the file stays
+        intact. A killed process loses nothing either way. None: as $TOOLSCOUT_DURABLE says, else False.
         """
         check_path(path)
-        self.path = Path(os.path.realpath(path))  # the log lies beside the file, not beside a link to it
+        self.path = Path(os.path.realpath(path))  # SQLite's log must be beside the file, not beside a symbolic link
         self._files = Connections(self.path, timeout, durable_by_default() if durable is None else durable)
         try:
-            with suppress(DiskFull):  # the older texts still answer
-                self._renew_documents()
+            with suppress(DiskFull):  # the store is then searched by its older texts
+                self._update_documents()
         except BaseException:
             self.close()
             raise
 
     def identity(self) -> str:
-        """Tells this store from every other, also from one made later at the same place."""
+        """Return a unique id of this store; a store created later at the same path has another one."""
         with self._files.reading() as db:
             return str(db.execute("SELECT identity FROM catalogue").fetchone()[0])
 
     def stamp(self) -> int:
-        """A number that moves when anything at all is committed, by any process."""
+        """Return a number that changes with every commit of any process; fast enough to call for each request."""
         return self._files.stamp()
 
     def check(self) -> None:
-        """Read the whole file and raise CorruptStore where it is damaged."""
+        """Read the whole store. Raises CorruptStore where it is damaged."""
         with self._files.reading() as db:
             found = [row[0] for row in db.execute("PRAGMA integrity_check(3)")]
         if found != ["ok"]:
@@ -64,13 +64,13 @@ class SqliteStore(ToolTables, PrincipalTables, Store):
             )
 
     def close(self) -> None:
-        """Close the file; twice does no harm."""
+        """Close the store; a second call does nothing."""
         self._files.close()
 
     # Vectors
 
     def vectors(self, fingerprint: str, digests: Sequence[str]) -> dict[str, Floats]:
-        """The cached vectors of these texts by this model; texts without one are left out."""
+        """Return the cached vectors of this model by the digest of their text; texts without one are left out."""
         query = """
             SELECT digest, vector FROM vectors WHERE model = (SELECT id FROM models WHERE fingerprint = ?)
             AND digest IN (SELECT value FROM json_each(?))
@@ -80,8 +80,8 @@ class SqliteStore(ToolTables, PrincipalTables, Store):
         return dict(zip((row[0] for row in rows), self._matrix([row[1] for row in rows]), strict=True))
 
     def vectors_after(self, fingerprint: str, cursor: int = 0, limit: int = 8192) -> VectorBatch:
-        """Vectors of this model in the order they were cached; no digests when there are no more."""
-        # The plus keeps SQLite on the order of numbers, where it would fetch all vectors of the model and sort.
+        """Return the next vectors of this model in the order they were cached; no digests when there are no more."""
+        # The plus makes SQLite read in the order of `number`; else it would fetch all vectors of the model and sort.
         query = """
             SELECT number, digest, vector FROM vectors
             WHERE number > ? AND +model = (SELECT id FROM models WHERE fingerprint = ?) ORDER BY number LIMIT ?
@@ -92,7 +92,7 @@ class SqliteStore(ToolTables, PrincipalTables, Store):
         return VectorBatch(rows[-1][0] if rows else cursor, digests, self._matrix([row[2] for row in rows]))
 
     def last_vector(self, fingerprint: str) -> int:
-        """The cursor after the vectors of this model that are cached now."""
+        """Return the cursor after the last cached vector of this model."""
         query = "SELECT number FROM vectors WHERE +model = ? ORDER BY number DESC LIMIT 1"
         with self._files.reading() as db:
             model = db.execute("SELECT id FROM models WHERE fingerprint = ?", (storable(fingerprint),)).fetchone()
@@ -100,7 +100,7 @@ class SqliteStore(ToolTables, PrincipalTables, Store):
         return int(row[0]) if row else 0
 
     def put_vectors(self, fingerprint: str, digests: Sequence[str], vectors: Floats) -> None:
-        """Cache vectors, kept in half precision. One that is already cached stays as it is."""
+        """Cache vectors in half precision. A vector that is cached already is not replaced."""
         if len(digests) == 0:
             return
         with np.errstate(over="ignore"):
@@ -119,8 +119,8 @@ class SqliteStore(ToolTables, PrincipalTables, Store):
             db.executemany("INSERT OR IGNORE INTO vectors (model, digest, vector) VALUES (?, ?, ?)", rows)
 
     def missing_vectors(self, fingerprint: str, limit: int | None = None, since: int = 0) -> list[tuple[str, str]]:
-        """(digest, text) of the distinct texts, of tools changed after `since`, that this model has no vector for."""
-        # The plus makes SQLite look at what changed alone, and sort that, where it would go through all tools.
+        """Return (digest, text) of each text that this model has no vector for, of tools changed after `since`."""
+        # The plus makes SQLite sort only the changed tools; else it would go through all tools in order.
         query = f"""
             SELECT digest, text FROM tools WHERE version > ? AND NOT EXISTS (
                 SELECT 1 FROM vectors WHERE vectors.digest = tools.digest
@@ -136,7 +136,7 @@ class SqliteStore(ToolTables, PrincipalTables, Store):
         return list(missing.items())
 
     def prune_vectors(self) -> int:
-        """Forget the vectors, of any model, of documents that no tool has any more; how many they were."""
+        """Delete the vectors of texts that no tool has any more, of all models; return their number."""
         unused = "DELETE FROM vectors WHERE digest NOT IN (SELECT digest FROM tools) AND digest NOT GLOB ?"
         with self._files.writing() as db:
             return db.execute(unused, (f"{REQUEST_PREFIX}*",)).rowcount
@@ -150,7 +150,7 @@ class SqliteStore(ToolTables, PrincipalTables, Store):
     # Feedback
 
     def add_feedback(self, examples: Iterable[Example]) -> None:
-        """Keep what requests really used."""
+        """Store feedback."""
         rows = [
             (
                 storable(example.request),
@@ -167,7 +167,7 @@ class SqliteStore(ToolTables, PrincipalTables, Store):
             db.executemany(statement, rows)
 
     def feedback(self, after: int = 0) -> Iterator[tuple[int, Example]]:
-        """Feedback in the order it came, numbered; `after` is the last number already seen."""
+        """Yield number and feedback in order of arrival; `after` is the last number already read."""
         query = "SELECT * FROM feedback WHERE number > ? ORDER BY number"
         with self._files.reading() as db:
             for number, request, used, rejected, tenant, source, time in db.execute(query, (after,)):

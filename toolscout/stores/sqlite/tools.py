@@ -1,4 +1,4 @@
-"""The half of the SQLite store that holds tools: add, change, remove, list, and what changed since a version."""
+"""The part of the SQLite store that holds tools: add, change, remove, list, and what changed since a version."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from toolscout.core.answer import Allowed
 from toolscout.core.tool import DOCUMENT_VERSION, Listing, Tool, clean_text, namespace_of, text_digest
 from toolscout.errors import BadRequest, BadTool, CorruptStore, DuplicateTool, NewerStore, UnknownTool
 from toolscout.stores.base import AddReport, Change, SourceState
-from toolscout.stores.sqlite.connections import Connections, foreign
+from toolscout.stores.sqlite.connections import Connections, caller_code
 
 CHUNK = 2000  # tools held in memory at a time
 
-# Lists of ids go in as one JSON text: any length, and any text a caller may come up with.
+# Lists of ids are passed as one JSON text: they may have any length and hold any text.
 _LISTED = "(SELECT value FROM json_each(?))"
 _USER_ALIASES = "(SELECT json_group_array(alias) FROM aliases WHERE tool_id = tools.id)"
 _PUT = """
@@ -30,7 +30,7 @@ _PUT = """
         source = excluded.source, content = excluded.content, digest = excluded.digest, version = excluded.version,
         aliases = excluded.aliases, text = excluded.text, record = excluded.record
 """
-_ENCODE = json.JSONEncoder(default=str, separators=(",", ":")).encode  # ASCII: no text can fail to be stored
+_ENCODE = json.JSONEncoder(default=str, separators=(",", ":")).encode  # ASCII, so that any text can be stored
 
 
 class ToolTables:
@@ -39,26 +39,26 @@ class ToolTables:
     _files: Connections
 
     def version(self) -> int:
-        """The catalogue version: 0 at first, one more for each commit that changes tools."""
+        """Return the catalogue version: 0 for a new store, one more after each commit that changes tools."""
         with self._files.reading() as db:
             return _version(db)
 
     def add(self, tools: Iterable[Tool], source: str = "", *, replace: bool = False, sync: bool = False) -> AddReport:
-        """Add or change tools in one transaction; those that are there with equal content cost no write."""
+        """Add or change tools; a tool that is stored with equal content is not written."""
         source, iterator = storable(source), iter(tools)
-        chunk = list(islice(iterator, CHUNK))  # most sources end here, before anyone is kept from writing
+        chunk = list(islice(iterator, CHUNK))  # most sources end here, before the write lock is taken
         done: Counter[str] = Counter()
         with self._files.writing() as db:
             before = _version(db)
-            db.execute("CREATE TEMP TABLE given (id TEXT PRIMARY KEY, content TEXT NOT NULL) WITHOUT ROWID")
+            db.execute("CREATE TEMP TABLE incoming (id TEXT PRIMARY KEY, content TEXT NOT NULL) WITHOUT ROWID")
             while chunk:
                 done += _add_chunk(db, chunk, source, replace, before + 1)
-                with foreign():
+                with caller_code():
                     chunk = list(islice(iterator, CHUNK))
             if sync:
-                gone = "source = ? AND id NOT IN (SELECT id FROM given)"
-                done["removed"] = _bury(db, gone, source, before + 1)
-            db.execute("DROP TABLE given")
+                missing = "source = ? AND id NOT IN (SELECT id FROM incoming)"
+                done["removed"] = _remove(db, missing, source, before + 1)
+            db.execute("DROP TABLE incoming")
             version = before
             if done["added"] + done["changed"] + done["removed"]:
                 version = _advance(db, before)
@@ -67,18 +67,18 @@ class ToolTables:
         return AddReport(done["added"], done["changed"], done["unchanged"], done["removed"], version)
 
     def remove(self, ids: Sequence[str]) -> int:
-        """Remove tools; UnknownTool, and nothing removed, when one is not there."""
+        """Remove tools and return how many. Raises UnknownTool, and removes none, where one is not stored."""
         if not ids:
             return 0
         with self._files.writing() as db:
-            _require(db, ids)
+            _require_tools(db, ids)
             before = _version(db)
-            removed = _bury(db, f"id IN {_LISTED}", json.dumps(list(ids)), before + 1)
+            removed = _remove(db, f"id IN {_LISTED}", json.dumps(list(ids)), before + 1)
             _advance(db, before)
         return removed
 
     def get(self, ids: Sequence[str]) -> list[Tool]:
-        """The tools with these ids, in this order; UnknownTool when one is not there."""
+        """Return the tools with these ids, in this order. Raises UnknownTool where one is not stored."""
         query = f"SELECT id, record, {_USER_ALIASES} FROM tools WHERE id IN {_LISTED}"
         with self._files.reading() as db:
             rows = db.execute(query, (json.dumps(list(ids)),)).fetchall()
@@ -87,13 +87,13 @@ class ToolTables:
         return [found[tool_id] for tool_id in ids]
 
     def ids(self, namespace: str | None = None) -> list[str]:
-        """Every tool id, sorted; or those of one namespace."""
+        """Return all tool ids, or those of one namespace, sorted."""
         where, values = _in_namespace(namespace)
         with self._files.reading() as db:
             return [row[0] for row in db.execute(f"SELECT id FROM tools {where} ORDER BY id", values)]
 
     def count(self, allowed: Allowed | None = None) -> int:
-        """How many tools there are, or how many of them a caller may see."""
+        """Return how many tools there are, or how many of them a caller may see; fast for any number of tools."""
         query, values = "SELECT count(*) FROM tools", tuple[str, ...]()
         if allowed is not None:
             single = [tool_id for tool_id in allowed.ids if namespace_of(tool_id) not in allowed.namespaces]
@@ -103,12 +103,12 @@ class ToolTables:
             return sum(int(row[0]) for row in db.execute(query, values))
 
     def namespaces(self) -> dict[str, int]:
-        """Every namespace, sorted, and how many tools it has."""
+        """Return all namespaces, sorted, each with its number of tools."""
         with self._files.reading() as db:
             return dict(db.execute("SELECT namespace, count(*) FROM tools GROUP BY namespace ORDER BY namespace"))
 
     def sources(self) -> list[SourceState]:
-        """Every source that has tools here, sorted by its label."""
+        """Return all sources that have tools here, sorted by label."""
         query = """
             SELECT source, count(*), max(version), (SELECT changed FROM sources WHERE sources.source = tools.source)
             FROM tools GROUP BY source ORDER BY source
@@ -121,7 +121,7 @@ class ToolTables:
         ]
 
     def tools(self, namespace: str | None = None, *, offset: int = 0, limit: int | None = None) -> Iterator[Tool]:
-        """The tools sorted by id; or one page of them."""
+        """Yield the tools, or one page of them, sorted by id. Raises BadRequest for a negative offset or limit."""
         if offset < 0 or (limit is not None and limit < 0):
             raise BadRequest(f"offset and limit must be 0 or more, got {offset} and {limit}")
         where, values = _in_namespace(namespace)
@@ -129,7 +129,7 @@ class ToolTables:
         return self._tools(query, (*values, -1 if limit is None else limit, offset))
 
     def changes(self, since: int) -> Iterator[Change]:
-        """The last change of each tool that changed after version `since`, sorted by version, then id."""
+        """Yield the last change of each tool that changed after version `since`, sorted by version, then id."""
         query = """
             SELECT id, iif(born > ?1, 'added', 'changed'), version, digest FROM tools WHERE version > ?1
             UNION ALL SELECT id, 'removed', version, '' FROM removed WHERE version > ?1
@@ -140,7 +140,7 @@ class ToolTables:
                 yield Change(*row)
 
     def documents(self, since: int) -> Iterator[tuple[Change, Listing | None]]:
-        """As changes(), each with the tool as indexes want it; None for those that were removed."""
+        """Yield what changes() yields, each with the tool's Listing, or None for a removed tool."""
         query = f"""
             SELECT id, iif(born > ?1, 'added', 'changed'), version, digest, namespace, name, text, aliases,
                 {_USER_ALIASES}
@@ -149,28 +149,28 @@ class ToolTables:
             ORDER BY version, id
         """
         with self._files.reading() as db:
-            for tool_id, kind, version, digest, namespace, name, text, own, given in db.execute(query, (since,)):
+            for tool_id, kind, version, digest, namespace, name, text, own, user in db.execute(query, (since,)):
                 change = Change(tool_id, kind, version, digest)
                 if kind == "removed":
                     yield change, None
                     continue
-                aliases = () if own == given == "[]" else _merged(json.loads(own), given)
+                aliases = () if own == user == "[]" else _all_aliases(json.loads(own), user)
                 yield change, Listing(tool_id, namespace, name, aliases, text, digest)
 
     def set_alias(self, tool_id: str, alias: str) -> bool:
-        """Give a tool one more name, which outlives imports of it; False when it had it. A change of the tool."""
+        """Add an alias that later imports keep; return False if the tool has it already. The tool counts as changed."""
         alias = clean_text(alias)
         if not alias:
             raise BadTool(f"an alias of {tool_id} must be text that is not empty")
         return self._change_alias("INSERT OR IGNORE INTO aliases VALUES (?, ?)", tool_id, alias)
 
     def remove_alias(self, tool_id: str, alias: str) -> bool:
-        """Take back a name that set_alias gave; False when there was none."""
+        """Remove an alias that set_alias added; return False if there is none."""
         return self._change_alias("DELETE FROM aliases WHERE tool_id = ? AND alias = ?", tool_id, clean_text(alias))
 
     def _change_alias(self, statement: str, tool_id: str, alias: str) -> bool:
         with self._files.writing() as db:
-            _require(db, [tool_id])
+            _require_tools(db, [tool_id])
             done = db.execute(statement, (tool_id, alias)).rowcount > 0
             if done:
                 version = _advance(db, _version(db))
@@ -182,27 +182,27 @@ class ToolTables:
             for record, aliases in db.execute(query, values):
                 yield self._tool(record, aliases)
 
-    def _tool(self, record: str, given: str) -> Tool:
+    def _tool(self, record: str, user_aliases: str) -> Tool:
         try:
             tool = Tool.from_json(record)
         except (ValueError, AttributeError) as error:
             raise CorruptStore(f"{self._files.path} holds a tool that cannot be read: {error}") from error
-        return tool if given == "[]" else with_fields(tool, aliases=_merged(tool.aliases, given))
+        return tool if user_aliases == "[]" else with_fields(tool, aliases=_all_aliases(tool.aliases, user_aliases))
 
-    def _renew_documents(self) -> None:
-        """Make the searched texts again where older rules made them; each is a change of its tool."""
+    def _update_documents(self) -> None:
+        """Rebuild the searched texts where an older DOCUMENT_VERSION made them; this changes every tool."""
         with self._files.reading() as db:
-            made_by = _made_by(db)
-        if made_by > DOCUMENT_VERSION:
+            stored = _document_version(db)
+        if stored > DOCUMENT_VERSION:
             raise NewerStore(
                 f"{self._files.path} holds texts made by a newer toolscout; run: pip install --upgrade toolscout"
             )
-        if made_by == DOCUMENT_VERSION or self._files.read_only:
-            return  # where nothing may be written, the older texts still answer
+        if stored == DOCUMENT_VERSION or self._files.read_only:
+            return  # a read-only store is searched by its older texts
         page = "SELECT row, record FROM tools WHERE row > ? ORDER BY row LIMIT ?"
         update = "UPDATE tools SET text = ?, digest = ?, version = ? WHERE row = ?"
         with self._files.writing() as db:
-            if _made_by(db) == DOCUMENT_VERSION:
+            if _document_version(db) == DOCUMENT_VERSION:
                 return  # another process was faster
             before, last = _version(db), 0
             while rows := db.execute(page, (last, CHUNK)).fetchall():
@@ -215,20 +215,21 @@ class ToolTables:
 
 
 def storable(text: str) -> str:
-    """SQLite holds UTF-8: half of a surrogate pair becomes a question mark."""
+    """Return text that SQLite can store as UTF-8: a lone surrogate becomes a question mark."""
     return text.encode(errors="replace").decode()
 
 
 def _add_chunk(db: sqlite3.Connection, chunk: list[Tool], source: str, replace: bool, version: int) -> Counter[str]:
-    fresh = _not_given_before(db, chunk)
-    listed = json.dumps(list(fresh))
+    """Write tools, and return how many were added, changed and unchanged."""
+    new = _without_repeats(db, chunk)
+    ids = json.dumps(list(new))
     query = f"SELECT id, content, source FROM tools WHERE id IN {_LISTED}"
-    there = {tool_id: (content, owner) for tool_id, content, owner in db.execute(query, (listed,))}
+    stored = {tool_id: (content, owner) for tool_id, content, owner in db.execute(query, (ids,))}
     rows: list[tuple[Any, ...]] = []
     done: Counter[str] = Counter()
-    for tool_id, (tool, record, content) in fresh.items():
-        known, owner = there.get(tool_id, ("", source))
-        if known == content or (known and _same_but_for_order(db, tool_id, record)):
+    for tool_id, (tool, record, content) in new.items():
+        known, owner = stored.get(tool_id, ("", source))
+        if known == content or (known and _differs_in_order_only(db, tool_id, record)):
             done["unchanged"] += 1
             continue
         if owner != source and not replace:
@@ -244,33 +245,39 @@ def _add_chunk(db: sqlite3.Connection, chunk: list[Tool], source: str, replace: 
         rows.append((*names, content, text_digest(text), version, version, aliases, text, record))
     db.executemany(_PUT, rows)
     if done["added"]:
-        db.execute(f"DELETE FROM removed WHERE id IN {_LISTED}", (listed,))
-    if replace:  # equal content passes to its new owner too, though for a caller nothing has changed
-        db.execute(f"UPDATE tools SET source = ? WHERE source != ? AND id IN {_LISTED}", (source, source, listed))
+        db.execute(f"DELETE FROM removed WHERE id IN {_LISTED}", (ids,))
+    if replace:  # unchanged tools get the new source too, which does not count as a change
+        db.execute(f"UPDATE tools SET source = ? WHERE source != ? AND id IN {_LISTED}", (source, source, ids))
     return done
 
 
-def _not_given_before(db: sqlite3.Connection, chunk: list[Tool]) -> dict[str, tuple[Tool, str, str]]:
-    """The tools by id, each with its record and the digest of that, without what this add was given before."""
-    fresh: dict[str, tuple[Tool, str, str]] = {}
+def _without_repeats(db: sqlite3.Connection, chunk: list[Tool]) -> dict[str, tuple[Tool, str, str]]:
+    """Return by id the tools that earlier chunks of this `add` did not have, each with its record and its digest.
+
+    Raises DuplicateTool where two tools of one id differ.
+    """
+    new: dict[str, tuple[Tool, str, str]] = {}
     for tool in chunk:
         tool_id, record = tool.id, _record(tool)
         content = blake2b(record.encode(), digest_size=16).hexdigest()
-        if fresh.setdefault(tool_id, (tool, record, content))[2] != content:
-            raise _twice(tool_id)
-    for tool_id, content in db.execute(f"SELECT * FROM given WHERE id IN {_LISTED}", (json.dumps(list(fresh)),)):
-        if fresh.pop(tool_id)[2] != content:
-            raise _twice(tool_id)
-    db.executemany("INSERT INTO given VALUES (?, ?)", ((tool_id, item[2]) for tool_id, item in fresh.items()))
-    return fresh
+        if new.setdefault(tool_id, (tool, record, content))[2] != content:
+            raise _given_twice(tool_id)
+    for tool_id, content in db.execute(f"SELECT * FROM incoming WHERE id IN {_LISTED}", (json.dumps(list(new)),)):
+        if new.pop(tool_id)[2] != content:
+            raise _given_twice(tool_id)
+    db.executemany("INSERT INTO incoming VALUES (?, ?)", ((tool_id, item[2]) for tool_id, item in new.items()))
+    return new
 
 
-def _same_but_for_order(db: sqlite3.Connection, tool_id: str, record: str) -> bool:
-    """Some servers list the properties of a schema in another order each time they start: that is no change."""
+def _differs_in_order_only(db: sqlite3.Connection, tool_id: str, record: str) -> bool:
+    """Return whether a record differs from the stored one only in the order of keys.
+
+    Some servers list the properties of a schema in another order each time they start; that is not a change.
+    """
     known = db.execute("SELECT record FROM tools WHERE id = ?", (tool_id,)).fetchone()[0]
     try:
         return len(known) == len(record) and bool(json.loads(known) == json.loads(record))
-    except RecursionError:  # of an older version, which took schemas that are nested deeper
+    except RecursionError:  # a record of an older version, which allowed deeper nesting
         return False
 
 
@@ -281,12 +288,12 @@ def _record(tool: Tool) -> str:
         raise BadTool(f"tool {tool.id} cannot be written as JSON: {error}") from error
 
 
-def _twice(tool_id: str) -> DuplicateTool:
+def _given_twice(tool_id: str) -> DuplicateTool:
     return DuplicateTool(f"{tool_id} is given twice with different content; name one of the two differently")
 
 
-def _bury(db: sqlite3.Connection, where: str, value: str, version: int) -> int:
-    """Remove tools and remember that they were there, for those who follow changes."""
+def _remove(db: sqlite3.Connection, where: str, value: str, version: int) -> int:
+    """Remove the tools that match `where`, record their ids for `changes`, and return how many they were."""
     db.execute(f"INSERT OR REPLACE INTO removed SELECT id, ? FROM tools WHERE {where}", (version, value))
     return db.execute(f"DELETE FROM tools WHERE {where}", (value,)).rowcount
 
@@ -295,7 +302,7 @@ def _version(db: sqlite3.Connection) -> int:
     return int(db.execute("SELECT version FROM catalogue").fetchone()[0])
 
 
-def _made_by(db: sqlite3.Connection) -> int:
+def _document_version(db: sqlite3.Connection) -> int:
     return int(db.execute("SELECT document FROM catalogue").fetchone()[0])
 
 
@@ -308,11 +315,12 @@ def _in_namespace(namespace: str | None) -> tuple[str, tuple[str, ...]]:
     return ("", ()) if namespace is None else ("WHERE namespace = ?", (storable(namespace),))
 
 
-def _merged(own: Iterable[str], given: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*own, *sorted(json.loads(given)))))
+def _all_aliases(own: Iterable[str], user: str) -> tuple[str, ...]:
+    """Return the tool's own aliases and those that users added, a JSON list, each once."""
+    return tuple(dict.fromkeys((*own, *sorted(json.loads(user)))))
 
 
-def _require(db: sqlite3.Connection, ids: Sequence[str]) -> None:
+def _require_tools(db: sqlite3.Connection, ids: Sequence[str]) -> None:
     query = f"SELECT id FROM tools WHERE id IN {_LISTED}"
     _refuse_unknown(ids, {row[0] for row in db.execute(query, (json.dumps(list(ids)),))})
 
