@@ -12,7 +12,7 @@ from typing import Any
 from toolscout.data.dataset import Dataset
 from toolscout.evaluation import leakage
 from toolscout.evaluation.fit_record import FitRecord
-from toolscout.evaluation.measures import RIGHT, VERDICTS, measured
+from toolscout.evaluation.measures import RIGHT, VERDICTS, compute_measures
 from toolscout.evaluation.request_result import DEPTH, RequestResult
 from toolscout.evaluation.row import STUDY, Row, provenance
 from toolscout.evaluation.vector_cache import encoder_of
@@ -67,7 +67,7 @@ def experiment_result(
     metrics.
     """
     encoder = encoder_of(retriever)
-    found = measured(answers, (), new_tools)
+    found = compute_measures(answers, (), new_tools)
     judged = {*VERDICTS, *RIGHT}
     row = Row(
         dataset=dataset.name,

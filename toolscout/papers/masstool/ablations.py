@@ -350,7 +350,7 @@ def against(full: Scores, other: Scores) -> dict[str, list[float]]:
     """How another run differs from the full one, request by request: difference, its interval, and p."""
     new = all("new" in line for line in full.lines) and any(line["new"] for line in full.lines)
     names = [name for name in COMPARED if new or not name.startswith("new_")]
-    tested = significance.paired(full.values(names), other.values(names), full.scenes)
+    tested = significance.paired_test(full.values(names), other.values(names), full.scenes)
     found = {}
     for name, one in zip(names, tested, strict=True):
         if one is not None:
