@@ -80,7 +80,7 @@ def quality(lines: Sequence[ResultLine]) -> Iterator[str]:
         yield _SETS_HEAD
     for dataset, splits in by_dataset(lines).items():
         yield f"\n## {dataset}\n"
-        theirs = published_numbers.published().get(dataset)
+        theirs = published_numbers.load().get(dataset)
         for (_, split, digest), chosen in splits.items():
             if split != base(split):
                 continue  # rankings are those of the split without the added prompts
