@@ -46,14 +46,14 @@ def test_what_is_served_is_what_was_learned(transfer: str) -> None:
     near = torch.tensor([[True] * K, [False] * K, [True] + [False] * (K - 1), [False, True] * 3, [False] * 5 + [True]])
     with torch.no_grad():
         requests, states = learned.moved(encoded, "request_map"), learned.states(encoded)
-        expected, attention = learned.ask(requests, states, pool, near)
+        expected, attention = learned.attend(requests, states, pool, near)
     for row in range(5):
         request = tower.request(encoded[row].numpy())
         np.testing.assert_allclose(request, requests[row], atol=1e-6)
         told = tower.states(encoded[row : row + 1].numpy())
         assert told is not None or transfer == "none"
         state = None if told is None else told[0]
-        asked = tower.ask(request, state, pool[:, row][:, near[row]].numpy(), neighbour_weight=1.0)
+        asked = tower.attend(request, state, pool[:, row][:, near[row]].numpy(), neighbour_weight=1.0)
         np.testing.assert_allclose(asked.vector, expected[row], atol=2e-5)
         np.testing.assert_allclose(asked.attention, attention[row][near[row]], atol=1e-5)
     np.testing.assert_allclose(tower.tool(rows(3).numpy()), learned.moved(rows(3), "tool_map").detach(), atol=1e-6)
@@ -64,10 +64,10 @@ def test_without_neighbours_a_request_is_searched_with_itself(transfer: str) -> 
     learned = net(transfer)
     nobody, far = torch.zeros(VIEWS, 3, 0, D), rows(VIEWS * 3 * K, 1).reshape(VIEWS, 3, K, D)
     for pool, near in ((nobody, torch.zeros(3, 0, dtype=torch.bool)), (far, torch.zeros(3, K, dtype=torch.bool))):
-        asked, attention = learned.ask(rows(3), learned.states(rows(3)), pool, near)
+        asked, attention = learned.attend(rows(3), learned.states(rows(3)), pool, near)
         torch.testing.assert_close(asked, rows(3))
         assert (attention * near).sum() == 0
-    own = served(learned, learned.numbers).ask(rows(1)[0].numpy(), None, nobody[:, 0].numpy(), neighbour_weight=1.0)
+    own = served(learned, learned.numbers).attend(rows(1)[0].numpy(), None, nobody[:, 0].numpy(), neighbour_weight=1.0)
     np.testing.assert_array_equal(own.vector, rows(1)[0])
     assert len(own.attention) == 0
 
@@ -76,7 +76,7 @@ def test_kin_scales_what_neighbours_add() -> None:
     tower, request, pool = served(net(), net().numbers), rows(1)[0].numpy(), rows(VIEWS * 3, 1).reshape(VIEWS, 3, D)
     states = tower.states(request[None])
     assert states is not None
-    none, one, two = (tower.ask(request, states[0], pool.numpy(), kin) for kin in (0.0, 1.0, 2.0))
+    none, one, two = (tower.attend(request, states[0], pool.numpy(), kin) for kin in (0.0, 1.0, 2.0))
     np.testing.assert_allclose(none.vector, request, atol=1e-7)
     np.testing.assert_allclose(two.vector - request, 2 * (one.vector - request), atol=1e-5)
     np.testing.assert_array_equal(none.attention, two.attention)  # votes count whatever kin is
@@ -87,7 +87,7 @@ def test_gradients_reach_all_numbers_that_are_used() -> None:
         learned = net(transfer)
         near = torch.ones(4, K, dtype=torch.bool)
         encoded = rows(4)
-        asked, attention = learned.ask(
+        asked, attention = learned.attend(
             learned.moved(encoded, "request_map"),
             learned.states(encoded),
             rows(VIEWS * 4 * K, 1).reshape(VIEWS, 4, K, D),
@@ -114,7 +114,7 @@ def test_numbers_that_have_no_use_are_not_there() -> None:
 
 def test_a_gate_far_from_zero_does_not_overflow() -> None:
     numbers = {**served(net(), net().numbers).numbers, "transfer_bias": np.full((VIEWS, D), -200, dtype=np.float32)}
-    asked = Tower(numbers, "gating").ask(rows(1)[0].numpy(), np.zeros(7, np.float32), rows(2).numpy()[:, None], 1.0)
+    asked = Tower(numbers, "gating").attend(rows(1)[0].numpy(), np.zeros(7, np.float32), rows(2).numpy()[:, None], 1.0)
     assert np.isfinite(asked.vector).all()
 
 

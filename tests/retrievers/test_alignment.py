@@ -67,7 +67,7 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> tuple[TextTrainingOption
     )
     words = ["hotel", "weather", "user", "Paris"]
     pairs = [([Message("user", request)], word) for request in REQUESTS for word in words]
-    return options, finetune(options, lambda epoch: pairs, home / "made").pupil.network.learned()
+    return options, finetune(options, lambda epoch: pairs, home / "made").pupil.network.trained_arrays()
 
 
 def pupil_of(taught: tuple[TextTrainingOptions, dict[str, Any]]) -> TrainableWriter:
@@ -172,13 +172,13 @@ def test_an_alignment_that_was_killed_goes_on(taught: Any, tmp_path: Path) -> No
     with pytest.raises(BadModel, match="of another generator or retriever"):
         align(pupil_of(taught), TRAIN, None, means(ask=another), options, taught[0], tmp_path / "killed")
     changed = pupil_of(taught)
-    changed.network.begin({name: array + 0.1 for name, array in changed.network.learned().items()})
+    changed.network.begin({name: array + 0.1 for name, array in changed.network.trained_arrays().items()})
     with pytest.raises(BadModel, match="of another generator or retriever"):
         align(changed, TRAIN, None, means(), options, taught[0], tmp_path / "killed")
     found = pupil_of(taught)
     again = align(found, TRAIN, None, means(), options, taught[0], tmp_path / "killed")
-    for name, array in wanted.network.learned().items():
-        np.testing.assert_array_equal(found.network.learned()[name], array)
+    for name, array in wanted.network.trained_arrays().items():
+        np.testing.assert_array_equal(found.network.trained_arrays()[name], array)
     for one, other_one in zip(history, again, strict=True):
         assert {k: v for k, v in one.items() if "seconds" not in k} == {
             k: v for k, v in other_one.items() if "seconds" not in k

@@ -244,12 +244,12 @@ def test_dev_chooses_the_epoch(base: Base, tmp_path: Path) -> None:
     kept: list[dict[str, Any]] = []
 
     def judge(pupil: TrainableWriter) -> dict[str, float]:
-        kept.append(pupil.network.learned())
+        kept.append(pupil.network.trained_arrays())
         return {"recall@5": next(scores)}
 
     taught = finetune(options(base, epochs=3), pairs, tmp_path, judge=judge)
     assert taught.report["dev"] == {"recall@5": 0.9}
-    for name, array in taught.pupil.network.learned().items():
+    for name, array in taught.pupil.network.trained_arrays().items():
         np.testing.assert_array_equal(array, kept[1][name])
 
 
@@ -258,7 +258,7 @@ def test_a_training_that_was_killed_goes_on_to_the_same_result(
 ) -> None:
     monkeypatch.setattr(text_generation, "Schedule", partial(loop.Schedule, save_every=2))
     quick = options(base, epochs=3, batch=1)
-    wanted = finetune(quick, pairs, tmp_path / "whole").pupil.network.learned()
+    wanted = finetune(quick, pairs, tmp_path / "whole").pupil.network.trained_arrays()
     real, calls = loop._step, iter(range(5))
 
     def dying(*args: Any) -> Any:
@@ -272,8 +272,8 @@ def test_a_training_that_was_killed_goes_on_to_the_same_result(
     monkeypatch.setattr(loop, "_step", real)
     with pytest.raises(BadModel, match="other data or with other options"):
         finetune(quick, lambda epoch: pairs(epoch)[:2], tmp_path / "killed")
-    found = finetune(quick, pairs, tmp_path / "killed", keep=True).pupil.network.learned()
-    again = finetune(quick, pairs, tmp_path / "killed").pupil.network.learned()
+    found = finetune(quick, pairs, tmp_path / "killed", keep=True).pupil.network.trained_arrays()
+    again = finetune(quick, pairs, tmp_path / "killed").pupil.network.trained_arrays()
     for name, array in wanted.items():
         np.testing.assert_array_equal(found[name], array)
         np.testing.assert_array_equal(again[name], array)
@@ -317,8 +317,8 @@ def test_the_preset_is_put_in_place() -> None:
 def test_a_generator_can_be_begun_with(base: Base, tmp_path: Path) -> None:
     taught = finetune(options(base, epochs=1), pairs, tmp_path / "first").pupil
     again = TrainableWriter.open(options(base, init_from=str(tmp_path / "first")))
-    for name, array in taught.network.learned().items():
-        np.testing.assert_allclose(again.network.learned()[name], array, atol=2e-3)
+    for name, array in taught.network.trained_arrays().items():
+        np.testing.assert_allclose(again.network.trained_arrays()[name], array, atol=2e-3)
     with pytest.raises(BadModel, match="another rank"):
         TrainableWriter.open(options(base, init_from=str(tmp_path / "first"), rank=7))
     tiny_llama(tmp_path / "other", max_position_embeddings=128, initializer_range=0.2)

@@ -184,7 +184,7 @@ def test_a_request_made_up_of_two_has_no_neighbours_and_no_scene() -> None:
     found = loss(single, both) - loss(objective(), both)
     # The views of the other two agree as they do without it; the whole graph is the same.
     assert found == pytest.approx(apart, abs=1e-5)
-    asked, _ = single.net.ask(
+    asked, _ = single.net.attend(
         REQUESTS[:1], single.net.states(REQUESTS[:1]), torch.zeros(2, 1, 5, D), torch.zeros(1, 5, dtype=torch.bool)
     )
     torch.testing.assert_close(asked, REQUESTS[:1])
@@ -219,7 +219,7 @@ def test_a_tool_that_is_absent_is_scored_as_a_new_one(monkeypatch: pytest.Monkey
         made.around.scene_edges.left == 7,
     )
     assert 7 in made.around.nearest[4].tolist()
-    asked, attention = made.net.ask(
+    asked, attention = made.net.attend(
         REQUESTS[[4]], made.net.states(REQUESTS[[4]]), made.around.keys(gathered, rows), near
     )
     assert gathered.tools[absent].eq(0).all()

@@ -220,7 +220,7 @@ class IdGenerationTask(SequenceTask[IdExample]):
         rows = self._rows()
         states = self._network.states(few, rows, self._network.merged())
         with torch.no_grad():
-            before = self._network.states(few, rows, self._network.unlearned())
+            before = self._network.states(few, rows, self._network.base_matrices())
         spans = torch.tensor([[row, at] for row, text in enumerate(few) for at in range(len(text))])
         chosen = spans[torch.from_numpy(rng.permutation(len(spans))[: 8 * count])].to(states.device)
         now = functional.log_softmax(self._logits(states[chosen[:, 0], chosen[:, 1]], rows), 1)
@@ -252,7 +252,7 @@ def _wrong(logits: Tensor, right: Sequence[tuple[int, ...]]) -> Tensor:
 def state(network: TransformerNetwork, rows: TrainableRows) -> LearnedState:
     """The trained parameters as they are now."""
     free, mapped, bias = (one.detach().float().cpu().numpy() for one in (rows.free, rows.map, rows.bias))
-    return LearnedState(network.learned(), free, mapped, bias)
+    return LearnedState(network.trained_arrays(), free, mapped, bias)
 
 
 def learn(

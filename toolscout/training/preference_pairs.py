@@ -133,7 +133,7 @@ class PreferenceTask(SequenceTask[_ReferencedPair]):
         every = [_ReferencedPair(pair, 0.0) for pair in pairs]
         super().__init__(network, lambda epoch: every, batch=settings.batch, seed=settings.seed, chunk=settings.chunk)
         self._beta, self._sft = beta, sft
-        now = network.learned() if reference is not None else None
+        now = network.trained_arrays() if reference is not None else None
         if reference is not None:
             network.begin(reference)
         every[:] = self._measured(every)

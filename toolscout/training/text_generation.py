@@ -93,7 +93,7 @@ class TrainableWriter:
     def example(self, messages: Conversation, target: str) -> SupervisedExample:
         """A training example from a conversation and the assistant's next message."""
         turns = [*((one.role, one.content) for one in messages), ("assistant", target)]
-        tokens, spans = self.base.spoken(turns)
+        tokens, spans = self.base.chat_with_spans(turns)
         start, end = spans[-1]
         return SupervisedExample(tokens[:start], tokens[start:end])
 
@@ -134,7 +134,7 @@ class TrainableWriter:
 
     def adapter(self) -> Adapter:
         """The trained parameters as they are now."""
-        return Adapter(self.network.learned())
+        return Adapter(self.network.trained_arrays())
 
     def save(self, folder: Path, about: Mapping[str, Any]) -> None:
         """Write the folder of a fine-tuned model; `about` goes into its generator.json."""

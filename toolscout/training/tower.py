@@ -114,7 +114,7 @@ class TowerNetwork:
         """The detection tower's logits."""
         return states @ self.numbers["output"] + self.numbers["output_bias"]
 
-    def ask(self, requests: Tensor, states: Tensor, neighbours: Tensor, near: Tensor) -> tuple[Tensor, Tensor]:
+    def attend(self, requests: Tensor, states: Tensor, neighbours: Tensor, near: Tensor) -> tuple[Tensor, Tensor]:
         """Query vectors of requests, and the attention to each neighbour.
 
         `neighbours` [views, requests, k, d] are attended to where `near` [requests, k] is true.
@@ -306,7 +306,7 @@ class Objective:
         if batch.alone is not None:
             near &= ~batch.alone[:, None]
         states = net.states(encoded)
-        queries, attention = net.ask(requests, states, around.keys(gathered, rows), near)
+        queries, attention = net.attend(requests, states, around.keys(gathered, rows), near)
         documents = functional.normalize(tools + net.positive("graph") * gathered.tools[batch.rows], dim=1)
         scores = queries @ documents.T + net.numbers["new_bonus"] * absent[batch.rows]
         if near.shape[1]:

@@ -181,7 +181,7 @@ class _TowerScores:
             requests = net.moved(few, "request_map")
             rows, cosines = nearest(few, pool, around.options.around.neighbours)
             near = cosines >= around.options.around.epsilon
-            queries, attention = net.ask(requests, net.states(few), around.keys(gathered, rows), near)
+            queries, attention = net.attend(requests, net.states(few), around.keys(gathered, rows), near)
             scores = queries @ tools.T + net.numbers["new_bonus"] * self._new
             if near.shape[1]:
                 votes = voted(around.gold[rows], attention * near, everything, column)

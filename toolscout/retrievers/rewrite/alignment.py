@@ -159,7 +159,7 @@ class _Alignment:
         self, train: LabelledRequests, dev: LabelledRequests | None, progress: FitProgress | None
     ) -> list[dict[str, Any]]:
         """Run all rounds and return their records."""
-        beginning = self._pupil.network.learned()
+        beginning = self._pupil.network.trained_arrays()
         self._start_state = self._state(beginning, train)
         history = [{"round": 0, **self._judged(dev)}]
         best, kept = beginning, 0
@@ -174,7 +174,7 @@ class _Alignment:
                 gain = record["dev_recall@5"] - history[-1]["dev_recall@5"]
                 record["plateau"] = gain < _PLATEAU
             if not dev or record["dev_recall@5"] > history[kept]["dev_recall@5"]:
-                best, kept = self._pupil.network.learned(), number
+                best, kept = self._pupil.network.trained_arrays(), number
             history.append(record | {"seconds": round(time.perf_counter() - started, 3)})
         self._pupil.network.begin(best)
         return [record | {"kept": record["round"] == kept} for record in history]
