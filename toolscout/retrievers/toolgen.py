@@ -40,7 +40,7 @@ class ToolgenOptions(IdTrainingOptions, EncoderOptions):
     ids: Ids = "atomic"
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be trained with."""
+        """Raise BadModel for values out of range."""
         IdTrainingOptions.__post_init__(self)
         if self.ids not in get_args(Ids):
             raise BadModel(f"ids must be one of {', '.join(get_args(Ids))}, got {self.ids!r}")

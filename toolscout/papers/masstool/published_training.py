@@ -24,7 +24,7 @@ from toolscout.core.arrays import Floats, Ints
 from toolscout.data import metrics
 from toolscout.training.checkpoint import Checkpoints
 from toolscout.training.encoder_options import PublishedOptions
-from toolscout.training.loop import Report, Schedule, Trained, TrainingTask, pick_device, run
+from toolscout.training.loop import Report, Schedule, TrainingRecord, TrainingTask, pick_device, run
 
 # The authors stop on recall and COMP at 3; here the first of these selects the epoch.
 _MEASURES = ("recall@3", "recall@5", "ndcg@3", "ndcg@5", "comp@3", "comp@5")
@@ -56,7 +56,7 @@ class PublishedModel:
     The caller removes `checkpoints` once it has saved the model.
     """
 
-    trained: Trained
+    trained: TrainingRecord
     checkpoints: Checkpoints
     parameters: int
     device: str
@@ -301,7 +301,7 @@ class PublishedTask(TrainingTask):
         """Return the number of full batches."""
         return len(self._order) // self._batch
 
-    def begin(self, epoch: int, kept: Mapping[str, Tensor] | None = None) -> None:
+    def begin(self, epoch: int, saved: Mapping[str, Tensor] | None = None) -> None:
         """Shuffle the requests, and draw the edges of the epoch."""
         rng = np.random.default_rng([self._options.seed, epoch])
         torch.manual_seed(int(rng.integers(2**31)))
@@ -309,7 +309,7 @@ class PublishedTask(TrainingTask):
         self._negatives = rng.permutation(len(self._data.negatives))
         self._epoch = self._graphs(self._options.edge_dropout)
 
-    def kept(self) -> Mapping[str, Tensor]:
+    def epoch_state(self) -> Mapping[str, Tensor]:
         """Return {}: `begin` depends on the epoch alone."""
         return {}
 
