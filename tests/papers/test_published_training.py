@@ -16,6 +16,7 @@ from toolscout.papers.masstool.published_training import PublishedEdges, Publish
 from toolscout.training.checkpoint import Checkpoints
 from toolscout.training.encoder_options import PublishedOptions
 from toolscout.training.loop import Schedule, run
+from toolscout.training.tower import nearest
 
 pytestmark = pytest.mark.slow
 
@@ -92,13 +93,13 @@ def test_dropped_edges_leave_a_normalised_graph_whose_two_ways_differ() -> None:
 
 def test_neighbours_are_the_nearest_and_never_the_request_itself() -> None:
     pool = unit(np.random.default_rng(1).standard_normal((40, WIDTH)))
-    cosines = pool @ pool.T
-    rows, found = published_training.nearest(pool, pool, 6, within=True)
+    cosines, vectors = pool @ pool.T, torch.from_numpy(pool)
+    rows, found = nearest(vectors, vectors, 6, itself=False)
     np.fill_diagonal(cosines, -2)
     assert np.array_equal(rows, np.argsort(-cosines, axis=1)[:, :6])
     assert np.allclose(found, -np.sort(-cosines, axis=1)[:, :6], atol=1e-6)
-    assert published_training.nearest(pool[:3], pool, 1, within=False)[0].ravel().tolist() == [0, 1, 2]
-    assert published_training.nearest(pool[:3], pool[:3], 10, within=True)[0].shape == (3, 2)
+    assert nearest(vectors[:3], vectors, 1)[0].ravel().tolist() == [0, 1, 2]
+    assert nearest(vectors[:3], vectors[:3], 10, itself=False)[0].shape == (3, 2)
 
 
 def test_filtered_neighbours_weigh_nothing() -> None:

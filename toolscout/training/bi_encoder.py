@@ -18,7 +18,7 @@ from toolscout.training import losses
 from toolscout.training.batches import EncoderTrainingData, candidates, join_requests, needed_digests, shuffle_steps
 from toolscout.training.checkpoint import Checkpoints
 from toolscout.training.encoder_options import EncoderTrainingOptions
-from toolscout.training.loop import Report, Schedule, TrainingRecord, TrainingTask, pick_device, run
+from toolscout.training.loop import Report, Schedule, TrainingRecord, TrainingTask, hardware_name, pick_device, run
 
 SELECTED_ON = "ndcg@5"
 _MEASURES = (SELECTED_ON, "recall@3", "recall@5", "comp@3", "comp@5")
@@ -77,11 +77,7 @@ def learn(
     encoder.save(folder / "weights", best)
     bonus = task.new_bonus()
     size = sum(parameter.numel() for parameter in task.parameters().values())
-    return TrainedEncoder(trained, checkpoints, size, _device_name(device), average, bonus)
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    return TrainedEncoder(trained, checkpoints, size, hardware_name(device), average, bonus)
 
 
 AVERAGE = "average of trained and original"

@@ -106,6 +106,11 @@ def pick_device(name: str = "auto") -> torch.device:
     return device
 
 
+def hardware_name(device: torch.device) -> str:
+    """The name of a GPU, such as "NVIDIA H200"; the type of any other device, such as "cpu"."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
 def run(
     task: TrainingTask, schedule: Schedule, checkpoints: Checkpoints, report: Report | None = None
 ) -> TrainingRecord:

@@ -15,15 +15,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 from toolscout import catalogue
 from toolscout.core.arrays import Floats
 from toolscout.core.tool import Tool
 from toolscout.errors import BadModel
 from toolscout.evaluation.bench import measurements, synthetic_catalogue
-from toolscout.evaluation.vector_cache import cache_path, copy_vectors
-from toolscout.models.encoders.base import TextEncoder
+from toolscout.evaluation.vector_cache import cache_path, copy_vectors, tool_vectors
 from toolscout.scout import Scout
 from toolscout.stores.sqlite.store import SqliteStore
 
@@ -107,7 +104,7 @@ def _prepare(task: BenchTask, path: Path, request: str) -> measurements.Values:
     base = synthetic_catalogue.base_tools(Path(task.source))[: task.tools]
     with _open(path) as scout:
         encoder = measurements.parts_of(scout).encoder
-        vectors = _base_vectors(base, encoder)
+        vectors = tool_vectors(base, encoder, progress=_report)
         _put_vectors(scout, encoder.fingerprint, base, vectors, task.tools)
         started = time.perf_counter()
         scout.store.add(_with_progress(synthetic_catalogue.tools(base, task.tools), task.tools), "perturbed")
@@ -120,23 +117,6 @@ def _prepare(task: BenchTask, path: Path, request: str) -> measurements.Values:
         linked = time.perf_counter()
     values = {"store_s": stored - started, "first_answer_s": answered - started, "link_s": linked - answered}
     return values | {"embedded": embedded} | measurements.file_sizes_mb(path)
-
-
-def _base_vectors(base: Sequence[Tool], encoder: TextEncoder) -> Floats:
-    """Return the vectors of the real tools; those that the cache lacks are embedded and added to it."""
-    texts = {tool.digest(): tool.document() for tool in base}
-    cache_path().parent.mkdir(parents=True, exist_ok=True)
-    with SqliteStore(cache_path()) as known:
-        there = known.vectors(encoder.fingerprint, list(texts))
-        missing = [digest for digest in texts if digest not in there]
-        done = 0
-        for positions, rows in encoder.encode_documents([texts[digest] for digest in missing]):
-            digests = [missing[position] for position in positions.tolist()]
-            known.put_vectors(encoder.fingerprint, digests, rows)
-            there |= dict(zip(digests, rows, strict=True))
-            done += len(digests)
-            _report("embedding", done, len(missing))
-    return np.stack([there[tool.digest()] for tool in base])
 
 
 def _put_vectors(scout: Scout, fingerprint: str, base: Sequence[Tool], vectors: Floats, count: int) -> None:

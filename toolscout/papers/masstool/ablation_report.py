@@ -38,7 +38,7 @@ _WORDS = MappingProxyType(
     }
 )
 _WHOLE = "MassTool"
-# Panel, and the option whose value stands on x.
+# By part: the title of its panel, and the option on the x axis.
 _OPTIONS = {"lambda": ("λ of detection", "detection"), "epsilon": ("ε of the filter", "epsilon")}
 
 

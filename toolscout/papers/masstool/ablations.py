@@ -163,14 +163,13 @@ class AblationPlan:
 class AblationData:
     """The data that all variants are trained and measured on, with an encoder that has the vectors of its texts.
 
-    `prompts`: test prompts that need no tool. `digest`: that of the test split. `identity`: the id of the study.
+    `prompts`: test prompts that need no tool. `identity`: the id of the study.
     """
 
     data: TrainingSet
     test: Dataset
     prompts: tuple[str, ...]
     encoder: PrecomputedEncoder
-    digest: str
     identity: str
 
 
@@ -209,9 +208,9 @@ def read_data(plan: AblationPlan, progress: FitProgress | None = None) -> Ablati
     texts += [prompt.text for prompt in prompts if prompt.split in ("train", "dev", PROMPTS)]
     plan.out.mkdir(parents=True, exist_ok=True)
     precomputed = PrecomputedEncoder.of(encoder, texts, data.dataset.tools, plan.out / _CACHE, progress)
-    digest = test.digest(plan.test)
+    identity = plan.identity(test.digest(plan.test), encoder.fingerprint)
     test_prompts = tuple(prompt.text for prompt in prompts if prompt.split == PROMPTS)
-    return AblationData(data, test, test_prompts, precomputed, digest, plan.identity(digest, encoder.fingerprint))
+    return AblationData(data, test, test_prompts, precomputed, identity)
 
 
 def run_variant(plan: AblationPlan, variant: Variant, seed: int) -> list[ExperimentResult]:

@@ -28,7 +28,9 @@ class NoisyDetectorTower(Tower):
 
     def states(self, vectors: Floats) -> Floats | None:
         """Return the tower's hidden states, some replaced by those of prompts."""
-        found = Tower.states(self, vectors)  # no super(): the class was made anew for its slots
+        found = Tower.states(
+            self, vectors
+        )  # not super(): a dataclass with slots is a new class, which super() does not know
         if found is None:
             return None
         places = [self.prompt(vector) for vector in vectors]

@@ -24,13 +24,13 @@ from toolscout.core.arrays import Floats, Ints
 from toolscout.data import metrics
 from toolscout.training.checkpoint import Checkpoints
 from toolscout.training.encoder_options import PublishedOptions
-from toolscout.training.loop import Report, Schedule, TrainingRecord, TrainingTask, pick_device, run
+from toolscout.training.loop import Report, Schedule, TrainingRecord, TrainingTask, hardware_name, pick_device, run
+from toolscout.training.tower import nearest
 
 # The authors stop on recall and COMP at 3; here the first of these selects the epoch.
 _MEASURES = ("recall@3", "recall@5", "ndcg@3", "ndcg@5", "comp@3", "comp@5")
 _TINY = 1e-8  # as published: nodes without edges do not divide by zero
 _DETECTION_DROPOUT, _INFO_DROPOUT = 0.1, 0.3
-_SEARCH_BATCH = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,8 +84,7 @@ def learn(
     trained = run(task, schedule, checkpoints, report)
     weights = {name: tensor.numpy() for name, tensor in checkpoints.read_best().items()}
     size = sum(parameter.numel() for parameter in task.parameters().values())
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    return PublishedModel(trained, checkpoints, size, name, weights)
+    return PublishedModel(trained, checkpoints, size, hardware_name(device), weights)
 
 
 class PublishedEdges:
@@ -131,24 +130,6 @@ def propagate(graph: Tensor, start: Tensor, layers: int) -> Tensor:
         layer = torch.sparse.mm(graph, layer)
         total = total + functional.normalize(layer, dim=1)
     return total
-
-
-def nearest(vectors: Floats, pool: Floats, count: int, *, within: bool) -> tuple[Ints, Floats]:
-    """Return rows and cosines of the nearest vectors in the pool.
-
-    `within`: `vectors` are the pool itself; a vector is not its own neighbour then.
-    """
-    known = torch.from_numpy(pool)
-    count = min(count, len(pool) - within)
-    rows, cosines = [], []
-    for start in range(0, len(vectors), _SEARCH_BATCH):
-        products = torch.from_numpy(vectors[start : start + _SEARCH_BATCH]) @ known.T
-        if within:
-            products[torch.arange(len(products)), start + torch.arange(len(products))] = -torch.inf
-        best = products.topk(count, dim=1)
-        rows.append(best.indices.numpy())
-        cosines.append(best.values.numpy())
-    return np.concatenate(rows), np.concatenate(cosines)
 
 
 def attend(query: Tensor, near: Tensor, mask: Tensor, weight: Tensor) -> Tensor:
@@ -278,8 +259,8 @@ class PublishedTask(TrainingTask):
         self.network = PublishedNetwork(data, self._clean.members).to(device)
         self._gold = np.zeros((count, tools), dtype=bool)
         self._gold[used[:, 0], used[:, 1]] = True
-        self._near = self._neighbours(data.requests, within=True)
-        self._dev_near = self._neighbours(data.dev, within=False) if len(data.dev) else None
+        self._near = self._neighbours(data.requests, itself=False)
+        self._dev_near = self._neighbours(data.dev, itself=True) if len(data.dev) else None
         self._batch = min(options.batch, count)
         self._order, self._negatives = np.arange(count), np.arange(len(data.negatives))
 
@@ -287,11 +268,11 @@ class PublishedTask(TrainingTask):
         members = mean_over(self._members, self._members_size, dropped)
         return Graphs(self._tool_edges.normalised(dropped), self._scene_edges.normalised(dropped), members)
 
-    def _neighbours(self, vectors: Floats, *, within: bool) -> tuple[Tensor, Tensor]:
-        rows, cosines = nearest(vectors, self._data.requests, self._options.neighbours, within=within)
-        return torch.from_numpy(rows).to(self._device), torch.from_numpy(cosines >= self._options.epsilon).to(
-            self._device
-        )
+    def _neighbours(self, vectors: Floats, *, itself: bool) -> tuple[Tensor, Tensor]:
+        """Return the rows of the nearest training requests, and which of them are near enough."""
+        pool = torch.from_numpy(self._data.requests)
+        rows, cosines = nearest(torch.from_numpy(vectors), pool, self._options.neighbours, itself)
+        return rows.to(self._device), (cosines >= self._options.epsilon).to(self._device)
 
     def parameters(self) -> Mapping[str, nn.Parameter]:
         """Return all parameters of the network."""
