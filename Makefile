@@ -31,8 +31,9 @@ test-integrations: $(FRAMEWORKS)/stamp
 	$(FRAMEWORKS)/bin/python -m pytest tests/integrations
 
 # The documentation as a searchable site, which opens without a server or a network: build/site/index.html
+# Not --quiet: mkdocs then hides warnings from --strict too.
 docs: $(VENV)/docs.stamp
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check $(SOURCES)

@@ -26,7 +26,7 @@ from tests.serving.http_app import TOOLS, served
 from toolscout import Scout
 from toolscout.core.permissions import Principal, new_key
 from toolscout.serving import http_protocol, limits
-from toolscout.serving.access import Access
+from toolscout.serving.access import Access, Caller
 from toolscout.serving.gateway.server import Gateway, GatewayOptions
 from toolscout.serving.gateway.sources import Backends
 from toolscout.serving.gateway.transports import make_app
@@ -268,6 +268,23 @@ def test_the_gateway_has_the_same_limits(tmp_path: Path, monkeypatch: pytest.Mon
             half.sendall(b"POST /mcp HTTP/1.1\r\n")
             assert read_head(half)[0] == 408
             assert is_closed(silent, 3)
+
+
+def test_requests_of_clients_that_were_closed_keep_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their keys are still being looked up, in threads, when the next clients come."""
+    monkeypatch.setattr(limits, "CONNECTIONS", 40)
+    caller = Access.caller
+
+    def slow_caller(self: Access, key: str | None) -> Caller:
+        time.sleep(1)
+        return caller(self, key)
+
+    monkeypatch.setattr(Access, "caller", slow_caller)
+    with gateway(tmp_path, ServeOptions(rate=0)) as (port, _), ExitStack() as held:
+        for _ in range(60):
+            held.enter_context(connected(port)).sendall(HALVES[-1])
+            time.sleep(0.01)  # so that each request is begun before its client is closed
+        assert opened(port)
 
 
 def test_the_gateway_does_not_wait_for_bodies(tmp_path: Path) -> None:

@@ -71,7 +71,8 @@ class HttpConnection(HttpToolsProtocol):
         super().__init__(*args, **named)
         self._head, self._body, self._reader = _Timer(self.loop), _Timer(self.loop), _Timer(self.loop)
         self._inside, self._bytes, self._turns = True, 0, 0
-        self._since, self._unread, self._crowded = 0.0, 0, False
+        # By the clock itself: uvloop's own time stands still during a turn of its loop, so that many would be equal.
+        self._since, self._unread, self._crowded = time.monotonic(), 0, False
         self._untaken = 0  # bytes of an answer that the client had not read at the last check
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -81,7 +82,7 @@ class HttpConnection(HttpToolsProtocol):
         # and an answer that is partly unsent holds the next one back.
         transport.set_write_buffer_limits(high=0)
         transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
-        self._since = self.loop.time()
+        self._since = time.monotonic()
         self._head.start(HEAD_S, self._head_late)
         self._make_room()
 
@@ -93,7 +94,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse more bytes; answer 431 where the headers are too large."""
-        self._since = self.loop.time()
+        self._since = time.monotonic()
         if self._inside and not self._head.running:
             self._head.start(HEAD_S, self._head_late)
         turns = self._turns
@@ -112,11 +113,14 @@ class HttpConnection(HttpToolsProtocol):
             self.timeout_keep_alive_task = self.loop.call_later(self.timeout_keep_alive, handler)
 
     def on_headers_complete(self) -> None:
-        """Handle complete headers; answer 503 where too many are connected, unless it is a health probe."""
+        """Handle complete headers; answer 503 where too many are connected or have left work, unless it is a probe."""
         self._inside, self._bytes, self._turns = False, 0, self._turns + 1
         self._head.stop()
         most = connection_limit()
-        crowded = (self._crowded and len(self.connections) > most) or len(self.tasks) > most
+        # A request is worked on for a while after its client has left. Those of clients that are still connected are not
+        # many: their number is limited by itself.
+        left = len(self.tasks) - len(self.connections)
+        crowded = (self._crowded and len(self.connections) > most) or left > most
         self.app = _Crowded(self.config.loaded_app) if crowded else self.config.loaded_app
         super().on_headers_complete()
 
@@ -128,7 +132,7 @@ class HttpConnection(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """Handle the end of an answer: the connection is idle from now on."""
-        self._since = self.loop.time()
+        self._since = time.monotonic()
         super().on_response_complete()
 
     def pause_writing(self) -> None:
@@ -231,7 +235,7 @@ class HttpConnection(HttpToolsProtocol):
         if len(self.connections) <= most:
             return
         idle = [one for one in self._others() if not one._answering()]
-        stale = self.loop.time() - GRACE_S
+        stale = time.monotonic() - GRACE_S
         # The few idle ones have just connected and are about to send a request.
         if len(idle) <= most // 16 and all(one._since > stale for one in idle):
             self._crowded = True
