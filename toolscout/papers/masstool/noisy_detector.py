@@ -28,9 +28,7 @@ class NoisyDetectorTower(Tower):
 
     def states(self, vectors: Floats) -> Floats | None:
         """Return the tower's hidden states, some replaced by those of prompts."""
-        found = Tower.states(
-            self, vectors
-        )  # not super(): a dataclass with slots is a new class, which super() does not know
+        found = Tower.states(self, vectors)  # super() fails: a dataclass with slots is a new class
         if found is None:
             return None
         places = [self.prompt(vector) for vector in vectors]
