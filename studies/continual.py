@@ -36,9 +36,9 @@ from toolscout.models.encoders.onnx_encoder import Encoder
 from toolscout.papers.experiment import (
     ExperimentContext,
     ExperimentResult,
+    check_unseen,
     experiment_result,
     rank_split,
-    refuse_seen,
 )
 from toolscout.papers.jobs import Job
 from toolscout.papers.precomputed_encoder import PrecomputedEncoder
@@ -208,7 +208,7 @@ def measured(
     fit = read_fit_record(folder) if (folder / MODEL_FILE).is_file() else FitRecord()
     seen = TrainedOn.load(folder) if folder.is_dir() else TrainedOn()
     for group, dataset, new in grouped(plan, change, step):
-        refuse_seen(dataset, "test", model, seen)
+        check_unseen(dataset, "test", model, seen)
         told = {
             "name": NAME,
             "change": change,

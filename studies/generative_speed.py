@@ -77,7 +77,7 @@ def exact(model: GenerativeRetriever) -> None:
     base, added = model.base(), model.words().added()
     table = base.table(half=False)
     table.grow(added)
-    weights = model._adapter.applied(base.architecture, base.weights())
+    weights = model._adapter.merge_into(base.architecture, base.weights())
     model._words, model._engine = table, OnnxEngine(base.architecture, weights, table, bits=32)
 
 

@@ -36,7 +36,7 @@ from toolscout.errors import BadModel
 from toolscout.evaluation import row as rows
 from toolscout.evaluation.fit_record import FitRecord
 from toolscout.evaluation.row import STUDY
-from toolscout.models.decoding.constrained import best, free
+from toolscout.models.decoding.constrained import best, greedy
 from toolscout.models.decoding.trie import Trie
 from toolscout.models.encoders.onnx_encoder import Encoder
 from toolscout.papers.experiment import ExperimentContext, experiment_result, rank_split
@@ -203,12 +203,12 @@ def first(model: Model, texts: Sequence[str]) -> list[str]:
 def unconstrained(model: Model, data: Dataset) -> dict[str, float]:
     """What is written without the constraint, as shares of the requests, and what the constraint does to right ones.
 
-    `spoiled`: the share of requests whose free answer is right while the first under the constraint is not.
+    `spoiled`: the share of requests whose greedy answer is right while the first under the constraint is not.
     """
     split = data.split("dev")
     texts = [text for _, text in split.requests]
     longest = max(len(model.path(tool_id)) for tool_id in model.ids())
-    written = free(model.reading(texts), model.words(), model.base().end, min(longest, _LONGEST))
+    written = greedy(model.reading(texts), model.words(), model.base().end, min(longest, _LONGEST))
     kinds = [kind(model, tokens, gold) for tokens, gold in zip(written, split.gold, strict=True)]
     counted = Counter(kinds)
     kept = first(model, texts)

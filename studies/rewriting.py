@@ -40,7 +40,7 @@ from toolscout.evaluation import row as rows
 from toolscout.evaluation.evaluate import seen_by
 from toolscout.evaluation.fit_record import FitRecord
 from toolscout.evaluation.request_result import DEPTH, RequestResult
-from toolscout.papers.experiment import ExperimentContext, ExperimentResult, experiment_result, refuse_seen
+from toolscout.papers.experiment import ExperimentContext, ExperimentResult, check_unseen, experiment_result
 from toolscout.papers.jobs import Job
 from toolscout.retrievers.base import Ranking
 from toolscout.retrievers.model_folder import read_model
@@ -131,7 +131,7 @@ def measured(
 ) -> ExperimentResult:
     """The row of a form over a retriever."""
     data = few(plan, models.read(family), split)
-    whole = refuse_seen(data, split, rewrite, seen | seen_by("rewrite", rewrite))
+    whole = check_unseen(data, split, rewrite, seen | seen_by("rewrite", rewrite))
     answers, costs = answered(rewrite, data, split)
     fit, history = fitted(plan, family, FORMS[name].source, seed)
     told: dict[str, Any] = {

@@ -61,7 +61,7 @@ def test_variants_are_trained_shown_and_not_made_again(run: Run, home: Path, tmp
 def test_a_variant_that_fails_leaves_the_others(
     run: Run, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = ablations.work
+    whole = ablations.run_variant
 
     def failing(
         plan: ablations.AblationPlan, variant: ablations.Variant, seed: int
@@ -70,7 +70,7 @@ def test_a_variant_that_fails_leaves_the_others(
             raise ValueError("no luck")
         return whole(plan, variant, seed)
 
-    monkeypatch.setattr(ablations, "work", failing)
+    monkeypatch.setattr(ablations, "run_variant", failing)
     done = run(*words(home, "--only", "su"))
     assert "failed: without-suim s0: ValueError: no luck" in done.stderr
     assert (tmp_path / "rows.jsonl").read_text().count("\n") == 2

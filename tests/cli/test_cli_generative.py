@@ -130,7 +130,7 @@ def test_no_tool_is_never_a_tool(folder: Path) -> None:
     rankings = model.rank(requests, 3)
     for pairs in (*(ranking.pairs for ranking in rankings), *(model.as_many(rankings) or ())):
         assert {tool_id for tool_id, _ in pairs} <= set(model.ids())
-    with pytest.raises(BadModel, match="sets or goes through trajectories, not both"):
+    with pytest.raises(BadModel, match="sets and trajectories cannot be trained together"):
         replace(model.options, trajectories="talks.jsonl")
 
 

@@ -14,7 +14,7 @@ from tests.toys import HashedWords
 from toolscout.core.tool import Tool
 from toolscout.data.dataset import request_digest
 from toolscout.data.no_tool_prompts import read_prompts
-from toolscout.evaluation.hard_negatives import Band, by_band, by_domain, candidates, catalogue_of, kept
+from toolscout.evaluation.hard_negatives import Band, by_band, by_domain, candidates, catalogue_of, mark_kept
 from toolscout.models.need_head import NeedHead
 
 pytestmark = pytest.mark.slow
@@ -122,13 +122,13 @@ def test_tenths_are_evened_out_by_hash_and_counted() -> None:
     for one in found[:3]:
         cosines = known.vectors @ encoder.encode_request(one.text)
         assert one.similarity == pytest.approx(cosines.max(), abs=1e-6)
-    chosen = kept(found, Band(0.3, 1.0), per_band=2)
+    chosen = mark_kept(found, Band(0.3, 1.0), per_band=2)
     tenths = by_band(chosen, 0.5)
     assert sum(line.prompts for line in tenths) == 32
     assert max(line.kept for line in tenths) == 2
     assert {line.needing for line in tenths} == {1.0}
     assert by_domain(chosen, 0.5)[0].name == "weather"
-    shuffled = kept(list(reversed(found)), Band(0.3, 1.0), per_band=2)
+    shuffled = mark_kept(list(reversed(found)), Band(0.3, 1.0), per_band=2)
     assert {one.text for one in shuffled if one.kept} == {one.text for one in chosen if one.kept}
 
 

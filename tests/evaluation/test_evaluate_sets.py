@@ -14,7 +14,7 @@ from tests.toys import HashedWords
 from toolscout import Scout
 from toolscout.errors import BadRequest
 from toolscout.evaluation.evaluate import Evaluation, evaluate
-from toolscout.evaluation.measures import SETS, checked
+from toolscout.evaluation.measures import SETS, check_names
 from toolscout.evaluation.minimums import read_minimums
 from toolscout.evaluation.report import page as report
 from toolscout.evaluation.scores import Scores
@@ -96,7 +96,7 @@ def test_single_requests_score_as_the_row_does(cache: Path) -> None:
 
 
 def test_measures_of_sets_can_be_named_and_be_a_gate() -> None:
-    assert checked(["exact_set", "returned", "recall@7"]) == ["recall@7"]
+    assert check_names(["exact_set", "returned", "recall@7"]) == ["recall@7"]
     assert read_minimums(["exact_set=0.5"])[0].failure({"exact_set": 0.25}) == "exact_set is 0.25, below 0.5"
 
 

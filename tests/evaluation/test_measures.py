@@ -10,7 +10,7 @@ import pytest
 
 from toolscout.data.dataset import Kind
 from toolscout.errors import BadRequest
-from toolscout.evaluation.measures import FORECASTS, MEASURES, SETS, checked, depth_of, measured
+from toolscout.evaluation.measures import FORECASTS, MEASURES, SETS, check_names, compute_measures, depth_of
 from toolscout.evaluation.request_result import RequestResult
 from toolscout.evaluation.scores import Scores
 
@@ -32,7 +32,7 @@ def asked(
 
 
 def test_the_default_measures_by_hand() -> None:
-    found = measured([asked(1, ("t1", "t4")), asked(2, ("t2",)), asked(3, ranking=None, fit=0.0)])
+    found = compute_measures([asked(1, ("t1", "t4")), asked(2, ("t2",)), asked(3, ranking=None, fit=0.0)])
     assert set(MEASURES) | {"fit_use"} == found.metrics.keys() == found.intervals.keys()
     assert found.metrics["hit@1"] == pytest.approx(1 / 3, abs=1e-6)
     assert found.metrics["hit@3"] == pytest.approx(2 / 3, abs=1e-6)
@@ -48,7 +48,7 @@ def test_the_default_measures_by_hand() -> None:
 def test_any_cutoff_can_be_asked_for_and_mrr_stays_what_it_was() -> None:
     deep = tuple(f"t{number}" for number in range(1, 31))
     names = ["recall@7", "recall@25", "mrr@30", "precision@4"]
-    found = measured([asked(1, ("t6", "t20"), deep), asked(2, ("t20",), deep)], names).metrics
+    found = compute_measures([asked(1, ("t6", "t20"), deep), asked(2, ("t20",), deep)], names).metrics
     assert (found["recall@7"], found["recall@25"]) == (0.25, 1.0)
     assert found["mrr"] == pytest.approx((1 / 6 + 0) / 2, abs=1e-6)  # over the first ten, as in every row
     assert found["mrr@30"] == pytest.approx((1 / 6 + 1 / 20) / 2, abs=1e-6)
@@ -58,14 +58,14 @@ def test_any_cutoff_can_be_asked_for_and_mrr_stays_what_it_was() -> None:
 
 def test_new_tools_are_told_apart_only_where_there_are_some() -> None:
     both = [asked(1, ("t1", "t9")), asked(2, ("t2",))]
-    found = measured(both, ["new_recall@7"], frozenset(["t9"]))
+    found = compute_measures(both, ["new_recall@7"], frozenset(["t9"]))
     assert (found.metrics["new_recall@5"], found.metrics["new_recall@10"]) == (0, 1)
     assert (found.metrics["known_recall@1"], found.metrics["known_recall@5"]) == (0.5, 1)
     assert found.metrics["new_recall@7"] == 0
     assert found.intervals["new_recall@10"] == [1, 1]
-    plain = measured(both, ["new_recall@7"]).metrics
+    plain = compute_measures(both, ["new_recall@7"]).metrics
     assert not [name for name in plain if name.startswith(("new", "known"))]
-    every = measured(both, (), frozenset(["t1", "t2", "t9"])).metrics
+    every = compute_measures(both, (), frozenset(["t1", "t2", "t9"])).metrics
     assert every["new_recall@5"] == every["recall@5"]
     assert "known_recall@5" not in every
 
@@ -78,7 +78,7 @@ def test_forecasts_by_hand() -> None:
         asked(4, (), kind="no_tool", need=0.1, fit=0.1),
         asked(5, (), kind="no_tool", need=0.6, fit=0.2),
     ]
-    found = measured(run).metrics
+    found = compute_measures(run).metrics
     assert found["fit_auroc"] == pytest.approx(5 / 6, abs=1e-6)  # 0.3 stands below 0.6
     assert found["fit_auroc.no_tool"] == 1
     assert found["fit_f1"] == pytest.approx(2 * 1 / (2 + 2), abs=1e-6)  # said yes twice, once rightly, of two
@@ -106,7 +106,7 @@ def test_both_steps_together_by_hand() -> None:
         asked(8, (), kind="nothing_fits", said="no_tool_needed"),
         asked(9, (), kind="nothing_fits", ranking=None),
     ]
-    found = measured(run)
+    found = compute_measures(run)
     assert found.metrics["right_use@5"] == 0.25
     assert found.metrics["right_abstain"] == found.metrics["fit_nothing"] == 0.6
     assert found.metrics["right@5"] == pytest.approx(4 / 9, abs=1e-6)
@@ -123,14 +123,14 @@ def test_both_steps_together_by_hand() -> None:
 
 
 def test_nothing_but_requests_for_tools_has_no_mixed_measure() -> None:
-    assert not [name for name in measured([asked(1), asked(2)]).metrics if name.startswith("right")]
+    assert not [name for name in compute_measures([asked(1), asked(2)]).metrics if name.startswith("right")]
 
 
 def test_a_failed_request_is_forecast_as_wrongly_as_can_be() -> None:
     good = [asked(1, need=1.0), asked(2, (), kind="no_tool", need=0.0, fit=0.0)]
-    assert measured(good).metrics["need_brier"] == 0
+    assert compute_measures(good).metrics["need_brier"] == 0
     run = [*good, asked(3, ranking=None, fit=0.0), asked(4, (), ranking=None, kind="no_tool", fit=1.0)]
-    found = measured(run).metrics
+    found = compute_measures(run).metrics
     assert (found["need_brier"], found["fit_brier"]) == (0.5, 0.5)
     assert found["need_f1"] == found["fit_f1"] == 0.5
     assert found["fit_nothing"] == 0.5
@@ -138,13 +138,13 @@ def test_a_failed_request_is_forecast_as_wrongly_as_can_be() -> None:
 
 def test_need_is_not_judged_where_it_was_not_forecast_or_all_need_one() -> None:
     no_tool = asked(2, (), kind="no_tool", fit=0.0)
-    assert "need_auroc" not in measured([asked(1), no_tool]).metrics
-    assert "need_auroc" not in measured([asked(1, need=0.5), no_tool]).metrics
-    assert "need_auroc" not in measured([asked(1, need=0.5), asked(2, need=0.5)]).metrics
+    assert "need_auroc" not in compute_measures([asked(1), no_tool]).metrics
+    assert "need_auroc" not in compute_measures([asked(1, need=0.5), no_tool]).metrics
+    assert "need_auroc" not in compute_measures([asked(1, need=0.5), asked(2, need=0.5)]).metrics
 
 
 def test_names_that_are_no_measure_are_refused() -> None:
-    assert checked(["recall@7", "fit_auroc", "recall@7"]) == ["recall@7"]
+    assert check_names(["recall@7", "fit_auroc", "recall@7"]) == ["recall@7"]
     for wrong in ("recall", "recall@0", "accuracy@3", "recall@5=1"):
         with pytest.raises(BadRequest, match=r"unknown measure.*toolgen_ndcg@k.*need_auroc"):
-            checked([wrong])
+            check_names([wrong])

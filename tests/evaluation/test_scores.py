@@ -158,7 +158,7 @@ def test_only_the_same_requests_can_be_compared(written: Path) -> None:
     with pytest.raises(BadDataset, match="other tools, requests or gold"):
         compare(a, Scores(b.path, b.lines, {**b.row, "digest": "another"}), ["recall@5"])
     renewed: list[dict[str, Any]] = [{**line, "new": 0, "new_ranks": []} for line in b.lines]
-    with pytest.raises(BadRequest, match="other tools are new to"):
+    with pytest.raises(BadRequest, match="have different new tools"):
         compare(a, Scores(b.path, renewed), ["new_recall@5"])
 
 

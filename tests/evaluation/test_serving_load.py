@@ -12,7 +12,7 @@ from tests.toys import catalogue
 from toolscout import Scout
 from toolscout.errors import ToolscoutError
 from toolscout.evaluation.bench import serving_load, speed
-from toolscout.evaluation.bench.http_client import Client, Tally, paced
+from toolscout.evaluation.bench.http_client import Client, Tally, run_at_rate
 from toolscout.evaluation.bench.serving_load import ChangingTools, ServingPlan
 
 
@@ -43,13 +43,13 @@ def test_a_request_is_timed_from_when_it_was_due() -> None:
             time.sleep(0.1)  # the generator itself is kept from its work
         taken.append(time.perf_counter() - due)
 
-    asyncio.run(paced(100, 0.05, act))
+    asyncio.run(run_at_rate(100, 0.05, act))
     assert len(taken) == 5
     assert min(taken) > 0.05
 
 
 def test_a_removed_tool_in_an_answer_is_stale_only_where_that_was_known() -> None:
-    live = ChangingTools([], gone={"live/a": 5.0})
+    live = ChangingTools([], removed_at={"live/a": 5.0})
     live.check(["live/a", "live/b"], 4.0)
     assert live.stale == 0
     live.check(["live/a", "live/b"], 6.0)
@@ -89,4 +89,4 @@ def test_a_catalogue_with_keys_is_not_loaded_without_one() -> None:
             return 401, b"{}"
 
     with pytest.raises(ToolscoutError, match="has keys"):
-        asyncio.run(serving_load._gauges(Keyed("127.0.0.1", 1)))
+        asyncio.run(serving_load._read_metrics(Keyed("127.0.0.1", 1)))

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from toolscout.errors import BadDataset
-from toolscout.evaluation.significance import intervals, paired
+from toolscout.evaluation.significance import intervals, paired_test
 
 pytestmark = pytest.mark.slow
 
@@ -73,7 +73,7 @@ def test_the_same_scores_give_the_same_numbers_quickly() -> None:
 def test_few_scenes_are_tested_exactly_as_scipy_does() -> None:
     random = np.random.default_rng(6)
     a, b = random.uniform(size=(9, 1)), random.uniform(size=(9, 1)) + 0.3
-    result = paired(a, b, alone(9))[0]
+    result = paired_test(a, b, alone(9))[0]
     expected = stats.permutation_test((b[:, 0] - a[:, 0],), np.sum, permutation_type="samples", n_resamples=np.inf)
     assert result is not None
     assert result.p == pytest.approx(expected.pvalue)
@@ -82,7 +82,7 @@ def test_few_scenes_are_tested_exactly_as_scipy_does() -> None:
 
 def test_three_scenes_that_all_gain_are_worth_a_quarter() -> None:
     a, b = column([0, 0, 0, 0]), column([1, 1, 1, 1])
-    result = paired(a, b, ["x", "x", "y", "z"])[0]
+    result = paired_test(a, b, ["x", "x", "y", "z"])[0]
     assert result is not None
     assert result.p == 2 / 8  # all signs plus, or all minus, of eight
     assert (result.mean_a, result.mean_b, result.low, result.high) == (0, 1, 1, 1)
@@ -94,7 +94,7 @@ def test_many_scenes_are_tested_as_closely_as_scipy_samples_them() -> None:
     at = np.repeat(np.arange(120), 3)
     a = random.uniform(size=(360, 1))
     b = a + 0.07 * random.normal(size=120)[at][:, None] + 0.012
-    result = paired(a, b, [str(scene) for scene in at])[0]
+    result = paired_test(a, b, [str(scene) for scene in at])[0]
     totals = np.bincount(at, weights=(b - a)[:, 0])
     expected = stats.permutation_test((totals,), np.sum, permutation_type="samples", n_resamples=50_000, rng=1)
     assert result is not None
@@ -105,7 +105,7 @@ def test_many_scenes_are_tested_as_closely_as_scipy_samples_them() -> None:
 def test_chance_alone_is_seldom_called_a_difference() -> None:
     random = np.random.default_rng(11)
     a, b = random.normal(size=(200, 60)), random.normal(size=(200, 60))
-    found = paired(a, b, alone(200), flips=1_000)
+    found = paired_test(a, b, alone(200), flips=1_000)
     assert sum(result is not None and result.p < 0.05 for result in found) <= 8  # 3 are to be expected
 
 
@@ -113,7 +113,7 @@ def test_equal_runs_do_not_differ_and_missing_values_are_missing_in_both() -> No
     values = np.array([[0.5, np.nan, 1.0], [0.25, np.nan, np.nan], [1.0, np.nan, 0.0]])
     other = values.copy()
     other[2, 2] = np.nan
-    same, empty, one = paired(values, other, alone(3))
+    same, empty, one = paired_test(values, other, alone(3))
     assert same is not None
     assert one is not None
     assert (same.difference, same.p, same.low, same.high) == (0, 1, 0, 0)
@@ -123,6 +123,6 @@ def test_equal_runs_do_not_differ_and_missing_values_are_missing_in_both() -> No
 
 def test_what_cannot_be_paired_is_refused() -> None:
     with pytest.raises(BadDataset, match="same requests"):
-        paired(np.zeros((2, 1)), np.zeros((3, 1)), alone(2))
+        paired_test(np.zeros((2, 1)), np.zeros((3, 1)), alone(2))
     with pytest.raises(BadDataset, match="a scene for each row"):
         intervals(np.zeros((2, 1)), alone(3))

@@ -59,7 +59,7 @@ def in_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[BenchTas
     monkeypatch.setenv("TOOLSCOUT_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(worker, "_open", opened)
     monkeypatch.setattr(worker, "_report", lambda *_: None)
-    monkeypatch.setattr(speed, "_child", run)
+    monkeypatch.setattr(speed, "_run_child", run)
     return given
 
 
@@ -80,7 +80,7 @@ def test_indexing_is_timed_and_nothing_is_embedded_again(tmp_path: Path, source:
 
 
 def test_the_parts_of_a_request_add_up(scout: Scout) -> None:
-    watch = measurements.watched(scout)
+    watch = measurements.watch_parts(scout)
     one = measurements.queries(
         scout, watch, REQUESTS[:2], repeats=1
     )  # the median of two is their mean, and means add up
@@ -108,7 +108,7 @@ def test_restricted_callers_may_see_a_twentieth(tmp_path: Path) -> None:
     tools = [Tool(f"space{number % 60}", f"tool_{number}", "search issue") for number in range(600)]
     with SqliteStore(tmp_path / "store.db") as store:
         store.add(tools)
-        found = measurements.restricted(store)
+        found = measurements.restricted_callers(store)
     assert len(found["ids"].ids) == 30
     assert 30 <= sum(found["namespaces"].permits(tool.id) for tool in tools) <= 36
 
@@ -269,7 +269,7 @@ def test_a_child_that_fails_says_why(tmp_path: Path, source: Path, monkeypatch: 
     monkeypatch.setenv("TOOLSCOUT_CACHE", str(tmp_path / "cache"))
     task = BenchTask("index", str(tmp_path / "store.db"), str(source), requests={"mine": REQUESTS})
     with pytest.raises(ToolscoutError, match=r"measuring 100 tools failed: .*MissingEncoder.*no-encoder"):
-        speed._child(task, subject(source), None)
+        speed._run_child(task, subject(source), None)
 
 
 def test_a_child_measures_in_a_process_of_its_own(
@@ -281,10 +281,10 @@ def test_a_child_measures_in_a_process_of_its_own(
     def report(stage: str, done: int, total: int) -> None:
         seen.add(stage)
 
-    index = speed._child(
+    index = speed._run_child(
         BenchTask("index", str(tmp_path / "s.db"), str(source), requests=requests), subject(source), report
     )
-    serve = speed._child(BenchTask("serve", str(tmp_path / "s.db"), requests=requests), subject(source), report)
+    serve = speed._run_child(BenchTask("serve", str(tmp_path / "s.db"), requests=requests), subject(source), report)
     assert index["index"]["again_embedded"] == 0
     assert serve["query mine"]["encoder_ms"] > 0
     assert "100 tools: asking" in seen

@@ -14,7 +14,7 @@ from toolscout.index import recent as recent_module
 from toolscout.index import row_ids
 from toolscout.index.recent import Recent, bytes_of
 from toolscout.index.row_ids import RowIds
-from toolscout.models.decoding.trie import Pruned, Trie
+from toolscout.models.decoding.trie import PrunedTrie, Trie
 from toolscout.retrievers.generative import reading
 from toolscout.retrievers.generative.reading import CallerTries
 from toolscout.retrievers.rewrite import rewriter as rewriting
@@ -159,15 +159,15 @@ def test_a_frequent_caller_keeps_its_view_of_a_trie(
     made = counted(Trie, "pruned")
     first = views.of(FREQUENT)
     for caller in between():
-        assert tokens(views.of(caller)) == tokens(Pruned(trie, caller.permits))
+        assert tokens(views.of(caller)) == tokens(PrunedTrie(trie, caller.permits))
     assert views.of(FREQUENT) is first
     assert len(made) == len(OTHERS) + 1
     trie.insert("space1/new", (6, 0))
-    assert tokens(views.of(FREQUENT)) == tokens(Pruned(trie, FREQUENT.permits))
+    assert tokens(views.of(FREQUENT)) == tokens(PrunedTrie(trie, FREQUENT.permits))
     assert 6 in tokens(first)[0]
 
 
-def tokens(view: Pruned) -> list[list[int]]:
+def tokens(view: PrunedTrie) -> list[list[int]]:
     """What may follow at the root and below it."""
     root = view.branch(Trie.ROOT)
     return [view.children(Trie.ROOT).tolist(), *(view.children(node).tolist() for node in root.nodes[root.inner])]

@@ -21,7 +21,7 @@ from tests.models.toy_language import (
 from toolscout.core.arrays import Floats, Ints
 from toolscout.errors import BadModel, BadRequest
 from toolscout.models.decoding.best_first import smallest
-from toolscout.models.decoding.constrained import best, free, sample, sets
+from toolscout.models.decoding.constrained import best, greedy, sample, sets
 from toolscout.models.decoding.trie import Trie
 
 SEEDS = st.integers(0, 10**6)
@@ -130,7 +130,7 @@ def test_all_the_mass_on_forbidden_tokens_leaves_tools() -> None:
     trie = trie_of(UNEVEN)
     assert {key for key, _ in best(ToyReading(1), hostile, trie, 9)[0]} == set(UNEVEN)
     assert sample(ToyReading(1), hostile, trie, temperature=1e-9, rng=np.random.default_rng(0))[0] in UNEVEN
-    assert free(ToyReading(1), hostile, 9, 3) == [[0, 0, 0]]
+    assert greedy(ToyReading(1), hostile, 9, 3) == [[0, 0, 0]]
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -143,7 +143,7 @@ def test_scores_that_are_no_numbers_are_the_models_fault(value: float) -> None:
     with pytest.raises(BadModel, match="no finite numbers"):
         sets(reading, broken, trie, FINISH)
     with pytest.raises(BadModel, match="no finite numbers"):
-        free(reading, broken, 0, 1)
+        greedy(reading, broken, 0, 1)
 
 
 def test_ties_break_by_id() -> None:
@@ -235,7 +235,7 @@ def test_draws_follow_the_probabilities() -> None:
 
 def test_free_writing_is_greedy_over_the_whole_vocabulary() -> None:
     reading, table = ToyReading(5, seed=3), ToyTable(3)
-    for owner, written in enumerate(free(reading, table, FINISH, 6)):
+    for owner, written in enumerate(greedy(reading, table, FINISH, 6)):
         path: list[int] = []
         while len(path) < 6:
             token = int(np.argmax(table.rows @ reading.state(owner, path)))
@@ -243,8 +243,8 @@ def test_free_writing_is_greedy_over_the_whole_vocabulary() -> None:
                 break
             path.append(token)
         assert written == path
-    end = free(reading, table, FINISH, 1)[0][0]
-    assert free(reading, table, end, 6)[0] == []
+    end = greedy(reading, table, FINISH, 1)[0][0]
+    assert greedy(reading, table, end, 6)[0] == []
 
 
 @settings(max_examples=40, deadline=None)

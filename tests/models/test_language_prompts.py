@@ -37,7 +37,7 @@ def test_a_short_text_is_the_chat_itself(base: Base) -> None:
 def test_a_long_text_is_cut_and_the_assistant_still_speaks_next(base: Base, text: str, other: str) -> None:
     prompter = Prompter(base, LIMIT)
     frame, closing = base.chat([("user", "")]), base.chat([])
-    for made in (prompter.ask(text), prompter.both(prompter.ask(text), prompter.ask(other))):
+    for made in (prompter.ask(text), prompter.join(prompter.ask(text), prompter.ask(other))):
         assert len(made) <= len(frame) + LIMIT + 1
         assert made[-len(closing) + len(base.chat([], open_turn=False)) :] == closing[len(base.chat([], False)) :]
     whole = base.chat([("user", text)])
@@ -48,11 +48,11 @@ def test_a_long_text_is_cut_and_the_assistant_still_speaks_next(base: Base, text
 def test_two_requests_are_one_behind_the_other(base: Base) -> None:
     prompter = Prompter(base, LIMIT)
     first, second = prompter.ask("Find"), prompter.ask("8 nights")
-    together = base.decode(prompter.both(first, second))
+    together = base.decode(prompter.join(first, second))
     assert together.replace(" ", "") == base.decode(prompter.ask("Find 8 nights")).replace(" ", "")
     long = prompter.ask("9" * 40)
-    assert prompter.both(long, second) == long
-    assert len(prompter.both(second, long)) == len(long)
+    assert prompter.join(long, second) == long
+    assert len(prompter.join(second, long)) == len(long)
 
 
 def test_actions_are_written_as_their_ids(base: Base) -> None:
@@ -65,7 +65,7 @@ def test_actions_are_written_as_their_ids(base: Base) -> None:
     ]
     found = contents(turns, {"a/b": (340, 341)}.get)
     assert [content for _, content in found] == ["Find a hotel", "I look", "Generate", (340, 341), "a/c"]
-    tokens, spans = base.spoken(found)
+    tokens, spans = base.chat_with_spans(found)
     said = [tokens[first:last] for first, last in spans]
     assert said[1] == [340, 341, base.end]
     assert [base.decode(one[:-1]).strip() for one in said] == ["I look", "", "a/c"]
@@ -78,11 +78,11 @@ def test_no_prompt_is_longer_than_the_model_reads(base: Base) -> None:
     prompter = Prompter(base, 10 * context, behind)
     long = prompter.ask("9 " * context)
     assert len(long) == context - behind
-    assert len(prompter.both(long, long)) == context - behind
-    assert prompter.fitted(long, behind) == long
-    shorter = prompter.fitted(long, 20)
+    assert len(prompter.join(long, long)) == context - behind
+    assert prompter.truncate(long, behind) == long
+    shorter = prompter.truncate(long, 20)
     assert (len(shorter), shorter[-1], shorter[:9]) == (context - 20, long[-1], long[:9])
-    assert len(prompter.fitted(long, 10 * context)) < 20
+    assert len(prompter.truncate(long, 10 * context)) < 20
     assert Prompter(base, LIMIT, behind).limit == LIMIT
     with pytest.raises(BadModel, match="too few for a request"):
         Prompter(base, LIMIT, context)

@@ -1,4 +1,4 @@
-"""What training changed, kept beside a reference to the base: applied, saved, and refused where it does not fit."""
+"""What training changed, kept beside a reference to the base: merged, saved, and refused where it does not fit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from toolscout.errors import BadModel
 from toolscout.models.language.architecture import Architecture
-from toolscout.models.language.lora import ADAPTER_FILE, SCALE, SOURCES, Adapter, stacked
+from toolscout.models.language.lora import ADAPTER_FILE, SCALE, SOURCES, Adapter, stack_matrices
 
 SMALL = Architecture(
     kind="llama",
@@ -47,29 +47,31 @@ def adapter(rank: int = 3, kinds: tuple[str, ...] = tuple(SIZES)) -> Adapter:
 
 def test_matrices_that_read_the_same_input_lie_together() -> None:
     base = weights()
-    found = stacked(SMALL, base, "qkv")
+    found = stack_matrices(SMALL, base, "qkv")
     assert found.shape == (2, 16, 6)
     np.testing.assert_array_equal(found[1, 8:12], base["model.layers.1.self_attn.k_proj.weight"])
 
 
 def test_low_rank_products_are_added_to_their_own_matrices() -> None:
     base, low = weights(), adapter()
-    found = low.applied(SMALL, base)
+    found = low.merge_into(SMALL, base)
     for kind, sources in SOURCES.items():
         product = SCALE * np.einsum("lor,lri->loi", low.learned[f"{kind}_b"], low.learned[f"{kind}_a"])
         for layer in range(2):
             whole = np.concatenate([found[f"model.layers.{layer}.{source}.weight"] for source in sources])
             # A sum near 0 has the rounding of its parts.
-            np.testing.assert_allclose(whole, stacked(SMALL, base, kind)[layer] + product[layer], rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(
+                whole, stack_matrices(SMALL, base, kind)[layer] + product[layer], rtol=1e-5, atol=1e-6
+            )
     assert found["model.norm.weight"] is base["model.norm.weight"]
     assert base["model.layers.0.mlp.down_proj.weight"] is not found["model.layers.0.mlp.down_proj.weight"]
 
 
 def test_what_was_not_learned_stays_and_whole_matrices_take_the_place_of_the_bases() -> None:
     base = weights()
-    assert all(found is base[name] for name, found in Adapter({}).applied(SMALL, base).items())
+    assert all(found is base[name] for name, found in Adapter({}).merge_into(SMALL, base).items())
     whole = drawn(2, 10, 6)
-    found = Adapter({"gate_up": whole}).applied(SMALL, base)
+    found = Adapter({"gate_up": whole}).merge_into(SMALL, base)
     np.testing.assert_array_equal(found["model.layers.1.mlp.up_proj.weight"], whole[1, 5:])
     assert found["model.layers.1.mlp.down_proj.weight"] is base["model.layers.1.mlp.down_proj.weight"]
 
@@ -82,8 +84,8 @@ def test_it_is_saved_in_half_precision(tmp_path: Path) -> None:
     for name, array in low.learned.items():
         np.testing.assert_array_equal(loaded.learned[name], array.astype(np.float16))
     np.testing.assert_allclose(
-        loaded.applied(SMALL, weights())["model.layers.1.self_attn.v_proj.weight"],
-        low.applied(SMALL, weights())["model.layers.1.self_attn.v_proj.weight"],
+        loaded.merge_into(SMALL, weights())["model.layers.1.self_attn.v_proj.weight"],
+        low.merge_into(SMALL, weights())["model.layers.1.self_attn.v_proj.weight"],
         atol=0.02,
     )
 
@@ -104,7 +106,7 @@ def test_it_is_saved_in_half_precision(tmp_path: Path) -> None:
 )
 def test_one_that_does_not_fit_its_base_is_refused(learned: dict[str, Any]) -> None:
     with pytest.raises(BadModel, match="name the language model it was trained with"):
-        Adapter(learned).applied(SMALL, weights())
+        Adapter(learned).merge_into(SMALL, weights())
 
 
 @pytest.mark.parametrize("content", [None, b"", b"nonsense", b"PK\3\4 cut"])

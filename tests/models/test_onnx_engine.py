@@ -138,7 +138,14 @@ def test_single_tokens_follow_one_by_one(served: OnnxEngine, oracle: Oracle) -> 
 
 
 def test_small_runs_change_nothing(served: OnnxEngine, oracle: Oracle, monkeypatch: pytest.MonkeyPatch) -> None:
-    for limit in ("_RUN", "_SEEN", "_PIECE", "_REMEMBERED", "_KEPT", "_CACHED"):
+    for limit in (
+        "_RUN_TOKENS",
+        "_CACHE_TOKENS",
+        "_PIECE_TOKENS",
+        "_PATH_TOKENS",
+        "_LAST_PROMPT_TOKENS",
+        "_WRITE_CACHE_TOKENS",
+    ):
         monkeypatch.setattr(onnx_engine, limit, 3)
     reading = served.read(PROMPTS)
     near(reading.ends(), [oracle.state(prompt) for prompt in PROMPTS])

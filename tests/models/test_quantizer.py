@@ -14,7 +14,7 @@ from scipy.optimize import linear_sum_assignment  # type: ignore[import-untyped]
 from toolscout.core.arrays import Floats
 from toolscout.errors import BadModel
 from toolscout.models.tool_ids import quantizer as module
-from toolscout.models.tool_ids.assignment import one_each, with_room
+from toolscout.models.tool_ids.assignment import linear_assignment, stable_matching
 from toolscout.models.tool_ids.quantizer import QUANTIZER_FILE, CodeOptions, Quantizer, distances
 
 pytestmark = pytest.mark.slow
@@ -123,7 +123,7 @@ def test_a_new_tool_takes_a_free_code_beside_its_like() -> None:
 def test_the_matching_is_the_cheapest(rows: int, more: int, ties: bool, seed: int) -> None:
     draw = np.random.default_rng(seed)
     costs = draw.integers(0, 4, (rows, rows + more)).astype(float) if ties else draw.normal(size=(rows, rows + more))
-    found = one_each(costs)
+    found = linear_assignment(costs)
     assert len(set(found.tolist())) == rows
     assert costs[np.arange(rows), found].sum() == pytest.approx(costs[linear_sum_assignment(costs)].sum())
 
@@ -133,7 +133,7 @@ def test_the_matching_is_the_cheapest(rows: int, more: int, ties: bool, seed: in
 def test_the_matching_with_room_is_stable(room: list[int], share: float, seed: int) -> None:
     rows = int(share * sum(room))
     costs = np.random.default_rng(seed).normal(size=(rows, len(room)))
-    found = with_room(costs, np.array(room))
+    found = stable_matching(costs, np.array(room))
     held = np.bincount(found, minlength=len(room))
     assert (held <= room).all()
     for row, column in enumerate(found.tolist()):

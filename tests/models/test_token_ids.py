@@ -151,7 +151,7 @@ def test_ids_that_were_given_later_are_recalled(kind: str, data: st.DataObject) 
     later = {key: tokens for key, tokens in live.ids.items() if int(key[4:]) >= 10}
     again = trained()
     wrong = {"none": (1, 2), "empty": (), "taken": live.ids["tool0"], "below": (-1, toy_base().end), "tool1": (3,)}
-    again.recall(wrong | later)
+    again.reserve_ids(wrong | later)
     for key in data.draw(st.permutations(sorted(later))):
         number = int(key[4:])
         assert again.add(*tools[number], vectors[number]) == later[key]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tests.models.tiny_llama import tiny_llama
 from toolscout.models.language import torch_engine
 from toolscout.models.language.base import TokenTable, open_base
-from toolscout.models.language.torch_engine import TorchEngine, together
+from toolscout.models.language.torch_engine import TorchEngine, memory_batches
 from toolscout.models.language.torch_network import KeyValueCache, TransformerNetwork
 
 pytestmark = pytest.mark.slow
@@ -79,19 +79,20 @@ def test_the_likeliest_tokens(
 
 def test_what_goes_together_is_what_memory_there_is_for() -> None:
     rooms = iter([100.0, 35.0, 1.0, 1000.0, 1000.0])
-    found = list(together([5, 10, 10, 20, 20, 30, 30], 3, lambda: next(rooms)))
+    found = list(memory_batches([5, 10, 10, 20, 20, 30, 30], 3, lambda: next(rooms)))
     assert found == [range(3), range(3, 4), range(4, 5), range(5, 7)]
-    assert list(together([], 3, lambda: 0.0)) == []
+    assert list(memory_batches([], 3, lambda: 0.0)) == []
 
 
 def test_memory_is_what_is_free_on_the_device_now(monkeypatch: pytest.MonkeyPatch) -> None:
     figures = {"mem_get_info": (6 << 30, 80 << 30), "memory_reserved": 5 << 30, "memory_allocated": 3 << 30}
     for name in figures:
         monkeypatch.setattr(torch.cuda, name, lambda device, name=name: figures[name])
-    assert torch_engine.spare(torch.device("cuda")) == 4 << 30  # half of what is free, and of what it holds unused
+    # Half of what is free, and of what it holds unused.
+    assert torch_engine.free_memory(torch.device("cuda")) == 4 << 30
     figures["mem_get_info"] = (70 << 30, 80 << 30)
-    assert torch_engine.spare(torch.device("cuda")) == 24 << 30
-    assert torch_engine.spare(torch.device("cpu")) == math.inf
+    assert torch_engine.free_memory(torch.device("cuda")) == 24 << 30
+    assert torch_engine.free_memory(torch.device("cpu")) == math.inf
 
 
 def test_little_memory_changes_no_answer(made: tuple[TorchEngine, TokenTable], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -111,7 +112,7 @@ def test_little_memory_changes_no_answer(made: tuple[TorchEngine, TokenTable], m
 
     monkeypatch.setattr(live, "_states", counted)
     for room, largest in ((2 * live._read_bytes(7), 4), (live.cache_bytes, 1)):
-        monkeypatch.setattr(torch_engine, "spare", lambda device, room=room: room)
+        monkeypatch.setattr(torch_engine, "free_memory", lambda device, room=room: room)
         np.testing.assert_allclose(live.read(PROMPTS).ends(), read, atol=1e-5)
         np.testing.assert_allclose(live.read(PROMPTS).after(owners, paths), after, atol=1e-5)
         assert live.write(PROMPTS, most=9) == wanted

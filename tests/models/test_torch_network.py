@@ -16,7 +16,7 @@ from toolscout.models.language import torch_engine
 from toolscout.models.language.base import Base, TokenTable, open_base
 from toolscout.models.language.lora import Adapter
 from toolscout.models.language.torch_engine import TorchEngine
-from toolscout.models.language.torch_network import KeyValueCache, TransformerNetwork, padded
+from toolscout.models.language.torch_network import KeyValueCache, TransformerNetwork, pad
 
 pytestmark = pytest.mark.slow
 
@@ -90,7 +90,7 @@ def test_the_network_is_that_of_transformers(tmp_path: Path, kind: str, changes:
     network = TransformerNetwork(base.architecture, base.weights(), rank, CPU)
     with torch.no_grad():
         states = network.states(PROMPTS, torch.tensor(added()), network.merged())
-        unlearned = network.states(PROMPTS, torch.tensor(added()), network.unlearned())
+        unlearned = network.states(PROMPTS, torch.tensor(added()), network.base_matrices())
     head = network.head.numpy()
     for row, prompt in enumerate(PROMPTS):
         near(states[row, : len(prompt)].numpy(), oracle.states(prompt))
@@ -102,14 +102,14 @@ def test_a_past_stands_for_the_tokens_before(tiny: tuple[Base, Oracle, Transform
     _, oracle, network = tiny
     rows, merged = torch.tensor(added()), network.merged()
     with torch.no_grad():
-        _, past = network(network.embed(padded(PROMPTS, CPU), rows), merged, keep=True)
+        _, past = network(network.embed(pad(PROMPTS, CPU), rows), merged, keep=True)
         past = KeyValueCache(past.keys, past.values, torch.tensor([len(prompt) for prompt in PROMPTS]))
         more = [[8, 342, 30]] * len(PROMPTS)
-        states, kept = network(network.embed(padded(more, CPU), rows), merged, past, keep=True)
+        states, kept = network(network.embed(pad(more, CPU), rows), merged, past, keep=True)
     for row, prompt in enumerate(PROMPTS):
         near(states[row].numpy(), oracle.states([*prompt, *more[row]])[-3:])
     assert kept.keys.shape == (2, len(PROMPTS), 2, 3, 16)
-    assert network(network.embed(padded(more, CPU), rows), merged)[1] is None
+    assert network(network.embed(pad(more, CPU), rows), merged)[1] is None
 
 
 def test_cudnn_does_not_plan_every_step_anew(
@@ -181,7 +181,7 @@ def test_it_is_what_onnx_runtime_serves(tiny: tuple[Base, Oracle, TransformerNet
 
     base, _, _ = tiny
     network = trained(base, 3)
-    weights = Adapter(network.learned()).applied(base.architecture, base.weights())
+    weights = Adapter(network.trained_arrays()).merge_into(base.architecture, base.weights())
     table = TokenTable(weights["model.embed_tokens.weight"], added())
     live, served = TorchEngine.of(network, table), OnnxEngine(base.architecture, weights, table, bits=32, threads=1)
     near(live.read(PROMPTS).ends(), served.read(PROMPTS).ends())
@@ -204,14 +204,14 @@ def test_what_was_learned_is_merged_in_numpy_as_in_torch(
 ) -> None:
     base, oracle, _ = tiny
     network = trained(base, rank)
-    weights = Adapter(network.learned()).applied(base.architecture, base.weights())
+    weights = Adapter(network.trained_arrays()).merge_into(base.architecture, base.weights())
     merged = TransformerNetwork(base.architecture, weights, 0, CPU).merged()
     for kind, matrices in network.merged().items():
         for found, wanted in zip(merged[kind], matrices, strict=True):
             near(found.detach().numpy(), wanted.detach().numpy())
     with torch.no_grad():
         states = network.states([PROMPTS[0]], torch.tensor(added()), network.merged())
-        before = network.states([PROMPTS[0]], torch.tensor(added()), network.unlearned())
+        before = network.states([PROMPTS[0]], torch.tensor(added()), network.base_matrices())
     near(before[0].numpy(), oracle.states(PROMPTS[0]))
     assert np.abs(states[0].numpy() - before[0].numpy()).max() > 0.1
 

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from tests.models.toy_language import Ids, catalogues, trie_of
 from toolscout.errors import BadModel, UnknownTool
-from toolscout.models.decoding.trie import Pruned, Trie
+from toolscout.models.decoding.trie import PrunedTrie, Trie
 
 PATHS = st.lists(st.integers(0, 3), min_size=1, max_size=3).map(tuple)
 CHANGES = st.lists(st.tuples(st.sampled_from("abcdefgh"), st.one_of(st.none(), PATHS)), max_size=40)
 
 
-def walked(view: Trie | Pruned, trie: Trie, node: int = Trie.ROOT) -> Iterator[tuple[str, tuple[int, ...]]]:
+def walked(view: Trie | PrunedTrie, trie: Trie, node: int = Trie.ROOT) -> Iterator[tuple[str, tuple[int, ...]]]:
     """Every tool that can be reached, with the tokens on the way."""
     key = trie.key(node)
     if key is not None:

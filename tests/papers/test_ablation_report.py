@@ -76,7 +76,7 @@ def test_plots_of_ablations_are_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     write_rows(tmp_path, ablated("full", "full", 0.5), ablated("lambda-1", "lambda", 0.4, options={"detection": 1.0}))
     report.write(tmp_path)
-    assert plots.drawn(tmp_path / "ablation.svg")
+    assert plots.read_digest(tmp_path / "ablation.svg")
     assert report.stale(tmp_path) == []
 
 

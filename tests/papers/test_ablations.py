@@ -17,7 +17,7 @@ from toolscout.errors import BadModel, BadRequest, Leak
 from toolscout.evaluation.row import STUDY, read_rows, read_scores, scores_path
 from toolscout.models.tower import Tower
 from toolscout.papers.masstool import ablations, noisy_detector
-from toolscout.papers.masstool.ablations import FULL, VARIANTS, AblationPlan, AblationWriter, jobs, kept, variants
+from toolscout.papers.masstool.ablations import FULL, VARIANTS, AblationPlan, AblationWriter, jobs, sample, variants
 from toolscout.retrievers.encoded_requests import train_examples
 from toolscout.retrievers.masstool import Masstool
 from toolscout.retrievers.provenance import TrainingSet
@@ -51,7 +51,7 @@ def run(plan: AblationPlan, only: str, path: Path) -> list[str]:
     """Run all jobs one after the other; their names."""
     todo, writer = jobs(plan, variants(plan, only), [0], path), AblationWriter(path)
     for job in todo:
-        writer.take(job.work(*job.arguments))
+        writer.add(job.work(*job.arguments))
     return [job.name for job in todo]
 
 
@@ -79,7 +79,7 @@ def test_rows_say_what_differs_and_are_made_once(plan: AblationPlan, tmp_path: P
     path = tmp_path / "ablations.jsonl"
     assert run(plan, "without-adakt", path) == [f"{FULL} s0", "without-adakt s0"]
     rows = read_rows(path)
-    of = ablations.ground(plan).identity
+    of = ablations.cached_data(plan).identity
     assert [row["variant"] for row in rows] == [
         f"{name}-{weights}-{of}-s0" for name in (FULL, "without-adakt") for weights in ("chosen", "learned")
     ]
@@ -123,23 +123,23 @@ def test_rows_wait_for_the_full_model_to_be_compared_with(plan: AblationPlan, tm
     todo, writer = jobs(plan, variants(plan, "epsilon-0.4"), [0], path), AblationWriter(path)
     assert [job.name for job in todo] == [f"{FULL} s0", "epsilon-0.4 s0"]
     full, other = (job.work(*job.arguments) for job in todo)
-    writer.take(other)
+    writer.add(other)
     assert not path.exists()
-    writer.take(full)
+    writer.add(full)
     assert [row[STUDY]["variant"] for row in read_rows(path)] == [FULL] * 2 + ["epsilon-0.4"] * 2
     assert all("against" in row[STUDY] for row in read_rows(path)[2:])
 
 
 def test_a_smaller_pool_is_part_of_a_larger_one() -> None:
     examples = train_examples([TrainingSet(scenes(), "train", "")])
-    half, tenth = ({one.request for one in kept(examples, share)} for share in (0.5, 0.1))
-    assert (len(half), len(tenth), len(kept(examples, 0.0))) == (30, 6, 0)
+    half, tenth = ({one.request for one in sample(examples, share)} for share in (0.5, 0.1))
+    assert (len(half), len(tenth), len(sample(examples, 0.0))) == (30, 6, 0)
     assert tenth < half
 
 
 @pytest.mark.slow
 def test_a_misled_tower_errs_as_often_as_asked(plan: AblationPlan) -> None:
-    found = ablations.ground(plan)
+    found = ablations.cached_data(plan)
     folder = plan.out / "model"
     settings = replace(plan.options(0), epochs=20, rate=0.01)
     Masstool(settings, found.encoder).fit([found.data], folder)
@@ -152,7 +152,7 @@ def test_a_misled_tower_errs_as_often_as_asked(plan: AblationPlan) -> None:
     own = Tower.states(tower, vectors)
     assert own is not None
     for accuracy in (0.9, 0.8, 0.7, 0.6):
-        made = noisy_detector.tower(tower, model, texts, found.prompts, accuracy)
+        made = noisy_detector.add_errors(tower, model, texts, found.prompts, accuracy)
         assert made.accuracy == pytest.approx(accuracy, abs=0.5 / len(texts) + 1e-9)
         states = made.tower.states(vectors)
         assert states is not None
@@ -171,7 +171,7 @@ def test_a_misled_tower_errs_as_often_as_asked(plan: AblationPlan) -> None:
     heeded = [model._evidence(vector, EVERYTHING) for vector in vectors]
     moved = {at for at, vector in enumerate(asked) if np.abs(vector - heeded[at].vector).max() > 1e-6}
     assert moved == {at for at in changed if heeded[at].recalled.neighbours}  # who has neighbours feels the gate
-    kind = noisy_detector.tower(tower, model, texts, found.prompts, 1.0)
+    kind = noisy_detector.add_errors(tower, model, texts, found.prompts, 1.0)
     assert (kind.tower.share, kind.accuracy) == (0.0, np.mean(np.array(model.need(texts)) >= 0.5))
 
 

@@ -23,6 +23,7 @@ from toolscout.papers.masstool.published import MasstoolPublished, MasstoolPubli
 from toolscout.retrievers.model_folder import read_model, trained_on
 from toolscout.retrievers.provenance import TrainingSet
 from toolscout.retrievers.registry import load_model
+from toolscout.training.tower import nearest
 
 pytestmark = pytest.mark.slow
 
@@ -108,8 +109,9 @@ def test_what_is_served_is_what_the_network_computes(folder: Path) -> None:
         views = [torch.from_numpy(served[f"pool.{view}"].astype(np.float32)) for view in range(2)]
         known = torch.from_numpy(served["tools"].astype(np.float32))
         vectors = encoder.encode(asked)
-        rows, cosines = published_training.nearest(vectors, pool, loaded.options.neighbours, within=False)
-        near = torch.from_numpy(rows), torch.from_numpy(cosines >= loaded.options.epsilon)
+        both = torch.from_numpy(vectors), torch.from_numpy(pool)
+        rows, cosines = nearest(*both, loaded.options.neighbours)
+        near = rows, cosines >= loaded.options.epsilon
         seen = published_training.PropagatedViews((views[0], views[1]), (known, known), known)
         scores = (task.joint(vectors, seen, *near) @ known.T).numpy() / 6
         chances = task.network.detect(torch.from_numpy(vectors))[1][:, 1].numpy()

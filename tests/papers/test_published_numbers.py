@@ -34,7 +34,7 @@ def test_every_number_stands_in_the_survey_of_methods(shared_data: Path) -> None
     if not survey.is_file():
         pytest.skip("the survey of methods does not lie beside the datasets")
     rows = numbers(survey.read_text(encoding="utf-8"))
-    for dataset, published in published_numbers.published().items():
+    for dataset, published in published_numbers.load().items():
         for name, source, values in published.lines:
             theirs = [value for value in values if value is not None]
             fractions = [round(value / 100, 4) for value in theirs]
@@ -45,7 +45,7 @@ def test_every_number_stands_in_the_survey_of_methods(shared_data: Path) -> None
 
 
 def test_every_source_says_where_it_was_printed() -> None:
-    for published in published_numbers.published().values():
+    for published in published_numbers.load().values():
         assert published.caveats
         for about in published.sources.values():
             assert re.search(r"arXiv \d{4}\.\d{5}|Table|table", about)

@@ -16,6 +16,7 @@ from toolscout.papers.masstool.published_training import PublishedEdges, Publish
 from toolscout.training.checkpoint import Checkpoints
 from toolscout.training.encoder_options import PublishedOptions
 from toolscout.training.loop import Schedule, run
+from toolscout.training.tower import nearest
 
 pytestmark = pytest.mark.slow
 
@@ -92,13 +93,13 @@ def test_dropped_edges_leave_a_normalised_graph_whose_two_ways_differ() -> None:
 
 def test_neighbours_are_the_nearest_and_never_the_request_itself() -> None:
     pool = unit(np.random.default_rng(1).standard_normal((40, WIDTH)))
-    cosines = pool @ pool.T
-    rows, found = published_training.nearest(pool, pool, 6, within=True)
+    cosines, vectors = pool @ pool.T, torch.from_numpy(pool)
+    rows, found = nearest(vectors, vectors, 6, itself=False)
     np.fill_diagonal(cosines, -2)
     assert np.array_equal(rows, np.argsort(-cosines, axis=1)[:, :6])
     assert np.allclose(found, -np.sort(-cosines, axis=1)[:, :6], atol=1e-6)
-    assert published_training.nearest(pool[:3], pool, 1, within=False)[0].ravel().tolist() == [0, 1, 2]
-    assert published_training.nearest(pool[:3], pool[:3], 10, within=True)[0].shape == (3, 2)
+    assert nearest(vectors[:3], vectors, 1)[0].ravel().tolist() == [0, 1, 2]
+    assert nearest(vectors[:3], vectors[:3], 10, itself=False)[0].shape == (3, 2)
 
 
 def test_filtered_neighbours_weigh_nothing() -> None:
@@ -108,7 +109,7 @@ def test_filtered_neighbours_weigh_nothing() -> None:
     kept = np.array([[1, 1, 1, 1, 1], [1, 0, 1, 0, 0], [0, 0, 0, 0, 0]], dtype=bool)
     given = [torch.from_numpy(x) for x in (query, near, kept, weight)]
     given[1].requires_grad_()
-    found = published_training.attended(*given)
+    found = published_training.attend(*given)
     for place in range(2):
         few = near[place][kept[place]]
         shares = np.exp(few @ (query[place] @ weight))
@@ -133,7 +134,7 @@ def test_the_joint_vector_gives_the_sum_of_six_cosines() -> None:
         info = task.network.info(state).relu()
         total = 0.0
         for view in range(2):
-            found = published_training.attended(own[view], near[view], kept, task.network.attention[view])
+            found = published_training.attend(own[view], near[view], kept, task.network.attention[view])
             for vector in (own[view], found, task.network.gates[view](info).sigmoid() * found):
                 one = vector[0].numpy()
                 total += float(one @ tool / np.linalg.norm(one) / np.linalg.norm(tool))
@@ -163,7 +164,7 @@ def test_counted_rows_contrast_as_if_each_stood_there() -> None:
 def test_lists_hold_all_gold_and_no_tool_twice() -> None:
     given = material()
     task = PublishedTask(given, options(candidates=6), CPU)
-    lists, gold = task._lists(np.arange(48), np.random.default_rng(0))
+    lists, gold = task._candidates(np.arange(48), np.random.default_rng(0))
     assert lists.shape == (48, 6)
     for row, right, wanted in zip(lists.tolist(), gold.tolist(), given.gold, strict=True):
         assert len(set(row)) == 6
@@ -194,13 +195,13 @@ def test_it_learns_what_vectors_do_not_say(tmp_path: Path, negatives: int) -> No
     assert encoder_alone < 0.5 < 0.95 < learned.trained.best["recall@3"]
     losses = [record["loss"] for record in learned.trained.history]
     assert losses[-1] < 0.9 * losses[0]
-    assert set(learned.served) == {
+    assert set(learned.weights) == {
         "pool.0", "pool.1", "tools", "attention.0", "attention.1", "hidden.weight", "hidden.bias", "classes.weight",
         "classes.bias", "info.weight", "info.bias", "gates.0.weight", "gates.0.bias", "gates.1.weight", "gates.1.bias",
     }  # fmt: skip
     free = (2 * 48 + 13 + negatives) * WIDTH
     assert learned.parameters == free + 2 * WIDTH**2 + 4 * WIDTH * (WIDTH + 1) + 2 * (WIDTH + 1)
-    assert np.allclose(np.linalg.norm(learned.served["tools"], axis=1), 1, atol=1e-5)
+    assert np.allclose(np.linalg.norm(learned.weights["tools"], axis=1), 1, atol=1e-5)
 
 
 def test_without_dev_the_last_weights_count(tmp_path: Path) -> None:

@@ -67,13 +67,13 @@ def taught(tmp_path_factory: pytest.TempPathFactory) -> tuple[TextTrainingOption
     )
     words = ["hotel", "weather", "user", "Paris"]
     pairs = [([Message("user", request)], word) for request in REQUESTS for word in words]
-    return options, finetune(options, lambda epoch: pairs, home / "made").pupil.network.learned()
+    return options, finetune(options, lambda epoch: pairs, home / "made").model.network.trained_arrays()
 
 
-def pupil_of(taught: tuple[TextTrainingOptions, dict[str, Any]]) -> TrainableWriter:
-    pupil = TrainableWriter.open(taught[0])
-    pupil.network.begin(taught[1])
-    return pupil
+def model_of(taught: tuple[TextTrainingOptions, dict[str, Any]]) -> TrainableWriter:
+    model = TrainableWriter.open(taught[0])
+    model.network.begin(taught[1])
+    return model
 
 
 def parse(request: str, text: str) -> list[str]:
@@ -101,7 +101,7 @@ DEV = LabelledRequests(REQUESTS, [{"user"}] * 4, [0] * 4)
 
 @pytest.mark.parametrize("loss", ["dpo", "ranked"])
 def test_what_finds_more_is_written_more(taught: Any, tmp_path: Path, loss: Any) -> None:
-    pupil, calls = pupil_of(taught), list[int]()
+    model, calls = model_of(taught), list[int]()
 
     def counted(requests: Sequence[str], queries: Sequence[Sequence[str]], homes: Sequence[int]) -> list[list[str]]:
         calls.append(len(requests))
@@ -110,8 +110,8 @@ def test_what_finds_more_is_written_more(taught: Any, tmp_path: Path, loss: Any)
         return ask(requests, queries, homes)
 
     aligned = AlignmentOptions(align=3, samples=8, spread=0.7, align_rate=5e-3, sft=0.5, loss=loss)
-    pupil.save(tmp_path, {"fit": {"seconds": 1}})
-    history = align(pupil, TRAIN, DEV, means(ask=counted), aligned, taught[0], tmp_path, about={"task": "describe"})
+    model.save(tmp_path, {"fit": {"seconds": 1}})
+    history = align(model, TRAIN, DEV, means(ask=counted), aligned, taught[0], tmp_path, about={"task": "describe"})
     assert [record["round"] for record in history] == [0, 1, 2, 3]
     rewards = [record["reward"] for record in history[1:]]
     assert max(rewards[1:]) > rewards[0] + 0.1
@@ -143,7 +143,7 @@ def test_rounds_compare_with_their_own_beginning_or_the_first(
     monkeypatch.setattr(text_generation, "prefer", seen)
     for reset in (True, False):
         options = AlignmentOptions(align=2, samples=4, spread=0.7, align_rate=1e-2, reset=reset, margin=0.0)
-        align(pupil_of(taught), TRAIN, None, means(), options, taught[0], tmp_path / str(reset))
+        align(model_of(taught), TRAIN, None, means(), options, taught[0], tmp_path / str(reset))
     assert references[:2] == [None, None]
     for reference in references[2:]:
         for name, array in taught[1].items():
@@ -151,7 +151,7 @@ def test_rounds_compare_with_their_own_beginning_or_the_first(
 
 
 def test_an_alignment_that_was_killed_goes_on(taught: Any, tmp_path: Path) -> None:
-    wanted = pupil_of(taught)
+    wanted = model_of(taught)
     options = AlignmentOptions(align=2, samples=4, spread=0.7, align_rate=1e-2)
     history = align(wanted, TRAIN, None, means(), options, taught[0], tmp_path / "whole")
     left = iter(range(2))
@@ -165,20 +165,20 @@ def test_an_alignment_that_was_killed_goes_on(taught: Any, tmp_path: Path) -> No
         return [["hotel", *found] for found in ask(requests, queries, homes)]
 
     with pytest.raises(KeyboardInterrupt):
-        align(pupil_of(taught), TRAIN, None, means(ask=dying), options, taught[0], tmp_path / "killed")
+        align(model_of(taught), TRAIN, None, means(ask=dying), options, taught[0], tmp_path / "killed")
     other = AlignmentOptions(align=2, samples=5, spread=0.7, align_rate=1e-2)
     with pytest.raises(BadModel, match="other options, that was interrupted"):
-        align(pupil_of(taught), TRAIN, None, means(), other, taught[0], tmp_path / "killed")
-    with pytest.raises(BadModel, match="of another generator or retriever"):
-        align(pupil_of(taught), TRAIN, None, means(ask=another), options, taught[0], tmp_path / "killed")
-    changed = pupil_of(taught)
-    changed.network.begin({name: array + 0.1 for name, array in changed.network.learned().items()})
-    with pytest.raises(BadModel, match="of another generator or retriever"):
+        align(model_of(taught), TRAIN, None, means(), other, taught[0], tmp_path / "killed")
+    with pytest.raises(BadModel, match="of another fine-tuned model or retriever"):
+        align(model_of(taught), TRAIN, None, means(ask=another), options, taught[0], tmp_path / "killed")
+    changed = model_of(taught)
+    changed.network.begin({name: array + 0.1 for name, array in changed.network.trained_arrays().items()})
+    with pytest.raises(BadModel, match="of another fine-tuned model or retriever"):
         align(changed, TRAIN, None, means(), options, taught[0], tmp_path / "killed")
-    found = pupil_of(taught)
+    found = model_of(taught)
     again = align(found, TRAIN, None, means(), options, taught[0], tmp_path / "killed")
-    for name, array in wanted.network.learned().items():
-        np.testing.assert_array_equal(found.network.learned()[name], array)
+    for name, array in wanted.network.trained_arrays().items():
+        np.testing.assert_array_equal(found.network.trained_arrays()[name], array)
     for one, other_one in zip(history, again, strict=True):
         assert {k: v for k, v in one.items() if "seconds" not in k} == {
             k: v for k, v in other_one.items() if "seconds" not in k
@@ -188,11 +188,11 @@ def test_an_alignment_that_was_killed_goes_on(taught: Any, tmp_path: Path) -> No
 def test_requests_without_use_are_left_out(taught: Any, tmp_path: Path) -> None:
     asked = LabelledRequests([*REQUESTS, " ", "hotel " * 300, "hotel"], [{"user"}] * 6 + [set()], [0] * 7)
     options = AlignmentOptions(align=1, samples=2, align_requests=0, margin=5.0)
-    history = align(pupil_of(taught), asked, None, means(), options, taught[0], tmp_path)
+    history = align(model_of(taught), asked, None, means(), options, taught[0], tmp_path)
     assert history[1]["requests"] == 4
     assert history[1]["pairs"] == 0
     with pytest.raises(BadDataset, match="no requests"):
-        align(pupil_of(taught), LabelledRequests([" "], [{"a"}], [0]), None, means(), options, taught[0], tmp_path)
+        align(model_of(taught), LabelledRequests([" "], [{"a"}], [0]), None, means(), options, taught[0], tmp_path)
 
 
 def test_queries_are_described() -> None:

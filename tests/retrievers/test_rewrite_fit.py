@@ -201,5 +201,5 @@ def test_what_would_have_no_effect_is_refused(tmp_path: Path) -> None:
     (tmp_path / "writer").mkdir()
     about = {"format": 1, "base": "", "language": "x", "task": "synth"}
     (tmp_path / "writer" / "generator.json").write_text(json.dumps(about))
-    with pytest.raises(BadModel, match="trained for another task"):
+    with pytest.raises(BadModel, match="fine-tuned for another task"):
         made(epochs=0, align=1, init_from=str(tmp_path / "writer")).fit([TrainingSet(few(1))], tmp_path / "m")

@@ -53,10 +53,12 @@ def test_rankings_are_those_of_brute_force_whoever_asks(ids: Ids, seed: int, k: 
     permitted = data.draw(st.sets(st.sampled_from(sorted(ids))))
     requests = [rng.normal(size=4).astype(np.float32) for _ in range(2)]
     options: Any = SimpleNamespace(similarity=3.0, new_bonus=2.0)
-    nearer = IdOrder(ids, vectors, needed, 0).logits(requests, options)
+    logit_bonus = IdOrder(ids, vectors, needed, 0).logits(requests, options)
     reading, table, trie = ToyReading(2, seed), ToyTable(seed), trie_of(ids)
-    whole = best(reading, table, trie, len(ids), nearer=nearer)
-    some = best(CachedReading(reading), table, trie, k, nearer=nearer, pruned=trie.pruned(permitted.__contains__))
+    whole = best(reading, table, trie, len(ids), logit_bonus=logit_bonus)
+    some = best(
+        CachedReading(reading), table, trie, k, logit_bonus=logit_bonus, pruned=trie.pruned(permitted.__contains__)
+    )
     for owner, (all_tools, few) in enumerate(zip(whole, some, strict=True)):
         scores = {key: 3 * float(vectors[key] @ requests[owner]) + 2 * (key not in needed) for key in ids}
         expected = by_hand(reading, table, ids, scores, owner)

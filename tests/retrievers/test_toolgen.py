@@ -230,7 +230,7 @@ def test_a_set_is_the_same_whoever_asks_less_what_a_caller_may_not_see(name: str
 def test_sets_are_for_models_that_were_trained_to_write_them() -> None:
     retriever = opened("toolgen")
     assert retriever.as_many(retriever.rank(["anything"], 1)) is None
-    with pytest.raises(BadModel, match="sets or goes through trajectories, not both"):
+    with pytest.raises(BadModel, match="sets and trajectories cannot be trained together"):
         ToolgenOptions(sets=True, trajectories="some.jsonl")
 
 

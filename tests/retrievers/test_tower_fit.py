@@ -245,13 +245,13 @@ def test_a_second_fit_forgets_the_first(tmp_path: Path) -> None:
 def dev_scores(scores: list[list[float]], gold: list[set[int]], known: int, votes: list[list[float]]) -> DevScores:
     """Requests and tools whose products are these scores."""
     count = len(scores[0])
-    marked = np.array([[tool in few for tool in range(count)] for few in gold])
+    gold_mask = np.array([[tool in few for tool in range(count)] for few in gold])
     requests = np.array(scores, dtype=np.float32)
     none = np.zeros((count, count), dtype=np.float32)
     around = np.zeros_like(requests)
     eye = np.eye(count, dtype=np.float32)
     heard, new, scenes = np.array(votes, dtype=np.float32), np.arange(count) >= known, np.arange(len(gold))
-    return DevScores(requests, around, heard, eye, none, marked, new, scenes)
+    return DevScores(requests, around, heard, eye, none, gold_mask, new, scenes)
 
 
 def tower(**numbers: float) -> Tower:

@@ -123,6 +123,6 @@ def test_plots_are_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     write_rows(tmp_path, grown("toolgen", 1000, 0.75, 1002), grown("toolweaver", 1000, 0.5, 1026))
     report.make(tmp_path).write(tmp_path)
-    assert plots.drawn(tmp_path / "growth.svg")
-    assert plots.drawn(tmp_path / "growth_cost.svg")
+    assert plots.read_digest(tmp_path / "growth.svg")
+    assert plots.read_digest(tmp_path / "growth_cost.svg")
     assert report.make(tmp_path).stale(tmp_path) == []

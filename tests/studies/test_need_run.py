@@ -17,7 +17,7 @@ from studies.need_measures import Collection, Item
 from studies.need_report import is_need
 from tests.toys import HashedWords
 from toolscout.data.dataset import request_digest
-from toolscout.evaluation.report.rows import merged
+from toolscout.evaluation.report.rows import merge_seeds
 from toolscout.training import need_head
 from toolscout.training.need_head import DetectionOptions
 
@@ -80,7 +80,7 @@ def test_what_is_left_out_is_neither_trained_nor_selected_on(
         assert rows[2]["requests"] <= len(trial.items)  # a sample
         assert rows[2]["metrics"]["need_accuracy"] == 1
         assert [run.method_of(row) for row in rows] == ["trained", "cosine", "llm"]
-        assert all(map(is_need, merged(rows)))
+        assert all(map(is_need, merge_seeds(rows)))
 
 
 def test_a_head_is_trained_once_for_all_trials_and_seeds_join_in_one_line(
@@ -89,7 +89,7 @@ def test_a_head_is_trained_once_for_all_trials_and_seeds_join_in_one_line(
     bench.seeds = (0, 1)
     rows = [run.row_of(one, trials[5], "f", "c").to_dict() for one in run.trained(bench, trials[5])]
     assert set(bench.heads) == {("", 0), ("", 1)}
-    line = merged(rows)[0]
+    line = merge_seeds(rows)[0]
     assert len(line.rows) == 2
     list(run.trained(bench, trials[5]))
     assert len(bench.heads) == 2

@@ -159,6 +159,6 @@ def test_nothing_is_said_without_rows_and_plots_are_drawn(tmp_path: Path) -> Non
     pytest.importorskip("matplotlib", reason="plots need the extra 'report'")
     write_rows(tmp_path, rewritten("bm25", "alone", 0.3), held("dense", 0, 0.1, 0.6), held("dense", 5, 0.3, 0.6))
     report.make(tmp_path).write(tmp_path)
-    assert plots.drawn(tmp_path / "rewriting.svg")
-    assert plots.drawn(tmp_path / "synthetic.svg")
+    assert plots.read_digest(tmp_path / "rewriting.svg")
+    assert plots.read_digest(tmp_path / "synthetic.svg")
     assert report.make(tmp_path).stale(tmp_path) == []

@@ -95,7 +95,7 @@ def test_lessons_leave_out_what_would_not_be_kept_and_go_round_large_scenes() ->
 @pytest.mark.slow
 def test_a_training_without_epochs_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="training needs the extra 'train'")
-    with pytest.raises(BadModel, match="set epochs above 0, or name a generator to begin with"):
+    with pytest.raises(BadModel, match="set epochs above 0, or name a model to start from"):
         train_synth([KNOWN], tmp_path / "generator", WriterTrainingOptions(epochs=0))
     assert not (tmp_path / "generator").exists()
 

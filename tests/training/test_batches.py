@@ -13,7 +13,7 @@ from toolscout.core.tool import Tool
 from toolscout.data.dataset import Dataset
 from toolscout.errors import BadDataset
 from toolscout.models.encoders.trainable import TrainableEncoder
-from toolscout.training.batches import EncoderTrainingData, asked_for, candidates, joined, shuffled
+from toolscout.training.batches import EncoderTrainingData, candidates, join_requests, needed_digests, shuffle_steps
 
 pytestmark = pytest.mark.slow
 
@@ -47,8 +47,8 @@ def test_tools_with_equal_documents_are_one_row(encoder: TrainableEncoder) -> No
 
 def test_a_tool_competes_where_its_own_set_asks_for_it_and_is_new_where_no_set_does(encoder: TrainableEncoder) -> None:
     real, written = learnable(used=15), learnable("written", train=160, used=18)
-    asked = asked_for([(real, "train", "dev"), (written, "train", "")])
-    made = EncoderTrainingData.of(encoder, real, "train", "dev", unused=False, self_queries=False, asked=asked)
+    asked = needed_digests([(real, "train", "dev"), (written, "train", "")])
+    made = EncoderTrainingData.of(encoder, real, "train", "dev", unused=False, self_queries=False, needed=asked)
     assert made.competing.tolist() == list(range(15))
     assert np.flatnonzero(made.new).tolist() == [18, 19]
     assert EncoderTrainingData.of(
@@ -71,8 +71,8 @@ def test_a_tools_own_lines_stand_for_it(encoder: TrainableEncoder) -> None:
 
 def test_two_requests_join_between_one_pair_of_ends(encoder: TrainableEncoder) -> None:
     one, two, both = encoder.tokens(["w1 w2", "w3", "w1 w2 w3"], 40)
-    assert joined(one, two, 40).tolist() == both.tolist()
-    assert joined(one, two, 4).tolist() == [*both[:3].tolist(), both[-1]]
+    assert join_requests(one, two, 40).tolist() == both.tolist()
+    assert join_requests(one, two, 4).tolist() == [*both[:3].tolist(), both[-1]]
 
 
 def test_few_documents_all_compete(encoder: TrainableEncoder) -> None:
@@ -109,17 +109,17 @@ def test_no_more_compete_than_asked_for_unless_they_are_gold(encoder: TrainableE
 
 
 def test_an_epoch_meets_every_request_in_an_order_of_its_own() -> None:
-    first, second = (shuffled([50], 8, seed=0, epoch=epoch) for epoch in (0, 1))
+    first, second = (shuffle_steps([50], 8, seed=0, epoch=epoch) for epoch in (0, 1))
     assert len(first) == len(second) == 7
     for steps in (first, second):
         assert {int(i) for _, few in steps for i in few} == set(range(50))
     assert [few.tolist() for _, few in first] != [few.tolist() for _, few in second]
-    again = shuffled([50], 8, seed=0, epoch=0)
+    again = shuffle_steps([50], 8, seed=0, epoch=0)
     assert [few.tolist() for _, few in again] == [few.tolist() for _, few in first]
-    assert [few.tolist() for _, few in shuffled([50], 8, seed=1, epoch=0)] != [few.tolist() for _, few in first]
+    assert [few.tolist() for _, few in shuffle_steps([50], 8, seed=1, epoch=0)] != [few.tolist() for _, few in first]
 
 
 def test_a_large_set_does_not_drown_a_small_one() -> None:
-    steps = Counter(index for index, _ in shuffled([9_900, 100], 10, seed=0, epoch=0))
+    steps = Counter(index for index, _ in shuffle_steps([9_900, 100], 10, seed=0, epoch=0))
     assert steps[0] / steps[1] == pytest.approx(np.sqrt(99), rel=0.05)
-    assert all(len(few) == 10 for _, few in shuffled([9_900, 100], 10, seed=0, epoch=0))
+    assert all(len(few) == 10 for _, few in shuffle_steps([9_900, 100], 10, seed=0, epoch=0))

@@ -168,15 +168,15 @@ def test_what_was_mined_goes_through_a_checkpoint(sources: dict[float, Path], mo
     made = task(sources[0.0], candidates=10)
     made.begin(0)
     mined = [few.tolist() for few in made._training_data[0].hard]
-    kept = made.kept()
+    saved = made.epoch_state()
     with torch.no_grad():
         for parameter in made.parameters().values():
             parameter.add_(torch.randn_like(parameter))
-    made.begin(0, kept)
+    made.begin(0, saved)
     assert [few.tolist() for few in made._training_data[0].hard] == mined
     made.begin(1)
     assert [few.tolist() for few in made._training_data[0].hard] != mined
-    assert task(sources[0.0]).kept() == {}
+    assert task(sources[0.0]).epoch_state() == {}
 
 
 def test_the_average_that_is_best_on_dev_is_taken(sources: dict[float, Path], monkeypatch: pytest.MonkeyPatch) -> None:

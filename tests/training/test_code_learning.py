@@ -13,7 +13,7 @@ from toolscout.errors import BadModel, TrainingStopped
 from toolscout.models.tool_ids.code_tree import Health
 from toolscout.models.tool_ids.quantizer import CodeOptions
 from toolscout.training import code_learning
-from toolscout.training.code_learning import LearnedCodes, UsedTogether, learn
+from toolscout.training.code_learning import LearnedCodes, UsagePairs, learn
 
 pytestmark = pytest.mark.slow
 
@@ -77,7 +77,7 @@ def test_sinkhorn_evens_out_the_use_of_codes() -> None:
     draw = torch.Generator().manual_seed(0)
     apart = torch.rand(64, 8, generator=draw) + torch.arange(8) / 8  # the first codes are nearest to nearly all
     plain = torch.bincount(apart.argmin(1), minlength=8)
-    even = torch.bincount(code_learning._evenly(apart, 0.01), minlength=8)
+    even = torch.bincount(code_learning._sinkhorn(apart, 0.01), minlength=8)
     assert plain.max() > 20
     assert even.max() <= 12
     assert even.min() >= 5
@@ -86,9 +86,9 @@ def test_sinkhorn_evens_out_the_use_of_codes() -> None:
 def test_what_is_served_is_what_was_learned() -> None:
     """The frozen quantizer (numpy, scaling folded in) says what the learner (torch) says."""
     options = CodeOptions(**{**FAST, "code_steps": 20})
-    learner = code_learning._Learner(clusters(), UsedTogether.of(USES), options, torch.device("cpu"))
+    learner = code_learning._Learner(clusters(), UsagePairs.of(USES), options, torch.device("cpu"))
     learner.run(None)
-    quantizer, _ = learner.frozen()
+    quantizer, _ = learner.to_quantizer()
     latent = learner.all_latent()
     np.testing.assert_allclose(quantizer.encode(clusters()), latent, atol=1e-4)
     left = latent
@@ -99,7 +99,7 @@ def test_what_is_served_is_what_was_learned() -> None:
 
 
 def test_unused_codes_are_given_a_place() -> None:
-    learner = code_learning._Learner(clusters(), UsedTogether.of([]), CodeOptions(**FAST), torch.device("cpu"))
+    learner = code_learning._Learner(clusters(), UsagePairs.of([]), CodeOptions(**FAST), torch.device("cpu"))
     points = torch.randn(50, 8, generator=torch.Generator().manual_seed(1))
     book = torch.cat([points[:2], torch.full((14, 8), 99.0)])
     for _ in range(6):
@@ -121,7 +121,7 @@ def test_batches_and_drawn_edges_do_the_same(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_weights_of_pairs_are_the_published_ones() -> None:
-    found = UsedTogether.of([[0, 1], [1, 0, 1], [1, 2], [3]])
+    found = UsagePairs.of([[0, 1], [1, 0, 1], [1, 2], [3]])
     assert list(zip(found.first.tolist(), found.second.tolist(), strict=True)) == [(0, 1), (1, 2)]
     np.testing.assert_allclose(found.weight, [2 / np.sqrt(2 * 3), 1 / np.sqrt(3 * 1)], rtol=1e-6)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from toolscout.errors import BadModel, OutOfMemory, TrainingStopped
 from toolscout.training.checkpoint import Checkpoints
-from toolscout.training.loop import Schedule, Trained, pick_device, run
+from toolscout.training.loop import Schedule, TrainingRecord, pick_device, run
 
 pytestmark = pytest.mark.slow
 
@@ -38,10 +38,10 @@ class Line:
     def steps(self) -> int:
         return STEPS
 
-    def begin(self, epoch: int, kept: Mapping[str, Tensor] | None = None) -> None:
-        self._anchor = kept["anchor"] if kept else self.model.weight.detach().clone()
+    def begin(self, epoch: int, saved: Mapping[str, Tensor] | None = None) -> None:
+        self._anchor = saved["anchor"] if saved else self.model.weight.detach().clone()
 
-    def kept(self) -> Mapping[str, Tensor]:
+    def epoch_state(self) -> Mapping[str, Tensor]:
         return {"anchor": self._anchor}
 
     def step(self, epoch: int, step: int) -> Tensor:
@@ -64,7 +64,7 @@ def schedule(epochs: int = 6, patience: int = 0, seed: int = 0, save_every: int 
     return Schedule(epochs, 0.05, patience=patience, seed=seed, save_every=save_every)
 
 
-def trained(task: Line, plan: Schedule, folder: Path) -> tuple[Trained, Mapping[str, Tensor]]:
+def trained(task: Line, plan: Schedule, folder: Path) -> tuple[TrainingRecord, Mapping[str, Tensor]]:
     checkpoints = Checkpoints(folder, "line")
     return run(task, plan, checkpoints), checkpoints.read_best()
 

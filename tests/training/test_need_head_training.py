@@ -14,7 +14,7 @@ from scipy.optimize import minimize
 from toolscout.errors import BadModel
 from toolscout.models.need_head import NeedHead
 from toolscout.training.checkpoint import Checkpoints
-from toolscout.training.need_head import DetectionOptions, Examples, averaged, calibrated, learn, platt
+from toolscout.training.need_head import DetectionOptions, Examples, average_heads, calibrate, learn, platt
 
 pytestmark = pytest.mark.slow
 
@@ -111,7 +111,7 @@ def test_a_head_that_says_the_opposite_is_refused() -> None:
 def test_calibration_repairs_forecasts_that_are_too_sure(tmp_path: Path) -> None:
     head, _ = learn(examples(0), examples(10), "toy", tmp_path / "x", QUICK)
     dev = Examples({"a": units(2000, 20, 0.5)}, {"c": units(2000, 21, -0.5)})
-    repaired, scores = calibrated(replace(head, scale=50.0, shift=3.0), dev)
+    repaired, scores = calibrate(replace(head, scale=50.0, shift=3.0), dev)
     chances = repaired.probabilities(dev.vectors())
     assert abs(chances.mean() - 0.5) < 0.01
     assert (
@@ -125,12 +125,12 @@ def test_averaged_heads_speak_with_one_voice(tmp_path: Path) -> None:
     heads = [learn(examples(0), examples(10), "toy", tmp_path / "x", replace(QUICK, seed=s))[0] for s in range(3)]
     vectors = units(30, 8, 0)
     each = np.stack([np.log(p / (1 - p)) for p in (head.probabilities(vectors).astype(np.float64) for head in heads)])
-    joint = averaged(heads).probabilities(vectors)
+    joint = average_heads(heads).probabilities(vectors)
     assert np.allclose(np.log(joint / (1 - joint)), each.mean(axis=0), atol=1e-3)
     with pytest.raises(BadModel, match="same encoder"):
-        averaged([heads[0], replace(heads[1], encoder="other")])
+        average_heads([heads[0], replace(heads[1], encoder="other")])
     with pytest.raises(BadModel, match="same encoder"):
-        averaged([])
+        average_heads([])
 
 
 def test_an_interrupted_training_ends_where_it_would_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from toolscout.llm.base import Message
 from toolscout.models.language.base import Base, open_base
 from toolscout.models.language.torch_network import TransformerNetwork
 from toolscout.training import loop, text_generation
-from toolscout.training.preference_pairs import PreferenceTask, SupervisedTask, surprises
+from toolscout.training.preference_pairs import PreferenceTask, SupervisedTask, token_losses
 from toolscout.training.text_generation import (
     Pair,
     PreferencePair,
@@ -112,7 +112,7 @@ def test_the_loss_of_examples_is_the_mean_of_their_targets_tokens(base: Base, ch
 
 def test_nothing_is_learned_of_the_prompt(base: Base) -> None:
     made = network(base, moved=False)
-    loss, _ = surprises(made, [[5, 9, 11]], [[[30]]])
+    loss, _ = token_losses(made, [[5, 9, 11]], [[[30]]])
     # The one token that is asked for is all that the loss sees.
     assert loss.shape == (1,)
     assert float(loss.detach()[0]) == pytest.approx(-float(chance(made, [5, 9, 11], [30]).detach()), rel=1e-4)
@@ -209,10 +209,10 @@ def test_a_generator_writes_what_it_was_taught(base: Base, tmp_path: Path) -> No
     said: list[str] = []
     about = {"task": "describe", "settings": {"form": "x"}}
     taught = finetune(options(base), pairs, tmp_path, about=about, progress=lambda text, *_: said.append(text))
-    assert told(taught.pupil.local()) == list(WORDS.values())
-    prompts = [taught.pupil.prompt([Message("user", asked)]) for asked in WORDS]
-    drawn = taught.pupil.sample(prompts, 1, 0.0, 12)
-    assert [taught.pupil.text(few[0]) for few in drawn] == list(WORDS.values())
+    assert told(taught.model.local()) == list(WORDS.values())
+    prompts = [taught.model.prompt([Message("user", asked)]) for asked in WORDS]
+    drawn = taught.model.sample(prompts, 1, 0.0, 12)
+    assert [taught.model.text(few[0]) for few in drawn] == list(WORDS.values())
     assert all(few[0][-1] == base.end for few in drawn)
     record = json.loads((tmp_path / "generator.json").read_text())
     assert record["task"] == "describe"
@@ -227,29 +227,29 @@ def test_what_is_too_long_is_left_out_or_cut(base: Base, tmp_path: Path) -> None
     long = ([Message("user", "hotel " * 60)], "Paris")
     taught = finetune(options(base, epochs=1, request_tokens=40), lambda epoch: [*pairs(epoch), long], tmp_path)
     assert (taught.report["examples"], taught.report["left_out"]) == (3, 1)
-    cut = text_generation._TokenisedPairs(taught.pupil, pairs, options(base, max_tokens=3))(0)
+    cut = text_generation._TokenisedPairs(taught.model, pairs, options(base, max_tokens=3))(0)
     assert [len(one.target) for one in cut] == [3, 3, 3]
-    whole = taught.pupil.example(*pairs(0)[2])
+    whole = taught.model.example(*pairs(0)[2])
     assert cut[2] == SupervisedExample(whole.prompt, whole.target[:3])
 
 
 def test_no_epochs_leave_the_base_as_it_is(base: Base, tmp_path: Path) -> None:
     taught = finetune(options(base, epochs=0), pairs, tmp_path)
     plain = TrainableWriter(base, network(base, moved=False))
-    assert told(taught.pupil.local()) == told(plain.local())
+    assert told(taught.model.local()) == told(plain.local())
 
 
 def test_dev_chooses_the_epoch(base: Base, tmp_path: Path) -> None:
     scores = iter([0.1, 0.9, 0.3])
     kept: list[dict[str, Any]] = []
 
-    def judge(pupil: TrainableWriter) -> dict[str, float]:
-        kept.append(pupil.network.learned())
+    def judge(model: TrainableWriter) -> dict[str, float]:
+        kept.append(model.network.trained_arrays())
         return {"recall@5": next(scores)}
 
     taught = finetune(options(base, epochs=3), pairs, tmp_path, judge=judge)
     assert taught.report["dev"] == {"recall@5": 0.9}
-    for name, array in taught.pupil.network.learned().items():
+    for name, array in taught.model.network.trained_arrays().items():
         np.testing.assert_array_equal(array, kept[1][name])
 
 
@@ -258,7 +258,7 @@ def test_a_training_that_was_killed_goes_on_to_the_same_result(
 ) -> None:
     monkeypatch.setattr(text_generation, "Schedule", partial(loop.Schedule, save_every=2))
     quick = options(base, epochs=3, batch=1)
-    wanted = finetune(quick, pairs, tmp_path / "whole").pupil.network.learned()
+    wanted = finetune(quick, pairs, tmp_path / "whole").model.network.trained_arrays()
     real, calls = loop._step, iter(range(5))
 
     def dying(*args: Any) -> Any:
@@ -272,25 +272,25 @@ def test_a_training_that_was_killed_goes_on_to_the_same_result(
     monkeypatch.setattr(loop, "_step", real)
     with pytest.raises(BadModel, match="other data or with other options"):
         finetune(quick, lambda epoch: pairs(epoch)[:2], tmp_path / "killed")
-    found = finetune(quick, pairs, tmp_path / "killed", keep=True).pupil.network.learned()
-    again = finetune(quick, pairs, tmp_path / "killed").pupil.network.learned()
+    found = finetune(quick, pairs, tmp_path / "killed", keep=True).model.network.trained_arrays()
+    again = finetune(quick, pairs, tmp_path / "killed").model.network.trained_arrays()
     for name, array in wanted.items():
         np.testing.assert_array_equal(found[name], array)
         np.testing.assert_array_equal(again[name], array)
 
 
 def test_samples_are_drawn_anew_and_the_same_by_seed(base: Base) -> None:
-    pupil = TrainableWriter(base, network(base))
-    pupil._rows = 5  # in several batches
+    model = TrainableWriter(base, network(base))
+    model._rows = 5  # in several batches
     prompts = [[5, 9, 11], [7], [5, 9, 11, 30]]
-    drawn = [pupil.sample(prompts, 4, 1.0, 6, seed) for seed in (0, 0, 1)]
+    drawn = [model.sample(prompts, 4, 1.0, 6, seed) for seed in (0, 0, 1)]
     assert drawn[0] == drawn[1] != drawn[2]
     for few in drawn[0]:
         assert len(few) == 4
         assert len({tuple(text) for text in few}) > 1
         assert all(len(text) == 6 or text[-1] == base.end for text in few)
     with pytest.raises(BadRequest, match="no room"):
-        pupil.sample([[5] * 125], 1, 1.0, 6)
+        model.sample([[5] * 125], 1, 1.0, 6)
 
 
 @pytest.mark.parametrize("changed", [{"epochs": -1}, {"batch": 0}, {"rate": 0.0}, {"max_tokens": 0}])
@@ -309,16 +309,16 @@ def test_options_that_cannot_be_aligned_with_are_refused(changed: dict[str, Any]
 
 
 def test_the_preset_is_put_in_place() -> None:
-    settled = AlignmentOptions(preset="qta", align=3, samples=4).settled()
-    assert (settled.align, settled.reward, settled.loss, settled.samples) == (1, "rank", "dpo", 4)
-    assert AlignmentOptions(align=3).settled() == AlignmentOptions(align=3)
+    with_preset = AlignmentOptions(preset="qta", align=3, samples=4).with_preset()
+    assert (with_preset.align, with_preset.reward, with_preset.loss, with_preset.samples) == (1, "rank", "dpo", 4)
+    assert AlignmentOptions(align=3).with_preset() == AlignmentOptions(align=3)
 
 
 def test_a_generator_can_be_begun_with(base: Base, tmp_path: Path) -> None:
-    taught = finetune(options(base, epochs=1), pairs, tmp_path / "first").pupil
+    taught = finetune(options(base, epochs=1), pairs, tmp_path / "first").model
     again = TrainableWriter.open(options(base, init_from=str(tmp_path / "first")))
-    for name, array in taught.network.learned().items():
-        np.testing.assert_allclose(again.network.learned()[name], array, atol=2e-3)
+    for name, array in taught.network.trained_arrays().items():
+        np.testing.assert_allclose(again.network.trained_arrays()[name], array, atol=2e-3)
     with pytest.raises(BadModel, match="another rank"):
         TrainableWriter.open(options(base, init_from=str(tmp_path / "first"), rank=7))
     tiny_llama(tmp_path / "other", max_position_embeddings=128, initializer_range=0.2)

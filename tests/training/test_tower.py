@@ -24,7 +24,7 @@ from toolscout.training.tower import (
     TowerOptions,
     TrainingRequests,
     nearest,
-    voted,
+    neighbour_votes,
     whole,
 )
 
@@ -135,7 +135,7 @@ def test_votes_are_those_of_a_loop() -> None:
             for column, tool in enumerate(candidates):
                 expected[row, column] += attention[row, place] * (tool in few)
     column = torch.full((TOOLS + 1,), 9)
-    torch.testing.assert_close(voted(padded, attention, torch.tensor(candidates), column), expected)
+    torch.testing.assert_close(neighbour_votes(padded, attention, torch.tensor(candidates), column), expected)
 
 
 def test_detection_is_plain_binary_cross_entropy() -> None:
@@ -184,7 +184,7 @@ def test_a_request_made_up_of_two_has_no_neighbours_and_no_scene() -> None:
     found = loss(single, both) - loss(objective(), both)
     # The views of the other two agree as they do without it; the whole graph is the same.
     assert found == pytest.approx(apart, abs=1e-5)
-    asked, _ = single.net.ask(
+    asked, _ = single.net.attend(
         REQUESTS[:1], single.net.states(REQUESTS[:1]), torch.zeros(2, 1, 5, D), torch.zeros(1, 5, dtype=torch.bool)
     )
     torch.testing.assert_close(asked, REQUESTS[:1])
@@ -203,7 +203,7 @@ def test_a_tool_that_is_absent_is_scored_as_a_new_one(monkeypatch: pytest.Monkey
     made = objective()
     absent = torch.zeros(TOOLS, dtype=torch.bool)
     absent[[1, 3]] = True
-    monkeypatch.setattr(made, "_absent", lambda: absent)
+    monkeypatch.setattr(made, "_draw_absent_tools", lambda: absent)
     seen: dict[str, Tensor] = {}
 
     def kept(scores: Tensor, wanted: Tensor) -> Tensor:
@@ -219,7 +219,7 @@ def test_a_tool_that_is_absent_is_scored_as_a_new_one(monkeypatch: pytest.Monkey
         made.around.scene_edges.left == 7,
     )
     assert 7 in made.around.nearest[4].tolist()
-    asked, attention = made.net.ask(
+    asked, attention = made.net.attend(
         REQUESTS[[4]], made.net.states(REQUESTS[[4]]), made.around.keys(gathered, rows), near
     )
     assert gathered.tools[absent].eq(0).all()
@@ -232,7 +232,7 @@ def test_a_tool_that_is_absent_is_scored_as_a_new_one(monkeypatch: pytest.Monkey
 def test_absent_tools_and_lost_edges_are_drawn_anew() -> None:
     made = objective(absent=0.5, edge_dropout=0.5)
     torch.manual_seed(0)
-    drawn = [made._absent() for _ in range(20)]
+    drawn = [made._draw_absent_tools() for _ in range(20)]
     assert not any(one[6] for one in drawn)  # nobody used it: it is new anyway
     assert 0.3 < torch.stack(drawn)[:, :6].float().mean() < 0.7
     assert len({loss(made, batch([0, 3])) for _ in range(5)}) > 1

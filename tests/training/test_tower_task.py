@@ -20,7 +20,7 @@ from toolscout.retrievers.tower.options import MasstoolOptions
 from toolscout.training import loop, tower_task
 from toolscout.training.loop import Schedule
 from toolscout.training.tower import TowerOptions, TrainingRequests
-from toolscout.training.tower_task import LearnedTower, Vectors, learn_frozen, learn_through, marked, ndcg
+from toolscout.training.tower_task import LearnedTower, Vectors, gold_mask, learn_frozen, learn_with_encoder, ndcg
 
 pytestmark = pytest.mark.slow
 
@@ -70,7 +70,7 @@ def test_it_learns_and_the_best_epoch_counts(tmp_path: Path) -> None:
     assert max(scores(learned)) > 0.9
     _, dev, vectors = made_up()
     plain = torch.from_numpy(vectors.dev @ vectors.tools.T)
-    assert ndcg(plain, marked(dev, TOOLS, torch.device("cpu"))) < 0.6
+    assert ndcg(plain, gold_mask(dev, TOOLS, torch.device("cpu"))) < 0.6
     assert learned.trained.history[-1]["loss"] < learned.trained.history[0]["loss"]
     assert learned.parameters == sum(value.size for value in learned.tower.numbers.values())
 
@@ -81,7 +81,7 @@ def test_ndcg_is_that_of_the_measures() -> None:
     golds = [np.sort(random.choice(9, random.integers(1, 8), replace=False)) for _ in range(20)]
     rankings = [list(map(str, row)) for row in scores.argsort(1, descending=True)[:, :5].tolist()]
     expected = metrics.evaluate(rankings, [list(map(str, gold)) for gold in golds], ["ndcg@5"])["ndcg@5"]
-    assert ndcg(scores, marked(golds, 9, torch.device("cpu"))) == pytest.approx(expected, abs=1e-6)
+    assert ndcg(scores, gold_mask(golds, 9, torch.device("cpu"))) == pytest.approx(expected, abs=1e-6)
 
 
 def test_a_seed_gives_one_result(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def through(folder: Path, source: Path, data: Dataset | None = None, **changed: 
     known = TrainingRequests(gold, np.array(scenes), len(data.tools))
     prompts = [f"w{n} w{n + 1} w50" for n in range(10)]
     chosen = options(**{"train_encoder": True, "epochs": 3, "rate": 3e-3, "pace": 2.0, **changed})
-    return learn_through(data, ("train", "dev"), known, prompts, source, chosen, folder, "")
+    return learn_with_encoder(data, ("train", "dev"), known, prompts, source, chosen, folder, "")
 
 
 def test_an_encoder_is_trained_along(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def ablate(
     chosen, numbers, path = ablations.variants(plan, only), _seeds(seeds), json or out / "rows.jsonl"
     row.check_writable(path)
     with output.progress() as report:
-        identity = ablations.read(plan, report).identity
+        identity = ablations.read_data(plan, report).identity
     todo = ablations.jobs(plan, chosen, numbers, path)
     output.note(f"{plural(len(chosen), 'variant')}, {plural(len(todo), 'run')} to make", label="ablation")
     if not no_tool:
@@ -86,7 +86,7 @@ def ablate(
             if done.error:
                 output.note(f"{done.name}: {done.error}", label="failed")
             else:
-                writer.take(done.result)
+                writer.add(done.result)
                 output.note(done.name, label=f"{made} of {len(todo)}")
     finally:  # show the finished variants also after an error or an interruption
         _show(plan, [one for one in ablations.own_rows(path, identity) if one["seed"] in numbers])

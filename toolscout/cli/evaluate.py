@@ -132,7 +132,7 @@ def evaluate(
         raise typer.BadParameter("needs --json OUT, the file beside which they are written", param_hint="--rankings")
     retrievers, settings = _retrievers(retriever or [], option, part, llm, model)
     least = gate.read_minimums(minimum or [])
-    asked_for = measured.checked([*(measure or []), *(one.measure for one in least)])
+    asked_for = measured.check_names([*(measure or []), *(one.measure for one in least)])
     names = [name for name in asked_for if name not in measured.MEASURES]
     if json is not None:
         row.check_writable(json)

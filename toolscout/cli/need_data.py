@@ -64,7 +64,7 @@ def need_data(
     with output.progress() as report:
         known = _of_store(catalogue, opened, report) if catalogue else _of_dataset(data or "", opened, report)
         found = made.candidates(texts, known, opened, head, report)
-    found = made.kept(found, chosen, per_band)
+    found = made.mark_kept(found, chosen, per_band)
     splits = made.save(found, out)
     threshold = NeedOptions().threshold
     _print("similarity", made.by_band(found, threshold), head, domains=True)

@@ -146,7 +146,7 @@ def synth_train(
         list[str],
         typer.Argument(metavar="DATA[:TRAIN]…", help="Datasets with the splits to learn from, as for train."),
     ],
-    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where the generator goes.")],
+    out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where the fine-tuned model goes.")],
     option: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="Set an option of the training: epochs, rate, rank …")
     ] = None,
@@ -162,7 +162,7 @@ def synth_train(
     from toolscout.synth import WriterTrainingOptions, train_synth
 
     if is_finetuned(out):
-        raise BadModel(f"{out} already holds a generator; name a new folder, or remove this one")
+        raise BadModel(f"{out} already holds a fine-tuned model; name a new folder, or remove this one")
     options = with_settings(WriterTrainingOptions(), "synth-train", option or [])
     sets = training_setup.training_sets(data)
     for one in sets:

@@ -1,1 +1,1 @@
-"""Measures what is served: the quality of answers (evaluate.py), and their cost (bench/)."""
+"""Evaluation: the quality of search results (evaluate.py), and their cost (bench/)."""

@@ -1,4 +1,4 @@
-"""Evaluates a retriever on one split of a dataset, through Scout: what is measured is what is served."""
+"""Evaluates a retriever on one split of a dataset, through Scout, as it is served."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from toolscout.core.answer import Cost
 from toolscout.data.dataset import Dataset, Kind
 from toolscout.evaluation import leakage
 from toolscout.evaluation.fit_record import FitRecord
-from toolscout.evaluation.measures import checked, depth_of, measured
+from toolscout.evaluation.measures import check_names, compute_measures, depth_of
 from toolscout.evaluation.request_result import DEPTH, RequestResult
 from toolscout.evaluation.row import Row, provenance
 from toolscout.evaluation.vector_cache import cached_vectors, encoder_of
@@ -31,8 +31,8 @@ from toolscout.scout import Progress, Scout, checked_request
 from toolscout.stores.sqlite.store import SqliteStore
 
 _DROPPED = "drop-seen"
-_TOGETHER = 256  # requests that are ranked at once where a GPU does it
-_SETS_TOGETHER = 64
+_BATCH = 256  # requests that a GPU ranks at once
+_SET_BATCH = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +83,12 @@ def evaluate(
 ) -> Evaluation:
     """Index the tools, search for every request of the split, and return the measures. Vectors are cached.
 
-    `measures` are added to the default ones. `seen` is what the retriever was trained and selected on. Raises Leak for
-    a split that shares requests with it, unless `drop_seen` leaves those requests out.
+    `variant` and `command` go into the row. `measures` are added to the default ones. `seen` is what the retriever was
+    trained and selected on, `fitted` how it was trained, `cache` another file for cached vectors. Raises BadRequest for
+    a name that is no measure, and Leak for a split that shares requests with `seen`, unless `drop_seen` leaves those
+    requests out.
     """
-    names, encoder, fitted = checked(measures), encoder_of(retriever), fitted or FitRecord()
+    names, encoder, fitted = check_names(measures), encoder_of(retriever), fitted or FitRecord()
     seen = (seen or TrainedOn()) | leakage.encoder_history(encoder)
     digest, dropped = dataset.digest(split), leakage.seen_ids(dataset, split, seen)
     if not drop_seen:
@@ -94,7 +96,7 @@ def evaluate(
     dataset = leakage.without(dataset, split, dropped)
     new_tools, depth = leakage.new_tools(dataset, split, seen), depth_of(names)
     run = _run(dataset, split, retriever, depth, cache, progress)
-    asked, found, options = run.asked, measured(run.asked, names, new_tools), asdict(retriever.options)
+    asked, found, options = run.asked, compute_measures(run.asked, names, new_tools), asdict(retriever.options)
     named = variant or variant_of(retriever.options)
     row = Row(
         dataset=dataset.name,
@@ -152,11 +154,11 @@ def _run(
             scout.refresh()
             scout.embed(progress)
             index_s = time.perf_counter() - started
-        size = _TOGETHER if _together(retriever) else 1
+        size = _BATCH if _ranks_in_batches(retriever) else 1
         asked: list[RequestResult] = []
         costs: list[Cost | None] = []
         for start in range(0, len(requests), size):
-            for one, cost in _ask(scout, dataset, split, requests[start : start + size], depth):
+            for one, cost in _search(scout, dataset, split, requests[start : start + size], depth):
                 asked.append(one)
                 costs.append(cost)
             if progress:
@@ -175,7 +177,7 @@ def command_line(
     no_tool: str = "",
     parts: Sequence[str] = (),
 ) -> str:
-    """Return the command that makes the row again, without paths of this machine."""
+    """Return the `toolscout evaluate` command that repeats the measurement, without paths of this machine."""
     words = ["toolscout", "evaluate", Path(dataset).name, "--split", split, "--retriever", Path(retriever).name]
     words += [word for part in parts for word in ("--part", Path(part).name)]
     words += [word for setting in settings for word in ("--option", setting)]
@@ -184,24 +186,24 @@ def command_line(
     return shlex.join([*words, *(["--drop-seen"] if drop_seen else [])])
 
 
-def _ask(
+def _search(
     scout: Scout, dataset: Dataset, split: str, requests: Sequence[tuple[str, str]], depth: int
 ) -> list[tuple[RequestResult, Cost | None]]:
-    """Search for some requests in a batch; where that fails, one after the other."""
+    """Search for some requests (id, text) in a batch; where that fails, one after the other."""
     started = time.perf_counter()
     try:
         answers = scout.search_many([text for _, text in requests], depth, endpoints="wait")
-    except Exception as error:  # whatever a method does on one request, the others are still asked
+    except Exception as error:  # an error on one request must not stop the others
         if len(requests) > 1:
-            return [found for one in requests for found in _ask(scout, dataset, split, [one], depth)]
-        about = _about(dataset, split, requests[0][0])
+            return [found for one in requests for found in _search(scout, dataset, split, [one], depth)]
+        about = _request_facts(dataset, split, requests[0][0])
         wrong, seconds = 0.0 if about[3] else 1.0, time.perf_counter() - started
         return [(RequestResult(*about, None, wrong, None, seconds, f"{type(error).__name__}: {error}"), None)]
     seconds = (time.perf_counter() - started) / len(requests)
     found = []
     for (request_id, _), answer in zip(requests, answers, strict=True):
         ranking = tuple(hit.tool_id for hit in answer.considered)
-        about = _about(dataset, split, request_id)
+        about = _request_facts(dataset, split, request_id)
         one = RequestResult(*about, ranking, answer.fit or 0.0, answer.verdict, seconds, need=answer.need)
         found.append((one, answer.cost))
     return found
@@ -217,35 +219,36 @@ def _with_sets(
     """
     if retriever.as_many([]) is None:
         return list(asked)
-    made: list[RequestResult] = []
-    for start in range(0, len(asked), _SETS_TOGETHER):
-        few = asked[start : start + _SETS_TOGETHER]
-        for one, found in zip(few, _returned(retriever, texts[start : start + _SETS_TOGETHER]), strict=True):
+    results: list[RequestResult] = []
+    for start in range(0, len(asked), _SET_BATCH):
+        batch = asked[start : start + _SET_BATCH]
+        for one, found in zip(batch, _search_sets(retriever, texts[start : start + _SET_BATCH]), strict=True):
             error = one.error or (found if isinstance(found, str) else "")
-            made.append(replace(one, returned=() if isinstance(found, str) else found, error=error))
+            results.append(replace(one, returned=() if isinstance(found, str) else found, error=error))
         if progress:
-            progress("asking for sets", len(made), len(asked))
-    return made
+            progress("asking for sets", len(results), len(asked))
+    return results
 
 
-def _returned(retriever: Retriever, texts: Sequence[str]) -> list[tuple[str, ...] | str]:
-    """Return the tools for each request, or its error as a text."""
+def _search_sets(retriever: Retriever, texts: Sequence[str]) -> list[tuple[str, ...] | str]:
+    """Return the tools that k="auto" gives for each request, or its error as a text."""
     try:
         sets = retriever.as_many(retriever.rank(list(map(checked_request, texts)), 1)) or []
         return [tuple(tool_id for tool_id, _ in pairs) for pairs in sets]
-    except Exception as error:  # whatever a method does on one request, the others are still asked
+    except Exception as error:  # an error on one request must not stop the others
         if len(texts) == 1:
             return [f"{type(error).__name__}: {error}"]
-        return [found for text in texts for found in _returned(retriever, [text])]
+        return [found for text in texts for found in _search_sets(retriever, [text])]
 
 
-def _about(dataset: Dataset, split: str, request_id: str) -> tuple[str, str, Kind, tuple[str, ...]]:
+def _request_facts(dataset: Dataset, split: str, request_id: str) -> tuple[str, str, Kind, tuple[str, ...]]:
+    """Return id, scene, kind and gold tools of a request: the first fields of RequestResult."""
     gold = dataset.qrels[split].get(request_id, ())
     return request_id, dataset.scene(request_id), dataset.kind(request_id), gold
 
 
-def _together(retriever: Retriever) -> bool:
-    """Return whether a GPU ranks many requests in a batch: the time of one request is unknown then."""
+def _ranks_in_batches(retriever: Retriever) -> bool:
+    """Return whether a GPU ranks requests in batches; the time of a single request is unknown then."""
     return bool(os.environ.get(DEVICE_VARIABLE)) and (retriever.rewrites or retriever.language_parameters > 0)
 
 

@@ -41,7 +41,7 @@ class Band:
 
     @classmethod
     def parse(cls, text: str) -> Band:
-        """Read LOW:HIGH."""
+        """Parse LOW:HIGH; raises BadRequest where it is no range between -1 and 1."""
         try:
             low, high = map(float, text.split(":"))
         except ValueError:
@@ -100,7 +100,10 @@ class PromptGroup:
 
 
 def read_texts(path: Path) -> list[tuple[str, str]]:
-    """Return (text, source) of prompts from a folder with prompts.jsonl, a .jsonl file with "text", or a .txt file."""
+    """Return (text, source) of prompts from a folder with prompts.jsonl, a .jsonl file with "text", or a .txt file.
+
+    Raises BadDataset where there is no such file, no prompt in it, or a line that cannot be read.
+    """
     if path.is_dir():
         return [(prompt.text, prompt.source) for prompt in read_prompts(path)]
     if not path.is_file():
@@ -110,14 +113,14 @@ def read_texts(path: Path) -> list[tuple[str, str]]:
     for number, line in files.lines(path):
         text, source = line.strip(), Path(name).stem
         if name.endswith(".jsonl"):
-            text, source = _of_record(path, number, line, source)
+            text, source = _parse_record(path, number, line, source)
         found.append((text, source))
     if not found:
         raise BadDataset(f"{path} holds no prompts: give a .txt file with one in a line, or a .jsonl file with texts")
     return found
 
 
-def _of_record(path: Path, number: int, line: str, source: str) -> tuple[str, str]:
+def _parse_record(path: Path, number: int, line: str, source: str) -> tuple[str, str]:
     try:
         row = json.loads(line)
     except ValueError as error:
@@ -136,7 +139,10 @@ def catalogue_of(
     encoder: TextEncoder,
     progress: Progress | None = None,
 ) -> EncodedCatalogue:
-    """Encode tools and past requests. `known`: vectors by digest that need no encoding; `requests`: text to tool."""
+    """Encode tools and past requests. `known`: vectors by tool digest that need no encoding; `requests`: text to tool.
+
+    Raises BadDataset for an empty catalogue.
+    """
     if not tools:
         raise BadDataset("the catalogue is empty, so nothing can be near it; add tools with: toolscout add SOURCE")
     documents = {tool.digest(): (tool.id, tool.document()) for tool in tools}
@@ -150,7 +156,7 @@ def catalogue_of(
             progress("embedding tools", done, len(missing))
     vectors = [np.stack([found[digest] for digest in documents])]
     if requests:
-        vectors.append(_encoded("embedding requests", list(requests), encoder, progress))
+        vectors.append(_encode("embedding requests", list(requests), encoder, progress))
     ids = [tool_id for tool_id, _ in documents.values()] + list(requests.values())
     return EncodedCatalogue(np.concatenate(vectors), tuple(ids), frozenset(map(request_digest, requests)))
 
@@ -162,12 +168,15 @@ def candidates(
     head: NeedHead | None,
     progress: Progress | None = None,
 ) -> list[Candidate]:
-    """Return every distinct prompt, compared with the catalogue, without those that are requests for tools."""
+    """Return every distinct prompt, compared with the catalogue, without those that are requests for tools.
+
+    `texts` are (text, source) pairs; `head` estimates tool need, None for none. Raises BadDataset where none is left.
+    """
     unique = {request_digest(text): (text, source) for text, source in reversed(texts)}
     chosen = [pair for digest, pair in reversed(unique.items()) if digest not in catalogue.requests]
     if not chosen:
         raise BadDataset("every prompt is a request of the catalogue; give prompts that need no tool")
-    vectors = _encoded("embedding prompts", [text for text, _ in chosen], encoder, progress)
+    vectors = _encode("embedding prompts", [text for text, _ in chosen], encoder, progress)
     needs = head.probabilities(vectors) if head else None
     found = []
     for start in range(0, len(chosen), _CHUNK):
@@ -179,8 +188,11 @@ def candidates(
     return found
 
 
-def kept(found: Sequence[Candidate], band: Band, per_band: int | None = None) -> list[Candidate]:
-    """Return all candidates, marked as kept where they lie in the band: at most `per_band` of each tenth, by hash."""
+def mark_kept(found: Sequence[Candidate], band: Band, per_band: int | None = None) -> list[Candidate]:
+    """Return all candidates, marked as kept where they lie in the band: at most `per_band` of each tenth, by hash.
+
+    Raises BadRequest where no candidate lies in the band.
+    """
     inside = sorted((one for one in found if band.holds(one.similarity)), key=lambda one: one.tenth)
     if not inside:
         low, middle, high = np.quantile([one.similarity for one in found], [0, 0.5, 1])
@@ -205,7 +217,7 @@ def by_band(found: Sequence[Candidate], threshold: float) -> list[PromptGroup]:
     for one in found:
         groups.setdefault(one.tenth, []).append(one)
     return [
-        _share(f"{tenth / TENTHS:.1f} to {(tenth + 1) / TENTHS:.1f}", groups[tenth], threshold)
+        _count(f"{tenth / TENTHS:.1f} to {(tenth + 1) / TENTHS:.1f}", groups[tenth], threshold)
         for tenth in sorted(groups)
     ]
 
@@ -216,11 +228,14 @@ def by_domain(found: Sequence[Candidate], threshold: float) -> list[PromptGroup]
     for one in found:
         groups.setdefault(namespace_of(one.nearest), []).append(one)
     ordered = sorted(groups.items(), key=lambda item: (-len(item[1]), item[0]))
-    return [_share(name, group, threshold) for name, group in ordered]
+    return [_count(name, group, threshold) for name, group in ordered]
 
 
 def save(found: Sequence[Candidate], folder: Path) -> Counter[str]:
-    """Write the kept candidates as prompts.jsonl, which read_prompts reads; return the number in each split."""
+    """Write the kept candidates as prompts.jsonl, which read_prompts reads; return the number in each split.
+
+    Raises BadDataset where the folder is not empty.
+    """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise BadDataset(f"{folder} is not an empty folder; write prompts into a new one")
     folder.mkdir(parents=True, exist_ok=True)
@@ -242,7 +257,7 @@ def save(found: Sequence[Candidate], folder: Path) -> Counter[str]:
     return Counter(one.split for one in chosen)
 
 
-def _share(name: str, group: Sequence[Candidate], threshold: float) -> PromptGroup:
+def _count(name: str, group: Sequence[Candidate], threshold: float) -> PromptGroup:
     needs = [one.need for one in group if one.need is not None]
     return PromptGroup(
         name,
@@ -259,7 +274,7 @@ def _order(text: str) -> str:
     return hashlib.blake2b(request_digest(text).encode(), digest_size=8).hexdigest()
 
 
-def _encoded(stage: str, texts: Sequence[str], encoder: TextEncoder, progress: Progress | None) -> Floats:
+def _encode(stage: str, texts: Sequence[str], encoder: TextEncoder, progress: Progress | None) -> Floats:
     rows = []
     for start in range(0, len(texts), _CHUNK):
         rows.append(encoder.encode(texts[start : start + _CHUNK]))

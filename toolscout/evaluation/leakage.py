@@ -14,7 +14,7 @@ from toolscout.retrievers.provenance import TrainedOn
 _ROLES = {"train": "trained on", "dev": "selected on"}
 _UNSEEN_TOOLS = "unseen_tool."
 JOINT = "+"
-"""Stands in the name of a mixed split between the split and its prompts, so that it is never taken for the split."""
+"""Separates split and prompts in the name of a mixed split, which must not be taken for the split alone."""
 
 
 def seen_ids(dataset: Dataset, split: str, seen: TrainedOn) -> list[str]:
@@ -47,7 +47,7 @@ def refuse_seen(dataset: Dataset, split: str, seen: TrainedOn, droppable: bool =
 
 
 def without(dataset: Dataset, split: str, ids: Collection[str]) -> Dataset:
-    """Return the dataset without these requests in the split."""
+    """Return the dataset without these requests in the split; raises Leak where no request is left."""
     left_out = frozenset(ids)
     if not left_out:
         return dataset

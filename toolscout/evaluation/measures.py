@@ -35,7 +35,7 @@ VERDICTS = (
 RIGHT_AT = 5
 RIGHT = (f"right@{RIGHT_AT}", f"right_use@{RIGHT_AT}", "right_abstain")
 SMALLER_IS_BETTER = ("fit_brier", "fit_ece", "need_brier", "need_ece")
-# Of a search with k="auto": measures of the returned set, whatever the verdict.
+# Measures of the set that a search with k="auto" returns, whatever its verdict.
 SETS = tuple(metrics.OF_SETS)
 FORECASTS = (
     *VERDICTS,
@@ -59,7 +59,7 @@ class MeasureValues:
     intervals: dict[str, list[float]]
 
 
-def checked(names: Iterable[str]) -> list[str]:
+def check_names(names: Iterable[str]) -> list[str]:
     """Return the names without duplicates and default measures; raises BadRequest for a name that is no measure."""
     found = list(dict.fromkeys(name for name in names if name not in FORECASTS))
     for name in found:
@@ -75,7 +75,7 @@ def depth_of(names: Iterable[str]) -> int:
     return max([DEPTH, *(metrics.measure(name).k or DEPTH for name in names)])
 
 
-def measured(
+def compute_measures(
     asked: Sequence[RequestResult], names: Sequence[str] = (), new_tools: Collection[str] | None = None
 ) -> MeasureValues:
     """Return the default measures and those in `names`. `new_tools`: gold tools to measure apart; None for none."""

@@ -1,4 +1,4 @@
-"""Minimums that a run must reach: evaluation as a gate for a user's own checks."""
+"""Minimums that the measures of an evaluation must reach, for checks in continuous integration."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from toolscout.errors import BadRequest
-from toolscout.evaluation.measures import FORECASTS, SMALLER_IS_BETTER, checked
+from toolscout.evaluation.measures import FORECASTS, SMALLER_IS_BETTER, check_names
 
 
 @dataclass(frozen=True, slots=True)
 class Minimum:
-    """A measure and the least that it may be."""
+    """A measure and its least allowed value."""
 
     measure: str
     least: float
 
     def failure(self, metrics: Mapping[str, float]) -> str:
-        """What is wrong with the numbers of a run; "" where they pass. What was not measured does not pass."""
+        """Return why the metrics of a run fail, or "" where they pass; a measure that they lack fails."""
         found = metrics.get(self.measure)
         if found is None:
             return f"{self.measure} was not measured: this split has nothing to measure it on"
@@ -25,7 +25,7 @@ class Minimum:
 
 
 def read_minimums(texts: Sequence[str]) -> list[Minimum]:
-    """The minimums in texts such as "recall@5=0.8"; raises BadRequest where a text is none."""
+    """Parse minimums such as "recall@5=0.8"; raises BadRequest for a text that is none."""
     return [_read_minimum(text) for text in texts]
 
 
@@ -40,5 +40,5 @@ def _read_minimum(text: str) -> Minimum:
     if name in SMALLER_IS_BETTER:
         raise BadRequest(f"of {name} less is better, so a minimum says nothing; set one for another measure")
     if name not in FORECASTS:
-        checked([name])
+        check_names([name])
     return Minimum(name, least)

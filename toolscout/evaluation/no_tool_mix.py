@@ -28,7 +28,7 @@ class Mixture:
     def into(self, dataset: Dataset, split: str) -> tuple[Dataset, str]:
         """Return the dataset with a new split, made of the given split and these prompts, and the new split's name.
 
-        A prompt that is also a request of the split is left out: it cannot be both.
+        A prompt that is also a request of the split is left out; raises BadDataset where no prompt is left.
         """
         name = f"{split}{JOINT}{self.label}"
         request_digests_of_split = dataset.request_digests(split)
@@ -49,7 +49,10 @@ class Mixture:
 
 
 def read_mixture(text: str) -> Mixture:
-    """Read FOLDER, or the name of one in $TOOLSCOUT_DATA, with :SPLIT ("test" unless told) and :SOURCE if any."""
+    """Read prompts from NAME[:SPLIT[:SOURCE]]; NAME is a folder, or one in $TOOLSCOUT_DATA; SPLIT is "test" by default.
+
+    Raises BadDataset where there are no such prompts.
+    """
     name, split, source = _parts(text)
     folder = find_dataset(name)
     found = [prompt for prompt in read_prompts(folder, split) if source in ("", prompt.source)]

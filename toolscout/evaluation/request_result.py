@@ -64,7 +64,7 @@ class RequestResult:
         return line
 
     def _ranks(self, tools: Collection[str]) -> list[int] | None:
-        """Where these tools stand, from 1; None where the request failed."""
+        """Return the ranks of these tools, from 1; None where the request failed."""
         if self.ranking is None:
             return None
         places = {tool_id: rank for rank, tool_id in reversed(list(enumerate(self.ranking, 1)))}

@@ -1,14 +1,14 @@
-"""One result is one JSON object in one line: all that is needed to read it, and to run it again.
+"""Rows of results: JSON lines with the measures, and with all that is needed to repeat the measurement.
 
-The scores of the single requests lie beside the file of rows: those of `results/baselines.jsonl` in the folder
-`results/baselines.scores/`, a file `DATASET.SPLIT.RETRIEVER[.VARIANT].jsonl.gz` for each row, the newest only. Each
-line is a request: `id`, `scene` (a short digest; requests of one scene are not independent), `kind`, `gold` (how many
-tools it needs), `ranks` (where they stand among the first ten; null when it failed), `fit`, `verdict`; `need` where it
-was forecast; `depth` where more than ten were ranked; `new` and `new_ranks` where some tools were new (how many of the
-gold, and where they stand); `returned` and `returned_gold` where it was also asked with k="auto" (how many tools came,
-and how many of them are gold). Every measure up to that rank follows, so two rows can be compared request by request.
-With `--rankings` also `golds` and `ranking` (the ids of the first ten), `set` (those that k="auto" returned), and
-`error` where it failed.
+The scores of single requests are saved beside the file of rows: those of `results/baselines.jsonl` in the folder
+`results/baselines.scores/`, in a file `DATASET.SPLIT.RETRIEVER[.VARIANT].jsonl.gz` for the newest row of that name.
+Each line is a request: `id`, `scene` (a short digest; requests of one scene are not independent), `kind`, `gold` (the
+number of gold tools), `ranks` (their ranks among the first ten; null where the request failed), `fit`, `verdict`;
+`need` where it was predicted; `depth` where more than ten tools were ranked; `new` and `new_ranks` where new tools are
+distinguished (the number of new gold tools, and their ranks); `returned` and `returned_gold` of a search with k="auto"
+(the number of tools, and of gold tools among them). Every measure up to that depth can be computed from it, so that
+two rows can be compared request by request. With `--rankings` also `golds` and `ranking` (the ids of the first ten),
+`set` (the ids that k="auto" returned), and `error` where the request failed.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from typing import Any
 from toolscout.errors import BadDataset, ToolscoutError
 
 RowDict = dict[str, Any]
-"""A row as it is read from a file, or as a benchmark writes it; `Row` is what `evaluate` makes."""
+"""A row read from a file or written by a benchmark; `evaluate` makes a `Row`."""
 COMMIT = "TOOLSCOUT_COMMIT"
 STUDY = "study"
-"""The further key of a row of an experiment: its name, and all that its section of a page is made of."""
+"""The additional key of an experiment's row: its name, and the data for its section of a page."""
 _PACKAGE = Path(__file__).resolve().parent.parent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What `evaluate` writes. Metrics are fractions, `returned` a number of tools; times that do not apply are null.
+    """The row that `evaluate` writes. Metrics are fractions, but `returned` counts tools; unknown times are null.
 
-    `intervals` are 95 % confidence intervals of the metrics that are means. `dropped`: how many requests of the split
-    were left out because the model had seen them. `new_tools`: how many gold tools are new (null where none are told
-    apart). Rows of earlier versions lack these three, and `fit_device` and `fit_params` in `timing`.
+    `intervals`: 95 % confidence intervals of the metrics that are means. `dropped`: the number of requests left out of
+    the split because the model had seen them. `new_tools`: the number of new gold tools, null where new tools are not
+    distinguished. Rows of earlier versions lack these three, and `fit_device` and `fit_params` in `timing`.
     """
 
     dataset: str
@@ -67,12 +67,12 @@ class Row:
     date: str
 
     def to_dict(self) -> dict[str, Any]:
-        """JSON form."""
+        """Return the row as JSON values."""
         return asdict(self)
 
 
 def provenance(command: str) -> dict[str, Any]:
-    """Where, when, with what code and by which command something was measured."""
+    """Return the fields of a row that say where, when, with which code and by which command it was measured."""
     return {
         "hardware": hardware(),
         "commit": commit(),
@@ -82,7 +82,7 @@ def provenance(command: str) -> dict[str, Any]:
 
 
 def hardware() -> dict[str, Any]:
-    """The machine, as far as speed depends on it."""
+    """Return machine, processor, cores, memory and Python version."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     found: dict[str, Any] = {"machine": platform.machine(), "cpu": _cpu(), "cores": cores}
     if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
@@ -101,8 +101,10 @@ def _cpu() -> str:
 
 
 def commit() -> str:
-    """The commit of the code that runs, with a plus where files differ from it; outside a clone $TOOLSCOUT_COMMIT, else
-    the version."""
+    """Return the commit of the running code, with "+" where files differ from it.
+
+    Outside a git clone return $TOOLSCOUT_COMMIT, or the version where that is not set.
+    """
     try:
         _git("ls-files", "--error-unmatch", "__init__.py")
         return _git("rev-parse", "--short=12", "HEAD") + ("+" if _git("status", "--porcelain", "--", ".") else "")
@@ -116,7 +118,7 @@ def _git(*arguments: str) -> str:
 
 
 def check_writable(path: Path) -> None:
-    """Refuse a file that cannot be written before hours are spent on what should go into it."""
+    """Raise ToolscoutError where a file cannot be written; called before a long measurement."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.open("a").close()
@@ -125,14 +127,14 @@ def check_writable(path: Path) -> None:
 
 
 def append(path: Path, record: Mapping[str, Any]) -> None:
-    """Add one line to a file of rows."""
+    """Append a row to a file; raises ToolscoutError where it cannot be written."""
     check_writable(path)
     with path.open("a", encoding="utf-8", newline="\n") as stream:
         stream.write(json.dumps(record) + "\n")
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """The rows of a file, in the order they were written."""
+    """Return the rows of a file in their order; raises BadDataset where it cannot be read."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -141,18 +143,18 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
 
 
 def known_rows(path: Path) -> list[dict[str, Any]]:
-    """As read_rows; none where there is no such file yet."""
+    """Return the rows of a file as read_rows does; [] where there is no such file."""
     return read_rows(path) if path.is_file() else []
 
 
 def append_with_scores(path: Path, record: Mapping[str, Any], requests: Iterable[Mapping[str, Any]]) -> None:
-    """Add one row to a file of rows, and write the scores of its single requests beside it."""
+    """Append a row to a file, and write the scores of its single requests beside it."""
     write_scores(scores_path(path, record), requests)
     append(path, record)
 
 
 def scores_path(path: Path, row: Row | Mapping[str, Any]) -> Path:
-    """Where the scores of a row's single requests lie."""
+    """Return the path of the scores of a row's single requests."""
     about = row.to_dict() if isinstance(row, Row) else row
     parts = [about["dataset"], about["split"], about["retriever"]]
     parts += [] if about["variant"] == "default" else [about["variant"]]
@@ -160,14 +162,14 @@ def scores_path(path: Path, row: Row | Mapping[str, Any]) -> Path:
 
 
 def write_scores(path: Path, requests: Iterable[Mapping[str, Any]]) -> None:
-    """Write one line for each request; the same scores are the same bytes."""
+    """Write one line for each request; the same scores give the same bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = "".join(json.dumps(request, separators=(",", ":")) + "\n" for request in requests)
     path.write_bytes(gzip.compress(lines.encode(), mtime=0))
 
 
 def read_scores(path: Path) -> list[dict[str, Any]]:
-    """The requests that write_scores wrote, in their order."""
+    """Return the lines that write_scores wrote; raises BadDataset where the file cannot be read or has none."""
     try:
         text = gzip.decompress(path.read_bytes()).decode()
     except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:

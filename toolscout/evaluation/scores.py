@@ -20,7 +20,7 @@ from toolscout.evaluation.measures import (
     RIGHT_AT,
     SETS,
     VERDICTS,
-    checked,
+    check_names,
     needs_new_tools,
     right_score,
     scores,
@@ -51,7 +51,7 @@ class RowFilter:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """The score lines of one run, one for each request; `row` is its row, where it was found by that."""
+    """The score lines of one run, one for each request; `row` is its row, None where the scores were read alone."""
 
     path: Path
     lines: Sequence[ScoreLine]
@@ -59,29 +59,32 @@ class Scores:
 
     @property
     def label(self) -> str:
-        """What was run."""
+        """Return dataset, split and retriever of the run, or the name of the file."""
         return _label(self.row) if self.row else self.path.name.removesuffix(".jsonl.gz")
 
     @property
     def scenes(self) -> list[str]:
-        """The scene of each request."""
+        """Return the scene of each request."""
         return [line["scene"] for line in self.lines]
 
     def values(self, names: Sequence[str]) -> Doubles:
-        """Return a row for each request and a column for each measure; NaN where a measure leaves a request out."""
+        """Return a row for each request and a column for each measure; NaN where a measure leaves a request out.
+
+        Raises BadRequest for a measure that these scores cannot give.
+        """
         self._check(names)
-        judged = (*VERDICTS, *RIGHT, *SETS)
-        columns = [self._judged(name) if name in judged else self._ranking(name) for name in names]
+        of_answers = (*VERDICTS, *RIGHT, *SETS)
+        columns = [self._answer_values(name) if name in of_answers else self._ranking_values(name) for name in names]
         return np.array(columns).T.reshape(len(self.lines), len(names))
 
-    def _judged(self, name: str) -> list[float]:
+    def _answer_values(self, name: str) -> list[float]:
         if name in VERDICTS:
             return [verdict_score(name, line["kind"], line.get("verdict")) for line in self.lines]
         if name in SETS:
             return [set_score(name, *scoring_set(line)) if line["gold"] else math.nan for line in self.lines]
         return [right_score(name, line["kind"], line.get("verdict"), _complete(line)) for line in self.lines]
 
-    def _ranking(self, name: str) -> list[float]:
+    def _ranking_values(self, name: str) -> list[float]:
         answerable = [line for line in self.lines if line["gold"]]
         rankings, golds = zip(*map(scoring_ranking, answerable), strict=True) if answerable else ((), ())
         found = iter(scores(rankings, golds, [name], new_tool_placeholders(answerable))[name])
@@ -96,8 +99,8 @@ class Scores:
                 if any("returned" not in line for line in self.lines if line["gold"]):
                     raise BadRequest(f"{self.path} has no sets of tools, so no {name}: the model cannot say how many")
                 continue
-            if not checked([name]):
-                raise BadRequest(f"{name} is no mean over requests, so it cannot be looked at request by request")
+            if not check_names([name]):
+                raise BadRequest(f"{name} is no mean over requests, so single requests have no value of it")
             k = metrics.measure(name).k
             if k is not None and k > depth:
                 raise BadRequest(f"{self.path} ranks {depth} tools; for {name} evaluate again with --measure {name}")
@@ -107,16 +110,17 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two runs on one measure."""
+    """The paired test of two runs on one measure."""
 
     measure: str
-    result: significance.Paired
+    result: significance.PairedResult
 
 
 def find(selector: str, narrow: RowFilter | None = None) -> Scores:
-    """The scores that a text names: a file of OUT.scores/, or OUT.jsonl with a row chosen by `narrow` or by #.
+    """Return the scores that `selector` names: a file of OUT.scores/, or OUT.jsonl with a row chosen by `narrow` or #.
 
     `OUT.jsonl#3` is its third row, `OUT.jsonl#bm25` that of a retriever, `OUT.jsonl#hybrid.fusion-rrf` of its variant.
+    Raises BadDataset where files are missing or the scores are not the row's, BadRequest unless it names one row.
     """
     if Path(selector).is_file() and selector.endswith(".gz"):
         return Scores(Path(selector), rows.read_scores(Path(selector)))
@@ -124,25 +128,26 @@ def find(selector: str, narrow: RowFilter | None = None) -> Scores:
     path = Path(name)
     if not path.is_file():
         raise BadDataset(f"there is no file {name}; {_HOW}, and name OUT.jsonl or a file of OUT.scores/")
-    row = _chosen(path, chosen, narrow or RowFilter())
-    lying = rows.scores_path(path, row)
-    if not lying.is_file():
-        raise BadDataset(f"the scores of {_label(row)} are not at {lying}; {_HOW}")
-    found = Scores(lying, rows.read_scores(lying), row)
+    row = _select_row(path, chosen, narrow or RowFilter())
+    scores_file = rows.scores_path(path, row)
+    if not scores_file.is_file():
+        raise BadDataset(f"the scores of {_label(row)} are not at {scores_file}; {_HOW}")
+    found = Scores(scores_file, rows.read_scores(scores_file), row)
     _refuse_stale(found)
     return found
 
 
 def compare(a: Scores, b: Scores, names: Sequence[str], common: bool = False) -> list[Comparison]:
-    """A paired test on each measure; B less A. `common` compares on the requests that both have."""
-    a, b = _paired(a, b, common)
+    """Return the paired test of B minus A on each measure; `common` compares on the requests that both runs have.
+
+    Raises BadDataset where the runs do not have the same requests, BadRequest for a measure that cannot be compared.
+    """
+    a, b = _align(a, b, common)
     if any(map(needs_new_tools, names)):
         differ = sum(one.get("new") != other.get("new") for one, other in zip(a.lines, b.lines, strict=True))
         if differ:
-            raise BadRequest(
-                f"other tools are new to {a.label} than to {b.label} in {differ:,} requests: not comparable"
-            )
-    tested = significance.paired(a.values(names), b.values(names), a.scenes)
+            raise BadRequest(f"{a.label} and {b.label} have different new tools in {differ:,} requests: not comparable")
+    tested = significance.paired_test(a.values(names), b.values(names), a.scenes)
     empty = [name for name, result in zip(names, tested, strict=True) if result is None]
     if empty:
         raise BadRequest(f"no request counts for {', '.join(empty)} in these scores; leave that measure out")
@@ -150,7 +155,7 @@ def compare(a: Scores, b: Scores, names: Sequence[str], common: bool = False) ->
 
 
 def worst(scores: Scores, name: str, count: int) -> list[tuple[ScoreLine, float]]:
-    """The requests that score lowest, and what they score: failed ones first, then those that miss most."""
+    """Return the `count` requests with the lowest scores, and these; ties: failed first, then most gold missed."""
     values = scores.values([name])[:, 0]
     judged = [(line, float(value)) for line, value in zip(scores.lines, values, strict=True) if not math.isnan(value)]
 
@@ -162,7 +167,7 @@ def worst(scores: Scores, name: str, count: int) -> list[tuple[ScoreLine, float]
 
 
 def by_gold(scores: Scores, name: str) -> list[tuple[int, int, float]]:
-    """For each number of gold tools: how many requests need so many, and what they score on average."""
+    """Return (number of gold tools, number of requests with so many, their mean score), in increasing order."""
     values = scores.values([name])[:, 0]
     groups: dict[int, list[float]] = {}
     for line, value in zip(scores.lines, values, strict=True):
@@ -171,7 +176,7 @@ def by_gold(scores: Scores, name: str) -> list[tuple[int, int, float]]:
     return [(gold, len(found), math.fsum(found) / len(found)) for gold, found in sorted(groups.items())]
 
 
-def _chosen(path: Path, chosen: str, narrow: RowFilter) -> Mapping[str, Any]:
+def _select_row(path: Path, chosen: str, narrow: RowFilter) -> Mapping[str, Any]:
     """Return the selected row; of repeated measurements the newest, as only its scores are kept."""
     known = list(enumerate(rows.read_rows(path), 1))
     if any(key not in row for _, row in known for key in ("dataset", "split", "retriever", "variant")):
@@ -203,7 +208,7 @@ def _label(row: Mapping[str, Any]) -> str:
 
 
 def _complete(line: ScoreLine) -> bool:
-    """Whether all gold tools of a request stand high enough to count as found."""
+    """Return whether all gold tools of a request are among the first RIGHT_AT."""
     found = sum(int(rank) <= RIGHT_AT for rank in line["ranks"] or ())
     return 0 < found == int(line["gold"])
 
@@ -219,7 +224,7 @@ def _refuse_stale(scores: Scores) -> None:
         )
 
 
-def _paired(a: Scores, b: Scores, common: bool) -> tuple[Scores, Scores]:
+def _align(a: Scores, b: Scores, common: bool) -> tuple[Scores, Scores]:
     """Return both runs with the same requests in the same order."""
     lines_a, lines_b = ({line["id"]: line for line in one.lines} for one in (a, b))
     only_a, only_b = len(lines_a.keys() - lines_b.keys()), len(lines_b.keys() - lines_a.keys())

@@ -44,7 +44,7 @@ def read_finetuned(folder: str | Path) -> dict[str, Any]:
         if not isinstance(record.get("format"), int):
             raise ValueError("it names no format")
     except (OSError, ValueError) as error:
-        raise BadModel(f"{path} cannot be read ({error}); train the generator again") from None
+        raise BadModel(f"{path} cannot be read ({error}); train the model again") from None
     if record["format"] > _FORMAT:
         raise BadModel(f"{path} was written by a newer toolscout; upgrade: pip install -U toolscout")
     return record

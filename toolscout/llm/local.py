@@ -121,7 +121,7 @@ class Local(LanguageModel):
 
         weights = base.weights()
         if adapter is not None:
-            weights = adapter.applied(base.architecture, weights)
+            weights = adapter.merge_into(base.architecture, weights)
         writer = open_engine(base.architecture, weights, TokenTable.of(weights))
         return cls(writer, base, batch=batch, seed=seed)
 

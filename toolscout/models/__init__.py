@@ -1,1 +1,1 @@
-"""Parts that learn or were learnt, and know nothing of stores or retrievers."""
+"""Models: encoders, language models, towers, tool ids and constrained decoding, without stores and retrievers."""

@@ -45,11 +45,11 @@ class Tower:
 
     def request(self, vector: Floats) -> Floats:
         """The encoder's vector of a request, mapped by the learned map where there is one."""
-        return self._moved(vector, "request_map")
+        return self._apply_map(vector, "request_map")
 
     def tool(self, vector: Floats) -> Floats:
         """The encoder's vector of a tool's document, mapped by the learned map where there is one."""
-        return self._moved(vector, "tool_map")
+        return self._apply_map(vector, "tool_map")
 
     def states(self, vectors: Floats) -> Floats | None:
         """The detection tower's hidden states for the encoder's vectors of requests; None without that tower."""
@@ -58,13 +58,13 @@ class Tower:
         found: Floats = np.maximum(vectors @ self.numbers["hidden"].T + self.numbers["hidden_bias"], 0.0)
         return found
 
-    def _moved(self, vector: Floats, name: str) -> Floats:
+    def _apply_map(self, vector: Floats, name: str) -> Floats:
         return unit(vector + vector @ self.numbers[name]) if name in self.numbers else vector
 
-    def ask(
+    def attend(
         self, request: Floats, state: Floats | None, neighbours: Floats, neighbour_weight: float
     ) -> AttendedRequest:
-        """Compute the query vector of a request.
+        """Compute the query vector of a request by attention over its neighbours.
 
         Takes the vector of the request [d], the hidden state of the detection tower, the vectors of its neighbours
         [views, k, d], and the weight of what these contribute. The request attends to itself too. Without neighbours,
@@ -81,13 +81,13 @@ class Tower:
             found = weights @ keys
             total += neighbour_weight * self.numbers["search"][view] * unit(found)
             if self.transfer != "none" and state is not None:
-                transferred = self._transferred(view, found, state, keys)
+                transferred = self._transfer(view, found, state, keys)
                 total += neighbour_weight * self.numbers["joint"][view] * unit(transferred)
             if view == 0:
                 attention = weights[1:]
         return AttendedRequest(total, attention)
 
-    def _transferred(self, view: int, found: Floats, state: Floats, keys: Floats) -> Floats:
+    def _transfer(self, view: int, found: Floats, state: Floats, keys: Floats) -> Floats:
         """MassTool's adaptive knowledge transfer: the attended vector, changed by the detection tower's state."""
         weight, bias = self.numbers["transfer"][view], self.numbers["transfer_bias"][view]
         if self.transfer == "concatenation":

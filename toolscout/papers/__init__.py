@@ -1,1 +1,1 @@
-"""Papers as published: their settings, numbers, tables and ablations."""
+"""Reproductions of papers: published settings and numbers, ablations, and tools for experiments."""

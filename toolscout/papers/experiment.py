@@ -1,4 +1,4 @@
-"""Shared by experiments: rank a split with a retriever alone, without a store, and make the row of results.
+"""For experiments: rank a split with a retriever alone, without a store, and make the row of results.
 
 A row of an experiment has one more key, "study": its name and the data for its section of the report.
 """
@@ -12,7 +12,7 @@ from typing import Any
 from toolscout.data.dataset import Dataset
 from toolscout.evaluation import leakage
 from toolscout.evaluation.fit_record import FitRecord
-from toolscout.evaluation.measures import RIGHT, VERDICTS, measured
+from toolscout.evaluation.measures import RIGHT, VERDICTS, compute_measures
 from toolscout.evaluation.request_result import DEPTH, RequestResult
 from toolscout.evaluation.row import STUDY, Row, provenance
 from toolscout.evaluation.vector_cache import encoder_of
@@ -30,9 +30,9 @@ class ExperimentResult:
 
 @dataclass(frozen=True, slots=True)
 class ExperimentContext:
-    """What a row says beside its numbers.
+    """The fields of a row that are not measured.
 
-    `study` goes under the key "study"; `command` makes the row again; `fitted` says how the model was trained.
+    `study` goes under the key "study"; `command` repeats the experiment; `fitted` says how the model was trained.
     """
 
     study: Mapping[str, Any]
@@ -43,7 +43,7 @@ class ExperimentContext:
 
 
 def rank_split(dataset: Dataset, split: str, retriever: Retriever) -> list[RequestResult]:
-    """The results of all requests of a split that have gold, ranked in one batch: no verdicts, no times."""
+    """Rank all requests of a split that have gold tools in one batch; the results have no verdicts and no times."""
     part = dataset.split(split)
     ranked = retriever.rank([text for _, text in part.requests], DEPTH)
     return [
@@ -61,13 +61,13 @@ def experiment_result(
     new_tools: Collection[str] | None = None,
     extra: Mapping[str, float] | None = None,
 ) -> ExperimentResult:
-    """The row and the scores that `answers`, the results of a split, make.
+    """Return the row and the scores of `answers`, the results of a split.
 
-    `new_tools`: the gold tools that are new to the retriever, None where they are not told apart. `extra`: further
-    metrics.
+    `new_tools`: the gold tools that are new to the retriever, None where new tools are not distinguished. `extra`:
+    further metrics.
     """
     encoder = encoder_of(retriever)
-    found = measured(answers, (), new_tools)
+    found = compute_measures(answers, (), new_tools)
     judged = {*VERDICTS, *RIGHT}
     row = Row(
         dataset=dataset.name,
@@ -100,8 +100,11 @@ def experiment_result(
     return ExperimentResult(row.to_dict() | {STUDY: dict(about.study)}, [one.to_dict(new) for one in answers])
 
 
-def refuse_seen(dataset: Dataset, split: str, retriever: Retriever, seen: TrainedOn) -> TrainedOn:
-    """All that a model has seen, its encoder's part too; refuses a split that shares requests with it."""
+def check_unseen(dataset: Dataset, split: str, retriever: Retriever, seen: TrainedOn) -> TrainedOn:
+    """Return what a retriever and its encoder were trained on; `seen` is what the retriever was trained on.
+
+    Raises Leak for a split that shares requests with it.
+    """
     whole = seen | leakage.encoder_history(encoder_of(retriever))
     leakage.refuse_seen(dataset, split, whole)
     return whole

@@ -1,4 +1,4 @@
-"""Runs pieces of work side by side in processes of their own, until they are done or time is up."""
+"""Runs jobs in parallel processes, in the order of their dependencies, until they are done or time is up."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A function at the top of a module and what it is called with; `after`: names of jobs that must be done first."""
+    """A module-level function and its arguments; `after`: names of the jobs that must succeed first."""
 
     name: str
     work: Callable[..., Any]
@@ -26,7 +26,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class JobResult:
-    """What came of a job: its result, or why it failed."""
+    """The result of a job, or the error where it failed."""
 
     name: str
     result: Any = None
@@ -34,24 +34,24 @@ class JobResult:
 
 
 def run_jobs(jobs: Sequence[Job], side_by_side: int, stop_after: float = float("inf")) -> Iterator[JobResult]:
-    """Run jobs and yield each as it is done; after `stop_after` seconds no other one is begun.
+    """Run up to `side_by_side` jobs at once and yield each result as it comes; none starts after `stop_after` seconds.
 
-    With one at a time they run in this process. What a failed job was needed for is left out.
+    With one at a time they run in this process. A job whose `after` failed is not run and has no result.
     """
     deadline = time.monotonic() + stop_after
     if side_by_side <= 1:
-        yield from _one_by_one(jobs, deadline)
+        yield from _run_sequential(jobs, deadline)
         return
-    with _threads(side_by_side):
+    with _thread_share(side_by_side):
         context = multiprocessing.get_context("spawn")  # a forked process cannot use a GPU
         pool = ProcessPoolExecutor(min(side_by_side, max(1, len(jobs))), mp_context=context)
         try:
-            yield from _together(jobs, pool, side_by_side, deadline)
+            yield from _run_parallel(jobs, pool, side_by_side, deadline)
         finally:
             pool.shutdown(cancel_futures=True)
 
 
-def _one_by_one(jobs: Sequence[Job], deadline: float) -> Iterator[JobResult]:
+def _run_sequential(jobs: Sequence[Job], deadline: float) -> Iterator[JobResult]:
     done: set[str] = set()
     for job in jobs:
         if time.monotonic() >= deadline:
@@ -60,12 +60,12 @@ def _one_by_one(jobs: Sequence[Job], deadline: float) -> Iterator[JobResult]:
             try:
                 found = JobResult(job.name, job.work(*job.arguments))
                 done.add(job.name)
-            except Exception as error:  # the others are still worth having
+            except Exception as error:  # an error in one job must not stop the others
                 found = JobResult(job.name, error=_message(error))
             yield found
 
 
-def _together(jobs: Sequence[Job], pool: ProcessPoolExecutor, most: int, deadline: float) -> Iterator[JobResult]:
+def _run_parallel(jobs: Sequence[Job], pool: ProcessPoolExecutor, most: int, deadline: float) -> Iterator[JobResult]:
     waiting, done = list(jobs), set[str]()
     running: dict[Future[Any], str] = {}
     while waiting or running:
@@ -87,7 +87,7 @@ def _message(error: BaseException) -> str:
 
 
 @contextmanager
-def _threads(side_by_side: int) -> Iterator[None]:
+def _thread_share(side_by_side: int) -> Iterator[None]:
     """Set the libraries' thread variables to each process's share of the cores; they are read at import."""
     before = {name: os.environ.get(name) for name in _THREADS}
     share = str(max(1, (os.cpu_count() or 1) // side_by_side))

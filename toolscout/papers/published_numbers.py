@@ -1,4 +1,4 @@
-"""Numbers that papers published on datasets that we measure too, out of papers.json: theirs, in percent."""
+"""The numbers of papers on datasets that are measured here too, in percent; papers.json has them."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _PARTS: Mapping[str, Sequence[str]] = MappingProxyType(
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
-    """What papers say about one dataset.
+class PublishedNumbers:
+    """The numbers of papers on one dataset.
 
-    It stands beside our lines of `split` where that has as many requests as theirs had; without a split it gets a table
-    of its own. `lines` are a name, a key of `sources`, and a number or nothing for each column.
+    They are shown in the table of `split` where that has as many requests as the papers had; without a split they get a
+    table of their own. A line is the name of a method, a key of `sources`, and a number or None for each column.
     """
 
     heading: str
@@ -42,7 +42,7 @@ class Published:
     requests: int = 0
 
     def cells(self) -> list[dict[str, str]]:
-        """Their lines for a table, in italics."""
+        """Return the lines of a table, in italics."""
         return [
             {"retriever": f"*{name}*", "paper": f"*{source}*"}
             | {key: f"*{value:.2f}*" for key, value in zip(self.columns, values, strict=True) if value is not None}
@@ -50,18 +50,18 @@ class Published:
         ]
 
     def notes(self) -> str:
-        """Where they come from, and what to know before comparing."""
+        """Return the Markdown under the table: the sources of the numbers, and caveats."""
         sources = "; ".join(f"{name}: {about}" for name, about in self.sources.items())
         bullets = [f"- {caveat}" for caveat in self.caveats]
         return "\n".join([f"In italics: the papers' numbers, not measured here. {sources}.\n", *bullets]) + "\n"
 
 
 @cache
-def published() -> Mapping[str, Published]:
-    """All that papers say, by dataset."""
+def load() -> Mapping[str, PublishedNumbers]:
+    """Return the numbers in papers.json, by dataset."""
     found = json.loads(_FILE.read_text(encoding="utf-8"))
     return {
-        dataset: Published(
+        dataset: PublishedNumbers(
             heading=about["heading"],
             columns=tuple(about["columns"]),
             sources=about["sources"],
@@ -75,9 +75,10 @@ def published() -> Mapping[str, Published]:
 
 
 def by_part(lines: Sequence[ResultLine]) -> list[dict[str, str]]:
-    """Our lines on ToolBench's six files of test requests, joined into the papers' three parts, for their table.
+    """Return table lines of measured methods on ToolBench's three parts, as papers report them.
 
-    A part needs all of its files. NDCG is ToolGen's; at 1 it is the true one, which rows of earlier versions have.
+    A part is shown where all of its splits are measured. NDCG is ToolGen's; NDCG@1 is the true one where a row, of an
+    earlier version, has no other.
     """
     methods: dict[str, dict[str, ResultLine]] = {}
     for line in lines:
@@ -87,15 +88,15 @@ def by_part(lines: Sequence[ResultLine]) -> list[dict[str, str]]:
         cells: dict[str, str] = {}
         for part, files in _PARTS.items():
             if all(name in splits for name in files):
-                cells |= {f"{part} N@{k}": _joined([splits[name] for name in files], k) for k in (1, 3, 5)}
+                cells |= {f"{part} N@{k}": _mean_ndcg([splits[name] for name in files], k) for k in (1, 3, 5)}
         if cells:
             commits = dict.fromkeys(row.get("commit", "") for line in splits.values() for row in line.rows)
             found.append({"retriever": method, "commit": ", ".join(commits)} | cells)
     return found
 
 
-def _joined(parts: Sequence[ResultLine], k: int) -> str:
-    """The mean over the requests of several files, for each seed that all of them have, then over those seeds."""
+def _mean_ndcg(parts: Sequence[ResultLine], k: int) -> str:
+    """Return the mean over all requests of several splits, for each seed that all of them have, then over seeds."""
     seeds = [{row.get("seed"): row for row in line.rows} for line in parts]
     scores = []
     for seed in seeds[0]:

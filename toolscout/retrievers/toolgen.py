@@ -13,7 +13,7 @@ import numpy as np
 from toolscout.core.arrays import Floats, Ints
 from toolscout.core.model_files import read_arrays
 from toolscout.errors import BadModel
-from toolscout.models.decoding.constrained import Nearer, Reading, Table
+from toolscout.models.decoding.constrained import LogitBonus, Reading, Table
 from toolscout.models.encoders.base import TextEncoder
 from toolscout.models.tool_ids.token_ids import KINDS, MOST_NAME_TOKENS, IdMaker, maker
 from toolscout.retrievers.base import FitProgress, FitReport
@@ -41,7 +41,7 @@ class ToolgenOptions(IdTrainingOptions, EncoderOptions):
     ids: Ids = "atomic"
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be trained with."""
+        """Raise BadModel for values out of range."""
         IdTrainingOptions.__post_init__(self)
         if self.ids not in get_args(Ids):
             raise BadModel(f"ids must be one of {', '.join(get_args(Ids))}, got {self.ids!r}")
@@ -179,7 +179,7 @@ class Toolgen(GenerativeRetriever):
     def _scoring(self) -> Table:
         return self._wide_rows() if self._maker is None else self.words()
 
-    def _similarity_logits(self, vectors: Floats | None, count: int) -> Nearer | None:
+    def _similarity_logits(self, vectors: Floats | None, count: int) -> LogitBonus | None:
         return None if self.atomic else super()._similarity_logits(vectors, count)
 
     def _extended(self, reading: Reading, vectors: Floats | None) -> Reading:
@@ -200,7 +200,7 @@ class Toolgen(GenerativeRetriever):
     def recall_ids(self, ids: Mapping[str, tuple[int, ...]]) -> None:
         """Reserve ids for tools that will be added again; an id that is invalid or taken is left out."""
         if self._maker is not None:
-            self._maker.recall(ids)
+            self._maker.reserve_ids(ids)
 
     def _save_ids(self, folder: Path) -> None:
         if self._maker is not None:

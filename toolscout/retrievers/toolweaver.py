@@ -46,7 +46,7 @@ class ToolweaverOptions(IdTrainingOptions, CodeOptions, EncoderOptions):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be trained with."""
+        """Raise BadModel for values out of range."""
         IdTrainingOptions.__post_init__(self)
         CodeOptions.__post_init__(self)
         if self.start not in ("codebooks", "random"):

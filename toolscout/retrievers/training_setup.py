@@ -20,7 +20,7 @@ from toolscout.retrievers.registry import available, method
 
 DEFAULT_PARTS = ("bm25", "memory", "dense")
 _NO_TOOL = "no_tool"
-# What an interrupted training leaves: checkpoints, encoded texts, a generator, parts of a hybrid.
+# Names that an interrupted training leaves: checkpoints, encoded texts, a fine-tuned model, parts of a hybrid.
 _INTERRUPTED = re.compile(r"training|encoded|generator|\d+-\w+")
 
 

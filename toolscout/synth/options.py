@@ -44,7 +44,7 @@ class SynthOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be done."""
+        """Raise BadRequest for values out of range."""
         if min(self.per_tool, self.tries, self.max_tokens) < 1:
             raise BadRequest("per_tool, tries and max_tokens have to be 1 or more")
         if min(self.examples, self.round_trip, self.chunk) < 0 or not 0 <= self.dev < 1:

@@ -40,7 +40,7 @@ class WriterTrainingOptions(TextTrainingOptions, Options):
     most_tools: int = 4
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be trained with."""
+        """Raise BadModel for values out of range."""
         TextTrainingOptions.__post_init__(self)
         if min(self.per_scene, self.most_tools) < 1:
             raise BadModel("per_scene and most_tools must be at least 1")
@@ -105,7 +105,9 @@ def train_synth(
     if not sets:
         raise BadModel("name at least one dataset to train on")
     if not options.epochs and not options.init_from:
-        raise BadModel("without epochs nothing is learned; set epochs above 0, or name a generator to begin with")
+        raise BadModel(
+            "with 0 epochs nothing is learned; set epochs above 0, or name a model to start from as init_from"
+        )
     sets = [TrainingSet(one.dataset, one.train, "", one.history) for one in sets]
     examples = RequestExamples(sets, options)
     about = {

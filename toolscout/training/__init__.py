@@ -1,1 +1,1 @@
-"""Learning: one loop for every method (loop), what is minimised (losses), and the encoder's own task (bi_encoder)."""
+"""Training: the loop of every method (loop), losses, options, and a task for each kind of model."""

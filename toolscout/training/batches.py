@@ -56,11 +56,11 @@ class EncoderTrainingData:
         *,
         unused: bool,
         self_queries: bool,
-        asked: Collection[str] = (),
+        needed: Collection[str] = (),
     ) -> EncoderTrainingData:
         """Tokenise the tools and splits of a dataset.
 
-        `unused`: whether all documents compete. `asked`: digests of the tools that requests of any dataset need.
+        `unused`: whether all documents compete. `needed`: digests of the tools that requests of any dataset need.
         Raises BadDataset without a training split.
         """
         rows: dict[str, int] = {}
@@ -76,7 +76,7 @@ class EncoderTrainingData:
         if parts[0] is None:
             raise BadDataset(f"{dataset.name}: name a split to train on")
         used = np.unique(np.concatenate(parts[0].gold))
-        new = np.array([digest not in asked for digest in rows], dtype=bool)
+        new = np.array([digest not in needed for digest in rows], dtype=bool)
         new[used] = False
         lines = [_title_lines(text) for text in texts] if self_queries else []
         flat = encoder.tokens([line for few in lines for line in few], encoder.request_tokens)
@@ -93,7 +93,7 @@ class EncoderTrainingData:
         )
 
 
-def asked_for(sets: Sequence[tuple[Dataset, str, str]]) -> frozenset[str]:
+def needed_digests(sets: Sequence[tuple[Dataset, str, str]]) -> frozenset[str]:
     """Digests of the tools that training requests of any dataset need; all other tools are new to the model."""
     return frozenset(
         tool.digest()
@@ -116,8 +116,8 @@ def _title_lines(document: str) -> list[str]:
     return [line for line in document.split("\n")[1:4] if line.strip()]
 
 
-def joined(tokens: Ints, others: Ints, limit: int) -> Ints:
-    """Two requests as one: the first without its closing token, the second without its opening one."""
+def join_requests(tokens: Ints, others: Ints, limit: int) -> Ints:
+    """The tokens of two requests as one text of at most `limit` tokens, without the special tokens in between."""
     both = np.concatenate([tokens[:-1], others[1:]])
     return both if len(both) <= limit else np.concatenate([both[: limit - 1], both[-1:]])
 
@@ -140,7 +140,7 @@ def candidates(
 _HARD_EACH = 4
 
 
-def shuffled(sizes: Sequence[int], batch: int, seed: int, epoch: int) -> list[tuple[int, Ints]]:
+def shuffle_steps(sizes: Sequence[int], batch: int, seed: int, epoch: int) -> list[tuple[int, Ints]]:
     """The steps of an epoch, as (number of the dataset, rows of its requests).
 
     A dataset's share of the steps grows with the root of its size, so that a large one does not dominate.

@@ -15,10 +15,10 @@ from toolscout.data import metrics
 from toolscout.data.dataset import Dataset
 from toolscout.models.encoders.trainable import TrainableEncoder
 from toolscout.training import losses
-from toolscout.training.batches import EncoderTrainingData, asked_for, candidates, joined, shuffled
+from toolscout.training.batches import EncoderTrainingData, candidates, join_requests, needed_digests, shuffle_steps
 from toolscout.training.checkpoint import Checkpoints
 from toolscout.training.encoder_options import EncoderTrainingOptions
-from toolscout.training.loop import Report, Schedule, Trained, TrainingTask, pick_device, run
+from toolscout.training.loop import Report, Schedule, TrainingRecord, TrainingTask, hardware_name, pick_device, run
 
 SELECTED_ON = "ndcg@5"
 _MEASURES = (SELECTED_ON, "recall@3", "recall@5", "comp@3", "comp@5")
@@ -36,7 +36,7 @@ class TrainedEncoder:
     The caller removes `checkpoints` once it has written all files of the model.
     """
 
-    trained: Trained
+    trained: TrainingRecord
     checkpoints: Checkpoints
     parameters: int
     device: str
@@ -60,10 +60,10 @@ def learn(
     device = pick_device(options.device)
     torch.manual_seed(options.seed)
     encoder = TrainableEncoder(source, device)
-    needed = asked_for(sets)
+    needed = needed_digests(sets)
     training_data = [
         EncoderTrainingData.of(
-            encoder, *one, unused=options.unused, self_queries=options.self_queries > 0, asked=needed
+            encoder, *one, unused=options.unused, self_queries=options.self_queries > 0, needed=needed
         )
         for one in sets
     ]
@@ -77,11 +77,7 @@ def learn(
     encoder.save(folder / "weights", best)
     bonus = task.new_bonus()
     size = sum(parameter.numel() for parameter in task.parameters().values())
-    return TrainedEncoder(trained, checkpoints, size, _device_name(device), average, bonus)
-
-
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+    return TrainedEncoder(trained, checkpoints, size, hardware_name(device), average, bonus)
 
 
 AVERAGE = "average of trained and original"
@@ -113,20 +109,20 @@ class EncoderTask(TrainingTask):
 
     def steps(self) -> int:
         """The number of steps in an epoch."""
-        return len(shuffled(self._sizes, self._options.batch, self._options.seed, 0))
+        return len(shuffle_steps(self._sizes, self._options.batch, self._options.seed, 0))
 
-    def begin(self, epoch: int, kept: Mapping[str, Tensor] | None = None) -> None:
+    def begin(self, epoch: int, saved: Mapping[str, Tensor] | None = None) -> None:
         """Shuffle, and mine hard negatives where there are too many documents for all to be candidates."""
         self._encoder.model.train()
-        self._steps = shuffled(self._sizes, self._options.batch, self._options.seed, epoch)
+        self._steps = shuffle_steps(self._sizes, self._options.batch, self._options.seed, epoch)
         for index, data in enumerate(self._training_data):
-            if kept and f"rows.{index}" in kept:
-                ends = np.cumsum(kept[f"counts.{index}"].numpy())[:-1]
-                data.hard = np.split(kept[f"rows.{index}"].numpy(), ends)
+            if saved and f"rows.{index}" in saved:
+                ends = np.cumsum(saved[f"counts.{index}"].numpy())[:-1]
+                data.hard = np.split(saved[f"rows.{index}"].numpy(), ends)
             elif len(data.competing) > self._options.candidates:
                 self._mine(data)
 
-    def kept(self) -> dict[str, Tensor]:
+    def epoch_state(self) -> dict[str, Tensor]:
         """The mined hard negatives."""
         found = {}
         for index, data in enumerate(self._training_data):
@@ -145,7 +141,7 @@ class EncoderTask(TrainingTask):
         for place in range(round(len(picked) * options.mix)):
             other = int(rng.integers(len(picked)))
             source = int(picked[other])
-            tokens[place] = joined(tokens[place], data.train.tokens[source], self._encoder.request_tokens)
+            tokens[place] = join_requests(tokens[place], data.train.tokens[source], self._encoder.request_tokens)
             gold[place] = np.union1d(gold[place], data.train.gold[source])
         for row in rng.choice(data.competing, round(len(picked) * options.self_queries)).tolist():
             if data.self_queries[row]:
@@ -156,9 +152,9 @@ class EncoderTask(TrainingTask):
         for place, few in enumerate(gold):
             wanted[place, np.searchsorted(rows, few)] = 1
         documents = [data.documents[row] for row in rows]
-        return self._learned(picked, rows, tokens, documents, torch.from_numpy(wanted).to(self._encoder.device))
+        return self._batch_loss(picked, rows, tokens, documents, torch.from_numpy(wanted).to(self._encoder.device))
 
-    def _learned(
+    def _batch_loss(
         self,
         picked: Ints,
         rows: Ints,
@@ -265,7 +261,7 @@ class EncoderTask(TrainingTask):
         found = []
         for data, rows in zip(self._training_data, self._dev, strict=True):
             if data.dev is not None:
-                found.append(_measured(self._dev_cosines(data, rows), rows, data, _MEASURES))
+                found.append(_dev_measures(self._dev_cosines(data, rows), rows, data, _MEASURES))
         return {name: float(np.mean([one[name] for one in found])) for name in _MEASURES} if found else {}
 
     def new_bonus(self) -> float:
@@ -286,15 +282,15 @@ class EncoderTask(TrainingTask):
             rows = np.arange(len(data.documents))  # not a sample: known tools compete with all documents
             cosines = self._dev_cosines(data, rows)
             new = torch.from_numpy(data.new[rows]).to(cosines.device)
-            alone = _measured(cosines - 9.0 * new, rows, data, names)["known_recall@5"]
+            alone = _dev_measures(cosines - 9.0 * new, rows, data, names)["known_recall@5"]
             for place, step in enumerate(_BONUSES):
-                found = _measured(cosines + step * new, rows, data, names)
+                found = _dev_measures(cosines + step * new, rows, data, names)
                 recall[place] += found["recall@5"]
                 allowed[place] &= found["known_recall@5"] >= alone - BONUS_MAY_COST
         return _BONUSES[int(np.argmax(np.where(allowed, recall, 0.0)))]
 
 
-def _measured(cosines: Tensor, rows: Ints, data: EncoderTrainingData, names: Sequence[str]) -> dict[str, float]:
+def _dev_measures(cosines: Tensor, rows: Ints, data: EncoderTrainingData, names: Sequence[str]) -> dict[str, float]:
     assert data.dev is not None
     best = rows[cosines.topk(min(5, len(rows)), 1).indices.cpu().numpy()]
     rankings = [list(map(str, row.tolist())) for row in best]

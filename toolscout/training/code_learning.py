@@ -34,7 +34,7 @@ _SINKHORN_ROUNDS = 30
 # The temperature of soft assignments, in units of the mean distance to the nearest code.
 _SOFT = 0.5
 # The share of steps before quantisation begins, and the share after which unused codes are no longer moved.
-_PLAIN, _SETTLED = 0.15, 0.85
+_PLAIN, _MOVING = 0.15, 0.85
 _REVIVALS = 20
 _CLIP = 1.0
 
@@ -49,7 +49,7 @@ class LearnedCodes:
 
 
 @dataclass(frozen=True, slots=True)
-class UsedTogether:
+class UsagePairs:
     """Pairs of tools that are used together, by their rows, each pair once, with its weight."""
 
     first: Ints
@@ -57,7 +57,7 @@ class UsedTogether:
     weight: Floats
 
     @classmethod
-    def of(cls, uses: Sequence[Sequence[int]]) -> UsedTogether:
+    def of(cls, uses: Sequence[Sequence[int]]) -> UsagePairs:
         """Count pairs in sets of rows; a weight is count(u, v) / sqrt(count(u) * count(v))."""
         alone: Counter[int] = Counter()
         both: Counter[tuple[int, int]] = Counter()
@@ -87,16 +87,18 @@ class _CodeNetwork:
 
     def latent(self, vectors: Tensor, counted: int) -> Tensor:
         """Latent vectors, scaled by the mean and variance of the first `counted` of them."""
-        states = _through(self.encoder, vectors)
-        centre, spread = _spread(states[:counted])
+        states = _apply_layers(self.encoder, vectors)
+        centre, spread = _mean_and_deviation(states[:counted])
         return (states - centre) / spread
 
     def decode(self, latent: Tensor) -> Tensor:
-        return _through(self.decoder, latent)
+        return _apply_layers(self.decoder, latent)
 
 
 class _Learner:
-    def __init__(self, vectors: Floats, together: UsedTogether, options: CodeOptions, device: torch.device) -> None:
+    """Trains the encoder, the decoder and the codebooks on the vectors of all tools."""
+
+    def __init__(self, vectors: Floats, together: UsagePairs, options: CodeOptions, device: torch.device) -> None:
         self.options, self.device = options, device
         self.draw = torch.Generator().manual_seed(options.seed)
         self.pick = np.random.default_rng(options.seed)
@@ -121,21 +123,21 @@ class _Learner:
         quantised, loss = self.quantise(batch_latent)
         loss = loss + functional.mse_loss(self.net.decode(quantised), vectors)
         if len(weight):
-            loss = loss + self.options.collaborative * (weight * self.parted(latent, (first, second))).sum()
+            loss = loss + self.options.collaborative * (weight * self.pair_loss(latent, (first, second))).sum()
         return loss
 
-    def parted(self, latent: Tensor, ends: tuple[Tensor, Tensor]) -> Tensor:
-        """For each pair, the loss of not sharing all codes but the last: 0 where it surely does, 1 at chance level."""
+    def pair_loss(self, latent: Tensor, ends: tuple[Tensor, Tensor]) -> Tensor:
+        """The collaborative loss of each pair: 0 where it surely shares all codes but the last, 1 at chance level."""
         left = latent if self.whole else latent[-2 * len(ends[0]) :]
         found = torch.zeros_like(ends[0], dtype=latent.dtype)
         prefixes = self.net.books[:-1]
         for book in prefixes:
-            apart = _apart(left, book)
-            near = apart.detach().min(dim=1)
-            likely = torch.log_softmax(-apart / (_SOFT * near.values.mean()).clamp(min=1e-6), dim=1)
+            distances = _distances(left, book)
+            nearest = distances.detach().min(dim=1)
+            likely = torch.log_softmax(-distances / (_SOFT * nearest.values.mean()).clamp(min=1e-6), dim=1)
             first, second = (likely[ends[0]], likely[ends[1]]) if self.whole else likely.chunk(2)
             found = found - torch.logsumexp(first + second, dim=1) / (log(len(book)) * len(prefixes))
-            left = left - book.detach()[near.indices]
+            left = left - book.detach()[nearest.indices]
         return found
 
     def edges(self) -> tuple[Tensor, Tensor, Tensor]:
@@ -153,9 +155,9 @@ class _Learner:
         """Quantised vectors with a straight-through gradient, and the codebook and commitment loss."""
         left, total, loss = latent, torch.zeros_like(latent), latent.new_zeros(())
         for book in self.net.books:
-            apart = _apart(left.detach(), book.detach())
+            distances = _distances(left.detach(), book.detach())
             epsilon = self.options.sinkhorn
-            codes = _evenly(apart, epsilon) if epsilon else apart.argmin(dim=1)
+            codes = _sinkhorn(distances, epsilon) if epsilon else distances.argmin(dim=1)
             # A product with a one-hot matrix, because its gradient is deterministic, also on a GPU.
             chosen = functional.one_hot(codes, len(book)).to(book.dtype) @ book
             loss = loss + functional.mse_loss(chosen, left.detach())
@@ -175,12 +177,12 @@ class _Learner:
         rows = self.pick.permutation(len(self.vectors))[:_SAMPLE]
         latent = self.all_latent()[torch.from_numpy(rows).to(self.device)]
         for level, book in enumerate(self.net.books):
-            book.copy_(self.means(self.residuals(latent, level), len(book)))
+            book.copy_(self.k_means(self.residuals(latent, level), len(book)))
 
-    def means(self, points: Tensor, count: int) -> Tensor:
+    def k_means(self, points: Tensor, count: int) -> Tensor:
         """k-means centres of points; an empty cluster moves to a point of a large one."""
         picked = self.pick.permutation(len(points))[:count]
-        means = self.near(points[torch.from_numpy(np.resize(picked, count)).to(self.device)])
+        means = self.add_noise(points[torch.from_numpy(np.resize(picked, count)).to(self.device)])
         for _ in range(_ROUNDS):
             codes = _nearest(points, means)
             member = functional.one_hot(codes, count).to(points.dtype)
@@ -197,10 +199,10 @@ class _Learner:
         count = min(len(unused), int((crowded > 0).sum()))
         if count:
             rows = self.pick.choice(len(points), count, replace=False, p=crowded / crowded.sum())
-            book[unused[:count]] = self.near(points[torch.from_numpy(rows).to(self.device)])
+            book[unused[:count]] = self.add_noise(points[torch.from_numpy(rows).to(self.device)])
         return unused[:count]
 
-    def near(self, points: Tensor) -> Tensor:
+    def add_noise(self, points: Tensor) -> Tensor:
         """Points with a little noise, so that equal points get different codes."""
         return points + 0.01 * torch.randn(points.shape, generator=self.draw).to(self.device)
 
@@ -221,14 +223,14 @@ class _Learner:
 
     def run(self, progress: Report | None) -> None:
         steps, rate = self.options.code_steps, self.options.code_rate
-        plain, settled = round(_PLAIN * steps), round(_SETTLED * steps)
+        plain, moving = round(_PLAIN * steps), round(_MOVING * steps)
         every = max(1, steps // _REVIVALS)
         adam = torch.optim.Adam(self.net.parameters(), lr=rate)
         order, at = np.empty(0, dtype=np.int64), 0
         for step in range(steps):
             if step == plain:
                 self.begin_codes()
-            elif plain < step < settled and step % every == 0:
+            elif plain < step < moving and step % every == 0:
                 self.revive_all(adam)
             if at >= len(order):
                 count = len(self.vectors)
@@ -243,15 +245,15 @@ class _Learner:
             if progress and (step + 1) % every == 0:
                 progress(f"learning codes, loss {loss.item():.3f}", step + 1, steps)
         if not torch.isfinite(loss):
-            raise TrainingStopped("the loss of the codes is no number any more; lower --option code_rate")
+            raise TrainingStopped("the loss of the codes is not a finite number; lower --option code_rate")
 
     def rows(self, rows: NDArray[Any]) -> Tensor:
         return torch.from_numpy(rows).to(self.device)
 
     @torch.no_grad()
-    def frozen(self) -> tuple[Quantizer, float]:
+    def to_quantizer(self) -> tuple[Quantizer, float]:
         """The quantizer, with all scaling folded into its layers, and the share of variance that quantisation loses."""
-        centre, spread = _spread(_through(self.net.encoder, self.vectors))
+        centre, spread = _mean_and_deviation(_apply_layers(self.net.encoder, self.vectors))
         latent = self.all_latent()
         left = self.residuals(latent, len(self.net.books))
         lost = functional.mse_loss(self.net.decode(latent - left), self.vectors)
@@ -281,10 +283,10 @@ def learn(
         raise BadModel("codes are learned from one vector of finite numbers for each tool; embed the tools again")
     if any(not 0 <= row < len(vectors) for rows in uses for row in rows):
         raise BadModel(f"tools that are used together must be rows from 0 to {len(vectors) - 1}")
-    together = UsedTogether.of(uses)
+    together = UsagePairs.of(uses)
     learner = _Learner(vectors.astype(np.float32), together, options, pick_device(device))
     learner.run(progress)
-    quantizer, lost = learner.frozen()
+    quantizer, lost = learner.to_quantizer()
     codes = quantizer.assign(vectors)
     pairs = np.stack([together.first, together.second], axis=1)
     about = health(codes, quantizer.codes, pairs)
@@ -303,30 +305,30 @@ def _layer(wide: int, narrow: int, device: torch.device, draw: torch.Generator) 
     return Parameter(weight.to(device)), Parameter(torch.zeros(narrow, device=device))
 
 
-def _through(layers: Sequence[tuple[Parameter, Parameter]], states: Tensor) -> Tensor:
+def _apply_layers(layers: Sequence[tuple[Parameter, Parameter]], states: Tensor) -> Tensor:
     for position, (weight, bias) in enumerate(layers):
         states = functional.linear(states, weight, bias)
         states = functional.relu(states) if position < len(layers) - 1 else states
     return states
 
 
-def _spread(states: Tensor) -> tuple[Tensor, Tensor]:
+def _mean_and_deviation(states: Tensor) -> tuple[Tensor, Tensor]:
     """The mean and the standard deviation of states, the latter at least large enough to divide by."""
     centre = states.mean(dim=0)
     return centre, ((states - centre) ** 2).mean().clamp(min=1e-8).sqrt()
 
 
-def _apart(points: Tensor, book: Tensor) -> Tensor:
+def _distances(points: Tensor, book: Tensor) -> Tensor:
     return (points**2).sum(dim=1, keepdim=True) + (book**2).sum(dim=1) - 2 * points @ book.T
 
 
 def _nearest(points: Tensor, book: Tensor) -> Tensor:
-    return torch.cat([_apart(part, book).argmin(dim=1) for part in torch.split(points, _BATCH)])
+    return torch.cat([_distances(part, book).argmin(dim=1) for part in torch.split(points, _BATCH)])
 
 
-def _evenly(apart: Tensor, epsilon: float) -> Tensor:
+def _sinkhorn(distances: Tensor, epsilon: float) -> Tensor:
     """The code of each row by Sinkhorn-Knopp: a near one, with about the same number of rows for every code."""
-    wide = apart.double()
+    wide = distances.double()
     low, high = wide.min(), wide.max()
     scaled = 2 * (wide - low) / (high - low).clamp(min=1e-5)
     kernel = torch.exp(-(scaled - scaled.min(dim=1, keepdim=True).values) / epsilon)

@@ -44,7 +44,7 @@ class EncoderTrainingOptions:
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be trained with."""
+        """Raise BadModel for values out of range."""
         if self.loss not in ("sigmoid", "softmax") or min(self.epochs, self.batch, self.candidates) < 1:
             raise BadModel(f"loss must be sigmoid or softmax; epochs, batch and candidates at least 1, got {self}")
         if not (self.rate > 0 and self.scale > 0 and 0 <= self.mix <= 1 and 0 <= self.average <= 1):
@@ -81,7 +81,7 @@ class PublishedOptions:
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be trained with."""
+        """Raise BadModel for values out of range."""
         if min(self.epochs, self.batch, self.layers, self.neighbours) < 1 or self.candidates < 2:
             raise BadModel(f"epochs, batch, layers, neighbours must be at least 1, candidates at least 2, got {self}")
         if not (self.rate > 0 and self.temperature > 0 and 0 <= self.edge_dropout < 1):
@@ -111,7 +111,7 @@ class GraphOptions:
     pace: float = 10.0
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be trained with."""
+        """Raise BadModel for values out of range."""
         if not (0 <= self.layers <= 3 and 0 < self.edges <= 1):
             raise BadModel(f"layers must be 0 to 3, edges above 0 and at most 1, got {self}")
         if not (0 <= self.edge_dropout < 1 and 0 <= self.absent < 1):
@@ -137,7 +137,7 @@ class NeighbourOptions:
     detection: float = 0.1
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be trained with."""
+        """Raise BadModel for values out of range."""
         if self.transfer not in TRANSFERS:
             raise BadModel(f"transfer must be one of {', '.join(TRANSFERS)}, got {self.transfer!r}")
         if self.neighbours < 0 or self.hidden < 1 or self.detection < 0 or not -1 <= self.epsilon <= 1:
@@ -201,7 +201,7 @@ class IdTrainingOptions:
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be trained with."""
+        """Raise BadModel for values out of range."""
         if not (self.similarity >= 0 and all(map(math.isfinite, (self.similarity, self.new_bonus)))):
             raise BadModel(f"similarity must be a finite number of 0 or more, new_bonus a finite number, got {self}")
         if min(self.rank, self.memorise, self.epochs, self.agent_epochs, self.chunk, self.patience, self.seed) < 0:
@@ -213,7 +213,7 @@ class IdTrainingOptions:
         if min(self.batch, self.request_tokens) < 1 or not (self.rate > 0 and self.pace > 0):
             raise BadModel(f"batch and request_tokens must be at least 1, rate and pace above 0, got {self}")
         if self.sets and self.trajectories:
-            raise BadModel("a model writes sets or goes through trajectories, not both: they end alike; leave one out")
+            raise BadModel("sets and trajectories cannot be trained together: both use the same end token; set one")
         shares = (self.mix, self.instruct_mix, self.rehearse, self.carry_on)
         if not (all(0 <= one <= 1 for one in shares) and 0 <= self.absent < 1):
             raise BadModel(
@@ -222,5 +222,5 @@ class IdTrainingOptions:
 
     @property
     def ranks_by_sets(self) -> bool:
-        """Whether tools are ranked by the sets they are in: what is written first is but the first of an order."""
+        """Whether tools are ranked by the sets they are in: with a fixed order, the first tool is not the best one."""
         return self.sets and self.order == "ids"

@@ -19,7 +19,7 @@ from torch.nn import functional
 from toolscout.core.arrays import Floats
 from toolscout.models.language.torch_network import BranchedSequences, TransformerNetwork
 from toolscout.training.checkpoint import Checkpoints
-from toolscout.training.loop import FAST, Report, Schedule, Trained, run
+from toolscout.training.loop import FAST, Report, Schedule, TrainingRecord, run
 from toolscout.training.sequences import SequenceTask
 
 _GENERAL_TOKENS = 96
@@ -99,7 +99,7 @@ class TrainedIdWriter:
     """The result of a training: the learned state, the history of each stage, and its tokens per second."""
 
     state: LearnedState
-    stages: dict[str, Trained]
+    stages: dict[str, TrainingRecord]
     paces: dict[str, float]
     device: str
     parameters: int
@@ -108,7 +108,7 @@ class TrainedIdWriter:
 
 Judge = Callable[[TransformerNetwork, LearnedState], Mapping[str, float]]
 """Gives the dev scores of the model as it stands."""
-After = Callable[[str, TransformerNetwork, LearnedState], None]
+AfterStage = Callable[[str, TransformerNetwork, LearnedState], None]
 """Called after each training stage with its name and the model as it stands."""
 
 
@@ -134,10 +134,10 @@ class TrainableRows(torch.nn.Module):
 
     def forward(self) -> Tensor:
         """All rows; while training, some have only the part that is computed from their documents."""
-        kept = torch.ones_like(self._mapped)
+        has_free = torch.ones_like(self._mapped)
         if self.training and self._absent:
-            kept = 1 - self._mapped * (torch.rand_like(kept) < self._absent)
-        return self._start + self._mapped * (self._vectors @ self.map + self.bias) + kept * self.free
+            has_free = 1 - self._mapped * (torch.rand_like(has_free) < self._absent)
+        return self._start + self._mapped * (self._vectors @ self.map + self.bias) + has_free * self.free
 
 
 class IdGenerationTask(SequenceTask[IdExample]):
@@ -163,11 +163,11 @@ class IdGenerationTask(SequenceTask[IdExample]):
         }
 
     def step(self, epoch: int, step: int) -> Tensor:
-        """Learn from one batch; on general texts, stay close to the base model."""
+        """Train on one batch, and on general texts to stay close to the base model; gives back the loss."""
         self._rows.train()
         total = super().step(epoch, step)
         if self._settings.mix and self._settings.general:
-            loss = self._kept_language(epoch, step)
+            loss = self._base_divergence(epoch, step)
             loss.backward()  # type: ignore[no-untyped-call]
             total += loss.detach()
         return total
@@ -203,14 +203,14 @@ class IdGenerationTask(SequenceTask[IdExample]):
         picked = torch.tensor(places, device=device)
         logits = self._logits(states[picked[:, 0], picked[:, 1]], rows)
         shares = torch.tensor(weights, device=device)
-        return (_wrong(logits, right) * shares).sum() / len(examples)
+        return (_multi_gold_loss(logits, right) * shares).sum() / len(examples)
 
     def _logits(self, states: Tensor, rows: Tensor) -> Tensor:
         """Over the whole vocabulary, the added rows last."""
         base = functional.linear(states, self._network.head).float()
         return torch.cat([base, states.float() @ rows.T], 1)
 
-    def _kept_language(self, epoch: int, step: int) -> Tensor:
+    def _base_divergence(self, epoch: int, step: int) -> Tensor:
         """The KL divergence of the model from its base on general texts."""
         settings = self._settings
         rng = np.random.default_rng([settings.seed, epoch, step])
@@ -219,7 +219,7 @@ class IdGenerationTask(SequenceTask[IdExample]):
         rows = self._rows()
         states = self._network.states(few, rows, self._network.merged())
         with torch.no_grad():
-            before = self._network.states(few, rows, self._network.unlearned())
+            before = self._network.states(few, rows, self._network.base_matrices())
         spans = torch.tensor([[row, at] for row, text in enumerate(few) for at in range(len(text))])
         chosen = spans[torch.from_numpy(rng.permutation(len(spans))[: 8 * count])].to(states.device)
         now = functional.log_softmax(self._logits(states[chosen[:, 0], chosen[:, 1]], rows), 1)
@@ -232,7 +232,7 @@ class IdGenerationTask(SequenceTask[IdExample]):
         return self._judge(self._network, state(self._network, self._rows)) if self._judge else {}
 
 
-def _wrong(logits: Tensor, right: Sequence[tuple[int, ...]]) -> Tensor:
+def _multi_gold_loss(logits: Tensor, right: Sequence[tuple[int, ...]]) -> Tensor:
     """The loss of each row of logits: the mean, over its right tokens, of the cross-entropy against the wrong ones."""
     if all(len(few) == 1 for few in right):
         return functional.cross_entropy(
@@ -251,7 +251,7 @@ def _wrong(logits: Tensor, right: Sequence[tuple[int, ...]]) -> Tensor:
 def state(network: TransformerNetwork, rows: TrainableRows) -> LearnedState:
     """The trained parameters as they are now."""
     free, mapped, bias = (one.detach().float().cpu().numpy() for one in (rows.free, rows.map, rows.bias))
-    return LearnedState(network.learned(), free, mapped, bias)
+    return LearnedState(network.trained_arrays(), free, mapped, bias)
 
 
 def learn(
@@ -263,14 +263,15 @@ def learn(
     folder: Path,
     identity: str,
     progress: Report | None = None,
-    after_stage: After | None = None,
+    after_stage: AfterStage | None = None,
 ) -> TrainedIdWriter:
     """Train stage by stage, each from the best weights of the one before. An interrupted stage is resumed.
 
-    Gives back the trained state. Its checkpoints stay on disk until the caller removes them.
+    Gives back the trained state; the caller removes its checkpoints. Raises TrainingStopped where the loss is not
+    finite, OutOfMemory, and BadModel for checkpoints of another training.
     """
     rows = TrainableRows(added, network.device)
-    found, paces, kept = {}, {}, []
+    records, paces, all_checkpoints = {}, {}, []
     for number, stage in enumerate(stages):
         checkpoints = Checkpoints(folder / f"training-{number}-{stage.name}", identity)
         task = IdGenerationTask(network, rows, stage, settings, judge if stage.judged else None)
@@ -283,17 +284,17 @@ def learn(
             pace=settings.pace,
         )
         started = time.perf_counter()
-        found[stage.name] = run(task, schedule, checkpoints, _named(stage.name, progress))
-        paces[stage.name] = task.tokens / (time.perf_counter() - started - task.judging)
+        records[stage.name] = run(task, schedule, checkpoints, _prefix_stage(stage.name, progress))
+        paces[stage.name] = task.tokens / (time.perf_counter() - started - task.dev_seconds)
         task.load({name: tensor.to(network.device) for name, tensor in checkpoints.read_best().items()})
-        kept.append(checkpoints)
+        all_checkpoints.append(checkpoints)
         if after_stage:
             after_stage(stage.name, network, state(network, rows))
     numbers = sum(parameter.numel() for parameter in [*network.parameters(), *rows.parameters()])
-    return TrainedIdWriter(state(network, rows), found, paces, network.device.type, numbers, tuple(kept))
+    return TrainedIdWriter(state(network, rows), records, paces, network.device.type, numbers, tuple(all_checkpoints))
 
 
-def _named(name: str, progress: Report | None) -> Report | None:
+def _prefix_stage(name: str, progress: Report | None) -> Report | None:
     if progress is None:
         return None
     return lambda text, done, total: progress(f"{name}: {text}", done, total)

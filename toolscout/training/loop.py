@@ -24,7 +24,7 @@ Scores = Mapping[str, float]
 # Reading the loss on a GPU waits for all work before it, so it is read every so many steps only.
 _LOOK_EVERY = 16
 _CLIP = 1.0
-_KEPT = "task."
+_STATE_PREFIX = "task."
 FAST = "tower."  # what the names of parameters with a higher learning rate begin with
 # This is the default; some versions of torch warn unless it is set explicitly.
 torch.sparse.check_sparse_tensor_invariants.disable()  # type: ignore[no-untyped-call]
@@ -62,14 +62,14 @@ class TrainingTask(ABC):
         """The number of steps in an epoch."""
 
     @abstractmethod
-    def begin(self, epoch: int, kept: Mapping[str, Tensor] | None = None) -> None:
+    def begin(self, epoch: int, saved: Mapping[str, Tensor] | None = None) -> None:
         """Prepare an epoch, such as shuffle and mine negatives; all randomness follows from the seed and the epoch.
 
-        `kept` is what `kept()` gave, where the training resumes in the middle of this epoch.
+        `saved` is what `epoch_state()` gave, where the training resumes in the middle of this epoch.
         """
 
     @abstractmethod
-    def kept(self) -> Mapping[str, Tensor]:
+    def epoch_state(self) -> Mapping[str, Tensor]:
         """Tensors that `begin` computed from the weights at the start of the epoch, to be saved for resuming."""
 
     @abstractmethod
@@ -85,7 +85,7 @@ class TrainingTask(ABC):
 
 
 @dataclass(slots=True)
-class Trained:
+class TrainingRecord:
     """The course of a training: its best dev scores, and in `history` one record per epoch."""
 
     seconds: float = 0.0
@@ -106,17 +106,25 @@ def pick_device(name: str = "auto") -> torch.device:
     return device
 
 
-def run(task: TrainingTask, schedule: Schedule, checkpoints: Checkpoints, report: Report | None = None) -> Trained:
+def hardware_name(device: torch.device) -> str:
+    """The name of a GPU, such as "NVIDIA H200"; the type of any other device, such as "cpu"."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+def run(
+    task: TrainingTask, schedule: Schedule, checkpoints: Checkpoints, report: Report | None = None
+) -> TrainingRecord:
     """Train, or resume a training; the best weights are then in `checkpoints.read_best()`.
 
-    Raises OutOfMemory, or TrainingStopped where the loss or a weight is not finite.
+    Raises OutOfMemory, TrainingStopped where the loss or a weight is not finite, and BadModel for another
+    training's checkpoints.
     """
     try:
         return _run(task, schedule, checkpoints, report)
     except (RuntimeError, MemoryError) as error:
         if isinstance(error, torch.OutOfMemoryError | MemoryError) or "CPUAllocator" in str(error):
             raise OutOfMemory(
-                "the device ran out of memory; lower --option chunk (texts that are in memory at once), then batch or "
+                "the device ran out of memory; lower --option chunk (texts in memory at once), then batch or "
                 f"candidates ({_first_line(error)})"
             ) from None
         raise
@@ -126,41 +134,45 @@ def _first_line(error: BaseException) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
-def _run(task: TrainingTask, schedule: Schedule, checkpoints: Checkpoints, report: Report | None) -> Trained:
+def _run(task: TrainingTask, schedule: Schedule, checkpoints: Checkpoints, report: Report | None) -> TrainingRecord:
     parameters = task.parameters()
     optimiser = torch.optim.AdamW(
         _groups(parameters, schedule), lr=schedule.rate, fused=next(iter(parameters.values())).is_cuda
     )
     per_epoch = task.steps()
     total = schedule.epochs * per_epoch
-    trained, since_best, kept = Trained(), 0, None
-    taken = checkpoints.read()
-    if taken is not None:
-        state, tensors = taken
-        trained = Trained(**state["trained"])
+    trained, since_best, saved = TrainingRecord(), 0, None
+    checkpoint = checkpoints.read()
+    if checkpoint is not None:
+        state, tensors = checkpoint
+        trained = TrainingRecord(**state["trained"])
         since_best = state["since_best"]
         trained.steps = state["step"]
         _restore(parameters, optimiser, tensors, trained.steps)
-        kept = {name.removeprefix(_KEPT): tensor for name, tensor in tensors.items() if name.startswith(_KEPT)}
+        saved = {
+            name.removeprefix(_STATE_PREFIX): tensor
+            for name, tensor in tensors.items()
+            if name.startswith(_STATE_PREFIX)
+        }
     clock = _Clock(trained.seconds)
     epoch = trained.steps // per_epoch
     while epoch < schedule.epochs and not (schedule.patience and since_best >= schedule.patience):
-        task.begin(epoch, kept)
-        losses, kept = [], None
+        task.begin(epoch, saved)
+        losses, saved = [], None
         for step in range(trained.steps - epoch * per_epoch, per_epoch):
             for group in optimiser.param_groups:
-                group["lr"] = group["rate"] * _pace(trained.steps, total, schedule.warmup)
+                group["lr"] = group["rate"] * _rate_factor(trained.steps, total, schedule.warmup)
             losses.append(_step(task, optimiser, parameters, epoch, step, schedule.seed))
             trained.steps += 1
             if trained.steps % _LOOK_EVERY == 0:
-                loss = _checked(losses, trained, checkpoints)
+                loss = _mean_loss(losses, trained, checkpoints)
                 if report:
-                    report(_said(epoch, loss, trained), trained.steps, total)
+                    report(_progress_text(epoch, loss, trained), trained.steps, total)
             if trained.steps % schedule.save_every == 0 and trained.steps % per_epoch:
-                _checked(losses, trained, checkpoints)
+                _mean_loss(losses, trained, checkpoints)
                 trained.seconds = clock.spent()
-                _write(checkpoints, trained, since_best, parameters, optimiser, task.kept())
-        loss = _checked(losses, trained, checkpoints)
+                _write(checkpoints, trained, since_best, parameters, optimiser, task.epoch_state())
+        loss = _mean_loss(losses, trained, checkpoints)
         _check_weights(parameters, trained, checkpoints)  # before they can become the best
         scores, weights = task.validate()
         better = not scores or not trained.best or next(iter(scores.values())) > next(iter(trained.best.values()))
@@ -172,7 +184,7 @@ def _run(task: TrainingTask, schedule: Schedule, checkpoints: Checkpoints, repor
         trained.seconds = clock.spent()
         _write(checkpoints, trained, since_best, parameters, optimiser, {})
         if report:
-            report(_said(epoch, loss, trained), trained.steps, total)
+            report(_progress_text(epoch, loss, trained), trained.steps, total)
         epoch += 1
     trained.seconds = clock.spent()
     return trained
@@ -219,28 +231,30 @@ def _step(
     return loss
 
 
-def _pace(step: int, total: int, warmup: float) -> float:
+def _rate_factor(step: int, total: int, warmup: float) -> float:
     """The share of the full learning rate: linear warm-up, then linear decay."""
     rising = max(1, round(warmup * total))
     return (step + 1) / rising if step < rising else max(0.0, (total - step) / max(1, total - rising))
 
 
-def _checked(losses: Sequence[Tensor], trained: Trained, checkpoints: Checkpoints) -> float:
+def _mean_loss(losses: Sequence[Tensor], trained: TrainingRecord, checkpoints: Checkpoints) -> float:
     """The mean of the last losses; raises TrainingStopped where it is not finite."""
     if not losses:
         return math.nan
     loss = float(torch.stack(list(losses[-_LOOK_EVERY:])).mean())
     if not math.isfinite(loss):
-        raise _stopped(trained, checkpoints)
+        raise _stop_error(trained, checkpoints)
     return loss
 
 
-def _check_weights(parameters: Mapping[str, torch.nn.Parameter], trained: Trained, checkpoints: Checkpoints) -> None:
+def _check_weights(
+    parameters: Mapping[str, torch.nn.Parameter], trained: TrainingRecord, checkpoints: Checkpoints
+) -> None:
     if not all(bool(torch.isfinite(parameter).all()) for parameter in parameters.values()):
-        raise _stopped(trained, checkpoints)
+        raise _stop_error(trained, checkpoints)
 
 
-def _stopped(trained: Trained, checkpoints: Checkpoints) -> TrainingStopped:
+def _stop_error(trained: TrainingRecord, checkpoints: Checkpoints) -> TrainingStopped:
     kept = f"; the last good checkpoint is kept in {checkpoints.folder}" if checkpoints.exist() else ""
     return TrainingStopped(
         f"training stopped near step {trained.steps}: the loss is not a number any more{kept}. "
@@ -248,21 +262,21 @@ def _stopped(trained: Trained, checkpoints: Checkpoints) -> TrainingStopped:
     )
 
 
-def _said(epoch: int, loss: float, trained: Trained) -> str:
+def _progress_text(epoch: int, loss: float, trained: TrainingRecord) -> str:
     best = "".join(f", dev {name} {value:.3f}" for name, value in list(trained.best.items())[:1])
     return f"training, epoch {epoch + 1}, loss {loss:.3f}{best}"
 
 
 def _write(
     checkpoints: Checkpoints,
-    trained: Trained,
+    trained: TrainingRecord,
     since_best: int,
     parameters: Mapping[str, torch.nn.Parameter],
     optimiser: torch.optim.Optimizer,
-    kept: Mapping[str, Tensor],
+    epoch_state: Mapping[str, Tensor],
 ) -> None:
     _check_weights(parameters, trained, checkpoints)
-    tensors = {f"{_KEPT}{name}": tensor for name, tensor in kept.items()}
+    tensors = {f"{_STATE_PREFIX}{name}": tensor for name, tensor in epoch_state.items()}
     for name, parameter in parameters.items():
         tensors[f"weight.{name}"] = parameter
         for key, value in optimiser.state.get(parameter, {}).items():

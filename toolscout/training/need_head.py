@@ -22,7 +22,7 @@ from toolscout.training.loop import Schedule, TrainingTask, run
 
 SELECTED_ON = "likelihood"
 _NEWTON_STEPS = 100
-_EVEN = 1e-9
+_TINY = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class DetectionOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be trained with."""
+        """Raise BadModel for values out of range."""
         if min(self.hidden, self.epochs, self.batch) < 1 or not self.rate > 0:
             raise BadModel(f"hidden, epochs and batch must be at least 1 and rate above 0, got {self}")
         if not 0 <= self.dropout < 1 or not 0 <= self.smoothing < 1:
@@ -100,13 +100,13 @@ def learn(
     schedule = Schedule(options.epochs, options.rate, options.decay, patience=options.patience, seed=options.seed)
     trained = run(_NeedHeadTask(train, dev, options), schedule, checkpoints)
     raw = _head(checkpoints.read_best(), encoder)
-    head, scores = calibrated(raw, dev)
+    head, scores = calibrate(raw, dev)
     checkpoints.remove()
     return head, DetectionReport(trained.seconds, len(trained.history), scores)
 
 
-def calibrated(head: NeedHead, dev: Examples) -> tuple[NeedHead, dict[str, float]]:
-    """The head with a scale and shift fitted on dev, and its dev scores."""
+def calibrate(head: NeedHead, dev: Examples) -> tuple[NeedHead, dict[str, float]]:
+    """The head with a scale and shift fitted on dev, and its dev scores. Raises BadModel as platt does."""
     vectors, labels, weights = dev.vectors(), dev.labels(), dev.weights()
     logits = head.states(vectors).astype(np.float64) @ head.output + head.output_bias
     scale, shift = platt(logits, labels, weights)
@@ -114,7 +114,7 @@ def calibrated(head: NeedHead, dev: Examples) -> tuple[NeedHead, dict[str, float
     chances = head.probabilities(vectors).astype(np.float64)
     sure = np.where(labels, chances, 1 - chances)
     scores = {
-        SELECTED_ON: float(np.exp(np.average(np.log(np.maximum(sure, _EVEN)), weights=weights))),
+        SELECTED_ON: float(np.exp(np.average(np.log(np.maximum(sure, _TINY)), weights=weights))),
         "auroc": metrics.auroc(labels, chances),
         "accuracy": float(np.average(sure >= 0.5, weights=weights)),
         "brier": float(np.average((chances - labels) ** 2, weights=weights)),
@@ -122,10 +122,10 @@ def calibrated(head: NeedHead, dev: Examples) -> tuple[NeedHead, dict[str, float
     return head, scores
 
 
-def averaged(heads: Sequence[NeedHead]) -> NeedHead:
-    """One head whose logit is the mean of the calibrated logits of several heads."""
+def average_heads(heads: Sequence[NeedHead]) -> NeedHead:
+    """One head whose logit is the mean of the calibrated logits of several heads; raises BadModel for none."""
     if not heads or len({head.encoder for head in heads}) > 1:
-        raise BadModel("only heads that read the vectors of the same encoder can be averaged")
+        raise BadModel("only heads over vectors of the same encoder can be averaged")
     share = 1 / len(heads)
     return NeedHead(
         hidden=np.concatenate([head.hidden for head in heads]),
@@ -151,18 +151,18 @@ def platt(logits: Doubles, labels: Bools, weights: Doubles) -> tuple[float, floa
     loss = _cross_entropy(design @ found, targets, weights)
     for _ in range(_NEWTON_STEPS):
         chances = _logistic(design @ found)
-        slope = design.T @ (weights * (chances - targets))
-        bend = design.T @ (design * (weights * chances * (1 - chances))[:, None]) + _EVEN * np.eye(2)
-        step = np.linalg.solve(bend, slope)
+        gradient = design.T @ (weights * (chances - targets))
+        hessian = design.T @ (design * (weights * chances * (1 - chances))[:, None]) + _TINY * np.eye(2)
+        step = np.linalg.solve(hessian, gradient)
         while (stepped := _cross_entropy(design @ (found - step), targets, weights)) > loss and np.abs(
             step
-        ).max() > _EVEN:
+        ).max() > _TINY:
             step = step / 2
         found, loss = found - step, stepped
-        if np.abs(step).max() < _EVEN:
+        if np.abs(step).max() < _TINY:
             break
     if not found[0] > 0:
-        raise BadModel("on dev the head says the opposite of what is true; give it more, or other, examples")
+        raise BadModel("the head is worse than chance on dev; give it more, or other, examples")
     return float(found[0]), float(found[1])
 
 
@@ -194,10 +194,10 @@ class _NeedHeadTask(TrainingTask):
     def steps(self) -> int:
         return -(-len(self._order) // self._options.batch)
 
-    def begin(self, epoch: int, kept: Mapping[str, Tensor] | None = None) -> None:
+    def begin(self, epoch: int, saved: Mapping[str, Tensor] | None = None) -> None:
         self._order = np.random.default_rng([self._options.seed, epoch]).permutation(len(self._labels))
 
-    def kept(self) -> Mapping[str, Tensor]:
+    def epoch_state(self) -> Mapping[str, Tensor]:
         return {}
 
     def step(self, epoch: int, step: int) -> Tensor:

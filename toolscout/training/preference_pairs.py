@@ -50,7 +50,7 @@ class TextTrainingSettings:
     chunk: int = 0
 
 
-def surprises(
+def token_losses(
     network: TransformerNetwork, prompts: Sequence[Tokens], targets: Sequence[Sequence[Tokens]]
 ) -> tuple[Tensor, Tensor]:
     """The negative log-probability of every token of all targets, and for each token the number of its target.
@@ -103,7 +103,7 @@ class SupervisedTask(SequenceTask[SupervisedExample]):
         return sum(len(one.target) for one in part)
 
     def _loss(self, part: Sequence[SupervisedExample]) -> Tensor:
-        return surprises(self._network, [one.prompt for one in part], [[one.target] for one in part])[0].mean()
+        return token_losses(self._network, [one.prompt for one in part], [[one.target] for one in part])[0].mean()
 
     def _scores(self) -> Mapping[str, float]:
         return self._judge() if self._judge else {}
@@ -133,16 +133,16 @@ class PreferenceTask(SequenceTask[_ReferencedPair]):
         every = [_ReferencedPair(pair, 0.0) for pair in pairs]
         super().__init__(network, lambda epoch: every, batch=settings.batch, seed=settings.seed, chunk=settings.chunk)
         self._beta, self._sft = beta, sft
-        now = network.learned() if reference is not None else None
+        now = network.trained_arrays() if reference is not None else None
         if reference is not None:
             network.begin(reference)
-        every[:] = self._measured(every)
+        every[:] = self._with_reference(every)
         if now is not None:
             network.begin(now)
 
     @torch.no_grad()
-    def _measured(self, every: Sequence[_ReferencedPair]) -> list[_ReferencedPair]:
-        """The pairs with the current network as the reference, in another order."""
+    def _with_reference(self, every: Sequence[_ReferencedPair]) -> list[_ReferencedPair]:
+        """The pairs with the log-probabilities of the current network as the reference, in another order."""
         found = []
         for part in self._parts(every) if every else []:
             before = self._differences(part)[0].tolist()
@@ -152,7 +152,7 @@ class PreferenceTask(SequenceTask[_ReferencedPair]):
     def _differences(self, part: Sequence[_ReferencedPair]) -> tuple[Tensor, Tensor]:
         """For each pair, the log-probability of the better text minus that of the worse, and the better's mean loss."""
         pairs = [one.pair for one in part]
-        each, owner = surprises(
+        each, owner = token_losses(
             self._network, [one.prompt for one in pairs], [[one.better, one.worse] for one in pairs]
         )
         sums = torch.zeros(2 * len(pairs), device=each.device).index_add(0, owner, each).view(-1, 2)

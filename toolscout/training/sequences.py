@@ -38,7 +38,7 @@ class SequenceTask(TrainingTask, Generic[One]):
         self._chunk = chunk or _CHUNK.get(network.device.type, _CHUNK["cpu"])
         self._count = len(of_epoch(0))
         self._batches: list[list[One]] = []
-        self.tokens, self.judging = 0, 0.0
+        self.tokens, self.dev_seconds = 0, 0.0
 
     def _length(self, one: One) -> int:
         """The number of tokens of a sequence."""
@@ -64,7 +64,7 @@ class SequenceTask(TrainingTask, Generic[One]):
         """The number of steps in an epoch."""
         return math.ceil(self._count / self._batch)
 
-    def begin(self, epoch: int, kept: Mapping[str, Tensor] | None = None) -> None:
+    def begin(self, epoch: int, saved: Mapping[str, Tensor] | None = None) -> None:
         """Shuffle, and put sequences of similar length into a batch."""
         every, size = self._of_epoch(epoch), self._batch
         rng = np.random.default_rng([self._seed, epoch])
@@ -77,8 +77,8 @@ class SequenceTask(TrainingTask, Generic[One]):
         steps = itertools.islice(itertools.cycle(mixed), self.steps())
         self._batches = [[every[i] for i in few] for few in steps]
 
-    def kept(self) -> dict[str, Tensor]:
-        """Nothing: an epoch can be prepared again."""
+    def epoch_state(self) -> dict[str, Tensor]:
+        """{}: `begin` depends on the epoch alone."""
         return {}
 
     def step(self, epoch: int, step: int) -> Tensor:
@@ -105,7 +105,7 @@ class SequenceTask(TrainingTask, Generic[One]):
         weights = {name: parameter.detach().clone() for name, parameter in self.parameters().items()}
         started = time.perf_counter()
         scores = dict(self._scores())
-        self.judging += time.perf_counter() - started
+        self.dev_seconds += time.perf_counter() - started
         return scores, weights
 
     def load(self, weights: Mapping[str, Tensor]) -> None:

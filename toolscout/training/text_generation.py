@@ -22,7 +22,7 @@ from toolscout.models.language.lora import Adapter
 from toolscout.models.language.torch_engine import TorchEngine
 from toolscout.models.language.torch_network import TransformerNetwork
 from toolscout.training.checkpoint import Checkpoints
-from toolscout.training.loop import Report, Schedule, Trained, pick_device, run
+from toolscout.training.loop import Report, Schedule, TrainingRecord, pick_device, run
 from toolscout.training.preference_pairs import (
     PreferencePair,
     PreferenceTask,
@@ -60,7 +60,10 @@ class TrainableWriter:
 
     @classmethod
     def open(cls, options: TextTrainingOptions) -> Self:
-        """Load the base model for training, with the adapters of the model `init_from` where there is one."""
+        """Load the base model for training, with the adapters of the model `init_from` where there is one.
+
+        Raises BadModel where that model has another base.
+        """
         base = open_base(options.base)
         device = pick_device(options.device)
         network = TransformerNetwork(base.architecture, base.weights(), options.rank, device)
@@ -78,7 +81,7 @@ class TrainableWriter:
     def example(self, messages: Conversation, target: str) -> SupervisedExample:
         """A training example from a conversation and the assistant's next message."""
         turns = [*((one.role, one.content) for one in messages), ("assistant", target)]
-        tokens, spans = self.base.spoken(turns)
+        tokens, spans = self.base.chat_with_spans(turns)
         start, end = spans[-1]
         return SupervisedExample(tokens[:start], tokens[start:end])
 
@@ -119,7 +122,7 @@ class TrainableWriter:
 
     def adapter(self) -> Adapter:
         """The trained parameters as they are now."""
-        return Adapter(self.network.learned())
+        return Adapter(self.network.trained_arrays())
 
     def save(self, folder: Path, about: Mapping[str, Any]) -> None:
         """Write the folder of a fine-tuned model; `about` goes into its generator.json."""
@@ -128,9 +131,9 @@ class TrainableWriter:
 
 @dataclass(frozen=True, slots=True)
 class TrainedWriter:
-    """A language model after training, and the report of it, which generator.json has too, under "fit"."""
+    """A fine-tuned model and the report of its training, which is also in its generator.json, under "fit"."""
 
-    pupil: TrainableWriter
+    model: TrainableWriter
     report: dict[str, Any]
 
 
@@ -157,29 +160,29 @@ def finetune(
 
     An interrupted training is resumed. With 0 epochs, the result is the model that training would start from.
     """
-    pupil = TrainableWriter.open(options)
-    started, tokenised = time.perf_counter(), _TokenisedPairs(pupil, pairs_of_epoch, options)
-    trained, pace = Trained(), 0.0
+    model = TrainableWriter.open(options)
+    started, tokenised = time.perf_counter(), _TokenisedPairs(model, pairs_of_epoch, options)
+    trained, pace = TrainingRecord(), 0.0
     if options.epochs:
         settings = _settings(options)
-        judged = partial(judge, pupil) if judge else None
-        identity = f"{pupil.base.fingerprint}{options.rank}{options.init_from}"
-        task = SupervisedTask(pupil.network, tokenised, settings, judged)
-        trained, pace = _taught(task, settings, folder / TRAINING, progress, identity)
+        judged = partial(judge, model) if judge else None
+        identity = f"{model.base.fingerprint}{options.rank}{options.init_from}"
+        task = SupervisedTask(model.network, tokenised, settings, judged)
+        trained, pace = _train(task, settings, folder / TRAINING, progress, identity)
     report = {
         "seconds": round(max(trained.seconds, time.perf_counter() - started), 3),
-        "device": pupil.network.device.type,
-        "parameters": sum(parameter.numel() for parameter in pupil.network.parameters()),
+        "device": model.network.device.type,
+        "parameters": sum(parameter.numel() for parameter in model.network.parameters()),
         "examples": tokenised.examples,
         "left_out": tokenised.left_out,
         "tokens_per_s": round(pace, 1),
         "dev": trained.best,
         "history": trained.history,
     }
-    pupil.save(folder, {**(about or {}), "fit": report})
+    model.save(folder, {**(about or {}), "fit": report})
     if not keep:
         forget(folder / TRAINING)
-    return TrainedWriter(pupil, report)
+    return TrainedWriter(model, report)
 
 
 def _settings(options: TextTrainingOptions) -> TextTrainingSettings:
@@ -197,9 +200,9 @@ class _TokenisedPairs:
     """Pairs as tokenised examples; each is tokenised once, and those that are too long are left out."""
 
     def __init__(
-        self, pupil: TrainableWriter, of_epoch: Callable[[int], Sequence[Pair]], options: TextTrainingOptions
+        self, model: TrainableWriter, of_epoch: Callable[[int], Sequence[Pair]], options: TextTrainingOptions
     ) -> None:
-        self._pupil, self._of_epoch, self._options = pupil, of_epoch, options
+        self._model, self._of_epoch, self._options = model, of_epoch, options
         self._known: dict[Any, SupervisedExample | None] = {}
         self._last: tuple[int, list[SupervisedExample]] = (-1, [])
         self.examples, self.left_out = 0, 0
@@ -216,9 +219,9 @@ class _TokenisedPairs:
     def _example(self, messages: Conversation, target: str) -> SupervisedExample | None:
         key = (*((one.role, one.content) for one in messages), target)
         if key not in self._known:
-            made = self._pupil.example(messages, target)
+            made = self._model.example(messages, target)
             made = SupervisedExample(made.prompt, made.target[: self._options.max_tokens])
-            window = self._pupil.base.architecture.context - len(made.target)
+            window = self._model.base.architecture.context - len(made.target)
             fits = len(made.prompt) <= min(self._options.request_tokens, window)
             self._known[key] = made if fits else None
         return self._known[key]
@@ -230,9 +233,12 @@ def supervise(
     settings: TextTrainingSettings,
     folder: Path,
     report: Report | None = None,
-) -> Trained:
-    """Train the network on examples; it ends with the best weights. `folder` is for checkpoints."""
-    return _taught(SupervisedTask(network, examples_of_epoch, settings), settings, folder, report, "")[0]
+) -> TrainingRecord:
+    """Train the network on examples; it ends with the best weights.
+
+    `folder` is for checkpoints. Raises BadDataset without examples.
+    """
+    return _train(SupervisedTask(network, examples_of_epoch, settings), settings, folder, report, "")[0]
 
 
 def prefer(
@@ -245,13 +251,14 @@ def prefer(
     beta: float = 0.1,
     sft: float = 0.1,
     reference: Mapping[str, Floats] | None = None,
-) -> Trained:
+) -> TrainingRecord:
     """Train the network on preference pairs (DPO), plus `sft` times the cross-entropy of the better texts.
 
-    The reference model is the network as it is now, or with the trained parameters `reference`.
+    The reference model is the network as it is now, or with the trained parameters `reference`. Raises BadDataset
+    without pairs.
     """
     task = PreferenceTask(network, pairs, settings, beta, sft, reference)
-    return _taught(task, settings, folder, report, f"{beta}{sft}")[0]
+    return _train(task, settings, folder, report, f"{beta}{sft}")[0]
 
 
 def rank_reward(
@@ -260,19 +267,22 @@ def rank_reward(
     settings: TextTrainingSettings,
     folder: Path,
     report: Report | None = None,
-) -> Trained:
-    """Train the network on the text with the highest reward of each prompt; the first one among equals."""
+) -> TrainingRecord:
+    """Train the network on the text with the highest reward of each prompt, the first one among equals.
+
+    Raises BadDataset without texts.
+    """
     best = [SupervisedExample(one.prompt, one.texts[int(np.argmax(one.rewards))]) for one in scored]
     return supervise(network, lambda epoch: best, settings, folder, report)
 
 
-def _taught(
+def _train(
     task: SupervisedTask | PreferenceTask,
     settings: TextTrainingSettings,
     folder: Path,
     report: Report | None,
     identity: str,
-) -> tuple[Trained, float]:
+) -> tuple[TrainingRecord, float]:
     """Run a task; gives back the course of the training, and its tokens per second."""
     if not task.steps():
         raise BadDataset("there is nothing to learn from; give examples, and none longer than request_tokens")
@@ -282,7 +292,7 @@ def _taught(
     )
     started = time.perf_counter()
     trained = run(task, schedule, checkpoints, report)
-    pace = task.tokens / max(1e-9, time.perf_counter() - started - task.judging)
+    pace = task.tokens / max(1e-9, time.perf_counter() - started - task.dev_seconds)
     task.load(checkpoints.read_best())
     return trained, pace
 

@@ -20,7 +20,7 @@ class TextTrainingOptions:
     init_from: the folder of a fine-tuned model of that base and `rank`, whose adapters training starts from.
     rank: the rank of the LoRA adapters; 0 trains all of the base's matrices.
     request_tokens: pairs whose prompt is longer are left out.
-    max_tokens: what is to be written is cut to this.
+    max_tokens: the most tokens of the text to write; a longer one is cut.
     patience: epochs without a better dev score before training stops, 0 to never stop early.
     chunk: tokens in memory at once; 0 picks it by device.
     """
@@ -39,7 +39,7 @@ class TextTrainingOptions:
     device: str = "auto"
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be trained with."""
+        """Raise BadModel for values out of range."""
         if min(self.rank, self.epochs, self.patience, self.chunk, self.seed) < 0:
             raise BadModel(f"rank, epochs, patience, chunk and seed must be 0 or more, got {self}")
         if min(self.batch, self.request_tokens, self.max_tokens) < 1 or not self.rate > 0:
@@ -83,7 +83,7 @@ class AlignmentOptions:
     preset: Preset = ""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be aligned with."""
+        """Raise BadModel for values out of range."""
         for name, kind in (("reward", Reward), ("loss", Loss), ("preset", Preset)):
             if getattr(self, name) not in get_args(kind):
                 known = ", ".join(one or '""' for one in get_args(kind))
@@ -97,6 +97,6 @@ class AlignmentOptions:
                 f"spread (at most 100), beta and align_rate must be above 0, margin and sft 0 or more, got {self}"
             )
 
-    def settled(self) -> Self:
-        """With what the preset stands for put in place."""
+    def with_preset(self) -> Self:
+        """The options with the values that the preset stands for."""
         return replace(self, align=1, reward="rank", loss="dpo") if self.preset == "qta" else self

@@ -98,8 +98,8 @@ class TowerNetwork:
         """A parameter as it is used, through softplus, so that it stays above 0."""
         return functional.softplus(self.numbers[name])
 
-    def moved(self, vectors: Tensor, name: str) -> Tensor:
-        """Vectors changed by the learned map of this name; unchanged where there is no such map."""
+    def apply_map(self, vectors: Tensor, name: str) -> Tensor:
+        """Vectors mapped by the learned map of this name; unchanged where there is no such map."""
         if name not in self.numbers:
             return vectors
         return functional.normalize(vectors + vectors @ self.numbers[name], dim=1)
@@ -114,7 +114,7 @@ class TowerNetwork:
         """The detection tower's logits."""
         return states @ self.numbers["output"] + self.numbers["output_bias"]
 
-    def ask(self, requests: Tensor, states: Tensor, neighbours: Tensor, near: Tensor) -> tuple[Tensor, Tensor]:
+    def attend(self, requests: Tensor, states: Tensor, neighbours: Tensor, near: Tensor) -> tuple[Tensor, Tensor]:
         """Query vectors of requests, and the attention to each neighbour.
 
         `neighbours` [views, requests, k, d] are attended to where `near` [requests, k] is true.
@@ -129,14 +129,14 @@ class TowerNetwork:
             found = torch.einsum("bk,bkd->bd", weights, keys)
             part = self.positive("search")[view] * functional.normalize(found, dim=1)
             if self.transfer != "none":
-                transferred = self._transferred(view, found, states, keys, near)
+                transferred = self._transfer(view, found, states, keys, near)
                 part = part + self.positive("joint")[view] * functional.normalize(transferred, dim=1)
             # Without a neighbour that is near enough, the query vector is the request's own.
             total = total + part * near.any(1, keepdim=True)
             attention = weights[:, 1:] if view == 0 else attention
         return total, attention
 
-    def _transferred(self, view: int, found: Tensor, states: Tensor, keys: Tensor, near: Tensor) -> Tensor:
+    def _transfer(self, view: int, found: Tensor, states: Tensor, keys: Tensor, near: Tensor) -> Tensor:
         """MassTool's adaptive knowledge transfer: the attended vectors, changed by the detection tower's states."""
         weight, bias = self.numbers["transfer"][view], self.numbers["transfer_bias"][view]
         if self.transfer == "concatenation":
@@ -191,10 +191,10 @@ class RequestGraph:
         ).coalesce()
         if options.graph.edges < 1:
             chance = torch.Generator().manual_seed(options.learning.seed)
-            kept = (torch.rand(len(left), generator=chance) < options.graph.edges).to(device)
-            self.tool_edges = self.tool_edges.where(kept)
-            some = (torch.rand(count, generator=chance) < options.graph.edges).to(device)
-            self.scene_edges = self.scene_edges.where(some)
+            tool_mask = (torch.rand(len(left), generator=chance) < options.graph.edges).to(device)
+            self.tool_edges = self.tool_edges.where(tool_mask)
+            scene_mask = (torch.rand(count, generator=chance) < options.graph.edges).to(device)
+            self.scene_edges = self.scene_edges.where(scene_mask)
         longest = max(sizes)
         padded = np.full((count, longest), known.tools, dtype=np.int64)
         for row, gold in enumerate(known.gold):
@@ -214,9 +214,9 @@ class RequestGraph:
         if not torch.equal(encoded, self._encoded):
             self._encoded = encoded.detach().clone()
             self.nearest, self.cosines = nearest(encoded, encoded, self.options.around.neighbours, itself=False)
-        some = torch.rand(len(self.tool_edges.left), device=self.device) >= dropout
-        others = torch.rand(len(self.scene_edges.left), device=self.device) >= dropout
-        self.whole = self.gather(some, others)
+        tool_mask = torch.rand(len(self.tool_edges.left), device=self.device) >= dropout
+        scene_mask = torch.rand(len(self.scene_edges.left), device=self.device) >= dropout
+        self.whole = self.gather(tool_mask, scene_mask)
 
     @torch.no_grad()
     def gather(self, tool_edges: Tensor | None = None, scene_edges: Tensor | None = None) -> PropagatedVectors:
@@ -293,20 +293,20 @@ class Objective:
         The edges of the batch's requests are left out of the graph, so that each is scored like a new request.
         """
         around, net = self.around, self.net
-        absent = self._absent()
+        absent = self._draw_absent_tools()
         mine = torch.zeros(len(around.requests), dtype=torch.bool, device=self.device)
         mine[batch.picked] = True
-        unknown = mine | self._touched(absent)  # requests that used an absent tool are left out too
+        unknown = mine | self._requests_using(absent)
         edges, scene_edges = around.tool_edges, around.scene_edges
-        kept = ~mine[edges.left] & ~absent[edges.right] & self._lucky(len(edges.left))
-        others = ~unknown[scene_edges.left] & self._lucky(len(scene_edges.left))
-        gathered = around.gather(kept, others)
+        tool_mask = ~mine[edges.left] & ~absent[edges.right] & self._draw_edges(len(edges.left))
+        scene_mask = ~unknown[scene_edges.left] & self._draw_edges(len(scene_edges.left))
+        gathered = around.gather(tool_mask, scene_mask)
         rows, cosines = around.nearest[batch.picked], around.cosines[batch.picked]
         near = (cosines >= self.options.around.epsilon) & ~unknown[rows]
         if batch.alone is not None:
             near &= ~batch.alone[:, None]
         states = net.states(encoded)
-        queries, attention = net.ask(requests, states, around.keys(gathered, rows), near)
+        queries, attention = net.attend(requests, states, around.keys(gathered, rows), near)
         documents = functional.normalize(tools + net.positive("graph") * gathered.tools[batch.rows], dim=1)
         scores = queries @ documents.T + net.numbers["new_bonus"] * absent[batch.rows]
         if near.shape[1]:
@@ -343,7 +343,7 @@ class Objective:
         by_tools = functional.normalize(requests + whole.by_tools[picked], dim=1)
         by_scenes = functional.normalize(requests + whole.by_scenes[picked], dim=1)
         same = scene[:, None] == scene[None]
-        first = _agreement(by_tools, by_scenes, same, self.options.graph.contrast)
+        first = _info_nce(by_tools, by_scenes, same, self.options.graph.contrast)
         scenes, where = torch.unique(scene, return_inverse=True)
         share = torch.zeros((len(scenes), len(batch.rows)), device=self.device)
         share[where] = wanted  # the requests of a scene need the same tools
@@ -353,30 +353,33 @@ class Objective:
         by_tools = functional.normalize(means + gathered, dim=1)
         by_scenes = functional.normalize(means + whole.scenes[scenes], dim=1)
         same = torch.eye(len(scenes), dtype=torch.bool, device=self.device)
-        return 0.5 * (first + _agreement(by_tools, by_scenes, same, self.options.graph.contrast))
+        return 0.5 * (first + _info_nce(by_tools, by_scenes, same, self.options.graph.contrast))
 
     def _votes(self, rows: Tensor, attention: Tensor, candidates: Tensor, absent: Tensor) -> Tensor:
         """For each candidate, the attention to the neighbours that used it: [requests, candidates]."""
-        return voted(self.around.gold[rows], attention, candidates, self._column) * ~absent[candidates]
+        return neighbour_votes(self.around.gold[rows], attention, candidates, self._column) * ~absent[candidates]
 
-    def _absent(self) -> Tensor:
+    def _draw_absent_tools(self) -> Tensor:
+        """A random mask of tools that this step treats as new."""
         absent = torch.zeros(self.around.known.tools, dtype=torch.bool, device=self.device)
         if self.options.graph.absent:
             used = torch.from_numpy(self.around.known.used).to(self.device)
             absent[used[torch.rand(len(used), device=self.device) < self.options.graph.absent]] = True
         return absent
 
-    def _touched(self, absent: Tensor) -> Tensor:
+    def _requests_using(self, tools: Tensor) -> Tensor:
+        """A mask of the requests that use one of the tools of a mask."""
         edges = self.around.tool_edges
-        touched = torch.zeros(edges.lefts, dtype=torch.bool, device=self.device)
-        touched[edges.left[absent[edges.right]]] = True
-        return touched
+        using = torch.zeros(edges.lefts, dtype=torch.bool, device=self.device)
+        using[edges.left[tools[edges.right]]] = True
+        return using
 
-    def _lucky(self, count: int) -> Tensor:
+    def _draw_edges(self, count: int) -> Tensor:
+        """A random mask of the edges that this step uses."""
         return torch.rand(count, device=self.device) >= self.options.graph.edge_dropout
 
 
-def voted(gold: Tensor, attention: Tensor, candidates: Tensor, column: Tensor) -> Tensor:
+def neighbour_votes(gold: Tensor, attention: Tensor, candidates: Tensor, column: Tensor) -> Tensor:
     """For each candidate tool, the summed attention to the neighbours that used it: [requests, candidates].
 
     `gold` [requests, k, most] has the rows of the tools that neighbours used, padded with a row beyond the last.
@@ -391,7 +394,8 @@ def voted(gold: Tensor, attention: Tensor, candidates: Tensor, column: Tensor) -
     return votes.scatter_add(1, places, weights)[:, :-1]
 
 
-def _agreement(first: Tensor, second: Tensor, same: Tensor, temperature: float) -> Tensor:
+def _info_nce(first: Tensor, second: Tensor, same: Tensor, temperature: float) -> Tensor:
+    """InfoNCE from `first` to `second`, row by row; `same` marks pairs that are not used as negatives."""
     logits = first @ second.T / temperature
     itself = torch.eye(len(first), dtype=torch.bool, device=first.device)
     return functional.cross_entropy(

@@ -19,7 +19,7 @@ from toolscout.models.tower import Tower
 from toolscout.training.batches import EncoderTrainingData, Requests, candidates
 from toolscout.training.bi_encoder import AVERAGE, EncoderTask
 from toolscout.training.checkpoint import Checkpoints
-from toolscout.training.loop import FAST, Report, Schedule, Trained, TrainingTask, pick_device, run
+from toolscout.training.loop import FAST, Report, Schedule, TrainingRecord, TrainingTask, pick_device, run
 from toolscout.training.tower import (
     Batch,
     Objective,
@@ -28,13 +28,13 @@ from toolscout.training.tower import (
     TowerOptions,
     TrainingRequests,
     nearest,
-    voted,
+    neighbour_votes,
 )
 
 SELECTED_ON = "ndcg@5"
 _MINED_FROM = 50
 _POSITIVE = ("search", "joint", "graph", "votes")
-_DEV_AT_ONCE = 1024
+_DEV_BATCH = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class LearnedTower:
     """The result of a training. The caller removes `checkpoints` once it has written all files of the model."""
 
     tower: Tower
-    trained: Trained
+    trained: TrainingRecord
     checkpoints: Checkpoints
     parameters: int
     device: torch.device
@@ -78,10 +78,10 @@ def learn_frozen(
     torch.manual_seed(options.learning.seed)
     net = TowerNetwork(vectors.tools.shape[1], options, device, maps=fresh, attends=fresh)
     task = _FrozenTask(net, known, dev, vectors, options)
-    return _trained(task, net, options, folder, identity, report)
+    return _train(task, net, options, folder, identity, report)
 
 
-def learn_through(
+def learn_with_encoder(
     dataset: Dataset,
     splits: tuple[str, str],
     known: TrainingRequests,
@@ -92,22 +92,26 @@ def learn_through(
     identity: str,
     report: Report | None = None,
 ) -> LearnedTower:
-    """Train the towers and the encoder together; writes the encoder's weights to `folder`/weights."""
+    """Train the towers and the encoder together; writes the encoder's weights to `folder`/weights.
+
+    `splits` are the train and dev split, `start` the Hugging Face folder of the encoder to start from. An interrupted
+    training with the same `identity` is resumed.
+    """
     learning = options.learning
     device = pick_device(learning.device)
     torch.manual_seed(learning.seed)
     encoder = TrainableEncoder(start, device)
     data = EncoderTrainingData.of(encoder, dataset, *splits, unused=learning.unused, self_queries=False)
     net = TowerNetwork(encoder.dimension, options, device, maps=False)
-    task = _ThroughTask(encoder, data, net, known, encoder.tokens(prompts, encoder.request_tokens), options)
-    learned = _trained(task, net, options, folder, identity, report)
+    task = _JointTask(encoder, data, net, known, encoder.tokens(prompts, encoder.request_tokens), options)
+    learned = _train(task, net, options, folder, identity, report)
     best = learned.checkpoints.read_best()
     encoder.save(folder / "weights", {name: tensor for name, tensor in best.items() if not name.startswith(FAST)})
     return learned
 
 
-def _trained(
-    task: _FrozenTask | _ThroughTask,
+def _train(
+    task: _FrozenTask | _JointTask,
     net: TowerNetwork,
     options: TowerOptions,
     folder: Path,
@@ -124,12 +128,12 @@ def _trained(
     average = round(float(best.get(AVERAGE, torch.tensor(1.0))), 4)
     size = sum(parameter.numel() for parameter in task.parameters().values() if parameter.requires_grad)
     numbers = {name.removeprefix(FAST): value for name, value in best.items() if name.startswith(FAST)}
-    return LearnedTower(served(net, numbers), trained, checkpoints, size, task.device, average)
+    return LearnedTower(to_tower(net, numbers), trained, checkpoints, size, task.device, average)
 
 
 @torch.no_grad()
-def served(net: TowerNetwork, numbers: Mapping[str, Tensor]) -> Tower:
-    """The tower for inference, from the trained parameters of a net, with softplus applied where it is used."""
+def to_tower(net: TowerNetwork, numbers: Mapping[str, Tensor]) -> Tower:
+    """The tower for inference, from the trained parameters of a net, with softplus applied where the net applies it."""
     found = {name: functional.softplus(value) if name in _POSITIVE else value for name, value in numbers.items()}
     return Tower({name: value.cpu().numpy().astype(np.float32) for name, value in found.items()}, net.transfer)
 
@@ -143,7 +147,7 @@ def ndcg(scores: Tensor, gold: Tensor, k: int = 5) -> float:
     return float(((hits @ discount) / (ideal.float() @ discount)).mean())
 
 
-def marked(golds: Sequence[Ints], tools: int, device: torch.device) -> Tensor:
+def gold_mask(golds: Sequence[Ints], tools: int, device: torch.device) -> Tensor:
     """A boolean matrix [requests, tools] of the gold tools, given their rows for each request."""
     found = torch.zeros((len(golds), tools), dtype=torch.bool)
     for row, gold in enumerate(golds):
@@ -156,7 +160,7 @@ class _TowerScores:
 
     def __init__(self, net: TowerNetwork, around: RequestGraph, dev: Sequence[Ints]) -> None:
         self._net, self._around = net, around
-        self._gold = marked(dev, around.known.tools, around.device) if len(dev) else None
+        self._gold = gold_mask(dev, around.known.tools, around.device) if len(dev) else None
         new = torch.ones(around.known.tools, dtype=torch.bool, device=around.device)
         new[torch.from_numpy(around.known.used).to(around.device)] = False
         self._new = new
@@ -175,17 +179,17 @@ class _TowerScores:
         everything = torch.arange(len(tools), device=around.device)
         column = torch.full((len(tools) + 1,), -1, dtype=torch.long, device=around.device)
         found = []
-        for start in range(0, len(encoded), _DEV_AT_ONCE):
-            few = encoded[start : start + _DEV_AT_ONCE]
-            requests = net.moved(few, "request_map")
+        for start in range(0, len(encoded), _DEV_BATCH):
+            few = encoded[start : start + _DEV_BATCH]
+            requests = net.apply_map(few, "request_map")
             rows, cosines = nearest(few, pool, around.options.around.neighbours)
             near = cosines >= around.options.around.epsilon
-            queries, attention = net.ask(requests, net.states(few), around.keys(gathered, rows), near)
+            queries, attention = net.attend(requests, net.states(few), around.keys(gathered, rows), near)
             scores = queries @ tools.T + net.numbers["new_bonus"] * self._new
             if near.shape[1]:
-                votes = voted(around.gold[rows], attention * near, everything, column)
+                votes = neighbour_votes(around.gold[rows], attention * near, everything, column)
                 scores = scores + net.positive("votes") * votes
-            found.append(ndcg(scores, self._gold[start : start + _DEV_AT_ONCE]) * len(few))
+            found.append(ndcg(scores, self._gold[start : start + _DEV_BATCH]) * len(few))
         return {SELECTED_ON: sum(found) / len(encoded)}
 
 
@@ -216,25 +220,28 @@ class _FrozenTask(TrainingTask):
     def steps(self) -> int:
         return math.ceil(len(self._known.gold) / self._options.learning.batch)
 
-    def begin(self, epoch: int, kept: Mapping[str, Tensor] | None = None) -> None:
+    def begin(self, epoch: int, saved: Mapping[str, Tensor] | None = None) -> None:
         self._order = np.random.default_rng([self._options.learning.seed, epoch]).permutation(len(self._known.gold))
-        if kept:
-            self._around.requests, self._around.tools = kept["requests"].to(self.device), kept["tools"].to(self.device)
+        if saved:
+            self._around.requests, self._around.tools = (
+                saved["requests"].to(self.device),
+                saved["tools"].to(self.device),
+            )
             requests, tools = self._around.requests, self._around.tools
         else:
-            requests, tools = self._moved()
+            requests, tools = self._mapped_vectors()
         torch.manual_seed(hash((self._options.learning.seed, epoch)) & 0x7FFFFFFF)
         self._around.refresh(self._requests, requests, tools, self._options.graph.edge_dropout)
         if len(self._data.competing) > self._options.learning.candidates:
             self._mine(requests, tools)
 
-    def kept(self) -> dict[str, Tensor]:
+    def epoch_state(self) -> dict[str, Tensor]:
         """The vectors at the start of the epoch."""
         return {"requests": self._around.requests, "tools": self._around.tools}
 
     @torch.no_grad()
-    def _moved(self) -> tuple[Tensor, Tensor]:
-        return self._net.moved(self._requests, "request_map"), self._net.moved(self._tools, "tool_map")
+    def _mapped_vectors(self) -> tuple[Tensor, Tensor]:
+        return self._net.apply_map(self._requests, "request_map"), self._net.apply_map(self._tools, "tool_map")
 
     @torch.no_grad()
     def _mine(self, requests: Tensor, tools: Tensor) -> None:
@@ -258,21 +265,21 @@ class _FrozenTask(TrainingTask):
         loss = self._objective(
             Batch(at, columns, torch.from_numpy(wanted).to(self.device)),
             encoded,
-            self._net.moved(encoded, "request_map"),
-            self._net.moved(self._tools[columns], "tool_map"),
+            self._net.apply_map(encoded, "request_map"),
+            self._net.apply_map(self._tools[columns], "tool_map"),
             self._prompts[torch.from_numpy(few_prompts).to(self.device)],
         )
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
     def validate(self) -> tuple[Mapping[str, float], Mapping[str, Tensor]]:
-        requests, tools = self._moved()
+        requests, tools = self._mapped_vectors()
         self._around.refresh(self._requests, requests, tools, 0.0)
         weights = {name: parameter.detach().clone() for name, parameter in self.parameters().items()}
         return self._scores.scores(self._dev, self._requests), weights
 
 
-class _ThroughTask(EncoderTask):
+class _JointTask(EncoderTask):
     """Trains the towers together with the encoder. The graph's vectors are those at the start of the epoch."""
 
     def __init__(
@@ -297,27 +304,27 @@ class _ThroughTask(EncoderTask):
         towers = {f"{FAST}{name}": parameter for name, parameter in self._net.numbers.items()}
         return {**super().parameters(), **towers}
 
-    def begin(self, epoch: int, kept: Mapping[str, Tensor] | None = None) -> None:
-        super().begin(epoch, kept)
-        if kept and "around.requests" in kept:
-            requests, tools = kept["around.requests"].to(self.device), kept["around.tools"].to(self.device)
+    def begin(self, epoch: int, saved: Mapping[str, Tensor] | None = None) -> None:
+        super().begin(epoch, saved)
+        if saved and "around.requests" in saved:
+            requests, tools = saved["around.requests"].to(self.device), saved["around.tools"].to(self.device)
         else:
-            requests, tools = self._encoded()
+            requests, tools = self._encode_all()
         torch.manual_seed(hash((self._options.seed, epoch)) & 0x7FFFFFFF)
         self._around.refresh(requests, requests, tools, self._tower.graph.edge_dropout)
         self._encoder.model.train()
 
-    def kept(self) -> dict[str, Tensor]:
+    def epoch_state(self) -> dict[str, Tensor]:
         """The mined documents, and the graph's vectors at the start of the epoch."""
-        return {**super().kept(), "around.requests": self._around.requests, "around.tools": self._around.tools}
+        return {**super().epoch_state(), "around.requests": self._around.requests, "around.tools": self._around.tools}
 
-    def _encoded(self) -> tuple[Tensor, Tensor]:
+    def _encode_all(self) -> tuple[Tensor, Tensor]:
         data = self._training_data[0]
         return self._encoder.encode(data.train.tokens, self._at_once), self._encoder.encode(
             data.documents, self._at_once
         )
 
-    def _learned(
+    def _batch_loss(
         self,
         picked: Ints,
         rows: Ints,
@@ -343,6 +350,6 @@ class _ThroughTask(EncoderTask):
         data = self._training_data[0]
         if data.dev is None:
             return {}
-        requests, tools = self._encoded()
+        requests, tools = self._encode_all()
         self._around.refresh(requests, requests, tools, 0.0)
         return self._tower_scores.scores(self._encoder.encode(data.dev.tokens, self._at_once), requests)

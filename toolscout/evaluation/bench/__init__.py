@@ -1,1 +1,1 @@
-"""How fast: latency, throughput and memory."""
+"""Benchmarks: latency, throughput and memory."""

@@ -1,4 +1,4 @@
-"""A load generator: requests at given moments over kept connections, timed from when they were due."""
+"""HTTP load: sends requests at a fixed rate over keep-alive connections and times each from when it was due."""
 
 from __future__ import annotations
 
@@ -9,49 +9,52 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-_OPENED_AT_MOST = 512
+_MAX_CONNECTIONS = 512
 Record = dict[str, Any]
 
 
 @dataclass(slots=True)
 class Tally:
-    """What came of many requests: seconds of those that were answered, and how many were not, and how."""
+    """The outcomes of many requests: seconds of the answered and of the refused ones, and the texts of errors."""
 
     seconds: list[float] = field(default_factory=list)
     refused: list[float] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
 
     def quantiles(self) -> Record:
-        """Milliseconds, and counts."""
+        """Return latency percentiles and the maximum in milliseconds, and the number of requests by outcome."""
         ordered = sorted(self.seconds)
-        values = {f"p{share}_ms": 1000 * _at(ordered, share / 100) for share in (50, 95, 99)}
-        refused = {"refused_p95_ms": 1000 * _at(sorted(self.refused), 0.95)} if self.refused else {}
+        values = {f"p{share}_ms": 1000 * _quantile(ordered, share / 100) for share in (50, 95, 99)}
+        refused = {"refused_p95_ms": 1000 * _quantile(sorted(self.refused), 0.95)} if self.refused else {}
         counts = {"answered": len(ordered), "refused": len(self.refused), "errors": len(self.errors)}
         return {**values, "max_ms": 1000 * (ordered[-1] if ordered else 0.0), **counts, **refused}
 
 
 class Client:
-    """Speaks to one server over as many connections as are needed at once."""
+    """An HTTP/1.1 client of one server; it opens a connection whenever all others are busy, up to a limit."""
 
     def __init__(self, host: str, port: int, key: str = "") -> None:
-        """Nothing is opened yet. `key` is sent with every request."""
+        """Connect on the first request. `key` is sent as bearer token with every request."""
         self._host, self._port = host, port
         self._key = f"Authorization: Bearer {key}\r\n" if key else ""
         self._idle: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
-        self._room = asyncio.Semaphore(_OPENED_AT_MOST)
+        self._room = asyncio.Semaphore(_MAX_CONNECTIONS)
 
     async def ask(self, method: str, path: str, body: Record | None = None) -> tuple[int, bytes]:
-        """One request; the status and the body of what comes back."""
+        """Send one request and return the status and the body of the response.
+
+        Raises OSError, asyncio.IncompleteReadError or ValueError where the connection or the response is broken.
+        """
         data = b"" if body is None else json.dumps(body).encode()
         head = f"{method} {path} HTTP/1.1\r\nHost: {self._host}:{self._port}\r\nContent-Length: {len(data)}\r\n"
         head += f"{self._key}Content-Type: application/json\r\n\r\n"
         async with self._room:
-            reader, writer = self._kept() or await asyncio.open_connection(self._host, self._port)
+            reader, writer = self._idle_connection() or await asyncio.open_connection(self._host, self._port)
             try:
                 writer.write(head.encode() + data)
                 top = (await reader.readuntil(b"\r\n\r\n")).lower()
                 length = int(top.partition(b"content-length:")[2].partition(b"\r\n")[0])
-                found = await reader.readexactly(length)
+                content = await reader.readexactly(length)
             except BaseException:
                 writer.close()
                 raise
@@ -59,10 +62,10 @@ class Client:
                 writer.close()
             else:
                 self._idle.append((reader, writer))
-            return int(top[9:12]), found
+            return int(top[9:12]), content
 
-    def _kept(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
-        """A connection from before; those that the server has closed meanwhile, since they were idle, are let go."""
+    def _idle_connection(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
+        """Return an idle connection that is still open, or None; those that the server has closed are dropped."""
         while self._idle:
             reader, writer = self._idle.pop()
             if not reader.at_eof():
@@ -71,15 +74,18 @@ class Client:
         return None
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the idle connections."""
         for _, writer in self._idle:
             writer.close()
 
 
-async def paced(
+async def run_at_rate(
     rate: float, seconds: float, act: Callable[[int, float], Awaitable[None]], until: asyncio.Event | None = None
 ) -> None:
-    """Begin one act after the other at even distances, whether or not those before are done; then wait for all."""
+    """Call `act` `rate` times a second for `seconds`, without waiting for earlier calls; then wait for all of them.
+
+    `act` takes the number of the call and the time it was due. Setting `until` stops further calls.
+    """
     begun, tasks = time.perf_counter(), set[asyncio.Task[None]]()
     for number in range(int(rate * seconds)):
         due = begun + number / rate
@@ -93,5 +99,5 @@ async def paced(
     await asyncio.gather(*tasks)
 
 
-def _at(ordered: list[float], share: float) -> float:
+def _quantile(ordered: list[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else 0.0

@@ -1,4 +1,4 @@
-"""What one child process of the benchmark measures: indexing, serving, or how good approximate search is."""
+"""The measurements of one child process of the benchmark: indexing, opening, searching, recall of vector search."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ ALLOWED_SHARE = 0.05
 LOOKUPS = 300
 _WARM_UP = 10
 _SEED = 7
-_TIE = 2e-6  # a cosine is given to six digits
+_TIE = 2e-6  # cosines are rounded to six digits
 
 
 class Parts(NamedTuple):
-    """What answers together in the default retriever."""
+    """The default retriever and the parts of it that are timed."""
 
     hybrid: Hybrid
     words: Bm25
@@ -47,7 +47,7 @@ class Parts(NamedTuple):
 
 
 def parts_of(scout: Scout) -> Parts:
-    """The parts of a Scout over words and vectors; the benchmark times no other."""
+    """Return the parts of a Scout's default retriever; raises BadModel for any other retriever."""
     hybrid = scout.retriever
     if isinstance(hybrid, Hybrid) and len(hybrid.parts) == 2:
         words, dense = hybrid.parts
@@ -57,7 +57,7 @@ def parts_of(scout: Scout) -> Parts:
 
 
 def memory_mb() -> Values:
-    """Resident memory of this process, now and at its highest, and how much of it is not files; empty elsewhere."""
+    """Return this process's memory in MB: resident, peak resident, and anonymous; {} on systems other than Linux."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:
@@ -68,7 +68,7 @@ def memory_mb() -> Values:
 
 
 def file_sizes_mb(path: Path) -> Values:
-    """The store with its log, and the folder of built indexes beside it."""
+    """Return the sizes in MB of the store with its write-ahead log, and of the index folder beside it."""
     store = [path, path.with_name(path.name + "-wal")]
     index = path.with_name(path.name + ".index").rglob("*")
     return {"store_mb": _megabytes(store), "index_mb": _megabytes(index)}
@@ -79,7 +79,10 @@ def _megabytes(paths: Iterable[Path]) -> float:
 
 
 def index(open_scout: OpenScout, source: str, request: str, progress: Progress | None = None) -> Values:
-    """Add a source to an empty store, asking at once; then add it again."""
+    """Time adding a source to an empty store: until the first answer, until all is embedded, and adding it again.
+
+    Raises BadModel where the first search finds nothing.
+    """
     with open_scout() as scout:
         started = time.perf_counter()
         scout.add(source, wait=False)
@@ -105,14 +108,15 @@ def index(open_scout: OpenScout, source: str, request: str, progress: Progress |
     }
 
 
-def opening(path: Path, request: str, repeats: int) -> Values:
-    """What opening a catalogue takes whose index is kept beside it: with vectors, by words alone, and by the command.
+def opening_times(path: Path, request: str, repeats: int) -> Values:
+    """Return the median seconds of opening a catalogue whose index is saved, and the memory that it takes.
 
-    `command_s`: a process of its own, `toolscout search`, from its start to its end.
+    `open_s` is with the default retriever, `words_open_s` with bm25 alone, `command_s` a whole `toolscout search`
+    process.
     """
     values = Values()
     for name, label in ((DEFAULT_RETRIEVER, "open_s"), ("bm25", "words_open_s")):
-        _open_and_close(path, name)  # keeps the index where it is not kept yet
+        _open_and_close(path, name)  # saves the index where it is not saved yet
         values[label] = median(_seconds(partial(_open_and_close, path, name), repeats))
     command = [sys.executable, "-m", "toolscout", "--store", str(path), "search", request]
     values["command_s"] = median(_seconds(partial(subprocess.run, command, capture_output=True), repeats))
@@ -131,14 +135,14 @@ def _seconds(action: Callable[[], object], repeats: int) -> Iterator[float]:
 
 
 class Stopwatch:
-    """Adds up the time that is spent inside some methods of some objects."""
+    """Sums the seconds spent inside chosen methods, by label."""
 
     def __init__(self) -> None:
-        """Start at nothing."""
+        """Start with no method."""
         self.spent: defaultdict[str, float] = defaultdict(float)
 
     def watch(self, owner: object, name: str, label: str) -> None:
-        """Time a method from now on."""
+        """Time method `name` of `owner` from now on; its seconds are added to `spent[label]`."""
         method = getattr(owner, name)
 
         def timed(*arguments: Any, **named: Any) -> Any:
@@ -151,8 +155,8 @@ class Stopwatch:
         setattr(owner, name, timed)
 
 
-def watched(scout: Scout) -> Stopwatch:
-    """A stopwatch on the parts of a Scout over words and vectors."""
+def watch_parts(scout: Scout) -> Stopwatch:
+    """Return a stopwatch on the search of a Scout and on the parts of its default retriever."""
     watch, parts = Stopwatch(), parts_of(scout)
     watch.watch(scout, "search", "total")
     watch.watch(parts.hybrid, "rank", "retriever")
@@ -164,7 +168,7 @@ def watched(scout: Scout) -> Stopwatch:
 
 
 def queries(scout: Scout, watch: Stopwatch, requests: Sequence[str], repeats: int) -> Values:
-    """Times of a request end to end and in parts: medians over the requests, then over the repeats."""
+    """Return the milliseconds of a request, end to end and by part: medians over the requests, then over repeats."""
     for request in requests[:_WARM_UP]:
         scout.search(request, K)
     rounds = []
@@ -173,7 +177,7 @@ def queries(scout: Scout, watch: Stopwatch, requests: Sequence[str], repeats: in
         for request in requests:
             watch.spent.clear()
             scout.search(request, K)
-            parts.append(_apart(watch.spent))
+            parts.append(_part_times(watch.spent))
         one = {f"{name}_ms": float(np.median([part[name] for part in parts])) for name in parts[0]}
         p50, p95 = np.percentile([part["total"] for part in parts], [50, 95])
         rounds.append(one | {"p50_ms": float(p50), "p95_ms": float(p95)})
@@ -182,10 +186,10 @@ def queries(scout: Scout, watch: Stopwatch, requests: Sequence[str], repeats: in
     return found
 
 
-def _apart(spent: defaultdict[str, float]) -> Values:
-    """Milliseconds of each part. `searches` is what both searches and fusion add to the encoder's time.
+def _part_times(spent: defaultdict[str, float]) -> Values:
+    """Return the milliseconds of each part. `searches` is what both searches and fusion add to the encoder's time.
 
-    Words are searched while the encoder works, so the parts add up to more than the whole.
+    BM25 searches while the encoder works, so the parts add up to more than the total.
     """
     total, searched = spent["total"], spent["retriever"]
     parts = {
@@ -202,7 +206,7 @@ def _apart(spent: defaultdict[str, float]) -> Values:
 
 
 def lookups(scout: Scout, repeats: int) -> Values:
-    """Requests that are nothing but a tool's name, or its id; and how many of them found the tool first."""
+    """Search for tools by exact name and by id; return median milliseconds and the share that ranks the tool first."""
     ids = random.Random(_SEED).sample(scout.store.ids(), min(LOOKUPS, scout.count()))
     found: Values = {}
     for kind, texts in (("name", [name_of(tool_id) for tool_id in ids]), ("id", ids)):
@@ -214,21 +218,24 @@ def lookups(scout: Scout, repeats: int) -> Values:
                 started = time.perf_counter()
                 answer = scout.search(text, K)
                 times[-1].append((time.perf_counter() - started) * 1000)
-                first += any(_is(hit.tool_id, tool_id, kind) for hit in answer.considered[:1])
+                first += any(_is_match(hit.tool_id, tool_id, kind) for hit in answer.considered[:1])
         found[f"{kind}_p50_ms"] = float(np.median([np.median(one) for one in times]))
         found[f"{kind}_first"] = first / (repeats * len(ids))
     return found
 
 
-def _is(found: str, tool_id: str, kind: str) -> bool:
-    """Whether a lookup found its tool. Tools that share a name, however it is written, are equally right."""
+def _is_match(found: str, tool_id: str, kind: str) -> bool:
+    """Return whether a lookup found its tool; by name, any tool whose name has the same words is right."""
     same = [[word.lower() for word in split_words(name_of(one))] for one in (found, tool_id)]
     return found == tool_id or (kind == "name" and same[0] == same[1])
 
 
 def callers(scout: Scout, requests: Sequence[str], repeats: int) -> Values:
-    """A caller allowed some tools, by namespaces and by ids, against one allowed all; each request is encoded anew."""
-    who: dict[str, Allowed | None] = {"all": None, **restricted(scout.store)}
+    """Return median milliseconds of callers allowed some tools, by namespaces and by ids, and of one allowed all.
+
+    `…_first_ms` is the first search of a restricted caller.
+    """
+    who: dict[str, Allowed | None] = {"all": None, **restricted_callers(scout.store)}
     found: Values = {"share": ALLOWED_SHARE}
     for name, allowed in who.items():
         if allowed is not None:
@@ -247,8 +254,8 @@ def callers(scout: Scout, requests: Sequence[str], repeats: int) -> Values:
     return found | {f"{name}_p50_ms": float(np.median(values)) for name, values in rounds.items()}
 
 
-def restricted(store: Store) -> dict[str, Allowed]:
-    """Two callers that may see a twentieth of the tools: whole namespaces, and single tools."""
+def restricted_callers(store: Store) -> dict[str, Allowed]:
+    """Return two permissions of a twentieth of the tools: "namespaces" allows whole ones, "ids" single tools."""
     rng = random.Random(_SEED)
     wanted = max(1, round(ALLOWED_SHARE * store.count()))
     sizes = list(store.namespaces().items())
@@ -258,16 +265,16 @@ def restricted(store: Store) -> dict[str, Allowed]:
     for namespace, size in sizes:
         if seen >= wanted:
             break
-        if seen + size <= wanted * 1.2 or not chosen:  # a single huge namespace would be another experiment
+        if seen + size <= wanted * 1.2 or not chosen:  # one huge namespace would allow far too many tools
             chosen.append(namespace)
             seen += size
     return {"namespaces": Allowed.of(chosen), "ids": Allowed.of(ids=rng.sample(store.ids(), wanted))}
 
 
 def recall(scout: Scout, requests: Sequence[str], k: int = 10) -> Values:
-    """Recall@k of the vector search that serves, against every vector in the store compared one by one.
+    """Return recall@k of the approximate vector search, against exact search over every vector in the store.
 
-    A tool found counts when no k tools are nearer, so that ties do not.
+    A tool counts as right when its cosine reaches the k-th best, so that the order of ties does not matter.
     """
     parts = parts_of(scout)
     vectors = np.stack([parts.encoder.encode_request(request) for request in requests])
@@ -280,7 +287,7 @@ def recall(scout: Scout, requests: Sequence[str], k: int = 10) -> Values:
 
 
 def _kth_best(store: Store, fingerprint: str, requests: Floats, k: int) -> Doubles:
-    """The k-th best cosine of each request over all tools; tools of equal text count each."""
+    """Return the k-th best cosine of each request over all tools; each of several tools with one text counts."""
     copies = Counter(change.digest for change in store.changes(0) if change.digest)
     best = np.full((len(requests), k), -np.inf)
     cursor = 0

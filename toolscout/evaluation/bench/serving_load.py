@@ -1,4 +1,4 @@
-"""How a server bears its load: paced requests while tools come and go, a curve up to saturation, a storm beyond it."""
+"""Load test of `toolscout serve`: a steady rate while tools change, rates up to saturation, and overload ("storm")."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from toolscout.core.tool import Tool
 from toolscout.data.dataset import Dataset
 from toolscout.data.locate import find_dataset
 from toolscout.errors import BadRequest, ToolscoutError
-from toolscout.evaluation.bench.http_client import Client, Tally, paced
+from toolscout.evaluation.bench.http_client import Client, Tally, run_at_rate
 from toolscout.evaluation.row import RowDict, provenance
 from toolscout.search.progress import Progress
 
@@ -37,9 +37,10 @@ _CURVE_DATA = ("toollens", "toolbench")
 
 @dataclass(frozen=True, slots=True)
 class ServingPlan:
-    """What to measure over the catalogue in `store`: `rate` requests of a dataset and `writes` changes a second.
+    """What to measure on the catalogue in `store`: `rate` requests of dataset `data` and `writes` changes a second.
 
-    `curve`: more rates, each for `step_s` seconds, for each of two datasets. `storm`: one rate far beyond them.
+    `curve`: further rates, each for `step_s` seconds with each of two datasets. `storm`: a rate that overloads the
+    server.
     """
 
     store: Path
@@ -53,7 +54,7 @@ class ServingPlan:
     storm: float = 0.0
 
     def command(self) -> str:
-        """The command that measures this again."""
+        """Return the command that repeats the measurement."""
         words = ["toolscout", "--store", self.store.name, "bench", "serve", "--rate", f"{self.rate:g}"]
         words += ["--seconds", f"{self.seconds:g}", "--writes", f"{self.writes:g}", "--data", self.data]
         words += ["--curve", ",".join(f"{rate:g}" for rate in self.curve)] if self.curve else []
@@ -62,11 +63,15 @@ class ServingPlan:
 
 @dataclass(slots=True)
 class ChangingTools:
-    """Tools that come and go while requests are answered, and what was wrong with the answers."""
+    """The tools that a load test adds and removes, and how often a search was wrong about them.
+
+    `copied`: tools to copy. `present`: ids added and not removed. `removed_at`: when a removal was acknowledged.
+    `missing` counts added tools that a search did not find, `stale` hits that were removed before the search.
+    """
 
     copied: list[Tool]
-    there: deque[str] = field(default_factory=deque)
-    gone: dict[str, float] = field(default_factory=dict)
+    present: deque[str] = field(default_factory=deque)
+    removed_at: dict[str, float] = field(default_factory=dict)
     tally: Tally = field(default_factory=Tally)
     added: int = 0
     removed: int = 0
@@ -74,22 +79,27 @@ class ChangingTools:
     stale: int = 0
 
     def check(self, ids: list[str], asked_at: float) -> None:
-        """An answer must not hold a tool whose removal was acknowledged before it was asked for."""
-        self.stale += sum(self.gone.get(tool_id, asked_at) < asked_at for tool_id in ids)
+        """Count the hits `ids` of a search begun at `asked_at` whose removal was acknowledged before it."""
+        self.stale += sum(self.removed_at.get(tool_id, asked_at) < asked_at for tool_id in ids)
 
 
 def measure(plan: ServingPlan, progress: Progress | None = None) -> Iterator[RowDict]:
-    """Start a server, load it, and yield a row for each measurement."""
+    """Start a server, send it the load of the plan, and yield a row for each measurement.
+
+    Raises BadDataset or BadRequest for a dataset that cannot be used, ToolscoutError where the server does not start.
+    """
     about, sent = provenance(plan.command()), Counter[str]()
-    for _, data, *_ in _steps(plan):  # before a server is started for nothing
+    for _, data, *_ in _steps(plan):  # a missing dataset raises before a server is started
         _dataset(data)
     token = new_secret()
     with _server(plan, token) as port:
         for kind, data, rate, seconds, writes in _steps(plan):
             if progress:
                 progress(f"{kind} {data} {rate:g}/s", 0, 0)
-            with asyncio.Runner(loop_factory=_quick_loop()) as loop:
-                values = loop.run(_loaded(Client("127.0.0.1", port, token), data, sent[data], rate, seconds, writes))
+            with asyncio.Runner(loop_factory=_uvloop_factory()) as loop:
+                values = loop.run(
+                    _measure_load(Client("127.0.0.1", port, token), data, sent[data], rate, seconds, writes)
+                )
             sent[data] += int(rate * seconds)
             tools = int(values.pop("tools"))
             values = {"rate": rate, "seconds": seconds, "writes": writes, **values}
@@ -110,7 +120,7 @@ def _steps(plan: ServingPlan) -> Iterator[tuple[str, str, float, float, float]]:
 
 @contextmanager
 def _server(plan: ServingPlan, token: str) -> Iterator[int]:
-    """A server of its own process, which this token lets us change; its port. It must end when it is told to."""
+    """Run a server in a process of its own and yield its port; `token` allows changes to its catalogue."""
     command = [sys.executable, "-m", "toolscout", "--store", str(plan.store), "serve", "--port", "0", "--rate", "0"]
     process = subprocess.Popen(
         [*command, "--retriever", plan.retriever],
@@ -134,8 +144,8 @@ def _server(plan: ServingPlan, token: str) -> Iterator[int]:
         process.stdout.close()
 
 
-def _quick_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """The loop that the server has too, where it is installed: the load must not take the cores that it measures."""
+def _uvloop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return uvloop's loop factory, or None where it is missing: a slow client would take the server's cores."""
     try:
         from uvloop import new_event_loop
     except ImportError:
@@ -149,16 +159,16 @@ def _dataset(name: str) -> Dataset:
     return Dataset.load(find_dataset(name))
 
 
-def _distinct(requests: Sequence[str], number: int) -> str:
-    """The request of this number, never one that was asked before: what is known of a request is kept for a while."""
+def _distinct_request(requests: Sequence[str], number: int) -> str:
+    """Return request `number`; each number gives another text, so that the server's cache never answers."""
     again, place = divmod(number, len(requests))
     return f"{requests[place]} {again + 1}" if again else requests[place]
 
 
-async def _loaded(
+async def _measure_load(
     client: Client, data: str, before: int, rate: float, seconds: float, writes: float
 ) -> dict[str, float]:
-    """Load a server that was asked so many requests of this dataset before."""
+    """Send requests of a dataset, from number `before` on, beside `writes` changes a second; return the values."""
     dataset = _dataset(data)
     requests = list(dataset.requests.values())
     if not requests:
@@ -171,7 +181,9 @@ async def _loaded(
     async def ask(number: int, due: float) -> None:
         began = time.perf_counter()
         try:
-            status, body = await client.ask("POST", "/search", {"request": _distinct(requests, before + number)})
+            status, body = await client.ask(
+                "POST", "/search", {"request": _distinct_request(requests, before + number)}
+            )
         except (OSError, asyncio.IncompleteReadError, ValueError) as error:
             tally.errors.append(repr(error))
             return
@@ -184,23 +196,23 @@ async def _loaded(
         else:
             tally.errors.append(f"{status} {body[:200]!r}")
 
-    cpu = (await _gauges(client))["process_cpu_seconds"]
-    watching = asyncio.ensure_future(_watch(client, memory, over))
-    changing = asyncio.ensure_future(paced(writes, seconds, _Changer(client, live), over)) if writes else None
-    await paced(rate, seconds, ask)
+    cpu = (await _read_metrics(client))["process_cpu_seconds"]
+    watching = asyncio.ensure_future(_sample_memory(client, memory, over))
+    changing = asyncio.ensure_future(run_at_rate(writes, seconds, _ToolWriter(client, live), over)) if writes else None
+    await run_at_rate(rate, seconds, ask)
     over.set()
     await watching
     if changing is not None:
         await changing
-    gauges = await _gauges(client)
-    if live.there:  # leave the catalogue as it was
-        await client.ask("POST", "/tools", {"remove": list(live.there)})
+    gauges = await _read_metrics(client)
+    if live.present:  # leave the catalogue as it was
+        await client.ask("POST", "/tools", {"remove": list(live.present)})
     client.close()
     return _values(tally, live, memory, gauges, (gauges["process_cpu_seconds"] - cpu) / seconds)
 
 
-class _Changer:
-    """Adds a tool and, where enough are there, removes the oldest; and looks whether it is so."""
+class _ToolWriter:
+    """Adds a tool, removes the oldest where enough are present, and searches for the added one."""
 
     def __init__(self, client: Client, live: ChangingTools) -> None:
         self._client, self._live = client, live
@@ -214,20 +226,20 @@ class _Changer:
         for key in ("aliases", "origin"):
             record.pop(key, None)
         body: dict[str, Any] = {"tools": [record], "source": "bench serve"}
-        oldest = live.there.popleft() if len(live.there) >= _LIVE else None
+        oldest = live.present.popleft() if len(live.present) >= _LIVE else None
         body |= {"remove": [oldest]} if oldest else {}
         try:
             status, answer = await self._client.ask("POST", "/tools", body)
             if status != 200:
                 live.tally.errors.append(f"{status} {answer[:200]!r}")
-                live.there.extendleft([oldest] if oldest else [])  # it is still there, to be cleared at the end
+                live.present.extendleft([oldest] if oldest else [])  # still to be removed at the end
                 return
             live.tally.seconds.append(time.perf_counter() - due)
             live.added, live.removed = live.added + 1, live.removed + bool(oldest)
             tool_id = Tool(LIVE_NAMESPACE, name).id
-            live.there.append(tool_id)
+            live.present.append(tool_id)
             if oldest:
-                live.gone[oldest] = time.perf_counter()
+                live.removed_at[oldest] = time.perf_counter()
             status, answer = await self._client.ask("POST", "/search", {"request": name, "k": 1})
             found = [hit["tool_id"] for hit in json.loads(answer)["considered"]] if status == 200 else [tool_id]
             live.missing += tool_id not in found
@@ -235,16 +247,16 @@ class _Changer:
             live.tally.errors.append(repr(error))
 
 
-async def _gauges(client: Client) -> dict[str, float]:
+async def _read_metrics(client: Client) -> dict[str, float]:
     status, body = await client.ask("GET", "/metrics")
     if status == HTTPStatus.UNAUTHORIZED:
-        raise ToolscoutError("this catalogue has keys and the load has none; load a copy of it without keys")
+        raise ToolscoutError("this catalogue has keys and the load test has none; test a copy of it without keys")
     return {name: float(value) for name, value in re.findall(r"^(\w+) ([\d.e+-]+)$", body.decode(), re.MULTILINE)}
 
 
-async def _watch(client: Client, memory: list[float], over: asyncio.Event) -> None:
+async def _sample_memory(client: Client, memory: list[float], over: asyncio.Event) -> None:
     while not over.is_set():
-        memory.append((await _gauges(client))["process_resident_memory_bytes"] / 1e6)
+        memory.append((await _read_metrics(client))["process_resident_memory_bytes"] / 1e6)
         try:
             await asyncio.wait_for(over.wait(), _SAMPLED_EVERY_S)
         except TimeoutError:
@@ -260,6 +272,6 @@ def _values(
         written = live.tally.quantiles()
         values |= {"added": live.added, "removed": live.removed, "missing": live.missing, "stale": live.stale}
         values |= {"write_p50_ms": written["p50_ms"], "write_p95_ms": written["p95_ms"]}
-    settled = memory[len(memory) // 4 :]  # what opens with the first requests is no leak
+    settled = memory[len(memory) // 4 :]  # memory that the first requests allocate is no leak
     values |= {"memory_mb": max(memory), "memory_grown_mb": settled[-1] - settled[0], "cores": cores}
-    return {**values, "tools": gauges["toolscout_tools"] - len(live.there)}
+    return {**values, "tools": gauges["toolscout_tools"] - len(live.present)}

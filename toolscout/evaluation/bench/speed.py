@@ -1,4 +1,4 @@
-"""The benchmark: what indexing and answering cost at several catalogue sizes. Each phase is a process of its own."""
+"""The benchmark: cost of indexing and searching at several catalogue sizes, each phase in a process of its own."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from toolscout.scout import Progress
 PUBLISHED = {464: "toollens", 46_587: "toolbench"}
 REQUEST_SETS = ("toollens", "toolbench")
 ASKED = 300
-_INDEXED_ONCE = 10_000  # from this size on, embedding takes minutes and is not repeated
+_INDEX_ONCE_FROM = 10_000  # from this size on, embedding takes minutes and is not repeated
 
 
 class Target(NamedTuple):
-    """What a value should be on two cores: below or at least `limit`."""
+    """The target of a value on two cores: at most `limit`, or at least that with `at_least`."""
 
     limit: float
     at_least: bool = False
 
     def met(self, value: float) -> bool:
-        """Whether a value is as it should be."""
+        """Return whether a value meets the target."""
         return value >= self.limit if self.at_least else value <= self.limit
 
     def __str__(self) -> str:
-        """As shown in tables."""
+        """Return the target as shown in tables, such as "≤ 5"."""
         return f"{'≥' if self.at_least else '≤'} {self.limit:g}"
 
 
@@ -77,7 +77,10 @@ class ValueLine(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BenchPlan:
-    """What to measure. `work` keeps what was prepared; `embed_timing`: embed everything afresh and time it."""
+    """What to measure: catalogue sizes, repeats, and `asked` requests of each set.
+
+    `work`: the folder that keeps prepared catalogues. `embed_timing`: embed all tools anew and time it.
+    """
 
     sizes: tuple[int, ...]
     repeats: int
@@ -86,14 +89,17 @@ class BenchPlan:
     asked: int = ASKED
 
     def command(self) -> str:
-        """The command that measures this again."""
+        """Return the command that repeats the measurement."""
         words = ["toolscout", "bench", "--sizes", ",".join(map(str, self.sizes)), "--repeats", str(self.repeats)]
         return shlex.join(words if self.embed_timing else [*words, "--no-embed-timing"])
 
 
 @dataclass(frozen=True, slots=True)
 class BenchCatalogue:
-    """A catalogue to measure: a published one, or one made up over the folder of datasets."""
+    """A catalogue to measure: a published one, or a synthetic one (`made_up`) of the datasets in folder `source`.
+
+    `how` says in words how it was made.
+    """
 
     name: str
     tools: int
@@ -103,7 +109,7 @@ class BenchCatalogue:
 
 
 def parse_sizes(text: str) -> tuple[int, ...]:
-    """Read "464,46587,1000000"."""
+    """Parse catalogue sizes such as "464,46587,1000000"; raises BadRequest where a part is no positive number."""
     try:
         sizes = tuple(int(part.replace("_", "")) for part in text.split(","))
     except ValueError:
@@ -114,20 +120,23 @@ def parse_sizes(text: str) -> tuple[int, ...]:
 
 
 def default_work() -> Path:
-    """Where catalogues are prepared unless told otherwise."""
+    """Return the default folder for prepared catalogues."""
     return Path(tempfile.gettempdir()) / "toolscout-bench"
 
 
 def bench(plan: BenchPlan, note: Callable[[str], None], progress: Progress | None = None) -> Iterator[RowDict]:
-    """Measure every size and yield a row for each measurement, as soon as it is made."""
+    """Measure every size and yield a row as soon as it is measured; `note` gets a message for what is left out.
+
+    Raises BadDataset where a dataset is incomplete, and ToolscoutError where a child process fails.
+    """
     about = provenance(plan.command())
-    requests = _requests(plan.asked, note)
+    requests = _request_sets(plan.asked, note)
     for size in plan.sizes:
-        subject = _subject(size)
+        subject = _catalogue_of_size(size)
         if subject is None:
             note(f"{size:,} tools are left out: they need the datasets that {DATA_FOLDER} names")
             continue
-        for name, values in _measured(plan, subject, requests, progress):
+        for name, values in _measure_size(plan, subject, requests, progress):
             kind, _, request_set = name.partition(" ")
             yield {
                 "bench": kind,
@@ -142,7 +151,7 @@ def bench(plan: BenchPlan, note: Callable[[str], None], progress: Progress | Non
 
 
 def lines(row: RowDict) -> list[ValueLine]:
-    """The values of a row for a table, with what was aimed at."""
+    """Return the values of a row as lines of a table, with their targets."""
     name = " ".join(filter(None, [row["bench"], row["requests"]]))
     targets = target_of(row)
     shown = []
@@ -154,46 +163,46 @@ def lines(row: RowDict) -> list[ValueLine]:
 
 
 def target_of(row: RowDict) -> Mapping[str, Target]:
-    """What was aimed at for the values of a row. A restricted caller is compared with one allowed all."""
+    """Return the targets of a row's values. The target of a restricted caller is the time of one allowed all."""
     if row["bench"] == "caller":
         everyone = Target(row["values"]["all_p50_ms"])
         return {"namespaces_p50_ms": everyone, "ids_p50_ms": everyone}
     return TARGETS.get((row["tools"], row["bench"], row["requests"]), {})
 
 
-def _measured(
+def _measure_size(
     plan: BenchPlan, subject: BenchCatalogue, requests: dict[str, list[str]], progress: Progress | None
 ) -> Iterator[tuple[str, dict[str, float]]]:
     plan.work.mkdir(parents=True, exist_ok=True)
     if subject.made_up:
-        path, prepared = _prepared(plan, subject, requests, progress)
+        path, prepared = _prepare_catalogue(plan, subject, requests, progress)
         yield from prepared.items()
     else:
         path = plan.work / subject.name / "store.db"
         rounds = []
-        for _ in range(plan.repeats if subject.tools < _INDEXED_ONCE else 1):
+        for _ in range(plan.repeats if subject.tools < _INDEX_ONCE_FROM else 1):
             shutil.rmtree(path.parent, ignore_errors=True)
             path.parent.mkdir(parents=True)
             task = BenchTask("index", str(path), subject.source, cached=not plan.embed_timing, requests=requests)
-            rounds.append(_child(task, subject, progress)["index"])
+            rounds.append(_run_child(task, subject, progress)["index"])
         values = {key: median(one[key] for one in rounds) for key in rounds[0]}
-        if not plan.embed_timing:  # what was not done cannot have been timed
+        if not plan.embed_timing:  # vectors came from the cache
             del values["index_s"]
         yield "index", values
     task = BenchTask("open", str(path), repeats=plan.repeats, requests=requests)
-    yield from _child(task, subject, progress).items()
+    yield from _run_child(task, subject, progress).items()
     task = BenchTask("serve", str(path), repeats=plan.repeats, requests=requests)
-    yield from _child(task, subject, progress).items()
+    yield from _run_child(task, subject, progress).items()
     if subject.tools > DenseOptions().graph_above:
         name = next(iter(requests))
         task = BenchTask("recall", str(path), requests={name: requests[name]})
-        yield f"recall {name}", _child(task, subject, progress)["recall"]
+        yield f"recall {name}", _run_child(task, subject, progress)["recall"]
 
 
-def _prepared(
+def _prepare_catalogue(
     plan: BenchPlan, subject: BenchCatalogue, requests: dict[str, list[str]], progress: Progress | None
 ) -> tuple[Path, BenchValues]:
-    """A made-up catalogue and what making it took, from the last time if it is still there."""
+    """Return the path of a synthetic catalogue and the times of making it; both are reused where they exist."""
     folder = plan.work / f"{subject.name}-{subject.tools}-{synthetic_catalogue.RECIPE}.{DOCUMENT_VERSION}"
     path, record = folder / "store.db", folder / "prepared.json"
     if record.is_file():
@@ -202,13 +211,13 @@ def _prepared(
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     task = BenchTask("prepare", str(path), subject.source, tools=subject.tools, requests=requests)
-    measured = _child(task, subject, progress)
+    measured = _run_child(task, subject, progress)
     record.write_text(json.dumps(measured))
     return path, measured
 
 
-def _child(task: BenchTask, subject: BenchCatalogue, progress: Progress | None) -> BenchValues:
-    """Run one task in a fresh process and pass its progress on."""
+def _run_child(task: BenchTask, subject: BenchCatalogue, progress: Progress | None) -> BenchValues:
+    """Run one task in a new process, report its progress, and return its values; raises ToolscoutError if it fails."""
     command = [sys.executable, "-m", "toolscout.evaluation.bench.worker"]
     found: BenchValues | None = None
     with tempfile.TemporaryFile("w+") as given, tempfile.TemporaryFile() as errors:
@@ -233,8 +242,11 @@ def _child(task: BenchTask, subject: BenchCatalogue, progress: Progress | None) 
     return found
 
 
-def _subject(size: int) -> BenchCatalogue | None:
-    """The catalogue of a size; None where the datasets for it are absent."""
+def _catalogue_of_size(size: int) -> BenchCatalogue | None:
+    """Return the catalogue of a size, or None where $TOOLSCOUT_DATA has no datasets for it.
+
+    Raises BadDataset where a dataset is missing that synthetic catalogues are made of.
+    """
     home = os.environ.get(DATA_FOLDER, "")
     if not home or not Path(home).is_dir():
         if size > min(PUBLISHED):
@@ -255,21 +267,21 @@ def _subject(size: int) -> BenchCatalogue | None:
     return BenchCatalogue("perturbed", size, home, True, how)
 
 
-def _requests(count: int, note: Callable[[str], None]) -> dict[str, list[str]]:
-    """Evenly spaced test requests of each set; those of the bundled benchmark where the datasets are absent."""
+def _request_sets(count: int, note: Callable[[str], None]) -> dict[str, list[str]]:
+    """Return evenly spaced test requests of each set; those of the bundled dataset where no other is found."""
     sets: dict[str, list[str]] = {}
     for name in REQUEST_SETS if os.environ.get(DATA_FOLDER) else ():
         try:
-            sets[name] = _spread(Dataset.load(find_dataset(name), ["test"]), count)
+            sets[name] = _evenly_spaced(Dataset.load(find_dataset(name), ["test"]), count)
         except BadDataset as error:
             note(str(error))
     if not sets:
         note(f"{DATA_FOLDER} names no datasets: the bundled catalogue and its requests are used")
-        sets["bundled"] = _spread(Dataset.load(find_dataset("bundled"), ["test"]), count)
+        sets["bundled"] = _evenly_spaced(Dataset.load(find_dataset("bundled"), ["test"]), count)
     return sets
 
 
-def _spread(dataset: Dataset, count: int) -> list[str]:
+def _evenly_spaced(dataset: Dataset, count: int) -> list[str]:
     texts: Sequence[str] = [text for _, text in dataset.split("test").requests]
     step = max(1, len(texts) // count)
     return list(texts[::step][:count])

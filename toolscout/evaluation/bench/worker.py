@@ -1,4 +1,4 @@
-"""A child process of the benchmark: one phase at one size, so that its memory is its own.
+"""A child process of the benchmark: measures one phase at one size, so that its memory can be measured too.
 
 python -m toolscout.evaluation.bench.worker reads a BenchTask as JSON from stdin. Each line it writes is a JSON object:
 {"progress": [stage, done, total]} on the way, {"values": {measurement: {…}}} at the end.
@@ -15,15 +15,12 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
-
 from toolscout import catalogue
 from toolscout.core.arrays import Floats
 from toolscout.core.tool import Tool
 from toolscout.errors import BadModel
 from toolscout.evaluation.bench import measurements, synthetic_catalogue
-from toolscout.evaluation.vector_cache import cache_path, copy_vectors
-from toolscout.models.encoders.base import TextEncoder
+from toolscout.evaluation.vector_cache import cache_path, copy_vectors, tool_vectors
 from toolscout.scout import Scout
 from toolscout.stores.sqlite.store import SqliteStore
 
@@ -32,9 +29,9 @@ BenchValues = dict[str, measurements.Values]
 
 @dataclass(frozen=True, slots=True)
 class BenchTask:
-    """What a child does. `source`: what is added, or the folder of datasets for a made-up catalogue.
+    """The task of a child process. `source`: what is added, or the folder of datasets for a synthetic catalogue.
 
-    `requests` are texts by the name of the set they come from. `cached`: take vectors from the cache.
+    `requests`: texts by the name of their request set. `cached`: take vectors from the cache.
     """
 
     phase: Literal["index", "prepare", "open", "serve", "recall"]
@@ -46,12 +43,12 @@ class BenchTask:
     requests: dict[str, list[str]] = field(default_factory=dict)
 
     def to_json(self) -> str:
-        """The text that the child reads."""
+        """Return the JSON that the child process reads."""
         return json.dumps(asdict(self))
 
 
 def run(task: BenchTask) -> BenchValues:
-    """Do one task."""
+    """Run one task and return its values by measurement; raises BadModel or MissingEncoder without the encoder."""
     path = Path(task.store)
     texts = next(iter(task.requests.values()), [])
     if task.phase == "index":
@@ -59,7 +56,7 @@ def run(task: BenchTask) -> BenchValues:
     if task.phase == "prepare":
         return {"index": _prepare(task, path, texts[0])}
     if task.phase == "open":
-        return {"open": measurements.opening(path, texts[0], task.repeats)}
+        return {"open": measurements.opening_times(path, texts[0], task.repeats)}
     started = time.perf_counter()
     with _open(path) as scout:
         opened = time.perf_counter() - started
@@ -70,7 +67,7 @@ def run(task: BenchTask) -> BenchValues:
 
 def _open(path: Path) -> Scout:
     scout = Scout.open(path)
-    measurements.parts_of(scout)  # MissingEncoder where there is none: half a benchmark would pass for a whole one
+    measurements.parts_of(scout)  # raises where the encoder is missing: a benchmark of bm25 alone would mislead
     return scout
 
 
@@ -93,7 +90,7 @@ def _serve(task: BenchTask, scout: Scout, open_s: float) -> BenchValues:
         )
     measured: BenchValues = {}
     _report("asking", 0, 0)
-    watch = measurements.watched(scout)
+    watch = measurements.watch_parts(scout)
     for name, requests in task.requests.items():
         measured[f"query {name}"] = measurements.queries(scout, watch, requests, task.repeats)
     measured["memory"] = {"open_s": open_s, **measurements.memory_mb(), **measurements.file_sizes_mb(Path(task.store))}
@@ -103,14 +100,14 @@ def _serve(task: BenchTask, scout: Scout, open_s: float) -> BenchValues:
 
 
 def _prepare(task: BenchTask, path: Path, request: str) -> measurements.Values:
-    """Make a catalogue of real and perturbed tools. Its vectors go in first, so that nothing is embedded for it."""
+    """Make a synthetic catalogue and time it. Its vectors are stored first, so that no tool is embedded."""
     base = synthetic_catalogue.base_tools(Path(task.source))[: task.tools]
     with _open(path) as scout:
         encoder = measurements.parts_of(scout).encoder
-        vectors = _base_vectors(base, encoder)
+        vectors = tool_vectors(base, encoder, progress=_report)
         _put_vectors(scout, encoder.fingerprint, base, vectors, task.tools)
         started = time.perf_counter()
-        scout.store.add(_counted(synthetic_catalogue.tools(base, task.tools), task.tools), "perturbed")
+        scout.store.add(_with_progress(synthetic_catalogue.tools(base, task.tools), task.tools), "perturbed")
         stored = time.perf_counter()
         scout.refresh()
         scout.search(request, measurements.K)
@@ -122,23 +119,6 @@ def _prepare(task: BenchTask, path: Path, request: str) -> measurements.Values:
     return values | {"embedded": embedded} | measurements.file_sizes_mb(path)
 
 
-def _base_vectors(base: Sequence[Tool], encoder: TextEncoder) -> Floats:
-    """The vectors of the real records: from the cache, and embedded into it where it has none."""
-    texts = {tool.digest(): tool.document() for tool in base}
-    cache_path().parent.mkdir(parents=True, exist_ok=True)
-    with SqliteStore(cache_path()) as known:
-        there = known.vectors(encoder.fingerprint, list(texts))
-        missing = [digest for digest in texts if digest not in there]
-        done = 0
-        for positions, rows in encoder.encode_documents([texts[digest] for digest in missing]):
-            digests = [missing[position] for position in positions.tolist()]
-            known.put_vectors(encoder.fingerprint, digests, rows)
-            there |= dict(zip(digests, rows, strict=True))
-            done += len(digests)
-            _report("embedding", done, len(missing))
-    return np.stack([there[tool.digest()] for tool in base])
-
-
 def _put_vectors(scout: Scout, fingerprint: str, base: Sequence[Tool], vectors: Floats, count: int) -> None:
     tools, done = synthetic_catalogue.tools(base, count), 0
     for batch in synthetic_catalogue.vectors(vectors, count):
@@ -148,7 +128,7 @@ def _put_vectors(scout: Scout, fingerprint: str, base: Sequence[Tool], vectors: 
         _report("perturbing", done, count)
 
 
-def _counted(tools: Iterator[Tool], total: int) -> Iterator[Tool]:
+def _with_progress(tools: Iterator[Tool], total: int) -> Iterator[Tool]:
     for number, tool in enumerate(tools, 1):
         if number % 10_000 == 0:
             _report("storing", number, total)

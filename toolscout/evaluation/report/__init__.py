@@ -1,1 +1,1 @@
-"""The page of results: tables and figures made of rows."""
+"""Reports: Markdown pages with tables and plots, made of rows of results."""

@@ -1,4 +1,4 @@
-"""What the plots show, as plain data: it can be compared and digested where nothing can be drawn."""
+"""The content of the plots as plain data, which can be compared with drawn plots where matplotlib is missing."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from dataclasses import asdict, dataclass
 from statistics import fmean, stdev
 from typing import Literal
 
-from toolscout.evaluation.report.by_gold_count import Groups, key
+from toolscout.evaluation.report.by_gold_count import Groups, row_key
 from toolscout.evaluation.report.rows import ResultLine, by_dataset
 from toolscout.evaluation.row import RowDict
 
-# A change in how figures are drawn makes those that were drawn before stale.
-_DRAWN = 1
-# Fewer requests than this say nothing about a number of gold tools.
-_ENOUGH = 10
-_SEEN = {"test": "test", "unseen_scene.test": "unseen scenes", "unseen_tool.test": "unseen tools"}
-# Panel, then for each curve its label and where its values stand.
+# Part of every digest: a change in how figures are drawn makes earlier drawings stale.
+_DRAWING_VERSION = 1
+# A number of gold tools that fewer requests have is left out.
+_MIN_REQUESTS = 10
+_SPLIT_LABELS = {"test": "test", "unseen_scene.test": "unseen scenes", "unseen_tool.test": "unseen tools"}
+# By panel and curve: "bench" and "requests" of the rows, and the name of the value.
 _BENCH = {
     "a request, ms (p50)": {
         "ToolBench requests": ("query", "toolbench", "p50_ms"),
@@ -43,7 +43,7 @@ _BENCH = {
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Points of one label: where, how high, how uncertain. A dashed one shares the colour of its solid twin."""
+    """Points of one label; `error` has the length of their error bars. A dashed series has its label's colour too."""
 
     label: str
     x: tuple[float | str, ...]
@@ -54,7 +54,7 @@ class Series:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One pair of axes."""
+    """One pair of axes with its series."""
 
     title: str
     series: tuple[Series, ...]
@@ -62,7 +62,10 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A plot: its file, what is said beside it, and the panels. Curves of shares show all from 0 to 1, lines do not."""
+    """A plot: its file, heading and caption, and its panels.
+
+    The y axis of "curves" without a logarithmic axis shows 0 to 100 %, that of "lines" the range of the data.
+    """
 
     file: str
     heading: str
@@ -75,19 +78,19 @@ class Figure:
     shared_legend: bool = True
 
     def digest(self) -> str:
-        """A digest of everything that is drawn."""
-        drawn = json.dumps([_DRAWN, asdict(self) | {"caption": ""}], sort_keys=True)
+        """Return a digest of everything that is drawn."""
+        drawn = json.dumps([_DRAWING_VERSION, asdict(self) | {"caption": ""}], sort_keys=True)
         return hashlib.sha256(drawn.encode()).hexdigest()[:32]
 
 
 def figures(lines: Sequence[ResultLine], bench: Sequence[RowDict], by_gold: Mapping[str, Groups]) -> list[Figure]:
-    """Those plots that there is something for."""
+    """Return the plots of result lines, benchmark rows and groups by number of gold tools; none that is empty."""
     made = [_latency(lines), _unseen(lines), _golds(lines, by_gold), _cost(bench)]
     return [figure for figure in made if figure.panels]
 
 
 def lines_of_tests(lines: Sequence[ResultLine]) -> list[list[ResultLine]]:
-    """The lines of each dataset's test split: "test", else those that begin with it, else all that it has."""
+    """Return the lines of each dataset's test split: "test", else splits that begin with it, else all splits."""
     found = []
     for splits in by_dataset(lines).values():
         names = {split for _, split, _ in splits}
@@ -116,10 +119,10 @@ def _latency(lines: Sequence[ResultLine]) -> Figure:
 def _unseen(lines: Sequence[ResultLine]) -> Figure:
     panels = []
     for dataset, splits in by_dataset(lines).items():
-        found = {(split, _across(line)): line for (_, split, _), chosen in splits.items() for line in chosen}
-        if {split for split, _ in found}.isdisjoint(_SEEN.keys() - {"test"}):
+        found = {(split, _method(line)): line for (_, split, _), chosen in splits.items() for line in chosen}
+        if {split for split, _ in found}.isdisjoint(_SPLIT_LABELS.keys() - {"test"}):
             continue
-        bars = [(split, "recall@5", name) for split, name in _SEEN.items()]
+        bars = [(split, "recall@5", name) for split, name in _SPLIT_LABELS.items()]
         bars.append(("unseen_tool.test", "new_recall@5", "unseen tools, those alone"))
         series = []
         for split, measure, label in bars:
@@ -136,8 +139,8 @@ def _unseen(lines: Sequence[ResultLine]) -> Figure:
     return Figure("seen_unseen.svg", "Seen against unseen", caption, "bars", "", "R@5, %", tuple(panels))
 
 
-def _across(line: ResultLine) -> str:
-    """The method without its split: a model for unseen tools is trained apart, and its folder may be named so."""
+def _method(line: ResultLine) -> str:
+    """Return the method without the name of its split, which the folder of a model for unseen tools may have."""
     family, dot, _ = line.split[1].partition(".")
     if not dot:
         return line.method
@@ -150,23 +153,23 @@ def _golds(lines: Sequence[ResultLine], by_gold: Mapping[str, Groups]) -> Figure
     for chosen in lines_of_tests(lines):
         series: list[Series] = []
         for line in chosen:
-            known = [by_gold[key(row)] for row in line.rows if key(row) in by_gold]
-            golds = _common(known)
+            known = [by_gold[row_key(row)] for row in line.rows if row_key(row) in by_gold]
+            golds = _common_counts(known)
             for place, dashed in ((1, False), (2, True)) if len(golds) > 1 else ():
                 heights = tuple(mean_percent([groups[gold][place] for groups in known]) for gold in golds)
                 series.append(Series(line.method, tuple(golds), heights, dashed=dashed))
         panels += panels_of(_title(chosen[0]), series)
     caption = (
         "Recall@5 (solid) and COMP@5 (dashed: all of them found) on test by how many tools a request needs. A number"
-        f" that fewer than {_ENOUGH} requests need is left out."
+        f" that fewer than {_MIN_REQUESTS} requests need is left out."
     )
     heading, about = "Quality by number of gold tools", ("gold tools", "%")
     return Figure("by_gold.svg", heading, caption, "curves", *about, tuple(panels))
 
 
-def _common(known: Sequence[Groups]) -> list[int]:
-    """Numbers of gold tools that enough requests need, in every seed."""
-    enough = [{gold for gold, (requests, _, _) in groups.items() if requests >= _ENOUGH} for groups in known]
+def _common_counts(seeds: Sequence[Groups]) -> list[int]:
+    """Return the numbers of gold tools that enough requests have in every seed."""
+    enough = [{gold for gold, (requests, _, _) in groups.items() if requests >= _MIN_REQUESTS} for groups in seeds]
     return sorted(set.intersection(*enough)) if enough else []
 
 
@@ -181,12 +184,14 @@ def _cost(rows: Sequence[RowDict]) -> Figure:
                 sizes, values = zip(*points, strict=True)
                 series.append(Series(label, sizes, values))
         panels += panels_of(title, series)
-    heading, panels_found = "Cost against size", tuple(panels)
-    return Figure("bench.svg", heading, "", "curves", "tools", "", panels_found, log=("x", "y"), shared_legend=False)
+    axes = ("tools", "")
+    return Figure(
+        "bench.svg", "Cost against size", "", "curves", *axes, tuple(panels), log=("x", "y"), shared_legend=False
+    )
 
 
 def panels_of(title: str, series: Iterable[Series]) -> list[Panel]:
-    """One panel, or none where it would be empty."""
+    """Return a list of one panel; an empty list where there are no series."""
     found = tuple(series)
     return [Panel(title, found)] if found else []
 
@@ -197,12 +202,12 @@ def _title(line: ResultLine) -> str:
 
 
 def mean_percent(values: Sequence[float]) -> float:
-    """The mean of fractions, in percent to two digits."""
+    """Return the mean of fractions in percent, rounded to two digits."""
     return round(100 * fmean(values), 2)
 
 
 def deviation(values: Sequence[float]) -> float:
-    """The standard deviation of fractions, in percent to two digits; 0 of a single one."""
+    """Return the standard deviation of fractions in percent, rounded to two digits; 0 for a single one."""
     return round(100 * stdev(values), 2) if len(values) > 1 else 0.0
 
 

@@ -1,7 +1,7 @@
-"""Makes the page of a folder of results: FOLDER/README.md out of FOLDER/*.jsonl, with plots beside it.
+"""Makes the page of a folder of results: FOLDER/README.md of the rows in FOLDER/*.jsonl, with plots beside it.
 
-Works in any folder that `toolscout evaluate --json`, `bench --json` or `ablate --json` wrote rows to. Rows of our own
-studies are left out: studies/report.py makes their page.
+The rows come from `toolscout evaluate --json`, `bench --json` or `ablate --json`. Rows of the repository's studies are
+left out: studies/report.py makes their page.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ _HEAD = f"""<!-- made by {_MAKER} -->
 # Results
 
 Made by `toolscout results` from the rows beside it. A row says what was measured, by which command, with which options,
-on which machine and at which commit (a plus: with changes on top of it). Scores are percentages. R is recall, N is true
+on which machine and at which commit (a plus: with uncommitted changes). Scores are percentages. R is recall, N is true
 NDCG (the ideal counts every gold tool), C is COMP (all gold tools among the first k); new R is recall over the gold
-tools that no real request in training asked for, known R over the others. A request that failed scores 0. Of rows that
-differ in the seed only, the mean stands here, never the best, with the standard deviation behind ±; otherwise the
-newest counts. Where an interval of R@5 stands, it comes from resampling scenes, as requests of one scene are not
-independent; of several seeds it is the mean of theirs. Scores of single requests lie in `*.scores/` beside the rows.
+tools that no real request in training asked for, known R over the others. A request that failed scores 0. Rows that
+differ in the seed only are shown as their mean ± standard deviation, never as the best of them; of other repeated rows
+the newest is shown. Intervals of R@5 come from resampling scenes, as requests of one scene are not independent; of
+several seeds they are averaged. Scores of single requests are in `*.scores/` beside the rows.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything that a folder's rows make: texts by file name, and figures.
+    """The files to write for a folder of rows: texts by file name, and figures.
 
-    `maker`: the command that makes it. The first line of a page names it: no other page is written over.
+    `maker`: the command that makes them. A page's first line names it; a page without that line is not overwritten.
     """
 
     maker: str
@@ -45,15 +45,18 @@ class Report:
     figures: tuple[Figure, ...]
 
     def stale(self, folder: Path) -> list[Path]:
-        """The files of a folder that are missing or that the rows have left behind."""
+        """Return the files of a folder that are missing or do not match the rows.
+
+        Raises ToolscoutError for a file that cannot be read.
+        """
         old = [folder / name for name, text in self.texts.items() if _read(folder / name) != text]
-        return old + [folder / one.file for one in self.figures if plots.drawn(folder / one.file) != one.digest()]
+        return old + [folder / one.file for one in self.figures if plots.read_digest(folder / one.file) != one.digest()]
 
     def write(self, folder: Path) -> list[Path]:
-        """Write what is stale into a folder, and say which files those were; plots of the current data stay.
+        """Write the stale files into a folder and return their paths.
 
-        Raises ToolscoutError where a page is there that another hand wrote, or that cannot be written, and MissingExtra
-        where matplotlib is needed and absent.
+        Raises ToolscoutError for a page that this command did not make or that cannot be written, and MissingExtra
+        where a plot must be drawn without matplotlib.
         """
         for name in self.texts:
             page = _read(folder / name) if name.endswith(".md") else None
@@ -74,9 +77,9 @@ class Report:
 
 
 def make(folder: Path, with_plots: bool = True) -> Report:
-    """Read the rows of a folder and make its page and figures, without writing anything.
+    """Read the rows of a folder and return its report, without writing anything; `with_plots` includes the figures.
 
-    Raises BadDataset where there are no rows, or one that cannot be read.
+    Raises BadDataset where there are no rows, or where one cannot be read.
     """
     lines, timed = read_folder(folder)
     methods = [line for line in lines if is_method(line)]
@@ -92,17 +95,17 @@ def make(folder: Path, with_plots: bool = True) -> Report:
     parts += serving.section(served, pictures)
     texts = {PAGE: page_text(parts)}
     if by_gold:
-        texts[by_gold_count.NAME] = by_gold_count.text(by_gold)
+        texts[by_gold_count.NAME] = by_gold_count.to_json(by_gold)
     return Report(_MAKER, texts, (*found, *shown.values()))
 
 
 def stale(folder: Path, with_plots: bool = True) -> list[Path]:
-    """The files that are missing or that the rows have left behind."""
+    """Return the files of a folder that are missing or do not match the rows; raises as make and Report.stale do."""
     return make(folder, with_plots).stale(folder)
 
 
 def write(folder: Path, with_plots: bool = True) -> list[Path]:
-    """Write what is stale, and say which files those were; see Report.write for what it raises."""
+    """Write the stale files of a folder and return their paths; raises as make and Report.write do."""
     return make(folder, with_plots).write(folder)
 
 
@@ -120,12 +123,12 @@ def _page(lines: list[ResultLine], bench: list[RowDict], found: tuple[Figure, ..
 
 
 def page_text(parts: Iterable[str]) -> str:
-    """A page out of its parts."""
+    """Join the parts of a page."""
     return "\n".join(parts).rstrip() + "\n"
 
 
 def picture(figure: Figure) -> str:
-    """The Markdown that shows a figure."""
+    """Return the Markdown that shows a figure."""
     return f"![{figure.heading}]({figure.file})\n"
 
 

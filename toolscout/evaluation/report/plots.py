@@ -1,4 +1,4 @@
-"""Draws figures as SVG with matplotlib: the same data gives the same file, and the file says which data it shows."""
+"""Draws figures as SVG with matplotlib. The same data gives the same file, and the file has the digest of its data."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _STYLE: dict[str, Any] = {
 _MARKERS = "osD^vPX<>*"
 _COLUMNS = 4
 _LEGEND_COLUMNS = 3
-# Inches of a panel.
+# Width and height of a panel in inches.
 _SIZES = {"points": (2.7, 2.3), "curves": (2.7, 2.3), "lines": (2.7, 2.3), "bars": (5.0, 2.8)}
 _DIGEST = re.compile(r"toolscout-data:([0-9a-f]{32})")
 
 
-def drawn(path: Path) -> str:
-    """The digest of the data that a file shows; nothing where there is no such file."""
+def read_digest(path: Path) -> str:
+    """Return the digest of the data that a plot shows; "" where the file is missing or has none."""
     try:
         found = _DIGEST.search(path.read_text(encoding="utf-8", errors="replace"))
     except OSError:
@@ -42,7 +42,7 @@ def drawn(path: Path) -> str:
 
 
 def check_library() -> None:
-    """Refuse early where matplotlib is absent."""
+    """Raise MissingExtra where matplotlib is not installed."""
     try:
         import matplotlib  # noqa: F401
     except ImportError:
@@ -50,7 +50,7 @@ def check_library() -> None:
 
 
 def draw(figure: Figure, path: Path) -> None:
-    """Write one figure."""
+    """Draw one figure into a file; raises MissingExtra where matplotlib is not installed."""
     check_library()
     import matplotlib.style
     from matplotlib.figure import Figure as Canvas
@@ -68,20 +68,20 @@ def draw(figure: Figure, path: Path) -> None:
             if not figure.shared_legend:
                 labels = [one.label for one in panel.series]
             handles |= _bars(axes, panel, labels) if figure.kind == "bars" else _points(axes, figure, panel, labels)
-            axes.set(title=_plain(panel.title), xlabel=figure.x_label, ylabel=figure.y_label)
+            axes.set(title=_escape(panel.title), xlabel=figure.x_label, ylabel=figure.y_label)
             if not figure.shared_legend:
                 axes.legend(fontsize=7)
         for axes in grid[len(figure.panels) :]:
             axes.set_axis_off()
         if figure.shared_legend:
-            names = [_plain(label) for label in handles]
+            names = [_escape(label) for label in handles]
             canvas.legend(list(handles.values()), names, loc="outside lower center", ncols=_LEGEND_COLUMNS, fontsize=7)
         about = {"Date": None, "Creator": None, "Identifier": f"toolscout-data:{figure.digest()}"}
         canvas.savefig(path, format="svg", metadata=about)
 
 
 def _points(axes: Axes, figure: Figure, panel: Panel, labels: Sequence[str]) -> dict[str, Any]:
-    """Curves, or points with bars of uncertainty; one colour and marker for each label in every panel."""
+    """Draw curves, or points with error bars; a label has one colour and marker in every panel."""
     from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator, StrMethodFormatter
 
     axes.set(**{f"{name}scale": "log" for name in figure.log})
@@ -100,13 +100,13 @@ def _points(axes: Axes, figure: Figure, panel: Panel, labels: Sequence[str]) -> 
         style: dict[str, Any] = {"color": f"C{number % 10}", "marker": _MARKERS[number % len(_MARKERS)]}
         line = "--" if one.dashed else "-" if figure.kind in ("curves", "lines") else "none"
         error = list(one.error) or None
-        made = axes.errorbar(one.x, one.y, yerr=error, linestyle=line, label=_plain(one.label), **style)
+        made = axes.errorbar(one.x, one.y, yerr=error, linestyle=line, label=_escape(one.label), **style)
         handles.setdefault(one.label, made)
     return handles
 
 
 def _bars(axes: Axes, panel: Panel, labels: Sequence[str]) -> dict[str, Any]:
-    """Groups of bars, one group for each place on x, one bar in it for each series."""
+    """Draw groups of bars: a group for each x value, with a bar for each series."""
     places = list(dict.fromkeys(place for one in panel.series for place in one.x))
     width = 0.8 / len(panel.series)
     handles = {}
@@ -115,13 +115,13 @@ def _bars(axes: Axes, panel: Panel, labels: Sequence[str]) -> dict[str, Any]:
         colour = f"C{labels.index(one.label) % 10}"
         error = {"elinewidth": 0.8}
         handles[one.label] = axes.bar(at, one.y, width, yerr=list(one.error), color=colour, error_kw=error)
-    names = [_plain(str(place)) for place in places]
+    names = [_escape(str(place)) for place in places]
     axes.set_xticks(range(len(places)), names, rotation=30, ha="right", rotation_mode="anchor")
     axes.grid(visible=False, axis="x")
     axes.set_ylim(0, 100)
     return handles
 
 
-def _plain(text: str) -> str:
-    """A label taken literally: a dollar sign begins no formula."""
+def _escape(text: str) -> str:
+    """Escape dollar signs, with which matplotlib marks formulas."""
     return text.replace("$", r"\$")

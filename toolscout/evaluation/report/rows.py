@@ -1,4 +1,4 @@
-"""Rows of a folder, read and checked, and merged into lines: one for each method on a split, over all its seeds."""
+"""Reads and checks the rows of a folder and merges them into lines: one for each method on a split, over its seeds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from toolscout.retrievers.model_folder import RENAMED_OPTIONS
 
 _Item = TypeVar("_Item")
 _Key = TypeVar("_Key", bound=Hashable)
-# Without these a row says nothing. What else is missing was not known to an earlier version.
+# The keys that every row needs and their types; rows of earlier versions may lack others.
 _QUALITY: dict[str, type] = {
     **dict.fromkeys(("dataset", "digest", "split", "retriever", "variant"), str),
     "metrics": dict,
@@ -26,36 +26,36 @@ _QUALITY: dict[str, type] = {
 }
 _BENCH: dict[str, type] = {"bench": str, "tools": int, "requests": str, "values": dict}
 _NAMED_SEED = re.compile(r"[-_](?:seed|s)(\d+)$")
-# Under this key a row keeps the file that it was read from.
+# The key that is added to a row: the file that it was read from.
 FILE = "file"
 
 
 @dataclass(frozen=True, slots=True)
 class ResultLine:
-    """A method on a split: the newest row of each seed."""
+    """The results of a method on a split: the newest row of each seed."""
 
     rows: tuple[RowDict, ...]
 
     @property
     def newest(self) -> RowDict:
-        """The row written last."""
+        """Return the row written last."""
         return self.rows[-1]
 
     @property
     def split(self) -> tuple[str, str, str]:
-        """Dataset, name and digest of the split: only lines that agree in all three can be compared."""
+        """Return dataset, name and digest of the split; only lines that agree in all three can be compared."""
         return self.newest["dataset"], self.newest["split"], self.newest["digest"]
 
     @property
     def method(self) -> str:
-        """The retriever and what differs from its defaults."""
+        """Return the retriever and its variant, without the seed."""
         variant = _without_seed(self.newest["variant"], _seed(self.newest)) or "default"
         name = self.newest["retriever"] + ("" if variant == "default" else f" ({variant})")
         return clean_text(name)
 
     @property
     def label(self) -> str:
-        """The method and all that a reader must know before comparing it."""
+        """Return the method with the number of seeds, failed requests and requests left out."""
         notes = [f"{len(self.rows)} seeds"] if len(self.rows) > 1 else []
         for key, about in (("failed", "failed"), ("dropped", "left out as seen in training")):
             count = max(row.get(key) or 0 for row in self.rows)
@@ -63,34 +63,37 @@ class ResultLine:
         return ", ".join([self.method, *notes])
 
     def values(self, name: str, part: str = "metrics") -> list[float]:
-        """A number of every row; none unless every row has it: a mean over some seeds would be something else."""
+        """Return a number of every row; [] unless every row has it, as a mean over fewer seeds would mislead."""
         found = [(row.get(part) or {}).get(name) for row in self.rows]
         numbers = [float(value) for value in found if _is_number(value)]
         return numbers if len(numbers) == len(self.rows) else []
 
     def mean(self, name: str, part: str = "metrics") -> float | None:
-        """The mean over the seeds."""
+        """Return the mean over the seeds; None unless every row has the number."""
         found = self.values(name, part)
         return fmean(found) if found else None
 
     def interval(self, name: str) -> tuple[float, float] | None:
-        """The 95 % interval of a measure; of several seeds the means of its ends."""
+        """Return the 95 % interval of a measure, its ends averaged over the seeds; None unless every row has it."""
         found = [(row.get("intervals") or {}).get(name) for row in self.rows]
         ends = [pair for pair in found if isinstance(pair, list) and len(pair) == 2 and all(map(_is_number, pair))]
         return (fmean(low for low, _ in ends), fmean(high for _, high in ends)) if len(ends) == len(found) else None
 
     def interval_text(self, name: str) -> str:
-        """The interval of a measure in percent, such as "31.36–36.99"; "" where no row has it."""
+        """Return the interval of a measure in percent, such as "31.36–36.99"; "" unless every row has it."""
         return "–".join(f"{100 * end:.2f}" for end in self.interval(name) or ())
 
     @property
     def commits(self) -> str:
-        """The commits that the rows were made at."""
+        """Return the commits of the code that made the rows."""
         return commits(self.rows)
 
 
 def read_folder(folder: Path) -> tuple[list[ResultLine], list[RowDict]]:
-    """The lines of what `evaluate` wrote, and the rows of what `bench` wrote, out of every .jsonl file of a folder."""
+    """Read every .jsonl file of a folder: return the rows of `evaluate` merged into lines, and the rows of `bench`.
+
+    Raises BadDataset where there is no row, or where one lacks a key.
+    """
     if not folder.is_dir():
         raise BadDataset(f"there is no folder {folder}; {_REMEDY.format(folder=folder)}")
     quality: list[RowDict] = []
@@ -108,33 +111,33 @@ def read_folder(folder: Path) -> tuple[list[ResultLine], list[RowDict]]:
             (bench if is_bench else quality).append(row | {FILE: path})
     if not quality and not bench:
         raise BadDataset(f"{folder} has no rows in any .jsonl file; {_REMEDY.format(folder=folder)}")
-    return merged(quality), newest(bench, "bench", "tools", "requests")
+    return merge_seeds(quality), newest(bench, "bench", "tools", "requests")
 
 
 _REMEDY = "write some with: toolscout evaluate DATA --json {folder}/rows.jsonl, or name the folder that has them"
 
 
 def is_method(line: ResultLine) -> bool:
-    """Whether a line measures a method on a dataset, as `toolscout evaluate` does; false for the rows of studies."""
+    """Return whether a line comes from `toolscout evaluate`, not from a study."""
     return STUDY not in line.newest and not (line.newest.get("options") or {}).get("need")
 
 
 def newest(rows: Iterable[RowDict], *keys: str) -> list[RowDict]:
-    """One row for each combination of keys: the last written, where the first stood."""
+    """Return the newest row of each combination of keys, in the order in which the combinations first occur."""
     return list({tuple(str(row[key]) for key in keys): row for row in rows}.values())
 
 
-def merged(rows: Iterable[RowDict]) -> list[ResultLine]:
-    """Lines out of rows. Seeds join that agree with the newest in every option; older rows with other options go.
+def merge_seeds(rows: Iterable[RowDict]) -> list[ResultLine]:
+    """Merge rows that differ in the seed only into lines. Older rows with other options than the newest are dropped.
 
-    Models whose names differ in the seed alone are of one recipe: what they chose for themselves on dev may differ.
+    Options of models whose names differ in the seed only may differ: some options are selected on dev.
     """
     groups: dict[tuple[str, ...], dict[object, RowDict]] = {}
     for row in rows:
         seed = _seed(row)
         variant = _without_seed(row["variant"], seed) or "default"
         seeds = groups.setdefault((row["dataset"], row["split"], row["digest"], row["retriever"], variant), {})
-        seeds.pop(seed, None)  # so that the newest stands last
+        seeds.pop(seed, None)  # so that the newest row comes last
         seeds[seed] = row
     lines = []
     for seeds in groups.values():
@@ -145,7 +148,7 @@ def merged(rows: Iterable[RowDict]) -> list[ResultLine]:
 
 
 def percent(values: Sequence[float]) -> str:
-    """The mean of fractions in percent, and behind ± their standard deviation; nothing for none."""
+    """Return the mean of fractions in percent, with ± their standard deviation for several; "" for none."""
     if not values:
         return ""
     spread = f" ± {100 * stdev(values):.2f}" if len(values) > 1 else ""
@@ -153,12 +156,12 @@ def percent(values: Sequence[float]) -> str:
 
 
 def commits(rows: Iterable[RowDict]) -> str:
-    """The commits of rows, each once, with commas between them."""
+    """Return the commits of rows, each once, separated by commas."""
     return ", ".join(filter(None, dict.fromkeys(str(row.get("commit") or "") for row in rows)))
 
 
 def group_by(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, list[_Item]]:
-    """The items under each key, in the order they came."""
+    """Group items by key; keys and items keep their order."""
     found: dict[_Key, list[_Item]] = {}
     for item in items:
         found.setdefault(key(item), []).append(item)
@@ -166,17 +169,17 @@ def group_by(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key,
 
 
 def by_split(lines: Iterable[ResultLine]) -> dict[tuple[str, str, str], list[ResultLine]]:
-    """Lines by dataset, split and digest."""
+    """Group lines by dataset, split and digest."""
     return group_by(lines, lambda line: line.split)
 
 
 def by_dataset(lines: Iterable[ResultLine]) -> dict[str, dict[tuple[str, str, str], list[ResultLine]]]:
-    """Lines by dataset, then by split."""
+    """Group lines by dataset, then by split."""
     return {dataset: by_split(own) for dataset, own in group_by(lines, lambda line: line.split[0]).items()}
 
 
 def _seed(row: RowDict) -> object:
-    """The seed of a row, or that in its model's name: a method that has none of its own may stand on one that has."""
+    """Return the seed in the model's name, else that of the row: an untrained method may use a trained encoder."""
     named = _NAMED_SEED.search(row["variant"])
     return int(named[1]) if named else row.get("seed")
 
@@ -186,7 +189,7 @@ def _options(row: RowDict) -> str:
 
 
 def _comparable(value: Any, seed: object) -> Any:
-    """Options by their names of today, without the seed, also where a path names it."""
+    """Return options under their current names, without the seed, which is removed from paths too."""
     if isinstance(value, Mapping):
         named = {RENAMED_OPTIONS.get(key, key): inner for key, inner in value.items() if key != "seed"}
         return {key: _comparable(inner, seed) for key, inner in named.items()}
@@ -196,7 +199,7 @@ def _comparable(value: Any, seed: object) -> Any:
 
 
 def _without_seed(text: str, seed: object) -> str:
-    """A variant or a path without the mention of its own seed: "toollens-seed1" and "toollens-seed2" are one method."""
+    """Return a variant or path without its seed: "toollens-seed1" and "toollens-seed2" are one method."""
     if not isinstance(seed, int):
         return text
     return re.sub(rf"(^|[-_./])(?:seed|s)[-_.]?{seed}(?=$|[-_./])", "", text).lstrip("-_.")

@@ -1,4 +1,4 @@
-"""Markdown and plot of a server under load, out of the rows of `toolscout bench serve`."""
+"""Markdown section and plot of the load tests, made of the rows of `toolscout bench serve`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _KINDS = ("serve", "saturation", "storm")
 _HEAD = """
 ## A server under load
 
-`toolscout bench serve`: requests arrive at a steady pace over HTTP, each asked once, on the two cores that the load is
-made on too. Times are from when a request was due. Beside the first, tools are added and removed; *missing* counts
-those that were not found right after they were added, *stale* answers with a tool that was gone. What the server
-cannot take it refuses (429 or 503) rather than keep waiting: *told so* is how quickly. *Grown* leaves out the first
-quarter.
+`toolscout bench serve`: requests arrive at a fixed rate over HTTP, none of them twice; client and server share two
+cores. Times count from when a request was due. In the rows with *writes*, tools are added and removed meanwhile:
+*missing* counts tools that a search did not find right after they were added, *stale* answers with a removed tool.
+An overloaded server refuses requests (429 or 503); *refusal* is the time of that. *Grown* is the growth of memory after
+the first quarter.
 """
 _COLUMNS: Mapping[str, str] = {
     "p50, ms": "p50_ms",
@@ -27,7 +27,7 @@ _COLUMNS: Mapping[str, str] = {
     "p99, ms": "p99_ms",
     "answered": "answered",
     "refused": "refused",
-    "… told so, p95, ms": "refused_p95_ms",
+    "refusal, p95, ms": "refused_p95_ms",
     "errors": "errors",
     "missing": "missing",
     "stale": "stale",
@@ -40,12 +40,12 @@ _CURVE = "saturation"
 
 
 def is_serving(row: RowDict) -> bool:
-    """Whether a row is of a server under load."""
+    """Return whether a row comes from a load test."""
     return str(row["bench"]).split(" ")[0] in _KINDS and row.get("how") == "over HTTP"
 
 
 def section(rows: Sequence[RowDict], pictures: Mapping[str, str]) -> Iterator[str]:
-    """All rows: the newest of each kind."""
+    """Yield the Markdown of the newest row of each kind; nothing without rows. `pictures`: Markdown of the plots."""
     if not rows:
         return
     yield _HEAD
@@ -74,7 +74,7 @@ def _cells(row: RowDict) -> dict[str, str]:
 
 
 def serving_figures(rows: Sequence[RowDict]) -> dict[str, Figure]:
-    """Latency against the pace of requests, for each set of requests."""
+    """Return the plot of latency against request rate, one panel for each set of requests; {} without such rows."""
     panels = []
     curves = [row for row in rows if str(row["bench"]).startswith(_CURVE)]
     for data in dict.fromkeys(str(row["requests"]) for row in curves):

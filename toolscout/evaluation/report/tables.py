@@ -1,4 +1,4 @@
-"""Markdown tables of results: quality by dataset and split, verdicts, cost against catalogue size."""
+"""Markdown tables of results: quality by dataset and split, verdicts, and cost by catalogue size."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _FIT = {
     **{name: f"fit_{name.lower()}" for name in ("F1", "Brier", "ECE")},
     **{f"need {name}": f"need_{name.lower()}" for name in ("AUROC", "F1", "accuracy", "Brier", "ECE")},
 }
-# What `toolscout bench` measures; rows of anything else belong to studies.
+# The measurements of `toolscout bench`; other rows come from load tests and studies.
 BENCHES = ("query", "lookup", "caller", "index", "memory", "recall")
 _SETS_HEAD = """
 Where a method can say how many tools a request needs (`k="auto"`): *exact set* is the share of requests for which it
@@ -60,7 +60,7 @@ searches and fusion, without the encoder). Each size is measured in fresh proces
 
 
 def table(columns: Sequence[str], lines: Iterable[Mapping[str, str]]) -> str:
-    """A table of the columns that any line has something for. The first is text, the others are numbers."""
+    """Return a table without empty columns. The first column is aligned left, as text; the others right."""
     filled = list(lines)
     heads = [name for name in columns if any(line.get(name) for line in filled)]
     rows = [heads, ["---"] + ["---:"] * (len(heads) - 1)]
@@ -69,21 +69,21 @@ def table(columns: Sequence[str], lines: Iterable[Mapping[str, str]]) -> str:
 
 
 def verdict(aim: object, met: bool) -> str:
-    """What stands behind a number that something was aimed at for: the aim, and whether it was met."""
+    """Return the text after a number that has a target: the target, and whether it was met."""
     return f" ({aim}: {'met' if met else '**missed**'})"
 
 
 def quality(lines: Sequence[ResultLine]) -> Iterator[str]:
-    """A section for each dataset, a table for each split, with the papers' numbers where there are any."""
+    """Yield a section for each dataset with a table for each split, and the numbers that papers published."""
     machines = list(dict.fromkeys(machine(row) for line in lines for row in line.rows))
     if any(line.values("exact_set") for line in lines):
         yield _SETS_HEAD
     for dataset, splits in by_dataset(lines).items():
         yield f"\n## {dataset}\n"
-        theirs = published_numbers.published().get(dataset)
+        theirs = published_numbers.load().get(dataset)
         for (_, split, digest), chosen in splits.items():
             if split != base(split):
-                continue  # ranked as without the prompts
+                continue  # rankings are those of the split without the added prompts
             requests = max(row["requests"] for line in chosen for row in line.rows)
             beside = theirs if theirs and (theirs.split, theirs.requests) == (split, requests) else None
             yield f"\n**{split}**, {requests:,} requests, digest `{digest[:12]}`\n"
@@ -104,7 +104,7 @@ def quality(lines: Sequence[ResultLine]) -> Iterator[str]:
 
 
 def machine(row: RowDict) -> str:
-    """The machine of a row in words."""
+    """Return the hardware of a row in words."""
     about: Mapping[str, Any] = row.get("hardware") or {}
     cores, memory = about.get("cores"), about.get("memory_gb")
     parts = [about.get("machine"), about.get("cpu"), cores and f"{cores} cores", memory and f"{memory} GB"]
@@ -125,7 +125,7 @@ def _cells(line: ResultLine, machines: Sequence[str]) -> dict[str, str]:
 
 
 def _mark(machines: Sequence[str], name: str) -> str:
-    """What marks a time's machine, where there are several."""
+    """Return the mark of a machine, such as "[2]"; "" where there is only one."""
     return f"[{machines.index(name) + 1}]" if len(machines) > 1 else ""
 
 
@@ -143,7 +143,7 @@ def _fit(lines: Sequence[ResultLine]) -> Iterator[str]:
 
 
 def bench(rows: Sequence[RowDict], picture: str) -> Iterator[str]:
-    """What `bench` measured: a line for each value, a column for each size."""
+    """Yield the section of `bench` rows: a line for each value, a column for each size; `picture` is its plot."""
     yield _BENCH_HEAD
     if picture:
         yield picture

@@ -53,7 +53,7 @@ class BestFirstSearch:
         Once k tools are found and `budget` prefixes were expanded, the search ends too.
         """
         taken: list[Prefix] = []
-        while self._heap and len(taken) < width and not self._settled(budget - self._spent - len(taken)):
+        while self._heap and len(taken) < width and not self._is_done(budget - self._spent - len(taken)):
             cost, family, place, siblings = self._heap[0]
             if place + 1 < len(siblings.nodes):
                 following = (float(siblings.costs[place + 1]), family, place + 1, siblings)
@@ -66,7 +66,7 @@ class BestFirstSearch:
                 taken.append(Prefix(-cost, node, (*siblings.path, *siblings.tokens[place : place + 1].tolist(), *tail)))
             else:
                 insort(self.found, (cost, key))
-                self._cut()
+                self._keep_best()
         self._spent += len(taken)
         return taken
 
@@ -86,9 +86,9 @@ class BestFirstSearch:
     def tidy(self) -> None:
         """Sort what a round of expansions found, and drop all but the k best."""
         self.found.sort()
-        self._cut()
+        self._keep_best()
 
-    def _cut(self) -> None:
+    def _keep_best(self) -> None:
         del self.found[self._k :]
         if len(self.found) == self._k:
             self._worst = self.found[-1][0]
@@ -97,7 +97,7 @@ class BestFirstSearch:
         self._families += 1
         heapq.heappush(self._heap, (float(siblings.costs[0]), self._families, 0, siblings))
 
-    def _settled(self, left: int) -> bool:
+    def _is_done(self, left: int) -> bool:
         return len(self.found) == self._k and (left <= 0 or self._worst < self._heap[0][0])
 
 

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from toolscout.core.arrays import Doubles, Floats, Ints
 from toolscout.errors import BadModel, BadRequest
 from toolscout.models.decoding.best_first import BestFirstSearch, smallest
-from toolscout.models.decoding.trie import Pruned, Trie
+from toolscout.models.decoding.trie import PrunedTrie, Trie
 
-Nearer = Callable[[int, tuple[int, ...], Ints], Floats]
-"""Gives what is added to the logits of tokens: called with the number of a prompt, a prefix of an id, and the tokens
+LogitBonus = Callable[[int, tuple[int, ...], Ints], Floats]
+"""A function that returns numbers to add to logits; it takes the number of a prompt, a prefix of an id, and the tokens
 that may follow that prefix."""
 Allow = Callable[[int, Sequence[int]], Ints | None]
 """Gives the tokens that may come next, None for any; called with the number of a prompt and the tokens written."""
@@ -91,14 +91,14 @@ def best(
     trie: Trie,
     k: int,
     *,
-    pruned: Pruned | None = None,
+    pruned: PrunedTrie | None = None,
     width: int = 16,
     budget: int = 512,
     temperature: float = 1.0,
     extra: Collection[str] = (),
-    nearer: Nearer | None = None,
+    logit_bonus: LogitBonus | None = None,
 ) -> list[list[tuple[str, float]]]:
-    """The k best tools of every prompt with their log-probabilities, best first, ties by id.
+    """The k best tools of every prompt with their log-probabilities, best first, ties by id. Raises BadRequest.
 
     The search is exact, because a prefix never scores below its continuations. Each round expands the `width` best
     prefixes of every prompt in one batch, until no prefix could change a ranking. Once a prompt has expanded `budget`
@@ -107,9 +107,9 @@ def best(
     pruned: a view of the trie that leaves tools out; it changes no score.
     extra: ids in the trie that are not tools, such as "no tool". They are ranked among the tools but do not count
         towards k; the caller removes them.
-    nearer: gives what is added to the logits of tokens.
+    logit_bonus: numbers to add to the logits.
     """
-    _at_least_one(k=k, width=width, budget=budget)
+    _check_positive(k=k, width=width, budget=budget)
     _check_temperature(temperature)
     view = trie if pruned is None else pruned
     count = len(reading.ends())
@@ -122,8 +122,8 @@ def best(
         branches = [view.branch(prefix.node) for _, prefix in rows]
         for row, logits in _logits(table, states, [branch.tokens for branch in branches]):
             owner, prefix = rows[row]
-            if nearer is not None:
-                logits = logits + nearer(owner, prefix.path, branches[row].tokens)
+            if logit_bonus is not None:
+                logits = logits + logit_bonus(owner, prefix.path, branches[row].tokens)
             searches[owner].expand(prefix, branches[row], log_softmax(logits, temperature))
         for owner in {owner for owner, _ in rows}:
             searches[owner].tidy()
@@ -137,7 +137,7 @@ def sample(
     *,
     temperature: float,
     rng: np.random.Generator,
-    pruned: Pruned | None = None,
+    pruned: PrunedTrie | None = None,
 ) -> list[str]:
     """Sample one permitted tool for each prompt, token by token; temperature 0 takes the best token.
 
@@ -165,7 +165,7 @@ def sample(
     return [str(trie.key(node)) for node, _ in at.values()]
 
 
-def free(reading: Reading, table: Table, end: int, most: int) -> list[list[int]]:
+def greedy(reading: Reading, table: Table, end: int, most: int) -> list[list[int]]:
     """Greedy decoding without the trie, for comparison: at most `most` tokens for each prompt, up to `end`."""
     written: list[list[int]] = [[] for _ in reading.ends()]
     live = list(range(len(written)))
@@ -181,7 +181,7 @@ def free(reading: Reading, table: Table, end: int, most: int) -> list[list[int]]
 
 
 @dataclass(frozen=True, slots=True)
-class _WrittenSet:
+class _SetHypothesis:
     """A hypothesis of the beam search over sets: complete tools, and the trie node and tokens reached so far."""
 
     score: float = 0.0
@@ -191,7 +191,7 @@ class _WrittenSet:
 
 
 @dataclass(slots=True)
-class _Finished:
+class _FinishedSets:
     """The finished sets of one prompt: for each, the log-probability of all its orders, and its best order."""
 
     totals: dict[frozenset[str], float] = field(default_factory=dict)
@@ -215,7 +215,7 @@ def sets(
     *,
     most: int = MOST_IN_SET,
     width: int = 8,
-    pruned: Pruned | None = None,
+    pruned: PrunedTrie | None = None,
     plain: Callable[[Floats], Floats] | None = None,
 ) -> list[list[tuple[tuple[str, ...], float]]]:
     """Beam search over sets: the model generates tool after tool until the token `finish`.
@@ -223,21 +223,22 @@ def sets(
     Gives back up to `width` sets for each prompt, best first, with their log-probabilities. `finish` may come wherever
     an id may begin, also at once (the empty set), and a set has at most `most` tools. No tool is generated twice. Each
     step is normalised over what the whole trie allows, so with a wide enough beam the probabilities of all sets add up
-    to 1. A set found in several orders is given back once, in its best order.
+    to 1. A set found in several orders is given back once, in its best order. Raises BadModel where an id begins with
+    `finish`.
 
-    plain: where the states carry more than the language model's own, maps them to the language model's own, which
+    plain: where something was added to the states of the language model, maps them to the states without it, which
         alone decide when to finish.
     """
-    _at_least_one(most=most, width=width)
+    _check_positive(most=most, width=width)
     if trie.step(Trie.ROOT, finish) is not None:
         raise BadModel(
             f"token {finish} both begins an id and says that a set is finished; give one of them another token"
         )
     view, largest = trie if pruned is None else pruned, min(most, len(trie))
-    finished = [_Finished() for _ in reading.ends()]
+    finished = [_FinishedSets() for _ in reading.ends()]
     if not largest:
         return [[((), 0.0)] for _ in finished]
-    beams = [[_WrittenSet()] for _ in finished]
+    beams = [[_SetHypothesis()] for _ in finished]
     while rows := [(owner, one) for owner, beam in enumerate(beams) for one in beam]:
         states = _states(reading, [owner for owner, _ in rows], [one.path for _, one in rows])
         plain_states = plain(states) if plain else states
@@ -247,7 +248,7 @@ def sets(
         plain_logits = dict(_logits(table, plain_states, choices)) if plain else {}
         for row, logits in _logits(table, states, choices):
             owner, one = rows[row]
-            stop, grown = _extended(one, logits, plain_logits.get(row, logits), float(stops[row]), trie, view, width)
+            stop, grown = _extend(one, logits, plain_logits.get(row, logits), float(stops[row]), trie, view, width)
             if one.node == Trie.ROOT:
                 finished[owner].add(stop, one.tools)
             for longer in grown:
@@ -255,7 +256,7 @@ def sets(
                     finished[owner].add(longer.score, longer.tools)
                 else:
                     beams[owner].append(longer)
-        beams = [_pruned_beam(beam, done.ranked(width), width) for beam, done in zip(beams, finished, strict=True)]
+        beams = [_prune_beam(beam, done.ranked(width), width) for beam, done in zip(beams, finished, strict=True)]
     return [done.ranked(width) for done in finished]
 
 
@@ -278,9 +279,15 @@ def log_softmax(logits: NDArray[np.floating], temperature: float = 1.0) -> Doubl
     return scores
 
 
-def _extended(
-    one: _WrittenSet, logits: Floats, plain_logits: Floats, stop: float, trie: Trie, view: Trie | Pruned, width: int
-) -> tuple[float, list[_WrittenSet]]:
+def _extend(
+    one: _SetHypothesis,
+    logits: Floats,
+    plain_logits: Floats,
+    stop: float,
+    trie: Trie,
+    view: Trie | PrunedTrie,
+    width: int,
+) -> tuple[float, list[_SetHypothesis]]:
     """The score of finishing the set here, -inf where that is not allowed, and its `width` best extensions.
 
     `plain_logits` and `stop` decide between finishing and going on; `logits` decide how to go on.
@@ -303,11 +310,13 @@ def _extended(
         node, tail = trie.settle(int(branch.nodes[place]))
         key, path = trie.key(node), (*one.path, int(branch.tokens[place]), *tail)
         tools = one.tools if key is None else (*one.tools, key)
-        grown.append(_WrittenSet(-float(costs[place]), tools, node if key is None else Trie.ROOT, path))
+        grown.append(_SetHypothesis(-float(costs[place]), tools, node if key is None else Trie.ROOT, path))
     return -float(costs[-1]), grown
 
 
-def _pruned_beam(beam: list[_WrittenSet], done: list[tuple[tuple[str, ...], float]], width: int) -> list[_WrittenSet]:
+def _prune_beam(
+    beam: list[_SetHypothesis], done: list[tuple[tuple[str, ...], float]], width: int
+) -> list[_SetHypothesis]:
     """The best hypotheses of a beam that can still beat the finished sets."""
     least = done[-1][1] if len(done) == width else -np.inf
     return sorted((one for one in beam if one.score > least), key=lambda one: (-one.score, one.path))[:width]
@@ -358,12 +367,12 @@ def _finite(logits: Floats) -> Floats:
     return logits
 
 
-def _is_empty(view: Trie | Pruned) -> bool:
+def _is_empty(view: Trie | PrunedTrie) -> bool:
     branch = view.branch(Trie.ROOT)
     return not len(branch.leaves) and not len(branch.inner)
 
 
-def _at_least_one(**numbers: int) -> None:
+def _check_positive(**numbers: int) -> None:
     for name, number in numbers.items():
         if number < 1:
             raise BadRequest(f"{name} is {number}; it has to be 1 or more")

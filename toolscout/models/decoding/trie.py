@@ -108,7 +108,7 @@ class Trie:
             order = np.argsort(tokens, kind="stable")
             tokens, nodes = tokens[order], nodes[order]
         else:
-            tokens, nodes = _patched(known, children, sorted(changed))
+            tokens, nodes = _patch(known, children, sorted(changed))
         is_leaf = np.frombuffer(self._is_leaf, np.bool_)[nodes]
         branch = Branch(tokens, nodes, np.flatnonzero(is_leaf), np.flatnonzero(~is_leaf))
         for part in branch:
@@ -150,9 +150,9 @@ class Trie:
                 node = parent
         return gone
 
-    def pruned(self, permits: Callable[[str], bool]) -> Pruned:
+    def pruned(self, permits: Callable[[str], bool]) -> PrunedTrie:
         """A view of the trie with the permitted tools alone. Calls `permits` once for every tool."""
-        return Pruned(self, permits)
+        return PrunedTrie(self, permits)
 
     def leading_to(self, permits: Callable[[str], bool]) -> Bools:
         """For each node, whether a permitted tool is at it or below it."""
@@ -179,13 +179,13 @@ class Trie:
                 raise BadModel(f"the id of {other!r} is the beginning of that of {key!r}; give one of them another id")
             if depth + 1 == len(path):
                 relation = "is also that" if other is not None else "is the beginning of that"
-                raise BadModel(f"the id of {key!r} {relation} of {self._some(node)!r}; give one of them another id")
+                raise BadModel(f"the id of {key!r} {relation} of {self._any_tool(node)!r}; give one of them another id")
         for place in range(depth, len(path)):
             node = self._grow(node, path[place], leaf=place + 1 == len(path))
         self._keys[node] = key
         self._leaves[key] = node
 
-    def _some(self, node: int) -> str | None:
+    def _any_tool(self, node: int) -> str | None:
         """Any tool at a node or below it."""
         while self._children[node]:
             node = next(iter(self._children[node].values()))
@@ -204,7 +204,7 @@ class Trie:
         self._children[node] = _LEAF if leaf else {}
         self._parents[node], self._tokens[node], self._is_leaf[node] = parent, token, leaf
         self._children[parent][token] = node
-        self._note(parent, token)
+        self._mark_changed(parent, token)
         return node
 
     def _drop(self, key: str) -> None:
@@ -212,19 +212,19 @@ class Trie:
         while node != self.ROOT and not self._children[node]:
             parent, token = self._parents[node], self._tokens[node]
             del self._children[parent][token]
-            self._note(parent, token)
+            self._mark_changed(parent, token)
             self._children[node], self._keys[node], self._is_leaf[node] = _LEAF, None, 0
             self._branches.pop(node, None)
             self._changed.pop(node, None)
             self._free.append(node)
             node = parent
 
-    def _note(self, node: int, token: int) -> None:
+    def _mark_changed(self, node: int, token: int) -> None:
         if node in self._branches:
             self._changed.setdefault(node, set()).add(token)
 
 
-class Pruned:
+class PrunedTrie:
     """A view of a trie with the permitted tools alone. It is computed again when the trie has changed."""
 
     def __init__(self, trie: Trie, permits: Callable[[str], bool]) -> None:
@@ -262,7 +262,7 @@ class Pruned:
             self.version = self._trie.version
 
 
-def _patched(known: Branch, children: dict[int, int], changed: list[int]) -> tuple[Ints, Ints]:
+def _patch(known: Branch, children: dict[int, int], changed: list[int]) -> tuple[Ints, Ints]:
     """The tokens and nodes of a branch after some of its tokens changed, without sorting all of them again."""
     unchanged = ~np.isin(known.tokens, changed, assume_unique=True)
     tokens, nodes = known.tokens[unchanged], known.nodes[unchanged]

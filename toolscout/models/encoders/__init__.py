@@ -1,1 +1,1 @@
-"""Sentence encoders: the ONNX graph that is served, its export, and its form that learns."""
+"""Text encoders: inference on ONNX Runtime, export to ONNX, and the trainable encoder in torch."""

@@ -86,7 +86,10 @@ def tensor_shapes(shape: BertShape) -> dict[str, tuple[int, ...]]:
 
 
 def write_graph(tensors: Mapping[str, Array], shape: BertShape, precision: Precision) -> bytes:
-    """The bytes of an ONNX file that maps input_ids [1, tokens] int64 to vector [1, hidden] float32 of length 1."""
+    """The bytes of an ONNX file that maps input_ids [1, tokens] int64 to vector [1, hidden] float32 of length 1.
+
+    Raises MissingExtra where the package onnx is not installed.
+    """
     graph = _BertGraph(tensors, shape, precision)
     rows = graph.embeddings()
     for layer in range(shape.layers):

@@ -90,7 +90,10 @@ def export(source: Path | None = None, out: Path | None = None, precision: Preci
 
 
 def default_source() -> Path:
-    """The model folder inside the weights package, found without importing the package, which would need torch."""
+    """The model folder inside the weights package, found without importing the package, which would need torch.
+
+    Raises MissingEncoder where the package is not installed.
+    """
     spec = importlib.util.find_spec(_DEFAULT_MODULE)
     if spec is None or not spec.submodule_search_locations:
         raise MissingEncoder(f"the weights of {RAW_NAME} are not installed; run: {WEIGHTS_COMMAND}")
@@ -149,7 +152,10 @@ def read_shape(source: Path) -> BertShape:
 
 
 def read_pooling(source: Path) -> Pooling:
-    """How sentence-transformers pools token vectors, by the folder's configuration; the mean by default."""
+    """How sentence-transformers pools token vectors, by the folder's configuration; the mean by default.
+
+    Raises BadModel for any other pooling than mean and cls.
+    """
     if (source / "modules.json").is_file():
         kinds = [str(module.get("type")).rpartition(".")[2] for module in _read_json(source / "modules.json")]
         if unknown := [kind for kind in kinds if kind not in _MODULES]:

@@ -85,7 +85,7 @@ class LoadedModel:
             return self._sessions[threads]
 
     @classmethod
-    def forked(cls) -> None:
+    def reset_after_fork(cls) -> None:
         """Reset sessions and locks in a forked process, which lacks the sessions' threads and the locks' holders."""
         cls._loading = threading.Lock()
         for model in cls._known.values():
@@ -96,7 +96,7 @@ class LoadedModel:
 # Sessions of the parent process, kept alive in a fork: closing them would wait for threads that do not exist here.
 _INHERITED: list[dict[int, ort.InferenceSession]] = []
 if sys.platform != "win32":
-    os.register_at_fork(after_in_child=LoadedModel.forked)
+    os.register_at_fork(after_in_child=LoadedModel.reset_after_fork)
 
 
 class Encoder(TextEncoder):

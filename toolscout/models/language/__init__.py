@@ -1,1 +1,1 @@
-"""Causal language models: reading checkpoints, serving them with ONNX Runtime or torch."""
+"""Causal language models: reading checkpoints, and inference on ONNX Runtime or torch."""

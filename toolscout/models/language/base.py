@@ -44,7 +44,7 @@ class Base:
     """A published language model. Its weights are read on demand, and not kept.
 
     The tokeniser treats every text as plain text: special tokens in it ("<|im_end|>") become ordinary tokens, so a
-    request cannot open or close a turn. Only `chat` and `spoken` write special tokens.
+    request cannot open or close a turn. Only `chat` and `chat_with_spans` write special tokens.
     """
 
     def __init__(self, reference: str, name: str, checkpoint: Checkpoint) -> None:
@@ -88,37 +88,37 @@ class Base:
         Uses ChatML where the tokeniser has its tokens, otherwise plain lines ("User: …", "Assistant:"), in which a
         message can imitate several. The assistant's content may be given as tokens, which need not be text.
         """
-        return self.spoken(messages, open_turn)[0]
+        return self.chat_with_spans(messages, open_turn)[0]
 
-    def spoken(
+    def chat_with_spans(
         self, messages: Sequence[tuple[str, Content]], open_turn: bool = False
     ) -> tuple[list[int], list[tuple[int, int]]]:
-        """As `chat`, and the span (start, end) of each of the assistant's contents, its end token included."""
-        found, spans = self._before(), []
+        """The tokens of `chat`, and the span (start, end) of each content of the assistant with its end token."""
+        found, spans = self._start_token(), []
         for role, content in messages:
             if role != "assistant":
                 assert isinstance(content, str), "only the assistant writes tokens"
-                found += self._heard(role, content)
+                found += self._message(role, content)
                 continue
-            found += self._opened()
+            found += self._assistant_turn()
             written = self.encode(content if self.chatml else f" {content}") if isinstance(content, str) else content
             spans.append((len(found), len(found) + len(written) + 1))
             found += [*written, self.end, *self.encode("\n")]
-        return (found + self._opened() if open_turn else found), spans
+        return (found + self._assistant_turn() if open_turn else found), spans
 
-    def _before(self) -> list[int]:
-        """The token that starts a text, where there is one and the model has no ChatML."""
+    def _start_token(self) -> list[int]:
+        """The token that starts a text, as a list; empty where there is none, or where the model has ChatML."""
         if self.chatml:
             return []
         start = self.tokenizer.encode("a")
         return [one for one, special in zip(start.ids, start.special_tokens_mask, strict=True) if special][:1]
 
-    def _heard(self, role: str, content: str) -> list[int]:
+    def _message(self, role: str, content: str) -> list[int]:
         if not self.chatml:
             return [*self.encode(f"{role.capitalize()}: {content}"), *self.encode("\n")]
         return [self._turn[0], *self.encode(f"{role}\n{content}"), self.end, *self.encode("\n")]
 
-    def _opened(self) -> list[int]:
+    def _assistant_turn(self) -> list[int]:
         return [self._turn[0], *self.encode("assistant\n")] if self.chatml else self.encode("Assistant:")
 
     def weights(self) -> dict[str, Floats]:
@@ -205,7 +205,7 @@ class TokenTable:
         """The input embeddings of the added tokens."""
         return self._added.rows
 
-    def scoring(self) -> tuple[Rows, Floats]:
+    def output_embeddings(self) -> tuple[Rows, Floats]:
         """The output embeddings: those of the base, and those of the added tokens."""
         return self._head, self._added_head.rows
 
@@ -223,12 +223,12 @@ class TokenTable:
             return np.concatenate([_scores(states, self._head), _scores(states, self._added_head.rows)], axis=1)
         added = tokens >= self.vocabulary
         if added.all():
-            return _chosen(states, self._added_head.rows, tokens - self.vocabulary)
+            return _scores_of(states, self._added_head.rows, tokens - self.vocabulary)
         if not added.any():
-            return _chosen(states, self._head, tokens)
+            return _scores_of(states, self._head, tokens)
         found = np.empty((len(states), len(tokens)), np.float32)
-        found[:, added] = _chosen(states, self._added_head.rows, tokens[added] - self.vocabulary)
-        found[:, ~added] = _chosen(states, self._head, tokens[~added])
+        found[:, added] = _scores_of(states, self._added_head.rows, tokens[added] - self.vocabulary)
+        found[:, ~added] = _scores_of(states, self._head, tokens[~added])
         return found
 
 
@@ -242,8 +242,8 @@ def _scores(states: Floats, rows: Rows) -> Floats:
     return found
 
 
-def _chosen(states: Floats, rows: Rows, chosen: Ints) -> Floats:
-    """The scores of some rows; where these lie close together, all between them are scored, to avoid a copy."""
+def _scores_of(states: Floats, rows: Rows, chosen: Ints) -> Floats:
+    """The scores of the rows `chosen`; where these are dense, all rows between them are scored, to avoid a copy."""
     if not len(chosen):
         return np.zeros((len(states), 0), np.float32)
     first, last = int(chosen.min()), int(chosen.max()) + 1
@@ -276,7 +276,7 @@ def find_base(folder: Path, reference: str, fingerprint: str) -> Base:
     named = [os.path.abspath(one) for one in os.environ.get(BASE_VARIABLE, "").split(os.pathsep) if one]
     tried: list[str] = []
     missing: MissingLanguageModel | None = None
-    for place in dict.fromkeys([reference, *named, *_elsewhere(folder, reference, named)]):
+    for place in dict.fromkeys([reference, *named, *_candidate_paths(folder, reference, named)]):
         try:
             base = open_base(place)
         except MissingLanguageModel as error:
@@ -297,8 +297,8 @@ def find_base(folder: Path, reference: str, fingerprint: str) -> Base:
     )
 
 
-def _elsewhere(folder: Path, reference: str, named: Sequence[str]) -> list[str]:
-    """Paths of a base model that was moved together with the trained model, or into one of the named folders."""
+def _candidate_paths(folder: Path, reference: str, named: Sequence[str]) -> list[str]:
+    """Possible paths of a base model that was moved with the trained model, or into one of the named folders."""
     name, home = Path(reference).name, folder.resolve()
     above = [place / end for place in (home, *home.parents) for end in (reference, name)]
     return [str(place) for place in (*(Path(one) / name for one in named), *above)] if name else []

@@ -40,7 +40,7 @@ _NAMES = {
 }
 
 
-class _Packed(NamedTuple):
+class _TensorInfo(NamedTuple):
     shape: tuple[int, ...]  # as numpy has it
     kind: int
     start: int
@@ -77,7 +77,7 @@ class Gguf(Checkpoint):
         return self._bytes[middle : middle + size].tobytes()
 
     def tensor(self, name: str) -> Floats:
-        """One tensor as float32."""
+        """One tensor as float32; raises BadModel, or MissingLanguageModel without the package gguf."""
         try:
             from gguf.constants import GGML_QUANT_SIZES, GGMLQuantizationType
             from gguf.quants import dequantize
@@ -154,7 +154,7 @@ class Gguf(Checkpoint):
             if self._data + found.start >= self._bytes.size:
                 raise BadModel(f"{self.path} is cut off; get it again")
 
-    def _header(self) -> tuple[dict[str, Any], dict[str, _Packed]]:
+    def _header(self) -> tuple[dict[str, Any], dict[str, _TensorInfo]]:
         if self._take(4) != _MAGIC or self._number("I") not in _VERSIONS:
             raise ValueError("it does not start as one")
         tensors, entries = self._number("Q"), self._number("Q")
@@ -164,10 +164,10 @@ class Gguf(Checkpoint):
             about[key] = self._value(self._number("I"))
         return about, dict(self._entry() for _ in range(tensors))
 
-    def _entry(self) -> tuple[str, _Packed]:
+    def _entry(self) -> tuple[str, _TensorInfo]:
         name = self._text()
         sizes = [self._number("Q") for _ in range(self._number("I"))]
-        return name, _Packed(tuple(reversed(sizes)), self._number("I"), self._number("Q"))
+        return name, _TensorInfo(tuple(reversed(sizes)), self._number("I"), self._number("Q"))
 
     def _take(self, size: int) -> bytes:
         taken = bytes(self._view[self._at : self._at + size])

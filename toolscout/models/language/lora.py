@@ -29,7 +29,9 @@ SCALE = 2.0
 _MISFIT = "the adapter does not fit its base model; name the language model it was trained with, or train it again"
 
 
-def stacked(architecture: Architecture, weights: Mapping[str, Floats], kind: str, part: str = "weight") -> Floats:
+def stack_matrices(
+    architecture: Architecture, weights: Mapping[str, Floats], kind: str, part: str = "weight"
+) -> Floats:
     """The matrices [layers, out, in] of one kind, or with part "bias" their biases."""
     return np.stack(
         [
@@ -47,7 +49,7 @@ class Adapter:
         """Take the arrays; without any, the adapter changes nothing."""
         self.learned = dict(learned)
 
-    def applied(self, architecture: Architecture, weights: Mapping[str, Floats]) -> dict[str, Floats]:
+    def merge_into(self, architecture: Architecture, weights: Mapping[str, Floats]) -> dict[str, Floats]:
         """The base model's weights with the adapter merged in; weights that it does not change are not copied.
 
         Raises BadModel where the adapter does not fit.
@@ -63,7 +65,7 @@ class Adapter:
                 for source in sources:
                     name = f"model.layers.{layer}.{source}.weight"
                     last = first + shapes[name][0]
-                    found[name] = self._changed(kind, layer, slice(first, last), weights[name])
+                    found[name] = self._merge_matrix(kind, layer, slice(first, last), weights[name])
                     first = last
         return found
 
@@ -84,7 +86,7 @@ class Adapter:
         if left or not all(np.isfinite(array).all() for array in self.learned.values()):
             raise BadModel(_MISFIT)
 
-    def _changed(self, kind: str, layer: int, rows: slice, base: Floats) -> Floats:
+    def _merge_matrix(self, kind: str, layer: int, rows: slice, base: Floats) -> Floats:
         if kind in self.learned:
             return self.learned[kind][layer, rows].astype(np.float32)
         into, out = (self.learned[f"{kind}_{end}"][layer].astype(np.float32) for end in "ab")

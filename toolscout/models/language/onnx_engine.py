@@ -23,18 +23,18 @@ from toolscout.models.onnx_runtime import available_cores, ort, session_options
 
 # Tokens of several prompts in one run: enough to keep the cores busy, few enough that the masked attention among
 # different prompts stays cheap.
-_RUN = 256
-# The most cached tokens for one run over paths of several prompts. With _RUN, it must be less than the graph's ROOM.
-_SEEN = 1024
+_RUN_TOKENS = 256
+# The most cached tokens in one run over paths of several prompts. With _RUN_TOKENS it must be below the graph's ROOM.
+_CACHE_TOKENS = 1024
 # Tokens of one long prompt in one run, which bounds the attention mask.
-_PIECE = 1024
+_PIECE_TOKENS = 1024
 # Tokens of the last prompt whose cache is kept for the next prompt.
-_KEPT = 1024
+_LAST_PROMPT_TOKENS = 1024
 # Tokens of paths whose cache a reading keeps.
-_REMEMBERED = 1024
+_PATH_TOKENS = 1024
 # Prompts that are continued in one batch, and the most tokens of their caches in all.
-_TOGETHER, _CACHED = 16, 8192
-_HIDDEN = np.float32(-1e9)
+_WRITE_BATCH, _WRITE_CACHE_TOKENS = 16, 8192
+_MASKED = np.float32(-1e9)
 # More threads than this do not make one short request faster.
 _THREADS = 4
 
@@ -65,18 +65,18 @@ class OnnxEngine(LanguageEngine):
         )
         self._names = [f"{part}_{layer}" for layer in range(architecture.layers) for part in ("key", "value")]
         self._lock = threading.Lock()
-        self._last: tuple[list[int], Floats] = ([], self._nothing())
+        self._last: tuple[list[int], Floats] = ([], self._empty_cache())
 
     def read(self, prompts: Sequence[Sequence[int]]) -> OnnxReading:
         """Read prompts of token ids; a prefix that all share, also with the last prompt read, is not read again."""
         self._check(prompts)
         if not prompts:
-            return OnnxReading(self, self._nothing(), [], np.zeros((0, self.dimension), np.float32))
+            return OnnxReading(self, self._empty_cache(), [], np.zeros((0, self.dimension), np.float32))
         with self._lock:
             tokens, cache = self._last
         # The last token of each prompt is always read, because its state is needed.
-        shared = min(_common(prompts), min(map(len, prompts)) - 1)
-        known = min(_common([tokens, prompts[0]]), shared)
+        shared = min(_common_prefix(prompts), min(map(len, prompts)) - 1)
+        known = min(_common_prefix([tokens, prompts[0]]), shared)
         cache = cache[:, :, :known]
         if len(prompts) > 1 and known < shared:
             _, more = self._continue(cache, prompts[0][known:shared])
@@ -85,10 +85,13 @@ class OnnxEngine(LanguageEngine):
         rests = [list(prompt[start:]) for prompt in prompts]
         ends = np.empty((len(prompts), self.dimension), np.float32)
         own_caches: list[Floats] = [cache[:, :, :0]] * len(prompts)
-        for first, last in _pieces([len(rest) for rest in rests], [0] * len(rests), _RUN, 0):
+        for first, last in _pieces([len(rest) for rest in rests], [0] * len(rests), _RUN_TOKENS, 0):
             ends[first:last], own_caches[first:last] = self._read_some(cache, rests[first:last])
         with self._lock:
-            self._last = (list(prompts[0][:_KEPT]), np.concatenate([cache, own_caches[0]], axis=2)[:, :, :_KEPT])
+            self._last = (
+                list(prompts[0][:_LAST_PROMPT_TOKENS]),
+                np.concatenate([cache, own_caches[0]], axis=2)[:, :, :_LAST_PROMPT_TOKENS],
+            )
         return OnnxReading(self, cache, own_caches, ends)
 
     def _read_some(self, cache: Floats, rests: Sequence[Sequence[int]]) -> tuple[Floats, list[Floats]]:
@@ -121,7 +124,7 @@ class OnnxEngine(LanguageEngine):
         written: list[list[int]] = [[] for _ in prompts]
         choice = _TokenSampler(self.table, temperature, frozenset(end), allow, seed, written)
         sizes = [len(prompt) + most for prompt in prompts]
-        for first, last in _pieces([1] * len(prompts), sizes, _TOGETHER, _CACHED):
+        for first, last in _pieces([1] * len(prompts), sizes, _WRITE_BATCH, _WRITE_CACHE_TOKENS):
             self._write(prompts, range(first, last), most, choice)
         return written
 
@@ -130,7 +133,7 @@ class OnnxEngine(LanguageEngine):
         reading = self.read([prompts[one] for one in group])
         going, states = list(group), reading.ends()
         room = min(max(len(prompts[one]) for one in group) + most, self.architecture.context)
-        cache = [ort.OrtValue.ortvalue_from_numpy(part) for part in reading.padded(room)]
+        cache = [ort.OrtValue.ortvalue_from_numpy(part) for part in reading.padded_caches(room)]
         for _ in range(most):
             rows = choice.extend(going, states)
             rows = [row for row in rows if len(prompts[going[row]]) + len(choice.written[going[row]]) < room]
@@ -169,7 +172,7 @@ class OnnxEngine(LanguageEngine):
             sees = np.pad(sees, ((0, 0), (1, 0)))
         total = sees.shape[1]
         feed = self._feed(np.array([tokens]), places[np.newaxis], np.array([total]), take)
-        feed["bias"] = np.where(sees, np.float32(0), _HIDDEN)[np.newaxis, np.newaxis]
+        feed["bias"] = np.where(sees, np.float32(0), _MASKED)[np.newaxis, np.newaxis]
         feed |= {name: part[np.newaxis] for name, part in zip(self._names, cache, strict=True)}
         states, *found = self._session.run(None, feed)
         return states, np.concatenate(found)[:, :, cache.shape[2] :]
@@ -187,15 +190,15 @@ class OnnxEngine(LanguageEngine):
         """Run a sequence after cached tokens, in pieces where it is long: its last state, and its cache."""
         start, found = cache.shape[2], cache
         state = np.zeros((1, self.dimension), np.float32)
-        for first in range(0, len(tokens), _PIECE):
-            piece = tokens[first : first + _PIECE]
+        for first in range(0, len(tokens), _PIECE_TOKENS):
+            piece = tokens[first : first + _PIECE_TOKENS]
             past = found.shape[2]
             sees = np.ones((len(piece), past + len(piece)), bool)
             state, more = self.run(found, piece, np.arange(past, past + len(piece)), sees, np.array([len(piece) - 1]))
             found = np.concatenate([found, more], axis=2)
         return state[0], found[:, :, start:]
 
-    def _nothing(self) -> Floats:
+    def _empty_cache(self) -> Floats:
         size = self.architecture
         return np.zeros((2 * size.layers, size.kv_heads, 0, size.head_size), np.float32)
 
@@ -231,18 +234,18 @@ class OnnxReading(Reading):
         wanted = [(owner, tuple(path)) for owner, path in zip(owners, paths, strict=True)]
         if any(not path for _, path in wanted):
             raise BadRequest("a path must have at least one token")
-        if len(self._known) > _REMEMBERED:
+        if len(self._known) > _PATH_TOKENS:
             self._known.clear()
             self._states.clear()
         missing = sorted(set(wanted) - self._states.keys())
         sizes = [self._size(owner) for owner, _ in missing]
-        for first, last in _pieces([len(path) for _, path in missing], sizes, _RUN, _SEEN):
-            self._states |= self._look(missing[first:last])
+        for first, last in _pieces([len(path) for _, path in missing], sizes, _RUN_TOKENS, _CACHE_TOKENS):
+            self._states |= self._run_paths(missing[first:last])
         states = [self._states[one] for one in wanted]
         return np.stack(states) if states else np.zeros((0, self._engine.dimension), np.float32)
 
-    def padded(self, room: int) -> Floats:
-        """The caches of all prompts as [2 * layers, n, heads, room, size], with room to generate in place."""
+    def padded_caches(self, room: int) -> Floats:
+        """The caches of all prompts as [2 * layers, n, heads, room, size]; tokens are generated in place."""
         parts, heads, shared, size = self._shared.shape
         found = np.zeros((parts, len(self._own_caches), heads, room, size), np.float32)
         found[:, :, :, :shared] = self._shared[:, np.newaxis]
@@ -253,7 +256,7 @@ class OnnxReading(Reading):
     def _size(self, owner: int) -> int:
         return int(self._own_caches[owner].shape[2])
 
-    def _look(self, wanted: Sequence[_Path]) -> dict[_Path, Floats]:
+    def _run_paths(self, wanted: Sequence[_Path]) -> dict[_Path, Floats]:
         """Run the last tokens of some paths, and those of their prefixes that are not cached, in one run."""
         needed = {(owner, path[:end]): None for owner, path in wanted for end in range(1, len(path) + 1)}
         again = set(wanted)
@@ -320,7 +323,7 @@ class _TokenSampler:
         return int(rng.choice(len(weights), p=weights / weights.sum()))
 
 
-def _common(prompts: Sequence[Sequence[int]]) -> int:
+def _common_prefix(prompts: Sequence[Sequence[int]]) -> int:
     """The length of the longest common prefix."""
     shortest = min(map(len, prompts))
     for at in range(shortest):

@@ -18,7 +18,10 @@ def device_name() -> str:
 
 
 def open_engine(architecture: Architecture, weights: Mapping[str, Floats], table: TokenTable) -> LanguageEngine:
-    """A model with these weights and this table of tokens; it sees tokens that are added to the table later."""
+    """A model with these weights and this table of tokens; tokens may be added to the table later.
+
+    Raises MissingExtra where a device is named and torch is not installed.
+    """
     device = device_name()
     if not device:
         from toolscout.models.language.onnx_engine import OnnxEngine

@@ -16,29 +16,29 @@ from toolscout.models.language.sampling import TokenSampler
 from toolscout.models.language.torch_network import (
     GrowingKeyValueCache,
     KeyValueCache,
-    Merged,
+    LayerMatrices,
     TransformerNetwork,
-    padded,
+    pad,
 )
 
 _PROMPTS = 256  # the most prompts in a batch
 _PATHS = 1024  # the most paths in a batch
 _CACHE_BYTES = {"cuda": 24 << 30, "cpu": 1 << 30}  # the most bytes of key-value cache of a generated batch
-_READ = 24 << 30  # the most bytes for a batch of prompts or paths
+_BATCH_BYTES = 24 << 30  # the most bytes for a batch of prompts or paths
 _SHARE = 0.5  # the share of free memory to use: the rest is for copies, and for other users of the device
 _PACKED = 0.75  # when fewer than this share of a batch goes on, finished texts are removed from it
 
 
-def spare(device: torch.device) -> float:
+def free_memory(device: torch.device) -> float:
     """Bytes of memory that a batch may use now; infinity where the device is not a GPU."""
     if device.type != "cuda":
         return math.inf
     free, _ = torch.cuda.mem_get_info(device)
     cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return min(_READ, _SHARE * (free + cached))
+    return min(_BATCH_BYTES, _SHARE * (free + cached))
 
 
-def together(costs: Sequence[int], most: int, room: Callable[[], float]) -> Iterator[range]:
+def memory_batches(costs: Sequence[int], most: int, room: Callable[[], float]) -> Iterator[range]:
     """Split rows, in ascending order of cost, into batches of at most `most` rows that fit into memory.
 
     A batch costs its number of rows times its highest cost. `room` gives the memory, and is called for each batch. A
@@ -59,12 +59,12 @@ class TorchEngine(LanguageEngine):
     def __init__(self, network: TransformerNetwork, rows: Tensor, table: TokenTable | None = None) -> None:
         """`rows` are the embeddings of the added tokens. `table` has the output embeddings, which `write` needs."""
         self._network, self._rows, self._table = network, rows, table
-        self._scoring: tuple[Tensor, ...] = ()
+        self._output_rows: tuple[Tensor, ...] = ()
         self._version = -1 if table is None else table.version
-        self._scored_version = -1
+        self._output_version = -1
         self.dimension = network.architecture.hidden
         with torch.no_grad():
-            self._merged: Merged = network.merged()
+            self._merged: LayerMatrices = network.merged()
 
     @classmethod
     def of(cls, network: TransformerNetwork, table: TokenTable) -> TorchEngine:
@@ -93,7 +93,7 @@ class TorchEngine(LanguageEngine):
         if self._table is not None and self._version != self._table.version:
             self._version = self._table.version
             self._rows = torch.tensor(self._table.added(), device=self._network.device)
-        embedded = self._network.embed(padded(sequences, self._network.device), self._rows)
+        embedded = self._network.embed(pad(sequences, self._network.device), self._rows)
         states, kept = self._network(embedded, self._merged, past, keep=True)
         lengths = torch.tensor([len(one) for one in sequences], device=self._network.device)
         last = states[torch.arange(len(sequences), device=lengths.device), lengths - 1]
@@ -110,11 +110,11 @@ class TorchEngine(LanguageEngine):
         seed: int = 0,
     ) -> list[list[int]]:
         """Generate tokens, as `TextWriter.write` says."""
-        assert self._table is not None, "what is written needs a table of all tokens"
+        assert self._table is not None, "generating needs a table of all tokens"
         written: list[list[int]] = [[] for _ in prompts]
         if most < 1 or not prompts:
             return written
-        choice = TokenSampler(self._scored(self._table), temperature, end, allow, seed)
+        choice = TokenSampler(self._output_embeddings(self._table), temperature, end, allow, seed)
         order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
         for few in self._batches([len(prompts[i]) + most for i in order]):
             self._continue_all(prompts, [order[place] for place in few], written, most, choice)
@@ -142,27 +142,27 @@ class TorchEngine(LanguageEngine):
         for half in (few[: len(few) // 2], few[len(few) // 2 :]):
             self._continue_all(prompts, half, written, most, choice)
 
-    def _scored(self, table: TokenTable) -> tuple[Tensor, ...]:
+    def _output_embeddings(self, table: TokenTable) -> tuple[Tensor, ...]:
         """The output embeddings of a table as float32 on the device of the network."""
-        if self._scored_version != table.version:
-            self._scored_version = table.version
-            parts = (np.ascontiguousarray(part) for part in table.scoring())
-            self._scoring = tuple(torch.from_numpy(part).to(self._network.device).float() for part in parts)
-        return self._scoring
+        if self._output_version != table.version:
+            self._output_version = table.version
+            parts = (np.ascontiguousarray(part) for part in table.output_embeddings())
+            self._output_rows = tuple(torch.from_numpy(part).to(self._network.device).float() for part in parts)
+        return self._output_rows
 
     def _batches(self, lengths: Sequence[int]) -> Iterator[range]:
         """Batches of prompts to generate for, by the memory of caches that are as long as the longest of a batch."""
         most = _CACHE_BYTES.get(self._network.device.type, _CACHE_BYTES["cpu"])
         costs = [length * self.cache_bytes for length in lengths]
-        return together(costs, len(lengths), lambda: min(most, self.spare()))
+        return memory_batches(costs, len(lengths), lambda: min(most, self.free_memory()))
 
     def _readable(self, lengths: Sequence[int]) -> Iterator[range]:
         """Batches of prompts to read, given their lengths in ascending order."""
-        return together([self._read_bytes(one) for one in lengths], _PROMPTS, self.spare)
+        return memory_batches([self._read_bytes(one) for one in lengths], _PROMPTS, self.free_memory)
 
-    def spare(self) -> float:
+    def free_memory(self) -> float:
         """Bytes of memory that a batch may use now on the device of the network."""
-        return spare(self._network.device)
+        return free_memory(self._network.device)
 
     @property
     def cache_bytes(self) -> int:
@@ -202,9 +202,9 @@ class TorchEngine(LanguageEngine):
             if not live or step == most - 1:
                 return
             if len(live) < _PACKED * len(few):
-                cache, few, live = cache.chosen(live), [few[place] for place in live], list(range(len(live)))
+                cache, few, live = cache.select(live), [few[place] for place in live], list(range(len(live)))
             last = [[written[i][-1]] if written[i] else [0] for i in few]
-            embedded = self._network.embed(padded(last, self._network.device), self._rows)
+            embedded = self._network.embed(pad(last, self._network.device), self._rows)
             found, _ = self._network(embedded, self._merged, cache)
             states = found[live, -1].float()
             cache.grow()
@@ -247,14 +247,14 @@ class TorchReading(Reading):
             whole = self._pasts[batch][0]
             # Each path needs a copy of its prompt's cache.
             costs = [whole.keys.shape[3] * self._engine.cache_bytes] * len(places)
-            for rows in together(costs, _PATHS, self._engine.spare):
+            for rows in memory_batches(costs, _PATHS, self._engine.free_memory):
                 few = [places[row] for row in rows]
-                past = _chosen(whole, [self._place[owners[place]][1] for place in few])
+                past = _select_rows(whole, [self._place[owners[place]][1] for place in few])
                 found[few], _ = self._engine._run([paths[place] for place in few], past)
         return found
 
 
-def _chosen(past: KeyValueCache, rows: Sequence[int]) -> KeyValueCache:
+def _select_rows(past: KeyValueCache, rows: Sequence[int]) -> KeyValueCache:
     picked = torch.tensor(rows, device=past.lengths.device)
     width = int(past.lengths[picked].max())
     return KeyValueCache(past.keys[:, picked, :, :width], past.values[:, picked, :, :width], past.lengths[picked])

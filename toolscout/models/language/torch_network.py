@@ -18,9 +18,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from toolscout.core.arrays import Floats
 from toolscout.errors import BadModel
 from toolscout.models.language.architecture import EMBEDDINGS, HEAD, NORM, Architecture
-from toolscout.models.language.lora import SCALE, SOURCES, stacked
+from toolscout.models.language.lora import SCALE, SOURCES, stack_matrices
 
-Merged = Mapping[str, Sequence[Tensor]]
+LayerMatrices = Mapping[str, Sequence[Tensor]]
 
 KINDS = tuple(SOURCES)
 # Without cuDNN's kernel, which plans for each new shape, and that takes longer than a step itself.
@@ -46,7 +46,7 @@ class KeyValueCache(NamedTuple):
         batch = len(before)
         return torch.cat([before[:, None].expand(batch, time, width), among.expand(batch, time, time)], 2)[:, None]
 
-    def joined(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    def concat(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """All keys and values of a layer: the cached ones, then the new ones."""
         return torch.cat([self.keys[layer], key], 2), torch.cat([self.values[layer], value], 2)
 
@@ -78,7 +78,7 @@ class BranchedSequences:
         """The attention mask [b, 1, t, t]."""
         return self._mask
 
-    def joined(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    def concat(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """The keys and values as they are: there are no cached ones."""
         return key, value
 
@@ -100,7 +100,7 @@ class GrowingKeyValueCache:
         places = torch.arange(self.longest + 1, device=self.lengths.device)
         return (places[None, :] <= self.lengths[:, None])[:, None, None]
 
-    def joined(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    def concat(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
         """All keys and values of a layer, after writing the new ones into the cache."""
         rows = torch.arange(len(self.lengths), device=self.lengths.device)
         self.keys[layer][rows, :, self.lengths] = key[:, :, 0]
@@ -111,7 +111,7 @@ class GrowingKeyValueCache:
         """Add one to the lengths, after the token of a step was written for all layers."""
         self.lengths, self.longest = self.lengths + 1, self.longest + 1
 
-    def chosen(self, rows: Sequence[int]) -> GrowingKeyValueCache:
+    def select(self, rows: Sequence[int]) -> GrowingKeyValueCache:
         """A copy with these rows alone."""
         picked = torch.tensor(rows, device=self.lengths.device)
         return GrowingKeyValueCache(self.keys[:, picked], self.values[:, picked], self.lengths[picked], self.longest)
@@ -130,7 +130,7 @@ class TransformerNetwork(torch.nn.Module):
         self._base: dict[str, Tensor] = {}
         self.full, self.low = torch.nn.ParameterDict(), torch.nn.ParameterDict()
         for kind in KINDS:
-            matrices = torch.from_numpy(stacked(architecture, weights, kind)).to(device)
+            matrices = torch.from_numpy(stack_matrices(architecture, weights, kind)).to(device)
             self._base[kind] = matrices.to(self.kind)
             if rank:
                 layers, out, into = matrices.shape
@@ -140,7 +140,7 @@ class TransformerNetwork(torch.nn.Module):
             else:
                 self.full[kind] = torch.nn.Parameter(matrices.clone())
         biased = architecture.kind == "qwen2"
-        bias = torch.from_numpy(stacked(architecture, weights, "qkv", "bias")) if biased else None
+        bias = torch.from_numpy(stack_matrices(architecture, weights, "qkv", "bias")) if biased else None
         self._bias = None if bias is None else bias.to(device, self.kind)
         norms = [_norms(architecture, weights, part) for part in ("input_layernorm", "post_attention_layernorm")]
         self._norms = torch.stack(norms).to(device, self.kind)
@@ -159,20 +159,20 @@ class TransformerNetwork(torch.nn.Module):
             for kind in KINDS
         }
 
-    def unlearned(self) -> dict[str, tuple[Tensor, ...]]:
+    def base_matrices(self) -> dict[str, tuple[Tensor, ...]]:
         """The matrices of the base model, without any training."""
         return {kind: self._base[kind].unbind() for kind in KINDS}
 
-    def begin(self, learned: Mapping[str, Floats]) -> None:
+    def begin(self, arrays: Mapping[str, Floats]) -> None:
         """Start from the parameters of an earlier training; raises BadModel where their shapes differ."""
         parts = self.low if self.rank else self.full
-        if {name: tuple(one.shape) for name, one in parts.items()} != {n: one.shape for n, one in learned.items()}:
+        if {name: tuple(one.shape) for name, one in parts.items()} != {n: one.shape for n, one in arrays.items()}:
             raise BadModel("the model to begin with has adapters of another rank or another base; set rank to its own")
         with torch.no_grad():
             for name, parameter in parts.items():
-                parameter.copy_(torch.from_numpy(learned[name].astype(np.float32)))
+                parameter.copy_(torch.from_numpy(arrays[name].astype(np.float32)))
 
-    def learned(self) -> dict[str, Floats]:
+    def trained_arrays(self) -> dict[str, Floats]:
         """A copy of the trained parameters, in the form of models/language/lora.py."""
         parts = self.low if self.rank else self.full
         return {name: parameter.detach().float().cpu().numpy().copy() for name, parameter in parts.items()}
@@ -181,7 +181,7 @@ class TransformerNetwork(torch.nn.Module):
     def forward(
         self,
         embedded: Tensor,
-        merged: Merged,
+        merged: LayerMatrices,
         past: KeyValueCache | GrowingKeyValueCache | BranchedSequences | None = None,
         keep: bool = False,
     ) -> tuple[Tensor, KeyValueCache | None]:
@@ -202,12 +202,12 @@ class TransformerNetwork(torch.nn.Module):
             mixed = mixed.view(batch, time, -1, size).transpose(1, 2)
             heads = mixed.shape[1] - 2 * kv
             asking, value = torch.split_with_sizes(mixed, [heads + kv, kv], 1)
-            query, key = torch.split_with_sizes(_turned(asking, turn), [heads, kv], 1)
+            query, key = torch.split_with_sizes(_rotate(asking, turn), [heads, kv], 1)
             if kept:
                 kept.keys[layer], kept.values[layer] = key, value
             if past:
-                key, value = past.joined(layer, key, value)
-            seen = _attended(query, key, value, mask)
+                key, value = past.concat(layer, key, value)
+            seen = _attention(query, key, value, mask)
             state = state + functional.linear(seen.transpose(1, 2).reshape(batch, time, -1), merged["o"][layer])
             normed = functional.rms_norm(state, (state.shape[-1],), self._norms[1, layer], eps)
             gate, up = functional.linear(normed, merged["gate_up"][layer]).chunk(2, -1)
@@ -231,10 +231,14 @@ class TransformerNetwork(torch.nn.Module):
         return torch.where((tokens >= vocabulary)[..., None], added, base)
 
     def states(
-        self, sequences: Sequence[Sequence[int]], rows: Tensor, merged: Merged, forked: BranchedSequences | None = None
+        self,
+        sequences: Sequence[Sequence[int]],
+        rows: Tensor,
+        merged: LayerMatrices,
+        branches: BranchedSequences | None = None,
     ) -> Tensor:
-        """The states [b, t, d] of token sequences, padded to the longest."""
-        state, _ = self(self.embed(padded(sequences, self.device), rows), merged, forked)
+        """The states [b, t, d] of token sequences, padded to the longest; `branches` are those at their ends."""
+        state, _ = self(self.embed(pad(sequences, self.device), rows), merged, branches)
         return torch.as_tensor(state)
 
 
@@ -252,11 +256,11 @@ def _rotation(places: Tensor, size: int, theta: float, kind: torch.dtype) -> tup
     return torch.cat([cosines, cosines], -1).to(kind), torch.cat([-sines, sines], -1).to(kind)
 
 
-def _turned(heads: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
+def _rotate(heads: Tensor, turn: tuple[Tensor, Tensor]) -> Tensor:
     return torch.addcmul(heads * turn[0], heads.roll(heads.shape[-1] // 2, -1), turn[1])
 
 
-def _attended(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+def _attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
     """Attention output [b, heads, t, size]. For a single token, heads that share keys are computed together."""
     batch, heads, time, size = query.shape
     if mask is None or time > 1:
@@ -266,7 +270,7 @@ def _attended(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) ->
     return seen.reshape(batch, heads, 1, size)
 
 
-def padded(sequences: Sequence[Sequence[int]], device: torch.device) -> Tensor:
+def pad(sequences: Sequence[Sequence[int]], device: torch.device) -> Tensor:
     """Sequences as one tensor, padded on the right with zeros."""
     longest = max(map(len, sequences))
     flat = np.zeros((len(sequences), longest), dtype=np.int64)

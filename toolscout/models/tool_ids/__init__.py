@@ -1,1 +1,1 @@
-"""Ids of tools as tokens and codes, and how they are made."""
+"""Tool ids as tokens and codes: clustering, residual quantisation, assignment."""

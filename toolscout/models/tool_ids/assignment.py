@@ -12,7 +12,7 @@ from toolscout.core.arrays import Ints
 Costs = NDArray[np.floating[Any]]
 
 
-def one_each(costs: Costs) -> Ints:
+def linear_assignment(costs: Costs) -> Ints:
     """Solve the linear assignment problem: a different column for each row, with the least total cost.
 
     Takes `costs` [rows, columns] with no more rows than columns; gives back the column of each row. Uses shortest
@@ -64,7 +64,7 @@ def _augment(costs: Costs, row_dual: Costs, column_dual: Costs, row_of: Ints, ne
     row_of[column] = new
 
 
-def with_room(costs: Costs, room: Ints) -> Ints:
+def stable_matching(costs: Costs, room: Ints) -> Ints:
     """The column of each row, where column j takes at most room[j] rows; the room must suffice for all rows.
 
     Deferred acceptance (Gale and Shapley): every row proposes to its cheapest column; a column with too many proposals

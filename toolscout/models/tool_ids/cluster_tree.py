@@ -72,8 +72,8 @@ class Tree:
             if path and len(rows) == 1:
                 node.taken, places[rows[0]] = True, path
                 continue
-            cluster_of, centres = _parts(units[rows], [seed, *map(int, path)])
-            for digit, centre in enumerate(_packed(centres)):
+            cluster_of, centres = _split(units[rows], [seed, *map(int, path)])
+            for digit, centre in enumerate(_to_int8(centres)):
                 node.below[digit] = _Cluster(centre)
                 to_split.append((f"{path}{digit}", node.below[digit], rows[cluster_of == digit]))
         return tree, places
@@ -85,28 +85,25 @@ class Tree:
         else a free digit, else a digit below the most similar leaf.
         """
         units = self._units(np.atleast_2d(vector))
-        path = self._free(units[0])
-        centre = _packed(units)[0]
+        path = self._free_path(units[0])
+        centre = _to_int8(units)[0]
         *above, last = map(int, path)
-        passed = self._passed(above)
+        passed = self._nodes_along(above)
         passed.append(passed[-1].below.setdefault(last, _Cluster(centre)))
         passed[-1].taken, passed[-1].centre = True, centre
         for node in passed:
             node.count += 1
         return path
 
-    def free(self, path: str) -> None:
+    def release(self, path: str) -> None:
         """Free the path of a vector that was removed."""
-        passed = self._passed(map(int, path))
+        passed = self._nodes_along(map(int, path))
         passed[-1].taken = False
         for node in passed:
             node.count -= 1
 
-    def take(self, path: str) -> bool:
-        """Take a path that was used before, without its vector, which `meet` adds later.
-
-        Gives back whether the path was free; if not, nothing changes.
-        """
+    def reserve(self, path: str) -> bool:
+        """Mark a path as used, without a vector, which `set_vector` adds later; gives back False if it was in use."""
         node, passed = self._root, [self._root]
         for digit in map(int, path):
             node = node.below.setdefault(digit, _Cluster(np.zeros(self.dimension, np.int8)))
@@ -118,11 +115,11 @@ class Tree:
             one.count += 1
         return True
 
-    def meet(self, path: str, vector: Floats) -> None:
-        """Set the vector of a path that was taken by `take`; a path that has a vector keeps it."""
-        node = self._passed(map(int, path))[-1]
+    def set_vector(self, path: str, vector: Floats) -> None:
+        """Set the vector of a path that `reserve` marked; a path that has a vector keeps it."""
+        node = self._nodes_along(map(int, path))[-1]
         if not node.centre.any():
-            node.centre = _packed(self._units(np.atleast_2d(vector)))[0]
+            node.centre = _to_int8(self._units(np.atleast_2d(vector)))[0]
 
     def save(self, file: Path) -> None:
         """Write the paths of all clusters, and their centres as int8, to an .npz file."""
@@ -147,15 +144,15 @@ class Tree:
         tree.dimension = centres.shape[1]
         for path, centre in zip(paths, centres, strict=True):  # a parent comes before its children
             *above, last = map(int, path.decode())
-            tree._passed(above)[-1].below[last] = _Cluster(centre)
+            tree._nodes_along(above)[-1].below[last] = _Cluster(centre)
         for place in taken:
-            passed = tree._passed(map(int, place))
+            passed = tree._nodes_along(map(int, place))
             passed[-1].taken = True
             for node in passed:
                 node.count += 1
         return tree
 
-    def _free(self, unit: Floats) -> str:
+    def _free_path(self, unit: Floats) -> str:
         node, path = self._root, ""
         while node.below:
             digit = node.nearest(unit, len(path))
@@ -167,7 +164,7 @@ class Tree:
             node, path = child, f"{path}{digit}"
         return f"{path}{min(set(range(WAYS)) - node.below.keys())}"
 
-    def _passed(self, path: Iterator[int] | Sequence[int]) -> list[_Cluster]:
+    def _nodes_along(self, path: Iterator[int] | Sequence[int]) -> list[_Cluster]:
         """The clusters along a path, from the root on."""
         passed = [self._root]
         for digit in path:
@@ -202,7 +199,7 @@ def _unit(vectors: Floats) -> Floats:
     return found
 
 
-def _packed(units: Floats) -> Bytes:
+def _to_int8(units: Floats) -> Bytes:
     """Vectors as int8: only their direction is compared."""
     packed: Bytes = np.rint(127 * units / _or_one(np.abs(units).max(axis=1, keepdims=True))).astype(np.int8)
     return packed
@@ -212,7 +209,7 @@ def _or_one(sizes: Floats) -> Floats:
     return np.where(sizes > 0, sizes, np.float32(1))
 
 
-def _parts(units: Floats, seed: Sequence[int]) -> tuple[Ints, Floats]:
+def _split(units: Floats, seed: Sequence[int]) -> tuple[Ints, Floats]:
     """Split vectors into clusters, none of them empty: the cluster of each vector, and the centres.
 
     `seed` ends with the path of the node that is split. Up to ten vectors get a cluster each. Vectors that k-means
@@ -222,14 +219,14 @@ def _parts(units: Floats, seed: Sequence[int]) -> tuple[Ints, Floats]:
     if count <= WAYS:
         return np.arange(count), units
     if depth < _DEEPEST:
-        cluster_of, centres = _clustered(units, np.random.default_rng(seed))
+        cluster_of, centres = _k_means(units, np.random.default_rng(seed))
         if len(centres) > 1:
             return cluster_of, centres
     same = _unit(units.sum(axis=0, keepdims=True))
     return np.arange(count) * WAYS // count, np.repeat(same, WAYS, axis=0)
 
 
-def _clustered(units: Floats, rng: np.random.Generator) -> tuple[Ints, Floats]:
+def _k_means(units: Floats, rng: np.random.Generator) -> tuple[Ints, Floats]:
     """Spherical k-means with up to ten clusters, learned on a sample; empty clusters are left out."""
     sample = units if len(units) <= _SAMPLE else units[rng.choice(len(units), _SAMPLE, replace=False)]
     centres = _first_centres(sample, rng)

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from toolscout.core.arrays import Floats, Ints
 from toolscout.core.model_files import UNREADABLE, read_arrays
 from toolscout.errors import BadModel
-from toolscout.models.tool_ids.assignment import one_each, with_room
+from toolscout.models.tool_ids.assignment import linear_assignment, stable_matching
 
 Code = tuple[int, ...]
 QUANTIZER_FILE = "quantizer.npz"
@@ -57,7 +57,7 @@ class CodeOptions:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be learned with."""
+        """Raise BadModel for values out of range."""
         if min(self.levels, self.codes, self.seed) < 0 or min(self.latent, self.code_steps) < 1:
             raise BadModel(f"levels, codes, seed must be 0 or more, latent and code_steps 1 or more, got {self}")
         if not (self.collaborative >= 0 and self.beta >= 0 and self.sinkhorn >= 0 and self.code_rate > 0):
@@ -125,7 +125,7 @@ class Quantizer:
         return found
 
     def vector(self, codes: Collection[Code]) -> Floats:
-        """The latent vectors [n, latent] of code sequences: the sums of their codes' vectors."""
+        """The latent vectors [n, latent] of code sequences: the sums of their codes' vectors. Raises BadModel."""
         numbers = self._numbers(codes)
         total: Floats = sum(
             (book[numbers[:, level]] for level, book in enumerate(self.codebooks)),
@@ -152,7 +152,8 @@ class Quantizer:
             deeper: list[tuple[Ints, Ints]] = []
             all_costs = _group_distances(left, book, [rows for rows, _ in groups])
             for (rows, used), costs in zip(groups, all_costs, strict=True):
-                chosen = _chosen(left[rows], book, below - np.bincount(used[:, level], minlength=self.codes), costs)
+                room = below - np.bincount(used[:, level], minlength=self.codes)
+                chosen = _assign_level(left[rows], book, room, costs)
                 found[rows, level] = chosen
                 deeper += [(rows[chosen == code], used[used[:, level] == code]) for code in np.unique(chosen)]
             left = left - book[found[:, level]]
@@ -160,7 +161,7 @@ class Quantizer:
         return [tuple(codes) for codes in found.tolist()]
 
     def place(self, vector: Floats, taken: Collection[Code]) -> Code:
-        """A free code sequence near the vector of a new tool."""
+        """A free code sequence near the vector of a new tool; raises BadModel where none is free."""
         return self.assign(np.atleast_2d(vector), taken)[0]
 
     def _numbers(self, codes: Collection[Code]) -> Ints:
@@ -231,7 +232,7 @@ def _group_distances(left: Floats, book: Floats, groups: Sequence[Ints]) -> Iter
             batch = []
 
 
-def _chosen(left: Floats, book: Floats, room: Ints, costs: Floats | None) -> Ints:
+def _assign_level(left: Floats, book: Floats, room: Ints, costs: Floats | None) -> Ints:
     """The code of each row at one level under one prefix.
 
     `room` says how many rows each code can take; `costs` are the distances to all codes, None to compute them here.
@@ -239,11 +240,11 @@ def _chosen(left: Floats, book: Floats, room: Ints, costs: Floats | None) -> Int
     if room.max() == 1:
         free = np.flatnonzero(room)
         free_costs = (distances(left, book[free]) if costs is None else costs[:, free]).astype(np.float64)
-        return free[one_each(free_costs) if len(left) <= _EXACT else with_room(free_costs, room[free])]
+        return free[linear_assignment(free_costs) if len(left) <= _EXACT else stable_matching(free_costs, room[free])]
     chosen = _nearest(left, book) if costs is None else costs.argmin(axis=1)
     if (np.bincount(chosen, minlength=len(room)) <= room).all():
         return chosen
-    return with_room(distances(left, book) if costs is None else costs, room)
+    return stable_matching(distances(left, book) if costs is None else costs, room)
 
 
 def _check_room(levels: int, codes: int, tools: int) -> None:

@@ -49,7 +49,7 @@ class IdMaker(ABC):
     kind: ClassVar[str]
 
     def __init__(self, base: Base, seed: int = 0) -> None:
-        """Begin without tools."""
+        """Begin without tools; raises BadModel where the base model has no token for each digit."""
         self._base, self._seed = base, seed
         self._ids: dict[str, Id] = {}
         # The last token: some tokenisers put a start-of-word token before a lone digit.
@@ -75,7 +75,10 @@ class IdMaker(ABC):
         return dict(self._ids)
 
     def add(self, tool_id: str, name: str, vector: Floats | None) -> Id:
-        """Give a new tool a free id; a tool that has an id keeps it. Returns the id."""
+        """Give a new tool a free id, and return it; a tool that has an id keeps it.
+
+        Raises BadModel where hierarchical ids get no vector.
+        """
         if tool_id in self._ids:
             self._set_vector(self._ids[tool_id], vector)
         else:
@@ -87,7 +90,7 @@ class IdMaker(ABC):
         if tool_id in self._ids:
             self._release(self._ids.pop(tool_id))
 
-    def recall(self, ids: Mapping[str, Id]) -> None:
+    def reserve_ids(self, ids: Mapping[str, Id]) -> None:
         """Reserve for these tools the ids they had before; invalid ids and ids in use are left out."""
         taken = set(self._ids.values())
         for tool_id, tokens in ids.items():
@@ -135,10 +138,10 @@ class IdMaker(ABC):
     def _text(self, text: str) -> list[int]:
         return [token for token in self._base.encode(text) if token != self._base.end]
 
-    def _spelled(self, digits: str) -> list[int]:
+    def _digit_tokens(self, digits: str) -> list[int]:
         return [self._digits[int(digit)] for digit in digits]
 
-    def _read(self, tokens: Id) -> str:
+    def _digits_in(self, tokens: Id) -> str:
         """The digits of an id that consists of them."""
         return "".join(self._digit_of[token] for token in tokens[:-1])
 
@@ -159,7 +162,7 @@ class IdMaker(ABC):
         """Mark a free id as used; False where it is not an id of this kind."""
 
     def _set_vector(self, tokens: Id, vector: Floats | None) -> None:
-        """Use the vector of a tool whose id was reserved by `recall`; most kinds do not depend on vectors."""
+        """Use the vector of a tool whose id was reserved by `reserve_ids`; most kinds do not depend on vectors."""
         return
 
     def _settings(self) -> dict[str, Any]:
@@ -208,7 +211,7 @@ class Semantic(IdMaker):
         return free
 
     def _numbered(self, words: list[int], number: int) -> Id:
-        suffix = [*self._space, *self._spelled(str(number))] if number > 1 else []
+        suffix = [*self._space, *self._digit_tokens(str(number))] if number > 1 else []
         return (*words[: MOST_NAME_TOKENS - len(suffix)], *suffix, self._base.end)
 
     def _release(self, tokens: Id) -> None:
@@ -243,14 +246,14 @@ class Numeric(IdMaker):
         else:
             number, self._next = self._next, self._next + 1
         # A number with more digits than the width has no leading zero, so it cannot equal another id.
-        return (*self._spelled(f"{number:0{self._width}}"), self._base.end)
+        return (*self._digit_tokens(f"{number:0{self._width}}"), self._base.end)
 
     def _release(self, tokens: Id) -> None:
-        heapq.heappush(self._free, int(self._read(tokens)))
+        heapq.heappush(self._free, int(self._digits_in(tokens)))
 
-    def recall(self, ids: Mapping[str, Id]) -> None:
+    def reserve_ids(self, ids: Mapping[str, Id]) -> None:
         """Reserve for these tools the ids they had before; invalid ids and ids in use are left out."""
-        super().recall(ids)
+        super().reserve_ids(ids)
         self._find_free()
 
     def _reserve(self, tokens: Id) -> bool:
@@ -259,7 +262,7 @@ class Numeric(IdMaker):
             or len(tokens) > max(self._width, _MOST_DIGITS) + 1
         ):
             return False
-        digits = self._read(tokens)
+        digits = self._digits_in(tokens)
         return bool(digits) and digits == f"{int(digits):0{self._width}}"  # the only spelling of its number
 
     def _settings(self) -> dict[str, Any]:
@@ -271,7 +274,7 @@ class Numeric(IdMaker):
 
     def _find_free(self) -> None:
         """Compute the free numbers from the ids in use."""
-        used = {int(self._read(tokens)) for tokens in self._ids.values()}
+        used = {int(self._digits_in(tokens)) for tokens in self._ids.values()}
         self._next = max(used, default=-1) + 1
         self._free = sorted(set(range(self._next)) - used)
 
@@ -287,28 +290,28 @@ class Hierarchical(IdMaker):
         self._tree = Tree()
 
     def _make(self, tools: Sequence[tuple[str, str]], vectors: Floats | None) -> dict[str, Id]:
-        vectors = _required(vectors) if tools else np.zeros((0, 0), np.float32)
+        vectors = _check_vectors(vectors) if tools else np.zeros((0, 0), np.float32)
         if len(vectors) != len(tools):
             raise BadModel(f"there are {len(tools)} tools and {len(vectors)} vectors; give one for each")
         self._tree, paths = Tree.of(vectors, self._seed)
         return {key: self._id(path) for (key, _), path in zip(tools, paths, strict=True)}
 
     def _new_id(self, name: str, vector: Floats | None) -> Id:
-        return self._id(self._tree.add(_required(vector)))
+        return self._id(self._tree.add(_check_vectors(vector)))
 
     def _id(self, path: str) -> Id:
-        return (*self._spelled(path), self._base.end)
+        return (*self._digit_tokens(path), self._base.end)
 
     def _release(self, tokens: Id) -> None:
-        self._tree.free(self._read(tokens))
+        self._tree.release(self._digits_in(tokens))
 
     def _reserve(self, tokens: Id) -> bool:
         digits = len(tokens) > 1 and all(token in self._digit_of for token in tokens[:-1])
-        return digits and self._tree.take(self._read(tokens))
+        return digits and self._tree.reserve(self._digits_in(tokens))
 
     def _set_vector(self, tokens: Id, vector: Floats | None) -> None:
         if vector is not None:
-            self._tree.meet(self._read(tokens), vector)
+            self._tree.set_vector(self._digits_in(tokens), vector)
 
     def save(self, folder: Path) -> None:
         """Write ids.json, and the clusters as clusters.npz."""
@@ -316,10 +319,10 @@ class Hierarchical(IdMaker):
         self._tree.save(folder / CLUSTERS_FILE)
 
     def _restore(self, found: Mapping[str, Any], folder: Path) -> None:
-        self._tree = Tree.load(folder / CLUSTERS_FILE, [self._read(tokens) for tokens in self._ids.values()])
+        self._tree = Tree.load(folder / CLUSTERS_FILE, [self._digits_in(tokens) for tokens in self._ids.values()])
 
 
-def _required(vectors: Floats | None) -> Floats:
+def _check_vectors(vectors: Floats | None) -> Floats:
     if vectors is None:
         raise BadModel("hierarchical ids are made from the vectors of documents; give them, or choose another kind")
     return vectors

@@ -1,1 +1,1 @@
-"""MassTool as published, and the ablations of ours."""
+"""MassTool as its authors published it, and ablations of this package's masstool."""

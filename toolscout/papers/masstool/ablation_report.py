@@ -1,4 +1,4 @@
-"""The section of a page about the ablations of masstool, and its figure, out of the rows of `toolscout ablate`."""
+"""The page section and the figure of masstool's ablations, made of the rows of `toolscout ablate`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from toolscout.evaluation.report.figures import Figure, Series, deviation, mean_
 from toolscout.evaluation.report.rows import ResultLine, group_by, percent
 from toolscout.evaluation.report.tables import table
 from toolscout.evaluation.row import STUDY
-from toolscout.papers.masstool.ablations import NAME, place
+from toolscout.papers.masstool.ablations import NAME, variant_order
 
 _MEASURES = MappingProxyType({"R@5": "recall@5", "N@5": "ndcg@5", "C@5": "comp@5", "new R@5": "new_recall@5"})
 _TESTED = "ndcg@5"
@@ -19,12 +19,12 @@ _HEAD = """
 ## MassTool: what each part is worth
 
 Each line is masstool with one part left out or changed, trained on the vectors of one frozen encoder. It is measured
-twice: with what its parts count *chosen* on dev, as it is served, and with what they counted in training (*learned*).
-On dev neighbours may be chosen to count nothing, and then gate and filter do nothing either: whether they learned
-something is seen in the second. Differences are to the full model of the same seed, p is from flipping the signs of
-whole scenes (of several seeds the largest). *Pool*: how many of the training requests are kept as neighbours, in a
-model trained with all. *Detector*: for some requests the gate hears the hidden state of a prompt that needs no tool, so
-that only this share of the requests is still taken for such that need one.
+twice: with the weights of its parts chosen on dev, as served, and with the weights that training *learned*. On dev the
+weight of neighbours may be chosen as 0, which turns gate and filter off too; only the second measurement then shows
+what they learned. Differences are to the full model of the same seed; p comes from flipping the signs of whole scenes
+(of several seeds the largest). *Pool*: the share of the training requests that serve as neighbours, in a model trained
+with all of them. *Detector*: the share of requests that the detection tower still takes for such that need a tool,
+after the hidden states of the others were replaced by those of prompts that need none.
 """
 _WORDS = MappingProxyType(
     {
@@ -38,20 +38,17 @@ _WORDS = MappingProxyType(
     }
 )
 _WHOLE = "MassTool"
-# Panel, and the option whose value stands on x.
+# By part: the title of its panel, and the option on the x axis.
 _OPTIONS = {"lambda": ("λ of detection", "detection"), "epsilon": ("ε of the filter", "epsilon")}
 
 
 def lines_of(lines: Iterable[ResultLine]) -> list[ResultLine]:
-    """Those of ablations."""
+    """Return the lines that come from `toolscout ablate`."""
     return [line for line in lines if line.newest.get(STUDY, {}).get("name") == NAME]
 
 
 def section(lines: Sequence[ResultLine], pictures: Mapping[str, str]) -> Iterator[str]:
-    """The Markdown of ablated variants beside the full model; nothing where there are no lines.
-
-    `pictures`: the Markdown that shows each of `figures`, where they are drawn.
-    """
+    """Yield the Markdown of the ablations; nothing without lines. `pictures`: the Markdown of drawn figures by name."""
     if not lines:
         return
     yield _HEAD
@@ -60,8 +57,7 @@ def section(lines: Sequence[ResultLine], pictures: Mapping[str, str]) -> Iterato
     for (dataset, split, _, encoder), chosen in groups.items():
         first = chosen[0].newest
         yield f"\n**{dataset} {split}**, {first['requests']:,} requests, encoder {encoder}\n"
-        heads = (*_MEASURES, "N@5 - full", "p")
-        columns = [f"{head}{weights}" for weights in ("", ", learned") for head in heads]
+        columns = [f"{head}{weights}" for weights in ("", ", learned") for head in (*_MEASURES, "N@5 - full", "p")]
         yield table(["variant", *columns, "need AUROC", "seeds", "commit"], _variants(chosen))
 
 
@@ -77,7 +73,7 @@ def _variants(lines: Sequence[ResultLine]) -> Iterator[dict[str, str]]:
         cells["commit"] = line.commits
         if accuracy := line.values("detector_accuracy"):
             cells["variant"] = f"detector right for {100 * fmean(accuracy):.0f} %"
-    yield from (found[name] for name in sorted(found, key=place))
+    yield from (found[name] for name in sorted(found, key=variant_order))
 
 
 def _difference(line: ResultLine) -> dict[str, str]:
@@ -92,7 +88,7 @@ def _difference(line: ResultLine) -> dict[str, str]:
 
 
 def variant_label(study: Mapping[str, Any]) -> str:
-    """A variant in words, out of what its row says of the study."""
+    """Return a variant in words; `study` is what its row has under "study"."""
     name, changes = str(study["variant"]), study.get("changes") or {}
     if name in _WORDS:
         return _WORDS[name]
@@ -107,50 +103,58 @@ def variant_label(study: Mapping[str, Any]) -> str:
 
 
 def figures(lines: Sequence[ResultLine]) -> dict[str, Figure]:
-    """The figure of ablations, by their name; none where there is nothing to show."""
+    """Return the figure of the ablations by its name; {} where there is nothing to show."""
     panels = []
     groups = group_by(lines, lambda line: (*line.split[:2], line.newest[STUDY]["of"]))
     for (dataset, split, _), chosen in groups.items():
         title = f"{dataset} {split}"
         for part, (label, option) in _OPTIONS.items():
-            panels += panels_of(f"{title}: {label}", _curves(chosen, part, option))
-        panels += panels_of(f"{title}: edges kept, by layers", _layers(chosen))
-        panels += panels_of(f"{title}: pool, share of requests", _served(chosen, "pool"))
-        panels += panels_of(f"{title}: accuracy of the detector", _served(chosen, "detector"))
+            panels += panels_of(f"{title}: {label}", _option_curves(chosen, part, option))
+        panels += panels_of(f"{title}: edges kept, by layers", _layer_curves(chosen))
+        panels += panels_of(f"{title}: pool, share of requests", _serving_curves(chosen, "pool"))
+        panels += panels_of(f"{title}: accuracy of the detector", _serving_curves(chosen, "detector"))
     if not panels:
         return {}
     heading = "MassTool: what each part is worth"
     return {NAME: Figure("ablation.svg", heading, "", "lines", "", "N@5, %", tuple(panels))}
 
 
-def _curves(lines: Sequence[ResultLine], part: str, option: str) -> list[Series]:
-    """Over the values of one option, that of the full model among them; dashed: as learned."""
+def _option_curves(lines: Sequence[ResultLine], part: str, option: str) -> list[Series]:
+    """Return the series over the values of one option, that of the full model included."""
     chosen = [line for line in lines if line.newest[STUDY]["part"] in (part, "full")]
     if not any(line.newest[STUDY]["part"] == part for line in chosen):
         return []
-    return _twins(_WHOLE, chosen, lambda line: float(line.newest["options"][option]))
+    return _weight_series(_WHOLE, chosen, lambda line: float(line.newest["options"][option]))
 
 
-def _layers(lines: Sequence[ResultLine]) -> list[Series]:
+def _layer_curves(lines: Sequence[ResultLine]) -> list[Series]:
     found: list[Series] = []
     chosen = [line for line in lines if line.newest[STUDY]["part"] in ("graph", "full")]
     if not any(line.newest[STUDY]["part"] == "graph" for line in chosen):
         return []
     for layers in sorted({int(line.newest["options"]["layers"]) for line in chosen}):
         own = [line for line in chosen if line.newest["options"]["layers"] == layers]
-        found += _twins(f"{layers} layer{'s' if layers > 1 else ''}", own, lambda line: line.newest["options"]["edges"])
+        label = f"{layers} layer{'s' if layers > 1 else ''}"
+        found += _weight_series(label, own, lambda line: line.newest["options"]["edges"])
     return found
 
 
-def _served(lines: Sequence[ResultLine], part: str) -> list[Series]:
-    """Over what a full model is left with when it serves; for the detector beside a model without the gate."""
+def _serving_curves(lines: Sequence[ResultLine], part: str) -> list[Series]:
+    """Return the series of the full model served with a smaller pool, or with a worse detector.
+
+    The latter stand beside the full model and one without the gate, as horizontal lines.
+    """
     chosen = [line for line in lines if line.newest[STUDY]["part"] == part]
     if not chosen:
         return []
     full = [line for line in lines if line.newest[STUDY]["part"] == "full"]
     if part == "pool":
-        return _twins(_WHOLE, full + chosen, lambda line: float(line.newest[STUDY].get("changes", {}).get("pool", 1.0)))
-    found = _twins(_WHOLE, chosen, lambda line: line.mean("detector_accuracy") or 0.0)
+
+        def pool(line: ResultLine) -> float:
+            return float(line.newest[STUDY].get("changes", {}).get("pool", 1.0))
+
+        return _weight_series(_WHOLE, full + chosen, pool)
+    found = _weight_series(_WHOLE, chosen, lambda line: line.mean("detector_accuracy") or 0.0)
     places = sorted({x for series in found for x in series.x if isinstance(x, float)})
     for line in lines:
         study = line.newest[STUDY]
@@ -162,7 +166,8 @@ def _served(lines: Sequence[ResultLine], part: str) -> list[Series]:
     return found
 
 
-def _twins(label: str, lines: Sequence[ResultLine], x: Callable[[ResultLine], float]) -> list[Series]:
+def _weight_series(label: str, lines: Sequence[ResultLine], x: Callable[[ResultLine], float]) -> list[Series]:
+    """Return a solid series of the rows with weights chosen on dev, and a dashed one of those with learned weights."""
     found = []
     for weights in ("chosen", "learned"):
         points = sorted(

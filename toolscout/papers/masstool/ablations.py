@@ -1,8 +1,8 @@
-"""What each part of masstool is worth: variants that lack or change one part, on the vectors of one frozen encoder.
+"""Ablations of masstool: variants that lack or change one part, trained on the vectors of one frozen encoder.
 
-Every variant is trained once and measured twice: "chosen", with what its parts count chosen on dev, as it is served,
-and "learned", with what they counted in training. On dev a part may be chosen to count nothing; whether it learned
-something is seen in the second.
+Every variant is trained once and measured twice: "chosen", with the weights of its parts chosen on dev, as served, and
+"learned", with the weights that training learned. On dev the weight of a part may be chosen as 0; only the second
+measurement then shows what that part learned.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from toolscout.models.tower import TRANSFERS
 from toolscout.papers.experiment import (
     ExperimentContext,
     ExperimentResult,
+    check_unseen,
     experiment_result,
     rank_split,
-    refuse_seen,
 )
 from toolscout.papers.jobs import Job
 from toolscout.papers.masstool import noisy_detector
@@ -64,10 +64,10 @@ VariantKind = Literal["full", "without", "transfer", "lambda", "epsilon", "graph
 
 @dataclass(frozen=True)
 class Variant:
-    """What differs from the full model: options it is trained with, or how the full model is served.
+    """A variant of the full model: `changes` of the options it is trained with, or the full model served otherwise.
 
-    `pool`: the share of the training requests that are kept as neighbours; `accuracy`: that of the detection tower on
-    requests that need a tool, brought down to this.
+    `pool`: the share of the training requests that serve as neighbours. `accuracy`: what the accuracy of the detection
+    tower on requests that need a tool is lowered to; 0 leaves it unchanged.
     """
 
     name: str
@@ -78,7 +78,7 @@ class Variant:
 
     @property
     def trained(self) -> bool:
-        """Whether it is trained apart, not the full model served otherwise."""
+        """Return whether the variant is trained; the others serve the full model with a change."""
         return self.part not in ("pool", "detector")
 
 
@@ -108,10 +108,10 @@ VARIANTS = (
 
 @dataclass(frozen=True)
 class AblationPlan:
-    """What to ablate: DATA[:TRAIN[:DEV]], the split to measure on, the folder to work in, and what all variants share.
+    """What to ablate: `data` is DATA[:TRAIN[:DEV]], `test` the split to measure on, `out` the folder to work in.
 
     `encoder`: the folder of the frozen encoder, "" for the default one. `no_tool`: a folder of prompts that need no
-    tool, "" for none.
+    tool, "" for none. `settings`: options of all variants, as NAME=VALUE.
     """
 
     data: str
@@ -122,7 +122,7 @@ class AblationPlan:
     settings: tuple[str, ...] = ()
 
     def options(self, seed: int) -> MasstoolOptions:
-        """Those of the full model."""
+        """Return the options of the full model; raises BadModel for an option that variants cannot share."""
         found = with_settings(MasstoolOptions(), "masstool", self.settings)
         if found.train_encoder or found.encoder or found.no_tool:
             raise BadModel(
@@ -130,12 +130,8 @@ class AblationPlan:
             )
         return replace(found, seed=seed, no_tool=str(find_dataset(self.no_tool)) if self.no_tool else "")
 
-    @property
-    def _data(self) -> str:
-        return self.data.rstrip("/").rpartition("/")[2]
-
     def identity(self, digest: str, encoder: str) -> str:
-        """What rows must share to be of one study."""
+        """Return the id that rows of one study share: same data (`digest`), encoder (fingerprint) and options."""
         parts = [
             self.data.rpartition("/")[2],
             self.test,
@@ -147,7 +143,7 @@ class AblationPlan:
         return hashlib.blake2b(json.dumps(parts).encode(), digest_size=8).hexdigest()
 
     def command(self) -> str:
-        """The command that makes the rows again, without the paths of one machine."""
+        """Return the command that repeats the study, without paths of this machine."""
         words = [
             "toolscout",
             "ablate",
@@ -165,24 +161,30 @@ class AblationPlan:
 
 @dataclass(frozen=True)
 class AblationData:
-    """What all variants are trained and measured on: the data, its texts encoded once, and what tells runs apart."""
+    """The data that all variants are trained and measured on, with an encoder that has the vectors of its texts.
+
+    `prompts`: test prompts that need no tool. `identity`: the id of the study.
+    """
 
     data: TrainingSet
     test: Dataset
     prompts: tuple[str, ...]
     encoder: PrecomputedEncoder
-    digest: str
     identity: str
 
 
 def variants(plan: AblationPlan, only: str = "") -> list[Variant]:
-    """Those that differ from the full model, and it; of the others only those whose name or part has the word."""
+    """Return the full model, and the variants that differ from it and have `only` in their name or part.
+
+    Raises BadRequest where no variant has it.
+    """
     base = plan.options(0)
     found = [VARIANTS[0]]
     for one in VARIANTS[1:]:
         same = one.trained and replace(base, **one.changes) == base
-        deaf = not plan.no_tool and (one.part in ("lambda", "detector") or "detection" in one.changes)
-        if not same and not deaf and (only in one.name or only in one.part):
+        needs_prompts = one.part in ("lambda", "detector") or "detection" in one.changes
+        usable = not same and (plan.no_tool or not needs_prompts)
+        if usable and (only in one.name or only in one.part):
             found.append(one)
     if only and len(found) == 1 and only not in FULL:
         raise BadRequest(f"no variant has {only!r} in its name; there are: {', '.join(one.name for one in VARIANTS)}")
@@ -190,13 +192,13 @@ def variants(plan: AblationPlan, only: str = "") -> list[Variant]:
 
 
 @lru_cache(maxsize=1)
-def ground(plan: AblationPlan) -> AblationData:
-    """What `read` reads; asked for again by every variant that runs in this process."""
-    return read(plan)
+def cached_data(plan: AblationPlan) -> AblationData:
+    """Return the data of `read_data`, read once by all variants that run in this process."""
+    return read_data(plan)
 
 
-def read(plan: AblationPlan, progress: FitProgress | None = None) -> AblationData:
-    """Read the data and encode all texts, or take their vectors out of the folder where they were encoded before."""
+def read_data(plan: AblationPlan, progress: FitProgress | None = None) -> AblationData:
+    """Read the data and encode its texts; vectors are cached in the plan's folder. Raises BadDataset or BadModel."""
     (data,) = training_sets([plan.data])
     test = load_split(find_dataset(plan.data if Path(plan.data).is_dir() else plan.data.partition(":")[0]), plan.test)
     prompts = read_prompts(find_dataset(plan.no_tool)) if plan.no_tool else []
@@ -205,31 +207,34 @@ def read(plan: AblationPlan, progress: FitProgress | None = None) -> AblationDat
     texts = [text for dataset, split in splits if split for _, text in dataset.split(split).requests]
     texts += [prompt.text for prompt in prompts if prompt.split in ("train", "dev", PROMPTS)]
     plan.out.mkdir(parents=True, exist_ok=True)
-    stored = PrecomputedEncoder.of(encoder, texts, data.dataset.tools, plan.out / _CACHE, progress)
-    digest = test.digest(plan.test)
-    unseen = tuple(prompt.text for prompt in prompts if prompt.split == PROMPTS)
-    return AblationData(data, test, unseen, stored, digest, plan.identity(digest, encoder.fingerprint))
+    precomputed = PrecomputedEncoder.of(encoder, texts, data.dataset.tools, plan.out / _CACHE, progress)
+    identity = plan.identity(test.digest(plan.test), encoder.fingerprint)
+    test_prompts = tuple(prompt.text for prompt in prompts if prompt.split == PROMPTS)
+    return AblationData(data, test, test_prompts, precomputed, identity)
 
 
-def work(plan: AblationPlan, variant: Variant, seed: int) -> list[ExperimentResult]:
-    """Train one variant, unless that was done before, and measure it both ways. A process of its own may run this."""
-    found = ground(plan)
+def run_variant(plan: AblationPlan, variant: Variant, seed: int) -> list[ExperimentResult]:
+    """Train one variant, unless its model exists, and measure it with chosen and with learned weights.
+
+    A module-level function, so that another process can run it.
+    """
+    found = cached_data(plan)
     folder = plan.out / found.identity / f"{variant.name if variant.trained else FULL}-s{seed}"
     if not (folder / MODEL_FILE).is_file():
         options = replace(plan.options(seed), **variant.changes)
         Masstool(options, found.encoder).fit([found.data], folder)
-    done = [_served(plan, found, variant, seed, folder, weights) for weights in WEIGHTS]
+    results = [_measure(plan, found, variant, seed, folder, weights) for weights in WEIGHTS]
     if variant.trained and variant.name != FULL:
-        shutil.rmtree(folder)  # its rows say all; the full model is served in other ways yet
-    return done
+        shutil.rmtree(folder)  # only the full model is needed again, by variants that serve it
+    return results
 
 
-def _served(
+def _measure(
     plan: AblationPlan, found: AblationData, variant: Variant, seed: int, folder: Path, weights: str
 ) -> ExperimentResult:
-    """Open the model, change what the variant says, and ask."""
+    """Load the model, change how it serves as the variant says, and rank the test split."""
     model = Masstool.load(folder, found.encoder)
-    seen = refuse_seen(found.test, plan.test, model, TrainedOn.load(folder))
+    seen = check_unseen(found.test, plan.test, model, TrainedOn.load(folder))
     tower, options = model.tower, model.options
     assert tower is not None
     served: dict[str, float] = {}
@@ -238,12 +243,12 @@ def _served(
     need = _need(model, found, plan.test)
     if variant.accuracy:
         texts = [text for _, text in found.test.split(plan.test).requests]
-        state = noisy_detector.tower(tower, model, texts, found.prompts, variant.accuracy)
-        tower, need = state.tower, need | {"detector_accuracy": round(state.accuracy, 6)}
+        noisy = noisy_detector.add_errors(tower, model, texts, found.prompts, variant.accuracy)
+        tower, need = noisy.tower, need | {"detector_accuracy": round(noisy.accuracy, 6)}
     model.retune(served, tower)
     if variant.pool < 1:
         model.forget()
-        model.learn(kept(train_examples([found.data]), variant.pool))
+        model.learn(sample(train_examples([found.data]), variant.pool))
     model.add(found.test.tools)
     study = {
         "name": NAME,
@@ -260,73 +265,77 @@ def _served(
     return experiment_result(found.test, plan.test, model, rank_split(found.test, plan.test, model), about, new, need)
 
 
-def kept(examples: Sequence[Example], share: float) -> list[Example]:
-    """A share of the examples, by chance; of two shares the smaller is part of the larger."""
+def sample(examples: Sequence[Example], share: float) -> list[Example]:
+    """Return a random share of the examples; a larger share includes the examples of a smaller one."""
     order = np.random.default_rng(0).permutation(len(examples))
     return [examples[at] for at in np.sort(order[: round(share * len(examples))]).tolist()]
 
 
 def _need(model: Masstool, found: AblationData, split: str) -> dict[str, float]:
-    """How well the detection tower tells the requests from prompts that need no tool; nothing without one."""
+    """Return how well the detection tower tells requests from prompts that need no tool; {} without a tower."""
     texts = [text for _, text in found.test.split(split).requests]
-    forecast = model.need([*texts, *found.prompts]) if found.prompts else None
-    if forecast is None:
+    predicted = model.need([*texts, *found.prompts]) if found.prompts else None
+    if predicted is None:
         return {}
     truth = [True] * len(texts) + [False] * len(found.prompts)
     return {
-        "need_auroc": round(metrics.auroc(truth, forecast), 6),
-        "need_accuracy": round(metrics.accuracy(truth, forecast), 6),
+        "need_auroc": round(metrics.auroc(truth, predicted), 6),
+        "need_accuracy": round(metrics.accuracy(truth, predicted), 6),
     }
 
 
 def jobs(plan: AblationPlan, chosen: Sequence[Variant], seeds: Sequence[int], path: Path) -> list[Job]:
-    """A job for each variant and seed whose rows are not in the file yet; the full models first."""
-    found = ground(plan)
-    refuse_seen(found.test, plan.test, Masstool(None, found.encoder), TrainedOn.of([found.data]))
-    there = {(row[STUDY]["variant"], row["seed"], row[STUDY]["weights"]) for row in own_rows(path, found.identity)}
-    made = []
+    """Return a job for each variant and seed whose rows are not in the file `path`; of each seed the full model first.
+
+    Raises Leak where the test split shares requests with the training data.
+    """
+    found = cached_data(plan)
+    check_unseen(found.test, plan.test, Masstool(None, found.encoder), TrainedOn.of([found.data]))
+    written = {(row[STUDY]["variant"], row["seed"], row[STUDY]["weights"]) for row in own_rows(path, found.identity)}
+    todo: list[Job] = []
     for seed in seeds:
-        missing = [one for one in chosen if not {(one.name, seed, weights) for weights in WEIGHTS} <= there]
+        missing = [one for one in chosen if not {(one.name, seed, weights) for weights in WEIGHTS} <= written]
         served = [one for one in missing if not one.trained]
         if (
             served
             and VARIANTS[0] not in missing
             and not (plan.out / found.identity / f"{FULL}-s{seed}" / MODEL_FILE).is_file()
         ):
-            missing.insert(0, VARIANTS[0])  # its rows are there, but the model itself is gone
+            missing.insert(0, VARIANTS[0])  # its rows are written, but its model was removed
         first = (f"{FULL} s{seed}",) if VARIANTS[0] in missing else ()
-        made += [Job(f"{one.name} s{seed}", work, (plan, one, seed), () if one.trained else first) for one in missing]
-    return made
+        for one in missing:
+            todo.append(Job(f"{one.name} s{seed}", run_variant, (plan, one, seed), () if one.trained else first))
+    return todo
 
 
 def own_rows(path: Path, identity: str) -> list[dict[str, Any]]:
-    """The rows in a file that are of this study."""
+    """Return the rows of a file that belong to the study with this id."""
     found = rows.known_rows(path)
     return [row for row in found if row.get(STUDY, {}).get("name") == NAME and row[STUDY].get("of") == identity]
 
 
 class AblationWriter:
-    """Writes rows as they come, each with its paired test against the full model; those that come before it wait."""
+    """Writes rows with their paired test against the full model; rows that come before the full model's wait for it."""
 
     def __init__(self, path: Path) -> None:
-        """Write to this file of rows, and scores beside it."""
+        """Write rows to this file, and scores beside it."""
         self._path = path
         self._waiting: list[ExperimentResult] = []
         self._full: dict[tuple[str, int, str], Scores] = {}
 
-    def take(self, done: Sequence[ExperimentResult]) -> None:
-        """Take what a job made, and write all that can be."""
+    def add(self, done: Sequence[ExperimentResult]) -> None:
+        """Add the results of a job, and write all whose full model is known."""
         first = [one for one in done if one.row[STUDY]["variant"] == FULL]
         others = self._waiting + [one for one in done if one not in first]
         self._waiting = []
         for one in first + others:
-            if self._against(one) is None:
+            if not self._compare(one):
                 self._waiting.append(one)
             else:
                 rows.append_with_scores(self._path, one.row, one.lines)
 
-    def _against(self, one: ExperimentResult) -> Scores | None:
-        """The scores of the full model, once they are there; the row then says how it differs from them."""
+    def _compare(self, one: ExperimentResult) -> bool:
+        """Add the paired test against the full model to a row; return False where the full model is not measured."""
         study = one.row[STUDY]
         key = (study["of"], one.row["seed"], study["weights"])
         if study["variant"] == FULL:
@@ -334,23 +343,24 @@ class AblationWriter:
         elif key not in self._full:
             self._full |= self._read(study["of"])
         if key in self._full and study["variant"] != FULL:
-            study["against"] = against(self._full[key], Scores(self._path, one.lines))
-        return self._full.get(key)
+            study["against"] = paired_tests(self._full[key], Scores(self._path, one.lines))
+        return key in self._full
 
     def _read(self, identity: str) -> dict[tuple[str, int, str], Scores]:
+        """Read the scores of the full models in the file, by study, seed and weights."""
         found: dict[tuple[str, int, str], Scores] = {}
         for row in own_rows(self._path, identity):
-            lying = rows.scores_path(self._path, row)
-            if row[STUDY]["variant"] == FULL and lying.is_file():
-                found[identity, row["seed"], row[STUDY]["weights"]] = Scores(lying, rows.read_scores(lying))
+            scores = rows.scores_path(self._path, row)
+            if row[STUDY]["variant"] == FULL and scores.is_file():
+                found[identity, row["seed"], row[STUDY]["weights"]] = Scores(scores, rows.read_scores(scores))
         return found
 
 
-def against(full: Scores, other: Scores) -> dict[str, list[float]]:
-    """How another run differs from the full one, request by request: difference, its interval, and p."""
+def paired_tests(full: Scores, other: Scores) -> dict[str, list[float]]:
+    """Return, by measure, the difference of a variant from the full model, the ends of its interval, and p."""
     new = all("new" in line for line in full.lines) and any(line["new"] for line in full.lines)
     names = [name for name in COMPARED if new or not name.startswith("new_")]
-    tested = significance.paired(full.values(names), other.values(names), full.scenes)
+    tested = significance.paired_test(full.values(names), other.values(names), full.scenes)
     found = {}
     for name, one in zip(names, tested, strict=True):
         if one is not None:
@@ -358,11 +368,11 @@ def against(full: Scores, other: Scores) -> dict[str, list[float]]:
     return found
 
 
-def place(variant: str) -> int:
-    """Where a variant stands in tables."""
+def variant_order(variant: str) -> int:
+    """Return the place of a variant in tables."""
     return next((number for number, one in enumerate(VARIANTS) if one.name == variant), len(VARIANTS))
 
 
 def sorted_rows(found: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Rows in the order of the variants."""
-    return sorted(found, key=lambda row: (place(row[STUDY]["variant"]), row["seed"]))
+    """Return rows in the order of VARIANTS, then of seeds."""
+    return sorted(found, key=lambda row: (variant_order(row[STUDY]["variant"]), row["seed"]))

@@ -1,8 +1,8 @@
-"""masstool_published: MassTool as its authors released it, to compare with; it ranks the tools it was trained on alone.
+"""masstool_published: MassTool as its authors released it, for comparison; it ranks only tools it was trained on.
 
-A request's vector, the mean of its nearest past requests as attention weighs them, and the same behind a gate, each in
-two views (the request–tool graph and the request–scene graph), make six cosines with a tool's trained vector; their
-mean is the score.
+A request has six vectors: in each of two views (the request–tool graph and the request–scene graph) its own, the
+attention-weighted mean of its nearest past requests, and that mean times a gate. A tool's score is the mean of their
+cosines with the tool's trained vector.
 """
 
 from __future__ import annotations
@@ -42,9 +42,10 @@ _COSINES = 6
 
 @dataclass(frozen=True, slots=True)
 class MasstoolPublishedOptions(PublishedOptions, EncoderOptions):
-    """`no_tool`: a folder of prompts that need no tool, to train detection on; "" trains without it.
+    """Options of masstool_published.
 
-    Of a trained model it is the folder's name alone.
+    no_tool: a folder of prompts that need no tool, to train detection on; "" trains without it. A trained model has
+    only the folder's name.
     """
 
     no_tool: str = ""
@@ -52,31 +53,32 @@ class MasstoolPublishedOptions(PublishedOptions, EncoderOptions):
 
 @dataclass(frozen=True, slots=True)
 class PublishedTower:
-    """What training learned, in numpy: the past requests in both views, the tools, and the layers by their names."""
+    """The trained model in numpy: `weights` has the past requests in both views and the layers, by name."""
 
-    served: Mapping[str, Floats]
+    weights: Mapping[str, Floats]
 
-    def joint(self, vector: Floats, near: Ints, kept: Bools) -> Floats:
-        """What a request is searched with: the mean of its six unit vectors.
+    def joint(self, vector: Floats, near: Ints, mask: Bools) -> Floats:
+        """Return the vector to search with: the mean of the request's six unit vectors.
 
-        `near`: the rows of its neighbours; `kept`: which of them are near enough.
+        `near`: the rows of its neighbours; `mask`: which of them are near enough.
         """
         info = self._layer("info", self._state(vector))
         total = 2 * _unit(vector)
         for view in range(_VIEWS):
-            pool = self.served[f"pool.{view}"][near[kept]].astype(np.float32)
-            logits = pool @ (vector @ self.served[f"attention.{view}"])
+            pool = self.weights[f"pool.{view}"][near[mask]].astype(np.float32)
+            logits = pool @ (vector @ self.weights[f"attention.{view}"])
             shares = np.exp(logits - logits.max(initial=-np.inf))
-            found = (shares / max(float(shares.sum()), 1.0)) @ pool  # the highest of them is 1
+            # The largest share is 1, so the sum is below 1 only without neighbours.
+            around = (shares / max(float(shares.sum()), 1.0)) @ pool
             gate = 1 / (1 + np.exp(-self._linear(f"gates.{view}", info)))
-            total = total + _unit(found) + _unit(gate * found)
+            total = total + _unit(around) + _unit(gate * around)
         return (total / _COSINES).astype(np.float32)
 
     def need(self, vectors: Floats) -> Floats:
-        """How likely each request is to need a tool: the second share of detection's softmax."""
+        """Return the probability that each request needs a tool: the second class of detection."""
         logits = self._linear("classes", self._state(vectors))
-        chances: Floats = 1 / (1 + np.exp(logits[:, 0] - logits[:, 1]))
-        return chances
+        probabilities: Floats = 1 / (1 + np.exp(logits[:, 0] - logits[:, 1]))
+        return probabilities
 
     def _state(self, vectors: Floats) -> Floats:
         return self._layer("hidden", vectors)
@@ -85,8 +87,8 @@ class PublishedTower:
         return np.maximum(self._linear(name, vectors), np.float32(0))
 
     def _linear(self, name: str, vectors: Floats) -> Floats:
-        numbers: Floats = vectors @ self.served[f"{name}.weight"].T + self.served[f"{name}.bias"]
-        return numbers
+        outputs: Floats = vectors @ self.weights[f"{name}.weight"].T + self.weights[f"{name}.bias"]
+        return outputs
 
 
 def _unit(vector: Floats) -> Floats:
@@ -94,7 +96,7 @@ def _unit(vector: Floats) -> Floats:
 
 
 class MasstoolPublished(DocumentIndex):
-    """An index of trained tool vectors. A tool is known by its id and document; any other asks for training."""
+    """An index of trained tool vectors; only tools with an id and document of the training catalogue can be added."""
 
     name: ClassVar[str] = "masstool_published"
     trainable: ClassVar[bool] = True
@@ -108,7 +110,7 @@ class MasstoolPublished(DocumentIndex):
         self._known: dict[str, tuple[str, Floats]] = {}
 
     def add(self, tools: Sequence[Searchable], vectors: Vectors | None = None) -> None:
-        """Take tools of the catalogue it was trained on; their documents' vectors are not needed."""
+        """Add tools of the training catalogue; `vectors` of their documents are not used. Raises NeedsTraining."""
         digests = {tool.id: tool.digest() for tool in tools}
         unknown = [i for i, digest in digests.items() if i not in self._known or self._known[i][0] != digest]
         if unknown:
@@ -123,13 +125,13 @@ class MasstoolPublished(DocumentIndex):
 
     def _need(self, vectors: Floats) -> list[float]:
         assert self._tower is not None
-        return [float(chance) for chance in self._tower.need(vectors)]
+        return [float(probability) for probability in self._tower.need(vectors)]
 
     def _request_vector(self, vector: Floats) -> Floats:
-        """What a request is searched with, in place of its vector: a similarity is the mean of the six cosines."""
+        """Return the vector to search with: its dot product with a tool's vector is the mean of the six cosines."""
         if vector.ndim > 1:
             return np.stack([self._request_vector(one) for one in vector])
-        assert self._tower is not None  # no tool is here without it
+        assert self._tower is not None  # an untrained index has no tools to search
         rows, cosines = self._pool.search(vector, self.options.neighbours)
         best = np.lexsort((rows, -cosines))[: self.options.neighbours]
         return self._tower.joint(vector, rows[best], cosines[best] >= self.options.epsilon)
@@ -138,7 +140,10 @@ class MasstoolPublished(DocumentIndex):
         return self._request_vector(vector)
 
     def fit(self, data: Sequence[TrainingSet], folder: Path, progress: FitProgress | None = None) -> FitReport:
-        """Train on the train split, select on the dev split; the encoder stays as it is."""
+        """Train on the train split, select on the dev split, and save to `folder`; the encoder is not trained.
+
+        Raises MissingExtra without torch, and BadModel for more than one dataset or fewer than two requests.
+        """
         try:
             from toolscout.papers.masstool.published_training import learn
         except ImportError as error:
@@ -158,36 +163,36 @@ class MasstoolPublished(DocumentIndex):
         self.options, self.trained_on = options, seen
         self.fit_record = asdict(report) | {"history": learned.trained.history}
         digests = {tool.id: tool.digest() for tool in data[0].dataset.tools}
-        self._take(learned.served, digests, training_data.requests)
+        self._set_trained(learned.weights, digests, training_data.requests)
         self.add(data[0].dataset.tools)
         self.save(folder)
         encoding.done()
         learned.checkpoints.remove()
         return report
 
-    def _take(self, served: Mapping[str, Floats], digests: Mapping[str, str], pool: Floats) -> None:
-        """Serve from now on what was learned; the large tables in half precision, as they are saved."""
-        numbers = {name: array.astype(_kind(name)) for name, array in served.items()}
-        tools = numbers.pop("tools").astype(np.float32)
+    def _set_trained(self, weights: Mapping[str, Floats], digests: Mapping[str, str], pool: Floats) -> None:
+        """Use these trained weights; large tables are rounded to half precision, as they are saved."""
+        rounded = {name: array.astype(_precision(name)) for name, array in weights.items()}
+        tools = rounded.pop("tools").astype(np.float32)
         self._known = {i: (digest, row) for (i, digest), row in zip(digests.items(), tools, strict=True)}
-        self._tower, self._pool = PublishedTower(numbers), VectorTable()
+        self._tower, self._pool = PublishedTower(rounded), VectorTable()
         self._pool.append(pool)
 
     def save(self, folder: Path) -> None:
-        """Write what was learned, the tools, and what was seen in training."""
+        """Write the weights, the tools and the record of the training data."""
         with self._lock:
             self._save_documents(folder)
             if self._tower is not None:
                 self.trained_on.save(folder)
                 self._pool.save(folder / _POOL)
-                tools = np.stack([row for _, row in self._known.values()]).astype(_kind("tools"))
-                np.savez(folder / _TOWER, allow_pickle=False, tools=tools, **self._tower.served)
+                tools = np.stack([row for _, row in self._known.values()]).astype(_precision("tools"))
+                np.savez(folder / _TOWER, allow_pickle=False, tools=tools, **self._tower.weights)
                 (folder / _TOOLS).write_text(json.dumps({i: digest for i, (digest, _) in self._known.items()}))
             write_model(folder, self, encoder=self._fingerprint())
 
     @classmethod
     def load(cls, folder: Path, encoder: TextEncoder | None = None) -> Self:
-        """Open a saved model; the encoder must be the one it was trained with."""
+        """Load a saved model; `encoder` must be the one it was trained with. Raises BadModel."""
         model = read_model(folder)
         loaded = cls(read_options(MasstoolPublishedOptions, model), encoder)
         loaded._load_documents(folder, model)
@@ -196,45 +201,43 @@ class MasstoolPublished(DocumentIndex):
             pool = VectorTable.load(folder / _POOL)
             try:
                 digests = json.loads((folder / _TOOLS).read_text())
-                loaded._take(read_arrays(folder / _TOWER), digests, pool.rows(np.arange(len(pool))))
+                loaded._set_trained(read_arrays(folder / _TOWER), digests, pool.rows(np.arange(len(pool))))
             except UNREADABLE as error:
                 raise BadModel(f"{folder / _TOWER} cannot be read ({error}); train the model again") from None
         return loaded
 
 
-def _kind(name: str) -> type[np.floating[Any]]:
+def _precision(name: str) -> type[np.floating[Any]]:
     return np.float16 if name == "tools" or name.startswith("pool.") else np.float32
 
 
 def _training_data(one: TrainingSet, prompts: Sequence[Prompt], encoding: Encoding) -> PublishedTrainingData:
-    """The vectors of all that is trained and selected on, and which tools and scenes the requests have."""
+    """Return the vectors of requests, prompts and tools, and the gold tools and scenes of the requests."""
     from toolscout.papers.masstool.published_training import PublishedTrainingData
 
     dataset = one.dataset
     row_of = {tool.id: row for row, tool in enumerate(dataset.tools)}
     train, dev = dataset.split(one.train), dataset.split(one.dev) if one.dev else None
     if len(train) < 2:
-        raise BadModel(f"{dataset.name} {one.train} has one request; at least two are needed, to be neighbours")
+        raise BadModel(f"{dataset.name} {one.train} has one request; at least two are needed, as neighbours")
     scenes: dict[str, int] = {}
-    asked = [[text for _, text in train.requests], [text for _, text in dev.requests] if dev else []]
-    asked.append([prompt.text for prompt in prompts])
     documents = encoding.documents(dataset.tools)
     tools = np.stack([documents[tool.digest()] for tool in dataset.tools])
-    vectors = [_rows(encoding.requests([Example(text) for text in texts]), texts, tools.shape[1]) for texts in asked]
+
+    def encode(texts: Sequence[str]) -> Floats:
+        vectors = encoding.requests([Example(text) for text in texts])
+        return np.array([vectors[text] for text in texts], dtype=np.float32).reshape(len(texts), tools.shape[1])
+
     return PublishedTrainingData(
-        requests=vectors[0],
+        requests=encode([text for _, text in train.requests]),
         gold=_places(train.gold, row_of),
         scenes=np.array([scenes.setdefault(dataset.scene(i), len(scenes)) for i, _ in train.requests]),
         tools=tools,
-        negatives=vectors[2],
-        dev=vectors[1],
+        negatives=encode([prompt.text for prompt in prompts]),
+        dev=encode([text for _, text in dev.requests] if dev else []),
         dev_gold=_places(dev.gold, row_of) if dev else [],
     )
 
 
 def _places(golds: Sequence[Sequence[str]], row_of: Mapping[str, int]) -> list[Ints]:
     return [np.array(sorted({row_of[tool_id] for tool_id in gold}), dtype=np.int64) for gold in golds]
-
-
-def _rows(vectors: Mapping[str, Floats], texts: Sequence[str], width: int) -> Floats:
-    return np.array([vectors[text] for text in texts], dtype=np.float32).reshape(len(texts), width)

@@ -1,12 +1,12 @@
 """MassTool as its authors released it, for comparison: two graphs, attention over past requests, a gate, six cosines.
 
-Request, tool and prompt vectors are free numbers that start as the encoder's output, so what is learned here holds for
-these tools alone. What was published is kept, its faults included: a request sees its own gold tools in the graph,
-detection is trained through two softmaxes, and equal scenes of one batch count as different.
+Vectors of requests, tools and prompts are parameters that start as the encoder's output, so the model knows these tools
+only. It is trained as published, with its faults: a request sees its own gold tools in the graph, detection is trained
+through two softmaxes, and equal scenes of one batch count as different.
 
-What differs: the weights are selected on dev, not on test; the pool of past requests holds no test request; the
-encoder's vectors have length one; and the one training loop sets the pace (AdamW without weight decay is Adam, but the
-rate falls in a line to 0, and long gradients are cut).
+What differs: the weights are selected on dev, not on test; the pool of past requests has no test request; the
+encoder's vectors have length one; and this package's training loop is used (AdamW without weight decay is Adam, but
+the learning rate decays linearly to 0, and gradients are clipped).
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from toolscout.core.arrays import Floats, Ints
 from toolscout.data import metrics
 from toolscout.training.checkpoint import Checkpoints
 from toolscout.training.encoder_options import PublishedOptions
-from toolscout.training.loop import Report, Schedule, Trained, TrainingTask, pick_device, run
+from toolscout.training.loop import Report, Schedule, TrainingRecord, TrainingTask, hardware_name, pick_device, run
+from toolscout.training.tower import nearest
 
-# Published: stopped on recall and completeness at 3; here the first of these selects.
+# The authors stop on recall and COMP at 3; here the first of these selects the epoch.
 _MEASURES = ("recall@3", "recall@5", "ndcg@3", "ndcg@5", "comp@3", "comp@5")
-_TINY = 1e-8  # as published, it keeps nodes without edges from dividing by zero
+_TINY = 1e-8  # as published: nodes without edges do not divide by zero
 _DETECTION_DROPOUT, _INFO_DROPOUT = 0.1, 0.3
-_AT_ONCE = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedTrainingData:
-    """Frozen vectors, and what belongs together: the tools (rows) of each request, and the scene of each request.
+    """The encoder's vectors, the gold tools (rows of `tools`) of each request, and the scene of each request.
 
-    `negatives`: prompts that need no tool. `dev` with `dev_gold`: what is selected on; both may be empty.
+    `negatives`: vectors of prompts that need no tool. `dev` and `dev_gold` select the best epoch; they may be empty.
     """
 
     requests: Floats
@@ -51,16 +51,16 @@ class PublishedTrainingData:
 
 @dataclass(frozen=True, slots=True)
 class PublishedModel:
-    """What came of a training: the numbers to serve by name (see PublishedNetwork.served).
+    """The result of a training; `weights` are those of PublishedNetwork.serving_weights.
 
-    `checkpoints` are there until the caller, who has saved what it needs, removes them.
+    The caller removes `checkpoints` once it has saved the model.
     """
 
-    trained: Trained
+    trained: TrainingRecord
     checkpoints: Checkpoints
     parameters: int
     device: str
-    served: dict[str, Floats]
+    weights: dict[str, Floats]
 
 
 def learn(
@@ -70,7 +70,10 @@ def learn(
     identity: str,
     report: Report | None = None,
 ) -> PublishedModel:
-    """Train. What is needed to go on after an interruption lies in `folder`/training."""
+    """Train, or resume from the checkpoints of the training `identity` in `folder`/training.
+
+    Raises BadModel where the device cannot be used, TrainingStopped where the loss is not a number.
+    """
     device = pick_device(options.device)
     torch.manual_seed(options.seed)
     task = PublishedTask(data, options, device)
@@ -79,25 +82,24 @@ def learn(
         options.epochs, options.rate, decay=0.0, warmup=0.0, patience=options.patience, seed=options.seed
     )
     trained = run(task, schedule, checkpoints, report)
-    served = {name: tensor.numpy() for name, tensor in checkpoints.read_best().items()}
+    weights = {name: tensor.numpy() for name, tensor in checkpoints.read_best().items()}
     size = sum(parameter.numel() for parameter in task.parameters().values())
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    return PublishedModel(trained, checkpoints, size, name, served)
+    return PublishedModel(trained, checkpoints, size, hardware_name(device), weights)
 
 
 class PublishedEdges:
-    """The edges between two kinds of nodes, both ways: the first kind has the lower numbers."""
+    """The edges of a bipartite graph in both directions; nodes of the first kind have the lower numbers."""
 
     def __init__(self, pairs: Ints, first: int, second: int, device: torch.device) -> None:
-        """`pairs` [edges, 2]: a node of the first kind and one of the second."""
-        there = np.stack([pairs[:, 0], pairs[:, 1] + first])
-        both = np.concatenate([there, there[::-1]], axis=1)
+        """Take `pairs` [edges, 2] of a node of the first and one of the second kind, and the numbers of nodes."""
+        forward = np.stack([pairs[:, 0], pairs[:, 1] + first])
+        both = np.concatenate([forward, forward[::-1]], axis=1)
         self._places = torch.from_numpy(both[:, np.lexsort(both[::-1])].copy()).to(device)
         self._size = first + second
 
     def normalised(self, dropped: float = 0.0) -> Tensor:
-        """The matrix D^-1/2 M D^-1/2, of all edges or of those that are left; each way of an edge is dropped alone."""
-        places = _left(self._places, dropped)
+        """Return the matrix D^-1/2 M D^-1/2; each direction of an edge is dropped with probability `dropped`."""
+        places = _drop_edges(self._places, dropped)
         ones = torch.ones(places.shape[1], device=places.device)
         roots = [
             torch.zeros(self._size, device=places.device).index_add(0, ends, ones).sqrt() + _TINY for ends in places
@@ -106,14 +108,14 @@ class PublishedEdges:
 
 
 def mean_over(pairs: Tensor, size: tuple[int, int], dropped: float = 0.0) -> Tensor:
-    """The matrix that takes the mean over what is linked: `pairs` [2, edges] in the order of rows."""
-    places = _left(pairs, dropped)
+    """Return the sparse matrix that averages over linked columns; `pairs` [2, edges] are sorted by row."""
+    places = _drop_edges(pairs, dropped)
     ones = torch.ones(places.shape[1], device=places.device)
     counts = torch.zeros(size[0], device=places.device).index_add(0, places[0], ones)
     return _sparse(places, ones / (counts[places[0]] + _TINY), size)
 
 
-def _left(places: Tensor, dropped: float) -> Tensor:
+def _drop_edges(places: Tensor, dropped: float) -> Tensor:
     return places[:, torch.rand(places.shape[1]).to(places.device) >= dropped] if dropped else places
 
 
@@ -122,7 +124,7 @@ def _sparse(places: Tensor, values: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def propagate(graph: Tensor, start: Tensor, layers: int) -> Tensor:
-    """The nodes' vectors plus, for each step over the graph, what comes of them there at length one."""
+    """Return the nodes' vectors plus, for each layer of propagation over the graph, the normalised result."""
     total, layer = start, start
     for _ in range(layers):
         layer = torch.sparse.mm(graph, layer)
@@ -130,45 +132,30 @@ def propagate(graph: Tensor, start: Tensor, layers: int) -> Tensor:
     return total
 
 
-def nearest(vectors: Floats, pool: Floats, count: int, *, within: bool) -> tuple[Ints, Floats]:
-    """Rows and cosines of the nearest in the pool; `within`: the vectors are the pool's own, none is its neighbour."""
-    known = torch.from_numpy(pool)
-    count = min(count, len(pool) - within)
-    rows, cosines = [], []
-    for start in range(0, len(vectors), _AT_ONCE):
-        products = torch.from_numpy(vectors[start : start + _AT_ONCE]) @ known.T
-        if within:
-            products[torch.arange(len(products)), start + torch.arange(len(products))] = -torch.inf
-        best = products.topk(count, dim=1)
-        rows.append(best.indices.numpy())
-        cosines.append(best.values.numpy())
-    return np.concatenate(rows), np.concatenate(cosines)
+def attend(query: Tensor, near: Tensor, mask: Tensor, weight: Tensor) -> Tensor:
+    """Return the mean of neighbours [requests, neighbours, d] weighted by bilinear attention.
 
-
-def attended(query: Tensor, near: Tensor, kept: Tensor, weight: Tensor) -> Tensor:
-    """The mean of neighbours [requests, neighbours, d] as a bilinear attention weighs them.
-
-    Those that are not `kept` weigh nothing; where none is kept the result is 0.
+    Neighbours outside `mask` have weight 0; where all are outside, the result is 0.
     """
     logits = products(query @ weight, near)
-    shares = logits.masked_fill(~kept, torch.finfo(logits.dtype).min).softmax(1) * kept
+    shares = logits.masked_fill(~mask, torch.finfo(logits.dtype).min).softmax(1) * mask
     return (shares[:, :, None] * near).sum(1)
 
 
 def products(vectors: Tensor, lists: Tensor) -> Tensor:
-    """The products of each vector with its own list [vectors, length, d]; a CPU is slow at so many small matrices."""
+    """Return the dot products of each vector with its own list [vectors, length, d]; on a CPU faster than bmm."""
     return (vectors[:, None] * lists).sum(2)
 
 
 def list_wise(scores: Tensor, gold: Tensor) -> Tensor:
-    """Binary cross-entropy between the softmax over each list and an equal share for each gold tool."""
+    """Return the binary cross-entropy between the softmax over each list and the uniform distribution on its gold."""
     return functional.binary_cross_entropy(scores.softmax(1), gold / gold.sum(1, keepdim=True))
 
 
 def contrast(anchors: Tensor, others: Tensor, temperature: float, counts: Tensor | None = None) -> Tensor:
-    """InfoNCE, one way: each anchor should be nearest to the row of the others that has its place.
+    """Return the one-way InfoNCE loss: the positive of each anchor is the same row of `others`.
 
-    `counts`: how often each row stands in the batch. Its repetitions are rivals like all others, as published.
+    `counts`: how often each row occurs in the batch; its repetitions are negatives too, as published.
     """
     logits = functional.normalize(anchors, dim=1) @ functional.normalize(others, dim=1).T / temperature
     if counts is None:
@@ -178,7 +165,7 @@ def contrast(anchors: Tensor, others: Tensor, temperature: float, counts: Tensor
 
 @dataclass(frozen=True, slots=True)
 class Graphs:
-    """The edges of an epoch as matrices: request–tool, request–scene, and the mean of a scene's tools."""
+    """The graphs of an epoch as sparse matrices: request–tool, request–scene, and the mean of a scene's tools."""
 
     tool: Tensor
     scene: Tensor
@@ -187,7 +174,7 @@ class Graphs:
 
 @dataclass(frozen=True, slots=True)
 class PropagatedViews:
-    """What propagation makes of all nodes; `requests` and `scenes` once for each of the two graphs."""
+    """The nodes' vectors after propagation; `requests` and `scenes` once for each of the two graphs."""
 
     requests: tuple[Tensor, Tensor]
     scenes: tuple[Tensor, Tensor]
@@ -195,10 +182,10 @@ class PropagatedViews:
 
 
 class PublishedNetwork(nn.Module):
-    """The two towers over free vectors."""
+    """The detection and the retrieval tower, with trainable vectors of requests, tools and prompts."""
 
     def __init__(self, data: PublishedTrainingData, members: Tensor) -> None:
-        """Begin with the encoder's vectors; a scene begins as the mean of its tools."""
+        """Start with the encoder's vectors; a scene starts as the mean of its tools, which `members` computes."""
         super().__init__()
         width = data.tools.shape[1]
         requests, tools = torch.from_numpy(data.requests), torch.from_numpy(data.tools)
@@ -216,7 +203,7 @@ class PublishedNetwork(nn.Module):
         self._scenes = torch.sparse.mm(members.cpu(), tools).to(members.device)
 
     def views(self, graphs: Graphs, layers: int) -> PropagatedViews:
-        """Propagate over both graphs. Scenes keep the numbers they began with, yet pass gradients on to their tools."""
+        """Propagate over both graphs. The vectors of scenes are constant, but pass gradients on to their tools."""
         count = len(self.requests)
         means = torch.sparse.mm(self._members, self.tools)
         scenes = self._scenes + means - means.detach()
@@ -228,32 +215,33 @@ class PublishedNetwork(nn.Module):
         )
 
     def detect(self, vectors: Tensor) -> tuple[Tensor, Tensor]:
-        """The hidden state of detection, and the shares of "no tool" and "tool"."""
+        """Return the hidden state of detection, and the probabilities of "no tool" and "tool"."""
         state = functional.dropout(self.hidden(vectors).relu(), _DETECTION_DROPOUT, self.training)
         return state, self.classes(state).softmax(1)
 
-    def joint(self, own: Sequence[Tensor], near: Sequence[Tensor], kept: Tensor, state: Tensor) -> Tensor:
-        """The sum of six unit vectors: all cosines of a tool's vector with a request's at once.
+    def joint(self, own: Sequence[Tensor], near: Sequence[Tensor], mask: Tensor, state: Tensor) -> Tensor:
+        """Return the sum of a request's six unit vectors; its product with a tool's unit vector sums the six cosines.
 
-        `own` and `near`: the request's and its neighbours' vectors in each view; `state`: that of detection.
+        `own` and `near`: the vectors of the request and of its neighbours in each view; `mask`: the neighbours that are
+        near enough; `state`: the hidden state of detection.
         """
         info = functional.dropout(self.info(state).relu(), _INFO_DROPOUT, self.training)
         parts = []
         for view in range(2):
-            found = attended(own[view], near[view], kept, self.attention[view])
-            parts += [own[view], found, self.gates[view](info).sigmoid() * found]
+            around = attend(own[view], near[view], mask, self.attention[view])
+            parts += [own[view], around, self.gates[view](info).sigmoid() * around]
         return torch.stack([functional.normalize(part, dim=1) for part in parts]).sum(0)
 
-    def served(self, views: PropagatedViews) -> dict[str, Tensor]:
-        """All that a new request needs: the pool in both views, the tools at length one, and the layers."""
+    def serving_weights(self, views: PropagatedViews) -> dict[str, Tensor]:
+        """Return what ranks a new request: past requests in both views, the tools' unit vectors, and the layers."""
         pools = {f"pool.{view}": views.requests[view] for view in range(2)}
-        apart = ("requests", "aware", "tools", "negatives")  # the free tables: no new request meets them
-        layers = {name: parameter for name, parameter in self.named_parameters() if name not in apart}
+        tables = ("requests", "aware", "tools", "negatives")  # used in training only
+        layers = {name: parameter for name, parameter in self.named_parameters() if name not in tables}
         return {**pools, "tools": functional.normalize(views.tools, dim=1), **layers}
 
 
 class PublishedTask(TrainingTask):
-    """Over the requests, tools and scenes of the training data."""
+    """The training task of MassTool as published."""
 
     def __init__(self, data: PublishedTrainingData, options: PublishedOptions, device: torch.device) -> None:
         """Build the graphs and find the neighbours."""
@@ -271,8 +259,8 @@ class PublishedTask(TrainingTask):
         self.network = PublishedNetwork(data, self._clean.members).to(device)
         self._gold = np.zeros((count, tools), dtype=bool)
         self._gold[used[:, 0], used[:, 1]] = True
-        self._near = self._neighbours(data.requests, within=True)
-        self._dev_near = self._neighbours(data.dev, within=False) if len(data.dev) else None
+        self._near = self._neighbours(data.requests, itself=False)
+        self._dev_near = self._neighbours(data.dev, itself=True) if len(data.dev) else None
         self._batch = min(options.batch, count)
         self._order, self._negatives = np.arange(count), np.arange(len(data.negatives))
 
@@ -280,38 +268,38 @@ class PublishedTask(TrainingTask):
         members = mean_over(self._members, self._members_size, dropped)
         return Graphs(self._tool_edges.normalised(dropped), self._scene_edges.normalised(dropped), members)
 
-    def _neighbours(self, vectors: Floats, *, within: bool) -> tuple[Tensor, Tensor]:
-        rows, cosines = nearest(vectors, self._data.requests, self._options.neighbours, within=within)
-        return torch.from_numpy(rows).to(self._device), torch.from_numpy(cosines >= self._options.epsilon).to(
-            self._device
-        )
+    def _neighbours(self, vectors: Floats, *, itself: bool) -> tuple[Tensor, Tensor]:
+        """Return the rows of the nearest training requests, and which of them are near enough."""
+        pool = torch.from_numpy(self._data.requests)
+        rows, cosines = nearest(torch.from_numpy(vectors), pool, self._options.neighbours, itself)
+        return rows.to(self._device), (cosines >= self._options.epsilon).to(self._device)
 
     def parameters(self) -> Mapping[str, nn.Parameter]:
-        """All of the network's."""
+        """Return all parameters of the network."""
         return dict(self.network.named_parameters())
 
     def steps(self) -> int:
-        """As many full batches as there are."""
+        """Return the number of full batches."""
         return len(self._order) // self._batch
 
-    def begin(self, epoch: int, kept: Mapping[str, Tensor] | None = None) -> None:
-        """Shuffle, and draw the edges of the epoch."""
+    def begin(self, epoch: int, saved: Mapping[str, Tensor] | None = None) -> None:
+        """Shuffle the requests, and draw the edges of the epoch."""
         rng = np.random.default_rng([self._options.seed, epoch])
         torch.manual_seed(int(rng.integers(2**31)))
         self._order = rng.permutation(len(self._data.requests))
         self._negatives = rng.permutation(len(self._data.negatives))
         self._epoch = self._graphs(self._options.edge_dropout)
 
-    def kept(self) -> Mapping[str, Tensor]:
-        """Nothing: an epoch follows from its number."""
+    def epoch_state(self) -> Mapping[str, Tensor]:
+        """Return {}: `begin` depends on the epoch alone."""
         return {}
 
     def step(self, epoch: int, step: int) -> Tensor:
-        """The loss of one batch, and its gradients."""
+        """Compute the loss of one batch and its gradients."""
         self.network.train()
         rng = np.random.default_rng([self._options.seed, epoch, step])
         picked = self._order[step * self._batch : (step + 1) * self._batch]
-        lists, gold = self._lists(picked, rng)
+        lists, gold = self._candidates(picked, rng)
         rows = torch.from_numpy(picked).to(self._device)
         views = self.network.views(self._epoch, self._options.layers)
         state, shares = self.network.detect(functional.embedding(rows, self.network.aware))
@@ -320,21 +308,21 @@ class PublishedTask(TrainingTask):
         joint = self.network.joint(own, near, self._near[1][rows], state)
         tools = functional.embedding(lists, functional.normalize(views.tools, dim=1))
         loss = list_wise(products(joint, tools), gold)
-        loss = loss + self._options.beta * self._apart(picked, views, own) / 2
+        loss = loss + self._options.beta * self._contrastive(picked, views, own) / 2
         loss = loss + self._options.weight_detection * self._detection(shares, step)
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.detach()
 
-    def _apart(self, picked: Ints, views: PropagatedViews, own: Sequence[Tensor]) -> Tensor:
-        """The contrastive losses of the batch's requests and of their scenes."""
+    def _contrastive(self, picked: Ints, views: PropagatedViews, own: Sequence[Tensor]) -> Tensor:
+        """Return the contrastive losses of the batch's requests and of their scenes."""
         found = np.unique(self._data.scenes[picked], return_counts=True)
         scenes, counts = (torch.from_numpy(numbers).to(self._device) for numbers in found)
         tool, scene = (functional.embedding(scenes, view) for view in views.scenes)
         temperature = self._options.temperature
         return contrast(own[0], own[1], temperature) + contrast(tool, scene, temperature, counts.float())
 
-    def _lists(self, picked: Ints, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-        """For each request all its gold tools and others at random, and which are gold."""
+    def _candidates(self, picked: Ints, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+        """Return, for each request, all its gold tools and random others, and which of them are gold."""
         gold = self._gold[picked]
         order = np.where(gold, np.float32(-1), rng.random(gold.shape, dtype=np.float32))
         length = min(self._options.candidates, gold.shape[1])
@@ -343,7 +331,7 @@ class PublishedTask(TrainingTask):
         return torch.from_numpy(lists).to(self._device), torch.from_numpy(wanted).to(self._device)
 
     def _detection(self, shares: Tensor, step: int) -> Tensor:
-        """Cross-entropy over shares that are a softmax already; without prompts there is nothing to tell apart."""
+        """Return the cross-entropy of `shares`, which are a softmax already (as published); 0 without prompts."""
         if not len(self._negatives):
             return torch.zeros((), device=self._device)
         count = max(1, len(self._negatives) * self._batch // len(self._order))
@@ -353,21 +341,21 @@ class PublishedTask(TrainingTask):
         return functional.cross_entropy(torch.cat([shares, others]), labels)
 
     def validate(self) -> tuple[dict[str, float], dict[str, Tensor]]:
-        """Scores of dev requests, which have no edges, over the whole graphs."""
+        """Return the dev scores and the weights to serve; dev requests have no edges in the graphs."""
         self.network.eval()
         with torch.no_grad():
             views = self.network.views(self._clean, self._options.layers)
-            served = self.network.served(views)
+            weights = self.network.serving_weights(views)
             if self._dev_near is None:
-                return {}, served
-            scores = self.joint(self._data.dev, views, *self._dev_near) @ served["tools"].T
+                return {}, weights
+            scores = self.joint(self._data.dev, views, *self._dev_near) @ weights["tools"].T
         best = scores.topk(min(5, scores.shape[1]), dim=1).indices.cpu().numpy()
         golds = [list(map(str, few.tolist())) for few in self._data.dev_gold]
-        return metrics.evaluate([list(map(str, row.tolist())) for row in best], golds, _MEASURES), served
+        return metrics.evaluate([list(map(str, row.tolist())) for row in best], golds, _MEASURES), weights
 
-    def joint(self, vectors: Floats, views: PropagatedViews, near: Tensor, kept: Tensor) -> Tensor:
-        """What new requests are searched with: without edges, their encoder vectors are their own in both views."""
+    def joint(self, vectors: Floats, views: PropagatedViews, near: Tensor, mask: Tensor) -> Tensor:
+        """Return the vectors to search with for new requests, whose vectors are the encoder's in both views."""
         own = torch.from_numpy(vectors).to(self._device)
         state, _ = self.network.detect(own)
         found = [functional.embedding(near, view) for view in views.requests]
-        return self.network.joint([own, own], found, kept, state)
+        return self.network.joint([own, own], found, mask, state)

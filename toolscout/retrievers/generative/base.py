@@ -26,7 +26,7 @@ from toolscout.index.exact_names import EXACT_BONUS
 from toolscout.models.decoding.constrained import (
     MOST_IN_SET,
     LanguageEngine,
-    Nearer,
+    LogitBonus,
     Reading,
     Table,
     best,
@@ -201,7 +201,7 @@ class GenerativeRetriever(IdPoolIndex):
         """The reading, its states extended by features of the requests (`vectors`) where a subclass scores those."""
         return reading
 
-    def _similarity_logits(self, vectors: Floats | None, count: int) -> Nearer | None:
+    def _similarity_logits(self, vectors: Floats | None, count: int) -> LogitBonus | None:
         """What similarity and new-tool bonus add to the logits of `count` requests; None where that is nothing."""
         return similarity_logits(self, vectors, count) if self.options.similarity or self.options.new_bonus else None
 
@@ -245,7 +245,7 @@ class GenerativeRetriever(IdPoolIndex):
             if self._adapter is None:
                 raise NeedsTraining([], _COMMAND.format(self.name))
             architecture = self.base().architecture
-            weights = self._adapter.applied(architecture, self.base().weights())
+            weights = self._adapter.merge_into(architecture, self.base().weights())
             self._engine = open_engine(architecture, weights, self.words())
         return self._engine
 
@@ -384,8 +384,8 @@ class GenerativeRetriever(IdPoolIndex):
         sets_of = written(self, reading) if self.options.ranks_by_sets else []
         # As many more tools as may fall behind those of the sets.
         more = max((len({tool_id for tools, _ in few for tool_id in tools}) for few in sets_of), default=0)
-        view, logits = None if allowed is None else self._views.of(allowed), self._similarity_logits(vectors, count)
-        found = best(reading, self._scoring(), self._trie, k + more, pruned=view, extra=SPECIALS, nearer=logits)
+        view, bonus = None if allowed is None else self._views.of(allowed), self._similarity_logits(vectors, count)
+        found = best(reading, self._scoring(), self._trie, k + more, pruned=view, extra=SPECIALS, logit_bonus=bonus)
         rankings = [[(key, score) for key, score in ranking if key not in SPECIALS] for ranking in found]
         if self.options.ranks_by_sets:
             rankings = [included(ranking, few, allowed) for ranking, few in zip(rankings, sets_of, strict=True)]

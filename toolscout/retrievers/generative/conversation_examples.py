@@ -131,7 +131,7 @@ def _tokens(
 ) -> tuple[list[int], list[tuple[int, tuple[int, ...]]]]:
     """The tokens of a conversation, and its targets: (position, tokens that are right after it)."""
     said = contents(talk.turns, lambda action: _action_tokens(retriever, action, plan.paths))
-    tokens, spans = retriever.base().spoken(said)
+    tokens, spans = retriever.base().chat_with_spans(said)
     turns = [turn for turn in talk.turns if turn.role == "assistant"]
     right: list[tuple[int, tuple[int, ...]]] = []
     for turn, (first, last) in zip(turns, spans, strict=True):

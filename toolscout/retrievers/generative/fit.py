@@ -275,7 +275,7 @@ class IdExamples:
         others = rng.integers(len(self._request_prompts), size=len(self._request_prompts))
         for place, (tokens, gold) in enumerate(zip(self._request_prompts, self._training_data.gold, strict=True)):
             if joined[place]:
-                tokens = self._prompter.both(tokens, self._request_prompts[others[place]])
+                tokens = self._prompter.join(tokens, self._request_prompts[others[place]])
                 gold = tuple(sorted({*gold, *self._training_data.gold[others[place]]}))
             found += self._paths(tokens, gold if self._options.order == "ids" else rng.permutation(gold).tolist())
         found += [IdExample(tokens, [(len(tokens) - 1, (self._no_tool,))]) for tokens in self._no_tool_prompts]
@@ -286,7 +286,7 @@ class IdExamples:
 
         paths = [self._plan.paths[tool_id] for tool_id in gold]
         lengths = [len(path) for path in paths]
-        tokens = self._prompter.fitted(tokens, sum(lengths) if self._options.sets else max(lengths, default=0))
+        tokens = self._prompter.truncate(tokens, sum(lengths) if self._options.sets else max(lengths, default=0))
         end = len(tokens) - 1
         if self._options.sets:
             return [_listed(tokens, paths, self._stop, any_order=self._options.order == "any")]

@@ -12,7 +12,7 @@ from toolscout.core.arrays import Floats
 from toolscout.index.exact_names import EXACT_BONUS
 from toolscout.index.recent import Recent
 from toolscout.models.decoding.constrained import Reading
-from toolscout.models.decoding.trie import Pruned, Trie
+from toolscout.models.decoding.trie import PrunedTrie, Trie
 from toolscout.retrievers.base import Pairs
 
 _CALLERS_KEPT = 64
@@ -52,9 +52,9 @@ class CallerTries:
     def __init__(self, trie: Trie, always: Collection[str]) -> None:
         """`always`: keys of the trie that every caller may see."""
         self._trie, self._always = trie, always
-        self._known: Recent[Allowed, Pruned] = Recent(_CALLERS_KEPT)
+        self._known: Recent[Allowed, PrunedTrie] = Recent(_CALLERS_KEPT)
 
-    def of(self, allowed: Allowed) -> Pruned:
+    def of(self, allowed: Allowed) -> PrunedTrie:
         """The part of the trie that this caller may see."""
         view = self._known.get(allowed)
         if view is None:

@@ -69,7 +69,7 @@ class RankingSteps:
 
 
 def align(
-    pupil: TrainableWriter,
+    model: TrainableWriter,
     train: LabelledRequests,
     dev: LabelledRequests | None,
     means: RankingSteps,
@@ -87,10 +87,10 @@ def align(
     """
     from toolscout.training.text_generation import TRAINING, forget
 
-    aligning = _Alignment(pupil, means, options.settled(), generating, folder / TRAINING)
+    aligning = _Alignment(model, means, options.with_preset(), generating, folder / TRAINING)
     history = aligning.run(_with_gold(train), _with_gold(dev) if dev else None, progress)
     before = read_finetuned(folder) if is_finetuned(folder) else {}
-    pupil.save(folder, {**before, **(about or {}), "align": history})
+    model.save(folder, {**before, **(about or {}), "align": history})
     forget(folder / TRAINING)
     return history
 
@@ -145,13 +145,13 @@ class _Alignment:
 
     def __init__(
         self,
-        pupil: TrainableWriter,
+        model: TrainableWriter,
         means: RankingSteps,
         options: AlignmentOptions,
         generating: TextTrainingOptions,
         folder: Path,
     ) -> None:
-        self._pupil, self._means, self._options, self._generating = pupil, means, options, generating
+        self._model, self._means, self._options, self._generating = model, means, options, generating
         self._folder, self._idf = folder, _idf(means.documents)
         self._start_state = ""
 
@@ -159,7 +159,7 @@ class _Alignment:
         self, train: LabelledRequests, dev: LabelledRequests | None, progress: FitProgress | None
     ) -> list[dict[str, Any]]:
         """Run all rounds and return their records."""
-        beginning = self._pupil.network.learned()
+        beginning = self._model.network.trained_arrays()
         self._start_state = self._state(beginning, train)
         history = [{"round": 0, **self._judged(dev)}]
         best, kept = beginning, 0
@@ -174,9 +174,9 @@ class _Alignment:
                 gain = record["dev_recall@5"] - history[-1]["dev_recall@5"]
                 record["plateau"] = gain < _PLATEAU
             if not dev or record["dev_recall@5"] > history[kept]["dev_recall@5"]:
-                best, kept = self._pupil.network.learned(), number
+                best, kept = self._model.network.trained_arrays(), number
             history.append(record | {"seconds": round(time.perf_counter() - started, 3)})
-        self._pupil.network.begin(best)
+        self._model.network.begin(best)
         return [record | {"kept": record["round"] == kept} for record in history]
 
     def _drawn(self, number: int, train: LabelledRequests) -> tuple[dict[str, Any], list[ScoredTexts]]:
@@ -189,9 +189,8 @@ class _Alignment:
             kept = json.loads(path.read_text())
             if kept["identity"] != identity:
                 raise BadModel(
-                    f"{path.parent} holds an alignment on other data, of another generator or retriever, or with "
-                    "other options, that was interrupted; "
-                    "train into another folder, or remove this one to begin again"
+                    f"{path.parent} holds an interrupted alignment on other data, of another fine-tuned model or "
+                    "retriever, or with other options; train into another folder, or remove this one to begin again"
                 )
             return kept["record"], [ScoredTexts(*one) for one in kept["scored"]]
         record, scored = self._sampled(number, train)
@@ -217,7 +216,7 @@ class _Alignment:
         options = {**asdict(self._generating), **asdict(self._options), "align": number}
         gold = [sorted(own) for own in train.gold]
         known = [
-            self._pupil.base.fingerprint,
+            self._model.base.fingerprint,
             self._start_state,
             options,
             list(train.requests),
@@ -237,7 +236,7 @@ class _Alignment:
         few = [i for i, prompt in zip(few, prompts, strict=True) if prompt is not None]
         read = [prompt for prompt in prompts if prompt is not None]
         seed = self._generating.seed + number
-        texts = self._pupil.sample(read, n, options.spread, self._generating.max_tokens, seed)
+        texts = self._model.sample(read, n, options.spread, self._generating.max_tokens, seed)
         sampling = time.perf_counter() - started
         requests, gold = [train.requests[i] for i in few], [train.gold[i] for i in few]
         queries = self._queries([request for request in requests for _ in range(n)], [t for own in texts for t in own])
@@ -266,12 +265,12 @@ class _Alignment:
 
     def _prompts(self, requests: Sequence[str]) -> list[list[int] | None]:
         """Prompts of requests; None for one that is too long."""
-        most = min(self._generating.request_tokens, self._pupil.base.architecture.context - self._generating.max_tokens)
-        found = [self._pupil.prompt(messages) for messages in self._means.prompts(requests)]
+        most = min(self._generating.request_tokens, self._model.base.architecture.context - self._generating.max_tokens)
+        found = [self._model.prompt(messages) for messages in self._means.prompts(requests)]
         return [prompt if len(prompt) <= most else None for prompt in found]
 
     def _queries(self, requests: Sequence[str], texts: Sequence[Sequence[int]]) -> list[list[str]]:
-        parse, text = self._means.parse, self._pupil.text
+        parse, text = self._means.parse, self._model.text
         return [parse(request, text(tokens)) for request, tokens in zip(requests, texts, strict=True)]
 
     def _ranked(
@@ -299,7 +298,7 @@ class _Alignment:
         settings = TextTrainingSettings(
             1, options.align_rate, generating.batch, seed=generating.seed, chunk=generating.chunk
         )
-        network, folder = self._pupil.network, self._folder / _FOLDER.format(number)
+        network, folder = self._model.network, self._folder / _FOLDER.format(number)
         told = None if progress is None else _named(f"align, round {number}", progress)
         apart = [(one, contrasts(one.texts, one.rewards, options.margin, options.pairs)) for one in scored]
         pairs = [
@@ -330,7 +329,7 @@ class _Alignment:
         requests, gold, homes = dev.requests[::step], dev.gold[::step], dev.homes[::step]
         prompts = self._prompts(requests)
         read = [prompt for prompt in prompts if prompt is not None]
-        texts = iter(self._pupil.sample(read, 1, 0.0, self._generating.max_tokens))
+        texts = iter(self._model.sample(read, 1, 0.0, self._generating.max_tokens))
         written = [[] if prompt is None else next(texts)[0] for prompt in prompts]
         rankings = self._ranked(requests, self._queries(requests, written), homes)
         scores = metrics.evaluate(rankings, gold, ("recall@5", "comp@5", "ndcg@5"))

@@ -431,7 +431,7 @@ class Rewrite(Retriever):
 def fit(rewrite: Rewrite, data: Sequence[TrainingSet], folder: Path, progress: FitProgress | None) -> FitReport:
     """Fine-tune the language model if the options say so, fit the router, and save a complete model in the folder."""
     started, wanted = time.perf_counter(), rewrite.options
-    _check(data, wanted, trains := bool(wanted.epochs or wanted.settled().align))
+    _check(data, wanted, trains := bool(wanted.epochs or wanted.with_preset().align))
     folder.mkdir(parents=True, exist_ok=True)
     sets = _DatasetSearch(rewrite, data, folder, progress)
     # All requests are rewritten during the fit; the preset "qta" does not search the request itself.
@@ -498,16 +498,16 @@ def _check(data: Sequence[TrainingSet], options: RewriteOptions, trains: bool) -
         raise BadModel("name at least one dataset to train on")
     if trains and options.llm:
         raise BadModel(
-            "what is trained is a generator of its own: leave llm out, and name what it begins with as base; or set "
-            "epochs=0 to use the language model as it is"
+            "training fine-tunes a new model: leave llm out, and name the model to start from as base; or set epochs=0 "
+            "to use the language model as it is"
         )
     if options.init_from and not trains:
         raise BadModel(
-            "nothing would be trained of the generator that init_from names: set align above 0 to align it, or epochs "
-            "to teach it more; to write with it as it is, name it as llm and not as init_from"
+            "the fine-tuned model that init_from names would not be trained: set align above 0 to align it, or epochs "
+            "above 0 to fine-tune it further; to use it as it is, name it as llm and not as init_from"
         )
     describes(options.init_from)
-    if (options.align_on or options.align_evenly) and not options.settled().align:
+    if (options.align_on or options.align_evenly) and not options.with_preset().align:
         raise BadModel("align_on and align_evenly say what is aligned with: set align above 0, or leave them out")
     names = sorted({one.dataset.name for one in data})
     if options.align_on and options.align_on not in names:
@@ -535,12 +535,12 @@ def _train(
     pairs = _pairs(rewriter.prompt, data, held)
     about = {"task": TASK, "settings": asdict(options) | {"init_from": Path(options.init_from).name}}
 
-    def judge(pupil: TrainableWriter) -> Mapping[str, float]:
-        rewrite.teach(pupil.local())
+    def judge(model: TrainableWriter) -> Mapping[str, float]:
+        rewrite.teach(model.local())
         return _mean(sets.judged().scores)
 
     judges = judge if any(one.dev for one in data) else None
-    rounds = options.settled().align
+    rounds = options.with_preset().align
     train = sets.asked("train", held, options.align_on)
     if rounds and not train.requests:
         raise BadDataset("no request is left to align with; raise held_out_share, or name another set (align_on)")
@@ -557,7 +557,7 @@ def _train(
         )
         dev = sets.asked("dev")
         course["align"] = align(
-            taught.pupil,
+            taught.model,
             train,
             dev if dev.requests else None,
             means,
@@ -567,7 +567,7 @@ def _train(
             about=about | {"fit": taught.report},
             progress=progress,
         )
-    rewrite.teach(taught.pupil.local())
+    rewrite.teach(taught.model.local())
     return course
 
 
@@ -652,7 +652,7 @@ class _DatasetSearch:
     def ask(self, requests: Sequence[str], queries: Sequence[Sequence[str]], homes: Sequence[int]) -> list[list[str]]:
         """The tools found with these queries, each request among the tools of its dataset."""
         found: list[list[str]] = [[] for _ in requests]
-        k = _DEEP if self._rewrite.options.settled().reward == "rank" else _K
+        k = _DEEP if self._rewrite.options.with_preset().reward == "rank" else _K
         for number, among in enumerate(self._among):
             places = [i for i, home in enumerate(homes) if len(self._among) == 1 or home == number]
             few, asked = [requests[i] for i in places], [WrittenQueries(tuple(queries[i])) for i in places]

@@ -267,7 +267,7 @@ def describes(llm: str) -> bool:
     task = read_finetuned(llm).get("task")
     if task != TASK:
         raise BadModel(
-            f"{llm} is a generator that was trained for another task ({task!r:.40}), not to describe the tools that a "
-            "request needs; name the generator folder of a model that toolscout train --retriever rewrite made"
+            f"{llm} was fine-tuned for another task ({task!r:.40}), not to describe the tools that a request needs; "
+            "name the folder generator/ of a model that toolscout train --retriever rewrite made"
         )
     return True

@@ -197,12 +197,14 @@ def _train_with_encoder(
 ) -> Any:
     """Train the towers and the encoder together, export the encoder, and use it from now on."""
     from toolscout.models.encoders.export import export
-    from toolscout.training.tower_task import learn_through
+    from toolscout.training.tower_task import learn_with_encoder
 
     options = retriever.options
     start = Path(options.start) if options.start else None
     texts = [prompt.text for prompt in prompts]
-    learned = learn_through(joined.dataset, (TRAIN, joined.dev), known, texts, start, parts, folder, identity, progress)
+    learned = learn_with_encoder(
+        joined.dataset, (TRAIN, joined.dev), known, texts, start, parts, folder, identity, progress
+    )
     export(folder / WEIGHTS_FOLDER, folder / ENCODER_FOLDER)
     retriever.remove(retriever.ids())
     retriever._own_encoder = folder / ENCODER_FOLDER
@@ -232,7 +234,7 @@ def _calibrated(
     """The detection tower as a head of its own, its probabilities fitted to dev if dev has both kinds."""
     if not len(vectors.prompts):
         return None
-    from toolscout.training.need_head import Examples, calibrated
+    from toolscout.training.need_head import Examples, calibrate
 
     hidden, bias, output = (tower.numbers[name] for name in ("hidden", "hidden_bias", "output"))
     head = NeedHead(hidden, bias, output, float(tower.numbers["output_bias"]), 1.0, 0.0, encoder)
@@ -244,7 +246,7 @@ def _calibrated(
     for prompt in others:
         sources.setdefault(prompt.source, []).append(by_text[prompt.text])
     dev = Examples({joined.dataset.name: vectors.dev}, {name: np.array(rows) for name, rows in sources.items()})
-    return calibrated(head, dev)[0]
+    return calibrate(head, dev)[0]
 
 
 def _choose_weights(

@@ -35,7 +35,7 @@ class ColtOptions(EncoderTrainingOptions, GraphOptions, EncoderOptions):
     no_tool: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be trained with."""
+        """Raise BadModel for values out of range."""
         EncoderTrainingOptions.__post_init__(self)
         GraphOptions.__post_init__(self)
         _check(self)
@@ -66,7 +66,7 @@ class MasstoolOptions(NeighbourOptions, EncoderTrainingOptions, GraphOptions, En
     share_feedback: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be trained with."""
+        """Raise BadModel for values out of range."""
         EncoderTrainingOptions.__post_init__(self)
         GraphOptions.__post_init__(self)
         NeighbourOptions.__post_init__(self)

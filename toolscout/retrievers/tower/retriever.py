@@ -157,7 +157,7 @@ class TowerRetriever(NewToolBonusIndex):
         states = tower.states(vector[None])
         keys = np.array([self._view(one.entry) for one in neighbours], dtype=np.float32)
         keys = keys.reshape(len(neighbours), VIEWS, len(request)).swapaxes(0, 1)
-        return tower.ask(request, None if states is None else states[0], keys, neighbour_weight)
+        return tower.attend(request, None if states is None else states[0], keys, neighbour_weight)
 
     def _neighbours(self, vector: Floats, tenant: str, counts: Callable[[Entry], bool]) -> list[Neighbour]:
         count = self.options.neighbours
