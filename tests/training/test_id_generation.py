@@ -186,7 +186,7 @@ def test_lessons_are_learned(base: Base, tmp_path: Path, rank: int) -> None:
         with torch.no_grad():
             states = made.states([lesson.tokens], rows(), made.merged())[0]
         assert [(at, (int((every @ states[at]).argmax()),)) for at, _ in lesson.right] == list(lesson.right)
-    assert learned.state.adapter.keys() == made.learned().keys()
+    assert learned.state.adapter.keys() == made.trained_arrays().keys()
     assert learned.parameters == sum(one.numel() for one in [*made.parameters(), *rows.parameters()])
 
 
@@ -248,7 +248,7 @@ def test_general_texts_keep_the_language_of_the_base(base: Base, tmp_path: Path)
         with torch.no_grad():
             now, then = (
                 torch.log_softmax(made.states(texts, torch.zeros(0, 32), merged()) @ made.head.T, -1)
-                for merged in (made.merged, made.unlearned)
+                for merged in (made.merged, made.base_matrices)
             )
         moved[mix] = float((then.exp() * (then - now)).sum(-1).mean())
     assert moved[1.0] < 0.6 * moved[0.0]

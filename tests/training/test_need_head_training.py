@@ -104,7 +104,7 @@ def test_platt_stays_finite_where_the_classes_are_apart() -> None:
 
 
 def test_a_head_that_says_the_opposite_is_refused() -> None:
-    with pytest.raises(BadModel, match="opposite"):
+    with pytest.raises(BadModel, match="worse than chance"):
         platt(np.array([1.0, 2.0, -1.0, -2.0]), np.array([False, False, True, True]), np.ones(4))
 
 

@@ -143,11 +143,11 @@ def test_against_itself_a_network_is_undecided(base: Base) -> None:
 
 
 def test_an_earlier_network_can_be_the_reference(base: Base) -> None:
-    made, earlier = network(base), network(base, moved=False).learned()
-    now = made.learned()
+    made, earlier = network(base), network(base, moved=False).trained_arrays()
+    now = made.trained_arrays()
     loss, _ = stepped(PreferenceTask(made, PAIRS, settings(), 0.5, 0.0, earlier), made)
     assert loss != pytest.approx(math.log(2), abs=1e-3)
-    for name, array in made.learned().items():
+    for name, array in made.trained_arrays().items():
         np.testing.assert_array_equal(array, now[name])
     then = network(base, moved=False)
     wanted = [math.log1p(math.exp(-0.5 * (likelier(made, one) - likelier(then, one)))) for one in PAIRS]
