@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timing
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(messages, "LARGE", 0)
     monkeypatch.setattr(messages, "_PIECES", (4, 12))
-    monkeypatch.setattr(messages, "_MAX_TRIES", 10_000_000)
+    monkeypatch.setattr(messages, "_MAX_FAILURES", 10_000_000)
 
 
 def made_up(dice: random.Random, depth: int = 0) -> Any:
