@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from pathlib import Path
 from typing import IO, Any
@@ -45,19 +44,43 @@ def expected(sent: list[str]) -> tuple[Counter[str], int]:
     return ids, unreadable
 
 
-def check(sent: list[str], received: list[dict[str, Any]]) -> None:
-    ids, unreadable = expected(sent)
-    answers = Counter(repr(message["id"]) for message in received if message.get("id") is not None)
-    cancelled = {repr(message["params"].get("requestId")) for message in map(parsed, sent) if cancels(message)}
-    missing = [key for key in ids if answers[key] < ids[key] and key not in cancelled]
-    assert not missing
-    refused = [message for message in received if message.get("id", "") is None]
-    assert len(refused) >= unreadable
-    for message in received:
-        if "error" in message:
-            assert message["error"]["message"]
-            assert message["error"]["code"] != types.INTERNAL_ERROR, message
-    assert "tools" in next(message["result"] for message in received if message.get("id") == "last")
+class Received:
+    """The answers to a conversation so far."""
+
+    def __init__(self, sent: list[str]) -> None:
+        self._ids, self._unreadable = expected(sent)
+        self._cancelled = {
+            repr(message["params"].get("requestId")) for message in map(parsed, sent) if cancels(message)
+        }
+        self.messages: list[dict[str, Any]] = []
+        self._answers: Counter[str] = Counter()
+        self._refused = 0
+
+    def read(self, ear: IO[str]) -> None:
+        """Take answers until all that are due have come, or until there are no more."""
+        for line in ear:
+            message = json.loads(line)
+            self.messages.append(message)
+            if message.get("id") is not None:
+                self._answers[repr(message["id"])] += 1
+            elif "id" in message:
+                self._refused += 1
+            if "'last'" in self._answers and self._refused >= self._unreadable and not self.missing():
+                return
+
+    def missing(self) -> list[str]:
+        """The ids that wait for an answer; a request that was cancelled may get one or none."""
+        ids = self._ids.items()
+        return [key for key, count in ids if self._answers[key] < count and key not in self._cancelled]
+
+    def check(self) -> None:
+        assert not self.missing()
+        assert self._refused >= self._unreadable
+        for message in self.messages:
+            if "error" in message:
+                assert message["error"]["message"]
+                assert message["error"]["code"] != types.INTERNAL_ERROR, message
+        assert "tools" in next(message["result"] for message in self.messages if message.get("id") == "last")
 
 
 def parsed(line: str) -> Any:
@@ -83,10 +106,7 @@ def conversation(count: int, seed: int, modern: bool) -> list[str]:
 
 
 def say(mouth: IO[str], sent: list[str]) -> None:
-    mouth.write("".join(line + "\n" for line in sent[:-1]))
-    mouth.flush()
-    time.sleep(0.5)  # what was asked before is answered when the last is
-    mouth.write(sent[-1] + "\n")
+    mouth.write("".join(line + "\n" for line in sent))
     mouth.flush()
 
 
@@ -94,34 +114,31 @@ def say(mouth: IO[str], sent: list[str]) -> None:
 def test_broken_messages_are_answered(tmp_path: Path, modern: bool) -> None:
     sent = conversation(500, 7, modern)
 
-    async def main() -> list[str]:
+    received = Received(sent)
+
+    async def main() -> None:
         ours, theirs = os.pipe(), os.pipe()
-        got: list[str] = []
 
         def talk() -> None:
-            mouth = os.fdopen(ours[1], "w")
-            speaker = threading.Thread(target=say, args=(mouth, sent))
-            speaker.start()
-            with mouth, os.fdopen(theirs[0]) as ear:
-                for line in ear:
-                    got.append(line)
-                    if '"id":"last"' in line:
-                        break
+            with os.fdopen(ours[1], "w") as mouth:
+                speaker = threading.Thread(target=say, args=(mouth, sent))
+                speaker.start()
+                received.read(ear)
                 speaker.join()
 
-        async with gateway(tmp_path / "t.db", config(tmp_path)) as made:
-            incoming = anyio.wrap_file(os.fdopen(ours[0], encoding="utf-8", errors="replace"))
-            outgoing = anyio.wrap_file(os.fdopen(theirs[1], "w", encoding="utf-8"))
-            with anyio.fail_after(20):
-                async with stdio_server(incoming, outgoing) as streams, anyio.create_task_group() as tasks:
-                    tasks.start_soon(serve_streams, made, *streams)
-                    await anyio.to_thread.run_sync(talk, abandon_on_cancel=True)
-            await incoming.aclose()
-            await outgoing.aclose()
-        return got
+        with os.fdopen(theirs[0]) as ear:  # open until the last word: nobody may be cut short
+            async with gateway(tmp_path / "t.db", config(tmp_path)) as made:
+                incoming = anyio.wrap_file(os.fdopen(ours[0], encoding="utf-8", errors="replace"))
+                outgoing = anyio.wrap_file(os.fdopen(theirs[1], "w", encoding="utf-8"))
+                with anyio.fail_after(20):
+                    async with stdio_server(incoming, outgoing) as streams, anyio.create_task_group() as tasks:
+                        tasks.start_soon(serve_streams, made, *streams)
+                        await anyio.to_thread.run_sync(talk, abandon_on_cancel=True)
+                await incoming.aclose()
+                await outgoing.aclose()
 
-    received = [json.loads(line) for line in anyio.run(main)]
-    check(sent, received)
+    anyio.run(main)
+    received.check()
 
 
 @pytest.mark.slow
@@ -141,13 +158,10 @@ def test_ten_thousand_broken_messages_over_stdio(tmp_path: Path, modern: bool) -
 
         speaker = threading.Thread(target=say, args=(mouth, sent))
         speaker.start()
-        received = []
-        for line in process.stdout:
-            received.append(json.loads(line))
-            if received[-1].get("id") == "last":
-                break
+        received = Received(sent)
+        received.read(process.stdout)
         speaker.join()
         mouth.close()
         assert process.wait(30) == 0
         killer.cancel()
-    check(sent, received)
+    received.check()
