@@ -11,6 +11,7 @@ import pytest
 
 from tests.evaluation.made_up import dataset, hybrid
 from tests.toys import HashedWords, catalogue
+from toolscout.core.arrays import Floats
 from toolscout.core.tool import Tool
 from toolscout.errors import BadModel, BadRequest, ToolscoutError
 from toolscout.evaluation.bench import measurements, speed, synthetic_catalogue, worker
@@ -18,6 +19,7 @@ from toolscout.evaluation.bench.worker import BenchTask
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.dense import Dense, DenseOptions
 from toolscout.retrievers.hybrid.retriever import Hybrid
+from toolscout.retrievers.hybrid.shared_encoder import SharedEncoder
 from toolscout.scout import Scout
 from toolscout.stores.sqlite.store import SqliteStore
 
@@ -28,7 +30,7 @@ PARTS = ("encoder_ms", "words_ms", "vectors_ms", "fusion_ms", "explain_ms", "oth
 
 
 def opened(path: Path, retriever: Hybrid | None = None) -> Scout:
-    scout = Scout(SqliteStore(path), retriever or hybrid())
+    scout = Scout(SqliteStore(path), hybrid() if retriever is None else retriever)
     scout.refresh()
     return scout
 
@@ -91,6 +93,26 @@ def test_the_parts_of_a_request_add_up(scout: Scout) -> None:
     assert one["encoder_ms"] > 0
     many = measurements.queries(scout, watch, REQUESTS, repeats=3)
     assert many["p95_ms"] >= many["p50_ms"] > 0
+
+
+def test_every_repeat_encodes_its_requests(tmp_path: Path) -> None:
+    class CountedWords(HashedWords):
+        requests = 0
+
+        def encode_request(self, text: str) -> Floats:
+            self.requests += 1
+            return super().encode_request(text)
+
+    encoder = CountedWords()
+    shared = Hybrid(parts=[Bm25(), Dense(encoder=SharedEncoder(encoder))])
+    with opened(tmp_path / "store.db", shared) as scout:
+        scout.add(catalogue(100))
+        scout.search(REQUESTS[0])
+        before = encoder.requests
+        scout.search(REQUESTS[0])
+        assert encoder.requests == before
+        measurements.queries(scout, measurements.watch_parts(scout), REQUESTS, repeats=3)
+    assert encoder.requests == before + 3 + 3 * 4  # three of the four are encoded to warm up
 
 
 def test_only_the_default_retriever_can_be_timed_in_parts(tmp_path: Path) -> None:

@@ -40,6 +40,9 @@ def test_what_was_written_is_found(table: ToolTable) -> None:
     assert table.rows("alias", "gone").tolist() == []  # of a dead row
     assert table.rows("digest", "d1").tolist() == [0, 2]
     assert table.known("digest", ["d0", "d8", "d2", "d1"]) == ["d8", "d1"]
+    assert sorted(table.rows_of_any("namespace", ["d", "nobody", "a"])) == [0, 3, 6, 7]
+    assert sorted(table.rows_of_any("id", ["a/createIssue", *filter(None, IDS)])) == [0, 2, 3, 4, 5, 6, 7]
+    assert table.rows_of_any("id", []).tolist() == []
     assert [table.aliases(0), table.aliases(2), table.digest(4)] == [ALIASES[0], (), "d5"]
 
 
@@ -48,6 +51,9 @@ def test_a_key_that_has_the_hash_of_another_is_not_it(table: ToolTable, monkeypa
     monkeypatch.setattr(tool_table, "_hash", lambda key, salt: hashed("a" if key == "q" else key, salt))
     assert table.rows("namespace", "q").tolist() == []
     assert table.known("namespace", ["q", "a"]) == ["a"]
+    assert table.rows_of_any("namespace", ["q", "b"]).tolist() == [2]
+    monkeypatch.setattr(tool_table, "_hash", lambda key, salt: hashed("a/_" if key == "q/q" else key, salt))
+    assert table.rows_of_any("id", ["q/q", "ü/größe"]).tolist() == [5]
 
 
 def test_no_two_keys_of_a_table_share_a_hash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

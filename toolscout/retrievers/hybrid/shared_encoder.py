@@ -61,6 +61,11 @@ class SharedEncoder(TextEncoder):
                 self._keep(missing, vectors)
             return np.stack([known[text] for text in texts])
 
+    def clear(self) -> None:
+        """Empty the cache: the next request is encoded, even one that was encoded before."""
+        with self._lock:
+            self._recent.clear()
+
     def use_threads(self, threads: int) -> None:
         """Set the number of threads of the encoder."""
         self._encoder.use_threads(threads)
