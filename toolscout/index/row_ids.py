@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -33,6 +33,14 @@ class IdList:
         if row >= self.first:
             return self.later[row - self.first]
         return "" if row in self.dead or self.table is None else self.table.id(row)
+
+    def some(self, rows: Sequence[int]) -> list[str]:
+        """The ids in some rows, as single look-ups would give them."""
+        if self.table is None:
+            return [self.later[row] for row in rows]
+        if rows and max(rows) < self.first and self.dead.isdisjoint(rows):
+            return self.table.some_ids(rows)
+        return [self[row] for row in rows]
 
     def __iter__(self) -> Iterator[str]:
         """Every id, row by row."""

@@ -11,6 +11,7 @@ import json
 import os
 import secrets
 import shutil
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from hashlib import blake2b
@@ -71,6 +72,10 @@ class ToolTable:
         """The id of the tool in a row."""
         return self._ids[row]
 
+    def some_ids(self, rows: Iterable[int]) -> list[str]:
+        """The ids of the tools in some rows."""
+        return self._ids.some(rows)
+
     def ids(self) -> list[str]:
         """The id of every row."""
         return self._ids.all()
@@ -91,13 +96,12 @@ class ToolTable:
 
     def rows(self, kind: Kind, key: str) -> Numbers:
         """The rows with this key, ascending."""
-        hashes, sought = self._hashes[kind], self._hash(key)
-        start = int(np.searchsorted(hashes, sought, "left"))
-        end = int(np.searchsorted(hashes, sought, "right"))
+        hashes, sought = self._hashes[kind].data, _hash(key, self._salt)
+        start = bisect_left(hashes, sought)  # on a memoryview: numpy takes five times as long for a single number
         # No two keys of a table have one hash; one that is not in the table may have that of another.
-        if start == end or not self._has(kind, key, int(self._rows[kind][start])):
+        if start == len(hashes) or hashes[start] != sought or not self._has(kind, key, int(self._rows[kind][start])):
             return _NO_ROWS
-        return self._rows[kind][start:end].astype(np.int64)
+        return self._rows[kind][start : bisect_right(hashes, sought)].astype(np.int64)
 
     def known(self, kind: Kind, keys: Sequence[str]) -> list[str]:
         """Those of many keys that the table has, in order."""
@@ -119,14 +123,11 @@ class ToolTable:
         places: list[int] = np.flatnonzero(starts < ends).tolist()
         found = rows[starts[places]].tolist()
         if kind == "id":
-            same = self._ids.equal(found, [keys[i] for i in places])
+            same = [tool_id == keys[i] for i, tool_id in zip(places, self._ids.some(found), strict=True)]
         else:
             same = [self._has(kind, keys[i], row) for i, row in zip(places, found, strict=True)]
         places = list(itertools.compress(places, same))
         return places, starts[places], ends[places]
-
-    def _hash(self, key: str) -> np.uint64:
-        return np.uint64(_hash(key, self._salt))
 
     def _has(self, kind: Kind, key: str, row: int) -> bool:
         return key in _keys(kind, self.id(row), self.aliases(row) if kind == "alias" else (), self.digest(row))
@@ -196,28 +197,24 @@ class _Texts:
     """Texts one after the other in one file, and where each ends in another."""
 
     def __init__(self, folder: Path, name: str) -> None:
-        self._ends = _mapped(folder / f"{name}.ends.npy", np.int64)
-        self._bytes = _mapped(folder / f"{name}.npy", np.uint8)
-        if len(self._bytes) != (int(self._ends[-1]) if len(self._ends) else 0):
+        ends, texts = _mapped(folder / f"{name}.ends.npy", np.int64), _mapped(folder / f"{name}.npy", np.uint8)
+        if len(texts) != (int(ends[-1]) if len(ends) else 0):
             raise ValueError(f"{name} are cut off")
+        # Memoryviews, which are much faster than arrays for one text at a time.
+        self._ends, self._bytes = ends.data, texts.data
 
     def __len__(self) -> int:
         return len(self._ends)
 
     def __getitem__(self, row: int) -> str:
-        start = int(self._ends[row - 1]) if row else 0
-        return bytes(self._bytes[start : int(self._ends[row])]).decode(errors="surrogatepass")
+        return str(self._bytes[self._ends[row - 1] if row else 0 : self._ends[row]], "utf-8", "surrogatepass")
 
-    def equal(self, rows: Sequence[int], texts: Sequence[str]) -> list[bool]:
-        """Whether each row holds the text beside it."""
-        data, places = self._bytes.data, np.asarray(rows, dtype=np.int64)
-        ends = self._ends[places].tolist()
-        starts = np.where(places > 0, self._ends[places - 1], 0).tolist()
-        wanted = (text.encode(errors="surrogatepass") for text in texts)
-        return [data[start:end] == text for start, end, text in zip(starts, ends, wanted, strict=True)]
+    def some(self, rows: Iterable[int]) -> list[str]:
+        data, ends = self._bytes, self._ends
+        return [str(data[ends[row - 1] if row else 0 : ends[row]], "utf-8", "surrogatepass") for row in rows]
 
     def all(self) -> list[str]:
-        data, ends = bytes(self._bytes), [0, *self._ends.tolist()]
+        data, ends = bytes(self._bytes), [0, *self._ends]
         return [data[start:end].decode(errors="surrogatepass") for start, end in itertools.pairwise(ends)]
 
 

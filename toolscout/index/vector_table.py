@@ -159,16 +159,21 @@ class VectorTable:
         """The vectors of some rows."""
         if self._base is None:
             return self._live.rows[rows]
-        vectors = np.empty((len(rows), self._base.shape[1]), dtype=np.float32)
         saved = rows < self._first
+        if saved.all():
+            return np.take(self._base, rows, axis=0).astype(np.float32)
+        vectors = np.empty((len(rows), self._base.shape[1]), dtype=np.float32)
         vectors[saved] = self._base[rows[saved]]
-        if not saved.all():
-            vectors[~saved] = self._live.rows[rows[~saved] - self._first]
+        vectors[~saved] = self._live.rows[rows[~saved] - self._first]
         return vectors
 
     def scores(self, query: Floats, rows: Ints) -> Doubles:
         """Exact scores: the same for a row whichever rows are asked with it, so that equal vectors really tie."""
-        products: Doubles = self.rows(rows).astype(np.float64) * query
+        if self._base is not None and (rows < self._first).all():  # most often: from half precision at once
+            products: Doubles = np.take(self._base, rows, axis=0).astype(np.float64)
+        else:
+            products = self.rows(rows).astype(np.float64)
+        products *= query
         return np.asarray(products.sum(axis=1))
 
     def search(

@@ -407,8 +407,9 @@ class Bm25(Retriever):
             hits = searcher.search(query, limit, count=False).hits
             if len(hits) < limit or hits[-1][0] < hits[sought - 1][0]:
                 rows = searcher.fast_field_values("row", [address for _, address in hits])
-                pairs = [(self._rows.ids[int(row or 0)], score) for row, (score, _) in zip(rows, hits, strict=True)]
-                return [pair for pair in pairs if pair[0]]  # a tool that was removed has no id
+                ids = self._rows.ids.some([int(row or 0) for row in rows])
+                # A tool that was removed has no id.
+                return [(tool_id, score) for tool_id, (score, _) in zip(ids, hits, strict=True) if tool_id]
             limit *= 4
 
     def _fetch_allowed(self, query: Any, k: int, allowed: Allowed) -> Pairs:

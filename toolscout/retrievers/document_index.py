@@ -230,7 +230,7 @@ class DocumentIndex(Retriever):
                 self._table.kill(row)
         if len(self._table) > 2 * len(self._rows) + _DEAD_KEPT:
             alive = self._rows.alive()
-            rows, table = RowIds([self._rows.ids[row] for row in alive]), VectorTable()
+            rows, table = RowIds(self._rows.ids.some(alive.tolist())), VectorTable()
             if len(alive):
                 table.append(self._table.rows(alive))
             self._rows, self._table = rows, table
@@ -302,7 +302,7 @@ class DocumentIndex(Retriever):
         # Without the lock, so that others can go on. Tools with a negative bonus may drop out: search for more.
         found, scores = table.search(search, k + sum(bonus < 0 for bonus in bonuses.values()), among, skipped)
         with self._lock:
-            pairs = {rows.ids[row]: score for row, score in zip(found.tolist(), scores.tolist(), strict=True)}
+            pairs = dict(zip(rows.ids.some(found.tolist()), scores.tolist(), strict=True))
             pairs.pop("", None)  # removed meanwhile
             places = {i: rows.row(i) for i in dict.fromkeys([*named, *bonuses]) if i not in pairs}
             absent = {i: row for i, row in places.items() if row is not None}
@@ -331,15 +331,14 @@ class DocumentIndex(Retriever):
 
     def explain(self, ranking: Ranking, ids: Sequence[str]) -> list[tuple[Reason, ...]]:
         """The cosine of each tool to the request."""
-        if not any(tool_id in self._rows for tool_id in ids):
+        if not any(row is not None for row in map(self._rows.row, ids)):
             return [() for _ in ids]
         vector = self._request_vector(self.vector_of(ranking))
         with self._lock:
             rows = [self._rows.row(tool_id) for tool_id in ids]
             known = np.array([row for row in rows if row is not None], dtype=np.int64)
-            scores = iter(
-                self._table.scores(vector, known).tolist() if len(known) else ()
-            )  # none if all were removed meanwhile
+            # None is known if all were removed meanwhile.
+            scores = iter(self._table.scores(vector, known).tolist() if len(known) else ())
         return [() if row is None else (Similarity(round(next(scores), 6)),) for row in rows]
 
     def vector_of(self, ranking: Ranking) -> Floats:
