@@ -38,7 +38,7 @@ _FIT = {
     **{f"need {name}": f"need_{name.lower()}" for name in ("AUROC", "F1", "accuracy", "Brier", "ECE")},
 }
 # The measurements of `toolscout bench`; other rows come from load tests and studies.
-BENCHES = ("query", "lookup", "caller", "index", "memory", "recall")
+BENCHES = ("query", "lookup", "caller", "index", "open", "memory", "recall")
 _SETS_HEAD = """
 Where a method can say how many tools a request needs (`k="auto"`): *exact set* is the share of requests for which it
 returned the gold tools and no other, *set R* and *set P* are recall and precision of what it returned, and *returned*
