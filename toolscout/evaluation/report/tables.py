@@ -147,7 +147,6 @@ def bench(rows: Sequence[RowDict], picture: str) -> Iterator[str]:
     yield _BENCH_HEAD
     if picture:
         yield picture
-    yield f"{machine(rows[-1])}.\n"
     lines: dict[tuple[str, str], dict[str, str]] = {}
     for row in rows:
         name, targets = " ".join(filter(None, [row["bench"], row["requests"]])), target_of(row)
@@ -158,9 +157,13 @@ def bench(rows: Sequence[RowDict], picture: str) -> Iterator[str]:
             line[_size(row["tools"])] = f"{value:,.5g}{mark}"
     sizes = [_size(tools) for tools in sorted({row["tools"] for row in rows})]
     yield table(["measurement", "value", *sizes], lines.values())
-    keys = ("tools", "how", "repeats", "commit")
-    for tools, how, repeats, commit in dict.fromkeys(tuple(row.get(key) for key in keys) for row in rows):
-        yield f"- {tools:,} tools: {how}; {repeats} repeats; commit {commit}."
+    about = ((row["tools"], row.get("how"), row["bench"], row["repeats"], row["commit"], machine(row)) for row in rows)
+    runs: dict[tuple[Any, ...], list[str]] = {}
+    for tools, how, name, *run in about:
+        names = runs.setdefault((tools, how, *run), [])
+        names += [name] if name not in names else []
+    for (tools, how, repeats, commit, hardware), names in runs.items():
+        yield f"- {tools:,} tools ({', '.join(names)}): {how}; {repeats} repeats; commit {commit}; {hardware}."
 
 
 def _size(tools: int) -> str:
