@@ -15,6 +15,7 @@ from toolscout import catalogue
 from toolscout.catalogue.base import ReadOptions
 from toolscout.core import vendor_formats
 from toolscout.core.answer import Allowed, Answer, Example, Verdict
+from toolscout.core.garbage import collector_paused
 from toolscout.core.scope import Endpoints, Scope
 from toolscout.core.tool import Listing, Tool, clean_text
 from toolscout.errors import BadRequest, DiskFull, MissingEncoder
@@ -27,7 +28,7 @@ from toolscout.search.catalogue_fit import Count as Count
 from toolscout.search.catalogue_fit import FitOptions, SearchResult, catalogue_fit_of, find
 from toolscout.search.feedback_sync import Feedback
 from toolscout.search.progress import Progress as Progress
-from toolscout.search.progress import batches, collector_paused, counted, reported
+from toolscout.search.progress import batches, counted, reported
 from toolscout.search.similarity_baseline import SimilarityBaseline
 from toolscout.search.tool_need import NeedEstimator, NeedOptions
 from toolscout.stores.base import AddReport, Store
@@ -162,7 +163,7 @@ class Scout:
         options = options or ReadOptions()
         tools = counted(catalogue.read(source, options), progress, stopped)
         waited, before = self.not_embedded(), self._version
-        with collector_paused():
+        with collector_paused():  # collections would take a fifth of the time
             report = self.store.add(tools, label or catalogue.describe(source), replace=replace, sync=sync)
             self.refresh()
         embedded = 0

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 
 import numpy as np
 
@@ -58,15 +56,3 @@ def batches(encoded: Iterable[Encoded]) -> Iterator[tuple[list[int], Floats]]:
             positions, vectors = [], []
     if positions:
         yield positions, np.concatenate(vectors)
-
-
-@contextmanager
-def collector_paused() -> Iterator[None]:
-    """Pause garbage collection: an add makes no cycles, and looking for them takes a fifth of its time."""
-    running = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if running:
-            gc.enable()

@@ -17,6 +17,8 @@ import anyio.to_thread
 import mcp_types as types
 from mcp.shared.message import SessionMessage
 
+from toolscout.core.garbage import collector_paused
+
 # One message: its bytes, and the values in it (numbers, texts, lists, objects) without the tools of a list.
 MAX_MESSAGE_BYTES = 16 * 1024 * 1024
 MAX_VALUES = 50_000
@@ -67,7 +69,10 @@ def loads(data: bytes | str) -> Any:
     """
     text = data if isinstance(data, str) else data.decode("utf-8", "replace")
     try:
-        return _decoder.decode(text) if len(text) <= LARGE else _PieceParser(text).read()
+        if len(text) <= LARGE:
+            return _decoder.decode(text)
+        with collector_paused():  # one collection would stop other threads for longer than many pieces
+            return _PieceParser(text).read()
     except RecursionError:
         raise ValueError("nested too deeply") from None
 
