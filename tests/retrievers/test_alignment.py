@@ -167,7 +167,10 @@ def test_an_alignment_that_was_killed_goes_on(taught: Any, tmp_path: Path) -> No
     with pytest.raises(KeyboardInterrupt):
         align(model_of(taught), TRAIN, None, means(ask=dying), options, taught[0], tmp_path / "killed")
     other = AlignmentOptions(align=2, samples=5, spread=0.7, align_rate=1e-2)
-    with pytest.raises(BadModel, match="other options, that was interrupted"):
+    with pytest.raises(
+        BadModel,
+        match="interrupted alignment on other data, of another fine-tuned model or retriever, or with other options",
+    ):
         align(model_of(taught), TRAIN, None, means(), other, taught[0], tmp_path / "killed")
     with pytest.raises(BadModel, match="of another fine-tuned model or retriever"):
         align(model_of(taught), TRAIN, None, means(ask=another), options, taught[0], tmp_path / "killed")
