@@ -86,7 +86,7 @@ def test_search_with_a_script(filled: Run, tmp_path: Path) -> None:
 
 def test_an_endpoint_that_is_down_is_told_and_tools_are_found(filled: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.setattr("toolscout.llm.endpoint.time.sleep", lambda _: None)
+    monkeypatch.setattr("toolscout.llm.client.time.sleep", lambda _: None)
     shown = filled("search", REQUEST, "--llm", "http://127.0.0.1:9/v1", "--model", "m", *WORDS)
     assert shown.exit_code == 0
     assert "weather/get_forecast" in shown.stdout

@@ -120,7 +120,7 @@ def test_a_certificate_that_nobody_vouches_for_is_a_fault_of_the_endpoint(monkey
         error.verify_message = "self-signed certificate"
         raise error
 
-    monkeypatch.setattr("toolscout.llm.endpoint.post", refuse)
+    monkeypatch.setattr("toolscout.llm.client.post", refuse)
     with pytest.raises(EndpointError, match=r"cannot be trusted \(self-signed certificate\); .* SSL_CERT_FILE"):
         Endpoint("https://host/v1", "m", QUICK).complete(asked("x"))
 

@@ -16,7 +16,7 @@ from tests.llm.fake_endpoint import Answer, FakeEndpoint, asked, chat, echo, ref
 from toolscout.cli.serve import _warm
 from toolscout.core.answer import Cost
 from toolscout.core.tool import Tool
-from toolscout.llm import endpoint
+from toolscout.llm import client
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.hybrid.retriever import Hybrid
 from toolscout.retrievers.rewrite import llm_writer
@@ -171,7 +171,7 @@ def stumbling(request: dict[str, Any], number: int) -> Answer:
 def test_one_that_fails_spoils_no_other_and_what_they_cost_is_counted(
     patient: bool, concurrency: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(endpoint.time, "sleep", lambda _: None)
+    monkeypatch.setattr(client.time, "sleep", lambda _: None)
     sent = [*"abcdefghijklm", "bad", *"nopqrstuvwxyz"]
     with FakeEndpoint(stumbling) as server:
         author = QueryWriter(server.url, "m", concurrency=concurrency, prices=(1.0, 1.0))
@@ -188,7 +188,7 @@ def test_one_that_fails_spoils_no_other_and_what_they_cost_is_counted(
 
 
 def test_an_endpoint_that_breaks_down_is_given_up_and_what_it_answered_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint.time, "sleep", lambda _: None)
+    monkeypatch.setattr(client.time, "sleep", lambda _: None)
 
     def script(request: dict[str, Any], number: int) -> Answer:
         return echo(request, number) if number < 3 else refused(401, "revoked")

@@ -247,7 +247,7 @@ def test_a_bad_endpoint_costs_nothing_but_its_queries(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.setattr("toolscout.llm.endpoint.time.sleep", lambda _: None)
+    monkeypatch.setattr("toolscout.llm.client.time.sleep", lambda _: None)
     script, why = BAD[kind]
     with FakeEndpoint(script) as fake:
         rewrite = at(fake.url)
@@ -265,7 +265,7 @@ def test_a_bad_endpoint_costs_nothing_but_its_queries(
 
 def test_an_endpoint_that_is_down_or_slow_is_left_alone_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.setattr("toolscout.llm.endpoint.time.sleep", lambda _: None)
+    monkeypatch.setattr("toolscout.llm.client.time.sleep", lambda _: None)
     now = 1000.0
     monkeypatch.setattr(llm_writer, "_now", lambda: now)
     with FakeEndpoint(lambda *_: (200, {}, b"")) as fake:
@@ -293,7 +293,7 @@ def test_an_endpoint_that_is_down_or_slow_is_left_alone_for_a_while(monkeypatch:
 
 def test_an_evaluation_rather_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.setattr("toolscout.llm.endpoint.time.sleep", lambda _: None)
+    monkeypatch.setattr("toolscout.llm.client.time.sleep", lambda _: None)
     data = dataset(requests=4)
 
     def limited(_: Any, number: int) -> Any:

@@ -194,7 +194,7 @@ def test_a_hybrid_that_asks_nothing_has_nothing_to_tell() -> None:
 @pytest.mark.parametrize("way", ["last", "first", "hybrid of a hybrid", "rewrite", "rewrite of a hybrid"])
 def test_a_failure_is_told_and_counted(way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.setattr("toolscout.llm.endpoint.time.sleep", lambda _: None)
+    monkeypatch.setattr("toolscout.llm.client.time.sleep", lambda _: None)
     with FakeEndpoint(lambda *_: refused(500, "broken")) as fake:
         retriever: Any = WAYS[way](Rewrite(RewriteOptions(llm=fake.url, model="m"), [Bm25()]))
         answer = answered(retriever, tmp_path)
@@ -209,7 +209,7 @@ def test_a_failure_is_told_and_counted(way: str, tmp_path: Path, monkeypatch: py
 @pytest.mark.parametrize("way", ["last", "rewrite"])
 def test_an_evaluation_waits_and_says_what_it_cost(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.setattr("toolscout.llm.endpoint.time.sleep", lambda _: None)
+    monkeypatch.setattr("toolscout.llm.client.time.sleep", lambda _: None)
     data = dataset(requests=4)
 
     tries = Counter[str]()

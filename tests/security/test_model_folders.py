@@ -211,7 +211,7 @@ def test_a_key_is_not_sent_over_plain_http(host: str, monkeypatch: pytest.Monkey
     folder = saved(rewrite(f"http://{host}/v1"), tmp_path / "m")
     opened = Endpoint(f"http://{host}/v1", "m", QUICK)
     monkeypatch.setenv("OPENAI_API_KEY", KEY)  # afterwards
-    monkeypatch.setattr("toolscout.llm.endpoint.post", lambda *_: pytest.fail("it was sent"))
+    monkeypatch.setattr("toolscout.llm.client.post", lambda *_: pytest.fail("it was sent"))
     with pytest.raises(EndpointError, match="not sent over plain http"):
         opened.complete(asked("x"))
     monkeypatch.setenv(HOSTS_VARIABLE, f"{host}:80")

@@ -7,19 +7,14 @@ from __future__ import annotations
 
 import copy
 import json
-import math
-import os
-import random
 import re
-import ssl
 import threading
-import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from toolscout.errors import BadCompletion, BadRequest, EndpointError, LanguageModelError, NotCached, NotYet
+from toolscout.errors import BadCompletion, BadRequest, LanguageModelError, NotCached
 from toolscout.llm import replies
 from toolscout.llm.base import (
     Completion,
@@ -37,11 +32,11 @@ from toolscout.llm.base import (
     settled,
 )
 from toolscout.llm.cache import Cache, digest
+from toolscout.llm.client import EndpointClient
 from toolscout.llm.hosts import key_in_the_open
-from toolscout.llm.http import HttpReply, RateLimiter, post
-from toolscout.llm.options import MOST, EndpointOptions, check, checked_url
+from toolscout.llm.http import HttpReply
+from toolscout.llm.options import EndpointOptions, check, checked_url
 
-_AGAIN = frozenset([408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529])
 _GRACE = 0.2  # seconds after the deadline in which a request may still report its error
 _KEY_CHARS = 12  # a shorter key is a placeholder, which may be a word of any text, and is not removed from answers
 _SENT_STOPS = 4  # some servers refuse more; the text is cut here as well
@@ -75,18 +70,14 @@ class Endpoint(LanguageModel):
         if not self.options.offline and (problem := key_in_the_open(self.url, self.options.key_variable)):
             raise BadRequest(problem)
         self._cache = Cache(self.options.cache, read_only=self.options.offline) if self.options.cache else None
-        self._gate = RateLimiter(self.options.requests_per_minute)
+        self._client = EndpointClient(self.url, model, self.options, "completion")
         self._left_out: set[str] = set()  # of what may be sent, what this server refused
-        self._seconds = self._ends = math.inf
 
     def within(self, seconds: float) -> Endpoint:
         """The same endpoint with a deadline in this many seconds, for replies, rate limit and retries."""
         hurried = copy.copy(self)
-        hurried._seconds, hurried._ends = seconds, time.monotonic() + seconds
+        hurried._client = self._client.within(seconds)
         return hurried
-
-    def _left(self) -> float:
-        return self._ends - time.monotonic()
 
     def complete(
         self,
@@ -121,14 +112,14 @@ class Endpoint(LanguageModel):
                 stopped.set()
                 raise
 
-        timed = self._ends < math.inf
+        timed = self._client.timed
         pool = ThreadPoolExecutor(max_workers=self.options.concurrency)
         try:
             pairs = zip(conversations, schemas, strict=True)
             waiting = [pool.submit(work, conversation, wanted) for conversation, wanted in pairs]
             # A DNS lookup, or a wait for a locked file, cannot be interrupted: its thread is left behind.
-            late = wait(waiting, max(0.0, self._left()) + _GRACE if timed else None).not_done
-            return _settled([self._late() if one in late else one.result() for one in waiting])
+            late = wait(waiting, max(0.0, self._client.left()) + _GRACE if timed else None).not_done
+            return _settled([self._client.late() if one in late else one.result() for one in waiting])
         finally:
             pool.shutdown(wait=not timed, cancel_futures=True)
 
@@ -174,13 +165,13 @@ class Endpoint(LanguageModel):
     def _request(self, conversation: Conversation, call: _Call) -> list[Completion]:
         """Send one request; gives back at least one completion and at most n."""
         try:
-            reply = self._reply(conversation, call)
-            choices = replies.choices(reply, self._scrubbed)[: call.n]
+            reply = self._client.ask("/chat/completions", lambda: self._payload(conversation, call), self._adapted)
+            choices = replies.choices(reply, self._client.scrubbed)[: call.n]
         except BadCompletion as error:
-            raise BadCompletion(self._scrubbed(str(error))) from None
+            raise BadCompletion(self._client.scrubbed(str(error))) from None
         if call.schema is None and all(choice.length and not choice.text for choice in choices):
             raise no_answer(choices[0].cut_off)
-        texts = [cut(self._scrubbed(choice.text, _KEY_CHARS), call.stop) for choice in choices]
+        texts = [cut(self._client.scrubbed(choice.text, _KEY_CHARS), call.stop) for choice in choices]
         read, written = replies.tokens(reply, [message.content for message in conversation], choices)
         return [
             Completion(
@@ -196,109 +187,6 @@ class Endpoint(LanguageModel):
     def _cost(self, read: float, written: int) -> float | None:
         prices = self.options.input_price, self.options.output_price
         return None if prices[0] is None or prices[1] is None else (read * prices[0] + written * prices[1]) / 1e6
-
-    def _reply(self, conversation: Conversation, call: _Call) -> dict[str, Any]:
-        """The endpoint's reply, with retries as far as the options and the deadline allow."""
-        tries, why, status = 0, "", None
-        while True:
-            if not self._gate.wait(self._ends):
-                raise self._late(why)
-            payload = self._payload(conversation, call)
-            try:
-                reply = self._post(payload)
-            except TimeoutError:
-                if self._left() <= 0:
-                    raise self._late() from None
-                why, status = f"gave no answer within {self.options.timeout:g} seconds", None
-            except OSError as error:
-                why, status = f"cannot be reached ({error.strerror or error or type(error).__name__})", None
-            else:
-                status = reply.status
-                if self._adapted(reply, payload):
-                    continue
-                found = self._read(reply)
-                if not isinstance(found, str):
-                    return found
-                why = found
-                if reply.wait is not None:
-                    self._rest(reply.wait, why, status)
-            pause = min(MOST, self.options.backoff * 2.0 ** min(tries, 60)) * random.uniform(0.5, 1.5)
-            tries += 1
-            if tries > self.options.retries or pause >= self._left():
-                break
-            time.sleep(pause)
-        counted = f" {tries} times" if tries > 1 else ""
-        raise EndpointError(f"{self.url} {why}{counted}; {_advice(status)}", status)
-
-    def _late(self, why: str = "") -> EndpointError:
-        """The error for a deadline that has passed, or that passes before the next request may be sent."""
-        if self._left() <= 0:
-            return EndpointError(f"{self.url} gave no answer within {self._seconds:.3g} seconds; {_advice(None)}")
-        why = why or "was asked as often as it may be for now (requests_per_minute, or it asked for a rest)"
-        return NotYet(f"{self.url} {why}, and its next turn is too late; try again then, or raise timeout")
-
-    def _post(self, payload: dict[str, Any]) -> HttpReply:
-        key = self._key()
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        try:
-            seconds = max(0.001, min(self.options.timeout, self._left()))
-            return post(f"{self.url}/chat/completions", payload, headers, seconds)
-        except ssl.SSLCertVerificationError as error:
-            raise EndpointError(
-                f"{self.url} cannot be trusted ({error.verify_message}); check its host, or name the certificate that "
-                "vouches for it in SSL_CERT_FILE"
-            ) from None
-        except OSError:  # some are ValueErrors too
-            raise
-        except UnicodeError as error:
-            raise EndpointError(f"{self.url} cannot be looked up ({error}); check its host") from None
-        except ValueError as error:
-            raise BadCompletion(f"{self.url} answered with {error}; that is no completion") from None
-
-    def _key(self) -> str:
-        """The key in the environment now; raises EndpointError where it is malformed or would go over plain http."""
-        key = os.environ.get(self.options.key_variable, "").strip()
-        if not re.fullmatch(r"[!-~]*", key):
-            raise EndpointError(f"the key in {self.options.key_variable} has blanks or odd signs; copy it there anew")
-        if problem := key_in_the_open(self.url, self.options.key_variable):
-            raise EndpointError(problem)
-        return key
-
-    def _scrubbed(self, text: str, shortest: int = 1) -> str:
-        """A text of the server, with the key replaced where the server echoed it."""
-        key = os.environ.get(self.options.key_variable, "").strip()
-        return text.replace(key, "[key]") if len(key) >= shortest else text
-
-    def _rest(self, seconds: float, why: str, status: int) -> None:
-        if seconds <= self.options.longest_wait:
-            self._gate.shut(seconds)
-        if seconds > min(self.options.longest_wait, self._left()):
-            raise EndpointError(f"{self.url} {why} and asks to wait {seconds:.0f} seconds; try again then", status)
-
-    def _read(self, reply: HttpReply) -> dict[str, Any] | str:
-        """The JSON of a reply, or the reason to retry; raises where a retry would not help."""
-        said = replies.message(reply.body, self._scrubbed)
-        variable, status = self.options.key_variable, reply.status
-        if 200 <= status < 300:
-            found = replies.parsed(reply.body)
-            return found if found is not None else f"answered with something that is no completion ({said})"
-        if status in _AGAIN and "insufficient_quota" not in said:
-            return f"answered {status} ({said})"
-        if status in (400, 413, 422):
-            raise BadCompletion(f"{self.url} refuses what it was asked ({status}: {said}); shorten or change it")
-        if status in (401, 403):
-            advice = f"check the key in {variable}" if self._key() else f"put its key into {variable}"
-            raise EndpointError(f"{self.url} refuses access ({status}: {said}); {advice}", status)
-        if status == 404:
-            raise EndpointError(
-                f"{self.url} has no model {self.name!r}, or is not a base URL such as https://host/v1 "
-                f"(404: {said}); check both",
-                status,
-            )
-        if 300 <= status < 400:
-            where = replies.shortened(reply.location, self._scrubbed)
-            raise EndpointError(f"{self.url} sends on to {where}; name that one", status)
-        raise EndpointError(f"{self.url} answered {status} ({said}); {_advice(status)}", status)
 
     def _adapted(self, reply: HttpReply, payload: Mapping[str, Any]) -> bool:
         """Whether the server refused an optional parameter, which is then left out from now on."""
@@ -364,11 +252,3 @@ def _after(failed: Completion, one: Completion, why: str) -> Completion:
         cost=None if one.cost is None or failed.cost is None else one.cost + failed.cost,
         refused=why,
     )
-
-
-def _advice(status: int | None) -> str:
-    if status == 429:
-        return "ask less often (requests_per_minute, concurrency), or see what the account allows"
-    if status is None:
-        return "check that it runs and that the URL is right, or raise timeout"
-    return "try again later, or see what its log says"

@@ -16,12 +16,10 @@ MOST = 1e6  # the most seconds, requests or money: a higher value is taken for a
 
 
 @dataclass(frozen=True, slots=True)
-class EndpointOptions:
+class ConnectionOptions:
     """How requests are sent to an endpoint.
 
     key_variable: the environment variable with the API key; where it is not set, no key is sent.
-    cache, offline: the file that stores completions, and whether to answer from it alone.
-    input_price, output_price: prices per million tokens.
     concurrency, requests_per_minute: the most requests at once, and the most per minute.
     timeout: seconds for one request.
     retries, backoff: the most retries; the n-th one comes after about backoff * 2 ** n seconds.
@@ -29,10 +27,6 @@ class EndpointOptions:
     """
 
     key_variable: str = KEY_VARIABLE
-    cache: str | Path | None = None
-    offline: bool = False
-    input_price: float | None = None
-    output_price: float | None = None
     concurrency: int = 8
     requests_per_minute: float | None = None
     timeout: float = 60.0
@@ -41,8 +35,22 @@ class EndpointOptions:
     longest_wait: float = 60.0
 
 
+@dataclass(frozen=True, slots=True)
+class EndpointOptions(ConnectionOptions):
+    """How completions are requested of an endpoint.
+
+    cache, offline: the file that stores completions, and whether to answer from it alone.
+    input_price, output_price: prices per million tokens.
+    """
+
+    cache: str | Path | None = None
+    offline: bool = False
+    input_price: float | None = None
+    output_price: float | None = None
+
+
 def checked_url(url: str) -> str:
-    """The base URL of an endpoint, without /chat/completions; raises BadRequest where it is not valid."""
+    """The base URL of an endpoint, without the path of an API; raises BadRequest where it is not valid."""
     if not re.fullmatch(r"[!-~]*", url):  # HTTP carries no others
         raise BadRequest(
             "an endpoint's URL has no blanks and no letters beyond ASCII; write a host's as xn--…, others as %C3%B6"
@@ -57,29 +65,31 @@ def checked_url(url: str) -> str:
         raise BadRequest("an endpoint is a base URL such as https://host/v1, http://host:8000/v1 or http://[::1]/v1")
     if "@" in parts.netloc or parts.query or parts.fragment:
         raise BadRequest(f"the URL of an endpoint holds no user, key or query; a key belongs into {KEY_VARIABLE}")
-    return parts.geturl().rstrip("/").removesuffix("/chat/completions")
+    base = parts.geturl().rstrip("/")
+    for path in ("/chat/completions", "/embeddings", "/rerank"):
+        base = base.removesuffix(path)
+    return base
 
 
-def check(options: EndpointOptions, model: str) -> None:
+def check_connection(options: ConnectionOptions, model: str) -> None:
     """Raise BadRequest for options that are not valid, or without the name of a model."""
     if not model:
         raise BadRequest("an endpoint needs the name of a model; give it as model")
     if not re.fullmatch(r"[A-Z_][A-Z0-9_]{0,63}", options.key_variable):
         raise BadRequest(f"key_variable is the name of an environment variable such as {KEY_VARIABLE}, never a key")
+    rate = 1.0 if options.requests_per_minute is None else options.requests_per_minute
+    if not all(0 < one <= MOST for one in (options.concurrency, options.timeout, rate)):
+        raise BadRequest("concurrency, timeout and requests_per_minute have to be above 0, and at most a million")
+    if not all(0 <= one <= MOST for one in (options.retries, options.backoff, options.longest_wait)):
+        raise BadRequest("retries, backoff and longest_wait have to be 0 or more, and at most a million")
+
+
+def check(options: EndpointOptions, model: str) -> None:
+    """Raise BadRequest for options that are not valid, or without the name of a model."""
+    check_connection(options, model)
     if options.offline and not options.cache:
         raise BadRequest("offline answers from a cache; name its file as cache")
     if (options.input_price is None) != (options.output_price is None):
         raise BadRequest("give the price of input and of output tokens, or neither")
-    rate = 1.0 if options.requests_per_minute is None else options.requests_per_minute
-    positive = (options.concurrency, options.timeout, rate)
-    if not all(0 < one <= MOST for one in positive):
-        raise BadRequest("concurrency, timeout and requests_per_minute have to be above 0, and at most a million")
-    others = (
-        options.retries,
-        options.backoff,
-        options.longest_wait,
-        options.input_price or 0,
-        options.output_price or 0,
-    )
-    if not all(0 <= one <= MOST for one in others):
-        raise BadRequest("retries, backoff, longest_wait and prices have to be 0 or more, and at most a million")
+    if not all(0 <= one <= MOST for one in (options.input_price or 0, options.output_price or 0)):
+        raise BadRequest("prices have to be 0 or more, and at most a million")

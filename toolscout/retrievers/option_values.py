@@ -2,53 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, fields
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from collections.abc import Sequence
 
-from toolscout.errors import BadModel
+from toolscout.core import option_values
 from toolscout.retrievers.model_folder import RENAMED_OPTIONS, OptionsT
 
 
 def with_settings(default: OptionsT, name: str, settings: Sequence[str]) -> OptionsT:
     """A copy of `default` with these settings. Raises BadModel, naming the method `name`, for a bad one."""
-    types: Mapping[str, Any] = get_type_hints(type(default))
-    known = {field.name: types[field.name] for field in fields(default)}
-    values: dict[str, Any] = {}
-    for setting in settings:
-        key, equals, text = setting.partition("=")
-        if equals and key not in known and RENAMED_OPTIONS.get(key) in known:
-            raise BadModel(f"the option {key} of {name} is now called {RENAMED_OPTIONS[key]}; write that instead")
-        if not equals or key not in known:
-            shown = ", ".join(f"{field}={getattr(default, field)}" for field in known) or "none"
-            raise BadModel(f"{setting!r:.80} is no option of {name}; give key=value with one of: {shown}")
-        values[key] = _parsed(text, known[key], setting)
-    return type(default)(**{**asdict(default), **values})
-
-
-def _parsed(text: str, kind: Any, setting: str) -> Any:
-    if kind is bool:
-        words = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-        if text.lower() in words:
-            return words[text.lower()]
-    elif get_origin(kind) is Literal:
-        if text in get_args(kind):
-            return text
-        raise BadModel(f"{setting!r:.80}: the value must be one of {', '.join(map(str, get_args(kind)))}")
-    elif get_origin(kind) is tuple:
-        with suppress(ValueError):
-            numbers = tuple(get_args(kind)[0](one) for one in text.split(",") if one.strip())
-            if all(map(math.isfinite, numbers)):
-                return numbers
-        raise BadModel(f"{setting!r:.80}: the value must be numbers with commas between them, all of them finite")
-    elif kind in (int, float, str):
-        value = None
-        with suppress(ValueError):
-            value = kind(text)
-        if kind is float and value is not None and not math.isfinite(value):
-            raise BadModel(f"{setting!r:.80}: the value must be a finite number")
-        if value is not None:
-            return value
-    raise BadModel(f"{setting!r:.80}: the value must be of type {getattr(kind, '__name__', kind)}")
+    return option_values.with_settings(default, name, settings, RENAMED_OPTIONS)

@@ -21,6 +21,7 @@ from tokenizers import Tokenizer
 from toolscout.core.arrays import Ints
 from toolscout.errors import BadModel, MissingEncoder
 from toolscout.models.encoders.base import TextEncoder
+from toolscout.models.encoders.settings import VARIABLE, EncoderSettings
 from toolscout.models.onnx_runtime import available_cores, ort, session_options
 
 RAW, RAW_NAME = "raw", "all-MiniLM-L6-v2"
@@ -29,6 +30,10 @@ CARD_FILE, MODEL_FILE, TOKENIZER_FILE = "encoder.json", "model.onnx", "tokenizer
 
 # The version of how this file cuts a text and feeds it to the model; part of every fingerprint.
 _RULES = 1
+# How many tokens a text may have, where the card does not say.
+_BERT_POSITIONS = 512
+# What a card need not have; part of the fingerprint where it is there.
+_OPTIONAL = ("request_prompt", "document_prompt", "dimensions")
 # Text has more than one token per this many characters; the rest of a long text is cut off before it is tokenised.
 CHARS_PER_TOKEN = 12
 # More threads than this do not make one short request faster.
@@ -116,15 +121,20 @@ class Encoder(TextEncoder):
         self.parameters: int = card["parameters"]
         self.request_tokens: int = card["request_tokens"]
         self.document_tokens: int = card["document_tokens"]
+        self.request_prompt: str = card.get("request_prompt", "")
+        self.document_prompt: str = card.get("document_prompt", "")
         self.threads = threads
         self._model = model
 
     @classmethod
-    def load(cls, folder: Path | None = None, threads: int | None = None) -> Self:
+    def load(
+        cls, folder: Path | None = None, threads: int | None = None, settings: EncoderSettings | None = None
+    ) -> Self:
         """Open an exported encoder, by default the one that comes with the package.
 
         The folder "raw" stands for the published encoder from which the default one was trained. `threads` is the
-        number of cores to use, by default all. Raises MissingEncoder or BadModel.
+        number of cores to use, by default all; `settings` replace those of the folder. Raises MissingEncoder or
+        BadModel.
         """
         if threads is not None and threads < 1:
             raise ValueError(f"threads must be 1 or more, got {threads}")
@@ -132,6 +142,8 @@ class Encoder(TextEncoder):
             folder = default_folder()
         folder = cache_folder() if str(folder) == RAW else Path(folder)
         card = _read_card(folder)
+        if settings is not None and (given := settings.given()):
+            card = _with_settings(folder, card, given)
         return cls(folder, card, LoadedModel.of(folder, card["sha256"]), threads or available_cores())
 
     def use_threads(self, threads: int) -> None:
@@ -142,28 +154,29 @@ class Encoder(TextEncoder):
 
     def encode_request(self, text: str) -> Vectors:
         """The unit vector of one request."""
-        return self._vector(self._model.session(min(self.threads, _REQUEST_THREADS)), text, self.request_tokens)
+        session = self._model.session(min(self.threads, _REQUEST_THREADS))
+        return self._vector(session, text, self.request_prompt, self.request_tokens)
 
     def encode(self, texts: Sequence[str]) -> Vectors:
         """The unit vectors of requests, one row each."""
         if len(texts) == 1:
             return self.encode_request(texts[0])[np.newaxis]
         vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
-        for positions, rows in self._stream(texts, self.request_tokens):
+        for positions, rows in self._stream(texts, self.request_prompt, self.request_tokens):
             vectors[positions] = rows
         return vectors
 
     def encode_documents(self, texts: Sequence[str]) -> Iterator[Batch]:
         """Yield the unit vectors of documents in batches, as (positions in `texts`, vectors)."""
-        return self._stream(texts, self.document_tokens)
+        return self._stream(texts, self.document_prompt, self.document_tokens)
 
-    def _stream(self, texts: Sequence[str], limit: int) -> Iterator[Batch]:
+    def _stream(self, texts: Sequence[str], prompt: str, limit: int) -> Iterator[Batch]:
         # A session with one thread computes in the calling thread, so all workers can share it.
         session = self._model.session(1)
 
         def work(start: int) -> Batch:
             chunk = texts[start : start + _CHUNK]
-            rows = np.stack([self._vector(session, text, limit) for text in chunk])
+            rows = np.stack([self._vector(session, text, prompt, limit) for text in chunk])
             return np.arange(start, start + len(chunk), dtype=np.int64), rows
 
         if len(texts) <= _CHUNK:  # one unit of work needs no other thread
@@ -182,9 +195,11 @@ class Encoder(TextEncoder):
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def _vector(self, session: ort.InferenceSession, text: str, limit: int) -> Vectors:
-        feed = {"input_ids": np.array([self._tokens(text, limit)], dtype=np.int64)}
+    def _vector(self, session: ort.InferenceSession, text: str, prompt: str, limit: int) -> Vectors:
+        feed = {"input_ids": np.array([self._tokens(prompt + text, limit)], dtype=np.int64)}
         vector: Vectors = session.run(None, feed)[0][0]
+        if self.dimension < len(vector):
+            vector = vector[: self.dimension] / max(float(np.linalg.norm(vector[: self.dimension])), 1e-12)
         return vector
 
     def _tokens(self, text: str, limit: int) -> list[int]:
@@ -197,8 +212,13 @@ class Encoder(TextEncoder):
 
 def default_folder() -> Path:
     """The encoder that comes with the package, or the one that $TOOLSCOUT_ENCODER names."""
-    named = os.environ.get("TOOLSCOUT_ENCODER")
-    return Path(named) if named else Path(__file__).resolve().parents[2] / "default_model"
+    named = os.environ.get(VARIABLE)
+    return Path(named) if named else package_folder()
+
+
+def package_folder() -> Path:
+    """The encoder that comes with the package."""
+    return Path(__file__).resolve().parents[2] / "default_model"
 
 
 def cache_folder() -> Path:
@@ -217,8 +237,25 @@ def encoders_folder() -> Path:
 def fingerprint_of(card: Mapping[str, Any]) -> str:
     """A digest of all that a vector depends on: weights and pooling, tokeniser, truncation, the rules of this file."""
     files = [card["sha256"][MODEL_FILE], card["sha256"][TOKENIZER_FILE]]
-    parts = json.dumps([_RULES, *files, card["request_tokens"], card["document_tokens"]])
-    return hashlib.sha256(parts.encode()).hexdigest()[:32]
+    parts: list[object] = [_RULES, *files, card["request_tokens"], card["document_tokens"]]
+    if optional := {key: card[key] for key in _OPTIONAL if card.get(key)}:
+        parts.append(optional)
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
+
+
+def _with_settings(folder: Path, card: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """The card with settings of the user's own, and the fingerprint of the two together."""
+    if given.get("pooling", card["pooling"]) != card["pooling"]:
+        raise BadModel(f"{folder} was exported with the pooling {card['pooling']}; export it again for another one")
+    changed = {**card, **given}
+    if changed.get("dimensions", card["dimension"]) > card["dimension"]:
+        raise BadModel(f"{folder} gives {card['dimension']} numbers a vector, not {changed['dimensions']}")
+    changed["dimension"] = changed.get("dimensions", card["dimension"])
+    longest = card.get("positions", _BERT_POSITIONS)
+    for key in ("request_tokens", "document_tokens"):
+        if changed[key] > longest:
+            raise BadModel(f"{folder} reads at most {longest} tokens of a text; set {key} to that or less")
+    return {**changed, "fingerprint": fingerprint_of(changed)}
 
 
 def _read_card(folder: Path) -> dict[str, Any]:
@@ -274,7 +311,7 @@ def _open_session(folder: Path, threads: int) -> ort.InferenceSession:
 def _remedy(folder: Path) -> str:
     if folder == cache_folder():
         return f"run: {WEIGHTS_COMMAND} && pip install 'toolscout[encoder]' && toolscout encoder export"
-    if folder == default_folder() and not os.environ.get("TOOLSCOUT_ENCODER"):
+    if folder == default_folder() and not os.environ.get(VARIABLE):
         return "install toolscout again: it comes with one"
     return "name a folder that toolscout train or toolscout encoder export wrote, or none for the default one"
 

@@ -1,0 +1,57 @@
+"""How a user names an encoder: PLACE, or PLACE?KEY=VALUE&KEY=VALUE with settings in place of what its files say."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+from urllib.parse import parse_qsl
+
+from toolscout.errors import BadModel
+
+Pooling = Literal["mean", "cls", "last"]
+VARIABLE = "TOOLSCOUT_ENCODER"
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderSettings:
+    """Settings of an encoder on this machine; None leaves what its own files say. The fingerprint covers them.
+
+    pooling: which token vectors make the vector of a text: their mean, the first one (cls), or the last one.
+    request_prompt, document_prompt: what is put before a request or a document, such as "query: ".
+    request_tokens, document_tokens: how many tokens of a text are read.
+    dimensions: how many numbers of a vector are used, for models trained to be cut (Matryoshka).
+    """
+
+    pooling: Pooling | None = None
+    request_prompt: str | None = None
+    document_prompt: str | None = None
+    request_tokens: int | None = None
+    document_tokens: int | None = None
+    dimensions: int | None = None
+
+    def __post_init__(self) -> None:
+        """Raise BadModel for values out of range."""
+        for name in ("request_tokens", "document_tokens", "dimensions"):
+            value = getattr(self, name)
+            if value is not None and value < (1 if name == "dimensions" else 3):
+                raise BadModel(f"{name} of an encoder is too small: {value}")
+
+    def given(self) -> dict[str, Any]:
+        """The settings that are not None."""
+        return {key: value for key, value in asdict(self).items() if value is not None}
+
+
+def split_name(named: str) -> tuple[str, list[str]]:
+    """The place in an encoder's name, and its settings as "key=value"; a path that exists has none.
+
+    Raises BadModel where something after the question mark is no setting.
+    """
+    place, mark, query = named.partition("?")
+    if not mark or os.path.exists(named):
+        return named, []
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True)
+    except ValueError as error:
+        raise BadModel(f"{named!r:.200} is no name of an encoder: write PLACE?KEY=VALUE&KEY=VALUE ({error})") from None
+    return place, [f"{key}={value}" for key, value in pairs]
