@@ -59,7 +59,7 @@ class Clock:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 1000.0
         self._lock = threading.Lock()
-        for place in ("endpoint", "http"):
+        for place in ("client", "http"):
             monkeypatch.setattr(f"toolscout.llm.{place}.time", self)
         monkeypatch.setattr(llm_writer, "_now", self.monotonic)
 
