@@ -298,6 +298,7 @@ class Scout:
         likely = catalogue_fit_of(
             found.hits, self.fit_options, self._baseline.baseline(permitted, self.count(permitted))
         )
+        language = self._need_estimator.unknown_language(ranking) if needed is None else ""
         considered = tuple(found.hits[: found.count])
         verdict: Verdict = "use"
         if needed is not None and needed < self.need_options.threshold:
@@ -314,7 +315,7 @@ class Scout:
             need=needed,
             fit=likely,
             words_only=self.words_only(permitted),
-            notes=(*self._notes(permitted), *ranking.notes),
+            notes=(*self._notes(permitted), *([language] if language else []), *ranking.notes),
             asked=ranking.queries,
             cost=ranking.cost,
         )
@@ -326,7 +327,7 @@ class Scout:
             self.search("hello", endpoints="skip")
 
     def need(self, text: str, allowed: Allowed | str | None = None) -> float | None:
-        """The tool need of a request, from 0 to 1, as in its answer; None where no model predicts it."""
+        """The tool need of a request, from 0 to 1, as in its answer; None where no model can tell."""
         return self.search(text, 1, allowed).need
 
     def tools(self, ids: Iterable[str] | Answer) -> list[Tool]:
