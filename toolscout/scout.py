@@ -424,6 +424,8 @@ class Scout:
         self._version, self._cursor, self._feedback.cursor = state.version, state.cursor, state.feedback
         self._baseline.restore(state.baseline)
         self._since_open = 0
+        if index_snapshot.is_outdated(self.retriever):
+            self._unsaved_changes = len(self.retriever)  # enough to save it again
 
     def _encoder(self) -> TextEncoder | None:
         with suppress(MissingEncoder):

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from toolscout.core.answer import Allowed
 from toolscout.core.tool import name_of, namespace_of, split_words
+from toolscout.index.script_words import has_other_scripts, latin_text, paired_runs
 from toolscout.index.tool_table import Kind, ToolTable, last_word, name_key
 
 # A name found in the request outranks every score that words or vectors can give.
 EXACT_BONUS = 1000.0
 
-_TOKEN = re.compile(r"[^\s,;!?()\[\]{}<>\"'`“”‘’«»]+")
+_TOKEN = re.compile(r"[^\s,;!?()\[\]{}<>\"'`“”‘’«»、。，；！？（）「」『』《》〈〉【】；،؟]+")
 _QUOTED = re.compile(r"[\"'`“‘«]([^\"'`”’»]{1,200})[\"'`”’»]")
+_OTHER_QUOTED = re.compile(r"[「『《〈【„]([^」』》〉】“”]{1,200})[」』》〉】“”]")
 _IDENTIFIER = re.compile(r"[\w%][./:_]+[\w%]|[a-z][A-Z]|\w-\w+-\w")
 _HYPHENATED = re.compile(r"\w+-\w+")
 _MAX_ALIAS_WORDS = 8
 _MAX_NAME_WORDS = 24
+# In scripts without spaces: the longest alias, how much of a request is looked through for one, and how many letters
+# behind an identifier may be particles and verbs.
+_MAX_ALIAS_LETTERS, _LETTERS_READ, _MAX_ENDING = 12, 200, 8
 
 
 class ExactNames:
@@ -138,10 +144,9 @@ class ExactNames:
         """
         yield request.strip()
         yield from _QUOTED.findall(request)
-        for token in _TOKEN.findall(request):
-            token = token.strip(".:-/")
-            if _IDENTIFIER.search(token) or _HYPHENATED.fullmatch(token):
-                yield token
+        yield from _identifiers(request)
+        if not request.isascii():
+            yield from _other_mentions(request)
 
     def _aliased(self, request: str) -> Iterator[tuple[str, str]]:
         words = split_words(request)
@@ -156,6 +161,45 @@ class ExactNames:
             ids = self._saved("alias", key) if key in saved else []
             for tool_id in [*ids, *self._aliases.get(key, ())]:
                 yield " ".join(words[start:end]), tool_id
+        for text in _unspaced_parts(request):
+            for tool_id in [*self._saved("alias", name_key(text)), *self._aliases.get(name_key(text), ())]:
+                if text.lower() in map(str.lower, self.aliases(tool_id)):
+                    yield text, tool_id
+
+
+def _identifiers(text: str) -> Iterator[str]:
+    for token in _TOKEN.findall(text):
+        token = token.strip(".:-/")
+        if _IDENTIFIER.search(token) or _HYPHENATED.fullmatch(token):
+            yield token
+
+
+def _other_mentions(request: str) -> Iterator[str]:
+    """What could be a name besides in a request that is not plain ASCII: other quotes, other forms of the same letters,
+    identifiers that touch words of a script without spaces.
+    """
+    plain = unicodedata.normalize("NFKC", request)
+    if plain != request:
+        yield plain.strip()
+        yield from _identifiers(plain)
+    yield from _OTHER_QUOTED.findall(plain)
+    if has_other_scripts(plain):
+        yield from _identifiers(latin_text(plain))
+    for token in filter(_IDENTIFIER.search, _TOKEN.findall(plain)):
+        ending = paired_runs(token)[-1:]
+        if ending and token.endswith(ending[0]):
+            yield from (token[:-count] for count in range(1, min(len(ending[0]), _MAX_ENDING + 1)))
+
+
+def _unspaced_parts(request: str) -> Iterator[str]:
+    """Every part of a request's words in scripts without spaces that is as long as an alias may be."""
+    read = 0
+    for run in paired_runs(request):
+        run = run[: _LETTERS_READ - read]
+        read += len(run)
+        for start in range(len(run)):
+            for end in range(start + 2, min(start + _MAX_ALIAS_LETTERS, len(run)) + 1):
+                yield run[start:end]
 
 
 def _discard(table: dict[str, list[str]], key: str, tool_id: str) -> None:

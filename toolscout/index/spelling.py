@@ -10,6 +10,8 @@ import numpy as np
 _CORRECTIONS = 3
 _CORRECTED_FROM = 2  # the first letters of a misspelt word that are assumed to be right
 _NEAREST_KEPT = 10_000
+# Latin, Greek, Cyrillic and Armenian end here in Unicode; Georgian stands apart.
+_LAST_ALPHABET, _GEORGIAN = "\u0590", frozenset(map(chr, range(0x10A0, 0x1100)))
 Read = Callable[[str], Sequence[tuple[str, int]]]
 """Reads the indexed words with a prefix, each with its document frequency."""
 
@@ -78,8 +80,8 @@ class Vocabulary:
 
 
 def correctable(term: str) -> bool:
-    """Whether a word is long and plain enough to be corrected."""
-    return len(term) > 3 and term.isalpha()
+    """Whether a word is long and plain enough to be corrected, and in an alphabet: one edit is a small change there."""
+    return len(term) > 3 and term.isalpha() and (term[0] < _LAST_ALPHABET or term[0] in _GEORGIAN)
 
 
 def letters(word: str) -> int:

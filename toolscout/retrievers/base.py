@@ -90,11 +90,13 @@ class Retriever(ABC):
         """Start without tools.
 
         `trained_on`: what this model, without its parts, has seen in training. `fit_record`: the report of the last
-        `fit` as it is saved; None if the model was not trained.
+        `fit` as it is saved; None if the model was not trained. `outdated`: an older version wrote the folder that it
+        was loaded from; saving it again saves time when it is next loaded.
         """
         self.options = options or Options()
         self.trained_on = TrainedOn()
         self.fit_record: dict[str, Any] | None = None
+        self.outdated = False
         self._names = ExactNames()
 
     # Tools.

@@ -1,12 +1,17 @@
-"""bm25: ranks by the words that a request and a tool's document share (Tantivy, k1 1.2, b 0.75)."""
+"""bm25: ranks by the words that a request and a tool's document share (Tantivy, k1 1.2, b 0.75).
+
+Words in other scripts than Latin have an index of their own (index/script_words.py), so that how they are analysed
+changes nothing for all others: neither the words of a document nor how long documents are.
+"""
 
 from __future__ import annotations
 
 import math
 import re
+import shutil
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
@@ -16,12 +21,13 @@ import tantivy
 from toolscout.core.answer import Allowed, MatchedWords, Reason
 from toolscout.core.model_files import UNREADABLE
 from toolscout.core.scope import EVERYTHING, Scope
-from toolscout.core.tool import Searchable, name_of, namespace_of, split_words
+from toolscout.core.tool import Listing, Searchable, name_of, namespace_of, split_words
 from toolscout.errors import BadModel
 from toolscout.index.exact_names import EXACT_BONUS
 from toolscout.index.recent import Recent
 from toolscout.index.row_ids import RowIds
 from toolscout.index.saved_rows import load_rows, save_rows
+from toolscout.index.script_words import composed, has_other_scripts, latin_text, other_words
 from toolscout.index.spelling import FUNCTION_WORDS, Vocabulary, correctable, edits
 from toolscout.index.word_files import WordFiles
 from toolscout.retrievers.base import Options, Pairs, Ranking, Retriever, Vectors, check_k
@@ -45,6 +51,11 @@ _STEMS_KEPT, _WORDS_KEPT = 2_048, 20_000
 _CALLERS_KEPT, _CALLERS_WORDS, _FEW, _MANY = 64, 4_096, 256, 1_024
 # How many tools with a word are searched for one that the caller sees, and by which factor that grows.
 _LOOKED_AT, _WIDER = 64, 8
+# The endings of one language are removed, or of one for each script that a stemmer was measured to help.
+_STEMMED, _OTHER_STEMMED = ("english",), ("russian", "arabic")
+_SCRIPTS_FOLDER, _ANALYSIS_VERSION = "scripts", 2  # folders of version 1 have no words in other scripts
+# Tools of either index that are looked at where a request has words for both.
+_BOTH_FETCHED = 50
 _PLAIN_WORD = re.compile(r"(?<![\w.@/:-])[a-z]+(?![\w@/-]|\.\w)")
 
 
@@ -66,11 +77,11 @@ class Bm25Options(Options):
     fuzzy: bool = True
 
 
-def _analyzer(stem: bool) -> Any:
+def _analyzer(stemmed: Sequence[str] = ()) -> Any:
     builder = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.simple())
     steps = [tantivy.Filter.remove_long(_LONGEST_WORD), tantivy.Filter.lowercase(), tantivy.Filter.ascii_fold()]
     steps.append(tantivy.Filter.custom_stopword(FUNCTION_WORDS))
-    for step in [*steps, tantivy.Filter.stemmer("english")] if stem else steps:
+    for step in [*steps, *map(tantivy.Filter.stemmer, stemmed)]:
         builder = builder.filter(step)
     return builder.build()
 
@@ -112,20 +123,12 @@ def _idf(frequency: int, documents: int) -> float:
     return math.log(1 + (documents - min(frequency, documents) + 0.5) / (frequency + 0.5))
 
 
-def _fields(tool: Searchable, row: int) -> dict[str, Any]:
-    return _document(tool.document(), tool.namespace, tool.name, row)
-
-
-def _document(text: str, namespace: str, name: str, row: int) -> dict[str, Any]:
-    names = " ".join(split_words(namespace) + split_words(name))
-    return {"words": text, "stems": text, "names": names, "row": row}
-
-
 class Bm25(Retriever):
     """A word index that changes at any time. The engine's files are in a temporary folder that goes with the object."""
 
     name: ClassVar[str] = "bm25"
     options: Bm25Options
+    _stemmed_languages: ClassVar[Sequence[str]] = _STEMMED
 
     def __init__(self, options: Bm25Options | None = None) -> None:
         """Start empty."""
@@ -134,7 +137,7 @@ class Bm25(Retriever):
 
     def _open(self, rows: RowIds, saved: Path | None = None) -> None:
         self._schema = _schema()
-        self._analyzers = {"words": _analyzer(stem=False), "stems": _analyzer(stem=True)}
+        self._analyzers = {"words": _analyzer(), "stems": _analyzer(self._stemmed_languages)}
         self._files = WordFiles(self._schema, self._analyzers, saved)
         self._searcher = self._files.searcher
         self._vocabulary = Vocabulary()
@@ -144,6 +147,7 @@ class Bm25(Retriever):
         self._deleted_count = 0  # removed documents that the engine may still count in word frequencies
         self._known: Recent[Allowed, _VisibleWords] = Recent(_CALLERS_KEPT)
         self._rows = rows
+        self._scripts: _OtherScripts | None = None  # made with the first tool that has words in another script
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -162,8 +166,11 @@ class Bm25(Retriever):
                 self._forget(tool.id)
                 rows.append(self._rows.add(tool.id))
                 self.names.add(tool.id, tool.aliases)
-            self._commit(tools, rows)
-            self._forget_words([tool.id for tool in tools])
+            other: dict[str, Searchable] = {}
+            self._commit(lambda: (self._fields(tool, row, other) for tool, row in zip(tools, rows, strict=True)), rows)
+            ids = [tool.id for tool in tools]
+            self._forget_words(ids)
+            self._change_scripts(ids, list(other.values()))
 
     def remove(self, ids: Sequence[str]) -> None:
         """Remove tools."""
@@ -173,6 +180,7 @@ class Bm25(Retriever):
             if self._dead and (len(self._rows) < _LARGE or len(self._dead) > _DEAD_KEPT):
                 self._commit()
             self._forget_words(ids)
+            self._change_scripts(ids)
 
     def rank(self, requests: Sequence[str], k: int, scope: Scope = EVERYTHING) -> list[Ranking]:
         """Rank the tools that share a word with the request, or are named in it.
@@ -202,13 +210,20 @@ class Bm25(Retriever):
 
         A word that only tools hidden from the caller have counts as one that no tool has.
         """
+        request, scripts = composed(ranking.request), self._scripts_of(ranking.request)
+        terms = self._request_terms(latin_text(request) if scripts else request, ranking.scope.sees)
+        terms += scripts._request_terms(request, ranking.scope.sees) if scripts else []
+        rarest = sorted(terms, key=lambda term: -term.weight)
+        return [self._matched(tool_id, rarest, scripts) for tool_id in ids]
+
+    def _request_terms(self, request: str, sees: Allowed | None) -> list[_Term]:
+        """The words of a request, one for each stem."""
         terms: dict[str, _Term] = {}
-        for word in split_words(ranking.request):
+        for word in self._split(request):
             for stem in self._stems_in(word):
                 if stem not in terms:
-                    terms[stem] = self._term(word, stem, ranking.scope.sees)
-        rarest = sorted(terms.values(), key=lambda term: -term.weight)
-        return [self._matched(tool_id, rarest) for tool_id in ids]
+                    terms[stem] = self._term(word, stem, sees)
+        return list(terms.values())
 
     def _term(self, word: str, stem: str, sees: Allowed | None) -> _Term:
         """A word of a request with its weight; one that no document has matches the words it is corrected to."""
@@ -218,7 +233,7 @@ class Bm25(Retriever):
             near = self._near(word.lower(), sees)
             frequency = max((count for _, count in near), default=0)
             stems = frozenset(s for term, _ in near for s in self._stems_in(term)) or stems
-        return _Term(word, stems, _idf(frequency, len(self._rows)))
+        return _Term(word, stems, _idf(frequency, self._counted_documents()))
 
     def save(self, folder: Path) -> None:
         """Write the engine's files, which never change once written, and the rows."""
@@ -227,8 +242,11 @@ class Bm25(Retriever):
                 self._commit()
             if self._deleted_count > _MOST_DEAD * len(self._rows) + _DEAD_KEPT:
                 self._renew()
-            write_model(folder, self, dead=self._deleted_count)
+            write_model(folder, self, dead=self._deleted_count, analysis=_ANALYSIS_VERSION)
             self._files.save(folder / "words")
+            shutil.rmtree(folder / _SCRIPTS_FOLDER, ignore_errors=True)
+            if self._scripts:
+                self._scripts.save(folder / _SCRIPTS_FOLDER)
             save_rows(folder, self._rows, self.names)
 
     @classmethod
@@ -241,12 +259,70 @@ class Bm25(Retriever):
             rows, loaded._names, _ = load_rows(folder)
             loaded._open(rows, folder / "words")
             loaded._deleted_count = int(model.get("dead", 0))
+            if (folder / _SCRIPTS_FOLDER).is_dir():
+                loaded._scripts = _OtherScripts.load(folder / _SCRIPTS_FOLDER)
+                loaded._scripts.total = len(rows)
+            elif int(model.get("analysis", 1)) < _ANALYSIS_VERSION:
+                loaded._find_scripts()
         except UNREADABLE as error:
             raise BadModel(f"the word index in {folder} cannot be read ({error}); build it again") from None
         return loaded
 
-    def _commit(self, tools: Sequence[Searchable] = (), rows: Sequence[int] = ()) -> None:
-        self._files.commit(lambda: map(_fields, tools, rows), len(tools), self._dead)
+    # Words in other scripts than Latin.
+
+    def _change_scripts(self, ids: Sequence[str], tools: Sequence[Searchable] = ()) -> None:
+        """Remove tools from the index of other scripts and add others, which have words in one."""
+        if self._scripts is None and tools:
+            self._scripts = _OtherScripts(self.options)
+        if self._scripts is not None:
+            self._scripts.remove(ids)
+            self._scripts.add(tools)
+            self._scripts.total = len(self._rows)
+
+    def _find_scripts(self) -> None:
+        """Index the words in other scripts of an index that was saved without them."""
+        self.outdated = True
+        if not any(has_other_scripts(word) for word, _ in self._searcher.terms_with_prefix("words", "")):
+            return
+        living = ((tool_id, self._text_of(row)) for row, tool_id in enumerate(self._rows.ids) if tool_id)
+        tools = [Listing(i, namespace_of(i), name_of(i), (), text, "") for i, text in living if has_other_scripts(text)]
+        self._change_scripts((), tools)
+
+    def _scripts_of(self, request: str) -> _OtherScripts | None:
+        """The index of other scripts if the request, and a tool, has words in one."""
+        return self._scripts if self._scripts and has_other_scripts(request) else None
+
+    # Overridden by the index of other scripts.
+
+    def _text(self, document: str) -> str:
+        """The text of a document that is indexed."""
+        return composed(document)
+
+    def _split(self, text: str) -> list[str]:
+        """The words of a request or a name, split as identifiers are."""
+        return split_words(text)
+
+    def _counted_documents(self) -> int:
+        """The number of documents that the rarity of words is judged by."""
+        return len(self._rows)
+
+    def _rarity(self, frequency: int) -> float:
+        """By how much a word that so many documents have is rarer than the engine thinks."""
+        return 1.0
+
+    def _fields(self, tool: Searchable, row: int, other: dict[str, Searchable]) -> dict[str, Any]:
+        """A tool as the engine takes it; one with words in other scripts is put into `other`."""
+        document = tool.document()
+        if has_other_scripts(document):
+            other[tool.id] = tool
+        return self._document(self._text(document), tool.namespace, tool.name, row)
+
+    def _document(self, text: str, namespace: str, name: str, row: int) -> dict[str, Any]:
+        names = " ".join(self._split(composed(namespace)) + self._split(composed(name)))
+        return {"words": text, "stems": text, "names": names, "row": row}
+
+    def _commit(self, documents: Callable[[], Iterable[dict[str, Any]]] = tuple, rows: Sequence[int] = ()) -> None:
+        self._files.commit(documents, len(rows), self._dead)
         self._searcher = self._files.searcher
         self._deleted_count += len(self._dead)
         self._dead = []  # last: until then, searches ask for enough extra hits
@@ -259,7 +335,7 @@ class Bm25(Retriever):
         living = [(row, tool_id, self._text_of(row)) for row, tool_id in enumerate(self._rows.ids) if tool_id]
         files = WordFiles(self._schema, self._analyzers)
         files.commit(
-            lambda: (_document(text, namespace_of(i), name_of(i), row) for row, i, text in living), len(living), ()
+            lambda: (self._document(text, namespace_of(i), name_of(i), row) for row, i, text in living), len(living), ()
         )
         self._files, self._searcher, self._deleted_count = files, files.searcher, 0
 
@@ -277,7 +353,7 @@ class Bm25(Retriever):
 
     def _query(self, request: str, named: Iterable[str], max_postings: int, sees: Allowed | None) -> Any | None:
         """The rarest words of the request, corrected where no document has them, and the tools it names."""
-        text = f"{request} {' '.join(split_words(request))}"
+        text = f"{self._text(request)} {' '.join(self._split(request))}"
         words = self._frequencies("words", self._analyzers["words"].analyze(text))
         stems = self._frequencies("stems", self._analyzers["stems"].analyze(text))
         parts = self._terms("words", words, self.options.words, max_postings)
@@ -306,7 +382,8 @@ class Bm25(Retriever):
                 break
             if frequency:
                 query = tantivy.Query.term_query(self._schema, field, term, "freq")
-                parts.append(query if weight == 1.0 else tantivy.Query.boost_query(query, weight))
+                boost = weight * self._rarity(frequency)
+                parts.append(query if boost == 1.0 else tantivy.Query.boost_query(query, boost))
         return parts
 
     def _is_known(self, word: str, sees: Allowed | None) -> bool:
@@ -380,7 +457,7 @@ class Bm25(Retriever):
         if named and self.names.is_name(request, scope.sees):
             pairs = self._look_up(request, named, k, scope.allowed, scope.sees)
         else:
-            pairs = self._found(self._query(request, named, self.options.max_postings, scope.sees), k, scope.allowed)
+            pairs = self._search(request, named, k, self.options.max_postings, scope.allowed, scope.sees)
         return Ranking(request, scope, pairs, named=named)
 
     def _look_up(
@@ -389,9 +466,33 @@ class Bm25(Retriever):
         """For a request that is only a name: the tools of that name by id, then tools that share its rarest words."""
         here = [tool_id for tool_id in named if tool_id in self._rows]  # without tools that were just removed
         called = sorted(tool_id for tool_id in here if allowed is None or allowed.permits(tool_id))
-        others = self._found(self._query(request, (), _LOOK_UP_POSTINGS, sees), k + len(called), allowed)
+        others = self._search(request, (), k + len(called), _LOOK_UP_POSTINGS, allowed, sees)
         exact = set(called)
         return [*((i, EXACT_BONUS) for i in called), *(pair for pair in others if pair[0] not in exact)][:k]
+
+    def _search(
+        self,
+        request: str,
+        named: Iterable[str],
+        k: int,
+        max_postings: int,
+        allowed: Allowed | None,
+        sees: Allowed | None,
+    ) -> Pairs:
+        """The tools that share words with the request, those in other scripts included, or are named in it."""
+        request, scripts = composed(request), self._scripts_of(request)
+        query = self._query(latin_text(request) if scripts else request, named, max_postings, sees)
+        other = scripts._query(request, (), max_postings, sees) if scripts else None
+        if scripts is None or other is None:
+            return self._found(query, k, allowed)
+        if query is None:
+            return scripts._found(other, k, allowed)
+        first = self._found(query, k + _BOTH_FETCHED, allowed) + scripts._found(other, k + _BOTH_FETCHED, allowed)
+        ids = Allowed.of(ids=(tool_id for tool_id, _ in first))
+        scores: dict[str, float] = {}
+        for tool_id, score in self._found(query, len(first), ids) + scripts._found(other, len(first), ids):
+            scores[tool_id] = scores.get(tool_id, 0.0) + score
+        return sorted(scores.items(), key=lambda pair: (-pair[1], pair[0]))[:k]
 
     def _found(self, query: Any | None, k: int, allowed: Allowed | None) -> Pairs:
         if query is None or not len(self._rows):
@@ -427,19 +528,24 @@ class Bm25(Retriever):
         both = [(tantivy.Occur.Must, only), (tantivy.Occur.Must, query)]
         return self._fetch(tantivy.Query.boolean_query(both), k)
 
-    def _matched(self, tool_id: str, terms: Sequence[_Term]) -> tuple[Reason, ...]:
-        row = self._rows.row(tool_id)
-        if row is None or not terms:
+    def _matched(self, tool_id: str, terms: Sequence[_Term], scripts: _OtherScripts | None) -> tuple[Reason, ...]:
+        if not terms:
             return ()
-        here = self._stems.get(row) or self._stems_of(row)
+        here = self._stems_of(tool_id)
+        here = here | scripts._stems_of(tool_id) if scripts else here
         matched = [term for term in terms if term.stems & here]
         if not matched:
             return ()
         share = sum(term.weight for term in matched) / sum(term.weight for term in terms)
         return (MatchedWords(tuple(term.word for term in matched)[:_WORDS_EXPLAINED], round(share, 4)),)
 
-    def _stems_of(self, row: int) -> frozenset[str]:
-        """The stems of a row's document, cached: the document of a row never changes."""
+    def _stems_of(self, tool_id: str) -> frozenset[str]:
+        """The stems of a tool's document, cached by row: the document of a row never changes."""
+        row = self._rows.row(tool_id)
+        if row is None:
+            return frozenset()
+        if row in self._stems:
+            return self._stems[row]
         stems = frozenset(self._analyzers["stems"].analyze(self._text_of(row)))
         if not stems:
             return stems
@@ -453,3 +559,28 @@ class Bm25(Retriever):
         searcher = self._searcher
         found = searcher.search(tantivy.Query.term_query(self._schema, "row", row), 1, count=False).hits
         return str(searcher.doc(found[0][1])["words"][0]) if found else ""
+
+
+class _OtherScripts(Bm25):
+    """The words in other scripts than Latin of the tools that have any. `total`: how many tools there are in all."""
+
+    _stemmed_languages = _OTHER_STEMMED
+    total = 0
+
+    def _text(self, document: str) -> str:
+        return " ".join(other_words(document))
+
+    def _split(self, text: str) -> list[str]:
+        return other_words(text)
+
+    def _counted_documents(self) -> int:
+        return max(self.total, len(self._rows))
+
+    def _rarity(self, frequency: int) -> float:
+        return _idf(frequency, self._counted_documents()) / _idf(frequency, len(self._rows))
+
+    def _change_scripts(self, ids: Sequence[str], tools: Sequence[Searchable] = ()) -> None:
+        """Do nothing: this is the index of other scripts."""
+
+    def _scripts_of(self, request: str) -> None:
+        return None

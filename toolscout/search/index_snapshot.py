@@ -99,6 +99,11 @@ def read(folder: Path, store: Store) -> tuple[Retriever, SnapshotState] | None:
     return None
 
 
+def is_outdated(retriever: Retriever) -> bool:
+    """Whether a retriever, or a part of it, was loaded from what an older version wrote."""
+    return any(part.outdated for part in _parts(retriever))
+
+
 def last_changes(store: Store, version: int) -> tuple[tuple[str, str], ...]:
     """Some of the tools that changed with a version, with their digests."""
     found = islice(store.changes(version - 1), _LAST)
