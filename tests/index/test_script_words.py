@@ -53,6 +53,7 @@ def test_the_same_word_however_it_is_spelt() -> None:
 def test_latin_text_and_composed_letters() -> None:
     assert latin_text("create_issueを使ってissue 12를") == "create_issue issue 12 "
     assert latin_text("plain text") == "plain text"
+    assert latin_text("погода в Oslo и 5μs").split() == ["Oslo", "5μs"]
     assert composed("e\u0301te\u0301") == "été"
     assert composed("İstanbul") == "Istanbul"
     for unchanged in ("plain", "été", "½ …", "天気", "e\u20dd"):

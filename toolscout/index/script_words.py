@@ -27,6 +27,7 @@ _SPELT = (
 _ACCENTS = "\u0300-\u036f"
 # One letter of such a script may be a unit or a variable: "5μs" is as English as "5s".
 _RUN = re.compile(f"[{''.join(_PAIRED)}]+|[{_SPELT}][{_SPELT}{_ACCENTS}]+")
+_NOT_LATIN = re.compile(rf"{_RUN.pattern}|(?<!\w)[{_SPELT}](?!\w)")
 _PAIRED_RUN = re.compile("|".join(f"[{letters}]+" for letters in _PAIRED))
 _ACCENTED = re.compile(f"[A-Za-zÀ-ɏḀ-ỿ][{_ACCENTS}]")
 _GREEK = re.compile("[\u0370-\u03ff\u1f00-\u1fff]")
@@ -55,7 +56,7 @@ def other_words(text: str) -> list[str]:
 
 def latin_text(text: str) -> str:
     """The text without its words in other scripts, which end the words before them: create_issueを使って."""
-    return text if text.isascii() else _RUN.sub(" ", text)
+    return text if text.isascii() else _NOT_LATIN.sub(" ", text)
 
 
 def paired_runs(text: str) -> list[str]:

@@ -244,8 +244,9 @@ class Bm25(Retriever):
                 self._renew()
             write_model(folder, self, dead=self._deleted_count, analysis=_ANALYSIS_VERSION)
             self._files.save(folder / "words")
-            shutil.rmtree(folder / _SCRIPTS_FOLDER, ignore_errors=True)
-            if self._scripts:
+            if self._scripts is None:
+                shutil.rmtree(folder / _SCRIPTS_FOLDER, ignore_errors=True)
+            else:
                 self._scripts.save(folder / _SCRIPTS_FOLDER)
             save_rows(folder, self._rows, self.names)
 
