@@ -17,6 +17,7 @@ from studies import (
     continual_report,
     domain_transfer_report,
     generative_report,
+    languages_report,
     masstool_cost_report,
     need_report,
     rewriting_report,
@@ -37,6 +38,7 @@ Made by `{_MAKER}` from the rows beside it: our own investigations, each made by
 """
 _SECTIONS = (
     need_report.section,
+    languages_report.section,
     domain_transfer_report.section,
     continual_report.section,
     masstool_cost_report.section,

@@ -94,3 +94,21 @@ def test_the_command_writes_what_is_stale_and_checks_it(tmp_path: Path, capsys: 
     (tmp_path / report.PAGE).write_text("# My notes\n", encoding="utf-8")
     with pytest.raises(SystemExit, match=r"was not made by python -m studies\.report; rename it"):
         report.main([str(tmp_path)])
+
+
+def test_languages_stand_before_and_now(tmp_path: Path) -> None:
+    for variant, recall, turned_away in (("before", 0.25, 0.625), ("now", 0.5, 0.0)):
+        for retriever in ("bm25", "hybrid"):
+            told = {"name": "languages", "language": "ko", "of": "english tools", "tools": 9, "need_told": 0.0}
+            told |= {"no_tool_needed": turned_away, "nothing_fits": 0.125}
+            about = {"dataset": "tldr-languages", "split": "ko", "retriever": retriever, "variant": variant}
+            write_rows(tmp_path, scored(recall, **about, study=told))
+        told = {"name": "languages", "language": "ja", "of": "own tools", "tools": 1234}
+        about = {"dataset": "tldr-parallel-ja", "split": "test", "retriever": "bm25", "variant": variant}
+        write_rows(tmp_path, scored(recall, **about, study=told))
+    section = page(tmp_path).partition("## Other languages")[2]
+    found = [[cell.strip() for cell in line.split("|")[1:-1]] for line in section.splitlines() if line.startswith("| ")]
+    assert found[0][0] == "requests in"
+    assert [cell for cell in found[2] if cell][2:] == [*["25.00", "50.00"] * 2, "62.50", "0.00", "12.50", "12.50"]
+    assert found[5][:2] == ["ja", "1,234"]
+    assert found[5][3:] == ["25.00", "50.00"]
