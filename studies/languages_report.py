@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from studies.languages import ENGLISH_TOOLS, NOW, OWN_TOOLS
+from studies.languages import ENGLISH_TOOLS, NOW, OWN_TOOLS, code_of
 from studies.study_rows import StudyRows, about
 from toolscout.evaluation.report.rows import ResultLine, percent
 from toolscout.evaluation.report.tables import table
@@ -43,7 +43,7 @@ def section(rows: StudyRows, _pictures: Mapping[str, str]) -> Iterator[str]:
 
 def _of(lines: Sequence[ResultLine], retriever: str, now: bool) -> ResultLine | None:
     for line in lines:
-        if line.newest["retriever"] == retriever and (line.newest["variant"] == NOW) == now:
+        if line.newest["retriever"] == retriever and (code_of(line.newest) == NOW) == now:
             return line
     return None
 
