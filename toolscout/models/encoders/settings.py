@@ -42,8 +42,8 @@ class EncoderSettings:
         return {key: value for key, value in asdict(self).items() if value is not None}
 
 
-def split_name(named: str) -> tuple[str, list[str]]:
-    """The place in an encoder's name, and its settings as "key=value"; a path that exists has none.
+def split_name(named: str, kind: str = "an encoder") -> tuple[str, list[str]]:
+    """The place in the name of an encoder or the like, and its settings as "key=value"; a path that exists has none.
 
     Raises BadModel where something after the question mark is no setting.
     """
@@ -53,5 +53,5 @@ def split_name(named: str) -> tuple[str, list[str]]:
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True)
     except ValueError as error:
-        raise BadModel(f"{named!r:.200} is no name of an encoder: write PLACE?KEY=VALUE&KEY=VALUE ({error})") from None
+        raise BadModel(f"{named!r:.200} is no name of {kind}: write PLACE?KEY=VALUE&KEY=VALUE ({error})") from None
     return place, [f"{key}={value}" for key, value in pairs]
