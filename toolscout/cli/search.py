@@ -18,6 +18,7 @@ from toolscout.cli.common import (
     ModelOption,
     PartsOption,
     RequestArgument,
+    RerankOption,
     RetrieverOption,
     SettingsOption,
     StoreOption,
@@ -54,6 +55,7 @@ def search(
     retriever: RetrieverOption = None,
     part: PartsOption = None,
     option: SettingsOption = None,
+    rerank: RerankOption = None,
     llm: LlmOption = None,
     model: ModelOption = None,
     grouped: Annotated[
@@ -104,7 +106,7 @@ def search(
         )
     count, text = _count(k), request_text(request)
     retriever, settings = rewriting(retriever, option, llm, model)
-    with open_scout(ctx, store, retriever, settings, part or ()) as scout:
+    with open_scout(ctx, store, retriever, settings, part or (), rerank) as scout:
         _check_grouped(scout, grouped)
         if need_threshold is not None:
             scout.need_options = replace(scout.need_options, threshold=need_threshold)
