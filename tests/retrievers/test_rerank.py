@@ -187,38 +187,41 @@ def test_scores_that_are_no_numbers(value: float) -> None:
 
 
 class Slow(ByRule):
-    """Takes its time for each document; `deaf` to the deadline, if so."""
+    """Scores so many documents by the deadline; all of them where there is none."""
 
-    def __init__(self, seconds: float, deaf: bool = False) -> None:
+    def __init__(self, count: int) -> None:
         super().__init__(number)
-        self.seconds, self.deaf = seconds, deaf
+        self.count = count
 
     def score(self, request: str, documents: Sequence[str], deadline: float = math.inf) -> list[float | None]:
-        scores: list[float | None] = [None] * len(documents)
-        for place, text in enumerate(documents):
-            if time.monotonic() >= deadline and not self.deaf:
-                break
-            time.sleep(self.seconds)
-            scores[place] = number(text)
-        return scores
+        if deadline == math.inf:
+            return super().score(request, documents)
+        time.sleep(max(0.0, deadline - time.monotonic()))
+        return [number(text) if place < self.count else None for place, text in enumerate(documents)]
+
+
+class Hanging(ByRule):
+    """Never answers."""
+
+    def score(self, request: str, documents: Sequence[str], deadline: float = math.inf) -> list[float | None]:
+        time.sleep(60)
+        raise AssertionError("nobody waits so long")
 
 
 def test_a_deadline_is_kept_and_told() -> None:
-    retriever = Rerank(RerankOptions(first=20, deadline_ms=250), [Dense(encoder=HashedWords())], Slow(0.04))
+    retriever = Rerank(RerankOptions(first=20, deadline_ms=50), [Dense(encoder=HashedWords())], Slow(7))
     retriever.add(catalogue(60))
     (ranking,) = retriever.rank([REQUEST], 20)
-    (note,) = ranking.notes
-    scored = int(note.split()[3])
-    assert note == f"the reranker scored {scored} of 20 tools in 250 ms; the others keep their place"
-    assert 0 < scored < 20
-    assert ranking.ids()[scored:] == ids(alone(20))[scored:]
+    assert ranking.notes == ("the reranker scored 7 of 20 tools in 50 ms; the others keep their place",)
+    assert ranking.ids()[7:] == ids(alone(20))[7:]
+    assert ranking.ids()[:7] != ids(alone(7))
     (patient,) = retriever.rank([REQUEST], 20, Scope(endpoints="wait"))
     assert patient.notes == ()
 
 
 def test_a_reranker_that_hangs_is_left_and_not_asked_for_a_while() -> None:
-    slow = Slow(60.0, deaf=True)
-    retriever = Rerank(RerankOptions(first=5, deadline_ms=100), [Dense(encoder=HashedWords())], slow)
+    hanging = Hanging(number)
+    retriever = Rerank(RerankOptions(first=5, deadline_ms=100), [Dense(encoder=HashedWords())], hanging)
     retriever.add(catalogue(60))
     began = time.monotonic()
     (ranking,) = retriever.rank([REQUEST], 60)
@@ -227,7 +230,7 @@ def test_a_reranker_that_hangs_is_left_and_not_asked_for_a_while() -> None:
     assert ranking.notes == ("the reranker scored 0 of 5 tools in 100 ms; the others keep their place",)
     began = time.monotonic()
     (again,) = retriever.rank([REQUEST], 60)
-    assert time.monotonic() - began < 0.1
+    assert time.monotonic() - began < 5
     assert again.notes == (f"the tools were not reranked: {ranking.notes[0]}",)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -11,7 +10,7 @@ from typing import NamedTuple
 from toolscout.core.answer import Cost
 from toolscout.core.scope import Endpoints
 from toolscout.errors import NotYet, ToolscoutError
-from toolscout.models.rerankers.base import Judgement, Reranker
+from toolscout.models.rerankers.base import Judgement, Reranker, run_until
 
 NOT_RERANKED = "the tools were not reranked"
 # Seconds that a reranker is not called after it scored nothing, so that not every search waits for it.
@@ -70,25 +69,15 @@ class RerankerCalls:
 
     def _outcome(self, request: str, documents: Sequence[str], deadline: float) -> Judgement | Exception:
         """What the reranker says, or its error; nothing is scored where it goes on beyond the deadline."""
-        found: list[Judgement | Exception] = []
-
-        def work() -> None:
-            try:
-                judged = self.reranker.judge(request, documents, deadline)
-                if len(judged.scores) != len(documents):
-                    raise ValueError(f"{len(judged.scores)} scores for {len(documents)} documents")
-                found.append(judged)
-            except Exception as error:  # a search must not fail because of the reranker
-                found.append(error)
-
-        if deadline == math.inf:
-            work()
-            return found[0]
-        # A thread of its own, which may be left behind and does not keep the process from ending.
-        thread = threading.Thread(target=work, name="toolscout-rerank", daemon=True)
-        thread.start()
-        thread.join(max(0.0, deadline - time.monotonic()) + _GRACE)
-        return found[0] if found else Judgement([None] * len(documents))
+        found: list[Judgement] = []
+        try:
+            run_until(deadline + _GRACE, lambda: found.append(self.reranker.judge(request, documents, deadline)))
+            judged = found[0] if found else Judgement([None] * len(documents))
+            if len(judged.scores) != len(documents):
+                raise ValueError(f"{len(judged.scores)} scores for {len(documents)} documents")
+        except Exception as error:  # a search must not fail because of the reranker
+            return error
+        return judged
 
 
 def _failed(none: list[float | None], why: str) -> RerankedScores:
