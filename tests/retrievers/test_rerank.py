@@ -231,7 +231,8 @@ def test_a_reranker_that_hangs_is_left_and_not_asked_for_a_while() -> None:
     began = time.monotonic()
     (again,) = retriever.rank([REQUEST], 60)
     assert time.monotonic() - began < 5
-    assert again.notes == (f"the tools were not reranked: {ranking.notes[0]}",)
+    why = "the reranker did not score all tools in 100 ms; the others keep their place"
+    assert again.notes == (f"the tools were not reranked: {why}",)
 
 
 @pytest.mark.parametrize(
@@ -308,6 +309,17 @@ def test_an_endpoint_that_fails_costs_nothing_but_a_note(tmp_path: Path, reply: 
     assert says in note
 
 
+def test_an_endpoint_that_is_too_slow(tmp_path: Path) -> None:
+    def slow(request: dict[str, Any], number: int) -> Answer:
+        time.sleep(1)
+        return scored(request, number)
+
+    with FakeEndpoint(slow) as server:
+        answer = served(server, tmp_path, deadline_ms=100)
+    assert answer.notes == ("the reranker scored 0 of 3 tools in 100 ms; the others keep their place",)
+    assert answer.considered[0].tool_id == "weather/forecast"
+
+
 def test_half_of_the_results(tmp_path: Path) -> None:
     with FakeEndpoint(in_turn((200, {}, b'{"results": [{"index": 1, "relevance_score": 0.9}]}'))) as server:
         answer = served(server, tmp_path)
@@ -370,6 +382,12 @@ def test_a_restricted_caller_gets_the_scores_of_its_own_tools() -> None:
     assert [score for _, score in own.pairs] == pytest.approx([score for _, score in part], abs=1e-4)
     hits = retriever.search([REQUEST], 10, Scope(SOME))[0]
     assert not any(isinstance(reason, Reranked) for hit in hits for reason in hit.reasons)
+
+
+def test_a_note_does_not_tell_a_restricted_caller_how_many_tools_there_are() -> None:
+    retriever, _ = reranking(partial(unless, {ids(alone())[0]}))
+    (ranking,) = retriever.rank([REQUEST], 5, Scope(SOME))
+    assert ranking.notes == ("the reranker gave no usable score to some tools; these keep their place",)
 
 
 def test_nothing_is_scored_twice_for_one_search() -> None:
