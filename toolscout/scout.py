@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,20 +16,18 @@ from toolscout.core import vendor_formats
 from toolscout.core.answer import Allowed, Answer, Example, Verdict
 from toolscout.core.garbage import collector_paused
 from toolscout.core.scope import Endpoints, Scope
-from toolscout.core.tool import Listing, Tool, clean_text
-from toolscout.errors import BadRequest, DiskFull, MissingEncoder
-from toolscout.models.encoders.base import TextEncoder
+from toolscout.core.tool import Tool, clean_text
+from toolscout.errors import BadRequest
 from toolscout.retrievers.base import Retriever
 from toolscout.retrievers.registry import available, load_model, method
 from toolscout.search import index_snapshot
 from toolscout.search.async_calls import Workers
 from toolscout.search.catalogue_fit import Count as Count
 from toolscout.search.catalogue_fit import FitOptions, SearchResult, catalogue_fit_of, find
-from toolscout.search.feedback_sync import Feedback
+from toolscout.search.live_index import LiveIndex
 from toolscout.search.progress import Progress as Progress
 from toolscout.search.progress import batches, counted, reported
-from toolscout.search.similarity_baseline import SimilarityBaseline
-from toolscout.search.tool_need import NeedEstimator, NeedOptions
+from toolscout.search.tool_need import NeedOptions
 from toolscout.stores.base import AddReport, Store
 from toolscout.stores.sqlite.store import SqliteStore
 
@@ -38,7 +35,6 @@ DEFAULT_RETRIEVER = "hybrid"
 MAX_REQUEST_CHARS = 20_000
 # Threads that serve coroutines. More of them keep the event loop from running; adds must not keep searches waiting.
 _SEARCHING, _CHANGING = 4, 2
-_FOLLOWED_AT_ONCE = 100_000
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
@@ -64,31 +60,20 @@ class Scout:
     ) -> None:
         """Take a store and an empty retriever; Scout.open makes both."""
         self.store = store
-        self.retriever = retriever
         self.fit_options = fit_options or FitOptions()
         self.need_options = need_options or NeedOptions()
-        self._need_estimator = NeedEstimator(retriever)
-        self._feedback = Feedback(store, retriever)
-        self._baseline = SimilarityBaseline(store, retriever)
-        self._lock = threading.RLock()
+        self._index = LiveIndex(store, retriever)
         self._embedding = threading.Lock()
-        # How many tools have changed since the last snapshot, and since the index was opened from one.
-        self._unsaved_changes = 0
-        self._since_open: int | None = None
-        self._snapshot_problem = ""
-        self._stamp: int | None = None
-        self._version = 0
-        self._cursor = 0
-        # Caches about callers, emptied with each commit, which may change permissions.
-        self._counts: dict[Allowed | None, int] = {}
-        self._principals: dict[str, Allowed] = {}
-        self._snapshots: Path | None = None
-        self._assigned_ids: index_snapshot.AssignedIds | None = None
         self._background: threading.Thread | None = None
         self._failure: BaseException | None = None
         self._closing = threading.Event()
         self._searchers = Workers(_SEARCHING, "toolscout-search")
         self._changers = Workers(_CHANGING, "toolscout-change")
+
+    @property
+    def retriever(self) -> Retriever:
+        """The retriever that answers."""
+        return self._index.retriever
 
     @classmethod
     def open(
@@ -113,16 +98,14 @@ class Scout:
             elif Path(retriever).is_dir() and str(retriever) not in available():
                 scout = cls(store, load_model(Path(retriever)), fit_options, need_options)
                 scout.retriever.remove(scout.retriever.ids())  # a model may have been saved with another catalogue
-                scout._assigned_ids = index_snapshot.AssignedIds(store, Path(path), Path(retriever), scout.retriever)
+                scout._index.assign_ids(Path(path), Path(retriever))
             else:
                 folder = index_snapshot.folder(Path(path), str(retriever))
                 kept = index_snapshot.read(folder, store)
                 scout = cls(store, kept[0] if kept else method(str(retriever))(), fit_options, need_options)
-                scout._snapshots = folder
-                if kept:
-                    scout._restore(kept[1])
+                scout._index.keep_in(folder, kept[1] if kept else None)
             scout.refresh()
-            scout._save_snapshot()
+            scout._index.save_snapshot()
         except BaseException:
             store.close()
             raise
@@ -162,7 +145,7 @@ class Scout:
         """Like `add`. Once `stopped` is true, nothing is stored, or after that nothing more is embedded."""
         options = options or ReadOptions()
         tools = counted(catalogue.read(source, options), progress, stopped)
-        waited, before = self.not_embedded(), self._version
+        waited, before = self.not_embedded(), self._index.version
         with collector_paused():  # collections would take a fifth of the time
             report = self.store.add(tools, label or catalogue.describe(source), replace=replace, sync=sync)
             self.refresh()
@@ -178,9 +161,9 @@ class Scout:
         return self._embed(progress, since)
 
     def _embed(self, progress: Progress | None, since: int, stopped: Callable[[], bool] | None = None) -> int:
-        encoder = self._encoder()
+        encoder = self._index.encoder()
         if encoder is None:
-            self._save_snapshot()
+            self._index.save_snapshot()
             return 0
         done = 0
         with self._embedding:
@@ -192,7 +175,7 @@ class Scout:
                 self.refresh()
                 if self._closing.is_set() or (stopped is not None and stopped()):
                     return done
-        self._baseline.prepare()
+        self._index.baseline.prepare()
         self._prepare(progress)
         return done
 
@@ -235,9 +218,10 @@ class Scout:
     ) -> list[Answer]:
         """An answer for each request, as `search` gives it; ranked together, which is faster where a model is large."""
         requests = list(map(checked_request, texts))
-        self.refresh(wait=False)
-        scope = Scope(self._permitted(allowed), tenant=tenant, endpoints=endpoints)
-        return [self._answer(one, scope) for one in find(self.retriever, requests, k, scope)]
+        index = self._index  # one and the same for the whole search
+        index.refresh(wait=False)
+        scope = Scope(index.permitted(allowed), tenant=tenant, endpoints=endpoints)
+        return [self._answer(index, one, scope) for one in find(index.retriever, requests, k, scope)]
 
     # The same for coroutines.
 
@@ -292,12 +276,11 @@ class Scout:
         """Run short work that uses this Scout, such as a search and what is made of it, where asearch searches."""
         return await self._searchers.run(partial(work, *args, **kwargs))
 
-    def _answer(self, found: SearchResult, scope: Scope) -> Answer:
+    def _answer(self, index: LiveIndex, found: SearchResult, scope: Scope) -> Answer:
         permitted, ranking = scope.allowed, found.ranking
-        needed = self._need_estimator.need_of(ranking, found.hits, self.need_options)
-        likely = catalogue_fit_of(
-            found.hits, self.fit_options, self._baseline.baseline(permitted, self.count(permitted))
-        )
+        needed = index.need_estimator.need_of(ranking, found.hits, self.need_options)
+        baseline = index.baseline.baseline(permitted, index.count(permitted))
+        likely = catalogue_fit_of(found.hits, self.fit_options, baseline)
         considered = tuple(found.hits[: found.count])
         verdict: Verdict = "use"
         if needed is not None and needed < self.need_options.threshold:
@@ -309,12 +292,12 @@ class Scout:
             verdict=verdict,
             hits=considered if verdict == "use" else (),
             considered=considered,
-            searched=self.count(permitted),
-            version=self._version,
+            searched=index.count(permitted),
+            version=index.version,
             need=needed,
             fit=likely,
-            words_only=self.words_only(permitted),
-            notes=(*self._notes(permitted), *ranking.notes),
+            words_only=index.words_only(permitted),
+            notes=(*index.notes(permitted), *ranking.notes),
             asked=ranking.queries,
             cost=ranking.cost,
         )
@@ -347,55 +330,27 @@ class Scout:
 
     def feedback(self, example: Example) -> None:
         """Record which tools a request really used; a retriever that learns from use has learned it on return."""
-        self._feedback.record(example)
+        self._index.feedback.record(example)
         self.refresh()
 
     def count(self, allowed: Allowed | None = None) -> int:
         """How many tools there are, or how many of them a caller may see."""
-        counts = self._counts  # taken first: a count made while another thread applies a change must not be cached
-        counted = counts.get(allowed)
-        if counted is None:
-            counted = counts[allowed] = self.store.count(allowed)
-        return counted
-
-    def _permitted(self, allowed: Allowed | str | None) -> Allowed | None:
-        """What a caller may see; a principal's permissions are cached until the next commit."""
-        if not isinstance(allowed, str):
-            return allowed
-        if allowed not in self._principals:
-            self._principals[allowed] = self.store.permissions(allowed)
-        return self._principals[allowed]
+        return self._index.count(allowed)
 
     def words_only(self, allowed: Allowed | None = None) -> int:
         """How many tools, of those a caller may see, have no vector yet and are found by their words alone."""
-        return self.retriever.pending(Scope(allowed))
+        return self._index.words_only(allowed)
 
     def not_embedded(self, allowed: Allowed | None = None) -> int:
         """How many of those have no vector yet; the others have no id, since a model has none left for them."""
-        return self.words_only(allowed) - self.retriever.without_id(Scope(allowed))
+        return self._index.not_embedded(allowed)
 
     def refresh(self, wait: bool = True) -> None:
         """Apply what this or any other process has committed; cheap if that is nothing.
 
         `wait`: if another thread is doing so already, wait for it; otherwise go on with the state before.
         """
-        if self.store.stamp() == self._stamp or not self._lock.acquire(blocking=wait or self._stamp is None):
-            return
-        try:
-            stamp, version = self.store.stamp(), self._version
-            encoder = self._encoder()
-            fingerprint = encoder.fingerprint if encoder else ""
-            self._follow_tools(fingerprint)
-            self._follow_vectors(fingerprint)
-            self._feedback.follow()
-            if self._assigned_ids:
-                self._assigned_ids.keep()
-            # A large catalogue takes time to count: once for each state of its tools.
-            total = self._counts.get(None) if self._version == version else None
-            self._counts, self._principals = {} if total is None else {None: total}, {}
-            self._stamp = stamp
-        finally:
-            self._lock.release()
+        self._index.refresh(wait)
 
     def close(self) -> None:
         """Stop embedding after the current batch and close the store; what is committed stays.
@@ -419,60 +374,6 @@ class Scout:
         """Close it."""
         self.close()
 
-    def _restore(self, state: index_snapshot.SnapshotState) -> None:
-        self._version, self._cursor, self._feedback.cursor = state.version, state.cursor, state.feedback
-        self._baseline.restore(state.baseline)
-        self._since_open = 0
-
-    def _encoder(self) -> TextEncoder | None:
-        with suppress(MissingEncoder):
-            return self.retriever.encoder
-        return None
-
-    def _follow_tools(self, fingerprint: str) -> None:
-        if self._version == 0 and fingerprint:
-            self._cursor = self.store.last_vector(fingerprint)
-        removed: list[str] = []
-        arrived: list[Listing] = []
-        version = self._version
-        for change, listing in self.store.documents(self._version):
-            version = change.version
-            if listing is None:
-                removed.append(change.tool_id)
-            else:
-                arrived.append(listing)
-            if len(arrived) >= _FOLLOWED_AT_ONCE:
-                self._apply(arrived, removed, fingerprint)
-                arrived, removed = [], []
-        self._apply(arrived, removed, fingerprint)
-        self._version = version
-
-    def _apply(self, arrived: list[Listing], removed: list[str], fingerprint: str) -> None:
-        if removed:
-            self.retriever.remove(removed)
-        if arrived:
-            digests = [listing.digest() for listing in arrived]
-            if self._assigned_ids:
-                self._assigned_ids.saw([listing.id for listing in arrived], digests)
-            self.retriever.add(arrived, self.store.vectors(fingerprint, digests) if fingerprint else {})
-        self._changed(len(removed) + len(arrived))
-
-    def _changed(self, count: int) -> None:
-        self._unsaved_changes += count
-        if self._since_open is not None:
-            self._since_open += count
-
-    def _follow_vectors(self, fingerprint: str) -> None:
-        if not fingerprint:
-            return
-        while pending := self.retriever.pending():
-            batch = self.store.vectors_after(fingerprint, self._cursor)
-            if not batch.digests:
-                break
-            self.retriever.take_vectors(dict(zip(batch.digests, batch.vectors, strict=True)))
-            self._changed(pending - self.retriever.pending())
-            self._cursor = batch.cursor  # behind it: what a model had no id for is tried again
-
     def _embed_in_background(self) -> None:
         self.wait()
 
@@ -489,48 +390,7 @@ class Scout:
         """Build the search graph if there are many vectors, and save a snapshot of the index."""
         if progress and self.words_only() == 0:
             progress("linking", 0, 0)
-        with self._lock:
-            self.retriever.optimise()
-        self._save_snapshot()
-
-    def _save_snapshot(self) -> None:
-        """Save a snapshot of the index beside the store, if enough has changed to be worth it."""
-        if self._snapshots is None or not self._unsaved_changes:
-            return
-        with self._lock:
-            count = self.count()
-            if not index_snapshot.worth(count, self._unsaved_changes, self._since_open):
-                return
-            baseline = self._baseline.baseline(None, count) if self.words_only() < count else None
-            state = index_snapshot.SnapshotState(
-                self.store.identity(),
-                self._version,
-                self._cursor,
-                self._feedback.cursor,
-                baseline=baseline,
-                last=index_snapshot.last_changes(self.store, self._version),
-            )
-            try:
-                index_snapshot.write(self._snapshots, self.retriever, state)
-                self._unsaved_changes, self._snapshot_problem = 0, ""
-            except (OSError, DiskFull) as error:  # not fatal: the index can be built again
-                why = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
-                self._snapshot_problem = (
-                    f"the index cannot be kept beside the store ({why}), which makes opening it slow"
-                )
-
-    def _notes(self, allowed: Allowed | None) -> Iterator[str]:
-        if self._snapshot_problem:
-            yield self._snapshot_problem
-        if not self.count(allowed):
-            empty = "the catalogue is empty; add tools with: toolscout add SOURCE"
-            yield empty if allowed is None else "there is no tool here that this caller may see"
-        elif self.words_only(allowed):
-            if self._encoder() is None:
-                yield "no encoder is installed, words alone were searched; run: toolscout doctor"
-            elif late := self.not_embedded(allowed):
-                waiting = f"{late:,} of {self.count(allowed):,} tools are not embedded yet"
-                yield f"{waiting}: found by words at most; run: toolscout embed, with the same --retriever if any"
+        self._index.optimise()
 
 
 def checked_request(text: str) -> str:
