@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, NamedTuple, ParamSpec, Self, TypeVar
 
 from toolscout import catalogue
 from toolscout.catalogue.base import ReadOptions
@@ -17,35 +18,53 @@ from toolscout.core.answer import Allowed, Answer, Example, Verdict
 from toolscout.core.garbage import collector_paused
 from toolscout.core.scope import Endpoints, Scope
 from toolscout.core.tool import Tool, clean_text
-from toolscout.errors import BadRequest
+from toolscout.errors import BadModel, BadRequest, EncoderUnavailable, ReadOnlyStore
+from toolscout.index.vector_table import BYTES_PER_NUMBER
+from toolscout.models.encoders.base import TextEncoder
+from toolscout.models.encoders.opening import EncoderName
 from toolscout.retrievers.base import Retriever
 from toolscout.retrievers.registry import available, load_model, method
 from toolscout.search import index_snapshot
 from toolscout.search.async_calls import Workers
 from toolscout.search.catalogue_fit import Count as Count
 from toolscout.search.catalogue_fit import FitOptions, SearchResult, catalogue_fit_of, find
+from toolscout.search.encoder_choice import EncoderChoice, choose, previous
 from toolscout.search.live_index import LiveIndex
 from toolscout.search.progress import Progress as Progress
 from toolscout.search.progress import batches, counted, reported
 from toolscout.search.tool_need import NeedOptions
-from toolscout.stores.base import AddReport, Store
+from toolscout.stores.base import AddReport, Store, UsedEncoder
 from toolscout.stores.sqlite.store import SqliteStore
 
 DEFAULT_RETRIEVER = "hybrid"
 MAX_REQUEST_CHARS = 20_000
 # Threads that serve coroutines. More of them keep the event loop from running; adds must not keep searches waiting.
 _SEARCHING, _CHANGING = 4, 2
+# Seconds before an endpoint that failed is asked again to embed in the background; doubled each time.
+_RETRY_S, _LONGEST_RETRY_S = 5.0, 300.0
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """What an add did: counts and version, how many texts were embedded, and what could not be imported."""
+    """What an add did: counts and version, how many texts were embedded, and what could not be imported.
+
+    embedding_problem: why embedding stopped; the tools are stored, and found by words until they are embedded.
+    """
 
     report: AddReport
     embedded: int
     problems: tuple[str, ...]
+    embedding_problem: str = ""
+
+
+class _Switch(NamedTuple):
+    """A change of encoders that is not complete: the new one, its name, and how an index is built with an encoder."""
+
+    encoder: TextEncoder
+    name: str | None
+    build: Callable[[TextEncoder], LiveIndex]
 
 
 class Scout:
@@ -63,6 +82,9 @@ class Scout:
         self.fit_options = fit_options or FitOptions()
         self.need_options = need_options or NeedOptions()
         self._index = LiveIndex(store, retriever)
+        self._switch: _Switch | None = None
+        self._encoder_name: str | None = None
+        self._embedding_problem = ""
         self._embedding = threading.Lock()
         self._background: threading.Thread | None = None
         self._failure: BaseException | None = None
@@ -83,33 +105,78 @@ class Scout:
         fit_options: FitOptions | None = None,
         need_options: NeedOptions | None = None,
         *,
+        encoder: EncoderName = None,
         durable: bool | None = None,
     ) -> Self:
         """Open a catalogue, made where it is not there yet. `retriever`: a method's name, a model folder, or an object.
 
-        An object is an empty retriever with options of one's own; its index is not kept beside the store. `durable`:
-        what is committed survives a loss of power, at the price of a sync for each commit; None: as $TOOLSCOUT_DURABLE
-        says, else False.
+        An object is an empty retriever with options of one's own; its index is not kept beside the store. `encoder`: a
+        folder, the URL of an embeddings endpoint, or an object; None: as $TOOLSCOUT_ENCODER says, else the one that
+        the tools were embedded with, else that of the package. Until all tools are embedded with another encoder than
+        before (see `embed`), the one before answers. `durable`: what is committed survives a loss of power, at the
+        price of a sync for each commit; None: as $TOOLSCOUT_DURABLE says, else False.
         """
         store = SqliteStore(path, durable=durable)
         try:
+            choice = choose(store, encoder)
             if not isinstance(retriever, str | Path):
                 scout = cls(store, retriever, fit_options, need_options)
+                scout._apply_choice(choice, strict=encoder is not None)
             elif Path(retriever).is_dir() and str(retriever) not in available():
                 scout = cls(store, load_model(Path(retriever)), fit_options, need_options)
                 scout.retriever.remove(scout.retriever.ids())  # a model may have been saved with another catalogue
+                scout._apply_choice(choice, strict=encoder is not None)
                 scout._index.assign_ids(Path(path), Path(retriever))
             else:
-                folder = index_snapshot.folder(Path(path), str(retriever))
-                kept = index_snapshot.read(folder, store)
-                scout = cls(store, kept[0] if kept else method(str(retriever))(), fit_options, need_options)
-                scout._index.keep_in(folder, kept[1] if kept else None)
+                build = partial(_named_index, store, Path(path), str(retriever))
+                index = build(choice.encoder)
+                scout = cls(store, index.retriever, fit_options, need_options)
+                scout._index, scout._encoder_name = index, choice.name
+                scout._begin_switch(choice, build)
             scout.refresh()
             scout._index.save_snapshot()
         except BaseException:
             store.close()
             raise
         return scout
+
+    def _apply_choice(self, choice: EncoderChoice, strict: bool) -> None:
+        """Have a retriever use the chosen encoder; one that is bound to another keeps it, unless that is an error."""
+        if choice.encoder is not None:
+            with nullcontext() if strict else suppress(BadModel):
+                self.retriever.use_encoder(choice.encoder)
+                self._encoder_name = choice.name
+
+    def _begin_switch(self, choice: EncoderChoice, build: Callable[[TextEncoder], LiveIndex]) -> None:
+        """Have the encoder before answer, if the tools are not embedded with the chosen one yet."""
+        chosen = self._index.encoder()
+        before = previous(self.store, chosen.fingerprint) if chosen is not None else None
+        if chosen is not None and before is not None:
+            self._switch = _Switch(chosen, choice.name, build)
+            self._index = build(before)
+            if not self.store.encoders():
+                self._record_encoder(before.fingerprint, "")
+
+    @property
+    def switching(self) -> bool:
+        """Whether the tools are not all embedded with the chosen encoder, and the one before answers until then."""
+        return self._switch is not None
+
+    def vector_memory(self) -> int:
+        """About how many bytes of memory the vectors of all tools take, by the length of the encoder's vectors.
+
+        0 where no encoder is there, or none that can say.
+        """
+        encoder = self._switch.encoder if self._switch else self._index.encoder()
+        try:
+            return self.count() * encoder.dimension * BYTES_PER_NUMBER if encoder is not None else 0
+        except EncoderUnavailable:
+            return 0
+
+    @property
+    def embedding_problem(self) -> str:
+        """Why the last embedding stopped; "" where it did not."""
+        return self._embedding_problem
 
     def add(
         self,
@@ -149,35 +216,65 @@ class Scout:
         with collector_paused():  # collections would take a fifth of the time
             report = self.store.add(tools, label or catalogue.describe(source), replace=replace, sync=sync)
             self.refresh()
-        embedded = 0
+        embedded, problem = 0, ""
         if wait:
-            embedded = self._embed(progress, 0 if waited else before, stopped)  # looking through all tools takes time
+            try:
+                # Looking through all tools takes time.
+                embedded = self._embed(progress, 0 if waited else before, stopped)
+            except EncoderUnavailable as error:
+                problem = str(error)
         else:
             self._embed_in_background()
-        return Added(report, embedded, tuple(options.problems))
+        return Added(report, embedded, tuple(options.problems), problem)
 
     def embed(self, progress: Progress | None = None, since: int = 0) -> int:
-        """Embed tools changed after version `since` without a vector; returns how many, 0 without an encoder."""
+        """Embed tools changed after version `since` without a vector; returns how many, 0 without an encoder.
+
+        Raises EncoderUnavailable where the encoder's endpoint fails; what was embedded until then is kept.
+        """
         return self._embed(progress, since)
 
     def _embed(self, progress: Progress | None, since: int, stopped: Callable[[], bool] | None = None) -> int:
-        encoder = self._index.encoder()
-        if encoder is None:
-            self._index.save_snapshot()
-            return 0
         done = 0
         with self._embedding:
-            missing = self.store.missing_vectors(encoder.fingerprint, since=since)
-            encoded = encoder.encode_documents([text for _, text in missing])
-            for positions, vectors in batches(reported(encoded, len(missing), progress)):
-                self.store.put_vectors(encoder.fingerprint, [missing[i][0] for i in positions], vectors)
-                done += len(positions)
-                self.refresh()
-                if self._closing.is_set() or (stopped is not None and stopped()):
-                    return done
+            switch = self._switch
+            encoder = switch.encoder if switch else self._index.encoder()
+            if encoder is None:
+                self._index.save_snapshot()
+                return 0
+            missing = self.store.missing_vectors(encoder.fingerprint, since=0 if switch else since)
+            try:
+                encoded = encoder.encode_documents([text for _, text in missing])
+                for positions, vectors in batches(reported(encoded, len(missing), progress)):
+                    self.store.put_vectors(encoder.fingerprint, [missing[i][0] for i in positions], vectors)
+                    done += len(positions)
+                    self.refresh()
+                    if self._closing.is_set() or (stopped is not None and stopped()):
+                        return done
+            except EncoderUnavailable as error:
+                self._embedding_problem = str(error)
+                raise
+            self._embedding_problem = ""
+            if switch:
+                self._finish_switch(switch)
+            if self._encoder_name is not None:
+                self._record_encoder(encoder.fingerprint, self._encoder_name)
         self._index.baseline.prepare()
         self._prepare(progress)
         return done
+
+    def _finish_switch(self, switch: _Switch) -> None:
+        """Answer with the new encoder from now on: all tools are embedded with it."""
+        index = switch.build(switch.encoder)
+        index.refresh()
+        self._index, self._switch = index, None
+
+    def _record_encoder(self, fingerprint: str, name: str) -> None:
+        """Have the store name the encoder in use, if it does not."""
+        used = UsedEncoder(fingerprint, name)
+        if used not in self.store.encoders()[:1]:
+            with suppress(ReadOnlyStore):
+                self.store.use_encoder(used)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for the embedding that add(wait=False) started; returns whether it is done, or raises its error."""
@@ -218,8 +315,8 @@ class Scout:
     ) -> list[Answer]:
         """An answer for each request, as `search` gives it; ranked together, which is faster where a model is large."""
         requests = list(map(checked_request, texts))
+        self.refresh(wait=False)
         index = self._index  # one and the same for the whole search
-        index.refresh(wait=False)
         scope = Scope(index.permitted(allowed), tenant=tenant, endpoints=endpoints)
         return [self._answer(index, one, scope) for one in find(index.retriever, requests, k, scope)]
 
@@ -297,10 +394,17 @@ class Scout:
             need=needed,
             fit=likely,
             words_only=index.words_only(permitted),
-            notes=(*index.notes(permitted), *ranking.notes),
+            notes=(*index.notes(permitted), *self._notes(), *ranking.notes),
             asked=ranking.queries,
             cost=ranking.cost,
         )
+
+    def _notes(self) -> Iterator[str]:
+        if self._switch is not None:
+            name = self._switch.name or "that was chosen"
+            yield f"not all tools are embedded with the encoder {name} yet: the one before answers; run: toolscout embed"
+        if self._embedding_problem:
+            yield f"embedding stopped: {self._embedding_problem}"
 
     def warm_up(self) -> None:
         """Open everything that the first search needs, so that it is fast; no endpoint is called."""
@@ -378,10 +482,17 @@ class Scout:
         self.wait()
 
         def run() -> None:
-            try:
-                self.embed()
-            except BaseException as error:
-                self._failure = error
+            pause = _RETRY_S
+            while not self._closing.is_set():
+                try:
+                    self.embed()
+                    return
+                except EncoderUnavailable:  # it is tried again: the tools are stored, and found by words
+                    self._closing.wait(pause)
+                    pause = min(2 * pause, _LONGEST_RETRY_S)
+                except BaseException as error:
+                    self._failure = error
+                    return
 
         self._background = threading.Thread(target=run, name="toolscout-embed", daemon=True)
         self._background.start()
@@ -391,6 +502,18 @@ class Scout:
         if progress and self.words_only() == 0:
             progress("linking", 0, 0)
         self._index.optimise()
+
+
+def _named_index(store: Store, path: Path, retriever: str, encoder: TextEncoder | None) -> LiveIndex:
+    """The index of a method over a store, opened from its snapshot if there is one; None: the default encoder."""
+    folder = index_snapshot.folder(path, retriever, encoder.fingerprint if encoder else "")
+    kept = index_snapshot.read(folder, store, encoder)
+    made = kept[0] if kept else method(retriever)()
+    if kept is None and encoder is not None:
+        made.use_encoder(encoder)
+    index = LiveIndex(store, made)
+    index.keep_in(folder, kept[1] if kept else None)
+    return index
 
 
 def checked_request(text: str) -> str:

@@ -8,10 +8,12 @@ from pathlib import Path
 from typing import Literal
 
 from toolscout.core.option_values import with_settings
-from toolscout.errors import BadModel
+from toolscout.errors import BadModel, BadRequest
+from toolscout.llm.hosts import HOSTS_VARIABLE, host_of, is_named
+from toolscout.llm.options import checked_url
 from toolscout.models.encoders.base import TextEncoder
-from toolscout.models.encoders.onnx_encoder import CARD_FILE, RAW, Encoder
-from toolscout.models.encoders.settings import VARIABLE, EncoderSettings, split_name
+from toolscout.models.encoders.onnx_encoder import CARD_FILE, RAW, Encoder, package_folder
+from toolscout.models.encoders.settings import DEFAULT, VARIABLE, EncoderSettings, split_name
 
 Kind = Literal["exported", "model2vec", "onnx", "weights"]
 EncoderName = str | Path | TextEncoder | None
@@ -29,10 +31,34 @@ def open_encoder(named: EncoderName = None, threads: int | None = None) -> TextE
         return named
     name = str(named or os.environ.get(VARIABLE) or "")
     place, given = split_name(name)
+    if place.lower().startswith(("http://", "https://")):
+        from toolscout.models.encoders.endpoint import EndpointEncoder
+
+        return EndpointEncoder.open(place, given)
     settings = with_settings(EncoderSettings(), "an encoder", given)
+    if place == DEFAULT:
+        return Encoder.load(package_folder(), threads, settings)
     if place in ("", RAW) or not os.path.isdir(place):
         return Encoder.load(Path(place) if place else None, threads, settings)
     return Encoder.load(Path(place), threads, settings)
+
+
+def refusal(name: str) -> str:
+    """Why an encoder that a file names, not the user, is not used: its host was not allowed; "" where it may be."""
+    place, _ = split_name(name)
+    if not place.lower().startswith(("http://", "https://")):
+        return ""
+    try:
+        url = checked_url(place)
+    except BadRequest as error:
+        return str(error)
+    if is_named(url):
+        return ""
+    return (
+        f"the tools were embedded at {host_of(url)}, and requests would be sent there, which nobody here allowed; if "
+        f"you trust that host with requests and with your key, name the encoder, or put {host_of(url)} into "
+        f"{HOSTS_VARIABLE}"
+    )
 
 
 def kind_of(folder: Path) -> Kind:

@@ -11,6 +11,8 @@ from toolscout.errors import BadModel
 
 Pooling = Literal["mean", "cls", "last"]
 VARIABLE = "TOOLSCOUT_ENCODER"
+# Names the encoder of the package, whatever the environment says.
+DEFAULT = "default"
 
 
 @dataclass(frozen=True, slots=True)
