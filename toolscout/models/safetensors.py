@@ -24,10 +24,16 @@ class StoredTensor(NamedTuple):
 
     def values(self) -> Floats:
         """The tensor as float32."""
-        flat = np.frombuffer(self.raw.tobytes(), _DTYPES[self.dtype])
+        flat = np.asarray(self.raw).view(_DTYPES[self.dtype])
         if self.dtype == "BF16":  # the upper half of a float32
             return (flat.astype(np.uint32) << 16).view(np.float32).reshape(self.shape)
         return flat.astype(np.float32).reshape(self.shape)
+
+    def rows(self, first: int, last: int) -> StoredTensor:
+        """Some rows of the tensor."""
+        size = self.raw.size // max(1, self.shape[0])
+        shape = (max(0, min(last, self.shape[0]) - first), *self.shape[1:])
+        return StoredTensor(shape, self.dtype, self.raw[first * size : last * size])
 
 
 def read_safetensors(file: Path) -> tuple[bytes, dict[str, StoredTensor]]:

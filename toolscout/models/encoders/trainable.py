@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,52 +18,57 @@ from torch.nn import functional
 
 from toolscout.core.arrays import Ints
 from toolscout.errors import BadModel, MissingExtra
-from toolscout.models.encoders.export import (
-    CONFIG_FILE,
-    DOCUMENT_TOKENS,
-    REQUEST_TOKENS,
-    WEIGHTS_FILE,
-    default_source,
-    read_shape,
-)
+from toolscout.models.encoders.export import check_exportable, default_source, token_limits
+from toolscout.models.encoders.families import read_shape
 from toolscout.models.encoders.onnx_encoder import CHARS_PER_TOKEN, TOKENIZER_FILE
+from toolscout.models.encoders.sentence_config import CONFIG_FILE, read_json_object, read_sentence_config
+from toolscout.models.encoders.settings import Pooling
+from toolscout.models.encoders.source_folder import WEIGHTS_FILE, EncoderWeights, check_files, check_tokenizer
 
 Tokens = list[Ints]
-_POOLER = "pooler."  # BERT's pre-training head, which no vector depends on
+_POOLER = "pooler."  # a head of pre-training, which no vector depends on
+_PROMPTS_FILE = "config_sentence_transformers.json"
+# What a saved folder keeps of its source, beside the weights.
+_KEPT = (
+    CONFIG_FILE,
+    TOKENIZER_FILE,
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "modules.json",
+    "sentence_bert_config.json",
+    _PROMPTS_FILE,
+)
 
 
 class TrainableEncoder:
-    """A BERT encoder from a Hugging Face folder, by default that of the weights package, that gives unit vectors."""
+    """An encoder from a Hugging Face folder, by default that of the weights package, that gives unit vectors.
+
+    Its family is one that models/encoders/export.py exports.
+    """
 
     def __init__(self, source: Path | None, device: torch.device) -> None:
         """Load the weights in float32; a GPU that has bfloat16 multiplies in it.
 
         Raises BadModel for a model that could not be exported after training.
         """
-        try:
-            from transformers import AutoModel
-            from transformers.utils import logging
-        except ImportError as error:
-            raise MissingExtra("training", "train") from error
-
         self.source = default_source() if source is None else source
-        missing = [name for name in (CONFIG_FILE, WEIGHTS_FILE, TOKENIZER_FILE) if not (self.source / name).is_file()]
-        if missing:
-            raise BadModel(f"{self.source} is not a folder of a Hugging Face model: it has no {', '.join(missing)}")
-        shape = read_shape(self.source)
-        logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-        logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+        check_files(self.source)
+        shape, config = read_shape(self.source), read_sentence_config(self.source)
+        check_exportable(self.source, config)
+        check_tokenizer(self.source, shape)
         self.device = device
-        self.model = AutoModel.from_pretrained(str(self.source), dtype=torch.float32, attn_implementation="sdpa")
+        self.model = _load_model(self.source, EncoderWeights(self.source, shape).prefix)
         self.model.to(device)
-        self.pooling = shape.pooling
+        self.pooling = config.pooling
+        self.request_prompt, self.document_prompt = config.request_prompt, config.document_prompt
         self._tokenizer = Tokenizer.from_file(str(self.source / TOKENIZER_FILE))
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
-        self.request_tokens = min(REQUEST_TOKENS, shape.positions)
-        self.document_tokens = min(DOCUMENT_TOKENS, shape.positions)
-        self.dimension = shape.hidden
-        self._padding = int(self.model.config.pad_token_id or 0)
+        self.request_tokens, self.document_tokens = token_limits(shape, config)
+        self.dimension = min(shape.hidden, config.dimensions or shape.hidden)
+        # How many tokens of a request are its prompt's.
+        self.prompt_length = len(self._tokenizer.encode(self.request_prompt.rstrip(), add_special_tokens=False))
+        self._padding = shape.padding
         self._half = device.type == "cuda" and torch.cuda.is_bf16_supported()
 
     def parameters(self) -> dict[str, torch.nn.Parameter]:
@@ -68,15 +76,24 @@ class TrainableEncoder:
         named: Iterator[tuple[str, torch.nn.Parameter]] = self.model.named_parameters()
         return {name: parameter for name, parameter in named if not name.startswith(_POOLER)}
 
-    def tokens(self, texts: Sequence[str], limit: int) -> Tokens:
-        """Token ids, cut to `limit` as at inference, with the closing token kept."""
-        clean = [text[: limit * CHARS_PER_TOKEN].encode(errors="replace").decode() for text in texts]
+    def tokens(self, texts: Sequence[str], limit: int, prompt: str = "") -> Tokens:
+        """Token ids of texts behind the prompt, cut to `limit` as at inference, with the closing token kept."""
+        whole = (prompt + text for text in texts)
+        clean = [text[: limit * CHARS_PER_TOKEN].encode(errors="replace").decode() for text in whole]
         found: Tokens = []
         for start in range(0, len(clean), 4096):
             for encoding in self._tokenizer.encode_batch(clean[start : start + 4096]):
                 ids = encoding.ids
                 found.append(np.array(ids if len(ids) <= limit else [*ids[: limit - 1], ids[-1]], dtype=np.int64))
         return found
+
+    def tokenise_requests(self, texts: Sequence[str]) -> Tokens:
+        """Token ids of requests behind their prompt."""
+        return self.tokens(texts, self.request_tokens, self.request_prompt)
+
+    def tokenise_documents(self, texts: Sequence[str]) -> Tokens:
+        """Token ids of documents behind their prompt."""
+        return self.tokens(texts, self.document_tokens, self.document_prompt)
 
     def embed(self, tokens: Sequence[Ints]) -> Tensor:
         """Unit vectors of one batch, with gradients."""
@@ -91,11 +108,8 @@ class TrainableEncoder:
             hidden = self.model(
                 input_ids=torch.from_numpy(ids).to(self.device, non_blocking=True), attention_mask=present
             ).last_hidden_state
-        hidden = hidden.float()
-        if self.pooling == "cls":
-            return functional.normalize(hidden[:, 0], dim=1)
-        weight = present[..., None].float()
-        return functional.normalize((hidden * weight).sum(1) / weight.sum(1), dim=1)
+        pooled = _pool(hidden.float(), present, self.pooling)
+        return functional.normalize(pooled[:, : self.dimension], dim=1)
 
     @torch.no_grad()
     def encode(self, tokens: Sequence[Ints], at_once: int) -> Tensor:
@@ -113,13 +127,50 @@ class TrainableEncoder:
     def save(self, folder: Path, weights: Mapping[str, Tensor]) -> None:
         """Write a Hugging Face folder with these weights, which models/encoders/export.py and `AutoModel` can read."""
         folder.mkdir(parents=True, exist_ok=True)
-        for name in (CONFIG_FILE, TOKENIZER_FILE, "modules.json"):
-            if (self.source / name).is_file():
-                shutil.copyfile(self.source / name, folder / name)
-        pooling = Path("1_Pooling", CONFIG_FILE)
-        if (self.source / pooling).is_file():
-            (folder / pooling).parent.mkdir(exist_ok=True)
-            shutil.copyfile(self.source / pooling, folder / pooling)
+        for path in [*(self.source / name for name in _KEPT), *self.source.glob(f"[0-9]_*/{CONFIG_FILE}")]:
+            if path.is_file():
+                kept_at = folder / path.relative_to(self.source)
+                kept_at.parent.mkdir(exist_ok=True)
+                shutil.copyfile(path, kept_at)
+        self._keep_prompts(folder)
         whole = {name: tensor for name, tensor in self.model.state_dict().items() if not name.startswith(_POOLER)}
         kept = {name: weights.get(name, tensor).detach().cpu().contiguous() for name, tensor in whole.items()}
         save_file(kept, folder / WEIGHTS_FILE, metadata={"format": "pt"})
+
+    def _keep_prompts(self, folder: Path) -> None:
+        """Write down prompts that are known by the name of the source's folder alone."""
+        prompts = {"query": self.request_prompt, "document": self.document_prompt}
+        settings = read_json_object(folder / _PROMPTS_FILE)
+        if any(prompts.values()) and not settings.get("prompts"):
+            (folder / _PROMPTS_FILE).write_text(json.dumps(settings | {"prompts": prompts}, indent=2) + "\n")
+
+
+def _load_model(source: Path, prefix: str) -> Any:
+    """The network without a head; raises BadModel where some of its weights are not in the folder's files."""
+    try:
+        from transformers import AutoModel
+        from transformers.utils import logging
+    except ImportError as error:
+        raise MissingExtra("training", "train") from error
+
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    # AutoModel takes the usual prefixes off by itself; others would leave it with random weights.
+    renamed = {f"^{re.escape(prefix)}": ""} if prefix else None
+    model, found = AutoModel.from_pretrained(
+        str(source), dtype=torch.float32, key_mapping=renamed, output_loading_info=True
+    )
+    wrong = [*found["missing_keys"], *(name for name, *_ in found["mismatched_keys"])]
+    if lost := sorted(name for name in wrong if not name.startswith(_POOLER)):
+        raise BadModel(f"{source / WEIGHTS_FILE}: AutoModel does not find {len(lost)} tensors there, such as {lost[0]}")
+    return model
+
+
+def _pool(hidden: Tensor, present: Tensor, pooling: Pooling) -> Tensor:
+    """One vector for each text; `present` is 1 for each of its tokens, which padding follows."""
+    if pooling == "cls":
+        return hidden[:, 0]
+    if pooling == "last":
+        return hidden[torch.arange(len(hidden), device=hidden.device), present.sum(1) - 1]
+    weight = present[..., None].float()
+    return (hidden * weight).sum(1) / weight.sum(1)
