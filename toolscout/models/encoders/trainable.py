@@ -17,13 +17,13 @@ from toolscout.core.arrays import Ints
 from toolscout.errors import BadModel, MissingExtra
 from toolscout.models.encoders.export import (
     CONFIG_FILE,
-    DOCUMENT_TOKENS,
-    REQUEST_TOKENS,
     WEIGHTS_FILE,
     default_source,
     read_shape,
 )
-from toolscout.models.encoders.onnx_encoder import CHARS_PER_TOKEN, TOKENIZER_FILE
+from toolscout.models.encoders.local import CHARS_PER_TOKEN
+from toolscout.models.encoders.onnx_encoder import TOKENIZER_FILE
+from toolscout.models.encoders.settings import DOCUMENT_TOKENS, REQUEST_TOKENS
 
 Tokens = list[Ints]
 _POOLER = "pooler."  # BERT's pre-training head, which no vector depends on
