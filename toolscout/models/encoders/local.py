@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,12 +15,13 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
 from toolscout.core.arrays import Ints
+from toolscout.errors import BadModel
 from toolscout.models.encoders.base import TextEncoder
 
 # Text has more than one token per this many characters; the rest of a long text is cut off before it is tokenised.
 CHARS_PER_TOKEN = 12
 # More threads than this do not make one short request faster.
-_REQUEST_THREADS = 4
+REQUEST_THREADS = 4
 # Texts in one unit of work, which take less than a second, so that a caller can commit often.
 _CHUNK = 32
 
@@ -55,7 +58,7 @@ class LocalEncoder(TextEncoder):
     def encode_request(self, text: str) -> Vectors:
         """The unit vector of one request."""
         ids = self._tokens(self.request_prompt + text, self.request_tokens)
-        return self._vector_of(ids, min(self.threads, _REQUEST_THREADS))
+        return self._vector_of(ids, min(self.threads, REQUEST_THREADS))
 
     def encode(self, texts: Sequence[str]) -> Vectors:
         """The unit vectors of requests, one row each."""
@@ -79,6 +82,13 @@ class LocalEncoder(TextEncoder):
             "request_tokens": self.request_tokens,
             "document_tokens": self.document_tokens,
         }
+
+    def _check_prompts(self) -> None:
+        """Raise BadModel where a prompt leaves no room for a text."""
+        for kind in ("request", "document"):
+            prompt, limit = getattr(self, f"{kind}_prompt"), getattr(self, f"{kind}_tokens")
+            if prompt and len(self._tokens(prompt, limit)) >= limit:
+                raise BadModel(f"the {kind}_prompt of {self.name} has {limit} tokens or more; raise {kind}_tokens")
 
     def _stream(self, texts: Sequence[str], prompt: str, limit: int) -> Iterator[Batch]:
         def work(start: int) -> Batch:
@@ -115,6 +125,15 @@ class LocalEncoder(TextEncoder):
                 break
             closing += 1
         return [*ids[: limit - closing], *ids[len(ids) - closing :]]
+
+
+def unit(vector: Vectors, whose: Path) -> Vectors:
+    """The vector at length 1; raises BadModel where it has no direction."""
+    length = float(np.linalg.norm(vector))
+    if not 0 < length < math.inf:  # false for NaN
+        raise BadModel(f"the encoder in {whose} gave a vector that is zero or not finite: it is damaged, or overflows")
+    scaled: Vectors = (vector / length).astype(np.float32, copy=False)
+    return scaled
 
 
 def readable(text: str, limit: int) -> str:

@@ -255,8 +255,8 @@ def _remedy(folder: Path) -> str:
     if folder == default_folder() and not os.environ.get(VARIABLE):
         return "install toolscout again: it comes with one"
     return (
-        "name a folder that toolscout train or toolscout encoder export wrote, get a Hugging Face folder again, or name "
-        "none for the default one"
+        "name a folder that toolscout train or toolscout encoder export wrote, get a Hugging Face folder again, or "
+        "name none for the default one"
     )
 
 

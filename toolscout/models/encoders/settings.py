@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import parse_qsl
 
@@ -46,6 +47,18 @@ class EncoderSettings:
     def given(self) -> dict[str, Any]:
         """The settings that are not None."""
         return {key: value for key, value in asdict(self).items() if value is not None}
+
+
+def token_limits(settings: EncoderSettings, longest: int | None, folder: Path) -> tuple[int, int]:
+    """How many tokens of a request and of a document are read; `longest` is what the model can read, None for any.
+
+    Raises BadModel where the settings ask for more.
+    """
+    for name in ("request_tokens", "document_tokens"):
+        if longest and (getattr(settings, name) or 0) > longest:
+            raise BadModel(f"{folder} reads at most {longest} tokens of a text; set {name} to that or less")
+    usual = (settings.request_tokens or REQUEST_TOKENS, settings.document_tokens or DOCUMENT_TOKENS)
+    return min(usual[0], longest or usual[0]), min(usual[1], longest or usual[1])
 
 
 def split_name(named: str) -> tuple[str, list[str]]:
