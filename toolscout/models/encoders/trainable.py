@@ -18,12 +18,13 @@ from torch.nn import functional
 
 from toolscout.core.arrays import Ints
 from toolscout.errors import BadModel, MissingExtra
-from toolscout.models.encoders.export import check_exportable, default_source, token_limits
+from toolscout.models.encoders.export import check_exportable, default_source
 from toolscout.models.encoders.families import read_shape
-from toolscout.models.encoders.onnx_encoder import CHARS_PER_TOKEN, TOKENIZER_FILE
+from toolscout.models.encoders.local import cut, readable
+from toolscout.models.encoders.onnx_encoder import TOKENIZER_FILE
 from toolscout.models.encoders.sentence_config import CONFIG_FILE, read_json_object, read_sentence_config
-from toolscout.models.encoders.settings import Pooling
-from toolscout.models.encoders.source_folder import WEIGHTS_FILE, EncoderWeights, check_files, check_tokenizer
+from toolscout.models.encoders.settings import EncoderSettings, Pooling, token_limits
+from toolscout.models.encoders.source_folder import WEIGHTS_FILE, EncoderWeights, check_files, read_tokenizer
 
 Tokens = list[Ints]
 _POOLER = "pooler."  # a head of pre-training, which no vector depends on
@@ -55,16 +56,17 @@ class TrainableEncoder:
         check_files(self.source)
         shape, config = read_shape(self.source), read_sentence_config(self.source)
         check_exportable(self.source, config)
-        check_tokenizer(self.source, shape)
+        tokenizer = read_tokenizer(self.source, shape, config.lowercase)
         self.device = device
         self.model = _load_model(self.source, EncoderWeights(self.source, shape).prefix)
         self.model.to(device)
         self.pooling = config.pooling
         self.request_prompt, self.document_prompt = config.request_prompt, config.document_prompt
-        self._tokenizer = Tokenizer.from_file(str(self.source / TOKENIZER_FILE))
+        self._tokenizer = Tokenizer.from_buffer(tokenizer)
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
-        self.request_tokens, self.document_tokens = token_limits(shape, config)
+        longest = min(shape.positions, config.max_tokens or shape.positions)
+        self.request_tokens, self.document_tokens = token_limits(EncoderSettings(), longest, self.source)
         self.dimension = min(shape.hidden, config.dimensions or shape.hidden)
         # How many tokens of a request are its prompt's.
         self.prompt_length = len(self._tokenizer.encode(self.request_prompt.rstrip(), add_special_tokens=False))
@@ -78,13 +80,11 @@ class TrainableEncoder:
 
     def tokens(self, texts: Sequence[str], limit: int, prompt: str = "") -> Tokens:
         """Token ids of texts behind the prompt, cut to `limit` as at inference, with the closing token kept."""
-        whole = (prompt + text for text in texts)
-        clean = [text[: limit * CHARS_PER_TOKEN].encode(errors="replace").decode() for text in whole]
+        clean = [readable(prompt + text, limit) for text in texts]
         found: Tokens = []
         for start in range(0, len(clean), 4096):
-            for encoding in self._tokenizer.encode_batch(clean[start : start + 4096]):
-                ids = encoding.ids
-                found.append(np.array(ids if len(ids) <= limit else [*ids[: limit - 1], ids[-1]], dtype=np.int64))
+            few = self._tokenizer.encode_batch(clean[start : start + 4096])
+            found += [np.array(cut(one, limit), dtype=np.int64) for one in few]
         return found
 
     def tokenise_requests(self, texts: Sequence[str]) -> Tokens:
