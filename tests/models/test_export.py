@@ -161,10 +161,9 @@ def test_pooling_and_modules_that_are_not_known_are_refused(source: Path, tmp_pa
         with pytest.raises(BadModel, match=r"the pooling .* is not supported"):
             export(source, tmp_path / "out")
     (source / "1_Pooling" / "config.json").write_text("{}")
-    for kind, message in (("Dense", "type Dense"), ("CNN", "a module of type CNN is not supported")):
-        (source / "modules.json").write_text(json.dumps([{"type": f"sentence_transformers.models.{kind}"}]))
-        with pytest.raises(BadModel, match=message):
-            export(source, tmp_path / "out")
+    (source / "modules.json").write_text(json.dumps([{"type": "sentence_transformers.models.CNN"}]))
+    with pytest.raises(BadModel, match="a module of type CNN is not supported"):
+        export(source, tmp_path / "out")
 
 
 @pytest.mark.parametrize("content", [b"", b"short", b"\xff" * 64, (2).to_bytes(8, "little") + b"[]"])

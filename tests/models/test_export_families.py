@@ -170,6 +170,65 @@ def test_vectors_that_are_cut(tmp_path: Path) -> None:
     assert encoder.encode(TEXTS) == pytest.approx(whole / np.linalg.norm(whole, axis=1, keepdims=True), abs=1e-5)
 
 
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_layers_behind_the_pooling(tmp_path: Path, precision: Any) -> None:
+    source = tiny_families.write_folder(tmp_path / "tiny", "roberta")
+    matrix, shift, scale, centre = tiny_families.add_layers(source)
+    plain = Encoder.load(export(tiny_families.write_folder(tmp_path / "plain", "roberta"), tmp_path / "out", "fp32"))
+    encoder = Encoder.load(export(source, tmp_path / "layers", precision))
+    assert (encoder.dimension, encoder.parameters) == (24, plain.parameters + 24 * 32 + 3 * 24)
+    ids = [tiny_families.tokenizer("roberta").encode(text).ids for text in TEXTS]
+    whole = np.stack([tiny_families.forward("roberta", tiny_bert.random_weights(), one, unit=False) for one in ids])
+    dense = whole @ matrix.T.astype(np.float64) + shift
+    normal = (dense - dense.mean(1, keepdims=True)) / np.sqrt(dense.var(1, keepdims=True) + 1e-5) * scale + centre
+    found = encoder.encode(TEXTS)
+    wanted = normal / np.linalg.norm(normal, axis=1, keepdims=True)
+    assert (found * wanted).sum(axis=1).min() > 0.99
+    assert precision == "int8" or found == pytest.approx(wanted, abs=1e-5)
+
+
+@pytest.mark.parametrize(("name", "onto"), [("Tanh", np.tanh), ("ReLU", lambda x: np.maximum(x, 0))])
+def test_activations_of_layers_behind_the_pooling(tmp_path: Path, name: str, onto: Any) -> None:
+    source = tiny_families.write_folder(tmp_path / "tiny", "bert")
+    matrix, *_ = tiny_families.add_layers(source)
+    put(source, "modules.json", [{"type": "sentence_transformers.models.Dense", "path": "2_Dense"}])
+    activation = f"torch.nn.modules.activation.{name}"
+    sizes = {"in_features": 32, "out_features": 24}
+    put(source, "2_Dense/config.json", {**sizes, "bias": False, "activation_function": activation})
+    (source / "2_Dense/model.safetensors").write_bytes(tiny_bert.safetensors({"linear.weight": matrix}))
+    ids = [tiny_families.tokenizer("bert").encode(text).ids for text in TEXTS]
+    whole = np.stack([tiny_families.forward("bert", tiny_bert.random_weights(), one, unit=False) for one in ids])
+    wanted = onto(whole @ matrix.T)
+    found = Encoder.load(export(source, tmp_path / "out", "fp32")).encode(TEXTS)
+    assert found == pytest.approx(wanted / np.linalg.norm(wanted, axis=1, keepdims=True), abs=1e-5)
+
+
+def test_layers_that_do_not_fit_are_refused(tmp_path: Path) -> None:
+    source = tiny_families.write_folder(tmp_path / "tiny", "bert")
+    tiny_families.add_layers(source)
+    ones = np.ones(32, np.float32)
+    (source / "3_LayerNorm/model.safetensors").write_bytes(
+        tiny_bert.safetensors({"norm.weight": ones, "norm.bias": ones})
+    )
+    with pytest.raises(BadModel, match="3_LayerNorm takes vectors of 32 numbers, and gets 24"):
+        export(source, tmp_path / "out")
+    (source / "3_LayerNorm/model.safetensors").write_bytes(tiny_bert.safetensors({"norm.weight": ones}))
+    with pytest.raises(BadModel, match=r"lacks norm\.weight or norm\.bias"):
+        export(source, tmp_path / "out")
+    (source / "3_LayerNorm/model.safetensors").unlink()
+    with pytest.raises(BadModel, match=r"3_LayerNorm has no model\.safetensors"):
+        export(source, tmp_path / "out")
+
+
+def test_texts_are_put_into_lower_case_where_the_folder_says_so(tmp_path: Path) -> None:
+    source = tiny_families.write_folder(tmp_path / "tiny", "bert")
+    plain = Encoder.load(export(source, tmp_path / "plain"))
+    put(source, "sentence_bert_config.json", {"do_lower_case": True})
+    lower = Encoder.load(export(source, tmp_path / "lower"))
+    assert np.array_equal(lower.encode_request("W1 w2"), plain.encode_request("w1 w2"))
+    assert not np.array_equal(plain.encode_request("W1 w2"), plain.encode_request("w1 w2"))
+
+
 def test_a_file_that_would_be_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnx_writer, "_LONGEST", 1000)
     writer = onnx_writer.OnnxWriter()

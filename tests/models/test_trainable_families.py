@@ -84,9 +84,29 @@ def test_it_learns_and_is_served_as_it_was_trained(tmp_path: Path, family: str) 
     assert not np.allclose(requests(trained, TEXTS), requests(TrainableEncoder(source, CPU), TEXTS), atol=1e-2)
 
 
+def test_layers_behind_the_pooling_learn_and_are_saved(tmp_path: Path) -> None:
+    source = tiny_families.write_folder(tmp_path / "source", "roberta")
+    tiny_families.add_layers(source)
+    put(source, "2_Dense/config.json", {"in_features": 32, "out_features": 24, "activation_function": "x.Tanh"})
+    encoder = TrainableEncoder(source, CPU)
+    agree(encoder, Encoder.load(export(source, tmp_path / "before", "fp32")))
+    encoder.embed(encoder.tokenise_requests(TEXTS[:9])).sum().backward()  # type: ignore[no-untyped-call]
+    learned = {name: parameter for name, parameter in encoder.parameters().items() if name[0] in "23"}
+    assert {"2_Dense.linear.weight", "2_Dense.linear.bias", "3_LayerNorm.norm.bias"} < learned.keys()
+    assert all(parameter.grad is not None for parameter in learned.values())
+    changed = {name: parameter * 1.5 for name, parameter in encoder.parameters().items()}
+    encoder.save(tmp_path / "saved", changed)
+    saved = TrainableEncoder(tmp_path / "saved", CPU)
+    for name, parameter in saved.parameters().items():
+        assert torch.equal(parameter, changed[name])
+    agree(saved, Encoder.load(export(tmp_path / "saved", tmp_path / "after", "fp32")))
+
+
 @pytest.mark.parametrize("family", ["roberta", "distilbert"])
 def test_masstool_trains_its_own_backbones(tmp_path: Path, family: str) -> None:
     source = tiny_families.write_folder(tmp_path / "source", family, **NO_DROPOUT)
+    if family == "roberta":  # ANCE
+        tiny_families.add_layers(source)
     put(source, "1_Pooling/config.json", {"pooling_mode_cls_token": True})
     chosen = MasstoolOptions(
         train_encoder=True, start=str(source), epochs=2, batch=40, epsilon=0.3, hidden=8, device="cpu"
@@ -94,7 +114,7 @@ def test_masstool_trains_its_own_backbones(tmp_path: Path, family: str) -> None:
     model = Masstool(chosen)
     model.fit([TrainingSet(DATA)], tmp_path / "model")
     card = json.loads((tmp_path / "model/encoder/encoder.json").read_text())
-    assert (card["family"], card["pooling"]) == (family, "cls")
+    assert (card["family"], card["pooling"], card["dimension"]) == (family, "cls", 24 if family == "roberta" else 32)
     opened = Masstool.load(tmp_path / "model")
     opened.add(DATA.tools)
     assert recall(opened, DATA, "test") > 0.2

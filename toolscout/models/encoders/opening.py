@@ -89,7 +89,8 @@ def _exported(source: Path) -> Path:
     """
     from toolscout.models.encoders.export import export
 
-    files = sorted([*source.glob("*.safetensors"), *source.glob("*.json"), *source.glob("*_*/*.json")])
+    kinds = ("*.safetensors", "*.json", "*_*/*.json", "*_*/*.safetensors")
+    files = sorted(path for kind in kinds for path in source.glob(kind))
     try:
         digests = [(path.relative_to(source).as_posix(), file_digest(path, encoders_folder())) for path in files]
     except OSError as error:

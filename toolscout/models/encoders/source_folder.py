@@ -12,15 +12,27 @@ from tokenizers import Tokenizer
 
 from toolscout.core.arrays import Floats
 from toolscout.errors import BadModel
+from toolscout.models.encoders.dense_layers import Layer, read_dense
 from toolscout.models.encoders.families import EncoderShape, tensor_shapes
 from toolscout.models.encoders.onnx_encoder import TOKENIZER_FILE
-from toolscout.models.encoders.sentence_config import CONFIG_FILE, read_json_object
+from toolscout.models.encoders.sentence_config import CONFIG_FILE, SentenceConfig, read_json_object
 from toolscout.models.safetensors import StoredTensor, read_safetensors
 
 WEIGHTS_FILE = "model.safetensors"
 _INDEX_FILE = "model.safetensors.index.json"
 # Old names of what a LayerNorm has.
 _OLD_NAMES = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+
+
+def read_layers(source: Path, config: SentenceConfig, shape: EncoderShape) -> tuple[Layer, ...]:
+    """The layers behind the pooling; raises BadModel where one does not take what the one before it gives."""
+    layers = tuple(map(read_dense, config.dense))
+    inputs = shape.hidden
+    for folder, layer in zip(config.dense, layers, strict=True):
+        if layer.inputs != inputs:
+            raise BadModel(f"{folder} takes vectors of {layer.inputs} numbers, and gets {inputs}; get {source} again")
+        inputs = layer.outputs
+    return layers
 
 
 class EncoderWeights:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +18,29 @@ from torch.nn import functional
 
 from toolscout.core.arrays import Ints
 from toolscout.errors import BadModel, MissingExtra
-from toolscout.models.encoders.export import check_exportable, default_source
+from toolscout.models.encoders.dense_layers import DENSE_FILE, NORM_EPSILON, Layer, NormLayer
+from toolscout.models.encoders.export import default_source
 from toolscout.models.encoders.families import read_shape
 from toolscout.models.encoders.local import cut, readable
 from toolscout.models.encoders.onnx_encoder import TOKENIZER_FILE
 from toolscout.models.encoders.sentence_config import CONFIG_FILE, read_json_object, read_sentence_config
 from toolscout.models.encoders.settings import EncoderSettings, Pooling, token_limits
-from toolscout.models.encoders.source_folder import WEIGHTS_FILE, EncoderWeights, check_files, read_tokenizer
+from toolscout.models.encoders.source_folder import (
+    WEIGHTS_FILE,
+    EncoderWeights,
+    check_files,
+    read_layers,
+    read_tokenizer,
+)
 
 Tokens = list[Ints]
 _POOLER = "pooler."  # a head of pre-training, which no vector depends on
+_ACTIVATIONS: Mapping[str, Callable[[Tensor], Tensor]] = {
+    "Identity": lambda vectors: vectors,
+    "Tanh": torch.tanh,
+    "ReLU": torch.relu,
+    "Sigmoid": torch.sigmoid,
+}
 _PROMPTS_FILE = "config_sentence_transformers.json"
 # What a saved folder keeps of its source, beside the weights.
 _KEPT = (
@@ -55,7 +68,7 @@ class TrainableEncoder:
         self.source = default_source() if source is None else source
         check_files(self.source)
         shape, config = read_shape(self.source), read_sentence_config(self.source)
-        check_exportable(self.source, config)
+        layers = read_layers(self.source, config, shape)
         tokenizer = read_tokenizer(self.source, shape, config.lowercase)
         self.device = device
         self.model = _load_model(self.source, EncoderWeights(self.source, shape).prefix)
@@ -67,7 +80,12 @@ class TrainableEncoder:
         self._tokenizer.no_truncation()
         longest = min(shape.positions, config.max_tokens or shape.positions)
         self.request_tokens, self.document_tokens = token_limits(EncoderSettings(), longest, self.source)
-        self.dimension = min(shape.hidden, config.dimensions or shape.hidden)
+        self._layers = {
+            folder: _LayerModule(layer, read_json_object(folder / CONFIG_FILE).get("bias", True)).to(device)
+            for folder, layer in zip(config.dense, layers, strict=True)
+        }
+        whole = layers[-1].outputs if layers else shape.hidden
+        self.dimension = min(whole, config.dimensions or whole)
         # How many tokens of a request are its prompt's.
         self.prompt_length = len(self._tokenizer.encode(self.request_prompt.rstrip(), add_special_tokens=False))
         self._padding = shape.padding
@@ -76,7 +94,10 @@ class TrainableEncoder:
     def parameters(self) -> dict[str, torch.nn.Parameter]:
         """The parameters that a vector depends on, by name."""
         named: Iterator[tuple[str, torch.nn.Parameter]] = self.model.named_parameters()
-        return {name: parameter for name, parameter in named if not name.startswith(_POOLER)}
+        found = {name: parameter for name, parameter in named if not name.startswith(_POOLER)}
+        for folder, layer in self._layers.items():
+            found |= {f"{folder.name}.{name}": parameter for name, parameter in layer.named_parameters()}
+        return found
 
     def tokens(self, texts: Sequence[str], limit: int, prompt: str = "") -> Tokens:
         """Token ids of texts behind the prompt, cut to `limit` as at inference, with the closing token kept."""
@@ -109,6 +130,8 @@ class TrainableEncoder:
                 input_ids=torch.from_numpy(ids).to(self.device, non_blocking=True), attention_mask=present
             ).last_hidden_state
         pooled = _pool(hidden.float(), present, self.pooling)
+        for layer in self._layers.values():
+            pooled = layer(pooled)
         return functional.normalize(pooled[:, : self.dimension], dim=1)
 
     @torch.no_grad()
@@ -136,6 +159,10 @@ class TrainableEncoder:
         whole = {name: tensor for name, tensor in self.model.state_dict().items() if not name.startswith(_POOLER)}
         kept = {name: weights.get(name, tensor).detach().cpu().contiguous() for name, tensor in whole.items()}
         save_file(kept, folder / WEIGHTS_FILE, metadata={"format": "pt"})
+        for place, layer in self._layers.items():
+            named = {name: weights.get(f"{place.name}.{name}", tensor) for name, tensor in layer.state_dict().items()}
+            tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in named.items()}
+            save_file(tensors, folder / place.relative_to(self.source) / DENSE_FILE)
 
     def _keep_prompts(self, folder: Path) -> None:
         """Write down prompts that are known by the name of the source's folder alone."""
@@ -143,6 +170,30 @@ class TrainableEncoder:
         settings = read_json_object(folder / _PROMPTS_FILE)
         if any(prompts.values()) and not settings.get("prompts"):
             (folder / _PROMPTS_FILE).write_text(json.dumps(settings | {"prompts": prompts}, indent=2) + "\n")
+
+
+class _LayerModule(torch.nn.Module):
+    """A layer behind the pooling, with the names of its tensors in the files of sentence-transformers."""
+
+    def __init__(self, layer: Layer, bias: bool) -> None:
+        super().__init__()
+        self._activation = layer.activation
+        inner: torch.nn.Linear | torch.nn.LayerNorm
+        if isinstance(layer, NormLayer):
+            self.norm = inner = torch.nn.LayerNorm(layer.inputs, eps=NORM_EPSILON)
+        else:
+            self.linear = inner = torch.nn.Linear(layer.inputs, layer.outputs, bias=bias)
+        with torch.no_grad():
+            inner.weight.copy_(torch.from_numpy(layer.weight))
+            if bias:
+                inner.bias.copy_(torch.from_numpy(layer.bias))
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """The vectors behind the layer."""
+        if self._activation == "LayerNorm":
+            found: Tensor = self.norm(vectors)
+            return found
+        return _ACTIVATIONS[self._activation](self.linear(vectors))
 
 
 def _load_model(source: Path, prefix: str) -> Any:

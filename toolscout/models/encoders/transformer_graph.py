@@ -15,13 +15,14 @@ The graph computes what the published model computes, arranged for speed on a CP
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from toolscout.core.arrays import Bytes, Floats
+from toolscout.models.encoders.dense_layers import NORM_EPSILON, Layer, NormLayer
 from toolscout.models.encoders.families import ACTIVATIONS, BUCKETS, EncoderShape
 from toolscout.models.encoders.onnx_writer import FUSED, OnnxWriter
 from toolscout.models.encoders.settings import Pooling
@@ -31,6 +32,8 @@ Array = NDArray[Any]
 
 # The minimum of GELU is above minus this.
 _GELU_DEPTH = 0.17
+# Of the layers behind the pooling.
+_LAYER_ACTIVATIONS = {"Tanh": "Tanh", "ReLU": "Relu", "Sigmoid": "Sigmoid"}
 # Words whose rows are quantised at once.
 _BLOCK = 4096
 # MPNet has a bias for each distance below 8, and one for each range of distances that begins here, in each direction.
@@ -65,7 +68,9 @@ class _Rows(NamedTuple):
 class TransformerGraph:
     """The graph that maps input_ids [1, tokens] int64 to vector [1, dimension] float32 of length 1."""
 
-    def __init__(self, tensors: Tensors, shape: EncoderShape, pooling: Pooling, precision: Precision) -> None:
+    def __init__(
+        self, tensors: Tensors, shape: EncoderShape, pooling: Pooling, layers: Sequence[Layer], precision: Precision
+    ) -> None:
         """Compute all nodes and constants; raises MissingExtra where the package onnx is not installed."""
         self._file = file = OnnxWriter()
         self._tensors, self._shape, self._quantised = tensors, shape, precision == "int8"
@@ -79,13 +84,14 @@ class TransformerGraph:
         self._bias = self._relative_bias() if "relative_bias.weight" in tensors else ""
         for layer in range(shape.layers):
             rows = self._layer(layer, rows)
-        self._finish(rows, pooling)
+        self._dimension = layers[-1].outputs if layers else shape.hidden
+        self._finish(rows, pooling, layers)
 
     def write(self, file: BinaryIO) -> None:
         """Write the ONNX file, once: weights are forgotten as they are written."""
         helper, types = self._file.onnx.helper, self._file.onnx.TensorProto
         ids = helper.make_tensor_value_info("input_ids", types.INT64, [1, "tokens"])
-        vector = helper.make_tensor_value_info("vector", types.FLOAT, [1, self._shape.hidden])
+        vector = helper.make_tensor_value_info("vector", types.FLOAT, [1, self._dimension])
         self._file.write(file, [ids], [vector])
 
     def _embeddings(self) -> _Rows:
@@ -146,8 +152,8 @@ class TransformerGraph:
         mixed = self._linear_by_rows(wide, weight, bias + rows.shift)
         return self._normalise(file.node("Add", mixed, rows.scaled), f"{layer}.output_norm")
 
-    def _finish(self, rows: _Rows, pooling: Pooling) -> None:
-        """Add pooling and normalisation."""
+    def _finish(self, rows: _Rows, pooling: Pooling, layers: Sequence[Layer]) -> None:
+        """Add pooling, the layers behind it in full precision, and normalisation."""
         file = self._file
         if pooling == "mean":
             pooled = file.node("ReduceMean", rows.scaled, file.constant(np.array([1])), keepdims=0)
@@ -155,6 +161,14 @@ class TransformerGraph:
             place = file.constant(np.array(0 if pooling == "cls" else -1))
             pooled = file.node("Gather", rows.scaled, place, axis=1)
         pooled = file.node("Add", pooled, file.constant(rows.shift))
+        for layer in layers:
+            weight, bias = file.constant(layer.weight.T), file.constant(layer.bias)
+            if isinstance(layer, NormLayer):
+                pooled = file.node("LayerNormalization", pooled, weight, bias, epsilon=NORM_EPSILON)
+                continue
+            pooled = file.node("Add", file.node("MatMul", pooled, weight), bias)
+            if layer.activation != "Identity":
+                pooled = file.node(_LAYER_ACTIVATIONS[layer.activation], pooled)
         file.result("vector", "LpNormalization", pooled, axis=-1, p=2)
 
     def _normalise(self, total: str, name: str) -> _Rows:
