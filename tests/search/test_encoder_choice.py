@@ -1,4 +1,4 @@
-"""A catalogue and its encoder: chosen by name, kept in the store, switched while the one before answers, lost, found."""
+"""A catalogue and its encoder: chosen, kept in the store, switched while the one before answers, lost and found."""
 
 from __future__ import annotations
 
