@@ -175,6 +175,11 @@ def encoders_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "toolscout" / "encoders"
 
 
+def fitted_folder(fingerprint: str) -> Path:
+    """Where what was fitted to the vectors of an encoder lies: its need head, and the curve of its catalogue fit."""
+    return encoders_folder() / "fitted" / fingerprint
+
+
 def fingerprint_of(card: Mapping[str, Any]) -> str:
     """A digest of all that a vector depends on: weights and pooling, tokeniser, truncation, the rules of this file."""
     files = [card["sha256"][MODEL_FILE], card["sha256"][TOKENIZER_FILE]]
