@@ -102,6 +102,8 @@ class Encoder(LocalEncoder):
     All encoders of one folder in a process share its tokeniser and sessions; each has its own number of threads.
     """
 
+    kind, file = "exported", MODEL_FILE
+
     def __init__(self, folder: Path, card: Mapping[str, Any], model: LoadedModel, threads: int) -> None:
         """Use `load` instead."""
         self.folder: Path = folder
@@ -114,7 +116,7 @@ class Encoder(LocalEncoder):
         self.request_prompt: str = card.get("request_prompt", "")
         self.document_prompt: str = card.get("document_prompt", "")
         self.threads = threads
-        self._pooling: str = card.get("pooling", "mean")
+        self.pooling: str = card.get("pooling", "mean")
         self._model = model
         self._tokenizer = model.tokenizer
 
@@ -138,10 +140,6 @@ class Encoder(LocalEncoder):
             card = _with_settings(folder, card, given)
         digests = {name: card["sha256"][name] for name in (MODEL_FILE, TOKENIZER_FILE)}
         return cls(folder, card, LoadedModel.of(folder, digests), threads or available_cores())
-
-    def details(self) -> dict[str, Any]:
-        """What the encoder is, beyond its length and fingerprint."""
-        return {**super().details(), "kind": "exported", "file": MODEL_FILE, "pooling": self._pooling}
 
     def _vector_of(self, ids: list[int], threads: int) -> Vectors:
         feed = {"input_ids": np.array([ids], dtype=np.int64)}

@@ -43,6 +43,8 @@ class StaticEncoder(LocalEncoder):
     without known tokens gets a vector that is like no text in particular.
     """
 
+    kind, file, pooling = "model2vec", WEIGHTS_FILE, "mean"
+
     def __init__(self, folder: Path, tokenizer: Tokenizer, unknown: int | None, table: _Table, threads: int) -> None:
         """Use `load` instead. `unknown` is the token that is left out."""
         self.folder: Path = folder
@@ -87,10 +89,6 @@ class StaticEncoder(LocalEncoder):
         }
         made.fingerprint = fingerprint("static", _RULES, parts)
         return made
-
-    def details(self) -> dict[str, Any]:
-        """What the encoder is, beyond its length and fingerprint."""
-        return {**super().details(), "kind": "model2vec", "file": WEIGHTS_FILE, "pooling": "mean"}
 
     def _tokens(self, text: str, limit: int) -> list[int]:
         ids: list[int] = self._tokenizer.encode(readable(text, limit), add_special_tokens=False).ids
