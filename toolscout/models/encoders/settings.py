@@ -12,6 +12,8 @@ from toolscout.errors import BadModel
 
 Pooling = Literal["mean", "cls", "last"]
 VARIABLE = "TOOLSCOUT_ENCODER"
+# Names the encoder of the package, whatever the environment says.
+DEFAULT = "default"
 # How many tokens are read, where nothing else is said. The limit of requests is higher: their last words matter, while
 # a document says most at its start.
 REQUEST_TOKENS = 128
