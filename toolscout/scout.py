@@ -402,7 +402,7 @@ class Scout:
     def _notes(self) -> Iterator[str]:
         if self._switch is not None:
             name = self._switch.name or "that was chosen"
-            yield f"not all tools are embedded with the encoder {name} yet: the one before answers; run: toolscout embed"
+            yield f"not all tools are embedded with the encoder {name}: the one before answers; run: toolscout embed"
         if self._embedding_problem:
             yield f"embedding stopped: {self._embedding_problem}"
 

@@ -25,14 +25,23 @@ class StoredTensor(NamedTuple):
 
     def values(self) -> Floats:
         """The tensor as float32."""
-        return self.array().astype(np.float32, copy=self.dtype != "BF16")
+        return self._view().astype(np.float32, copy=self.dtype != "BF16").reshape(self.shape)
 
     def array(self) -> NDArray[Any]:
         """The tensor in its own type, BF16 as float32."""
-        flat = np.frombuffer(self.raw.tobytes(), (_DTYPES | _OTHER)[self.dtype])
+        return np.array(self._view()).reshape(self.shape)
+
+    def _view(self) -> NDArray[Any]:
+        flat = np.asarray(self.raw).view((_DTYPES | _OTHER)[self.dtype])
         if self.dtype == "BF16":  # the upper half of a float32
-            flat = (flat.astype(np.uint32) << 16).view(np.float32)
-        return flat.reshape(self.shape)
+            return (flat.astype(np.uint32) << 16).view(np.float32)
+        return flat
+
+    def rows(self, first: int, last: int) -> StoredTensor:
+        """Some rows of the tensor."""
+        size = self.raw.size // max(1, self.shape[0])
+        shape = (max(0, min(last, self.shape[0]) - first), *self.shape[1:])
+        return StoredTensor(shape, self.dtype, self.raw[first * size : last * size])
 
 
 def read_safetensors(file: Path, all_types: bool = False) -> tuple[bytes, dict[str, StoredTensor]]:

@@ -149,10 +149,8 @@ class HfOnnxEncoder(LocalEncoder):
         if not self._output.ready:
             vector = {"mean": vector.mean(axis=0), "cls": vector[0], "last": vector[-1]}[self._config.pooling]
         for layer in self._dense:
-            if len(vector) != layer.weight.shape[1]:
-                raise BadModel(
-                    f"{self.folder}: a Dense module takes {layer.weight.shape[1]} numbers, not {len(vector)}"
-                )
+            if len(vector) != layer.inputs:
+                raise BadModel(f"{self.folder}: a Dense module takes {layer.inputs} numbers, not {len(vector)}")
             vector = layer.apply(vector)
         return vector
 

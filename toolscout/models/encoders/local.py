@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer
+from tokenizers import Encoding, Tokenizer
 
 from toolscout.core.arrays import Ints
 from toolscout.errors import BadModel
@@ -121,16 +121,20 @@ class LocalEncoder(TextEncoder):
 
     def _tokens(self, text: str, limit: int) -> list[int]:
         """Token ids cut to the limit; the tokens that close every text, such as [SEP], are kept."""
-        found = self._tokenizer.encode(readable(text, limit))
-        ids: list[int] = found.ids
-        if len(ids) <= limit:
-            return ids
-        closing = 0
-        for added in reversed(found.special_tokens_mask):
-            if not added or closing + 1 == limit:
-                break
-            closing += 1
-        return [*ids[: limit - closing], *ids[len(ids) - closing :]]
+        return cut(self._tokenizer.encode(readable(text, limit)), limit)
+
+
+def cut(found: Encoding, limit: int) -> list[int]:
+    """The token ids of a text cut to the limit; the tokens that close every text, such as [SEP], are kept."""
+    ids: list[int] = found.ids
+    if len(ids) <= limit:
+        return ids
+    closing = 0
+    for added in reversed(found.special_tokens_mask):
+        if not added or closing + 1 == limit:
+            break
+        closing += 1
+    return [*ids[: limit - closing], *ids[len(ids) - closing :]]
 
 
 def unit(vector: Vectors, whose: Path) -> Vectors:

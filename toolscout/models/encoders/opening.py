@@ -9,7 +9,7 @@ import secrets
 import shutil
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from toolscout.core.option_values import with_settings
 from toolscout.errors import BadModel, BadRequest
@@ -48,22 +48,22 @@ def open_encoder(named: EncoderName = None, threads: int | None = None) -> TextE
         from toolscout.models.encoders.endpoint import EndpointEncoder
 
         return EndpointEncoder.open(place, given)
-    settings = with_settings(EncoderSettings(), "an encoder", given)
-    if place in ("", DEFAULT):
-        return Encoder.load(package_folder(), threads, settings)
-    folder = Path(place)
+    settings: dict[str, Any] = {"settings": with_settings(EncoderSettings(), "an encoder", given)} if given else {}
+    if threads is not None:
+        settings["threads"] = threads
+    folder = package_folder() if place in ("", DEFAULT) else Path(place)
     if os.path.isfile(folder):
         raise BadModel(f"{folder} is a file; {_SUPPORTED}")
     if place == RAW or not os.path.isdir(folder):
-        return Encoder.load(folder, threads, settings)
+        return Encoder.load(folder, **settings)
     match kind_of(folder):
         case "onnx":
-            return HfOnnxEncoder.load(folder, threads, settings)
+            return HfOnnxEncoder.load(folder, **settings)
         case "model2vec":
-            return StaticEncoder.load(folder, threads, settings)
+            return StaticEncoder.load(folder, **settings)
         case "weights":
             folder = _exported(folder)
-    return Encoder.load(folder, threads, settings)
+    return Encoder.load(folder, **settings)
 
 
 def refusal(name: str) -> str:
@@ -108,7 +108,8 @@ def _exported(source: Path) -> Path:
     """
     from toolscout.models.encoders.export import export
 
-    files = sorted([*source.glob("*.safetensors"), *source.glob("*.json"), *source.glob("*_*/*.json")])
+    kinds = ("*.safetensors", "*.json", "*_*/*.json", "*_*/*.safetensors")
+    files = sorted(path for kind in kinds for path in source.glob(kind))
     try:
         digests = [(path.relative_to(source).as_posix(), file_digest(path, encoders_folder())) for path in files]
     except OSError as error:

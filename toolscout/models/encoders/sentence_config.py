@@ -13,7 +13,7 @@ from toolscout.errors import BadModel
 from toolscout.models.encoders.settings import EncoderSettings, Pooling
 
 CONFIG_FILE = "config.json"
-_MODULES = ("Transformer", "StaticEmbedding", "Pooling", "Dense", "Dropout", "Normalize")
+_MODULES = ("Transformer", "StaticEmbedding", "Pooling", "Dense", "LayerNorm", "Dropout", "Normalize")
 # What the prompt before a request or a document is called in the configuration, the first that is there.
 _REQUEST = ("query", "search_query", "retrieval.query", "s2p_query")
 _DOCUMENT = ("document", "passage", "corpus", "search_document", "retrieval.passage")
@@ -39,7 +39,7 @@ class SentenceConfig:
     token_dimension, sentence_dimension: the length of a token's and of a text's vector; None where no file says it.
     first_position: the number of the first token's position.
     lowercase: whether a text is put into lower case before it is tokenised.
-    dense: folders of linear layers that follow the pooling, in order.
+    dense: folders of the layers that follow the pooling, in order.
     """
 
     pooling: Pooling = "mean"
@@ -73,7 +73,7 @@ def read_sentence_config(folder: Path) -> SentenceConfig:
             raise BadModel(f"{folder / 'modules.json'} names a folder outside of its own; get the folder again")
         if kind == "Pooling":
             pooling_folder = path
-        elif kind == "Dense":
+        elif kind in ("Dense", "LayerNorm"):
             dense.append(path)
     sentence = _read_json(folder / "config_sentence_transformers.json", dict)
     transformer = _read_json(folder / "sentence_bert_config.json", dict)
@@ -82,7 +82,7 @@ def read_sentence_config(folder: Path) -> SentenceConfig:
     if (request or document) and pooling.get("include_prompt") is False:
         raise BadModel(f"{pooling_folder / CONFIG_FILE}: pooling without the prompt's tokens is not supported")
     width = next(filter(None, (_number(pooling.get(key)) for key in _WIDTHS)), None)
-    last = _read_json(dense[-1] / CONFIG_FILE, dict).get("out_features") if dense else width
+    behind = _read_json(dense[-1] / CONFIG_FILE, dict) if dense else {"out_features": width}
     shift = 2 if network.get("model_type") in _SHIFTED else 0
     return SentenceConfig(
         pooling=_pooling(pooling_folder / CONFIG_FILE, pooling),
@@ -91,7 +91,7 @@ def read_sentence_config(folder: Path) -> SentenceConfig:
         max_tokens=_max_tokens(folder, transformer, network, shift),
         dimensions=_number(sentence.get("truncate_dim")),
         token_dimension=width or _number(network.get("hidden_size")),
-        sentence_dimension=_number(last),
+        sentence_dimension=_number(behind.get("out_features", behind.get("dimension"))),
         first_position=shift,
         lowercase=transformer.get("do_lower_case") is True,
         dense=tuple(dense),
