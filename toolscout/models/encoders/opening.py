@@ -17,11 +17,8 @@ from toolscout.llm.hosts import HOSTS_VARIABLE, host_of, is_named
 from toolscout.llm.options import checked_url
 from toolscout.models.encoders.base import TextEncoder
 from toolscout.models.encoders.file_digests import file_digest
-from toolscout.models.encoders.hf_onnx import HfOnnxEncoder
-from toolscout.models.encoders.onnx_encoder import CARD_FILE, RAW, Encoder, encoders_folder, package_folder
-from toolscout.models.encoders.sentence_config import folder_name
-from toolscout.models.encoders.settings import DEFAULT, VARIABLE, EncoderSettings, split_name
-from toolscout.models.encoders.static import STATIC_FOLDER, StaticEncoder
+from toolscout.models.encoders.sentence_config import STATIC_FOLDER, folder_name
+from toolscout.models.encoders.settings import CARD_FILE, DEFAULT, RAW, VARIABLE, EncoderSettings, split_name
 
 Kind = Literal["exported", "model2vec", "onnx", "weights"]
 EncoderName = str | Path | TextEncoder | None
@@ -48,6 +45,11 @@ def open_encoder(named: EncoderName = None, threads: int | None = None) -> TextE
         from toolscout.models.encoders.endpoint import EndpointEncoder
 
         return EndpointEncoder.open(place, given)
+    # Imported here: a catalogue can be opened and searched by words without ONNX Runtime, which takes a while to load.
+    from toolscout.models.encoders.hf_onnx import HfOnnxEncoder
+    from toolscout.models.encoders.onnx_encoder import Encoder, package_folder
+    from toolscout.models.encoders.static import StaticEncoder
+
     settings: dict[str, Any] = {"settings": with_settings(EncoderSettings(), "an encoder", given)} if given else {}
     if threads is not None:
         settings["threads"] = threads
@@ -107,6 +109,7 @@ def _exported(source: Path) -> Path:
     Two processes may do so at once: the folder of the first that is done stays.
     """
     from toolscout.models.encoders.export import export
+    from toolscout.models.encoders.onnx_encoder import encoders_folder
 
     kinds = ("*.safetensors", "*.json", "*_*/*.json", "*_*/*.safetensors")
     files = sorted(path for kind in kinds for path in source.glob(kind))
