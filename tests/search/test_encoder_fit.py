@@ -13,7 +13,7 @@ from toolscout.core.arrays import Floats
 from toolscout.data.dataset import request_digest
 from toolscout.data.locate import find_dataset
 from toolscout.errors import BadModel
-from toolscout.search import encoder_fit, similarity_baseline
+from toolscout.search import encoder_fit
 from toolscout.search.catalogue_fit import FitOptions
 from toolscout.search.tool_need import open_head
 
@@ -76,4 +76,3 @@ def test_what_need_is_measured_on_is_not_among_the_texts() -> None:
     texts = encoder_fit.need_texts()
     assert len(texts) == len({text for text, _ in texts}) > 1_000
     assert not measured & {request_digest(text) for text, _ in texts}
-    assert set(similarity_baseline.texts()) <= {text for text, needed in texts if needed}

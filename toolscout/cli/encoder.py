@@ -1,4 +1,4 @@
-"""The commands `encoder …`: export, list, check and compare sentence encoders."""
+"""The commands `encoder …`: export, list, check, compare and fit sentence encoders."""
 
 from __future__ import annotations
 
@@ -142,6 +142,34 @@ def compare(
 
 
 _LABELS = {"request_ms": "ms a request", "documents_s": "s per 1,000 documents"}
+
+
+def fit(
+    encoder: Annotated[
+        str, typer.Argument(metavar="[ENCODER]", help=_ABOUT, show_default="$TOOLSCOUT_ENCODER, else the package's")
+    ] = "",
+    format: FormatOption = "table",
+) -> None:
+    """Fit the need head and catalogue fit to an encoder, from texts that come with the package.
+
+    Both belong to an encoder: without them need is not predicted, and fit is computed with another encoder's curve.
+    Embedding does this by itself where it takes less than a minute. The result lies in the user's cache.
+    """
+    from toolscout.search import encoder_fit
+
+    opened = _open(encoder)
+    with output.progress() as report:
+        done = encoder_fit.fit(opened, report)
+    if format == "json":
+        output.print_json({**done._asdict(), "folder": str(done.folder)})
+        return
+    table = output.table("on the bundled dev requests", "share")
+    table.add_row("requests for tools that pass as needing one", f"{done.need_passed:.2f}")
+    table.add_row("talk that is turned away", f"{done.talk_turned_away:.2f}")
+    table.add_row("requests that a tool serves and that are answered", f"{done.fit_answered:.2f}")
+    table.add_row("requests that nothing serves and that are turned away", f"{done.hopeless_turned_away:.2f}")
+    output.stdout().print(table)
+    output.note(f"fitted in {done.seconds:.0f} s; it lies in {done.folder}", label="fitted")
 
 
 def _open(name: str) -> TextEncoder:

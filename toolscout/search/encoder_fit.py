@@ -41,6 +41,7 @@ _RIDGE, _STEPS = 1.0, 30
 # The share of the dev requests for tools that must pass, as with the default encoder's head.
 _PASS = 0.97
 _ANSWERED = 0.9
+_BETTER_THAN_CHANCE = 0.65
 _DRAWS, _KEPT = 12, (0.25, 0.5, 0.75)
 Progress = Callable[[str, int, int], None]
 
@@ -174,6 +175,8 @@ def _need_head(vectors: Floats, labels: Bools, dev: Floats, fingerprint: str) ->
     # Vectors of one encoder may lie close together: without their scale the penalty would mean another thing for each.
     scale = 1 / max(float(np.sqrt((centred**2).sum(axis=1).mean())), 1e-9)
     weights, bias = _logistic_regression(centred * scale, labels)
+    if not (((centred * scale) @ weights + bias > 0) == labels).mean() > _BETTER_THAN_CHANCE:
+        raise BadModel("this encoder's vectors do not tell requests for tools from talk; is it a sentence encoder?")
     direction = weights * scale
     offset = bias - float(centre @ direction)
     logits = dev.astype(np.float64) @ direction + offset
@@ -185,7 +188,7 @@ def _need_head(vectors: Floats, labels: Bools, dev: Floats, fingerprint: str) ->
 
 
 def _logistic_regression(rows: Doubles, labels: Bools) -> tuple[Doubles, float]:
-    """Newton's method; both classes weigh the same, the bias is not penalised. Raises BadModel if it learns nothing."""
+    """Newton's method; both classes weigh the same, and the bias is not penalised."""
     design = np.hstack([rows, np.ones((len(rows), 1))])
     shares = np.where(labels, 0.5 / max(labels.sum(), 1), 0.5 / max((~labels).sum(), 1)) * len(rows)
     penalty = np.full(design.shape[1], _RIDGE)
@@ -199,9 +202,6 @@ def _logistic_regression(rows: Doubles, labels: Bools) -> tuple[Doubles, float]:
         found -= step
         if np.abs(step).max() < 1e-6:
             break
-    right = ((design @ found > 0) == labels).mean()
-    if not right > 0.6:
-        raise BadModel("this encoder's vectors do not tell requests for tools from talk; is it a sentence encoder?")
     return found[:-1], float(found[-1])
 
 
