@@ -50,6 +50,16 @@ SettingsOption = Annotated[
         help="Set an option of the method, PART.KEY=VALUE one of a part; may be repeated.",
     ),
 ]
+EncoderOption = Annotated[
+    str | None,
+    typer.Option(
+        "--encoder",
+        metavar="FOLDER|URL",
+        help="Make vectors with this encoder: a folder, or an embeddings endpoint (https://host/v1?model=NAME); "
+        "settings follow a question mark.",
+        show_default="$TOOLSCOUT_ENCODER, else the one in use, else the package's",
+    ),
+]
 LlmOption = Annotated[
     str | None,
     typer.Option(
@@ -137,8 +147,9 @@ def open_scout(
     retriever: str | None = None,
     settings: Sequence[str] = (),
     parts: Sequence[str] = (),
+    encoder: str | None = None,
 ) -> Scout:
-    """Open the catalogue with a search index, by the given retriever, its settings and its parts.
+    """Open the catalogue with a search index, by the given retriever, its settings and parts, and its encoder.
 
     Raises StoreError where there is no catalogue.
     """
@@ -146,12 +157,12 @@ def open_scout(
     from toolscout.scout import DEFAULT_RETRIEVER, Scout
 
     if not settings and not parts:
-        return Scout.open(path, retriever or DEFAULT_RETRIEVER)
+        return Scout.open(path, retriever or DEFAULT_RETRIEVER, encoder=encoder)
     from toolscout.retrievers.opening import open_retriever
 
     opened, _ = open_retriever(retriever or DEFAULT_RETRIEVER, settings, parts)
     opened.remove(opened.ids())  # a part may have been saved with another catalogue
-    return Scout.open(path, opened)
+    return Scout.open(path, opened, encoder=encoder)
 
 
 def rewriting(

@@ -13,7 +13,16 @@ import typer
 from rich.text import Text
 
 from toolscout.cli import output
-from toolscout.cli.common import NONE, WRONG, AllowTargetOption, RetrieverOption, StoreOption, plural, store_path
+from toolscout.cli.common import (
+    NONE,
+    WRONG,
+    AllowTargetOption,
+    EncoderOption,
+    RetrieverOption,
+    StoreOption,
+    plural,
+    store_path,
+)
 from toolscout.core.tool import clean_text
 from toolscout.errors import BadRequest, UnknownTool
 
@@ -60,6 +69,7 @@ def mcp(
     ] = None,
     store: StoreOption = None,
     retriever: RetrieverOption = None,
+    encoder: EncoderOption = None,
 ) -> None:
     """Serve one MCP server that finds and calls the tools of many, instead of listing all of them."""
     from toolscout.scout import DEFAULT_RETRIEVER, Scout
@@ -80,7 +90,8 @@ def mcp(
     path = store_path(ctx, store)
     loggers = ("toolscout.gateway", "toolscout.calling.dispatch", "toolscout.serving")
     # Standard output belongs to the protocol.
-    with output.logged(logging.INFO, *loggers), Scout.open(path, retriever or DEFAULT_RETRIEVER) as scout:
+    named = retriever or DEFAULT_RETRIEVER
+    with output.logged(logging.INFO, *loggers), Scout.open(path, named, encoder=encoder) as scout:
         access = Access(scout, loopback=served is None or served.loopback)
         held = holding.Quarantine(holding.quarantine_path(path)) if quarantine else None
         backends = Backends(scout, found, BackendOptions(timeout=timeout), held, tuple(allow_target or ()))

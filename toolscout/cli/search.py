@@ -14,6 +14,7 @@ from rich.text import Text
 from toolscout.cli import output
 from toolscout.cli.common import (
     NONE,
+    EncoderOption,
     LlmOption,
     ModelOption,
     PartsOption,
@@ -52,6 +53,7 @@ def search(
     ] = "5",
     store: StoreOption = None,
     retriever: RetrieverOption = None,
+    encoder: EncoderOption = None,
     part: PartsOption = None,
     option: SettingsOption = None,
     llm: LlmOption = None,
@@ -104,7 +106,7 @@ def search(
         )
     count, text = _count(k), request_text(request)
     retriever, settings = rewriting(retriever, option, llm, model)
-    with open_scout(ctx, store, retriever, settings, part or ()) as scout:
+    with open_scout(ctx, store, retriever, settings, part or (), encoder) as scout:
         _check_grouped(scout, grouped)
         if need_threshold is not None:
             scout.need_options = replace(scout.need_options, threshold=need_threshold)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from contextlib import suppress
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -19,7 +20,7 @@ import numpy as np
 from toolscout.core.answer import Allowed
 from toolscout.core.arrays import Floats
 from toolscout.core.scope import Scope
-from toolscout.errors import MissingEncoder
+from toolscout.errors import EncoderUnavailable, MissingEncoder
 from toolscout.index.recent import Recent, bytes_of
 from toolscout.models.encoders.base import TextEncoder
 from toolscout.retrievers.base import Retriever
@@ -66,6 +67,9 @@ class SimilarityBaseline:
             return kept.value if kept else None
         try:
             measured = self._measure(allowed, count)
+        except EncoderUnavailable:  # not kept: it may answer the next time
+            return kept.value if kept else None
+        else:
             self._baselines.keep(allowed, _Baseline(changes, measured), bytes_of(allowed))
             return measured
         finally:
@@ -78,9 +82,9 @@ class SimilarityBaseline:
 
     def prepare(self) -> None:
         """Encode the requests if that has not been done, so that no search has to wait for it."""
-        with self._lock:
+        with self._lock, suppress(EncoderUnavailable):
             if (encoder := self._retriever.encoder) is not None:
-                self._encoded(encoder)
+                self._encoded(encoder.patient())
 
     def _measure(self, allowed: Allowed | None, count: int) -> float | None:
         try:

@@ -89,6 +89,8 @@ class NeedEstimator:
         encoder = self._retriever.encoder if head else None
         if head is None or encoder is None:
             return None
+        if ranking.vector is None and encoder.remote:  # it was not asked, or did not answer
+            return None
         vector = encoder.encode_request(ranking.request) if ranking.vector is None else ranking.vector
         return float(head.probabilities(vector[None])[0])
 

@@ -12,20 +12,21 @@ from pathlib import Path
 from typing import Literal
 
 from toolscout.core.option_values import with_settings
-from toolscout.errors import BadModel
+from toolscout.errors import BadModel, BadRequest
+from toolscout.llm.hosts import HOSTS_VARIABLE, host_of, is_named
+from toolscout.llm.options import checked_url
 from toolscout.models.encoders.base import TextEncoder
 from toolscout.models.encoders.file_digests import file_digest
 from toolscout.models.encoders.hf_onnx import HfOnnxEncoder
 from toolscout.models.encoders.onnx_encoder import CARD_FILE, RAW, Encoder, encoders_folder, package_folder
 from toolscout.models.encoders.sentence_config import folder_name
-from toolscout.models.encoders.settings import VARIABLE, EncoderSettings, split_name
+from toolscout.models.encoders.settings import DEFAULT, VARIABLE, EncoderSettings, split_name
 from toolscout.models.encoders.static import STATIC_FOLDER, StaticEncoder
 
 Kind = Literal["exported", "model2vec", "onnx", "weights"]
 EncoderName = str | Path | TextEncoder | None
 """An encoder as a user gives it: PLACE or PLACE?KEY=VALUE&…, an object, or nothing for the default one."""
 
-DEFAULT = "default"
 _SUPPORTED = (
     f"name a folder with {CARD_FILE} (toolscout encoder export), with onnx/*.onnx and tokenizer.json, with "
     "model.safetensors of a BERT, RoBERTa, XLM-R, DistilBERT or MPNet, or of model2vec; or http(s)://HOST/v1?model=NAME"
@@ -63,6 +64,24 @@ def open_encoder(named: EncoderName = None, threads: int | None = None) -> TextE
         case "weights":
             folder = _exported(folder)
     return Encoder.load(folder, threads, settings)
+
+
+def refusal(name: str) -> str:
+    """Why an encoder that a file names, not the user, is not used: its host was not allowed; "" where it may be."""
+    place, _ = split_name(name)
+    if not place.lower().startswith(("http://", "https://")):
+        return ""
+    try:
+        url = checked_url(place)
+    except BadRequest as error:
+        return str(error)
+    if is_named(url):
+        return ""
+    return (
+        f"the tools were embedded at {host_of(url)}, and requests would be sent there, which nobody here allowed; if "
+        f"you trust that host with requests and with your key, name the encoder, or put {host_of(url)} into "
+        f"{HOSTS_VARIABLE}"
+    )
 
 
 def kind_of(folder: Path) -> Kind:

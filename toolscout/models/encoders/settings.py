@@ -16,6 +16,8 @@ VARIABLE = "TOOLSCOUT_ENCODER"
 # a document says most at its start.
 REQUEST_TOKENS = 128
 DOCUMENT_TOKENS = 96
+# Names the encoder of the package, whatever the environment says.
+DEFAULT = "default"
 
 
 @dataclass(frozen=True, slots=True)
