@@ -93,10 +93,10 @@ class HfOnnxEncoder(LocalEncoder):
         return {**super().details(), "kind": "onnx", "file": self._file, "pooling": pooling}
 
     def _probe(self) -> int:
-        """Encode a text, and the last token of the vocabulary; return the length of a vector, or raise BadModel."""
+        """Run the first and the last token, and a text; return the length of a vector, or raise BadModel."""
         threads = min(self.threads, REQUEST_THREADS)
-        length = len(self._whole_vector(self._tokens(_PROBE, self.request_tokens), threads))
         last = max(self._tokenizer.get_vocab(with_added_tokens=True).values(), default=0)
+        self._run([0], threads)
         try:
             self._run([last], threads)
         except BadModel as error:
@@ -104,6 +104,7 @@ class HfOnnxEncoder(LocalEncoder):
                 f"{self.folder}: {TOKENIZER_FILE} has a token {last} and the model does not; get the {TOKENIZER_FILE} "
                 f"that was published with it ({error})"
             ) from error
+        length = len(unit(self._whole_vector(self._tokens(_PROBE, self.request_tokens), threads), self.folder))
         if (self._config.dimensions or 0) > length:
             raise BadModel(f"{self.folder} gives {length} numbers a vector, not {self._config.dimensions}")
         return self._config.dimensions or length
