@@ -24,7 +24,7 @@ from toolscout.models.encoders.base import TextEncoder
 from toolscout.models.encoders.opening import EncoderName
 from toolscout.retrievers.base import Retriever
 from toolscout.retrievers.registry import available, load_model, method
-from toolscout.search import index_snapshot
+from toolscout.search import encoder_fit, index_snapshot
 from toolscout.search.async_calls import Workers
 from toolscout.search.catalogue_fit import Count as Count
 from toolscout.search.catalogue_fit import FitOptions, SearchResult, catalogue_fit_of, find
@@ -79,7 +79,7 @@ class Scout:
     ) -> None:
         """Take a store and an empty retriever; Scout.open makes both."""
         self.store = store
-        self.fit_options = fit_options or FitOptions()
+        self._fit_options = fit_options
         self.need_options = need_options or NeedOptions()
         self._index = LiveIndex(store, retriever)
         self._switch: _Switch | None = None
@@ -91,6 +91,15 @@ class Scout:
         self._closing = threading.Event()
         self._searchers = Workers(_SEARCHING, "toolscout-search")
         self._changers = Workers(_CHANGING, "toolscout-change")
+
+    @property
+    def fit_options(self) -> FitOptions:
+        """How catalogue fit is computed: as was set, else as it was fitted to the encoder in use."""
+        return self._fit_options or self._index.fit_options
+
+    @fit_options.setter
+    def fit_options(self, options: FitOptions) -> None:
+        self._fit_options = options
 
     @property
     def retriever(self) -> Retriever:
@@ -259,9 +268,19 @@ class Scout:
                 self._finish_switch(switch)
             if self._encoder_name is not None:
                 self._record_encoder(encoder.fingerprint, self._encoder_name)
+            self._fit_verdicts(encoder, progress)
         self._index.baseline.prepare()
         self._prepare(progress)
         return done
+
+    def _fit_verdicts(self, encoder: TextEncoder, progress: Progress | None) -> None:
+        """Fit the need head and catalogue fit of an encoder that a user named, if that is quick and was not done."""
+        if not self._encoder_name or encoder_fit.is_fitted(encoder):
+            return
+        with suppress(EncoderUnavailable, BadModel):  # then the answers say so
+            if encoder_fit.seconds_needed(encoder) <= encoder_fit.SECONDS:
+                encoder_fit.fit(encoder, progress)
+                self._index.read_verdicts()
 
     def _finish_switch(self, switch: _Switch) -> None:
         """Answer with the new encoder from now on: all tools are embedded with it."""
@@ -377,12 +396,13 @@ class Scout:
         permitted, ranking = scope.allowed, found.ranking
         needed = index.need_estimator.need_of(ranking, found.hits, self.need_options)
         baseline = index.baseline.baseline(permitted, index.count(permitted))
-        likely = catalogue_fit_of(found.hits, self.fit_options, baseline)
+        fit_options = self._fit_options or index.fit_options
+        likely = catalogue_fit_of(found.hits, fit_options, baseline)
         considered = tuple(found.hits[: found.count])
         verdict: Verdict = "use"
         if needed is not None and needed < self.need_options.threshold:
             verdict = "no_tool_needed"
-        elif not considered or likely < self.fit_options.threshold:
+        elif not considered or likely < fit_options.threshold:
             verdict = "nothing_fits"
         return Answer(
             request=ranking.request,
@@ -402,7 +422,10 @@ class Scout:
     def _notes(self) -> Iterator[str]:
         if self._switch is not None:
             name = self._switch.name or "that was chosen"
-            yield f"not all tools are embedded with the encoder {name} yet: the one before answers; run: toolscout embed"
+            yield f"not all tools are embedded with the encoder {name}: the one before answers; run: toolscout embed"
+        encoder = self._index.encoder() if self._encoder_name else None
+        if encoder is not None and not self._index.fitted:
+            yield "need is not predicted, and fit is by another encoder's curve; run: toolscout encoder fit"
         if self._embedding_problem:
             yield f"embedding stopped: {self._embedding_problem}"
 

@@ -8,9 +8,8 @@ from typing import NamedTuple
 from toolscout.errors import BadModel, BadRequest, MissingEncoder
 from toolscout.models.encoders.absent import AbsentEncoder
 from toolscout.models.encoders.base import TextEncoder
-from toolscout.models.encoders.onnx_encoder import RAW
 from toolscout.models.encoders.opening import EncoderName, open_encoder, refusal
-from toolscout.models.encoders.settings import DEFAULT, VARIABLE, split_name
+from toolscout.models.encoders.settings import DEFAULT, RAW, VARIABLE, split_name
 from toolscout.stores.base import Store, UsedEncoder
 
 

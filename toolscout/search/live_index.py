@@ -14,6 +14,8 @@ from toolscout.errors import DiskFull, MissingEncoder
 from toolscout.models.encoders.base import TextEncoder
 from toolscout.retrievers.base import Retriever
 from toolscout.search import index_snapshot
+from toolscout.search.catalogue_fit import FitOptions
+from toolscout.search.encoder_fit import fit_options_of, is_fitted
 from toolscout.search.feedback_sync import Feedback
 from toolscout.search.similarity_baseline import SimilarityBaseline
 from toolscout.search.tool_need import NeedEstimator
@@ -44,6 +46,8 @@ class LiveIndex:
         self._assigned_ids: index_snapshot.AssignedIds | None = None
         self._stamp: int | None = None
         self._cursor = 0
+        self._fit_options: FitOptions | None = None
+        self._fitted: bool | None = None
         # Caches about callers, emptied with each commit, which may change permissions.
         self._counts: dict[Allowed | None, int] = {}
         self._principals: dict[str, Allowed] = {}
@@ -59,6 +63,26 @@ class LiveIndex:
     def assign_ids(self, path: Path, model: Path) -> None:
         """Keep the ids that a model assigns to tools beside the store at `path`."""
         self._assigned_ids = index_snapshot.AssignedIds(self.store, path, model, self.retriever)
+
+    @property
+    def fit_options(self) -> FitOptions:
+        """The curve of catalogue fit that belongs to the encoder, read at the first use."""
+        if self._fit_options is None:
+            self._fit_options = fit_options_of(self.encoder())
+        return self._fit_options
+
+    @property
+    def fitted(self) -> bool:
+        """Whether the encoder has a need head and a curve of its own; True without an encoder."""
+        if self._fitted is None:
+            encoder = self.encoder()
+            self._fitted = encoder is None or is_fitted(encoder)
+        return self._fitted
+
+    def read_verdicts(self) -> None:
+        """Read anew what was fitted to the encoder."""
+        self._fit_options = self._fitted = None
+        self.need_estimator = NeedEstimator(self.retriever)
 
     def encoder(self) -> TextEncoder | None:
         """The encoder of the retriever; None where it has none, or none is installed."""

@@ -49,6 +49,8 @@ class HfOnnxEncoder(LocalEncoder):
     say. All encoders of one folder in a process share its tokeniser and sessions.
     """
 
+    kind = "onnx"
+
     def __init__(
         self, folder: Path, file: str, model: LoadedModel, config: SentenceConfig, pooled: bool, threads: int
     ) -> None:
@@ -57,10 +59,11 @@ class HfOnnxEncoder(LocalEncoder):
         self.name = folder_name(folder)
         self.threads = threads
         self.request_prompt, self.document_prompt = config.request_prompt, config.document_prompt
-        self._file, self._model, self._config, self._tokenizer = file, model, config, model.tokenizer
+        self.file, self._model, self._config, self._tokenizer = file, model, config, model.tokenizer
         session = model.session(min(threads, REQUEST_THREADS))
         self._inputs = _inputs(folder / file, session.get_inputs())
         self._output = _output(folder / file, session.get_outputs(), pooled)
+        self.pooling = "by the model" if self._output.ready else config.pooling
         self._dense = () if self._output.ready else tuple(map(read_dense, config.dense))
 
     @classmethod
@@ -87,11 +90,6 @@ class HfOnnxEncoder(LocalEncoder):
         made.fingerprint = fingerprint("onnx", _RULES, made._depends_on([digests[name] for name in names]))
         return made
 
-    def details(self) -> dict[str, Any]:
-        """What the encoder is, beyond its length and fingerprint."""
-        pooling = "by the model" if self._output.ready else self._config.pooling
-        return {**super().details(), "kind": "onnx", "file": self._file, "pooling": pooling}
-
     def _probe(self) -> int:
         """Run the first and the last token, and a text; return the length of a vector, or raise BadModel."""
         threads = min(self.threads, REQUEST_THREADS)
@@ -114,7 +112,7 @@ class HfOnnxEncoder(LocalEncoder):
         return {
             "files": digests,
             "output": self._output,
-            "pooling": "" if self._output.ready else self._config.pooling,
+            "pooling": self.pooling,
             "dense": [(_digest(folder / DENSE_FILE), layer.activation) for folder, layer in layers],
             "prompts": (self.request_prompt, self.document_prompt),
             "tokens": (self.request_tokens, self.document_tokens),
@@ -140,11 +138,11 @@ class HfOnnxEncoder(LocalEncoder):
         wanted = self._config.sentence_dimension if self._output.ready else self._config.token_dimension
         if found.ndim != (2 if self._output.ready else 3) or len(found) != 1 or found.size == 0:
             raise BadModel(
-                f"{self.folder / self._file} gave {self._output.name} of the shape {found.shape} for one text"
+                f"{self.folder / self.file} gave {self._output.name} of the shape {found.shape} for one text"
             )
         if wanted and found.shape[-1] != wanted:
             raise BadModel(
-                f"{self.folder / self._file} gives vectors of {found.shape[-1]} numbers, the configuration says "
+                f"{self.folder / self.file} gives vectors of {found.shape[-1]} numbers, the configuration says "
                 f"{wanted}; get all files of one model"
             )
         vector: Floats = found[0].astype(np.float32, copy=False)
@@ -169,7 +167,7 @@ class HfOnnxEncoder(LocalEncoder):
         try:
             found: NDArray[Any] = session.run([self._output.name], feed)[0]
         except Exception as error:  # the runtime's exceptions share no narrower base
-            raise BadModel(f"{self.folder / self._file} cannot be run on a text of {count} tokens: {error}") from error
+            raise BadModel(f"{self.folder / self.file} cannot be run on a text of {count} tokens: {error}") from error
         return found
 
 

@@ -38,6 +38,9 @@ class LocalEncoder(TextEncoder):
     """
 
     name: str
+    kind: str
+    file: str
+    pooling: str
     request_tokens: int
     document_tokens: int
     request_prompt: str = ""
@@ -77,6 +80,9 @@ class LocalEncoder(TextEncoder):
         """What the encoder is, beyond its length and fingerprint."""
         return {
             "name": self.name,
+            "kind": self.kind,
+            "file": self.file,
+            "pooling": self.pooling,
             "request_prompt": self.request_prompt,
             "document_prompt": self.document_prompt,
             "request_tokens": self.request_tokens,

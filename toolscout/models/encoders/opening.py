@@ -9,7 +9,7 @@ import secrets
 import shutil
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from toolscout.core.option_values import with_settings
 from toolscout.errors import BadModel, BadRequest
@@ -17,11 +17,8 @@ from toolscout.llm.hosts import HOSTS_VARIABLE, host_of, is_named
 from toolscout.llm.options import checked_url
 from toolscout.models.encoders.base import TextEncoder
 from toolscout.models.encoders.file_digests import file_digest
-from toolscout.models.encoders.hf_onnx import HfOnnxEncoder
-from toolscout.models.encoders.onnx_encoder import CARD_FILE, RAW, Encoder, encoders_folder, package_folder
-from toolscout.models.encoders.sentence_config import folder_name
-from toolscout.models.encoders.settings import DEFAULT, VARIABLE, EncoderSettings, split_name
-from toolscout.models.encoders.static import STATIC_FOLDER, StaticEncoder
+from toolscout.models.encoders.sentence_config import STATIC_FOLDER, folder_name
+from toolscout.models.encoders.settings import CARD_FILE, DEFAULT, RAW, VARIABLE, EncoderSettings, split_name
 
 Kind = Literal["exported", "model2vec", "onnx", "weights"]
 EncoderName = str | Path | TextEncoder | None
@@ -48,22 +45,27 @@ def open_encoder(named: EncoderName = None, threads: int | None = None) -> TextE
         from toolscout.models.encoders.endpoint import EndpointEncoder
 
         return EndpointEncoder.open(place, given)
-    settings = with_settings(EncoderSettings(), "an encoder", given)
-    if place in ("", DEFAULT):
-        return Encoder.load(package_folder(), threads, settings)
-    folder = Path(place)
+    # Imported here: a catalogue can be opened and searched by words without ONNX Runtime, which takes a while to load.
+    from toolscout.models.encoders.hf_onnx import HfOnnxEncoder
+    from toolscout.models.encoders.onnx_encoder import Encoder, package_folder
+    from toolscout.models.encoders.static import StaticEncoder
+
+    settings: dict[str, Any] = {"settings": with_settings(EncoderSettings(), "an encoder", given)} if given else {}
+    if threads is not None:
+        settings["threads"] = threads
+    folder = package_folder() if place in ("", DEFAULT) else Path(place)
     if os.path.isfile(folder):
         raise BadModel(f"{folder} is a file; {_SUPPORTED}")
     if place == RAW or not os.path.isdir(folder):
-        return Encoder.load(folder, threads, settings)
+        return Encoder.load(folder, **settings)
     match kind_of(folder):
         case "onnx":
-            return HfOnnxEncoder.load(folder, threads, settings)
+            return HfOnnxEncoder.load(folder, **settings)
         case "model2vec":
-            return StaticEncoder.load(folder, threads, settings)
+            return StaticEncoder.load(folder, **settings)
         case "weights":
             folder = _exported(folder)
-    return Encoder.load(folder, threads, settings)
+    return Encoder.load(folder, **settings)
 
 
 def refusal(name: str) -> str:
@@ -107,6 +109,7 @@ def _exported(source: Path) -> Path:
     Two processes may do so at once: the folder of the first that is done stays.
     """
     from toolscout.models.encoders.export import export
+    from toolscout.models.encoders.onnx_encoder import encoders_folder
 
     kinds = ("*.safetensors", "*.json", "*_*/*.json", "*_*/*.safetensors")
     files = sorted(path for kind in kinds for path in source.glob(kind))

@@ -13,6 +13,8 @@ from toolscout.errors import BadModel
 from toolscout.models.encoders.settings import EncoderSettings, Pooling
 
 CONFIG_FILE = "config.json"
+# Where sentence-transformers puts the files of a static encoder.
+STATIC_FOLDER = "0_StaticEmbedding"
 _MODULES = ("Transformer", "StaticEmbedding", "Pooling", "Dense", "LayerNorm", "Dropout", "Normalize")
 # What the prompt before a request or a document is called in the configuration, the first that is there.
 _REQUEST = ("query", "search_query", "retrieval.query", "s2p_query")

@@ -12,12 +12,16 @@ from toolscout.errors import BadModel
 
 Pooling = Literal["mean", "cls", "last"]
 VARIABLE = "TOOLSCOUT_ENCODER"
+# Names the encoder of the package, whatever the environment says.
+DEFAULT = "default"
+# Names the published encoder from which it was trained.
+RAW = "raw"
+# Says what an exported encoder is.
+CARD_FILE = "encoder.json"
 # How many tokens are read, where nothing else is said. The limit of requests is higher: their last words matter, while
 # a document says most at its start.
 REQUEST_TOKENS = 128
 DOCUMENT_TOKENS = 96
-# Names the encoder of the package, whatever the environment says.
-DEFAULT = "default"
 
 
 @dataclass(frozen=True, slots=True)

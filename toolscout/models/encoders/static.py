@@ -15,7 +15,13 @@ from toolscout.errors import BadModel
 from toolscout.models.encoders.file_digests import file_digest, fingerprint
 from toolscout.models.encoders.local import LocalEncoder, readable, unit
 from toolscout.models.encoders.onnx_encoder import TOKENIZER_FILE, encoders_folder
-from toolscout.models.encoders.sentence_config import CONFIG_FILE, folder_name, read_json_object, read_sentence_config
+from toolscout.models.encoders.sentence_config import (
+    CONFIG_FILE,
+    STATIC_FOLDER,
+    folder_name,
+    read_json_object,
+    read_sentence_config,
+)
 from toolscout.models.encoders.settings import EncoderSettings, token_limits
 from toolscout.models.onnx_runtime import available_cores
 from toolscout.models.safetensors import read_safetensors
@@ -23,8 +29,6 @@ from toolscout.models.safetensors import read_safetensors
 # The version of how this file makes a vector; part of every fingerprint.
 _RULES = 1
 WEIGHTS_FILE = "model.safetensors"
-# Where sentence-transformers puts the same files.
-STATIC_FOLDER = "0_StaticEmbedding"
 _UNKNOWN = re.compile(rb'"unk_id"\s*:\s*(\d+)')
 
 
@@ -42,6 +46,8 @@ class StaticEncoder(LocalEncoder):
     As model2vec has it, special tokens are not added and unknown tokens are left out. The table is in memory. A text
     without known tokens gets a vector that is like no text in particular.
     """
+
+    kind, file, pooling = "model2vec", WEIGHTS_FILE, "mean"
 
     def __init__(self, folder: Path, tokenizer: Tokenizer, unknown: int | None, table: _Table, threads: int) -> None:
         """Use `load` instead. `unknown` is the token that is left out."""
@@ -87,10 +93,6 @@ class StaticEncoder(LocalEncoder):
         }
         made.fingerprint = fingerprint("static", _RULES, parts)
         return made
-
-    def details(self) -> dict[str, Any]:
-        """What the encoder is, beyond its length and fingerprint."""
-        return {**super().details(), "kind": "model2vec", "file": WEIGHTS_FILE, "pooling": "mean"}
 
     def _tokens(self, text: str, limit: int) -> list[int]:
         ids: list[int] = self._tokenizer.encode(readable(text, limit), add_special_tokens=False).ids
