@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -72,6 +73,13 @@ def test_export_is_the_same_to_the_byte(source: Path, tmp_path: Path) -> None:
         first, second = export(source, tmp_path / "a", precision), export(source, tmp_path / "b", precision)
         for name in ("model.onnx", "tokenizer.json", "encoder.json"):
             assert (first / name).read_bytes() == (second / name).read_bytes()
+
+
+@pytest.mark.slow
+def test_the_published_model_is_exported_to_these_bytes(encoder_folder: Path) -> None:
+    digest = hashlib.sha256((encoder_folder / "model.onnx").read_bytes()).hexdigest()
+    assert digest == "dbfc6445760a22517e4861980d6db172c0f96b4809e6dfb1a3b2c3b807d93048"
+    assert Encoder.load(encoder_folder).fingerprint == "a0bc70a4cb895f0419e674b8a2490617"
 
 
 def test_another_model_precision_or_truncation_has_another_fingerprint(

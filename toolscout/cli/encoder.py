@@ -27,7 +27,9 @@ def export(
     source: Annotated[
         Path | None,
         typer.Option(
-            metavar="DIR", help="A Hugging Face folder of a BERT encoder.", show_default="the installed weights"
+            metavar="DIR",
+            help="A Hugging Face folder of a BERT, RoBERTa, XLM-R, DistilBERT or MPNet encoder, with safetensors.",
+            show_default="the installed weights",
         ),
     ] = None,
     out: Annotated[
