@@ -19,8 +19,9 @@ from toolscout.models.encoders import file_digests
 from toolscout.models.encoders.endpoint import EndpointEncoder
 from toolscout.models.encoders.file_digests import file_digest
 from toolscout.models.encoders.hf_onnx import HfOnnxEncoder
-from toolscout.models.encoders.onnx_encoder import Encoder, encoders_folder, package_folder
+from toolscout.models.encoders.onnx_encoder import Encoder, package_folder
 from toolscout.models.encoders.opening import kind_of, open_encoder
+from toolscout.models.encoders.settings import encoders_folder
 from toolscout.models.encoders.static import StaticEncoder
 
 

@@ -183,8 +183,8 @@ def _open(name: str) -> TextEncoder:
 
 def _known() -> Iterator[dict[str, Any]]:
     """What `list` shows: one row an encoder, the default one first."""
-    from toolscout.models.encoders.onnx_encoder import RAW, cache_folder, encoders_folder, package_folder
-    from toolscout.models.encoders.settings import VARIABLE, split_name
+    from toolscout.models.encoders.onnx_encoder import RAW, cache_folder, package_folder
+    from toolscout.models.encoders.settings import VARIABLE, encoders_folder, split_name
 
     named = os.environ.get(VARIABLE) or ""
     place = split_name(named)[0]

@@ -27,7 +27,7 @@ from toolscout.data.dataset import Dataset
 from toolscout.data.locate import find_dataset
 from toolscout.errors import BadModel
 from toolscout.models.encoders.base import TextEncoder
-from toolscout.models.encoders.onnx_encoder import fitted_folder
+from toolscout.models.encoders.settings import fitted_folder
 from toolscout.models.need_head import NEED_FILE, NeedHead
 from toolscout.search import similarity_baseline
 from toolscout.search.catalogue_fit import FitOptions

@@ -23,7 +23,7 @@ from toolscout.core.scope import Scope
 from toolscout.errors import EncoderUnavailable, MissingEncoder
 from toolscout.index.recent import Recent, bytes_of
 from toolscout.models.encoders.base import TextEncoder
-from toolscout.models.encoders.onnx_encoder import fitted_folder
+from toolscout.models.encoders.settings import fitted_folder
 from toolscout.retrievers.base import Retriever
 from toolscout.search.feedback_sync import request_vectors
 from toolscout.stores.base import Store

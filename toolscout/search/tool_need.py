@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from toolscout.core.answer import ExactName, Hit, PastRequest
 from toolscout.errors import BadModel, BadRequest, MissingEncoder
 from toolscout.models.encoders.base import TextEncoder
-from toolscout.models.encoders.onnx_encoder import fitted_folder
+from toolscout.models.encoders.settings import fitted_folder
 from toolscout.models.need_head import NEED_FILE, NeedHead
 from toolscout.retrievers.base import Ranking, Retriever
 

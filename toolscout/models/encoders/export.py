@@ -18,11 +18,10 @@ from toolscout.models.encoders.onnx_encoder import (
     TOKENIZER_FILE,
     WEIGHTS_COMMAND,
     Encoder,
-    encoders_folder,
     fingerprint_of,
 )
 from toolscout.models.encoders.sentence_config import SentenceConfig, folder_name, read_sentence_config
-from toolscout.models.encoders.settings import EncoderSettings, token_limits
+from toolscout.models.encoders.settings import EncoderSettings, encoders_folder, token_limits
 from toolscout.models.encoders.source_folder import (
     WEIGHTS_FILE,
     EncoderWeights,

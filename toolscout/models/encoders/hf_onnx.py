@@ -16,10 +16,10 @@ from toolscout.errors import BadModel
 from toolscout.models.encoders.dense_layers import DENSE_FILE, read_dense
 from toolscout.models.encoders.file_digests import file_digest, fingerprint
 from toolscout.models.encoders.local import REQUEST_THREADS, LocalEncoder, readable, unit
-from toolscout.models.encoders.onnx_encoder import TOKENIZER_FILE, LoadedModel, encoders_folder
+from toolscout.models.encoders.onnx_encoder import TOKENIZER_FILE, LoadedModel
 from toolscout.models.encoders.onnx_file import read_weights
 from toolscout.models.encoders.sentence_config import SentenceConfig, folder_name, read_sentence_config
-from toolscout.models.encoders.settings import EncoderSettings, token_limits
+from toolscout.models.encoders.settings import EncoderSettings, encoders_folder, token_limits
 from toolscout.models.onnx_runtime import available_cores
 
 # The version of how this file feeds a text to a model and pools it; part of every fingerprint.

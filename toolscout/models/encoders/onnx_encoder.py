@@ -20,7 +20,7 @@ from toolscout.models.encoders.file_digests import file_digest, stat_of
 from toolscout.models.encoders.local import LocalEncoder, Vectors
 from toolscout.models.encoders.settings import CARD_FILE as CARD_FILE
 from toolscout.models.encoders.settings import RAW as RAW
-from toolscout.models.encoders.settings import VARIABLE, EncoderSettings
+from toolscout.models.encoders.settings import VARIABLE, EncoderSettings, encoders_folder
 from toolscout.models.onnx_runtime import available_cores, ort, session_options
 
 RAW_NAME = "all-MiniLM-L6-v2"
@@ -165,19 +165,6 @@ def package_folder() -> Path:
 def cache_folder() -> Path:
     """The folder of the raw encoder: under $TOOLSCOUT_CACHE, or toolscout/ in $XDG_CACHE_HOME or ~/.cache."""
     return encoders_folder() / f"{RAW_NAME}-int8"
-
-
-def encoders_folder() -> Path:
-    """The default folder of this user's exported encoders."""
-    if cache := os.environ.get("TOOLSCOUT_CACHE"):
-        return Path(cache) / "encoders"
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "toolscout" / "encoders"
-
-
-def fitted_folder(fingerprint: str) -> Path:
-    """Where what was fitted to the vectors of an encoder lies: its need head, and the curve of its catalogue fit."""
-    return encoders_folder() / "fitted" / fingerprint
 
 
 def fingerprint_of(card: Mapping[str, Any]) -> str:

@@ -109,7 +109,7 @@ def _exported(source: Path) -> Path:
     Two processes may do so at once: the folder of the first that is done stays.
     """
     from toolscout.models.encoders.export import export
-    from toolscout.models.encoders.onnx_encoder import encoders_folder
+    from toolscout.models.encoders.settings import encoders_folder
 
     kinds = ("*.safetensors", "*.json", "*_*/*.json", "*_*/*.safetensors")
     files = sorted(path for kind in kinds for path in source.glob(kind))

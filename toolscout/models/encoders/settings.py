@@ -80,3 +80,16 @@ def split_name(named: str) -> tuple[str, list[str]]:
     except ValueError as error:
         raise BadModel(f"{named!r:.200} is no name of an encoder: write PLACE?KEY=VALUE&KEY=VALUE ({error})") from None
     return place, [f"{key}={value}" for key, value in pairs]
+
+
+def encoders_folder() -> Path:
+    """The default folder of this user's exported encoders."""
+    if cache := os.environ.get("TOOLSCOUT_CACHE"):
+        return Path(cache) / "encoders"
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "toolscout" / "encoders"
+
+
+def fitted_folder(fingerprint: str) -> Path:
+    """Where what was fitted to the vectors of an encoder lies: its need head, and the curve of its catalogue fit."""
+    return encoders_folder() / "fitted" / fingerprint

@@ -14,7 +14,7 @@ from toolscout.core.arrays import Floats
 from toolscout.errors import BadModel
 from toolscout.models.encoders.file_digests import file_digest, fingerprint
 from toolscout.models.encoders.local import LocalEncoder, readable, unit
-from toolscout.models.encoders.onnx_encoder import TOKENIZER_FILE, encoders_folder
+from toolscout.models.encoders.onnx_encoder import TOKENIZER_FILE
 from toolscout.models.encoders.sentence_config import (
     CONFIG_FILE,
     STATIC_FOLDER,
@@ -22,7 +22,7 @@ from toolscout.models.encoders.sentence_config import (
     read_json_object,
     read_sentence_config,
 )
-from toolscout.models.encoders.settings import EncoderSettings, token_limits
+from toolscout.models.encoders.settings import EncoderSettings, encoders_folder, token_limits
 from toolscout.models.onnx_runtime import available_cores
 from toolscout.models.safetensors import read_safetensors
 
