@@ -398,6 +398,7 @@ class Scout:
         baseline = index.baseline.baseline(permitted, index.count(permitted))
         fit_options = self._fit_options or index.fit_options
         likely = catalogue_fit_of(found.hits, fit_options, baseline)
+        language = index.need_estimator.unknown_language(ranking) if needed is None else ""
         considered = tuple(found.hits[: found.count])
         verdict: Verdict = "use"
         if needed is not None and needed < self.need_options.threshold:
@@ -414,7 +415,7 @@ class Scout:
             need=needed,
             fit=likely,
             words_only=index.words_only(permitted),
-            notes=(*index.notes(permitted), *self._notes(), *ranking.notes),
+            notes=(*index.notes(permitted), *self._notes(), *([language] if language else []), *ranking.notes),
             asked=ranking.queries,
             cost=ranking.cost,
         )
@@ -436,7 +437,7 @@ class Scout:
             self.search("hello", endpoints="skip")
 
     def need(self, text: str, allowed: Allowed | str | None = None) -> float | None:
-        """The tool need of a request, from 0 to 1, as in its answer; None where no model predicts it."""
+        """The tool need of a request, from 0 to 1, as in its answer; None where no model can tell."""
         return self.search(text, 1, allowed).need
 
     def tools(self, ids: Iterable[str] | Answer) -> list[Tool]:

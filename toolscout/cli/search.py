@@ -29,7 +29,7 @@ from toolscout.cli.common import (
     tenant_of,
 )
 from toolscout.cli.tools import Shape
-from toolscout.core.answer import Allowed, Answer, Hit
+from toolscout.core.answer import OTHER_LANGUAGE, Allowed, Answer, Hit
 from toolscout.core.tool import Tool, namespace_of
 from toolscout.errors import BadRequest
 from toolscout.search.score_share import EXPLANATION, share_texts
@@ -128,7 +128,7 @@ def _check_grouped(scout: Scout, grouped: bool) -> None:
 
 
 def _tell_need(answer: Answer, threshold: float | None) -> None:
-    if threshold and answer.need is None:
+    if threshold and answer.need is None and not any(note.startswith(OTHER_LANGUAGE) for note in answer.notes):
         output.note(
             "nothing can tell here whether a tool is needed, so --need-threshold had no effect: that takes an encoder "
             "(run: toolscout doctor) and a retriever with vectors"
