@@ -18,8 +18,10 @@ from toolscout.cli.common import (
     WRONG,
     AllowTargetOption,
     EncoderOption,
+    RerankOption,
     RetrieverOption,
     StoreOption,
+    chosen_retriever,
     plural,
     store_path,
 )
@@ -70,9 +72,10 @@ def mcp(
     store: StoreOption = None,
     retriever: RetrieverOption = None,
     encoder: EncoderOption = None,
+    rerank: RerankOption = None,
 ) -> None:
     """Serve one MCP server that finds and calls the tools of many, instead of listing all of them."""
-    from toolscout.scout import DEFAULT_RETRIEVER, Scout
+    from toolscout.scout import Scout
     from toolscout.serving.access import Access
     from toolscout.serving.audit import Audit
     from toolscout.serving.gateway import config as gateway_config
@@ -90,7 +93,7 @@ def mcp(
     path = store_path(ctx, store)
     loggers = ("toolscout.gateway", "toolscout.calling.dispatch", "toolscout.serving")
     # Standard output belongs to the protocol.
-    named = retriever or DEFAULT_RETRIEVER
+    named = chosen_retriever(retriever, rerank)
     with output.logged(logging.INFO, *loggers), Scout.open(path, named, encoder=encoder) as scout:
         access = Access(scout, loopback=served is None or served.loopback)
         held = holding.Quarantine(holding.quarantine_path(path)) if quarantine else None

@@ -19,6 +19,7 @@ from toolscout.cli.common import (
     ModelOption,
     PartsOption,
     RequestArgument,
+    RerankOption,
     RetrieverOption,
     SettingsOption,
     StoreOption,
@@ -56,6 +57,7 @@ def search(
     encoder: EncoderOption = None,
     part: PartsOption = None,
     option: SettingsOption = None,
+    rerank: RerankOption = None,
     llm: LlmOption = None,
     model: ModelOption = None,
     grouped: Annotated[
@@ -106,7 +108,7 @@ def search(
         )
     count, text = _count(k), request_text(request)
     retriever, settings = rewriting(retriever, option, llm, model)
-    with open_scout(ctx, store, retriever, settings, part or (), encoder) as scout:
+    with open_scout(ctx, store, retriever, settings, part or (), encoder, rerank) as scout:
         _check_grouped(scout, grouped)
         if need_threshold is not None:
             scout.need_options = replace(scout.need_options, threshold=need_threshold)

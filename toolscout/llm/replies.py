@@ -24,8 +24,12 @@ class CompletionChoice(NamedTuple):
 
 
 def parsed(body: bytes, field: str) -> dict[str, Any] | None:
-    """A reply that has a list with something in it under this name; None where it is anything else."""
+    """A reply that has a list with something in it under this name; None where it is anything else.
+
+    A server may answer with the bare list.
+    """
     found = _json(body)
+    found = {field: found} if isinstance(found, list) else found
     if not isinstance(found, dict) or not isinstance(found.get(field), list) or not found[field]:
         return None
     return found

@@ -16,7 +16,7 @@ from toolscout.retrievers.option_values import with_settings
 from toolscout.retrievers.registry import available, load_model, method
 
 # Methods that combine others; PART.KEY=VALUE sets an option of a part.
-COMPOSED = ("hybrid", "rewrite")
+COMPOSED = ("hybrid", "rerank", "rewrite")
 _ENCODER = "encoder="
 
 

@@ -24,6 +24,7 @@ BUILT_IN = {
     "masstool": "toolscout.retrievers.masstool:Masstool",
     "masstool_published": "toolscout.papers.masstool.published:MasstoolPublished",
     "memory": "toolscout.retrievers.memory:Memory",
+    "rerank": "toolscout.retrievers.rerank.retriever:Rerank",
     "rewrite": "toolscout.retrievers.rewrite.retriever:Rewrite",
     "toolgen": "toolscout.retrievers.toolgen:Toolgen",
     "toolweaver": "toolscout.retrievers.toolweaver:Toolweaver",

@@ -67,8 +67,8 @@ def token_limits(settings: EncoderSettings, longest: int | None, folder: Path) -
     return min(usual[0], longest or usual[0]), min(usual[1], longest or usual[1])
 
 
-def split_name(named: str) -> tuple[str, list[str]]:
-    """The place in an encoder's name, and its settings as "key=value"; a path that exists has none.
+def split_name(named: str, kind: str = "an encoder") -> tuple[str, list[str]]:
+    """The place in the name of an encoder or the like, and its settings as "key=value"; a path that exists has none.
 
     Raises BadModel where something after the question mark is no setting.
     """
@@ -78,7 +78,7 @@ def split_name(named: str) -> tuple[str, list[str]]:
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True)
     except ValueError as error:
-        raise BadModel(f"{named!r:.200} is no name of an encoder: write PLACE?KEY=VALUE&KEY=VALUE ({error})") from None
+        raise BadModel(f"{named!r:.200} is no name of {kind}: write PLACE?KEY=VALUE&KEY=VALUE ({error})") from None
     return place, [f"{key}={value}" for key, value in pairs]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -28,6 +27,7 @@ from toolscout.retrievers.base import (
     Retriever,
     Vectors,
     check_k,
+    falling,
     seen_by,
 )
 from toolscout.retrievers.hybrid.fusion import (
@@ -45,7 +45,6 @@ from toolscout.retrievers.registry import method
 
 # Default weights of parts by method, 1 for others; found by recipes/hybrid_weights.py.
 _DEFAULT_WEIGHTS = {"dense": 1.56}
-_TRIFLE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,13 +257,8 @@ class Hybrid(Retriever):
             ranking = rankings[index] if index < len(rankings) else []
             seen = {i: score for i, score in ranking if allowed.permits(i)} | dict(below.get(index, ()))
             own.append(sorted(seen.items(), key=lambda pair: (-pair[1], pair[0])))
-        scores, shown = self._fused(own, allowed), Pairs()
-        last, least = "", math.inf
-        for tool_id, _ in best:
-            in_order = (-least, last) < (-scores[tool_id], tool_id)  # ties are in the order of ids
-            last, least = tool_id, scores[tool_id] if in_order else least - _TRIFLE
-            shown.append((tool_id, least))
-        return shown
+        scores = self._fused(own, allowed)
+        return falling((tool_id, scores[tool_id]) for tool_id, _ in best)
 
     def _fused(self, rankings: Sequence[Pairs], allowed: Allowed | None = None) -> dict[str, float]:
         """The fused score of every ranked tool. `allowed`: the tools that the rankings are restricted to."""
