@@ -114,3 +114,19 @@ def test_thresholds_of_a_search(telling: Run) -> None:
     assert telling("search", FITTING, "--need-threshold", "1").stdout.startswith("no tool needed · ")
     assert telling("search", FITTING, "--fit-threshold", "1").stdout.startswith("nothing fits · ")
     assert telling("search", FITTING, "--fit-threshold", "2").exit_code == 2
+
+
+def test_a_language_that_the_head_does_not_know(telling: Run) -> None:
+    german = "Wie wird das Wetter morgen in Berlin, und was ist mit dem Regen?"
+    alone = telling("need", german)
+    assert alone.exit_code == 0
+    assert "cannot tell in this language" in alone.stdout
+    rows = json.loads(telling("need", "a poem", german, "--format", "json").stdout)
+    assert rows[1] == {"request": german, "need": None, "needed": None}
+    assert telling("need", "a poem", german).exit_code == 0
+    found = telling("search", german, "--need-threshold", "0.5")
+    assert "tool need" not in found.stdout
+    assert "note: the request is not in English, the only language that the need head knows" in " ".join(
+        found.stdout.split()
+    )
+    assert "--need-threshold had no effect" not in found.stderr

@@ -54,7 +54,7 @@ def test_requests_and_documents_are_unit_vectors_in_the_order_of_the_texts() -> 
         assert sorted(found) == list(range(7))
         np.testing.assert_allclose(found[4], unit("passage: xxxxx"), rtol=1e-6)
         assert one.dimension == 4
-        assert {path for path in fake.paths} == {"/v1/embeddings"}
+        assert set(fake.paths) == {"/v1/embeddings"}
         assert max(len(request["input"]) for request in fake.requests) == 2
 
 

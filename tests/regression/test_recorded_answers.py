@@ -12,6 +12,21 @@ from tests.regression import answers
 from tests.regression.answers import METHODS, PUBLISHED, QUANTISED
 
 ROOT = answers.HOME.parent.parent
+# Where the answers are meant to differ from the recording, which is never made again: what they are now, exactly.
+OTHER_LANGUAGE = "the request is not in English, the only language that the need head knows: it was searched"
+AMENDED: dict[str, dict[str, dict[str, dict[str, Any]]]] = {
+    # The need head is no longer asked about languages that it was not trained on.
+    "scout-default": {
+        "all": {
+            "Wie wird das Wetter morgen in Berlin?": {"need": None, "notes": [OTHER_LANGUAGE]},
+            "明天天气怎么样": {"need": None, "notes": [OTHER_LANGUAGE], "verdict": "use", "hits": 8},
+        },
+        "limited": {
+            "Wie wird das Wetter morgen in Berlin?": {"need": None, "notes": [OTHER_LANGUAGE]},
+            "明天天气怎么样": {"need": None, "notes": [OTHER_LANGUAGE], "verdict": "use", "hits": 8},
+        },
+    },
+}
 
 
 @pytest.fixture(autouse=True)
@@ -37,6 +52,11 @@ def differences(now: Any, then: Any, place: str = "") -> list[str]:
 
 def check(name: str, now: Any) -> None:
     processor, then = answers.read(name)
+    for group, amended in AMENDED.get(name, {}).items():
+        for request, fields in amended.items():
+            recorded = then[group][answers.requests().index(request)]
+            assert fields.keys() <= recorded.keys()
+            recorded.update(fields)
     found = differences(now, then)
     if found and name in QUANTISED and processor != answers.processor():
         # An int8 network rounds otherwise on another kind of processor: most of the first tools are still the same.

@@ -51,6 +51,16 @@ SettingsOption = Annotated[
         help="Set an option of the method, PART.KEY=VALUE one of a part; may be repeated.",
     ),
 ]
+EncoderOption = Annotated[
+    str | None,
+    typer.Option(
+        "--encoder",
+        metavar="FOLDER|URL",
+        help="Make vectors with this encoder: a folder, or an embeddings endpoint (https://host/v1?model=NAME); "
+        "settings follow a question mark.",
+        show_default="$TOOLSCOUT_ENCODER, else the one in use, else the package's",
+    ),
+]
 RerankOption = Annotated[
     str | None,
     typer.Option(
@@ -146,16 +156,17 @@ def open_scout(
     retriever: str | None = None,
     settings: Sequence[str] = (),
     parts: Sequence[str] = (),
+    encoder: str | None = None,
     rerank: str | None = None,
 ) -> Scout:
-    """Open the catalogue with a search index, by the given retriever, its settings and its parts, reranked or not.
+    """Open the catalogue with a search index, by the given retriever, its settings, parts, encoder and reranker.
 
     Raises StoreError where there is no catalogue.
     """
     path = existing_path(ctx, given)
     from toolscout.scout import Scout
 
-    return Scout.open(path, chosen_retriever(retriever, rerank, settings, parts))
+    return Scout.open(path, chosen_retriever(retriever, rerank, settings, parts), encoder=encoder)
 
 
 def chosen_retriever(

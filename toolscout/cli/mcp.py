@@ -17,6 +17,7 @@ from toolscout.cli.common import (
     NONE,
     WRONG,
     AllowTargetOption,
+    EncoderOption,
     RerankOption,
     RetrieverOption,
     StoreOption,
@@ -70,6 +71,7 @@ def mcp(
     ] = None,
     store: StoreOption = None,
     retriever: RetrieverOption = None,
+    encoder: EncoderOption = None,
     rerank: RerankOption = None,
 ) -> None:
     """Serve one MCP server that finds and calls the tools of many, instead of listing all of them."""
@@ -91,7 +93,8 @@ def mcp(
     path = store_path(ctx, store)
     loggers = ("toolscout.gateway", "toolscout.calling.dispatch", "toolscout.serving")
     # Standard output belongs to the protocol.
-    with output.logged(logging.INFO, *loggers), Scout.open(path, chosen_retriever(retriever, rerank)) as scout:
+    named = chosen_retriever(retriever, rerank)
+    with output.logged(logging.INFO, *loggers), Scout.open(path, named, encoder=encoder) as scout:
         access = Access(scout, loopback=served is None or served.loopback)
         held = holding.Quarantine(holding.quarantine_path(path)) if quarantine else None
         backends = Backends(scout, found, BackendOptions(timeout=timeout), held, tuple(allow_target or ()))

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 # The need head reads vectors, so the retriever must have an encoder; bm25 has none.
 _DEFAULT = "dense"
+_VERDICTS = {True: "a tool is needed", False: "no tool needed", None: "cannot tell in this language"}
 
 
 def need(
@@ -39,7 +40,10 @@ def need(
 
     Tool need goes from 0 to 1 and means something beside its threshold alone: it is no probability.
 
-    Exit code 0: a tool is needed (by at least one of several requests); 1: none is; 2: wrong use or bad input.
+    In a language that the model was not trained on nobody can tell.
+
+    Exit code 0: a tool is needed, or nobody can tell (for at least one of several requests); 1: none is; 2: wrong use
+    or bad input.
     """
     texts = _texts(requests)
     from toolscout.search.tool_need import NeedEstimator, NeedOptions
@@ -51,15 +55,17 @@ def need(
             f"{retriever} cannot tell whether a tool is needed: it has no need head; name a model that was trained "
             "with one, or leave --retriever out"
         )
-    found = [(text, chance, chance >= least) for text, chance in zip(texts, chances, strict=True)]
+    found = [
+        (text, chance, None if chance is None else chance >= least) for text, chance in zip(texts, chances, strict=True)
+    ]
     if format == "json":
         output.print_json([{"request": text, "need": chance, "needed": needed} for text, chance, needed in found])
     else:
         table = output.table("tool need", "verdict", "request", grow="request")
         for text, chance, needed in found:
-            table.add_row(f"{chance:.3f}", "a tool is needed" if needed else "no tool needed", output.shown(text))
+            table.add_row("" if chance is None else f"{chance:.3f}", _VERDICTS[needed], output.shown(text))
         output.stdout().print(table)
-    if not any(needed for _, _, needed in found):
+    if all(needed is False for _, _, needed in found):
         raise typer.Exit(NONE)
 
 

@@ -14,6 +14,7 @@ from rich.text import Text
 from toolscout.cli import output
 from toolscout.cli.common import (
     NONE,
+    EncoderOption,
     LlmOption,
     ModelOption,
     PartsOption,
@@ -29,7 +30,7 @@ from toolscout.cli.common import (
     tenant_of,
 )
 from toolscout.cli.tools import Shape
-from toolscout.core.answer import Allowed, Answer, Hit
+from toolscout.core.answer import OTHER_LANGUAGE, Allowed, Answer, Hit
 from toolscout.core.tool import Tool, namespace_of
 from toolscout.errors import BadRequest
 from toolscout.search.score_share import EXPLANATION, share_texts
@@ -53,6 +54,7 @@ def search(
     ] = "5",
     store: StoreOption = None,
     retriever: RetrieverOption = None,
+    encoder: EncoderOption = None,
     part: PartsOption = None,
     option: SettingsOption = None,
     rerank: RerankOption = None,
@@ -106,7 +108,7 @@ def search(
         )
     count, text = _count(k), request_text(request)
     retriever, settings = rewriting(retriever, option, llm, model)
-    with open_scout(ctx, store, retriever, settings, part or (), rerank) as scout:
+    with open_scout(ctx, store, retriever, settings, part or (), encoder, rerank) as scout:
         _check_grouped(scout, grouped)
         if need_threshold is not None:
             scout.need_options = replace(scout.need_options, threshold=need_threshold)
@@ -128,7 +130,7 @@ def _check_grouped(scout: Scout, grouped: bool) -> None:
 
 
 def _tell_need(answer: Answer, threshold: float | None) -> None:
-    if threshold and answer.need is None:
+    if threshold and answer.need is None and not any(note.startswith(OTHER_LANGUAGE) for note in answer.notes):
         output.note(
             "nothing can tell here whether a tool is needed, so --need-threshold had no effect: that takes an encoder "
             "(run: toolscout doctor) and a retriever with vectors"

@@ -21,6 +21,7 @@ import typer
 
 from toolscout.cli import output
 from toolscout.cli.common import (
+    EncoderOption,
     RerankOption,
     RetrieverOption,
     StoreOption,
@@ -46,6 +47,7 @@ def serve(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any that is free.")] = DEFAULT_PORT,
     retriever: RetrieverOption = None,
+    encoder: EncoderOption = None,
     rerank: RerankOption = None,
     compare: Annotated[
         list[str] | None,
@@ -118,8 +120,8 @@ def serve(
     path, token = existing_path(ctx, store), _token()
     _share_heaps()
     with ExitStack() as opened, _logs_and_signals():
-        scout = opened.enter_context(PacedScout.open(path, chosen_retriever(retriever, rerank)))
-        others = {name: opened.enter_context(Scout.open(path, name)) for name in compare or ()}
+        scout = opened.enter_context(PacedScout.open(path, chosen_retriever(retriever, rerank), encoder=encoder))
+        others = {name: opened.enter_context(Scout.open(path, name, encoder=encoder)) for name in compare or ()}
         access = Access(scout, loopback=options.loopback, token=token)
         if not options.loopback and not access.has_keys():
             raise BadRequest(f"anyone could reach {host}: make a key first with: toolscout keys add NAME --admin")

@@ -177,6 +177,10 @@ SEARCHED_ALONE = "the request alone was searched"
 """Begins the note of an answer whose language model failed; a colon and the reason follow."""
 
 
+OTHER_LANGUAGE = "the request is not in"
+"""Begins the note of an answer whose need cannot be told, since the need head does not know the request's language."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """The answer to one request.

@@ -163,13 +163,16 @@ def _fit_measures(asked: Sequence[RequestResult]) -> dict[str, float]:
 
 
 def _need_measures(asked: Sequence[RequestResult]) -> dict[str, float]:
-    """Return how well `need` separates requests that need a tool from others; nothing where it was not predicted."""
-    answered = [one for one in asked if one.ranking is not None]
-    truth = [one.kind != "no_tool" for one in asked]
-    if all(truth) or not any(truth) or not answered or any(one.need is None for one in answered):
+    """Return how well `need` separates requests that need a tool from others; nothing where it was not predicted.
+
+    Requests whose need cannot be told, being in a language that the need head does not know, are left out.
+    """
+    judged = [one for one in asked if one.ranking is None or one.need is not None]
+    truth = [one.kind != "no_tool" for one in judged]
+    if all(truth) or not any(truth) or all(one.need is None for one in judged):
         return {}
     # A failed request counts as the worst possible prediction.
-    needs = [float(not true) if one.need is None else one.need for one, true in zip(asked, truth, strict=True)]
+    needs = [float(not true) if one.need is None else one.need for one, true in zip(judged, truth, strict=True)]
     return {f"need_{name}": of(truth, needs) for name, of in _OF_NEED.items()}
 
 

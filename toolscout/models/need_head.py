@@ -16,6 +16,8 @@ from toolscout.errors import BadModel
 
 NEED_FILE = "need.npz"
 
+ENGLISH_ALONE = ("en",)  # of heads whose file does not say
+
 _ARRAYS = ("hidden", "hidden_bias", "output", "output_bias", "scale", "shift")
 
 
@@ -25,7 +27,7 @@ class NeedHead:
     sigmoid(scale (output h + output_bias) + shift).
 
     `scale` and `shift` calibrate it; they are fitted on dev after training. `encoder` is the fingerprint of the encoder
-    whose vectors it takes.
+    whose vectors it takes. `languages` (ISO 639-1; "*": all): what it was trained on, and may be asked about.
     """
 
     hidden: Floats
@@ -35,6 +37,7 @@ class NeedHead:
     scale: float
     shift: float
     encoder: str
+    languages: tuple[str, ...] = ENGLISH_ALONE
 
     def states(self, vectors: Floats) -> Floats:
         """The hidden states of requests, one row each, which the retrieval tower uses too."""
@@ -52,7 +55,8 @@ class NeedHead:
         """Write need.npz."""
         folder.mkdir(parents=True, exist_ok=True)
         numbers = {name: np.asarray(getattr(self, name), dtype=np.float32) for name in _ARRAYS}
-        np.savez(folder / NEED_FILE, allow_pickle=False, encoder=np.array(self.encoder), **numbers)
+        texts = {"encoder": np.array(self.encoder), "languages": np.array(self.languages)}
+        np.savez(folder / NEED_FILE, allow_pickle=False, **texts, **numbers)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -69,4 +73,5 @@ class NeedHead:
         if hidden.ndim != 2 or bias.shape != hidden.shape[:1] or output.shape != bias.shape:
             raise ValueError(f"its shapes are {hidden.shape}, {bias.shape} and {output.shape}")
         offset, scale, shift = (found[name].astype(np.float32).item() for name in _ARRAYS[3:])
-        return cls(hidden, bias, output, offset, scale, shift, str(found["encoder"]))
+        languages = tuple(map(str, found["languages"].tolist())) if "languages" in found else ENGLISH_ALONE
+        return cls(hidden, bias, output, offset, scale, shift, str(found["encoder"]), languages)

@@ -193,6 +193,11 @@ class Retriever(ABC):
         """The encoder whose vectors it uses, None for none. Raises MissingEncoder where it cannot be opened."""
         return None
 
+    def use_encoder(self, encoder: TextEncoder) -> None:
+        """Use this encoder for all vectors from now on; raises BadModel where the model is bound to another one."""
+        for part in self.parts:
+            part.use_encoder(encoder)
+
     def notes(self, scope: Scope = EVERYTHING) -> tuple[str, ...]:
         """Messages for the user that concern every search."""
         return tuple(dict.fromkeys(note for part in self.parts for note in part.notes(scope)))
@@ -292,8 +297,8 @@ class Retriever(ABC):
 
     @classmethod
     @abstractmethod
-    def load(cls, folder: Path) -> Self:
-        """Open what `save` wrote."""
+    def load(cls, folder: Path, encoder: TextEncoder | None = None) -> Self:
+        """Open what `save` wrote. `encoder`: the one that its vectors were made with, where no name or folder says."""
 
 
 def seen_by(retriever: Retriever) -> TrainedOn:

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from toolscout.core.answer import ExactName, Hit, PastRequest
+from toolscout.core.answer import OTHER_LANGUAGE, ExactName, Hit, PastRequest
 from toolscout.errors import BadModel, BadRequest, MissingEncoder
 from toolscout.models.encoders.base import TextEncoder
-from toolscout.models.need_head import NEED_FILE, NeedHead
+from toolscout.models.encoders.settings import fitted_folder
+from toolscout.models.need_head import ENGLISH_ALONE, NEED_FILE, NeedHead
 from toolscout.retrievers.base import Ranking, Retriever
+from toolscout.search import request_language
 
 _LOOKED_AT = 5
 
@@ -38,12 +40,16 @@ class NeedOptions:
 
 
 def open_head(encoder: TextEncoder) -> NeedHead | None:
-    """The need head in an encoder's folder; None if there is none, or it was trained for another encoder."""
-    folder = encoder.folder
-    if folder is None or not (folder / NEED_FILE).exists():
-        return None
-    head = NeedHead.load(folder)
-    if head.encoder != encoder.fingerprint:
+    """The need head in an encoder's folder, else the one that was fitted to it.
+
+    None if there is none, or it was trained for another encoder.
+    """
+    heads = []
+    for folder in (encoder.folder, fitted_folder(encoder.fingerprint)):
+        if folder is not None and (folder / NEED_FILE).exists():
+            heads.append((folder, NeedHead.load(folder)))
+    folder, head = next(((folder, one) for folder, one in heads if one.encoder == encoder.fingerprint), (None, None))
+    if head is None:
         return None
     if head.hidden.shape[1] != encoder.dimension:
         raise BadModel(f"the need head in {folder} reads vectors of another length; train it again")
@@ -58,28 +64,44 @@ class NeedEstimator:
         self._retriever = retriever
         self._opened: tuple[str, NeedHead | None] | None = None
 
-    def need(self, requests: Sequence[str]) -> list[float] | None:
-        """The tool need of each request, from 0 to 1; None where nothing can tell."""
+    def need(self, requests: Sequence[str]) -> list[float | None] | None:
+        """The tool need of each request, from 0 to 1; None where nothing can tell.
+
+        A request in a language that the head does not know has None.
+        """
         rankings = self._retriever.rank(requests, 1) if requests else []
-        if not rankings or any(ranking.need is None for ranking in rankings):
-            head = self._head()
-            encoder = self._retriever.encoder if head else None
-            if head is None or encoder is None:
-                return None
-            found: list[float] = head.probabilities(encoder.encode(requests)).tolist() if requests else []
-            return found
-        return [ranking.need for ranking in rankings if ranking.need is not None]
+        if rankings and all(ranking.need is not None for ranking in rankings):
+            return [ranking.need for ranking in rankings]
+        head = self._head()
+        encoder = self._retriever.encoder if head else None
+        if head is None or encoder is None:
+            return None
+        found: list[float] = head.probabilities(encoder.encode(requests)).tolist() if requests else []
+        return [
+            need if request_language.knows(head.languages, text) else None
+            for text, need in zip(requests, found, strict=True)
+        ]
 
     def need_of(self, ranking: Ranking, hits: Sequence[Hit], options: NeedOptions) -> float | None:
         """The need of a request that was ranked. One that names a tool, or repeats one that used a tool, needs it."""
         if hits and any(isinstance(reason, ExactName) for reason in hits[0].reasons):
             return 1.0
-        found = self._predicted(ranking)
-        if found is None:
-            return None
         past = [reason.cosine for hit in hits[:_LOOKED_AT] for reason in hit.reasons if isinstance(reason, PastRequest)]
         repeats = [cosine for cosine in past if cosine >= options.past]
-        return min(1.0, max([found, *repeats]))
+        if self.unknown_language(ranking):
+            return min(1.0, max(repeats)) if repeats else None
+        found = self._predicted(ranking)
+        return None if found is None else min(1.0, max([found, *repeats]))
+
+    def unknown_language(self, ranking: Ranking) -> str:
+        """Why the need of a request cannot be told: it is in a language that the head does not know. Else ""."""
+        head = self._head() if ranking.need is None else None
+        if head is None or request_language.knows(head.languages, ranking.request):
+            return ""
+        if head.languages == ENGLISH_ALONE:
+            return f"{OTHER_LANGUAGE} English, the only language that the need head knows: it was searched"
+        known = ", ".join(head.languages)
+        return f"{OTHER_LANGUAGE} a language that the need head knows ({known}): it was searched"
 
     def _predicted(self, ranking: Ranking) -> float | None:
         """The need predicted by the model, else by the head beside its encoder; None without either."""
@@ -88,6 +110,8 @@ class NeedEstimator:
         head = self._head()
         encoder = self._retriever.encoder if head else None
         if head is None or encoder is None:
+            return None
+        if ranking.vector is None and encoder.remote:  # it was not asked, or did not answer
             return None
         vector = encoder.encode_request(ranking.request) if ranking.vector is None else ranking.vector
         return float(head.probabilities(vector[None])[0])

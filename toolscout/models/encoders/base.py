@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -42,6 +43,10 @@ class TextEncoder(ABC):
     def patient(self) -> TextEncoder:
         """The same encoder for work that nobody waits for: one that is remote takes the time and retries it needs."""
         return self
+
+    def details(self) -> dict[str, Any]:
+        """What the encoder is, beyond its length and fingerprint, as `toolscout encoder check` shows it."""
+        return {}
 
     def use_threads(self, threads: int) -> None:
         """Set how many threads encode from now on; encoders without such a choice ignore it."""

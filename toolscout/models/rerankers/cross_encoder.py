@@ -19,7 +19,7 @@ from tokenizers import Encoding, Tokenizer
 
 from toolscout.errors import BadModel
 from toolscout.index.worker_threads import WORKER_THREADS
-from toolscout.models.encoders.onnx_encoder import CHARS_PER_TOKEN
+from toolscout.models.encoders.local import CHARS_PER_TOKEN
 from toolscout.models.encoders.sentence_config import CONFIG_FILE, read_json_object
 from toolscout.models.onnx_runtime import available_cores, ort, session_options
 from toolscout.models.rerankers.base import Reranker, run_until

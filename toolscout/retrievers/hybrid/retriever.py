@@ -38,6 +38,7 @@ from toolscout.retrievers.hybrid.fusion import (
     relative_scores,
     share_encoder,
 )
+from toolscout.retrievers.hybrid.shared_encoder import SharedEncoder
 from toolscout.retrievers.model_folder import read_model, read_new, read_options, write_model, write_new
 from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 from toolscout.retrievers.registry import method
@@ -136,6 +137,10 @@ class Hybrid(Retriever):
     def encoder(self) -> TextEncoder | None:
         """The encoder of the first part that has one."""
         return next((encoder for part in self._parts if (encoder := part.encoder) is not None), None)
+
+    def use_encoder(self, encoder: TextEncoder) -> None:
+        """Share this encoder among the parts; a request is encoded once for all of them."""
+        super().use_encoder(SharedEncoder(encoder))
 
     def pending(self, scope: Scope = EVERYTHING) -> int:
         """How many tools are pending in some part."""
@@ -346,14 +351,14 @@ class Hybrid(Retriever):
         write_model(folder, self, parts=parts)
 
     @classmethod
-    def load(cls, folder: Path) -> Self:
+    def load(cls, folder: Path, encoder: TextEncoder | None = None) -> Self:
         """Open a saved hybrid; its parts share one encoder."""
         model = read_model(folder)
         try:
             names = sorted(model.get("parts", {}), key=lambda name: int(name.partition("-")[0]))
         except ValueError as error:
             raise BadModel(f"{folder} does not say what its parts are ({error}); build the index again") from None
-        loaded = cls(read_options(HybridOptions, model), load_parts([folder / name for name in names]))
+        loaded = cls(read_options(HybridOptions, model), load_parts([folder / name for name in names], encoder))
         loaded.trained_on, loaded.fit_record = TrainedOn.load(folder), model.get("fit")
         loaded._new = read_new(folder)
         return loaded

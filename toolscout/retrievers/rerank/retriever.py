@@ -354,11 +354,11 @@ class Rerank(Retriever):
         write_model(folder, self, parts={name: self.part.name})
 
     @classmethod
-    def load(cls, folder: Path) -> Self:
+    def load(cls, folder: Path, encoder: TextEncoder | None = None) -> Self:
         """Open a saved model. Raises BadModel where it, or the reranker that it names, cannot be opened."""
         model = read_model(folder)
         options = read_options(RerankOptions, model)
-        parts = [load_model(folder / name) for name in model.get("parts", {})]
+        parts = [load_model(folder / name, encoder) for name in model.get("parts", {})]
         try:
             loaded = cls(options, parts, home=folder)
         except BadRequest as error:
