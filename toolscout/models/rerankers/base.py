@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import threading
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from toolscout.core.answer import Cost
@@ -46,3 +48,24 @@ class Reranker(ABC):
     def judge(self, request: str, documents: Sequence[str], deadline: float = math.inf) -> Judgement:
         """As `score`, with the cost."""
         return Judgement(self.score(request, documents, deadline))
+
+
+def run_until(deadline: float, work: Callable[[], None]) -> None:
+    """Run work until the deadline, a time of time.monotonic(); work that goes on is left behind. Raises its error."""
+    errors: list[Exception] = []
+
+    def run() -> None:
+        try:
+            work()
+        except Exception as error:
+            errors.append(error)
+
+    if deadline == math.inf:
+        work()
+        return
+    # A daemon: work that never ends does not keep the process from ending.
+    thread = threading.Thread(target=run, name="toolscout-rerank", daemon=True)
+    thread.start()
+    thread.join(max(0.0, deadline - time.monotonic()))
+    if errors:
+        raise errors[0]

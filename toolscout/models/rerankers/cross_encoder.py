@@ -22,7 +22,7 @@ from toolscout.index.worker_threads import WORKER_THREADS
 from toolscout.models.encoders.local import CHARS_PER_TOKEN
 from toolscout.models.encoders.sentence_config import CONFIG_FILE, read_json_object
 from toolscout.models.onnx_runtime import available_cores, ort, session_options
-from toolscout.models.rerankers.base import Reranker
+from toolscout.models.rerankers.base import Reranker, run_until
 
 # The version of how this file cuts and feeds texts; part of every fingerprint.
 _RULES = 1
@@ -89,7 +89,7 @@ class CrossEncoder(Reranker):
         return hashlib.sha256(json.dumps([_RULES, *digests, self._limit]).encode()).hexdigest()[:32]
 
     def score(self, request: str, documents: Sequence[str], deadline: float = math.inf) -> list[float | None]:
-        """The logit of each pair; pairs that were not begun by the deadline have none."""
+        """The logit of each pair; pairs that were not done by the deadline have none."""
         scores: list[float | None] = [None] * len(documents)
         waiting = deque(range(len(documents)))
 
@@ -101,11 +101,14 @@ class CrossEncoder(Reranker):
                     return
                 scores[place] = self._score_pair(request, documents[place])
 
-        helpers = [WORKER_THREADS.submit(work) for _ in range(min(available_cores(), len(documents)) - 1)]
-        work()
-        for helper in helpers:
-            helper.result()
-        return scores
+        def work_on_all_cores() -> None:
+            helpers = [WORKER_THREADS.submit(work) for _ in range(min(available_cores(), len(documents)) - 1)]
+            work()
+            for helper in helpers:
+                helper.result()
+
+        run_until(deadline, work_on_all_cores)
+        return list(scores)  # a copy: pairs that were begun may still end
 
     def _score_pair(self, request: str, document: str) -> float:
         try:

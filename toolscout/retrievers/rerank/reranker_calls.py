@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from toolscout.core.answer import Cost
 from toolscout.core.scope import Endpoints
-from toolscout.errors import NotYet, ToolscoutError
-from toolscout.models.rerankers.base import Judgement, Reranker
+from toolscout.errors import EndpointError, NotYet, ToolscoutError
+from toolscout.models.rerankers.base import Judgement, Reranker, run_until
 
 NOT_RERANKED = "the tools were not reranked"
 # Seconds that a reranker is not called after it scored nothing, so that not every search waits for it.
@@ -37,8 +36,13 @@ class RerankerCalls:
         self._seconds = (deadline_ms or reranker.deadline_ms) / 1000
         self._failures, self._rests, self._why = 0, -math.inf, ""
 
-    def score(self, request: str, documents: Sequence[str], endpoints: Endpoints = "ask") -> RerankedScores:
-        """Score documents. With endpoints="skip" nothing is sent anywhere; with "wait" there is no deadline."""
+    def score(
+        self, request: str, documents: Sequence[str], endpoints: Endpoints = "ask", counted: bool = True
+    ) -> RerankedScores:
+        """Score documents. With endpoints="skip" nothing is sent anywhere; with "wait" there is no deadline.
+
+        `counted`: whether notes say how many documents there are, which a caller who may not see all must not learn.
+        """
         none: list[float | None] = [None] * len(documents)
         if not documents or (endpoints == "skip" and self.reranker.remote):
             return RerankedScores(none)
@@ -52,15 +56,13 @@ class RerankerCalls:
                 self._fail(why, seconds)
             return _failed(none, why)
         scores = [None if one is None or not math.isfinite(one) else float(one) for one in outcome.scores]
-        missing, note = scores.count(None), ""
-        if missing:
-            late = time.monotonic() >= began + seconds
-            note = _late_note(scores, seconds) if late else _unusable_note(scores)
-        if missing == len(scores):
-            self._fail(note, seconds)
+        limit = seconds if time.monotonic() >= began + seconds else None
+        if scores.count(None) == len(scores):
+            self._fail(_note(scores, limit, counted=False), seconds)
         else:
             self._failures = 0
-        return RerankedScores(scores, (note,) if note else (), outcome.cost)
+        notes = (_note(scores, limit, counted),) if None in scores else ()
+        return RerankedScores(scores, notes, outcome.cost)
 
     def _fail(self, why: str, seconds: float) -> None:
         """Count a call that scored nothing: then the reranker is not called for a while."""
@@ -70,39 +72,30 @@ class RerankerCalls:
 
     def _outcome(self, request: str, documents: Sequence[str], deadline: float) -> Judgement | Exception:
         """What the reranker says, or its error; nothing is scored where it goes on beyond the deadline."""
-        found: list[Judgement | Exception] = []
-
-        def work() -> None:
-            try:
-                judged = self.reranker.judge(request, documents, deadline)
-                if len(judged.scores) != len(documents):
-                    raise ValueError(f"{len(judged.scores)} scores for {len(documents)} documents")
-                found.append(judged)
-            except Exception as error:  # a search must not fail because of the reranker
-                found.append(error)
-
-        if deadline == math.inf:
-            work()
-            return found[0]
-        # A thread of its own, which may be left behind and does not keep the process from ending.
-        thread = threading.Thread(target=work, name="toolscout-rerank", daemon=True)
-        thread.start()
-        thread.join(max(0.0, deadline - time.monotonic()) + _GRACE)
-        return found[0] if found else Judgement([None] * len(documents))
+        found: list[Judgement] = []
+        try:
+            run_until(deadline + _GRACE, lambda: found.append(self.reranker.judge(request, documents, deadline)))
+            judged = found[0] if found else Judgement([None] * len(documents))
+            if len(judged.scores) != len(documents):
+                raise ValueError(f"{len(judged.scores)} scores for {len(documents)} documents")
+        except Exception as error:  # a search must not fail because of the reranker
+            late = isinstance(error, EndpointError) and time.monotonic() >= deadline
+            return Judgement([None] * len(documents)) if late else error
+        return judged
 
 
 def _failed(none: list[float | None], why: str) -> RerankedScores:
     return RerankedScores(none, (f"{NOT_RERANKED}: {why}",), Cost(failed=1, problem=why))
 
 
-def _late_note(scores: Sequence[float | None], seconds: float) -> str:
-    scored = len(scores) - scores.count(None)
-    took = f"{seconds * 1000:g} ms"
-    return f"the reranker scored {scored} of {len(scores)} tools in {took}; the others keep their place"
-
-
-def _unusable_note(scores: Sequence[float | None]) -> str:
-    return f"the reranker gave no usable score to {scores.count(None)} of {len(scores)} tools; these keep their place"
+def _note(scores: Sequence[float | None], seconds: float | None, counted: bool) -> str:
+    """What to say where scores are missing: `seconds` were not enough, or None were."""
+    missing, count = scores.count(None), len(scores)
+    if seconds is None:
+        few = f"{missing} of {count} tools" if counted else "some tools"
+        return f"the reranker gave no usable score to {few}; these keep their place"
+    done = f"scored {count - missing} of {count} tools" if counted else "did not score all tools"
+    return f"the reranker {done} in {seconds * 1000:g} ms; the others keep their place"
 
 
 def _reason(error: Exception) -> str:

@@ -256,7 +256,8 @@ class Rerank(Retriever):
             return RerankedScores(none)
         texts = self._texts.get([tool_id for tool_id, _ in pairs])
         places = [place for place, text in enumerate(texts) if text is not None]  # others were removed meanwhile
-        judged = self.calls.score(request, [text for text in texts if text is not None], scope.endpoints)
+        counted = scope.sees is None or self.calls.reranker.visible_only
+        judged = self.calls.score(request, [text for text in texts if text is not None], scope.endpoints, counted)
         for place, score in zip(places, judged.scores, strict=True):
             none[place] = score
         return judged._replace(scores=none)
