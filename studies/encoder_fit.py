@@ -9,10 +9,11 @@ pair of collections. No test split but the bundled one is read, and it chooses n
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,7 +55,7 @@ def pairs() -> Iterator[Pair]:
     sample = [prompts[i] for i in np.random.default_rng(0).permutation(len(prompts))[:MOST]]
     for name in ("toollens", "toolbench-g3", "ultratool", "simpletoolquestions"):
         data = Dataset.load(find_dataset(name), ["dev"])
-        yield Pair(f"{name}:dev / no_tool:dev", [text for _, text in data.split("dev").requests][:MOST], sample)
+        yield Pair(f"{name}:dev", [text for _, text in data.split("dev").requests][:MOST], sample)
 
 
 def scores(head: NeedHead, needed: Floats, unneeded: Floats) -> dict[str, float]:
@@ -69,6 +70,32 @@ def scores(head: NeedHead, needed: Floats, unneeded: Floats) -> dict[str, float]
     }
 
 
+def row_of(pair: Pair, head: str, found: Mapping[str, float], encoder: str) -> dict[str, Any]:
+    """The row of one head on one pair of collections."""
+    name, _, split = pair.name.partition(":")
+    texts = "\n".join([*pair.needed, *pair.unneeded])
+    made = row.Row(
+        dataset=name,
+        digest=hashlib.blake2b(texts.encode(), digest_size=16).hexdigest(),
+        split=split,
+        retriever="need head",
+        variant=head,
+        options={"needed": len(pair.needed), "unneeded": len(pair.unneeded)},
+        seed=None,
+        metrics=found,
+        intervals={},
+        timing={},
+        params=0,
+        encoder=encoder,
+        requests=len(pair.needed) + len(pair.unneeded),
+        failed=0,
+        dropped=0,
+        new_tools=None,
+        **row.provenance(COMMAND),
+    )
+    return made.to_dict() | {row.STUDY: {"name": "encoder_fit"}}
+
+
 def main() -> None:
     """Measure both heads and replace the file."""
     encoder = open_encoder("default")
@@ -81,9 +108,8 @@ def main() -> None:
         for name, head in heads.items():
             assert head is not None
             found = scores(head, needed, unneeded)
-            counts = {"needed": len(needed), "unneeded": len(unneeded)}
-            made.append({"data": pair.name, "head": name, **counts, "metrics": found, **row.provenance(COMMAND)})
-            sys.stdout.write(f"{pair.name:38} {name:8} {found}\n")
+            made.append(row_of(pair, name, found, encoder.fingerprint))
+            sys.stdout.write(f"{pair.name:20} {name:8} {found}\n")
     OUT.unlink(missing_ok=True)
     for one in made:
         row.append(OUT, one)

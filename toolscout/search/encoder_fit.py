@@ -38,8 +38,9 @@ FIT_FILE = "fit.json"
 SECONDS = 60.0
 _TIMED = 16
 _RIDGE, _STEPS = 1.0, 30
-# The share of the dev requests for tools that must pass, as with the default encoder's head.
-_PASS = 0.97
+# The share of the dev requests for tools that must pass. More than with the default encoder's head: a head that was
+# fitted on few styles of writing is surer than it should be about others (results/encoder_fit.jsonl).
+_PASS = 0.985
 _ANSWERED = 0.9
 _BETTER_THAN_CHANCE = 0.65
 _DRAWS, _KEPT = 12, (0.25, 0.5, 0.75)
