@@ -27,7 +27,7 @@ class SharedEncoder(TextEncoder):
         self.parameters, self.folder = encoder.parameters, encoder.folder
         self._recent: OrderedDict[str, Floats] = OrderedDict()
         self._making: dict[str, Future[Floats]] = {}
-        self._lock = threading.Lock()
+        self._lock, self._encoding = threading.Lock(), threading.Lock()
 
     @property
     def dimension(self) -> int:
@@ -41,7 +41,7 @@ class SharedEncoder(TextEncoder):
     def patient(self) -> SharedEncoder:
         """The same encoder and cache, for work that nobody waits for."""
         waiting = copy.copy(self)
-        waiting._encoder, waiting._making = self._encoder.patient(), {}
+        waiting._encoder, waiting._making, waiting._encoding = self._encoder.patient(), {}, threading.Lock()
         return waiting
 
     def encode_request(self, text: str) -> Floats:
@@ -66,16 +66,17 @@ class SharedEncoder(TextEncoder):
 
     def encode(self, texts: Sequence[str]) -> Floats:
         """Unit vectors of several requests."""
-        with self._lock:
-            known = {text: self._recent[text] for text in texts if text in self._recent}
-        missing = list(dict.fromkeys(text for text in texts if text not in known))
+        with self._encoding:  # one thread at a time, so that the others find what it has made
+            with self._lock:
+                known = {text: self._recent[text] for text in texts if text in self._recent}
+            missing = list(dict.fromkeys(text for text in texts if text not in known))
+            if missing and len(missing) <= _RECENT:
+                vectors = self._encoder.encode(missing)
+                known |= dict(zip(missing, vectors, strict=True))
+                with self._lock:
+                    self._keep(missing, vectors)
         if len(missing) > _RECENT:
             return self._encoder.encode(texts)
-        if missing:
-            vectors = self._encoder.encode(missing)
-            known |= dict(zip(missing, vectors, strict=True))
-            with self._lock:
-                self._keep(missing, vectors)
         return np.stack([known[text] for text in texts])
 
     def clear(self) -> None:
