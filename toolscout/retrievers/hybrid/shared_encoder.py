@@ -40,6 +40,8 @@ class SharedEncoder(TextEncoder):
 
     def patient(self) -> SharedEncoder:
         """The same encoder and cache, for work that nobody waits for."""
+        if not self.remote:
+            return self
         waiting = copy.copy(self)
         waiting._encoder, waiting._making, waiting._encoding = self._encoder.patient(), {}, threading.Lock()
         return waiting
