@@ -92,4 +92,4 @@ def encoders_folder() -> Path:
 
 def fitted_folder(fingerprint: str) -> Path:
     """Where what was fitted to the vectors of an encoder lies: its need head, and the curve of its catalogue fit."""
-    return encoders_folder() / "fitted" / fingerprint
+    return encoders_folder().with_name("fitted") / fingerprint
