@@ -51,7 +51,7 @@ def request_vectors(texts: Sequence[str], device: str) -> Floats:
     if not device:
         return raw().encode(texts)
     network = _on_device(device)
-    return np.asarray(network.encode(network.tokens(texts, network.request_tokens), _AT_ONCE).cpu())
+    return np.asarray(network.encode(network.tokenise_requests(texts), _AT_ONCE).cpu())
 
 
 @lru_cache(maxsize=1)

@@ -27,7 +27,7 @@ HEAVY = {
 
 
 def test_what_users_name_is_exported() -> None:
-    assert len(REASONS) == 5
+    assert len(REASONS) == 6
     assert {*NAMED, *REASONS, "Reason"} <= set(toolscout.__all__)
     for name in toolscout.__all__:
         assert getattr(toolscout, name) is not None

@@ -13,6 +13,7 @@ from toolscout.core.answer import (
     MatchedWords,
     PastRequest,
     Reason,
+    Reranked,
     RewrittenQuery,
     Similarity,
 )
@@ -38,6 +39,7 @@ __all__ = [
     "Origin",
     "PastRequest",
     "Reason",
+    "Reranked",
     "RewrittenQuery",
     "Scout",
     "Similarity",

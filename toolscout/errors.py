@@ -100,6 +100,10 @@ class MissingEncoder(ToolscoutError):
     """No sentence encoder is installed; words alone can still answer."""
 
 
+class EncoderUnavailable(MissingEncoder):
+    """An encoder that cannot answer now: its endpoint is down, refuses, or would cost more than is allowed."""
+
+
 class MissingLanguageModel(ToolscoutError, ImportError):
     """No language model is installed where one is asked for."""
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, ParamSpec, Self, TypeVar
+from typing import Any, NamedTuple, ParamSpec, Self, TypeVar
 
 from toolscout import catalogue
 from toolscout.catalogue.base import ReadOptions
@@ -17,39 +17,54 @@ from toolscout.core import vendor_formats
 from toolscout.core.answer import Allowed, Answer, Example, Verdict
 from toolscout.core.garbage import collector_paused
 from toolscout.core.scope import Endpoints, Scope
-from toolscout.core.tool import Listing, Tool, clean_text
-from toolscout.errors import BadRequest, DiskFull, MissingEncoder
+from toolscout.core.tool import Tool, clean_text
+from toolscout.errors import BadModel, BadRequest, EncoderUnavailable, ReadOnlyStore
+from toolscout.index.vector_table import BYTES_PER_NUMBER
 from toolscout.models.encoders.base import TextEncoder
+from toolscout.models.encoders.opening import EncoderName
 from toolscout.retrievers.base import Retriever
 from toolscout.retrievers.registry import available, load_model, method
-from toolscout.search import index_snapshot
+from toolscout.search import encoder_fit, index_snapshot
 from toolscout.search.async_calls import Workers
 from toolscout.search.catalogue_fit import Count as Count
 from toolscout.search.catalogue_fit import FitOptions, SearchResult, catalogue_fit_of, find
-from toolscout.search.feedback_sync import Feedback
+from toolscout.search.encoder_choice import EncoderChoice, choose, previous
+from toolscout.search.live_index import LiveIndex
 from toolscout.search.progress import Progress as Progress
 from toolscout.search.progress import batches, counted, reported
-from toolscout.search.similarity_baseline import SimilarityBaseline
-from toolscout.search.tool_need import NeedEstimator, NeedOptions
-from toolscout.stores.base import AddReport, Store
+from toolscout.search.tool_need import NeedOptions
+from toolscout.stores.base import AddReport, Store, UsedEncoder
 from toolscout.stores.sqlite.store import SqliteStore
 
 DEFAULT_RETRIEVER = "hybrid"
 MAX_REQUEST_CHARS = 20_000
 # Threads that serve coroutines. More of them keep the event loop from running; adds must not keep searches waiting.
 _SEARCHING, _CHANGING = 4, 2
-_FOLLOWED_AT_ONCE = 100_000
+# Seconds before an endpoint that failed is asked again to embed in the background; doubled each time.
+_RETRY_S, _LONGEST_RETRY_S = 5.0, 300.0
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
 class Added:
-    """What an add did: counts and version, how many texts were embedded, and what could not be imported."""
+    """What an add did: counts and version, how many texts were embedded, and what could not be imported.
+
+    embedding_problem: why embedding stopped; the tools are stored, and found by words until they are embedded.
+    """
 
     report: AddReport
     embedded: int
     problems: tuple[str, ...]
+    embedding_problem: str = ""
+
+
+class _Switch(NamedTuple):
+    """A change of encoders that is not complete: the new one, its name, and how an index is built with an encoder."""
+
+    encoder: TextEncoder
+    name: str | None
+    build: Callable[[TextEncoder], LiveIndex]
 
 
 class Scout:
@@ -64,31 +79,32 @@ class Scout:
     ) -> None:
         """Take a store and an empty retriever; Scout.open makes both."""
         self.store = store
-        self.retriever = retriever
-        self.fit_options = fit_options or FitOptions()
+        self._fit_options = fit_options
         self.need_options = need_options or NeedOptions()
-        self._need_estimator = NeedEstimator(retriever)
-        self._feedback = Feedback(store, retriever)
-        self._baseline = SimilarityBaseline(store, retriever)
-        self._lock = threading.RLock()
+        self._index = LiveIndex(store, retriever)
+        self._switch: _Switch | None = None
+        self._encoder_name: str | None = None
+        self._embedding_problem = ""
         self._embedding = threading.Lock()
-        # How many tools have changed since the last snapshot, and since the index was opened from one.
-        self._unsaved_changes = 0
-        self._since_open: int | None = None
-        self._snapshot_problem = ""
-        self._stamp: int | None = None
-        self._version = 0
-        self._cursor = 0
-        # Caches about callers, emptied with each commit, which may change permissions.
-        self._counts: dict[Allowed | None, int] = {}
-        self._principals: dict[str, Allowed] = {}
-        self._snapshots: Path | None = None
-        self._assigned_ids: index_snapshot.AssignedIds | None = None
         self._background: threading.Thread | None = None
         self._failure: BaseException | None = None
         self._closing = threading.Event()
         self._searchers = Workers(_SEARCHING, "toolscout-search")
         self._changers = Workers(_CHANGING, "toolscout-change")
+
+    @property
+    def fit_options(self) -> FitOptions:
+        """How catalogue fit is computed: as was set, else as it was fitted to the encoder in use."""
+        return self._fit_options or self._index.fit_options
+
+    @fit_options.setter
+    def fit_options(self, options: FitOptions) -> None:
+        self._fit_options = options
+
+    @property
+    def retriever(self) -> Retriever:
+        """The retriever that answers."""
+        return self._index.retriever
 
     @classmethod
     def open(
@@ -98,35 +114,78 @@ class Scout:
         fit_options: FitOptions | None = None,
         need_options: NeedOptions | None = None,
         *,
+        encoder: EncoderName = None,
         durable: bool | None = None,
     ) -> Self:
         """Open a catalogue, made where it is not there yet. `retriever`: a method's name, a model folder, or an object.
 
-        An object is an empty retriever with options of one's own; its index is not kept beside the store. `durable`:
-        what is committed survives a loss of power, at the price of a sync for each commit; None: as $TOOLSCOUT_DURABLE
-        says, else False.
+        An object is an empty retriever with options of one's own; its index is not kept beside the store. `encoder`: a
+        folder, the URL of an embeddings endpoint, or an object; None: as $TOOLSCOUT_ENCODER says, else the one that
+        the tools were embedded with, else that of the package. Until all tools are embedded with another encoder than
+        before (see `embed`), the one before answers. `durable`: what is committed survives a loss of power, at the
+        price of a sync for each commit; None: as $TOOLSCOUT_DURABLE says, else False.
         """
         store = SqliteStore(path, durable=durable)
         try:
+            choice = choose(store, encoder)
             if not isinstance(retriever, str | Path):
                 scout = cls(store, retriever, fit_options, need_options)
+                scout._apply_choice(choice, strict=encoder is not None)
             elif Path(retriever).is_dir() and str(retriever) not in available():
                 scout = cls(store, load_model(Path(retriever)), fit_options, need_options)
                 scout.retriever.remove(scout.retriever.ids())  # a model may have been saved with another catalogue
-                scout._assigned_ids = index_snapshot.AssignedIds(store, Path(path), Path(retriever), scout.retriever)
+                scout._apply_choice(choice, strict=encoder is not None)
+                scout._index.assign_ids(Path(path), Path(retriever))
             else:
-                folder = index_snapshot.folder(Path(path), str(retriever))
-                kept = index_snapshot.read(folder, store)
-                scout = cls(store, kept[0] if kept else method(str(retriever))(), fit_options, need_options)
-                scout._snapshots = folder
-                if kept:
-                    scout._restore(kept[1])
+                build = partial(_named_index, store, Path(path), str(retriever))
+                index = build(choice.encoder)
+                scout = cls(store, index.retriever, fit_options, need_options)
+                scout._index, scout._encoder_name = index, choice.name
+                scout._begin_switch(choice, build)
             scout.refresh()
-            scout._save_snapshot()
+            scout._index.save_snapshot()
         except BaseException:
             store.close()
             raise
         return scout
+
+    def _apply_choice(self, choice: EncoderChoice, strict: bool) -> None:
+        """Have a retriever use the chosen encoder; one that is bound to another keeps it, unless that is an error."""
+        if choice.encoder is not None:
+            with nullcontext() if strict else suppress(BadModel):
+                self.retriever.use_encoder(choice.encoder)
+                self._encoder_name = choice.name
+
+    def _begin_switch(self, choice: EncoderChoice, build: Callable[[TextEncoder], LiveIndex]) -> None:
+        """Have the encoder before answer, if the tools are not embedded with the chosen one yet."""
+        chosen = self._index.encoder()
+        before = previous(self.store, chosen.fingerprint) if chosen is not None else None
+        if chosen is not None and before is not None:
+            self._switch = _Switch(chosen, choice.name, build)
+            self._index = build(before)
+            if not self.store.encoders():
+                self._record_encoder(before.fingerprint, "")
+
+    @property
+    def switching(self) -> bool:
+        """Whether the tools are not all embedded with the chosen encoder, and the one before answers until then."""
+        return self._switch is not None
+
+    def vector_memory(self) -> int:
+        """About how many bytes of memory the vectors of all tools take, by the length of the encoder's vectors.
+
+        0 where no encoder is there, or none that can say.
+        """
+        encoder = self._switch.encoder if self._switch else self._index.encoder()
+        try:
+            return self.count() * encoder.dimension * BYTES_PER_NUMBER if encoder is not None else 0
+        except EncoderUnavailable:
+            return 0
+
+    @property
+    def embedding_problem(self) -> str:
+        """Why the last embedding stopped; "" where it did not."""
+        return self._embedding_problem
 
     def add(
         self,
@@ -162,39 +221,79 @@ class Scout:
         """Like `add`. Once `stopped` is true, nothing is stored, or after that nothing more is embedded."""
         options = options or ReadOptions()
         tools = counted(catalogue.read(source, options), progress, stopped)
-        waited, before = self.not_embedded(), self._version
+        waited, before = self.not_embedded(), self._index.version
         with collector_paused():  # collections would take a fifth of the time
             report = self.store.add(tools, label or catalogue.describe(source), replace=replace, sync=sync)
             self.refresh()
-        embedded = 0
+        embedded, problem = 0, ""
         if wait:
-            embedded = self._embed(progress, 0 if waited else before, stopped)  # looking through all tools takes time
+            try:
+                # Looking through all tools takes time.
+                embedded = self._embed(progress, 0 if waited else before, stopped)
+            except EncoderUnavailable as error:
+                problem = str(error)
         else:
             self._embed_in_background()
-        return Added(report, embedded, tuple(options.problems))
+        return Added(report, embedded, tuple(options.problems), problem)
 
     def embed(self, progress: Progress | None = None, since: int = 0) -> int:
-        """Embed tools changed after version `since` without a vector; returns how many, 0 without an encoder."""
+        """Embed tools changed after version `since` without a vector; returns how many, 0 without an encoder.
+
+        Raises EncoderUnavailable where the encoder's endpoint fails; what was embedded until then is kept.
+        """
         return self._embed(progress, since)
 
     def _embed(self, progress: Progress | None, since: int, stopped: Callable[[], bool] | None = None) -> int:
-        encoder = self._encoder()
-        if encoder is None:
-            self._save_snapshot()
-            return 0
         done = 0
         with self._embedding:
-            missing = self.store.missing_vectors(encoder.fingerprint, since=since)
-            encoded = encoder.encode_documents([text for _, text in missing])
-            for positions, vectors in batches(reported(encoded, len(missing), progress)):
-                self.store.put_vectors(encoder.fingerprint, [missing[i][0] for i in positions], vectors)
-                done += len(positions)
-                self.refresh()
-                if self._closing.is_set() or (stopped is not None and stopped()):
-                    return done
-        self._baseline.prepare()
+            switch = self._switch
+            encoder = switch.encoder if switch else self._index.encoder()
+            if encoder is None:
+                self._index.save_snapshot()
+                return 0
+            missing = self.store.missing_vectors(encoder.fingerprint, since=0 if switch else since)
+            try:
+                encoded = encoder.encode_documents([text for _, text in missing])
+                for positions, vectors in batches(reported(encoded, len(missing), progress)):
+                    self.store.put_vectors(encoder.fingerprint, [missing[i][0] for i in positions], vectors)
+                    done += len(positions)
+                    self.refresh()
+                    if self._closing.is_set() or (stopped is not None and stopped()):
+                        return done
+            except EncoderUnavailable as error:
+                self._embedding_problem = str(error)
+                raise
+            self._embedding_problem = ""
+            if switch:
+                self._finish_switch(switch)
+            if self._encoder_name is not None:
+                self._record_encoder(encoder.fingerprint, self._encoder_name)
+            self._fit_verdicts(encoder, progress)
+        self._index.baseline.prepare()
         self._prepare(progress)
         return done
+
+    def _fit_verdicts(self, encoder: TextEncoder, progress: Progress | None) -> None:
+        """Fit the need head and catalogue fit of an encoder that a user named, if that is quick and was not done."""
+        if not self._encoder_name or encoder_fit.is_fitted(encoder):
+            return
+        with suppress(EncoderUnavailable, BadModel):  # then the answers say so
+            if encoder_fit.seconds_needed(encoder) <= encoder_fit.SECONDS:
+                encoder_fit.fit(encoder, progress)
+                self._index.read_verdicts()
+
+    def _finish_switch(self, switch: _Switch) -> None:
+        """Answer with the new encoder from now on: all tools are embedded with it."""
+        index = switch.build(switch.encoder)
+        index.refresh()
+        self._index, self._switch = index, None
+
+    def _record_encoder(self, fingerprint: str, name: str) -> None:
+        """Have the store name the encoder in use, if it does not."""
+        used = UsedEncoder(fingerprint, name)
+        if used not in self.store.encoders()[:1]:
+            with suppress(ReadOnlyStore):
+                self.store.use_encoder(used)
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait for the embedding that add(wait=False) started; returns whether it is done, or raises its error."""
@@ -236,8 +335,9 @@ class Scout:
         """An answer for each request, as `search` gives it; ranked together, which is faster where a model is large."""
         requests = list(map(checked_request, texts))
         self.refresh(wait=False)
-        scope = Scope(self._permitted(allowed), tenant=tenant, endpoints=endpoints)
-        return [self._answer(one, scope) for one in find(self.retriever, requests, k, scope)]
+        index = self._index  # one and the same for the whole search
+        scope = Scope(index.permitted(allowed), tenant=tenant, endpoints=endpoints)
+        return [self._answer(index, one, scope) for one in find(index.retriever, requests, k, scope)]
 
     # The same for coroutines.
 
@@ -292,33 +392,43 @@ class Scout:
         """Run short work that uses this Scout, such as a search and what is made of it, where asearch searches."""
         return await self._searchers.run(partial(work, *args, **kwargs))
 
-    def _answer(self, found: SearchResult, scope: Scope) -> Answer:
+    def _answer(self, index: LiveIndex, found: SearchResult, scope: Scope) -> Answer:
         permitted, ranking = scope.allowed, found.ranking
-        needed = self._need_estimator.need_of(ranking, found.hits, self.need_options)
-        likely = catalogue_fit_of(
-            found.hits, self.fit_options, self._baseline.baseline(permitted, self.count(permitted))
-        )
-        language = self._need_estimator.unknown_language(ranking) if needed is None else ""
+        needed = index.need_estimator.need_of(ranking, found.hits, self.need_options)
+        baseline = index.baseline.baseline(permitted, index.count(permitted))
+        fit_options = self._fit_options or index.fit_options
+        likely = catalogue_fit_of(found.hits, fit_options, baseline)
+        language = index.need_estimator.unknown_language(ranking) if needed is None else ""
         considered = tuple(found.hits[: found.count])
         verdict: Verdict = "use"
         if needed is not None and needed < self.need_options.threshold:
             verdict = "no_tool_needed"
-        elif not considered or likely < self.fit_options.threshold:
+        elif not considered or likely < fit_options.threshold:
             verdict = "nothing_fits"
         return Answer(
             request=ranking.request,
             verdict=verdict,
             hits=considered if verdict == "use" else (),
             considered=considered,
-            searched=self.count(permitted),
-            version=self._version,
+            searched=index.count(permitted),
+            version=index.version,
             need=needed,
             fit=likely,
-            words_only=self.words_only(permitted),
-            notes=(*self._notes(permitted), *([language] if language else []), *ranking.notes),
+            words_only=index.words_only(permitted),
+            notes=(*index.notes(permitted), *self._notes(), *([language] if language else []), *ranking.notes),
             asked=ranking.queries,
             cost=ranking.cost,
         )
+
+    def _notes(self) -> Iterator[str]:
+        if self._switch is not None:
+            name = self._switch.name or "that was chosen"
+            yield f"not all tools are embedded with the encoder {name}: the one before answers; run: toolscout embed"
+        encoder = self._index.encoder() if self._encoder_name else None
+        if encoder is not None and not self._index.fitted:
+            yield "need is not predicted, and fit is by another encoder's curve; run: toolscout encoder fit"
+        if self._embedding_problem:
+            yield f"embedding stopped: {self._embedding_problem}"
 
     def warm_up(self) -> None:
         """Open everything that the first search needs, so that it is fast; no endpoint is called."""
@@ -348,55 +458,27 @@ class Scout:
 
     def feedback(self, example: Example) -> None:
         """Record which tools a request really used; a retriever that learns from use has learned it on return."""
-        self._feedback.record(example)
+        self._index.feedback.record(example)
         self.refresh()
 
     def count(self, allowed: Allowed | None = None) -> int:
         """How many tools there are, or how many of them a caller may see."""
-        counts = self._counts  # taken first: a count made while another thread applies a change must not be cached
-        counted = counts.get(allowed)
-        if counted is None:
-            counted = counts[allowed] = self.store.count(allowed)
-        return counted
-
-    def _permitted(self, allowed: Allowed | str | None) -> Allowed | None:
-        """What a caller may see; a principal's permissions are cached until the next commit."""
-        if not isinstance(allowed, str):
-            return allowed
-        if allowed not in self._principals:
-            self._principals[allowed] = self.store.permissions(allowed)
-        return self._principals[allowed]
+        return self._index.count(allowed)
 
     def words_only(self, allowed: Allowed | None = None) -> int:
         """How many tools, of those a caller may see, have no vector yet and are found by their words alone."""
-        return self.retriever.pending(Scope(allowed))
+        return self._index.words_only(allowed)
 
     def not_embedded(self, allowed: Allowed | None = None) -> int:
         """How many of those have no vector yet; the others have no id, since a model has none left for them."""
-        return self.words_only(allowed) - self.retriever.without_id(Scope(allowed))
+        return self._index.not_embedded(allowed)
 
     def refresh(self, wait: bool = True) -> None:
         """Apply what this or any other process has committed; cheap if that is nothing.
 
         `wait`: if another thread is doing so already, wait for it; otherwise go on with the state before.
         """
-        if self.store.stamp() == self._stamp or not self._lock.acquire(blocking=wait or self._stamp is None):
-            return
-        try:
-            stamp, version = self.store.stamp(), self._version
-            encoder = self._encoder()
-            fingerprint = encoder.fingerprint if encoder else ""
-            self._follow_tools(fingerprint)
-            self._follow_vectors(fingerprint)
-            self._feedback.follow()
-            if self._assigned_ids:
-                self._assigned_ids.keep()
-            # A large catalogue takes time to count: once for each state of its tools.
-            total = self._counts.get(None) if self._version == version else None
-            self._counts, self._principals = {} if total is None else {None: total}, {}
-            self._stamp = stamp
-        finally:
-            self._lock.release()
+        self._index.refresh(wait)
 
     def close(self) -> None:
         """Stop embedding after the current batch and close the store; what is committed stays.
@@ -420,70 +502,21 @@ class Scout:
         """Close it."""
         self.close()
 
-    def _restore(self, state: index_snapshot.SnapshotState) -> None:
-        self._version, self._cursor, self._feedback.cursor = state.version, state.cursor, state.feedback
-        self._baseline.restore(state.baseline)
-        self._since_open = 0
-        if index_snapshot.is_outdated(self.retriever):
-            self._unsaved_changes = len(self.retriever)  # enough to save it again
-
-    def _encoder(self) -> TextEncoder | None:
-        with suppress(MissingEncoder):
-            return self.retriever.encoder
-        return None
-
-    def _follow_tools(self, fingerprint: str) -> None:
-        if self._version == 0 and fingerprint:
-            self._cursor = self.store.last_vector(fingerprint)
-        removed: list[str] = []
-        arrived: list[Listing] = []
-        version = self._version
-        for change, listing in self.store.documents(self._version):
-            version = change.version
-            if listing is None:
-                removed.append(change.tool_id)
-            else:
-                arrived.append(listing)
-            if len(arrived) >= _FOLLOWED_AT_ONCE:
-                self._apply(arrived, removed, fingerprint)
-                arrived, removed = [], []
-        self._apply(arrived, removed, fingerprint)
-        self._version = version
-
-    def _apply(self, arrived: list[Listing], removed: list[str], fingerprint: str) -> None:
-        if removed:
-            self.retriever.remove(removed)
-        if arrived:
-            digests = [listing.digest() for listing in arrived]
-            if self._assigned_ids:
-                self._assigned_ids.saw([listing.id for listing in arrived], digests)
-            self.retriever.add(arrived, self.store.vectors(fingerprint, digests) if fingerprint else {})
-        self._changed(len(removed) + len(arrived))
-
-    def _changed(self, count: int) -> None:
-        self._unsaved_changes += count
-        if self._since_open is not None:
-            self._since_open += count
-
-    def _follow_vectors(self, fingerprint: str) -> None:
-        if not fingerprint:
-            return
-        while pending := self.retriever.pending():
-            batch = self.store.vectors_after(fingerprint, self._cursor)
-            if not batch.digests:
-                break
-            self.retriever.take_vectors(dict(zip(batch.digests, batch.vectors, strict=True)))
-            self._changed(pending - self.retriever.pending())
-            self._cursor = batch.cursor  # behind it: what a model had no id for is tried again
-
     def _embed_in_background(self) -> None:
         self.wait()
 
         def run() -> None:
-            try:
-                self.embed()
-            except BaseException as error:
-                self._failure = error
+            pause = _RETRY_S
+            while not self._closing.is_set():
+                try:
+                    self.embed()
+                    return
+                except EncoderUnavailable:  # it is tried again: the tools are stored, and found by words
+                    self._closing.wait(pause)
+                    pause = min(2 * pause, _LONGEST_RETRY_S)
+                except BaseException as error:
+                    self._failure = error
+                    return
 
         self._background = threading.Thread(target=run, name="toolscout-embed", daemon=True)
         self._background.start()
@@ -492,48 +525,19 @@ class Scout:
         """Build the search graph if there are many vectors, and save a snapshot of the index."""
         if progress and self.words_only() == 0:
             progress("linking", 0, 0)
-        with self._lock:
-            self.retriever.optimise()
-        self._save_snapshot()
+        self._index.optimise()
 
-    def _save_snapshot(self) -> None:
-        """Save a snapshot of the index beside the store, if enough has changed to be worth it."""
-        if self._snapshots is None or not self._unsaved_changes:
-            return
-        with self._lock:
-            count = self.count()
-            if not index_snapshot.worth(count, self._unsaved_changes, self._since_open):
-                return
-            baseline = self._baseline.baseline(None, count) if self.words_only() < count else None
-            state = index_snapshot.SnapshotState(
-                self.store.identity(),
-                self._version,
-                self._cursor,
-                self._feedback.cursor,
-                baseline=baseline,
-                last=index_snapshot.last_changes(self.store, self._version),
-            )
-            try:
-                index_snapshot.write(self._snapshots, self.retriever, state)
-                self._unsaved_changes, self._snapshot_problem = 0, ""
-            except (OSError, DiskFull) as error:  # not fatal: the index can be built again
-                why = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
-                self._snapshot_problem = (
-                    f"the index cannot be kept beside the store ({why}), which makes opening it slow"
-                )
 
-    def _notes(self, allowed: Allowed | None) -> Iterator[str]:
-        if self._snapshot_problem:
-            yield self._snapshot_problem
-        if not self.count(allowed):
-            empty = "the catalogue is empty; add tools with: toolscout add SOURCE"
-            yield empty if allowed is None else "there is no tool here that this caller may see"
-        elif self.words_only(allowed):
-            if self._encoder() is None:
-                yield "no encoder is installed, words alone were searched; run: toolscout doctor"
-            elif late := self.not_embedded(allowed):
-                waiting = f"{late:,} of {self.count(allowed):,} tools are not embedded yet"
-                yield f"{waiting}: found by words at most; run: toolscout embed, with the same --retriever if any"
+def _named_index(store: Store, path: Path, retriever: str, encoder: TextEncoder | None) -> LiveIndex:
+    """The index of a method over a store, opened from its snapshot if there is one; None: the default encoder."""
+    folder = index_snapshot.folder(path, retriever, encoder.fingerprint if encoder else "")
+    kept = index_snapshot.read(folder, store, encoder)
+    made = kept[0] if kept else method(retriever)()
+    if kept is None and encoder is not None:
+        made.use_encoder(encoder)
+    index = LiveIndex(store, made)
+    index.keep_in(folder, kept[1] if kept else None)
+    return index
 
 
 def checked_request(text: str) -> str:

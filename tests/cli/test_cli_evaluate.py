@@ -126,11 +126,13 @@ def test_rows_that_were_done_before_an_error_are_kept(
     opened = opening.open_retriever
     calls: list[str] = []
 
-    def failing(name: str, settings: Sequence[str] = (), parts: Sequence[str] = ()) -> tuple[Retriever, str]:
+    def failing(
+        name: str, settings: Sequence[str] = (), parts: Sequence[str] = (), encoder: str | None = None
+    ) -> tuple[Retriever, str]:
         calls.append(name)
         if len(calls) > 3:
             raise BadModel("the model has gone")
-        return opened(name, settings, parts)
+        return opened(name, settings, parts, encoder)
 
     monkeypatch.setattr(opening, "open_retriever", failing)
     out = tmp_path / "rows.jsonl"

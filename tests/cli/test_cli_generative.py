@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def asked(run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """As run, with the model's encoder, over the tools of the dataset."""
-    monkeypatch.setattr("toolscout.retrievers.document_index.Encoder", HashedWords)
+    monkeypatch.setattr("toolscout.models.encoders.onnx_encoder.Encoder", HashedWords)
     assert run("add", folder / "scenes", "--no-embed").exit_code == 0
     assert run("embed", "--retriever", folder / "woven").exit_code == 0
     return run

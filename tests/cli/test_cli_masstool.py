@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.cli_samples import Run
+from tests.models import tiny_families
 from tests.training.learnable import learnable, tiny_source
 from toolscout.models.encoders.export import export
 from toolscout.retrievers.model_folder import read_model, trained_on
@@ -110,6 +111,20 @@ def test_the_published_form_takes_the_same_prompts(here: Run, tmp_path: Path) ->
     assert done.exit_code == 0, done.output
     assert "prompts that need no tool are those of" in done.stderr
     assert read_model(tmp_path / "model")["options"]["no_tool"] == "no_tool"
+
+
+@pytest.mark.parametrize("family", ["roberta", "distilbert"])
+def test_the_published_form_takes_the_weights_of_its_backbones(
+    here: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str
+) -> None:
+    source = tiny_families.write_folder(tmp_path / "source", family)
+    monkeypatch.setenv("TOOLSCOUT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TOOLSCOUT_ENCODER", str(source))
+    chosen = ("epochs=1", "batch=40", "device=cpu")
+    done = here("train", "data", "--retriever", "masstool_published", "--out", "model", *settings(chosen=chosen))
+    assert done.exit_code == 0, done.output
+    (card,) = (tmp_path / "cache").glob("encoders/*/encoder.json")
+    assert json.loads(card.read_text())["family"] == family
 
 
 def test_a_hybrid_has_it_trained_as_a_part(here: Run, home: Path, tmp_path: Path) -> None:

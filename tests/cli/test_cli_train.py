@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.cli_samples import Run
+from tests.models import tiny_families
 from tests.training.learnable import learnable, tiny_source
 from toolscout.models.encoders.export import export
 from toolscout.retrievers.base import FitReport
@@ -61,6 +62,19 @@ def test_what_is_trained_can_be_evaluated_and_searched(
     assert run("embed", "--retriever", "model").exit_code == 0
     done = run("search", "n/t0", "--retriever", "model")
     assert (done.exit_code, "n/t0" in done.stdout, "not embedded" in done.output) == (0, True, False), done.output
+
+
+@pytest.mark.parametrize("family", ["roberta", "xlm-roberta", "distilbert", "mpnet"])
+def test_an_encoder_of_another_family_is_trained_by_its_folder(
+    run: Run, home: Path, tmp_path: Path, family: str
+) -> None:
+    source = tiny_families.write_folder(tmp_path / "source", family)
+    chosen = [word for option in (f"start={source}", *LEARNING) for word in ("--option", option)]
+    done = run("train", home / "data", "--retriever", "dense", "--out", "model", *chosen)
+    assert done.exit_code == 0, done.output
+    assert f'"family": "{family}"' in (tmp_path / "model/encoder/encoder.json").read_text()
+    done = run("evaluate", home / "data", "--retriever", "model", "--json", "rows.jsonl")
+    assert done.exit_code == 0, done.output
 
 
 def test_a_hybrid_takes_models_as_they_are(run: Run, home: Path, tmp_path: Path) -> None:

@@ -269,7 +269,7 @@ def test_a_model_of_another_encoder_is_refused(tmp_path: Path, monkeypatch: pyte
     saved = hybrid()
     saved.add(catalogue(20))
     saved.save(tmp_path / "mine")
-    monkeypatch.setattr("toolscout.retrievers.document_index.Encoder", Wider)
+    monkeypatch.setattr("toolscout.models.encoders.onnx_encoder.Encoder", Wider)
     with pytest.raises(BadModel, match=r"made with another encoder \(hashed-words\)"):
         open_retriever(str(tmp_path / "mine"))
     shutil.rmtree(tmp_path / "mine" / "1-dense")
@@ -284,7 +284,7 @@ def test_an_index_of_another_dimension_takes_no_more_tools(
     saved, encoder = Dense(), HashedWords()  # no encoder is here: nothing says what its vectors were made with
     saved.add(catalogue(20), {tool.digest(): encoder.encode_request(tool.document()) for tool in catalogue(20)})
     saved.save(tmp_path / "mine")
-    monkeypatch.setattr("toolscout.retrievers.document_index.Encoder", Wider)
+    monkeypatch.setattr("toolscout.models.encoders.onnx_encoder.Encoder", Wider)
     opened, _ = open_retriever(str(tmp_path / "mine"))
     with pytest.raises(BadModel, match="vectors of 300 numbers do not go with an index of 256"):
         opened.add([Tool("zoo", "feed_lion", "gives the lion its dinner")])

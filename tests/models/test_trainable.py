@@ -96,8 +96,8 @@ def test_half_a_folder_is_refused(tmp_path: Path, name: str) -> None:
 
 
 def test_what_cannot_be_served_is_not_trained(tmp_path: Path) -> None:
-    with pytest.raises(BadModel, match="cannot export model_type 'roberta'"):
-        TrainableEncoder(source(tmp_path / "source", model_type="roberta"), CPU)
+    with pytest.raises(BadModel, match="cannot export model_type 'deberta-v2'"):
+        TrainableEncoder(source(tmp_path / "source", model_type="deberta-v2"), CPU)
 
 
 def test_without_transformers_the_pip_line_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,8 +92,13 @@ def write_folder(folder: Path, weights: Mapping[str, Array], dtype: str = "F32",
     return folder
 
 
-def forward(weights: Mapping[str, Array], ids: list[int], pooling: str = "mean") -> Array:
-    """BERT as its paper has it, one step after the other, in float64."""
+def forward(
+    weights: Mapping[str, Array], ids: list[int], pooling: str = "mean", bias: Array | None = None, unit: bool = True
+) -> Array:
+    """BERT as its paper has it, one step after the other, in float64.
+
+    `bias` is added to the scores of each head; `unit` gives a vector of length 1.
+    """
     tensors = {name: value.astype(np.float64) for name, value in weights.items()}
 
     def norm(rows: Array, name: str) -> Array:
@@ -115,12 +120,13 @@ def forward(weights: Mapping[str, Array], ids: list[int], pooling: str = "mean")
         seen = np.empty_like(rows)
         for head in range(heads):
             part = slice(head * size, (head + 1) * size)
-            scores = np.exp(query[:, part] @ key[:, part].T / math.sqrt(size))
+            scores = query[:, part] @ key[:, part].T / math.sqrt(size)
+            scores = np.exp(scores if bias is None else scores + bias[head])
             seen[:, part] = scores / scores.sum(axis=1, keepdims=True) @ value[:, part]
         rows = norm(rows + linear(seen, f"{prefix}.attention.output.dense"), f"{prefix}.attention.output.LayerNorm")
         wide = linear(rows, f"{prefix}.intermediate.dense")
         wide = wide * 0.5 * (1 + np.vectorize(math.erf)(wide / math.sqrt(2)))
         rows = norm(rows + linear(wide, f"{prefix}.output.dense"), f"{prefix}.output.LayerNorm")
-    pooled = rows.mean(axis=0) if pooling == "mean" else rows[0]
-    unit: Array = pooled / np.linalg.norm(pooled)
-    return unit
+    pooled = {"mean": rows.mean(axis=0), "cls": rows[0], "last": rows[-1]}[pooling]
+    vector: Array = pooled / np.linalg.norm(pooled) if unit else pooled
+    return vector

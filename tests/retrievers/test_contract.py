@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.models.tiny_cross_encoder import cross_encoder
 from tests.retrievers.contract import ClosedContract, Contract, Make, reopened
 from tests.retrievers.scenes import scenes
 from tests.toys import HashedWords, examples
@@ -27,6 +28,7 @@ from toolscout.retrievers.masstool import Masstool
 from toolscout.retrievers.memory import Memory
 from toolscout.retrievers.provenance import TrainingSet
 from toolscout.retrievers.registry import available, load_model, method
+from toolscout.retrievers.rerank.retriever import Rerank, RerankOptions
 from toolscout.retrievers.rewrite.retriever import Rewrite, RewriteOptions
 
 # Those that rank the tools they were trained on alone: here catalogue(60).
@@ -41,7 +43,7 @@ EMBEDDED: dict[str, Callable[..., Retriever]] = {
 LEARNED = ["memory-learned", "centroid-learned", "masstool-learned", "masstool-trained", "colt-trained"]
 # Those that are trained first, which needs torch.
 TRAINED = {"toolgen", "toolweaver", "masstool-trained", "colt-trained", *CLOSED}
-OPEN = [*sorted(set(available()) - set(CLOSED)), "hybrid-rrf", *LEARNED]
+OPEN = [*sorted(set(available()) - set(CLOSED)), "hybrid-rrf", "rerank-bm25", *LEARNED]
 
 
 def marked(names: Iterable[str]) -> list[Any]:
@@ -66,6 +68,14 @@ def fitted(kind: type[Masstool | Colt | MasstoolPublished]) -> Path:
     made.retune(weights | ({"neighbour_weight": 0.5, "votes": 0.3} if kind is Masstool else {}))
     made.save(folder)
     return folder
+
+
+@cache
+def reranker() -> Path:
+    """The folder of a tiny cross-encoder."""
+    home = TemporaryDirectory()
+    atexit.register(home.cleanup)
+    return cross_encoder(Path(home.name))
 
 
 def build(name: str) -> Retriever:
@@ -96,6 +106,9 @@ def build(name: str) -> Retriever:
         return Hybrid(HybridOptions(fusion="rrf", depth=7), parts)
     if name == "rewrite":  # by rules, which need no model
         return Rewrite(RewriteOptions(llm="rules", depth=7), [Hybrid(HybridOptions(depth=7), parts)])
+    if name.startswith("rerank"):  # few, so that small catalogues reach below them
+        options = RerankOptions(reranker=str(reranker()), first=7, weight=1.5, deadline_ms=60_000)
+        return Rerank(options, [Hybrid(HybridOptions(depth=7), parts) if name == "rerank" else Bm25()])
     return method(name)()
 
 

@@ -35,6 +35,7 @@ NAMES = (
     "toolgen-hierarchical",
     "toolweaver",
     "rewrite",
+    "rerank",
 )
 # More keys than any record has: then they are ids, and all alike.
 MANY = 20

@@ -16,7 +16,6 @@ from toolscout.core.tool import Tool
 from toolscout.data.no_tool_prompts import read_negatives
 from toolscout.models.decoding.constrained import odds_against
 from toolscout.models.decoding.trie import Trie
-from toolscout.retrievers import document_index
 from toolscout.retrievers.generative.base import NO_TOOL
 from toolscout.retrievers.generative.fit import _calibrated
 from toolscout.retrievers.provenance import TrainingSet
@@ -106,7 +105,7 @@ def test_ids_of_several_tokens_are_weighed_as_they_were_trained(ids: str) -> Non
 
 @pytest.mark.parametrize("name", KINDS)
 def test_an_emptied_catalogue_says_that_it_is_empty(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(document_index, "Encoder", HashedWords)
+    monkeypatch.setattr("toolscout.models.encoders.onnx_encoder.Encoder", HashedWords)
     with Scout.open(tmp_path / "s.db", fitted(name)) as scout:
         scout.add(catalogue(60))
         needs = [scout.search(request, 3, Allowed.of(ids=[catalogue(1)[0].id])).need for request in REQUESTS]

@@ -149,7 +149,7 @@ def test_a_code_that_was_recalled_is_free_once_its_tool_is_gone() -> None:
 
 
 def test_a_catalogue_goes_on_when_codes_run_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(document_index, "Encoder", HashedWords)
+    monkeypatch.setattr("toolscout.models.encoders.onnx_encoder.Encoder", HashedWords)
     model, path = fitted("toolweaver"), tmp_path / "s.db"
     with Scout.open(path, model) as scout:
         scout.add(LATER[: LEFT - 4])

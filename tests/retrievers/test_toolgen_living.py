@@ -17,7 +17,6 @@ from toolscout.core.scope import EVERYTHING
 from toolscout.core.tool import Tool
 from toolscout.data.no_tool_prompts import Prompt
 from toolscout.errors import BadModel
-from toolscout.retrievers import document_index
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.generative.fit import _calibrated, _listed
 from toolscout.retrievers.provenance import TrainingSet
@@ -145,7 +144,7 @@ def paths_of(scout: Scout) -> dict[str, tuple[int, ...]]:
 
 @pytest.mark.parametrize("name", ["toolgen-hierarchical", "toolgen-numeric", "toolgen-semantic", "toolweaver"])
 def test_ids_stay_when_a_store_is_opened_again(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(document_index, "Encoder", HashedWords)
+    monkeypatch.setattr("toolscout.models.encoders.onnx_encoder.Encoder", HashedWords)
     later = [
         Tool("later", f"get_order_{n % 4}_{n}", f"gets order {n % 4} of the weather, edition {n}") for n in range(9)
     ]
@@ -177,7 +176,7 @@ def test_ids_stay_when_a_store_is_opened_again(name: str, tmp_path: Path, monkey
 def test_codes_of_tools_that_are_gone_are_free_when_a_store_is_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(document_index, "Encoder", HashedWords)
+    monkeypatch.setattr("toolscout.models.encoders.onnx_encoder.Encoder", HashedWords)
     model, later = fitted("toolweaver"), [Tool("later", f"tool_{n}", f"does thing {n}") for n in range(20)]
     with Scout.open(tmp_path / "s.db", model) as scout:
         scout.add(later[:10])

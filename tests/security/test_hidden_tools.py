@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from tests.retrievers.test_contract import reranker
 from tests.serving.http_app import TOOLS as SERVED
 from tests.serving.http_app import Served, served
 from tests.toys import HashedWords
@@ -29,6 +30,7 @@ from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.dense import Dense
 from toolscout.retrievers.hybrid.retriever import Hybrid, HybridOptions
 from toolscout.retrievers.memory import Memory
+from toolscout.retrievers.rerank.retriever import Rerank, RerankOptions
 
 VERBS = "create list search fetch delete update send archive approve rotate merge split publish cancel".split()
 KINDS = "daily internal public monthly draft remote shared open legal old urgent final".split()
@@ -59,6 +61,9 @@ RETRIEVERS: dict[str, Callable[[], Retriever]] = {
     "hybrid": lambda: Hybrid(parts=[Bm25(), dense()]),
     "hybrid-rrf": lambda: Hybrid(HybridOptions(fusion="rrf"), [Bm25(), dense()]),
     "hybrid-memory": lambda: Hybrid(parts=[Bm25(), Memory(encoder=Remembering())]),
+    "rerank": lambda: Rerank(
+        RerankOptions(reranker=str(reranker()), deadline_ms=60_000), [Hybrid(parts=[Bm25(), dense()])]
+    ),
 }
 of_each = pytest.mark.parametrize("kind", RETRIEVERS)
 

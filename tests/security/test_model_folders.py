@@ -23,6 +23,7 @@ from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.hybrid.retriever import Hybrid
 from toolscout.retrievers.provenance import TrainingSet
 from toolscout.retrievers.registry import load_model
+from toolscout.retrievers.rerank.retriever import Rerank, RerankOptions
 from toolscout.retrievers.rewrite.retriever import Rewrite, RewriteOptions
 from toolscout.scout import Scout
 from toolscout.search import index_snapshot
@@ -194,6 +195,48 @@ def test_a_host_that_two_readers_take_for_two_is_refused(url: str) -> None:
         checked_url(url)
     with pytest.raises(BadRequest, match="no user"):
         checked_url(url.replace("://", "://x@", 1).replace(url.split("/")[2], "api.example"))
+
+
+# Rerankers
+
+
+def rerank(name: str) -> Rerank:
+    return Rerank(RerankOptions(reranker=name), [Bm25()])
+
+
+RERANKERS = {"endpoint": "{}?model=m", "chat": "chat:{}?model=m"}
+
+
+@pytest.mark.parametrize("kind", RERANKERS)
+def test_a_reranker_that_only_a_folder_names_is_not_asked(
+    kind: str, tmp_path: Path, server: FakeEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOOLSCOUT_RERANK_KEY", KEY)
+    folder = saved(rerank(RERANKERS[kind].format(server.url)), tmp_path / "m")
+    with Scout.open(tmp_path / "s.db", folder) as scout:
+        scout.store.add(TOOLS, "tests")
+        answer = scout.search("shall I see the Weather forecast of Rome")
+    assert server.requests == []
+    assert answer.considered[0].tool_id == "weather/forecast"
+    (note,) = answer.notes
+    host = server.url.split("/")[2]
+    assert note.startswith(f"the tools were not reranked: the model folder has requests sent to {host}")
+    assert str(tmp_path) not in note
+    monkeypatch.setenv(HOSTS_VARIABLE, host)
+    retriever = load_model(folder)
+    retriever.add(TOOLS)
+    retriever.search([REQUEST + " with a forecast"], 1)
+    assert {headers["Authorization"] for headers in server.headers} == {f"Bearer {KEY}"}
+
+
+@pytest.mark.parametrize("kind", RERANKERS)
+def test_a_folder_names_no_key_of_a_reranker(
+    kind: str, tmp_path: Path, server: FakeEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(HOSTS_VARIABLE, server.url.split("/")[2])
+    name = RERANKERS[kind].format(server.url) + "&key_variable=AWS_SECRET_ACCESS_KEY"
+    with pytest.raises(BadModel, match="which key is sent"):
+        load_model(edited(saved(rerank(""), tmp_path / "m"), reranker=name))
 
 
 # Over which connections

@@ -51,7 +51,7 @@ class Served:
 def served(folder: Path, options: ServeOptions | None = None, *, keyed: bool = True) -> Iterator[Served]:
     """A server over words and hashed words; `keyed` makes an admin, a restricted caller and one who may see all."""
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("toolscout.retrievers.document_index.Encoder", HashedWords)
+        patched.setattr("toolscout.models.encoders.onnx_encoder.Encoder", HashedWords)
         with Scout.open(folder / "tools.db") as scout:
             scout.add(TOOLS)
             keys = {}

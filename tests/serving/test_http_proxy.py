@@ -171,7 +171,7 @@ def test_reading_a_request() -> None:
 
 
 def test_client_executed_search_of_both_vendors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolscout.retrievers.document_index.Encoder", HashedWords)
+    monkeypatch.setattr("toolscout.models.encoders.onnx_encoder.Encoder", HashedWords)
     with Scout.open(tmp_path / "tools.db") as scout:
         scout.add(TOOLS)
         offered = vendor_tool_search.anthropic_tools(scout.store.tools())

@@ -10,13 +10,24 @@ import typer
 from typer.core import TyperCommand
 
 from toolscout.cli import output
-from toolscout.cli.common import NONE, WRONG, RetrieverOption, StoreOption, open_scout, plural, store_path
+from toolscout.cli.common import (
+    NONE,
+    WRONG,
+    EncoderOption,
+    RetrieverOption,
+    StoreOption,
+    open_scout,
+    plural,
+    store_path,
+)
 from toolscout.errors import ToolscoutError
 
 if TYPE_CHECKING:
     from toolscout.catalogue.base import ReadOptions
-    from toolscout.scout import Added
+    from toolscout.scout import Added, Scout
 
+# From so many bytes on, the memory that vectors take is said before they are made.
+MUCH_MEMORY = 256_000_000
 SHOWN_PROBLEMS = 20
 _COMMAND = "toolscout.command"
 
@@ -78,6 +89,7 @@ def add(
     env: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="Set for a server's command; stored nowhere.")
     ] = None,
+    encoder: EncoderOption = None,
 ) -> None:
     """Add the tools of any source, or bring them up to date.
 
@@ -93,7 +105,7 @@ def add(
     for source in given:
         options = ReadOptions(namespace, kind, keep_going, timeout, variables, headers)
         try:
-            added = _add(path, source, options, replace, sync, embed)
+            added = _add(path, source, options, replace, sync, embed, encoder)
         except ToolscoutError as error:
             if not keep_going or len(given) == 1:
                 raise
@@ -110,9 +122,18 @@ def add(
         raise typer.Exit(NONE)
 
 
-def embed(ctx: typer.Context, store: StoreOption = None, retriever: RetrieverOption = None) -> None:
-    """Embed the tools that have no vector yet: what an interrupted add, or one with --no-embed, left."""
-    with open_scout(ctx, store, retriever) as scout:
+def embed(
+    ctx: typer.Context,
+    store: StoreOption = None,
+    retriever: RetrieverOption = None,
+    encoder: EncoderOption = None,
+) -> None:
+    """Embed the tools that have no vector yet: what an interrupted add, or one with --no-embed, left.
+
+    With another encoder than before, all tools are embedded anew; what was embedded is kept when that is interrupted.
+    """
+    with open_scout(ctx, store, retriever, encoder=encoder) as scout:
+        _say_memory(scout)
         with output.progress() as report:
             embedded = scout.embed(report)
         waiting, total, late = scout.words_only(), scout.count(), scout.not_embedded()
@@ -126,7 +147,15 @@ def embed(ctx: typer.Context, store: StoreOption = None, retriever: RetrieverOpt
         raise typer.Exit(NONE)
 
 
-def _add(path: Path, source: Any, options: ReadOptions, replace: bool, sync: bool, embed: bool) -> Added:
+def _say_memory(scout: Scout) -> None:
+    """Say how much memory the vectors will take, before they are made, where that is much."""
+    if (needed := scout.vector_memory()) >= MUCH_MEMORY:
+        output.note(f"the vectors of {plural(scout.count(), 'tool')} take about {needed / 1e6:,.0f} MB of memory")
+
+
+def _add(
+    path: Path, source: Any, options: ReadOptions, replace: bool, sync: bool, embed: bool, encoder: str | None
+) -> Added:
     from toolscout import catalogue
     from toolscout.scout import Added, Scout
     from toolscout.search.index_snapshot import WORTH_KEEPING
@@ -143,12 +172,15 @@ def _add(path: Path, source: Any, options: ReadOptions, replace: bool, sync: boo
             if large:  # build the index now, so that no search has to wait for it
                 if report:
                     report("indexing", 0, 0)
-                Scout.open(path).close()
+                Scout.open(path, encoder=encoder).close()
             return Added(done, 0, tuple(options.problems))
-        with Scout.open(path) as scout:
+        with Scout.open(path, encoder=encoder) as scout:
+            _say_memory(scout)
             added = scout.add(source, options=options, replace=replace, sync=sync, progress=report)
             waiting = scout.words_only()
-    if waiting:
+    if added.embedding_problem:
+        output.note(f"the tools are stored, and found by words until they are embedded: {added.embedding_problem}")
+    elif waiting:
         output.note("no encoder is installed, so tools are found by their words only; run: toolscout doctor")
     return added
 

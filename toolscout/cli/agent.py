@@ -15,6 +15,7 @@ from toolscout.cli import output
 from toolscout.cli.common import (
     NONE,
     AllowTargetOption,
+    EncoderOption,
     RequestArgument,
     RetrieverOption,
     StoreOption,
@@ -42,6 +43,7 @@ def agent(
     request: RequestArgument,
     store: StoreOption = None,
     retriever: RetrieverOption = None,
+    encoder: EncoderOption = None,
     llm: Annotated[
         str,
         typer.Option(
@@ -105,7 +107,7 @@ def agent(
         targets=_pairs(target, "--target"),
     )
     options = AgentOptions(steps=1 if dry_run else steps, thoughts=thoughts)
-    with open_scout(ctx, store, retriever) as scout:
+    with open_scout(ctx, store, retriever, encoder=encoder) as scout:
         _check(scout, k, {"--header": calling.headers, "--env": calling.env, "--target": calling.targets})
         models = Models()
         models.keep(retriever or "", scout.retriever)

@@ -16,6 +16,7 @@ from toolscout.core.tool import clean_text
 from toolscout.errors import BadRequest, StoreError, ToolscoutError
 
 if TYPE_CHECKING:
+    from toolscout.retrievers.base import Retriever
     from toolscout.scout import Scout
     from toolscout.stores.base import Store
 
@@ -38,8 +39,8 @@ PartsOption = Annotated[
     typer.Option(
         "--part",
         metavar="NAME|FOLDER",
-        help="What hybrid fuses, or the one retriever that rewrite searches with; may be repeated.",
-        show_default="hybrid: bm25, dense; rewrite: hybrid",
+        help="What hybrid fuses, or the one retriever that rewrite or rerank searches with; may be repeated.",
+        show_default="hybrid: bm25, dense; rewrite, rerank: hybrid",
     ),
 ]
 SettingsOption = Annotated[
@@ -48,6 +49,24 @@ SettingsOption = Annotated[
         "--option",
         metavar="KEY=VALUE",
         help="Set an option of the method, PART.KEY=VALUE one of a part; may be repeated.",
+    ),
+]
+EncoderOption = Annotated[
+    str | None,
+    typer.Option(
+        "--encoder",
+        metavar="FOLDER|URL",
+        help="Make vectors with this encoder: a folder, or an embeddings endpoint (https://host/v1?model=NAME); "
+        "settings follow a question mark.",
+        show_default="$TOOLSCOUT_ENCODER, else the one in use, else the package's",
+    ),
+]
+RerankOption = Annotated[
+    str | None,
+    typer.Option(
+        "--rerank",
+        metavar="FOLDER|URL|chat:MODEL",
+        help="Have this reranker score the first 20 tools: --retriever rerank --option reranker=… over the retriever.",
     ),
 ]
 LlmOption = Annotated[
@@ -137,21 +156,39 @@ def open_scout(
     retriever: str | None = None,
     settings: Sequence[str] = (),
     parts: Sequence[str] = (),
+    encoder: str | None = None,
+    rerank: str | None = None,
 ) -> Scout:
-    """Open the catalogue with a search index, by the given retriever, its settings and its parts.
+    """Open the catalogue with a search index, by the given retriever, its settings, parts, encoder and reranker.
 
     Raises StoreError where there is no catalogue.
     """
     path = existing_path(ctx, given)
-    from toolscout.scout import DEFAULT_RETRIEVER, Scout
+    from toolscout.scout import Scout
 
-    if not settings and not parts:
-        return Scout.open(path, retriever or DEFAULT_RETRIEVER)
+    return Scout.open(path, chosen_retriever(retriever, rerank, settings, parts), encoder=encoder)
+
+
+def chosen_retriever(
+    retriever: str | None, rerank: str | None, settings: Sequence[str] = (), parts: Sequence[str] = ()
+) -> str | Retriever:
+    """Return the retriever's name or folder, or an open retriever where there are settings, parts or a reranker."""
+    from toolscout.scout import DEFAULT_RETRIEVER
+
+    name = retriever or DEFAULT_RETRIEVER
+    if rerank is None and not settings and not parts:
+        return name
     from toolscout.retrievers.opening import open_retriever
 
-    opened, _ = open_retriever(retriever or DEFAULT_RETRIEVER, settings, parts)
+    if rerank is not None and name == "rerank":
+        settings, rerank = [*settings, f"reranker={rerank}"], None
+    opened, _ = open_retriever(name, settings, parts)
     opened.remove(opened.ids())  # a part may have been saved with another catalogue
-    return Scout.open(path, opened)
+    if rerank is None:
+        return opened
+    from toolscout.retrievers.rerank.retriever import Rerank, RerankOptions
+
+    return Rerank(RerankOptions(reranker=rerank), [opened])
 
 
 def rewriting(

@@ -125,17 +125,19 @@ def _version(name: str) -> str | None:
 def _encoder() -> tuple[Finding, str]:
     """Return a finding about the encoder, and its fingerprint; "" where it does not work."""
     try:
-        from toolscout.models.encoders.onnx_encoder import Encoder, default_folder
+        from toolscout.models.encoders.onnx_encoder import default_folder
+        from toolscout.models.encoders.opening import open_encoder
     except ImportError as error:
         return Finding("encoder", "broken", f"cannot be tried: {error}"), ""
     try:
-        encoder = Encoder.load()
+        encoder = open_encoder()
         encoder.encode_request(_PROBE)
     except MissingEncoder:
         return Finding("encoder", "missing", f"none in {default_folder()}: words alone answer", _GET_ENCODER), ""
     except ToolscoutError as error:
         return Finding("encoder", "broken", str(error), _GET_ENCODER), ""
-    about = f"{encoder.name} in {encoder.folder}, fingerprint {encoder.fingerprint}"
+    place = f" in {encoder.folder}" if encoder.folder else ""
+    about = f"{encoder.details().get('name', 'an encoder')}{place}, fingerprint {encoder.fingerprint}"
     return Finding("encoder", "ok", about), encoder.fingerprint
 
 

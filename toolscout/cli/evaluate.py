@@ -12,6 +12,7 @@ import typer
 from toolscout.cli import compare, evaluate_output, output, serve
 from toolscout.cli.common import (
     NONE,
+    EncoderOption,
     LlmOption,
     ModelOption,
     PartsOption,
@@ -84,6 +85,7 @@ def evaluate(
     ] = None,
     part: PartsOption = None,
     option: SettingsOption = None,
+    encoder: EncoderOption = None,
     llm: LlmOption = None,
     model: ModelOption = None,
     measure: Annotated[
@@ -137,11 +139,11 @@ def evaluate(
     if json is not None:
         row.check_writable(json)
     runs = _planned(data, split or [], retrievers, no_tool_mix.read_mixture(no_tool) if no_tool else None)
-    _check(runs, settings, part or [], drop_seen)
+    _check(runs, settings, part or [], drop_seen, encoder)
     done: list[Evaluation] = []
     try:
         for one in runs:
-            done.append(_evaluated(one, settings, part or [], names, drop_seen))
+            done.append(_evaluated(one, settings, part or [], names, drop_seen, encoder))
             if len(runs) > 1:
                 output.note(evaluate_output.headline(done[-1]), label=f"{len(done)} of {len(runs)}")
             if json is not None:
@@ -190,14 +192,16 @@ def _planned(
     ]
 
 
-def _check(runs: Sequence[_Run], settings: Sequence[str], parts: Sequence[str], drop_seen: bool) -> None:
+def _check(
+    runs: Sequence[_Run], settings: Sequence[str], parts: Sequence[str], drop_seen: bool, encoder: str | None
+) -> None:
     """Open every retriever once and raise Leak where its model has seen requests of a split: before hours of runs."""
     from toolscout.evaluation import evaluate as run
     from toolscout.evaluation import leakage
     from toolscout.retrievers import opening
 
     for name in dict.fromkeys(one.retriever for one in runs):
-        seen = run.seen_by(name, opening.open_retriever(name, settings, parts)[0])
+        seen = run.seen_by(name, opening.open_retriever(name, settings, parts, encoder)[0])
         for one in runs:
             if one.retriever == name and drop_seen:
                 leakage.without(one.dataset, one.split, leakage.seen_ids(one.dataset, one.split, seen))
@@ -206,13 +210,18 @@ def _check(runs: Sequence[_Run], settings: Sequence[str], parts: Sequence[str], 
 
 
 def _evaluated(
-    one: _Run, settings: Sequence[str], parts: Sequence[str], names: Sequence[str], drop_seen: bool
+    one: _Run,
+    settings: Sequence[str],
+    parts: Sequence[str],
+    names: Sequence[str],
+    drop_seen: bool,
+    encoder: str | None,
 ) -> Evaluation:
     from toolscout.evaluation import evaluate as run
     from toolscout.evaluation import fit_record, leakage
     from toolscout.retrievers import opening
 
-    opened, variant = opening.open_retriever(one.retriever, settings, parts)
+    opened, variant = opening.open_retriever(one.retriever, settings, parts, encoder)
     with output.progress() as report:
         return run.evaluate(
             one.dataset,
@@ -220,7 +229,15 @@ def _evaluated(
             opened,
             variant=variant,
             command=run.command_line(
-                one.name, leakage.base(one.split), one.retriever, settings, names, drop_seen, one.no_tool, parts
+                one.name,
+                leakage.base(one.split),
+                one.retriever,
+                settings,
+                names,
+                drop_seen,
+                one.no_tool,
+                parts,
+                encoder,
             ),
             measures=names,
             seen=run.seen_by(one.retriever, opened),

@@ -13,7 +13,18 @@ import typer
 from rich.text import Text
 
 from toolscout.cli import output
-from toolscout.cli.common import NONE, WRONG, AllowTargetOption, RetrieverOption, StoreOption, plural, store_path
+from toolscout.cli.common import (
+    NONE,
+    WRONG,
+    AllowTargetOption,
+    EncoderOption,
+    RerankOption,
+    RetrieverOption,
+    StoreOption,
+    chosen_retriever,
+    plural,
+    store_path,
+)
 from toolscout.core.tool import clean_text
 from toolscout.errors import BadRequest, UnknownTool
 
@@ -60,9 +71,11 @@ def mcp(
     ] = None,
     store: StoreOption = None,
     retriever: RetrieverOption = None,
+    encoder: EncoderOption = None,
+    rerank: RerankOption = None,
 ) -> None:
     """Serve one MCP server that finds and calls the tools of many, instead of listing all of them."""
-    from toolscout.scout import DEFAULT_RETRIEVER, Scout
+    from toolscout.scout import Scout
     from toolscout.serving.access import Access
     from toolscout.serving.audit import Audit
     from toolscout.serving.gateway import config as gateway_config
@@ -80,7 +93,8 @@ def mcp(
     path = store_path(ctx, store)
     loggers = ("toolscout.gateway", "toolscout.calling.dispatch", "toolscout.serving")
     # Standard output belongs to the protocol.
-    with output.logged(logging.INFO, *loggers), Scout.open(path, retriever or DEFAULT_RETRIEVER) as scout:
+    named = chosen_retriever(retriever, rerank)
+    with output.logged(logging.INFO, *loggers), Scout.open(path, named, encoder=encoder) as scout:
         access = Access(scout, loopback=served is None or served.loopback)
         held = holding.Quarantine(holding.quarantine_path(path)) if quarantine else None
         backends = Backends(scout, found, BackendOptions(timeout=timeout), held, tuple(allow_target or ()))

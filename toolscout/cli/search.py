@@ -14,10 +14,12 @@ from rich.text import Text
 from toolscout.cli import output
 from toolscout.cli.common import (
     NONE,
+    EncoderOption,
     LlmOption,
     ModelOption,
     PartsOption,
     RequestArgument,
+    RerankOption,
     RetrieverOption,
     SettingsOption,
     StoreOption,
@@ -52,8 +54,10 @@ def search(
     ] = "5",
     store: StoreOption = None,
     retriever: RetrieverOption = None,
+    encoder: EncoderOption = None,
     part: PartsOption = None,
     option: SettingsOption = None,
+    rerank: RerankOption = None,
     llm: LlmOption = None,
     model: ModelOption = None,
     grouped: Annotated[
@@ -104,7 +108,7 @@ def search(
         )
     count, text = _count(k), request_text(request)
     retriever, settings = rewriting(retriever, option, llm, model)
-    with open_scout(ctx, store, retriever, settings, part or ()) as scout:
+    with open_scout(ctx, store, retriever, settings, part or (), encoder, rerank) as scout:
         _check_grouped(scout, grouped)
         if need_threshold is not None:
             scout.need_options = replace(scout.need_options, threshold=need_threshold)

@@ -20,7 +20,15 @@ from typing import Annotated, Any
 import typer
 
 from toolscout.cli import output
-from toolscout.cli.common import RetrieverOption, StoreOption, existing_path, print_measurements
+from toolscout.cli.common import (
+    EncoderOption,
+    RerankOption,
+    RetrieverOption,
+    StoreOption,
+    chosen_retriever,
+    existing_path,
+    print_measurements,
+)
 from toolscout.errors import BadRequest, MissingEncoder, MissingExtra
 
 DEFAULT_PORT = 8765
@@ -39,6 +47,8 @@ def serve(
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any that is free.")] = DEFAULT_PORT,
     retriever: RetrieverOption = None,
+    encoder: EncoderOption = None,
+    rerank: RerankOption = None,
     compare: Annotated[
         list[str] | None,
         typer.Option(metavar="NAME|FOLDER", help="Another retriever to compare with on the page; may be repeated."),
@@ -85,7 +95,7 @@ def serve(
         from toolscout.serving.http_protocol import Server
     except ImportError as error:
         raise MissingExtra("serving", "serve") from error
-    from toolscout.scout import DEFAULT_RETRIEVER, Scout
+    from toolscout.scout import Scout
     from toolscout.serving.access import Access
     from toolscout.serving.catalogue_writes import PacedScout
     from toolscout.serving.limits import ServeOptions
@@ -110,8 +120,8 @@ def serve(
     path, token = existing_path(ctx, store), _token()
     _share_heaps()
     with ExitStack() as opened, _logs_and_signals():
-        scout = opened.enter_context(PacedScout.open(path, retriever or DEFAULT_RETRIEVER))
-        others = {name: opened.enter_context(Scout.open(path, name)) for name in compare or ()}
+        scout = opened.enter_context(PacedScout.open(path, chosen_retriever(retriever, rerank), encoder=encoder))
+        others = {name: opened.enter_context(Scout.open(path, name, encoder=encoder)) for name in compare or ()}
         access = Access(scout, loopback=options.loopback, token=token)
         if not options.loopback and not access.has_keys():
             raise BadRequest(f"anyone could reach {host}: make a key first with: toolscout keys add NAME --admin")

@@ -29,7 +29,8 @@ def train(
         str,
         typer.Option(
             metavar="NAME",
-            help="hybrid, dense, memory, centroid, masstool, colt, masstool_published, toolgen, toolweaver, rewrite.",
+            help="hybrid, dense, memory, centroid, masstool, colt, masstool_published, toolgen, toolweaver, rewrite, "
+            "rerank.",
         ),
     ] = "hybrid",
     part: Annotated[
@@ -37,15 +38,15 @@ def train(
         typer.Option(
             metavar="NAME|FOLDER",
             help="What hybrid fuses: methods, which are trained too, or models that are taken as they are. What "
-            "rewrite searches with: one, as it is.",
-            show_default="hybrid: bm25, memory, dense; rewrite: hybrid",
+            "rewrite or rerank searches with: one, as it is.",
+            show_default="hybrid: bm25, memory, dense; rewrite, rerank: hybrid",
         ),
     ] = None,
     option: Annotated[
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE",
-            help="Set an option of the method (for hybrid and rewrite PART.KEY=VALUE sets one of a part).",
+            help="Set an option of the method (for hybrid, rewrite and rerank PART.KEY=VALUE sets one of a part).",
         ),
     ] = None,
     no_tool: Annotated[

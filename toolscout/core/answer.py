@@ -82,8 +82,20 @@ class RewrittenQuery:
         return f"asked “{_shown(self.query)}”"
 
 
-Reason = ExactName | MatchedWords | Similarity | PastRequest | RewrittenQuery
-_IN_ORDER: tuple[type[Reason], ...] = (ExactName, Similarity, PastRequest, RewrittenQuery, MatchedWords)
+@dataclass(frozen=True, slots=True)
+class Reranked:
+    """A reranker read the request and the tool's document together; its score has no fixed range, higher is better."""
+
+    score: float
+    kind: Literal["reranked"] = "reranked"
+
+    def __str__(self) -> str:
+        """As shown to a person."""
+        return f"reranked {self.score:.2f}"
+
+
+Reason = ExactName | MatchedWords | Similarity | PastRequest | RewrittenQuery | Reranked
+_IN_ORDER: tuple[type[Reason], ...] = (ExactName, Similarity, Reranked, PastRequest, RewrittenQuery, MatchedWords)
 
 
 def in_order(reasons: Iterable[Reason]) -> tuple[Reason, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, fields
 from types import MappingProxyType, NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from toolscout.errors import BadModel
 
@@ -41,7 +41,7 @@ def with_settings(
 
 def _without_none(kind: Any) -> Any:
     """The type itself of an option that may be None, which is what it is unless it is set."""
-    if get_origin(kind) is UnionType:
+    if get_origin(kind) in (UnionType, Union):  # a Literal or None is a Union
         return next(one for one in get_args(kind) if one is not NoneType)
     return kind
 

@@ -176,11 +176,13 @@ def command_line(
     drop_seen: bool = False,
     no_tool: str = "",
     parts: Sequence[str] = (),
+    encoder: str | None = None,
 ) -> str:
     """Return the `toolscout evaluate` command that repeats the measurement, without paths of this machine."""
     words = ["toolscout", "evaluate", Path(dataset).name, "--split", split, "--retriever", Path(retriever).name]
     words += [word for part in parts for word in ("--part", Path(part).name)]
     words += [word for setting in settings for word in ("--option", setting)]
+    words += ["--encoder", encoder if "://" in encoder else encoder.rpartition("/")[2]] if encoder else []
     words += [word for name in measures for word in ("--measure", name)]
     words += ["--no-tool", no_tool] if no_tool else []
     return shlex.join([*words, *(["--drop-seen"] if drop_seen else [])])

@@ -13,7 +13,7 @@ import numpy as np
 from toolscout.core.arrays import Floats
 from toolscout.core.tool import Tool
 from toolscout.models.encoders.base import TextEncoder
-from toolscout.models.encoders.onnx_encoder import encoders_folder
+from toolscout.models.encoders.settings import encoders_folder
 from toolscout.retrievers.base import Retriever
 from toolscout.search.progress import Progress
 from toolscout.stores.base import Store

@@ -12,7 +12,7 @@ import os
 import secrets
 import shutil
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from hashlib import blake2b
 from pathlib import Path
@@ -50,8 +50,8 @@ class ToolTable:
         self._salt = bytes.fromhex(json.loads((folder / "table.json").read_text())["salt"])
         if len(self._salt) != _SALT_BYTES:
             raise ValueError("the table has no salt")
-        self._ids, self._aliases = _Texts(folder, "ids"), _Texts(folder, "aliases")
-        self._digests = _Texts(folder, "digests")
+        self._ids, self._aliases = Texts(folder, "ids"), Texts(folder, "aliases")
+        self._digests = Texts(folder, "digests")
         self._hashes = {kind: _mapped(folder / f"{kind}.hashes.npy", np.uint64) for kind in KINDS}
         self._rows = {kind: _mapped(folder / f"{kind}.rows.npy", np.uint32) for kind in KINDS}
         if not len(self) == len(self._aliases) == len(self._digests) or len(self._hashes["id"]) > len(self):
@@ -193,10 +193,11 @@ def _hash(key: str, salt: bytes) -> int:
     return int.from_bytes(blake2b(key.encode(errors="surrogatepass"), digest_size=8, key=salt).digest(), "little")
 
 
-class _Texts:
+class Texts:
     """Texts one after the other in one file, and where each ends in another."""
 
     def __init__(self, folder: Path, name: str) -> None:
+        """Map the files; OSError or ValueError where they are no texts."""
         ends, texts = _mapped(folder / f"{name}.ends.npy", np.int64), _mapped(folder / f"{name}.npy", np.uint8)
         if len(texts) != (int(ends[-1]) if len(ends) else 0):
             raise ValueError(f"{name} are cut off")
@@ -204,18 +205,31 @@ class _Texts:
         self._ends, self._bytes = ends.data, texts.data
 
     def __len__(self) -> int:
+        """How many texts there are."""
         return len(self._ends)
 
     def __getitem__(self, row: int) -> str:
+        """The text in a row."""
         return str(self._bytes[self._ends[row - 1] if row else 0 : self._ends[row]], "utf-8", "surrogatepass")
 
     def some(self, rows: Iterable[int]) -> list[str]:
+        """The texts in some rows."""
         data, ends = self._bytes, self._ends
         return [str(data[ends[row - 1] if row else 0 : ends[row]], "utf-8", "surrogatepass") for row in rows]
 
     def all(self) -> list[str]:
+        """Every text."""
         data, ends = bytes(self._bytes), [0, *self._ends]
         return [data[start:end].decode(errors="surrogatepass") for start, end in itertools.pairwise(ends)]
+
+    def sizes(self) -> list[int]:
+        """The bytes of each text."""
+        sizes: list[int] = np.diff(np.asarray(self._ends), prepend=0).tolist()
+        return sizes
+
+    def encoded(self) -> Iterator[bytes]:
+        """Every text as bytes, one at a time."""
+        return (bytes(self._bytes[start:end]) for start, end in itertools.pairwise([0, *self._ends]))
 
 
 def _write_texts(folder: Path, name: str, texts: Sequence[str]) -> None:

@@ -21,6 +21,8 @@ from toolscout.index.worker_threads import WORKER_THREADS
 
 # An upper bound of the rounding error of single-precision products.
 _ROUNDING = 1e-5
+# A vector is held in single precision, with a copy in bytes.
+BYTES_PER_NUMBER = 5
 # Numbers of a unit vector of some hundred dimensions hardly exceed 127 / 400; those that do are cut, and count as lost.
 _SCALE = 400.0
 # A graph of one-byte vectors finds the neighbourhood; the true order inside it comes from the vectors themselves.

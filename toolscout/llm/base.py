@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast, get_args
 
+from toolscout.core.answer import Cost
 from toolscout.core.argument_checks import repaired, value_problems
 from toolscout.errors import BadCompletion, BadRequest, LanguageModelError
 
@@ -191,6 +192,16 @@ class Usage:
             for one in completions:
                 if one.cost is not None:
                     self.cost = (self.cost or 0.0) + (0.0 if one.cached else one.cost)
+
+    def as_cost(self) -> Cost:
+        """The totals as the cost of a search."""
+        return Cost(
+            calls=self.conversations,
+            cached=self.cached,
+            prompt_tokens=self.prompt_tokens,
+            completion_tokens=self.completion_tokens,
+            price=self.cost,
+        )
 
     def row(self) -> dict[str, int | float | None]:
         """The totals under the names of the columns of results."""

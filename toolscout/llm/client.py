@@ -32,11 +32,12 @@ class EndpointClient:
     """Sends JSON to the paths under one base URL. Safe to use from several threads.
 
     url: the base URL. model: the name of the model that is asked for. kind: what an answer is, such as "completion".
+    field: the name of the list that every answer has.
     """
 
-    def __init__(self, url: str, model: str, options: ConnectionOptions, kind: str) -> None:
+    def __init__(self, url: str, model: str, options: ConnectionOptions, kind: str, field: str) -> None:
         """Nothing is sent yet; url and options have been checked."""
-        self.url, self.model, self.options, self._kind = url, model, options, kind
+        self.url, self.model, self.options, self._kind, self._field = url, model, options, kind, field
         self._gate = RateLimiter(options.requests_per_minute)
         self._seconds = self._ends = math.inf
 
@@ -148,7 +149,7 @@ class EndpointClient:
         said = replies.message(reply.body, self.scrubbed)
         variable, status = self.options.key_variable, reply.status
         if 200 <= status < 300:
-            found = replies.parsed(reply.body)
+            found = replies.parsed(reply.body, self._field)
             return found if found is not None else f"answered with something that is no {self._kind} ({said})"
         if status in _AGAIN and "insufficient_quota" not in said:
             return f"answered {status} ({said})"

@@ -70,7 +70,7 @@ class Endpoint(LanguageModel):
         if not self.options.offline and (problem := key_in_the_open(self.url, self.options.key_variable)):
             raise BadRequest(problem)
         self._cache = Cache(self.options.cache, read_only=self.options.offline) if self.options.cache else None
-        self._client = EndpointClient(self.url, model, self.options, "completion")
+        self._client = EndpointClient(self.url, model, self.options, "completion", "choices")
         self._left_out: set[str] = set()  # of what may be sent, what this server refused
 
     def within(self, seconds: float) -> Endpoint:

@@ -24,6 +24,16 @@ def is_named(url: str) -> bool:
     return host_of(url) in map(_named, re.split(r"[\s,]+", os.environ.get(HOSTS_VARIABLE, "")))
 
 
+def not_named(url: str) -> str:
+    """Why an endpoint that only a model folder names is not asked; "" where the user has named its host too."""
+    if is_named(url):
+        return ""
+    return (
+        f"the model folder has requests sent to {host_of(url)}, which nobody here allowed; if you trust "
+        f"that host with requests and with your key, put {host_of(url)} into {HOSTS_VARIABLE}"
+    )
+
+
 def _named(entry: str) -> str:
     try:
         return host_of(entry if "://" in entry else f"https://{entry}")

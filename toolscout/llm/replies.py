@@ -23,10 +23,14 @@ class CompletionChoice(NamedTuple):
     length: int
 
 
-def parsed(body: bytes) -> dict[str, Any] | None:
-    """A reply that has choices; None where it is anything else."""
+def parsed(body: bytes, field: str) -> dict[str, Any] | None:
+    """A reply that has a list with something in it under this name; None where it is anything else.
+
+    A server may answer with the bare list.
+    """
     found = _json(body)
-    if not isinstance(found, dict) or not isinstance(found.get("choices"), list) or not found["choices"]:
+    found = {field: found} if isinstance(found, list) else found
+    if not isinstance(found, dict) or not isinstance(found.get(field), list) or not found[field]:
         return None
     return found
 

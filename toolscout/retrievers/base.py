@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -25,6 +26,8 @@ Vectors = Mapping[str, Floats]
 """Unit vectors of documents by text digest. A tool without one is pending until its vector is added."""
 FitProgress = Callable[[str, int, int], None]
 """Called with the current step (such as "epoch 2, loss 0.31, dev recall@5 0.87"), the amount done, and the total."""
+
+_TRIFLE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +195,11 @@ class Retriever(ABC):
         """The encoder whose vectors it uses, None for none. Raises MissingEncoder where it cannot be opened."""
         return None
 
+    def use_encoder(self, encoder: TextEncoder) -> None:
+        """Use this encoder for all vectors from now on; raises BadModel where the model is bound to another one."""
+        for part in self.parts:
+            part.use_encoder(encoder)
+
     def notes(self, scope: Scope = EVERYTHING) -> tuple[str, ...]:
         """Messages for the user that concern every search."""
         return tuple(dict.fromkeys(note for part in self.parts for note in part.notes(scope)))
@@ -291,8 +299,8 @@ class Retriever(ABC):
 
     @classmethod
     @abstractmethod
-    def load(cls, folder: Path) -> Self:
-        """Open what `save` wrote."""
+    def load(cls, folder: Path, encoder: TextEncoder | None = None) -> Self:
+        """Open what `save` wrote. `encoder`: the one that its vectors were made with, where no name or folder says."""
 
 
 def seen_by(retriever: Retriever) -> TrainedOn:
@@ -301,6 +309,16 @@ def seen_by(retriever: Retriever) -> TrainedOn:
     for part in retriever.parts:
         seen |= seen_by(part)
     return seen
+
+
+def falling(pairs: Iterable[tuple[str, float]]) -> Pairs:
+    """The same tools in the same order; a score that contradicts the order is set slightly below the one before it."""
+    shown, last, least = Pairs(), "", math.inf
+    for tool_id, score in pairs:
+        in_place = (-least, last) < (-score, tool_id)  # ties are in the order of ids
+        last, least = tool_id, score if in_place else least - _TRIFLE
+        shown.append((tool_id, least))
+    return shown
 
 
 def check_k(k: int) -> None:

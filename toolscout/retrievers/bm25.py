@@ -30,6 +30,7 @@ from toolscout.index.saved_rows import load_rows, save_rows
 from toolscout.index.script_words import composed, has_other_scripts, latin_text, other_words
 from toolscout.index.spelling import FUNCTION_WORDS, Vocabulary, correctable, edits
 from toolscout.index.word_files import WordFiles
+from toolscout.models.encoders.base import TextEncoder
 from toolscout.retrievers.base import Options, Pairs, Ranking, Retriever, Vectors, check_k
 from toolscout.retrievers.model_folder import read_model, read_options, write_model
 
@@ -251,7 +252,7 @@ class Bm25(Retriever):
             save_rows(folder, self._rows, self.names)
 
     @classmethod
-    def load(cls, folder: Path) -> Self:
+    def load(cls, folder: Path, encoder: TextEncoder | None = None) -> Self:
         """Open a saved index in place; what is added later goes to a temporary folder."""
         loaded = cls.__new__(cls)
         model = read_model(folder)

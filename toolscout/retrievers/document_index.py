@@ -14,15 +14,17 @@ import numpy as np
 from toolscout.core.answer import Allowed, Reason, Similarity
 from toolscout.core.arrays import Floats
 from toolscout.core.model_files import UNREADABLE
-from toolscout.core.scope import EVERYTHING, Scope
+from toolscout.core.scope import EVERYTHING, Endpoints, Scope
 from toolscout.core.tool import Searchable
-from toolscout.errors import BadModel, MissingEncoder
+from toolscout.errors import BadModel, EncoderUnavailable, MissingEncoder
 from toolscout.index.exact_names import EXACT_BONUS
 from toolscout.index.row_ids import RowIds
 from toolscout.index.saved_rows import PendingTools, load_rows, save_rows
 from toolscout.index.vector_table import VectorTable
+from toolscout.models.encoders.absent import AbsentEncoder
 from toolscout.models.encoders.base import TextEncoder
 from toolscout.models.encoders.onnx_encoder import CARD_FILE, Encoder
+from toolscout.models.encoders.opening import open_encoder, refusal
 from toolscout.retrievers.base import FitProgress, Options, Pairs, Ranking, Retriever, Vectors, check_k
 
 # Folders of a model whose encoder was trained: the encoder as it is served, and its weights as they were trained.
@@ -64,7 +66,7 @@ class DocumentIndex(Retriever):
     def __init__(self, options: EncoderOptions, encoder: TextEncoder | None) -> None:
         """Start empty; the encoder is opened when it is first needed."""
         super().__init__(options)
-        self._encoder_folder, self._graph_above = options.encoder, options.graph_above
+        self._encoder_name, self._graph_above = options.encoder, options.graph_above
         self._encoder = encoder
         self._own_encoder: Path | None = None
         self._rows = RowIds()
@@ -115,8 +117,18 @@ class DocumentIndex(Retriever):
     def encoder(self) -> TextEncoder:
         """The encoder, opened on first use. Raises MissingEncoder where it is not installed."""
         if self._encoder is None:
-            self._encoder = Encoder.load(Path(self._encoder_folder) if self._encoder_folder else None)
+            self._encoder = open_encoder(self._encoder_name)
         return self._encoder
+
+    def use_encoder(self, encoder: TextEncoder) -> None:
+        """Use this encoder for all vectors from now on; raises BadModel where the model is bound to another one."""
+        bound = self.bound_to()
+        if bound not in (None, encoder.fingerprint):
+            raise BadModel(
+                f"{self.name} has vectors or a model of another encoder ({bound}): leave the encoder out, or train or "
+                "build it again with that one"
+            )
+        self.share(encoder)
 
     def has_own_encoder(self) -> bool:
         """Whether the encoder was trained for this model and is saved in its folder."""
@@ -137,7 +149,7 @@ class DocumentIndex(Retriever):
 
     def names_encoder(self) -> bool:
         """Whether the options name an encoder."""
-        return bool(self._encoder_folder)
+        return bool(self._encoder_name)
 
     def bound_to(self) -> str | None:
         """The fingerprint of the only encoder it can use (its own, the one named, that of its vectors), or None."""
@@ -256,14 +268,28 @@ class DocumentIndex(Retriever):
         check_k(k)
         if not requests or not (len(self) or self._predicts_need()):
             return [Ranking(request, scope, []) for request in requests]
-        return self.rank_encoded(requests, self.encode(requests), k, scope)
+        try:
+            vectors = self.encode(requests, scope.endpoints)
+        except EncoderUnavailable as error:
+            if scope.endpoints == "wait":
+                raise
+            note = "" if scope.endpoints == "skip" else f"words alone were searched: {error}"
+            return [Ranking(request, scope, [], notes=(note,) if note else ()) for request in requests]
+        return self.rank_encoded(requests, vectors, k, scope)
 
-    def encode(self, requests: Sequence[str]) -> Floats:
-        """The unit vectors of requests, one a row. Equal texts are encoded once."""
+    def encode(self, requests: Sequence[str], endpoints: Endpoints = "wait") -> Floats:
+        """The unit vectors of requests, one a row. Equal texts are encoded once.
+
+        `endpoints`: whether an encoder behind a URL is skipped, asked within its time, or waited for. Raises
+        EncoderUnavailable where it is skipped or does not answer.
+        """
+        encoder = self.encoder.patient() if endpoints == "wait" else self.encoder
+        if encoder.remote and endpoints == "skip":
+            raise EncoderUnavailable("the encoder is not asked for this search")
         distinct = list(dict.fromkeys(requests))
         if len(distinct) == 1:
-            return np.repeat(self.encoder.encode_request(distinct[0])[None], len(requests), axis=0)
-        vectors = self.encoder.encode(distinct)
+            return np.repeat(encoder.encode_request(distinct[0])[None], len(requests), axis=0)
+        vectors = encoder.encode(distinct)
         places = {request: place for place, request in enumerate(distinct)}
         return vectors[[places[request] for request in requests]]
 
@@ -333,7 +359,10 @@ class DocumentIndex(Retriever):
         """The cosine of each tool to the request."""
         if not any(row is not None for row in map(self._rows.row, ids)):
             return [() for _ in ids]
-        vector = self._request_vector(self.vector_of(ranking))
+        try:
+            vector = self._request_vector(self.vector_of(ranking))
+        except EncoderUnavailable:
+            return [() for _ in ids]
         with self._lock:
             rows = [self._rows.row(tool_id) for tool_id in ids]
             known = np.array([row for row in rows if row is not None], dtype=np.int64)
@@ -342,9 +371,9 @@ class DocumentIndex(Retriever):
         return [() if row is None else (Similarity(round(next(scores), 6)),) for row in rows]
 
     def vector_of(self, ranking: Ranking) -> Floats:
-        """The unit vector of a ranked request; it is encoded now if it was not."""
+        """The unit vector of a ranked request; it is encoded now if it was not. Raises EncoderUnavailable."""
         if ranking.vector is None:
-            ranking.vector = self.encoder.encode_request(ranking.request)
+            ranking.vector = self.encode([ranking.request], ranking.scope.endpoints)[0]
         return ranking.vector
 
     def best_similarities(self, vectors: Floats, scope: Scope = EVERYTHING) -> Floats:
@@ -366,6 +395,8 @@ class DocumentIndex(Retriever):
 
     def _load_documents(self, folder: Path, model: Mapping[str, Any]) -> None:
         """Read what `_save_documents` wrote. Raises BadModel if it is damaged or was made with another encoder."""
+        if self._encoder is None and (refused := refusal(self._encoder_name)):
+            self._encoder = AbsentEncoder(model.get("encoder") or "", refused)
         try:
             self._rows, self._names, record = load_rows(folder)
             self._pending = PendingTools.load(folder, record)
@@ -378,7 +409,7 @@ class DocumentIndex(Retriever):
         if made_with and made_with != (own := self._fingerprint()):
             if not own:
                 raise BadModel(
-                    f"{folder} needs the encoder {self._encoder_folder or 'of the package'}, which is not there: put "
+                    f"{folder} needs the encoder {self._encoder_name or 'of the package'}, which is not there: put "
                     "it back (raw: toolscout encoder export), or start where the model was trained for a relative path"
                 )
             raise BadModel(

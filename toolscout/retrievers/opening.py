@@ -9,22 +9,29 @@ from pathlib import Path
 from typing import Any, cast
 
 from toolscout.errors import BadModel
+from toolscout.models.encoders.opening import open_encoder
 from toolscout.models.language.base import BASE_VARIABLE
 from toolscout.retrievers.base import Options, Retriever
 from toolscout.retrievers.option_values import with_settings
 from toolscout.retrievers.registry import available, load_model, method
 
 # Methods that combine others; PART.KEY=VALUE sets an option of a part.
-COMPOSED = ("hybrid", "rewrite")
+COMPOSED = ("hybrid", "rerank", "rewrite")
+_ENCODER = "encoder="
 
 
 def made(retriever: str, parts: Sequence[str] = (), settings: Sequence[str] = ()) -> Retriever:
     """Create an untrained retriever with these options and parts (methods or model folders).
 
-    Raises BadModel for an unknown method, part or option.
+    A method that combines others takes encoder=NAME too: its parts share that encoder. Raises BadModel for an unknown
+    method, part or option.
     """
     if retriever not in available():
         raise BadModel(f"there is no retriever called {retriever!r}; choose one of {', '.join(sorted(available()))}")
+    if retriever in COMPOSED and (named := [one for one in settings if one.startswith(_ENCODER)]):
+        found = made(retriever, parts, [one for one in settings if one not in named])
+        found.use_encoder(open_encoder(named[-1].removeprefix(_ENCODER)))
+        return found
     if not parts:
         return _made(retriever, settings)
     if retriever not in COMPOSED:
@@ -74,8 +81,23 @@ def _slug(value: object) -> str:
     return re.sub(r"[^A-Za-z0-9.]+", "-", text).strip("-") or "none"
 
 
-def open_retriever(name: str, settings: Sequence[str] = (), parts: Sequence[str] = ()) -> tuple[Retriever, str]:
-    """A retriever by a method's name, with options as "key=value" and parts, or out of a model folder; its variant."""
+def open_retriever(
+    name: str, settings: Sequence[str] = (), parts: Sequence[str] = (), encoder: str | None = None
+) -> tuple[Retriever, str]:
+    """A retriever by a method's name, with options as "key=value" and parts, or out of a model folder; its variant.
+
+    `encoder`: the name of an encoder for all its vectors; raises BadModel where the model is bound to another one.
+    """
+    found, variant = _with_variant(name, settings, parts)
+    named = encoder or next((one.removeprefix(_ENCODER) for one in settings if one.startswith(_ENCODER)), None)
+    if encoder:
+        found.use_encoder(open_encoder(encoder))
+    if named and (encoder or name in COMPOSED):
+        return found, "_".join([*([variant] if variant != "default" else []), f"encoder-{_slug(named)}"])
+    return found, variant
+
+
+def _with_variant(name: str, settings: Sequence[str], parts: Sequence[str]) -> tuple[Retriever, str]:
     if Path(name).is_dir():
         if settings or parts:
             wrong = "--option" if settings else "--part"

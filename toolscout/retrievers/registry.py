@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from toolscout.errors import BadModel
+from toolscout.models.encoders.base import TextEncoder
 from toolscout.retrievers.base import Retriever
 from toolscout.retrievers.model_folder import read_model
 
@@ -23,6 +24,7 @@ BUILT_IN = {
     "masstool": "toolscout.retrievers.masstool:Masstool",
     "masstool_published": "toolscout.papers.masstool.published:MasstoolPublished",
     "memory": "toolscout.retrievers.memory:Memory",
+    "rerank": "toolscout.retrievers.rerank.retriever:Rerank",
     "rewrite": "toolscout.retrievers.rewrite.retriever:Rewrite",
     "toolgen": "toolscout.retrievers.toolgen:Toolgen",
     "toolweaver": "toolscout.retrievers.toolweaver:Toolweaver",
@@ -50,6 +52,7 @@ def method(name: str) -> type[Retriever]:
     return cast(type[Retriever], plugin.load())
 
 
-def load_model(folder: Path) -> Retriever:
-    """Open any model folder."""
-    return method(read_model(folder)["method"]).load(folder)
+def load_model(folder: Path, encoder: TextEncoder | None = None) -> Retriever:
+    """Open any model folder. `encoder`: the one that its vectors were made with, where the folder does not say."""
+    kind = method(read_model(folder)["method"])
+    return kind.load(folder) if encoder is None else kind.load(folder, encoder)

@@ -115,7 +115,7 @@ def _takes_prompts(name: str) -> bool:
 
 
 def made(retriever: str, parts: Sequence[str], settings: Sequence[str]) -> Retriever:
-    """An untrained retriever with these options; for hybrid and rewrite, of these parts."""
+    """An untrained retriever with these options; for hybrid, rewrite and rerank, of these parts."""
     found = opening.made(retriever, parts or (DEFAULT_PARTS if retriever == "hybrid" else ()), settings)
     if not found.trainable:
         raise BadModel(f"{retriever} learns nothing: it can be used as it is")

@@ -50,7 +50,11 @@ class Feedback:
         while batch := list(islice(recorded, _AT_ONCE)):
             examples = [example for _, example in batch]
             requests = [example.request for example in examples]
-            self._retriever.learn(examples, request_vectors(self._store, encoder, requests) if encoder else None)
+            try:
+                vectors = request_vectors(self._store, encoder, requests) if encoder else None
+            except MissingEncoder:  # its endpoint does not answer
+                return
+            self._retriever.learn(examples, vectors)
             self.cursor = batch[-1][0]
 
 

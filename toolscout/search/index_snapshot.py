@@ -24,6 +24,7 @@ from pathlib import Path
 
 from toolscout.core.tool import DOCUMENT_VERSION
 from toolscout.errors import BadModel
+from toolscout.models.encoders.base import TextEncoder
 from toolscout.retrievers.base import Retriever
 from toolscout.retrievers.registry import load_model
 from toolscout.stores.base import Store
@@ -72,15 +73,17 @@ def worth(tools: int, changed: int, opened: int | None = None) -> bool:
     return changed >= (share if opened is None or opened > share else min(share, WORTH_LISTING))
 
 
-def folder(store_path: Path, retriever: str) -> Path:
-    """Where the snapshots of one retriever over one store lie."""
-    return store_path.with_name(store_path.name + ".index") / retriever
+def folder(store_path: Path, retriever: str, fingerprint: str = "") -> Path:
+    """Where the snapshots of one retriever over one store lie; `fingerprint`: of another encoder than the default."""
+    name = f"{retriever}-{fingerprint[:12]}" if fingerprint else retriever
+    return store_path.with_name(store_path.name + ".index") / name
 
 
-def read(folder: Path, store: Store) -> tuple[Retriever, SnapshotState] | None:
+def read(folder: Path, store: Store, encoder: TextEncoder | None = None) -> tuple[Retriever, SnapshotState] | None:
     """Open the newest snapshot of a store; None if there is none that fits.
 
-    A snapshot with a later version or more feedback than the store does not fit: a backup was restored since.
+    `encoder`: the one that it was made with; None for the default one. A snapshot with a later version or more feedback
+    than the store does not fit: a backup was restored since.
     """
     tried: set[str] = set()
     while len(tried) < _TRIES:
@@ -91,7 +94,7 @@ def read(folder: Path, store: Store) -> tuple[Retriever, SnapshotState] | None:
             if not _fits(state, store):
                 (folder / _POINTER).unlink()  # what is built now is kept in its place, though its version may be lower
                 return None
-            return _opened(folder / name, pointer["files"]), state
+            return _opened(folder / name, pointer["files"], encoder), state
         except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, BadModel):
             if not name or name in tried:
                 return None
@@ -126,14 +129,14 @@ def _changed_at(store: Store, version: int, tools: Mapping[str, str]) -> bool:
     return False
 
 
-def _opened(folder: Path, files: Mapping[str, Sequence[object]]) -> Retriever:
+def _opened(folder: Path, files: Mapping[str, Sequence[object]], encoder: TextEncoder | None) -> Retriever:
     """Open a snapshot whose files are as they were written; no process removes it while this one has it open."""
     held = _take_lock(folder, shared=True)
     try:
         for name, known in files.items():
             if list(known) != _signature(folder / name):
                 raise BadModel(f"{folder / name} is damaged")
-        retriever = load_model(folder)
+        retriever = load_model(folder, encoder)
     except BaseException:
         _release_lock(held)
         raise

@@ -8,7 +8,7 @@ import numpy as np
 
 from toolscout.core.arrays import Floats, Ints
 from toolscout.core.tool import Tool
-from toolscout.errors import StoreError
+from toolscout.errors import EncoderUnavailable, StoreError
 
 Progress = Callable[[str, int, int], None]
 """Called with a stage ("reading", "embedding", "linking"), how much is done, and of how much (0: not known)."""
@@ -45,14 +45,20 @@ def reported(encoded: Iterable[Encoded], total: int, progress: Progress | None) 
 
 
 def batches(encoded: Iterable[Encoded]) -> Iterator[tuple[list[int], Floats]]:
-    """Gather small batches, so that each commit is worth its cost."""
+    """Gather small batches, so that each commit is worth its cost; where encoding fails, what came before is given."""
     positions: list[int] = []
     vectors: list[Floats] = []
-    for where, batch in encoded:
-        positions += where.tolist()
-        vectors.append(batch)
-        if len(positions) >= _COMMITTED_AT_ONCE:
-            yield positions, np.concatenate(vectors)
-            positions, vectors = [], []
+    failure: EncoderUnavailable | None = None
+    try:
+        for where, batch in encoded:
+            positions += where.tolist()
+            vectors.append(batch)
+            if len(positions) >= _COMMITTED_AT_ONCE:
+                yield positions, np.concatenate(vectors)
+                positions, vectors = [], []
+    except EncoderUnavailable as error:
+        failure = error
     if positions:
         yield positions, np.concatenate(vectors)
+    if failure is not None:
+        raise failure

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from contextlib import suppress
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -19,9 +20,10 @@ import numpy as np
 from toolscout.core.answer import Allowed
 from toolscout.core.arrays import Floats
 from toolscout.core.scope import Scope
-from toolscout.errors import MissingEncoder
+from toolscout.errors import EncoderUnavailable, MissingEncoder
 from toolscout.index.recent import Recent, bytes_of
 from toolscout.models.encoders.base import TextEncoder
+from toolscout.models.encoders.settings import fitted_folder
 from toolscout.retrievers.base import Retriever
 from toolscout.search.feedback_sync import request_vectors
 from toolscout.stores.base import Store
@@ -66,6 +68,9 @@ class SimilarityBaseline:
             return kept.value if kept else None
         try:
             measured = self._measure(allowed, count)
+        except EncoderUnavailable:  # not kept: it may answer the next time
+            return kept.value if kept else None
+        else:
             self._baselines.keep(allowed, _Baseline(changes, measured), bytes_of(allowed))
             return measured
         finally:
@@ -78,9 +83,9 @@ class SimilarityBaseline:
 
     def prepare(self) -> None:
         """Encode the requests if that has not been done, so that no search has to wait for it."""
-        with self._lock:
+        with self._lock, suppress(EncoderUnavailable):
             if (encoder := self._retriever.encoder) is not None:
-                self._encoded(encoder)
+                self._encoded(encoder.patient())
 
     def _measure(self, allowed: Allowed | None, count: int) -> float | None:
         try:
@@ -117,14 +122,20 @@ def texts() -> tuple[str, ...]:
 
 def ship(encoder: TextEncoder, folder: Path) -> None:
     """Put the vectors of the requests beside an encoder's files, so that no store has to make them."""
-    vectors = encoder.encode(texts()).astype(np.float16)
-    np.savez(folder / FILE, fingerprint=np.array(encoder.fingerprint), texts=np.array(_digest()), vectors=vectors)
+    save(folder, encoder.fingerprint, encoder.encode(texts()))
+
+
+def save(folder: Path, fingerprint: str, vectors: Floats) -> None:
+    """Write the vectors of the requests by the encoder of this fingerprint."""
+    halves = vectors.astype(np.float16)
+    np.savez(folder / FILE, fingerprint=np.array(fingerprint), texts=np.array(_digest()), vectors=halves)
 
 
 def _shipped(encoder: TextEncoder) -> Floats | None:
-    """The vectors that `ship` saved, if they are of this encoder and of these requests; None otherwise."""
-    folder = encoder.folder
-    if folder is None or not (folder / FILE).is_file():
+    """The vectors that `save` wrote, if they are of this encoder and of these requests; None otherwise."""
+    folders = [encoder.folder, fitted_folder(encoder.fingerprint)]
+    folder = next((one for one in folders if one is not None and (one / FILE).is_file()), None)
+    if folder is None:
         return None
     try:
         with np.load(folder / FILE) as file:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from toolscout.core.answer import OTHER_LANGUAGE, ExactName, Hit, PastRequest
 from toolscout.errors import BadModel, BadRequest, MissingEncoder
 from toolscout.models.encoders.base import TextEncoder
+from toolscout.models.encoders.settings import fitted_folder
 from toolscout.models.need_head import ENGLISH_ALONE, NEED_FILE, NeedHead
 from toolscout.retrievers.base import Ranking, Retriever
 from toolscout.search import request_language
@@ -39,12 +40,16 @@ class NeedOptions:
 
 
 def open_head(encoder: TextEncoder) -> NeedHead | None:
-    """The need head in an encoder's folder; None if there is none, or it was trained for another encoder."""
-    folder = encoder.folder
-    if folder is None or not (folder / NEED_FILE).exists():
-        return None
-    head = NeedHead.load(folder)
-    if head.encoder != encoder.fingerprint:
+    """The need head in an encoder's folder, else the one that was fitted to it.
+
+    None if there is none, or it was trained for another encoder.
+    """
+    heads = []
+    for folder in (encoder.folder, fitted_folder(encoder.fingerprint)):
+        if folder is not None and (folder / NEED_FILE).exists():
+            heads.append((folder, NeedHead.load(folder)))
+    folder, head = next(((folder, one) for folder, one in heads if one.encoder == encoder.fingerprint), (None, None))
+    if head is None:
         return None
     if head.hidden.shape[1] != encoder.dimension:
         raise BadModel(f"the need head in {folder} reads vectors of another length; train it again")
@@ -105,6 +110,8 @@ class NeedEstimator:
         head = self._head()
         encoder = self._retriever.encoder if head else None
         if head is None or encoder is None:
+            return None
+        if ranking.vector is None and encoder.remote:  # it was not asked, or did not answer
             return None
         vector = encoder.encode_request(ranking.request) if ranking.vector is None else ranking.vector
         return float(head.probabilities(vector[None])[0])

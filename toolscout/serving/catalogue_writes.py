@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 
+from toolscout.errors import EncoderUnavailable
 from toolscout.scout import Scout
 from toolscout.serving.request_bodies import Changes
 
@@ -14,6 +15,8 @@ from toolscout.serving.request_bodies import Changes
 FEW = 64
 # One change costs the index about as much as ten: changes that come within this time are applied together.
 PACE_S = 0.2
+# Seconds before an encoder's endpoint that failed is asked again.
+_RETRY_S = 30.0
 Progress = Callable[[str, int, int], None]
 _log = logging.getLogger("toolscout.serving")
 
@@ -43,11 +46,11 @@ class Writes:
         self._write_lock, self._turn = threading.Lock(), threading.Lock()
         self._followed, self._followed_at = scout.store.version(), 0.0
         self._wanted = threading.Event()
-        self._embedded_to = 0 if scout.words_only() else scout.store.version()
+        self._embedded_to = 0 if scout.words_only() or scout.switching else scout.store.version()
         self._closed = threading.Event()
         self._behind = threading.Thread(target=self._embed_behind, name="toolscout-behind", daemon=True)
         self._behind.start()
-        if scout.not_embedded():  # such as after a change of the encoder
+        if scout.not_embedded() or scout.switching:  # such as after a change of the encoder
             self._wanted.set()
 
     def apply(self, changes: Changes, progress: Progress | None = None) -> dict[str, int]:
@@ -83,7 +86,7 @@ class Writes:
 
     def _embed_behind(self) -> None:
         while True:
-            self._wanted.wait()
+            self._wanted.wait(_RETRY_S if self._scout.embedding_problem else None)
             self._wanted.clear()
             if self._closed.is_set():
                 return
@@ -91,6 +94,8 @@ class Writes:
                 reached = self._scout.store.version()
                 self._scout.embed(since=self._embedded_to)
                 self._embedded_to = reached
+            except EncoderUnavailable as error:
+                _log.warning("the tools are found by words until they are embedded: %s", error)
             except Exception:  # the tools are still found by their words; the next change tries again
                 _log.exception("embedding failed")
 

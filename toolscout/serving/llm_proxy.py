@@ -188,9 +188,11 @@ class Chooser:
 
     def _encoder(self) -> TextEncoder | None:
         try:
-            return self._scout.retriever.encoder
+            encoder = self._scout.retriever.encoder
         except MissingEncoder:
             return None
+        # One behind an endpoint would be sent the tools of every client, at a price: words do there.
+        return None if encoder is None or encoder.remote else encoder
 
     def _encoded(self, encoder: TextEncoder, tools: list[Tool]) -> dict[str, Floats]:
         missing = {tool.digest(): tool.document() for tool in tools if tool.digest() not in self._vectors}

@@ -65,6 +65,14 @@ class VectorBatch:
     vectors: Floats
 
 
+@dataclass(frozen=True, slots=True)
+class UsedEncoder:
+    """An encoder that the tools were embedded with: its fingerprint, and the name that opens it ("": the default)."""
+
+    fingerprint: str
+    name: str
+
+
 class Store(ABC):
     """Stores tools, vectors, permissions and feedback. It is thread-safe, and a reader never waits for a writer.
 
@@ -165,6 +173,14 @@ class Store(ABC):
     @abstractmethod
     def prune_vectors(self) -> int:
         """Delete the vectors of texts that no tool has any more, of all models; return their number."""
+
+    @abstractmethod
+    def encoders(self) -> list[UsedEncoder]:
+        """Return the encoders that the tools were embedded with; the first is in use, the others were before."""
+
+    @abstractmethod
+    def use_encoder(self, encoder: UsedEncoder) -> None:
+        """Record that this encoder is in use from now on."""
 
     @abstractmethod
     def grant(self, principal: str, allowed: Allowed) -> None:

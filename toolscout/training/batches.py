@@ -79,11 +79,11 @@ class EncoderTrainingData:
         new = np.array([digest not in needed for digest in rows], dtype=bool)
         new[used] = False
         lines = [_title_lines(text) for text in texts] if self_queries else []
-        flat = encoder.tokens([line for few in lines for line in few], encoder.request_tokens)
+        flat = encoder.tokenise_requests([line for few in lines for line in few])
         ends = np.cumsum([0, *map(len, lines)])
         return cls(
             name=dataset.name,
-            documents=encoder.tokens(texts, encoder.document_tokens),
+            documents=encoder.tokenise_documents(texts),
             self_queries=[flat[ends[i] : ends[i + 1]] for i in range(len(lines))],
             train=parts[0],
             dev=parts[1],
@@ -106,7 +106,7 @@ def needed_digests(sets: Sequence[tuple[Dataset, str, str]]) -> frozenset[str]:
 
 def _requests(encoder: TrainableEncoder, dataset: Dataset, split: str, row_of: dict[str, int]) -> Requests:
     part = dataset.split(split)
-    tokens = encoder.tokens([text for _, text in part.requests], encoder.request_tokens)
+    tokens = encoder.tokenise_requests([text for _, text in part.requests])
     gold = [np.array(sorted({row_of[tool_id] for tool_id in tools}), dtype=np.int64) for tools in part.gold]
     return Requests(tokens, gold)
 
@@ -116,9 +116,12 @@ def _title_lines(document: str) -> list[str]:
     return [line for line in document.split("\n")[1:4] if line.strip()]
 
 
-def join_requests(tokens: Ints, others: Ints, limit: int) -> Ints:
-    """The tokens of two requests as one text of at most `limit` tokens, without the special tokens in between."""
-    both = np.concatenate([tokens[:-1], others[1:]])
+def join_requests(tokens: Ints, others: Ints, limit: int, prompt: int = 0) -> Ints:
+    """The tokens of two requests as one text of at most `limit` tokens, without the special tokens in between.
+
+    `prompt`: how many tokens of a request are its prompt's, which the second one loses.
+    """
+    both = np.concatenate([tokens[:-1], others[1 + prompt :]])
     return both if len(both) <= limit else np.concatenate([both[: limit - 1], both[-1:]])
 
 

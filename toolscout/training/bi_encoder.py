@@ -141,7 +141,9 @@ class EncoderTask(TrainingTask):
         for place in range(round(len(picked) * options.mix)):
             other = int(rng.integers(len(picked)))
             source = int(picked[other])
-            tokens[place] = join_requests(tokens[place], data.train.tokens[source], self._encoder.request_tokens)
+            tokens[place] = join_requests(
+                tokens[place], data.train.tokens[source], self._encoder.request_tokens, self._encoder.prompt_length
+            )
             gold[place] = np.union1d(gold[place], data.train.gold[source])
         for row in rng.choice(data.competing, round(len(picked) * options.self_queries)).tolist():
             if data.self_queries[row]:

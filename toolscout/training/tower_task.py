@@ -103,7 +103,7 @@ def learn_with_encoder(
     encoder = TrainableEncoder(start, device)
     data = EncoderTrainingData.of(encoder, dataset, *splits, unused=learning.unused, self_queries=False)
     net = TowerNetwork(encoder.dimension, options, device, maps=False)
-    task = _JointTask(encoder, data, net, known, encoder.tokens(prompts, encoder.request_tokens), options)
+    task = _JointTask(encoder, data, net, known, encoder.tokenise_requests(prompts), options)
     learned = _train(task, net, options, folder, identity, report)
     best = learned.checkpoints.read_best()
     encoder.save(folder / "weights", {name: tensor for name, tensor in best.items() if not name.startswith(FAST)})

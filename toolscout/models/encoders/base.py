@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,12 +19,14 @@ class TextEncoder(ABC):
     dimension: the length of a vector.
     parameters: the number of the model's parameters, 0 where it is not known.
     folder: where the model's files are, with those that belong to it, such as a need head; None without a folder.
+    remote: whether texts are sent to another program, which may not answer: then the methods raise EncoderUnavailable.
     """
 
     fingerprint: str
     dimension: int
     parameters: int = 0
     folder: Path | None = None
+    remote: bool = False
 
     @abstractmethod
     def encode_request(self, text: str) -> Floats:
@@ -36,6 +39,14 @@ class TextEncoder(ABC):
     @abstractmethod
     def encode_documents(self, texts: Sequence[str]) -> Iterator[tuple[Ints, Floats]]:
         """Yield unit vectors of documents, batch by batch in any order, as (positions in `texts`, vectors)."""
+
+    def patient(self) -> TextEncoder:
+        """The same encoder for work that nobody waits for: one that is remote takes the time and retries it needs."""
+        return self
+
+    def details(self) -> dict[str, Any]:
+        """What the encoder is, beyond its length and fingerprint, as `toolscout encoder check` shows it."""
+        return {}
 
     def use_threads(self, threads: int) -> None:
         """Set how many threads encode from now on; encoders without such a choice ignore it."""

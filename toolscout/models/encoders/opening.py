@@ -2,37 +2,88 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import secrets
+import shutil
+from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from toolscout.core.option_values import with_settings
-from toolscout.errors import BadModel
+from toolscout.errors import BadModel, BadRequest
+from toolscout.llm.hosts import HOSTS_VARIABLE, host_of, is_named
+from toolscout.llm.options import checked_url
 from toolscout.models.encoders.base import TextEncoder
-from toolscout.models.encoders.onnx_encoder import CARD_FILE, RAW, Encoder
-from toolscout.models.encoders.settings import VARIABLE, EncoderSettings, split_name
+from toolscout.models.encoders.file_digests import file_digest
+from toolscout.models.encoders.sentence_config import STATIC_FOLDER, folder_name
+from toolscout.models.encoders.settings import CARD_FILE, DEFAULT, RAW, VARIABLE, EncoderSettings, split_name
 
 Kind = Literal["exported", "model2vec", "onnx", "weights"]
 EncoderName = str | Path | TextEncoder | None
 """An encoder as a user gives it: PLACE or PLACE?KEY=VALUE&…, an object, or nothing for the default one."""
 
+_SUPPORTED = (
+    f"name a folder with {CARD_FILE} (toolscout encoder export), with onnx/*.onnx and tokenizer.json, with "
+    "model.safetensors of a BERT, RoBERTa, XLM-R, DistilBERT or MPNet, or of model2vec; or http(s)://HOST/v1?model=NAME"
+)
+
 
 def open_encoder(named: EncoderName = None, threads: int | None = None) -> TextEncoder:
-    """Open an encoder; nothing named is the one that $TOOLSCOUT_ENCODER names, else that of the package.
+    """Open an encoder; nothing named is the one that $TOOLSCOUT_ENCODER names, else that of the package ("default").
 
     A folder is one that toolscout exported, a Hugging Face folder with ONNX files, a model2vec folder, or a Hugging
-    Face folder with safetensors, which is exported into the user's cache first. A URL is an OpenAI-compatible
-    endpoint. `threads`: how many cores to use, by default all. Raises MissingEncoder or BadModel.
+    Face folder with safetensors, which is exported into the user's cache first. "raw" is the published encoder from
+    which the package's was trained. A URL is an OpenAI-compatible endpoint. `threads`: how many cores to use, by
+    default all. Raises MissingEncoder or BadModel.
     """
     if isinstance(named, TextEncoder):
         return named
-    name = str(named or os.environ.get(VARIABLE) or "")
-    place, given = split_name(name)
-    settings = with_settings(EncoderSettings(), "an encoder", given)
-    if place in ("", RAW) or not os.path.isdir(place):
-        return Encoder.load(Path(place) if place else None, threads, settings)
-    return Encoder.load(Path(place), threads, settings)
+    place, given = split_name(str(named or os.environ.get(VARIABLE) or ""))
+    if place.lower().startswith(("http://", "https://")):
+        from toolscout.models.encoders.endpoint import EndpointEncoder
+
+        return EndpointEncoder.open(place, given)
+    # Imported here: a catalogue can be opened and searched by words without ONNX Runtime, which takes a while to load.
+    from toolscout.models.encoders.hf_onnx import HfOnnxEncoder
+    from toolscout.models.encoders.onnx_encoder import Encoder, package_folder
+    from toolscout.models.encoders.static import StaticEncoder
+
+    settings: dict[str, Any] = {"settings": with_settings(EncoderSettings(), "an encoder", given)} if given else {}
+    if threads is not None:
+        settings["threads"] = threads
+    folder = package_folder() if place in ("", DEFAULT) else Path(place)
+    if os.path.isfile(folder):
+        raise BadModel(f"{folder} is a file; {_SUPPORTED}")
+    if place == RAW or not os.path.isdir(folder):
+        return Encoder.load(folder, **settings)
+    match kind_of(folder):
+        case "onnx":
+            return HfOnnxEncoder.load(folder, **settings)
+        case "model2vec":
+            return StaticEncoder.load(folder, **settings)
+        case "weights":
+            folder = _exported(folder)
+    return Encoder.load(folder, **settings)
+
+
+def refusal(name: str) -> str:
+    """Why an encoder that a file names, not the user, is not used: its host was not allowed; "" where it may be."""
+    place, _ = split_name(name)
+    if not place.lower().startswith(("http://", "https://")):
+        return ""
+    try:
+        url = checked_url(place)
+    except BadRequest as error:
+        return str(error)
+    if is_named(url):
+        return ""
+    return (
+        f"the tools were embedded at {host_of(url)}, and requests would be sent there, which nobody here allowed; if "
+        f"you trust that host with requests and with your key, name the encoder, or put {host_of(url)} into "
+        f"{HOSTS_VARIABLE}"
+    )
 
 
 def kind_of(folder: Path) -> Kind:
@@ -41,15 +92,41 @@ def kind_of(folder: Path) -> Kind:
         return "exported"
     try:
         config = json.loads((folder / "config.json").read_bytes())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         config = {}
-    if isinstance(config, dict) and config.get("model_type") == "model2vec":
+    if (isinstance(config, dict) and config.get("model_type") == "model2vec") or (folder / STATIC_FOLDER).is_dir():
         return "model2vec"
     if any(folder.glob("*.onnx")) or any(folder.glob("onnx/*.onnx")):
         return "onnx"
     if any(folder.glob("*.safetensors")):
         return "weights"
-    raise BadModel(
-        f"{folder} holds no encoder: name a folder with {CARD_FILE} (toolscout encoder export), with onnx/*.onnx and "
-        "tokenizer.json, with model.safetensors of a BERT, RoBERTa, XLM-R, DistilBERT or MPNet, or of model2vec"
-    )
+    raise BadModel(f"{folder} holds no encoder: {_SUPPORTED}")
+
+
+def _exported(source: Path) -> Path:
+    """The folder in the user's cache into which the weights of a Hugging Face folder were exported; made once.
+
+    Two processes may do so at once: the folder of the first that is done stays.
+    """
+    from toolscout.models.encoders.export import export
+    from toolscout.models.encoders.settings import encoders_folder
+
+    kinds = ("*.safetensors", "*.json", "*_*/*.json", "*_*/*.safetensors")
+    files = sorted(path for kind in kinds for path in source.glob(kind))
+    try:
+        digests = [(path.relative_to(source).as_posix(), file_digest(path, encoders_folder())) for path in files]
+    except OSError as error:
+        raise BadModel(f"{error.filename} cannot be read ({error.strerror}); get the folder again") from error
+    short = hashlib.sha256(json.dumps(digests).encode()).hexdigest()[:8]
+    out = encoders_folder() / f"{folder_name(source)}-{short}-int8"
+    if (out / CARD_FILE).is_file():
+        return out
+    made = export(source, out.with_name(f".{out.name}-{secrets.token_hex(4)}"))
+    try:
+        os.rename(made, out)
+    except OSError as error:
+        with suppress(OSError):
+            shutil.rmtree(made)
+        if not (out / CARD_FILE).is_file():
+            raise BadModel(f"cannot write {out} ({error.strerror}); make room, or set TOOLSCOUT_CACHE") from error
+    return out

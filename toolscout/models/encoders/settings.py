@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import parse_qsl
 
@@ -11,6 +12,16 @@ from toolscout.errors import BadModel
 
 Pooling = Literal["mean", "cls", "last"]
 VARIABLE = "TOOLSCOUT_ENCODER"
+# Names the encoder of the package, whatever the environment says.
+DEFAULT = "default"
+# Names the published encoder from which it was trained.
+RAW = "raw"
+# Says what an exported encoder is.
+CARD_FILE = "encoder.json"
+# How many tokens are read, where nothing else is said. The limit of requests is higher: their last words matter, while
+# a document says most at its start.
+REQUEST_TOKENS = 128
+DOCUMENT_TOKENS = 96
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +32,7 @@ class EncoderSettings:
     request_prompt, document_prompt: what is put before a request or a document, such as "query: ".
     request_tokens, document_tokens: how many tokens of a text are read.
     dimensions: how many numbers of a vector are used, for models trained to be cut (Matryoshka).
+    file: which ONNX file of the folder is run, such as onnx/model.onnx.
     """
 
     pooling: Pooling | None = None
@@ -29,6 +41,7 @@ class EncoderSettings:
     request_tokens: int | None = None
     document_tokens: int | None = None
     dimensions: int | None = None
+    file: str | None = None
 
     def __post_init__(self) -> None:
         """Raise BadModel for values out of range."""
@@ -42,8 +55,20 @@ class EncoderSettings:
         return {key: value for key, value in asdict(self).items() if value is not None}
 
 
-def split_name(named: str) -> tuple[str, list[str]]:
-    """The place in an encoder's name, and its settings as "key=value"; a path that exists has none.
+def token_limits(settings: EncoderSettings, longest: int | None, folder: Path) -> tuple[int, int]:
+    """How many tokens of a request and of a document are read; `longest` is what the model can read, None for any.
+
+    Raises BadModel where the settings ask for more.
+    """
+    for name in ("request_tokens", "document_tokens"):
+        if longest and (getattr(settings, name) or 0) > longest:
+            raise BadModel(f"{folder} reads at most {longest} tokens of a text; set {name} to that or less")
+    usual = (settings.request_tokens or REQUEST_TOKENS, settings.document_tokens or DOCUMENT_TOKENS)
+    return min(usual[0], longest or usual[0]), min(usual[1], longest or usual[1])
+
+
+def split_name(named: str, kind: str = "an encoder") -> tuple[str, list[str]]:
+    """The place in the name of an encoder or the like, and its settings as "key=value"; a path that exists has none.
 
     Raises BadModel where something after the question mark is no setting.
     """
@@ -53,5 +78,18 @@ def split_name(named: str) -> tuple[str, list[str]]:
     try:
         pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=True)
     except ValueError as error:
-        raise BadModel(f"{named!r:.200} is no name of an encoder: write PLACE?KEY=VALUE&KEY=VALUE ({error})") from None
+        raise BadModel(f"{named!r:.200} is no name of {kind}: write PLACE?KEY=VALUE&KEY=VALUE ({error})") from None
     return place, [f"{key}={value}" for key, value in pairs]
+
+
+def encoders_folder() -> Path:
+    """The default folder of this user's exported encoders."""
+    if cache := os.environ.get("TOOLSCOUT_CACHE"):
+        return Path(cache) / "encoders"
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "toolscout" / "encoders"
+
+
+def fitted_folder(fingerprint: str) -> Path:
+    """Where what was fitted to the vectors of an encoder lies: its need head, and the curve of its catalogue fit."""
+    return encoders_folder().with_name("fitted") / fingerprint

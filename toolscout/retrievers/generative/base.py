@@ -21,7 +21,7 @@ from toolscout.core.scope import EVERYTHING, Scope
 from toolscout.core.tool import Searchable
 from toolscout.data import metrics
 from toolscout.data.conversations import FINISH, Spent, Talks, request_of
-from toolscout.errors import BadModel, NeedsTraining
+from toolscout.errors import BadModel, EncoderUnavailable, NeedsTraining
 from toolscout.index.exact_names import EXACT_BONUS
 from toolscout.models.decoding.constrained import (
     MOST_IN_SET,
@@ -189,12 +189,19 @@ class GenerativeRetriever(IdPoolIndex):
         return self.words()
 
     def _request_vectors(self, requests: Sequence[str]) -> Floats | None:
-        """The vectors of requests, zeros for empty ones; None where similarity has no weight or all are empty."""
+        """The vectors of requests, zeros for empty ones.
+
+        None where similarity has no weight, all are empty, or the encoder does not answer.
+        """
         if not self.options.similarity or not any(requests):
             return None
-        vectors = np.zeros((len(requests), self.encoder.dimension), np.float32)
         nonempty = [place for place, request in enumerate(requests) if request]
-        vectors[nonempty] = self.encode([requests[place] for place in nonempty])
+        try:
+            encoded = self.encode([requests[place] for place in nonempty], "ask")
+        except EncoderUnavailable:
+            return None
+        vectors = np.zeros((len(requests), encoded.shape[1]), np.float32)
+        vectors[nonempty] = encoded
         return vectors
 
     def _extended(self, reading: Reading, vectors: Floats | None) -> Reading:

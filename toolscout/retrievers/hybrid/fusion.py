@@ -16,6 +16,7 @@ from toolscout.core.scope import Scope
 from toolscout.data import metrics
 from toolscout.errors import BadDataset, BadModel
 from toolscout.index.exact_names import EXACT_BONUS
+from toolscout.models.encoders.base import TextEncoder
 from toolscout.models.encoders.onnx_encoder import CARD_FILE, Encoder
 from toolscout.retrievers.base import FitProgress, FitReport, Pairs, Retriever, Vectors
 from toolscout.retrievers.document_index import DocumentIndex, document_vectors
@@ -118,19 +119,23 @@ def share_encoder(parts: Sequence[Retriever]) -> None:
                 part.share(shared)
 
 
-def load_parts(folders: Sequence[Path]) -> list[Retriever]:
-    """Open saved parts, which share one encoder. Raises BadModel if they were made with different ones."""
+def load_parts(folders: Sequence[Path], encoder: TextEncoder | None = None) -> list[Retriever]:
+    """Open saved parts, which share one encoder: this one, where they have none of their own.
+
+    Raises BadModel if they were made with different ones.
+    """
     records = [read_model(folder) for folder in folders]
     _check_one({record["encoder"] for record in records if record.get("encoder")})
     home = next((folder / "encoder" for folder in folders if (folder / "encoder" / CARD_FILE).is_file()), None)
-    shared = SharedEncoder(Encoder.load(home)) if home is not None else None
+    used = encoder if home is None else Encoder.load(home)
+    shared = SharedEncoder(used) if used is not None else None
     parts: dict[int, Retriever] = {}
     # A part that names its encoder goes first: the others use it too, but do not know its folder.
     for place in sorted(range(len(folders)), key=lambda i: not records[i].get("options", {}).get("encoder")):
         folder, record = folders[place], records[place]
         kind = method(record["method"])
         if not issubclass(kind, DocumentIndex):
-            parts[place] = load_model(folder)
+            parts[place] = load_model(folder, shared)
             continue
         part = cast(Any, kind).load(folder, shared)
         if shared is None and record.get("encoder"):

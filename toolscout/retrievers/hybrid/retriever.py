@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -28,6 +27,7 @@ from toolscout.retrievers.base import (
     Retriever,
     Vectors,
     check_k,
+    falling,
     seen_by,
 )
 from toolscout.retrievers.hybrid.fusion import (
@@ -38,13 +38,13 @@ from toolscout.retrievers.hybrid.fusion import (
     relative_scores,
     share_encoder,
 )
+from toolscout.retrievers.hybrid.shared_encoder import SharedEncoder
 from toolscout.retrievers.model_folder import read_model, read_new, read_options, write_model, write_new
 from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 from toolscout.retrievers.registry import method
 
 # Default weights of parts by method, 1 for others; found by recipes/hybrid_weights.py.
 _DEFAULT_WEIGHTS = {"dense": 1.56}
-_TRIFLE = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +137,10 @@ class Hybrid(Retriever):
     def encoder(self) -> TextEncoder | None:
         """The encoder of the first part that has one."""
         return next((encoder for part in self._parts if (encoder := part.encoder) is not None), None)
+
+    def use_encoder(self, encoder: TextEncoder) -> None:
+        """Share this encoder among the parts; a request is encoded once for all of them."""
+        super().use_encoder(SharedEncoder(encoder))
 
     def pending(self, scope: Scope = EVERYTHING) -> int:
         """How many tools are pending in some part."""
@@ -253,13 +257,8 @@ class Hybrid(Retriever):
             ranking = rankings[index] if index < len(rankings) else []
             seen = {i: score for i, score in ranking if allowed.permits(i)} | dict(below.get(index, ()))
             own.append(sorted(seen.items(), key=lambda pair: (-pair[1], pair[0])))
-        scores, shown = self._fused(own, allowed), Pairs()
-        last, least = "", math.inf
-        for tool_id, _ in best:
-            in_order = (-least, last) < (-scores[tool_id], tool_id)  # ties are in the order of ids
-            last, least = tool_id, scores[tool_id] if in_order else least - _TRIFLE
-            shown.append((tool_id, least))
-        return shown
+        scores = self._fused(own, allowed)
+        return falling((tool_id, scores[tool_id]) for tool_id, _ in best)
 
     def _fused(self, rankings: Sequence[Pairs], allowed: Allowed | None = None) -> dict[str, float]:
         """The fused score of every ranked tool. `allowed`: the tools that the rankings are restricted to."""
@@ -352,14 +351,14 @@ class Hybrid(Retriever):
         write_model(folder, self, parts=parts)
 
     @classmethod
-    def load(cls, folder: Path) -> Self:
+    def load(cls, folder: Path, encoder: TextEncoder | None = None) -> Self:
         """Open a saved hybrid; its parts share one encoder."""
         model = read_model(folder)
         try:
             names = sorted(model.get("parts", {}), key=lambda name: int(name.partition("-")[0]))
         except ValueError as error:
             raise BadModel(f"{folder} does not say what its parts are ({error}); build the index again") from None
-        loaded = cls(read_options(HybridOptions, model), load_parts([folder / name for name in names]))
+        loaded = cls(read_options(HybridOptions, model), load_parts([folder / name for name in names], encoder))
         loaded.trained_on, loaded.fit_record = TrainedOn.load(folder), model.get("fit")
         loaded._new = read_new(folder)
         return loaded

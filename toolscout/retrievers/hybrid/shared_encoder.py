@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -22,11 +23,28 @@ class SharedEncoder(TextEncoder):
     def __init__(self, encoder: TextEncoder) -> None:
         """Wrap an encoder."""
         self._encoder = encoder
-        self.fingerprint, self.dimension = encoder.fingerprint, encoder.dimension
+        self.fingerprint, self.remote = encoder.fingerprint, encoder.remote
         self.parameters, self.folder = encoder.parameters, encoder.folder
         self._recent: OrderedDict[str, Floats] = OrderedDict()
         self._making: dict[str, Future[Floats]] = {}
-        self._lock = threading.Lock()
+        self._lock, self._encoding = threading.Lock(), threading.Lock()
+
+    @property
+    def dimension(self) -> int:
+        """The length of a vector."""
+        return self._encoder.dimension
+
+    @dimension.setter
+    def dimension(self, value: int) -> None:
+        self._encoder.dimension = value
+
+    def patient(self) -> SharedEncoder:
+        """The same encoder and cache, for work that nobody waits for."""
+        if not self.remote:
+            return self
+        waiting = copy.copy(self)
+        waiting._encoder, waiting._making, waiting._encoding = self._encoder.patient(), {}, threading.Lock()
+        return waiting
 
     def encode_request(self, text: str) -> Floats:
         """The unit vector of one request; other threads that need the same one wait for it."""
@@ -50,16 +68,18 @@ class SharedEncoder(TextEncoder):
 
     def encode(self, texts: Sequence[str]) -> Floats:
         """Unit vectors of several requests."""
-        with self._lock:
-            missing = list(dict.fromkeys(text for text in texts if text not in self._recent))
-            if len(missing) > _RECENT:
-                return self._encoder.encode(texts)
-            known = {text: self._recent[text] for text in texts if text in self._recent}
-            if missing:
+        with self._encoding:  # one thread at a time, so that the others find what it has made
+            with self._lock:
+                known = {text: self._recent[text] for text in texts if text in self._recent}
+            missing = list(dict.fromkeys(text for text in texts if text not in known))
+            if missing and len(missing) <= _RECENT:
                 vectors = self._encoder.encode(missing)
                 known |= dict(zip(missing, vectors, strict=True))
-                self._keep(missing, vectors)
-            return np.stack([known[text] for text in texts])
+                with self._lock:
+                    self._keep(missing, vectors)
+        if len(missing) > _RECENT:
+            return self._encoder.encode(texts)
+        return np.stack([known[text] for text in texts])
 
     def clear(self) -> None:
         """Empty the cache: the next request is encoded, even one that was encoded before."""

@@ -17,7 +17,7 @@ from toolscout.errors import EndpointError, LanguageModelError, NotYet, Toolscou
 from toolscout.llm import EndpointOptions, LanguageModel, open_llm
 from toolscout.llm.base import Completion, Conversation, Usage, complete_each
 from toolscout.llm.endpoint import Endpoint
-from toolscout.llm.hosts import HOSTS_VARIABLE, host_of, is_named
+from toolscout.llm.hosts import not_named
 from toolscout.llm.options import check, checked_url
 
 # Seconds that a model is not called after a failure, so that not every search waits for it.
@@ -82,11 +82,8 @@ class QueryWriter:
                 output_price=written,
             )
             check(self._asked, model)
-            if from_folder and not is_named(url := checked_url(spec)):
-                self._refusal = (
-                    f"the model folder has requests sent to {host_of(url)}, which nobody here allowed; if you trust "
-                    f"that host with requests and with your key, put {host_of(url)} into {HOSTS_VARIABLE}"
-                )
+            if from_folder and (refusal := not_named(checked_url(spec))):
+                self._refusal = refusal
                 return
             self._llm = open_llm(spec, model=model, options=self._asked)
 
@@ -230,14 +227,7 @@ def _failed(why: str) -> WrittenText:
 def _written(completions: list[Completion]) -> WrittenText:
     usage = Usage()
     usage.add([completions])
-    cost = Cost(
-        calls=usage.conversations,
-        cached=usage.cached,
-        prompt_tokens=usage.prompt_tokens,
-        completion_tokens=usage.completion_tokens,
-        price=usage.cost,
-    )
-    return WrittenText(completions[0].text, cost=cost)
+    return WrittenText(completions[0].text, cost=usage.as_cost())
 
 
 def _reason(error: Exception) -> str:

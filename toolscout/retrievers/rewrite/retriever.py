@@ -407,11 +407,11 @@ class Rewrite(Retriever):
         return str(file.relative_to(root)) if file.is_relative_to(root) else ""
 
     @classmethod
-    def load(cls, folder: Path) -> Self:
+    def load(cls, folder: Path, encoder: TextEncoder | None = None) -> Self:
         """Open a saved model; its language model is opened on first use."""
         model = read_model(folder)
         options = read_options(RewriteOptions, model)
-        parts = [load_model(folder / name) for name in model.get("parts", {})]
+        parts = [load_model(folder / name, encoder) for name in model.get("parts", {})]
         try:
             loaded = cls(options, parts, home=folder)
         except BadRequest as error:

@@ -43,6 +43,7 @@ _log = logging.getLogger("toolscout.gateway")
 _T = TypeVar("_T")
 _MAX_CALLS = 32  # calls of HTTP services and functions at a time
 _SHOWN_TARGETS = 5
+_RETRY_S = 30.0  # before an encoder's endpoint that failed is asked again
 _CONFIG_KEY = "gateway"  # in an origin's details: the configuration that the tool comes from
 
 
@@ -88,7 +89,7 @@ class Backends:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._read_sources)
             tasks.start_soon(self._embed)
-            if self.scout.not_embedded():  # such as after a change of the encoder
+            if self.scout.not_embedded() or self.scout.switching:  # such as after a change of the encoder
                 self._unembedded.set()
             if self._quarantine is not None:
                 tasks.start_soon(self._watch_approvals, self._quarantine)
@@ -244,7 +245,7 @@ class Backends:
     async def _embed(self) -> None:
         """Embed new tools in the background; until then they are found by their words."""
         while True:
-            await self._unembedded.wait(math.inf)
+            await self._unembedded.wait(_RETRY_S if self.scout.embedding_problem else math.inf)
             try:
                 await anyio.to_thread.run_sync(self.scout.embed)
             except ToolscoutError as error:

@@ -78,6 +78,8 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         # Moves with every change of grants, principals and keys: those who remember them need not read them again.
         "ALTER TABLE catalogue ADD COLUMN access INTEGER NOT NULL DEFAULT 0",
     ),
+    # The encoders that all tools have been embedded with; the one with the highest turn is in use.
+    ("CREATE TABLE encoders (fingerprint TEXT PRIMARY KEY, name TEXT NOT NULL, turn INTEGER NOT NULL) WITHOUT ROWID",),
 )
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from toolscout.core.answer import Example
 from toolscout.core.arrays import Floats
 from toolscout.errors import CorruptStore, DiskFull, StoreError
-from toolscout.stores.base import REQUEST_PREFIX, Store, VectorBatch
+from toolscout.stores.base import REQUEST_PREFIX, Store, UsedEncoder, VectorBatch
 from toolscout.stores.sqlite.connections import Connections, check_path, durable_by_default
 from toolscout.stores.sqlite.principals import PrincipalTables
 from toolscout.stores.sqlite.tools import ToolTables, storable
@@ -140,6 +140,21 @@ class SqliteStore(ToolTables, PrincipalTables, Store):
         unused = "DELETE FROM vectors WHERE digest NOT IN (SELECT digest FROM tools) AND digest NOT GLOB ?"
         with self._files.writing() as db:
             return db.execute(unused, (f"{REQUEST_PREFIX}*",)).rowcount
+
+    def encoders(self) -> list[UsedEncoder]:
+        """Return the encoders that the tools were embedded with; the first is in use, the others were before."""
+        with self._files.reading() as db:
+            rows = db.execute("SELECT fingerprint, name FROM encoders ORDER BY turn DESC").fetchall()
+        return [UsedEncoder(*row) for row in rows]
+
+    def use_encoder(self, encoder: UsedEncoder) -> None:
+        """Record that this encoder is in use from now on."""
+        query = """
+            INSERT INTO encoders (fingerprint, name, turn) SELECT ?, ?, COALESCE(MAX(turn), 0) + 1 FROM encoders WHERE 1
+            ON CONFLICT (fingerprint) DO UPDATE SET name = excluded.name, turn = excluded.turn
+        """
+        with self._files.writing() as db:
+            db.execute(query, (storable(encoder.fingerprint), storable(encoder.name)))
 
     def _matrix(self, blobs: list[bytes]) -> Floats:
         if len({len(blob) for blob in blobs}) > 1:

@@ -134,6 +134,7 @@ function why(reason) {
   if (reason.kind === "exact_name") return ["names ", strong(reason.name)];
   if (reason.kind === "matched_words") return ["words ", strong(reason.words.join(", "))];
   if (reason.kind === "similarity") return ["meaning ", strong(reason.cosine.toFixed(2))];
+  if (reason.kind === "reranked") return ["reranked ", strong(reason.score.toFixed(2))];
   if (reason.kind === "asked") return ["asked ", strong(reason.query)];
   if (reason.kind === "past_request") return ["used for ", strong(reason.request ? `“${reason.request}”` : "a request like it"), " " + reason.cosine.toFixed(2)];
   return [Object.values(reason).join(" ")];

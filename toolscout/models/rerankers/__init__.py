@@ -1,0 +1,1 @@
+"""Rerankers: how well each of a few documents serves a request."""

@@ -1,0 +1,236 @@
+"""A retriever that follows a store: every change of tools, vectors and feedback, whichever process made it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from toolscout.core.answer import Allowed
+from toolscout.core.scope import Scope
+from toolscout.core.tool import Listing
+from toolscout.errors import DiskFull, MissingEncoder
+from toolscout.models.encoders.base import TextEncoder
+from toolscout.retrievers.base import Retriever
+from toolscout.search import index_snapshot
+from toolscout.search.catalogue_fit import FitOptions
+from toolscout.search.encoder_fit import fit_options_of, is_fitted
+from toolscout.search.feedback_sync import Feedback
+from toolscout.search.similarity_baseline import SimilarityBaseline
+from toolscout.search.tool_need import NeedEstimator
+from toolscout.stores.base import Store
+
+_FOLLOWED_AT_ONCE = 100_000
+
+
+class LiveIndex:
+    """An empty retriever, filled from a store and kept up to date. Several threads may use it.
+
+    feedback, baseline, need_estimator: what the store's feedback, the catalogue and the encoder add to its rankings.
+    """
+
+    def __init__(self, store: Store, retriever: Retriever) -> None:
+        """Nothing is read before `refresh`."""
+        self.store, self.retriever = store, retriever
+        self.feedback = Feedback(store, retriever)
+        self.baseline = SimilarityBaseline(store, retriever)
+        self.need_estimator = NeedEstimator(retriever)
+        self.version = 0
+        self._lock = threading.RLock()
+        # How many tools have changed since the last snapshot, and since the index was opened from one.
+        self._unsaved_changes = 0
+        self._since_open: int | None = None
+        self._snapshots: Path | None = None
+        self._snapshot_problem = ""
+        self._assigned_ids: index_snapshot.AssignedIds | None = None
+        self._stamp: int | None = None
+        self._cursor = 0
+        self._fit_options: FitOptions | None = None
+        self._fitted: bool | None = None
+        # Caches about callers, emptied with each commit, which may change permissions.
+        self._counts: dict[Allowed | None, int] = {}
+        self._principals: dict[str, Allowed] = {}
+
+    def keep_in(self, folder: Path, state: index_snapshot.SnapshotState | None) -> None:
+        """Save snapshots of the index in this folder; `state`: of the snapshot that the retriever was opened from."""
+        self._snapshots = folder
+        if state is not None:
+            self.version, self._cursor, self.feedback.cursor = state.version, state.cursor, state.feedback
+            self.baseline.restore(state.baseline)
+            self._since_open = 0
+            if index_snapshot.is_outdated(self.retriever):
+                self._unsaved_changes = len(self.retriever)  # enough to save it again
+
+    def assign_ids(self, path: Path, model: Path) -> None:
+        """Keep the ids that a model assigns to tools beside the store at `path`."""
+        self._assigned_ids = index_snapshot.AssignedIds(self.store, path, model, self.retriever)
+
+    @property
+    def fit_options(self) -> FitOptions:
+        """The curve of catalogue fit that belongs to the encoder, read at the first use."""
+        if self._fit_options is None:
+            self._fit_options = fit_options_of(self.encoder())
+        return self._fit_options
+
+    @property
+    def fitted(self) -> bool:
+        """Whether the encoder has a need head and a curve of its own; True without an encoder."""
+        if self._fitted is None:
+            encoder = self.encoder()
+            self._fitted = encoder is None or is_fitted(encoder)
+        return self._fitted
+
+    def read_verdicts(self) -> None:
+        """Read anew what was fitted to the encoder."""
+        self._fit_options = self._fitted = None
+        self.need_estimator = NeedEstimator(self.retriever)
+
+    def encoder(self) -> TextEncoder | None:
+        """The encoder of the retriever; None where it has none, or none is installed."""
+        with suppress(MissingEncoder):
+            return self.retriever.encoder
+        return None
+
+    # What a caller may see.
+
+    def count(self, allowed: Allowed | None = None) -> int:
+        """How many tools there are, or how many of them a caller may see."""
+        counts = self._counts  # taken first: a count made while another thread applies a change must not be cached
+        counted = counts.get(allowed)
+        if counted is None:
+            counted = counts[allowed] = self.store.count(allowed)
+        return counted
+
+    def permitted(self, allowed: Allowed | str | None) -> Allowed | None:
+        """What a caller may see; a principal's permissions are cached until the next commit."""
+        if not isinstance(allowed, str):
+            return allowed
+        if allowed not in self._principals:
+            self._principals[allowed] = self.store.permissions(allowed)
+        return self._principals[allowed]
+
+    def words_only(self, allowed: Allowed | None = None) -> int:
+        """How many tools, of those a caller may see, have no vector yet and are found by their words alone."""
+        return self.retriever.pending(Scope(allowed))
+
+    def not_embedded(self, allowed: Allowed | None = None) -> int:
+        """How many of those have no vector yet; the others have no id, since a model has none left for them."""
+        return self.words_only(allowed) - self.retriever.without_id(Scope(allowed))
+
+    # Changes.
+
+    def refresh(self, wait: bool = True) -> None:
+        """Apply what this or any other process has committed; cheap if that is nothing.
+
+        `wait`: if another thread is doing so already, wait for it; otherwise go on with the state before.
+        """
+        if self.store.stamp() == self._stamp or not self._lock.acquire(blocking=wait or self._stamp is None):
+            return
+        try:
+            stamp, version = self.store.stamp(), self.version
+            encoder = self.encoder()
+            fingerprint = encoder.fingerprint if encoder else ""
+            self._follow_tools(fingerprint)
+            self._follow_vectors(fingerprint)
+            self.feedback.follow()
+            if self._assigned_ids:
+                self._assigned_ids.keep()
+            # A large catalogue takes time to count: once for each state of its tools.
+            total = self._counts.get(None) if self.version == version else None
+            self._counts, self._principals = {} if total is None else {None: total}, {}
+            self._stamp = stamp
+        finally:
+            self._lock.release()
+
+    def _follow_tools(self, fingerprint: str) -> None:
+        if self.version == 0 and fingerprint:
+            self._cursor = self.store.last_vector(fingerprint)
+        removed: list[str] = []
+        arrived: list[Listing] = []
+        version = self.version
+        for change, listing in self.store.documents(self.version):
+            version = change.version
+            if listing is None:
+                removed.append(change.tool_id)
+            else:
+                arrived.append(listing)
+            if len(arrived) >= _FOLLOWED_AT_ONCE:
+                self._apply(arrived, removed, fingerprint)
+                arrived, removed = [], []
+        self._apply(arrived, removed, fingerprint)
+        self.version = version
+
+    def _apply(self, arrived: list[Listing], removed: list[str], fingerprint: str) -> None:
+        if removed:
+            self.retriever.remove(removed)
+        if arrived:
+            digests = [listing.digest() for listing in arrived]
+            if self._assigned_ids:
+                self._assigned_ids.saw([listing.id for listing in arrived], digests)
+            self.retriever.add(arrived, self.store.vectors(fingerprint, digests) if fingerprint else {})
+        self._changed(len(removed) + len(arrived))
+
+    def _changed(self, count: int) -> None:
+        self._unsaved_changes += count
+        if self._since_open is not None:
+            self._since_open += count
+
+    def _follow_vectors(self, fingerprint: str) -> None:
+        if not fingerprint:
+            return
+        while pending := self.retriever.pending():
+            batch = self.store.vectors_after(fingerprint, self._cursor)
+            if not batch.digests:
+                break
+            self.retriever.take_vectors(dict(zip(batch.digests, batch.vectors, strict=True)))
+            self._changed(pending - self.retriever.pending())
+            self._cursor = batch.cursor  # behind it: what a model had no id for is tried again
+
+    # Snapshots.
+
+    def optimise(self) -> None:
+        """Build the search graph if there are many vectors, and save a snapshot of the index."""
+        with self._lock:
+            self.retriever.optimise()
+        self.save_snapshot()
+
+    def save_snapshot(self) -> None:
+        """Save a snapshot of the index beside the store, if enough has changed to be worth it."""
+        if self._snapshots is None or not self._unsaved_changes:
+            return
+        with self._lock:
+            count = self.count()
+            if not index_snapshot.worth(count, self._unsaved_changes, self._since_open):
+                return
+            baseline = self.baseline.baseline(None, count) if self.words_only() < count else None
+            state = index_snapshot.SnapshotState(
+                self.store.identity(),
+                self.version,
+                self._cursor,
+                self.feedback.cursor,
+                baseline=baseline,
+                last=index_snapshot.last_changes(self.store, self.version),
+            )
+            try:
+                index_snapshot.write(self._snapshots, self.retriever, state)
+                self._unsaved_changes, self._snapshot_problem = 0, ""
+            except (OSError, DiskFull) as error:  # not fatal: the index can be built again
+                why = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
+                self._snapshot_problem = (
+                    f"the index cannot be kept beside the store ({why}), which makes opening it slow"
+                )
+
+    def notes(self, allowed: Allowed | None) -> Iterator[str]:
+        """What a caller should know of the index: a snapshot that cannot be kept, tools that are not embedded."""
+        if self._snapshot_problem:
+            yield self._snapshot_problem
+        if not self.count(allowed):
+            empty = "the catalogue is empty; add tools with: toolscout add SOURCE"
+            yield empty if allowed is None else "there is no tool here that this caller may see"
+        elif self.words_only(allowed):
+            if self.encoder() is None:
+                yield "no encoder is installed, words alone were searched; run: toolscout doctor"
+            elif late := self.not_embedded(allowed):
+                waiting = f"{late:,} of {self.count(allowed):,} tools are not embedded yet"
+                yield f"{waiting}: found by words at most; run: toolscout embed, with the same --retriever if any"
