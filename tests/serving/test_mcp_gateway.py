@@ -19,6 +19,7 @@ from mcp import Client, MCPError, StdioServerParameters
 from tests.serving.gateways import QUICK, RAW, called, command, found, gateway, names, serving, small_http, soon, text
 from tests.toys import HashedWords
 from toolscout.retrievers.dense import Dense
+from toolscout.search.live_index import LiveIndex
 from toolscout.serving.gateway.server import GatewayOptions
 from toolscout.serving.gateway.sources import BackendOptions, _in_daemon_thread
 from toolscout.serving.gateway.transports import make_app
@@ -230,10 +231,10 @@ def test_the_same_search_is_the_same_text(tmp_path: Path) -> None:
     anyio.run(main)
 
 
-def test_tools_that_are_not_embedded_yet_are_said(tmp_path: Path) -> None:
+def test_tools_that_are_not_embedded_yet_are_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         async with small_http("mail") as mail, gateway(tmp_path / "t.db", {"mcpServers": {"mail": mail}}) as made:
-            made.access.scout.words_only = lambda allowed=None: 1
+            monkeypatch.setattr(LiveIndex, "words_only", lambda self, allowed=None: 1)
             async with Client(made.server) as client:
                 told = json.loads(text(await client.call_tool("search_tools", {"query": "letters in the mailbox"})))
                 assert told["notes"][0].startswith(f"1 of {told['searched']} tools have just come and are found by")
