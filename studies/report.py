@@ -15,6 +15,7 @@ from pathlib import Path
 from studies import (
     agent_report,
     continual_report,
+    document_length_report,
     domain_transfer_report,
     generative_report,
     languages_report,
@@ -39,6 +40,7 @@ Made by `{_MAKER}` from the rows beside it: our own investigations, each made by
 _SECTIONS = (
     need_report.section,
     languages_report.section,
+    document_length_report.section,
     domain_transfer_report.section,
     continual_report.section,
     masstool_cost_report.section,
