@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from studies.document_length import NAME, SHIPPED, limit_of
-from studies.study_rows import StudyRows, about, number
+from studies.study_rows import StudyRows, about
 from toolscout.evaluation.report.rows import ResultLine, group_by, percent
 from toolscout.evaluation.report.tables import table
 
@@ -16,8 +16,8 @@ The default encoder by vectors alone (`dense`), reading documents up to so many 
 is shipped, and what the encoder was trained and selected with. It was selected on dev requests, so others are asked:
 train requests, where it was not trained on them (at most 2,000, evenly drawn, without those that dev has too), else
 test requests. *To 96*: the paired difference in R@5, in points, and its 95 % interval. *Cut*: the share of documents
-that have more tokens. *CPU s per 1,000*: seconds of all cores together to embed 1,000 documents of the set; on two
-cores that nobody else uses, about half as many pass.
+that have more tokens. *CPU s per 1,000*: seconds of all cores together to embed 1,000 documents of the set, the least
+of three rounds; others used the machine meanwhile, so that differences below a third say nothing.
 """
 _COLUMNS = ("set", "tools", "requests", "tokens", "R@5", "to 96", "to 96, 95 %", "cut %", "CPU s per 1,000", "commit")
 
@@ -41,7 +41,7 @@ def _cells(line: ResultLine) -> dict[str, str]:
         "tokens": f"{limit}",
         "R@5": percent(line.values("recall@5")),
         "cut %": f"{100 * about(line, 'cut'):.1f}",
-        "CPU s per 1,000": number(about(line, "documents_cpu_s")),
+        "CPU s per 1,000": f"{about(line, 'documents_cpu_s'):.1f}",
         "commit": line.commits,
     }
     if limit != SHIPPED:
