@@ -17,7 +17,8 @@ is shipped, and what the encoder was trained and selected with. It was selected 
 train requests, where it was not trained on them (at most 2,000, evenly drawn, without those that dev has too), else
 test requests. *To 96*: the paired difference in R@5, in points, and its 95 % interval. *Cut*: the share of documents
 that have more tokens. *CPU s per 1,000*: seconds of all cores together to embed 1,000 documents of the set, the least
-of three rounds; others used the machine meanwhile, so that differences below a third say nothing.
+of three rounds. Others used the machine meanwhile, and a second run gave up to a third less, unevenly: only the
+large differences say something.
 """
 _COLUMNS = ("set", "tools", "requests", "tokens", "R@5", "to 96", "to 96, 95 %", "cut %", "CPU s per 1,000", "commit")
 
