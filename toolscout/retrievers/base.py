@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -19,6 +19,9 @@ from toolscout.errors import BadModel, BadRequest
 from toolscout.index.exact_names import ExactNames, named_first
 from toolscout.models.encoders.base import TextEncoder
 from toolscout.retrievers.provenance import TrainedOn, TrainingSet
+
+if TYPE_CHECKING:
+    from toolscout.models.rerankers.base import Reranker
 
 Pairs = list[tuple[str, float]]
 """Tool ids with their scores, best first."""
@@ -287,6 +290,11 @@ class Retriever(ABC):
     def rewrites(self) -> bool:
         """Whether it searches with queries that a language model or a rule makes of the request."""
         return any(part.rewrites for part in self.parts)
+
+    @property
+    def reranker(self) -> Reranker | None:
+        """The reranker that reorders its rankings, or those of a part; None for none. Raises BadModel."""
+        return next(filter(None, (part.reranker for part in self.parts)), None)
 
     @property
     def language_parameters(self) -> int:

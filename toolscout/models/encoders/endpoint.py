@@ -101,6 +101,22 @@ class EndpointEncoder(TextEncoder):
     def dimension(self, value: int) -> None:
         self._dimension = value
 
+    def details(self) -> dict[str, Any]:
+        """What the encoder is, beyond its length and fingerprint; None for what was not set."""
+        return {
+            "name": self.name,
+            "kind": "endpoint",
+            "url": self.url,
+            "dimensions": self.options.dimensions or None,
+            "request_prompt": self.options.request_prompt,
+            "document_prompt": self.options.document_prompt,
+            "request_chars": self.options.request_chars,
+            "document_chars": self.options.document_chars,
+            "batch": self.options.batch,
+            "price": self.options.price or None,
+            "ceiling": self.options.ceiling or None,
+        }
+
     def patient(self) -> Self:
         """The same encoder, which waits for its answers as long as its timeout and retries say."""
         waiting = copy.copy(self)

@@ -197,8 +197,17 @@ class Rerank(Retriever):
         return self.part.corrected(request, scope)
 
     def as_many(self, rankings: Sequence[Ranking]) -> list[Pairs] | None:
-        """As many tools as its part says that each request needs, as the part chooses them."""
-        return self.part.as_many([replace(one.evidence.alone, scope=one.scope) for one in rankings])
+        """As many tools as its part says that each request needs: the first of the reordered ranking."""
+        sets = self.part.as_many([replace(one.evidence.alone, scope=one.scope) for one in rankings])
+        if sets is None:
+            return None
+        few = zip(rankings, sets, strict=True)
+        return [self._best(ranking.evidence, len(chosen), ranking.scope) for ranking, chosen in few]
+
+    @property
+    def reranker(self) -> Reranker:
+        """The reranker. Raises BadModel where none was named and none is the default."""
+        return self.calls.reranker
 
     @property
     def language_parameters(self) -> int:
