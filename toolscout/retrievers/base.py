@@ -27,6 +27,8 @@ Pairs = list[tuple[str, float]]
 """Tool ids with their scores, best first."""
 Vectors = Mapping[str, Floats]
 """Unit vectors of documents by text digest. A tool without one is pending until its vector is added."""
+ReadDocuments = Callable[[Sequence[str]], list[str | None]]
+"""Reads the documents of tools by their ids; None for a tool that is not there."""
 FitProgress = Callable[[str, int, int], None]
 """Called with the current step (such as "epoch 2, loss 0.31, dev recall@5 0.87"), the amount done, and the total."""
 
@@ -285,6 +287,23 @@ class Retriever(ABC):
     def parts(self) -> Sequence[Retriever]:
         """The retrievers that it combines."""
         return ()
+
+    @property
+    def index_part(self) -> Retriever | None:
+        """The retriever that holds the whole index: itself, or the part of one that has no index of its own.
+
+        What it saves can be opened in its place (`with_index`). None where nothing that is saved can.
+        """
+        return self if all(part.index_part is part for part in self.parts) else None
+
+    def with_index(self, index: Retriever) -> Retriever:
+        """The same retriever with `index` as its `index_part`."""
+        return index
+
+    def read_documents(self, read: ReadDocuments) -> None:
+        """Read documents that a search needs by this function from now on, instead of holding them."""
+        for part in self.parts:
+            part.read_documents(read)
 
     @property
     def rewrites(self) -> bool:
