@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -255,6 +255,8 @@ class Scout:
                 self._index.save_snapshot()
                 return 0
             missing = self.store.missing_vectors(encoder.fingerprint, since=0 if switch else since)
+            if progress and missing:
+                progress("embedding", 0, len(missing))
             try:
                 encoded = encoder.encode_documents([text for _, text in missing])
                 for positions, vectors in batches(reported(encoded, len(missing), progress)):
@@ -340,7 +342,8 @@ class Scout:
         self.refresh(wait=False)
         index = self._index  # one and the same for the whole search
         scope = Scope(index.permitted(allowed), tenant=tenant, endpoints=endpoints)
-        return [self._answer(index, one, scope) for one in find(index.retriever, requests, k, scope)]
+        answers = [self._answer(index, one, scope) for one in find(index.retriever, requests, k, scope)]
+        return [_noted(one, text) for one, text in zip(answers, texts, strict=True)]
 
     # The same for coroutines.
 
@@ -568,6 +571,14 @@ def _documents(store: Store, ids: Sequence[str]) -> list[str | None]:
         if len(ids) == 1:
             return [None]
         return [text for tool_id in ids for text in _documents(store, [tool_id])]
+
+
+def _noted(answer: Answer, text: str) -> Answer:
+    """The answer; with a note where not all of its request was searched."""
+    if len(text) <= MAX_REQUEST_CHARS:
+        return answer
+    note = f"the request has {len(text):,} characters; the first {MAX_REQUEST_CHARS:,} were searched"
+    return replace(answer, notes=(*answer.notes, note))
 
 
 def checked_request(text: str) -> str:

@@ -101,6 +101,10 @@ class EndpointEncoder(TextEncoder):
     def dimension(self, value: int) -> None:
         self._dimension = value
 
+    def expect_dimension(self, dimension: int) -> None:
+        """Take the length of vectors that it made before: another one is an error from now on, as of another model."""
+        self._state.learn_dimension(dimension)
+
     def details(self) -> dict[str, Any]:
         """What the encoder is, beyond its length and fingerprint; None for what was not set."""
         return {
