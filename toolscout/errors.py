@@ -104,6 +104,10 @@ class EncoderUnavailable(MissingEncoder):
     """An encoder that cannot answer now: its endpoint is down, refuses, or would cost more than is allowed."""
 
 
+class BadVector(BadModel, EncoderUnavailable):
+    """An encoder that could be opened and gave a vector without a direction; words alone can still answer."""
+
+
 class MissingLanguageModel(ToolscoutError, ImportError):
     """No language model is installed where one is asked for."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -18,7 +18,7 @@ from toolscout.core.answer import Allowed, Answer, Example, Verdict
 from toolscout.core.garbage import collector_paused
 from toolscout.core.scope import Endpoints, Scope
 from toolscout.core.tool import Tool, clean_text
-from toolscout.errors import BadModel, BadRequest, EncoderUnavailable, ReadOnlyStore
+from toolscout.errors import BadModel, BadRequest, EncoderUnavailable, ReadOnlyStore, UnknownTool
 from toolscout.index.vector_table import BYTES_PER_NUMBER
 from toolscout.models.encoders.base import TextEncoder
 from toolscout.models.encoders.opening import EncoderName
@@ -110,7 +110,7 @@ class Scout:
     def open(
         cls,
         path: str | Path,
-        retriever: str | Path | Retriever = DEFAULT_RETRIEVER,
+        retriever: str | Path | Retriever | Callable[[], Retriever] = DEFAULT_RETRIEVER,
         fit_options: FitOptions | None = None,
         need_options: NeedOptions | None = None,
         *,
@@ -119,25 +119,28 @@ class Scout:
     ) -> Self:
         """Open a catalogue, made where it is not there yet. `retriever`: a method's name, a model folder, or an object.
 
-        An object is an empty retriever with options of one's own; its index is not kept beside the store. `encoder`: a
-        folder, the URL of an embeddings endpoint, or an object; None: as $TOOLSCOUT_ENCODER says, else the one that
-        the tools were embedded with, else that of the package. Until all tools are embedded with another encoder than
-        before (see `embed`), the one before answers. `durable`: what is committed survives a loss of power, at the
-        price of a sync for each commit; None: as $TOOLSCOUT_DURABLE says, else False.
+        An object is an empty retriever with options of one's own; its index is not kept beside the store. That of a
+        function is, which makes such a retriever, untrained and without an encoder: the next that has the same options
+        and parts opens it. `encoder`: a folder, the URL of an embeddings endpoint, or an object; None: as
+        $TOOLSCOUT_ENCODER says, else the one that the tools were embedded with, else that of the package. Until all
+        tools are embedded with another encoder than before (see `embed`), the one before answers. `durable`: what is
+        committed survives a loss of power, at the price of a sync for each commit; None: as $TOOLSCOUT_DURABLE says,
+        else False.
         """
         store = SqliteStore(path, durable=durable)
         try:
             choice = choose(store, encoder)
-            if not isinstance(retriever, str | Path):
+            if isinstance(retriever, Retriever):
                 scout = cls(store, retriever, fit_options, need_options)
                 scout._apply_choice(choice, strict=encoder is not None)
-            elif Path(retriever).is_dir() and str(retriever) not in available():
+            elif isinstance(retriever, str | Path) and _is_model(retriever):
                 scout = cls(store, load_model(Path(retriever)), fit_options, need_options)
                 scout.retriever.remove(scout.retriever.ids())  # a model may have been saved with another catalogue
                 scout._apply_choice(choice, strict=encoder is not None)
                 scout._index.assign_ids(Path(path), Path(retriever))
             else:
-                build = partial(_named_index, store, Path(path), str(retriever))
+                make = method(str(retriever)) if isinstance(retriever, str | Path) else retriever
+                build = partial(_kept_index, store, Path(path), make)
                 index = build(choice.encoder)
                 scout = cls(store, index.retriever, fit_options, need_options)
                 scout._index, scout._encoder_name = index, choice.name
@@ -252,6 +255,8 @@ class Scout:
                 self._index.save_snapshot()
                 return 0
             missing = self.store.missing_vectors(encoder.fingerprint, since=0 if switch else since)
+            if progress and missing:
+                progress("embedding", 0, len(missing))
             try:
                 encoded = encoder.encode_documents([text for _, text in missing])
                 for positions, vectors in batches(reported(encoded, len(missing), progress)):
@@ -337,7 +342,8 @@ class Scout:
         self.refresh(wait=False)
         index = self._index  # one and the same for the whole search
         scope = Scope(index.permitted(allowed), tenant=tenant, endpoints=endpoints)
-        return [self._answer(index, one, scope) for one in find(index.retriever, requests, k, scope)]
+        answers = [self._answer(index, one, scope) for one in find(index.retriever, requests, k, scope)]
+        return [_noted(one, text) for one, text in zip(answers, texts, strict=True)]
 
     # The same for coroutines.
 
@@ -528,16 +534,51 @@ class Scout:
         self._index.optimise()
 
 
-def _named_index(store: Store, path: Path, retriever: str, encoder: TextEncoder | None) -> LiveIndex:
-    """The index of a method over a store, opened from its snapshot if there is one; None: the default encoder."""
-    folder = index_snapshot.folder(path, retriever, encoder.fingerprint if encoder else "")
-    kept = index_snapshot.read(folder, store, encoder)
-    made = kept[0] if kept else method(retriever)()
-    if kept is None and encoder is not None:
+def _is_model(retriever: str | Path) -> bool:
+    return Path(retriever).is_dir() and str(retriever) not in available()
+
+
+def _kept_index(
+    store: Store, path: Path, make: Callable[[], Retriever], encoder: TextEncoder | None = None
+) -> LiveIndex:
+    """An index over a store, opened from its snapshot if there is one. `encoder`: None for the default one.
+
+    A retriever that reads documents in a search reads them from the store.
+    """
+    made = make()
+    held = made.index_part
+    name = index_snapshot.index_name(held) if held is not None else ""
+    kept = folder = None
+    if name:
+        folder = index_snapshot.folder(path, name, encoder.fingerprint if encoder else "")
+        kept = index_snapshot.read(folder, store, encoder)
+    if kept is not None:
+        made = made.with_index(kept[0])
+    elif encoder is not None:
         made.use_encoder(encoder)
+    made.read_documents(partial(_documents, store))
     index = LiveIndex(store, made)
-    index.keep_in(folder, kept[1] if kept else None)
+    if folder is not None:
+        index.keep_in(folder, kept[1] if kept else None)
     return index
+
+
+def _documents(store: Store, ids: Sequence[str]) -> list[str | None]:
+    """The documents of tools as they are stored; None for one that was removed."""
+    try:
+        return [tool.document() for tool in store.get(ids)]
+    except UnknownTool:
+        if len(ids) == 1:
+            return [None]
+        return [text for tool_id in ids for text in _documents(store, [tool_id])]
+
+
+def _noted(answer: Answer, text: str) -> Answer:
+    """The answer; with a note where not all of its request was searched."""
+    if len(text) <= MAX_REQUEST_CHARS:
+        return answer
+    note = f"the request has {len(text):,} characters; the first {MAX_REQUEST_CHARS:,} were searched"
+    return replace(answer, notes=(*answer.notes, note))
 
 
 def checked_request(text: str) -> str:

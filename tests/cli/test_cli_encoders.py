@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.cli.cli_samples import Run
+from tests.llm.fake_endpoint import Answer, FakeEndpoint
 from tests.models import tiny_bert
 from tests.models import tiny_encoders as tiny
 from toolscout.errors import Leak
@@ -83,6 +85,25 @@ def test_check_says_what_an_encoder_is_and_costs(run: Run, tmp_path: Path) -> No
     shown = " ".join(run("encoder", "check", named).stdout.split())
     for text in ("kind onnx", "request prompt “query: ”", "document prompt none", "vectors of 46,587 tools 1.9 MB"):
         assert text in shown
+
+
+def embeddings(request: dict[str, Any], _: int) -> Answer:
+    data = [{"index": place, "embedding": [1.0, len(text), 2.0]} for place, text in enumerate(request["input"])]
+    return 200, {}, json.dumps({"data": data}).encode()
+
+
+def test_check_says_what_an_endpoint_is(run: Run) -> None:
+    with FakeEndpoint(embeddings) as fake:
+        named = f"{fake.url}?model=m&request_prompt=query: &batch=32&dimensions=2&price=0.02&ceiling=1.5"
+        facts = json.loads(run("encoder", "check", named, "--format", "json").stdout)
+        shown = " ".join(run("encoder", "check", named).stdout.split())
+        plain = json.loads(run("encoder", "check", f"{fake.url}?model=m", "--format", "json").stdout)
+    wanted = {"name": "m", "kind": "endpoint", "url": fake.url, "request_prompt": "query: ", "document_prompt": ""}
+    wanted |= {"dimension": 2, "dimensions": 2, "batch": 32, "price": 0.02, "ceiling": 1.5, "folder": None}
+    assert {key: facts[key] for key in wanted} == wanted
+    for text in ("texts sent at once 32", "price of a million tokens 0.02", "most that one add may cost 1.5"):
+        assert text in shown
+    assert (plain["dimension"], plain["dimensions"], plain["price"], plain["ceiling"]) == (3, None, None, None)
 
 
 def test_compare_measures_several_encoders(run: Run, tmp_path: Path) -> None:

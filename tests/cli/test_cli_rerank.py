@@ -11,6 +11,7 @@ from tests.cli.cli_samples import Run
 from tests.models.tiny_cross_encoder import cross_encoder
 from tests.retrievers.scenes import scenes
 from toolscout.cli.common import chosen_retriever
+from toolscout.models.rerankers.opening import open_reranker
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.hybrid.retriever import Hybrid
 from toolscout.retrievers.rerank.retriever import Rerank
@@ -86,6 +87,10 @@ def test_it_is_evaluated_and_trained(run: Run, folder: str, tmp_path: Path) -> N
     assert done.exit_code == 0, done.stderr
     row = json.loads(out.read_text())
     assert (row["retriever"], row["variant"], row["failed"]) == ("rerank", "bm25_reranker-tiny_first-5", 0)
+    reranker = open_reranker(folder)
+    assert (row["reranker"], row["params"]) == (reranker.fingerprint, reranker.parameters)
+    assert row["options"]["reranker"] == "tiny"
+    assert str(tmp_path) not in out.read_text()
     trained = run("train", data, *option, "--out", str(tmp_path / "model"))
     assert trained.exit_code == 0, trained.stderr
     assert "ndcg@5, not reranked" in trained.stdout

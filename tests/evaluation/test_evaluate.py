@@ -337,5 +337,15 @@ def test_rankings_are_written_only_where_they_are_asked_for(cache: Path) -> None
 def test_the_command_holds_no_paths_of_one_machine(tmp_path: Path) -> None:
     command = command_line(str(tmp_path / "toollens"), "test", str(tmp_path / "model"), ["names=0"])
     assert command == "toolscout evaluate toollens --split test --retriever model --option names=0"
+    models = [f"reranker={tmp_path}/cross?max_tokens=64", f"dense.encoder={tmp_path}/e5/", "llm=rules"]
+    shown = command_line("toollens", "test", "rerank", models, encoder=f"{tmp_path}/e5?pooling=cls")
+    assert shown.endswith(
+        "--option 'reranker=cross?max_tokens=64' --option dense.encoder=e5 --option llm=rules "
+        "--encoder 'e5?pooling=cls'"
+    )
+    chats = ["reranker=chat:smollm2", f"reranker=chat:{tmp_path}/llm", "reranker=https://host/v1?model=a/b"]
+    assert command_line("a", "b", "rerank", chats).endswith(
+        "--option reranker=chat:smollm2 --option reranker=chat:llm --option 'reranker=https://host/v1?model=a/b'"
+    )
     more = command_line("toollens", "dev", "bm25", measures=["recall@7"], drop_seen=True)
     assert more == "toolscout evaluate toollens --split dev --retriever bm25 --measure recall@7 --drop-seen"

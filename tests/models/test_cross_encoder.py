@@ -122,6 +122,14 @@ def test_a_broken_model_gives_what_it_gives(tmp_path: Path) -> None:
     assert np.isnan(score)
 
 
+def test_parameters_are_the_weights_of_the_graph(tmp_path: Path) -> None:
+    folder = cross_encoder(tmp_path / "one")
+    assert CrossEncoder(folder).parameters == 1  # the factor; the other constants are indices
+    opened = CrossEncoder(cross_encoder(tmp_path / "two", labels=2))
+    (tmp_path / "two" / "onnx" / "model.onnx").unlink()
+    assert opened.parameters == 0
+
+
 def test_a_fingerprint_is_of_files_and_limit(tmp_path: Path) -> None:
     one, other = (CrossEncoder(cross_encoder(tmp_path / str(n), factor=float(n))) for n in (1, 2))
     shorter = CrossEncoder(tmp_path / "1", CrossEncoderSettings(max_tokens=64))

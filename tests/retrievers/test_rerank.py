@@ -27,7 +27,7 @@ from toolscout.errors import BadDataset, BadModel
 from toolscout.evaluation.evaluate import evaluate
 from toolscout.index.exact_names import EXACT_BONUS
 from toolscout.models.rerankers.base import Reranker
-from toolscout.retrievers.base import Retriever
+from toolscout.retrievers.base import Pairs, Ranking, Retriever
 from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.dense import Dense
 from toolscout.retrievers.hybrid.retriever import Hybrid
@@ -37,6 +37,7 @@ from toolscout.retrievers.registry import load_model
 from toolscout.retrievers.rerank.added_scores import reordered
 from toolscout.retrievers.rerank.retriever import Rerank, RerankOptions
 from toolscout.scout import Scout
+from toolscout.search.catalogue_fit import find
 
 REQUEST = "mail the weather report"
 SOME = Allowed.of(["space1", "space4"])
@@ -388,6 +389,32 @@ def test_a_note_does_not_tell_a_restricted_caller_how_many_tools_there_are() -> 
     retriever, _ = reranking(partial(unless, {ids(alone())[0]}))
     (ranking,) = retriever.rank([REQUEST], 5, Scope(SOME))
     assert ranking.notes == ("the reranker gave no usable score to some tools; these keep their place",)
+
+
+class SaysHowMany(Dense):
+    """Says that each request needs the first three tools of its own ranking, of those that the caller may use."""
+
+    def as_many(self, rankings: Sequence[Ranking]) -> list[Pairs]:
+        return [self.extend(one, 3, one.scope) for one in rankings]
+
+
+@pytest.mark.parametrize("allowed", [None, SOME])
+@pytest.mark.parametrize("visible_only", [False, True])
+def test_as_many_as_the_part_says_and_the_first_of_the_new_order(allowed: Allowed | None, visible_only: bool) -> None:
+    reranker, scope = ByRule(number, visible_only), Scope(allowed)
+    retriever = Rerank(replace(FEW, weight=1000, first=30), [SaysHowMany(encoder=HashedWords())], reranker)
+    retriever.add(catalogue(60))
+    (found,) = find(retriever, [REQUEST], "auto", scope)
+    (expected,) = find(retriever, [REQUEST], 5, scope)
+    assert found.count == 3
+    assert [hit.tool_id for hit in found.hits] == [hit.tool_id for hit in expected.hits]
+    (part,) = retriever.part.rank([REQUEST], 5, scope)
+    assert [hit.tool_id for hit in found.hits[:3]] != ids(part.pairs[:3])
+
+
+def test_a_part_that_cannot_say_how_many_is_refused() -> None:
+    with pytest.raises(BadModel, match="rerank cannot say how many tools"):
+        find(reranking()[0], [REQUEST], "auto", EVERYTHING)
 
 
 def test_nothing_is_scored_twice_for_one_search() -> None:

@@ -24,7 +24,7 @@ from toolscout.errors import ToolscoutError
 
 if TYPE_CHECKING:
     from toolscout.catalogue.base import ReadOptions
-    from toolscout.scout import Added, Scout
+    from toolscout.scout import Added, Progress, Scout
 
 # From so many bytes on, the memory that vectors take is said before they are made.
 MUCH_MEMORY = 256_000_000
@@ -153,6 +153,21 @@ def _say_memory(scout: Scout) -> None:
         output.note(f"the vectors of {plural(scout.count(), 'tool')} take about {needed / 1e6:,.0f} MB of memory")
 
 
+def _telling_memory(scout: Scout, report: Progress | None) -> Progress:
+    """Report progress, and say how much memory the vectors will take once all tools are there to be embedded."""
+    said = False
+
+    def tell(stage: str, done: int, total: int) -> None:
+        nonlocal said
+        if stage == "embedding" and not said:
+            said = True
+            _say_memory(scout)
+        if report:
+            report(stage, done, total)
+
+    return tell
+
+
 def _add(
     path: Path, source: Any, options: ReadOptions, replace: bool, sync: bool, embed: bool, encoder: str | None
 ) -> Added:
@@ -175,8 +190,8 @@ def _add(
                 Scout.open(path, encoder=encoder).close()
             return Added(done, 0, tuple(options.problems))
         with Scout.open(path, encoder=encoder) as scout:
-            _say_memory(scout)
-            added = scout.add(source, options=options, replace=replace, sync=sync, progress=report)
+            told = _telling_memory(scout, report)
+            added = scout.add(source, options=options, replace=replace, sync=sync, progress=told)
             waiting = scout.words_only()
     if added.embedding_problem:
         output.note(f"the tools are stored, and found by words until they are embedded: {added.embedding_problem}")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 from typer.core import TyperGroup
@@ -166,7 +167,26 @@ def open_scout(
     path = existing_path(ctx, given)
     from toolscout.scout import Scout
 
-    return Scout.open(path, chosen_retriever(retriever, rerank, settings, parts), encoder=encoder)
+    return Scout.open(path, retriever_to_open(retriever, rerank, settings, parts), encoder=encoder)
+
+
+def retriever_to_open(
+    retriever: str | None, rerank: str | None, settings: Sequence[str] = (), parts: Sequence[str] = ()
+) -> str | Retriever | Callable[[], Retriever]:
+    """Return what Scout.open takes: a name or folder; where there are settings, parts or a reranker, a function.
+
+    With a model folder or an encoder in the settings, an open retriever: its index is built at each start.
+    """
+    from toolscout.retrievers.registry import available
+
+    chosen = partial(chosen_retriever, retriever, rerank, settings, parts)
+    if rerank is None and not settings and not parts:
+        return chosen()
+    named = [one for one in (retriever, *parts) if one is not None]
+    keys = [one.partition("=")[0].rpartition(".")[2] for one in settings]
+    if "encoder" in keys or any(one not in available() for one in named):
+        return chosen()
+    return cast("Callable[[], Retriever]", chosen)
 
 
 def chosen_retriever(

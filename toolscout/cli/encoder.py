@@ -143,7 +143,14 @@ def compare(
     output.stdout().print(table)
 
 
-_LABELS = {"request_ms": "ms a request", "documents_s": "s per 1,000 documents"}
+_LABELS = {
+    "request_ms": "ms a request",
+    "documents_s": "s per 1,000 documents",
+    "dimensions": "dimensions asked for",
+    "batch": "texts sent at once",
+    "price": "price of a million tokens",
+    "ceiling": "most that one add may cost",
+}
 
 
 def fit(

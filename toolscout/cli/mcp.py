@@ -21,8 +21,8 @@ from toolscout.cli.common import (
     RerankOption,
     RetrieverOption,
     StoreOption,
-    chosen_retriever,
     plural,
+    retriever_to_open,
     store_path,
 )
 from toolscout.core.tool import clean_text
@@ -93,7 +93,7 @@ def mcp(
     path = store_path(ctx, store)
     loggers = ("toolscout.gateway", "toolscout.calling.dispatch", "toolscout.serving")
     # Standard output belongs to the protocol.
-    named = chosen_retriever(retriever, rerank)
+    named = retriever_to_open(retriever, rerank)
     with output.logged(logging.INFO, *loggers), Scout.open(path, named, encoder=encoder) as scout:
         access = Access(scout, loopback=served is None or served.loopback)
         held = holding.Quarantine(holding.quarantine_path(path)) if quarantine else None

@@ -25,9 +25,9 @@ from toolscout.cli.common import (
     RerankOption,
     RetrieverOption,
     StoreOption,
-    chosen_retriever,
     existing_path,
     print_measurements,
+    retriever_to_open,
 )
 from toolscout.errors import BadRequest, MissingEncoder, MissingExtra
 
@@ -120,7 +120,7 @@ def serve(
     path, token = existing_path(ctx, store), _token()
     _share_heaps()
     with ExitStack() as opened, _logs_and_signals():
-        scout = opened.enter_context(PacedScout.open(path, chosen_retriever(retriever, rerank), encoder=encoder))
+        scout = opened.enter_context(PacedScout.open(path, retriever_to_open(retriever, rerank), encoder=encoder))
         others = {name: opened.enter_context(Scout.open(path, name, encoder=encoder)) for name in compare or ()}
         access = Access(scout, loopback=options.loopback, token=token)
         if not options.loopback and not access.has_keys():

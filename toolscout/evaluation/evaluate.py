@@ -96,7 +96,8 @@ def evaluate(
     dataset = leakage.without(dataset, split, dropped)
     new_tools, depth = leakage.new_tools(dataset, split, seen), depth_of(names)
     run = _run(dataset, split, retriever, depth, cache, progress)
-    asked, found, options = run.asked, compute_measures(run.asked, names, new_tools), asdict(retriever.options)
+    asked, found, reranker = run.asked, compute_measures(run.asked, names, new_tools), retriever.reranker
+    options = _recorded_options(retriever)
     named = variant or variant_of(retriever.options)
     row = Row(
         dataset=dataset.name,
@@ -111,6 +112,7 @@ def evaluate(
         timing=_timing(run, fitted) | (run.cost.to_dict() if run.cost else {}),
         params=(encoder.parameters if encoder else 0) + retriever.language_parameters,
         encoder=encoder.fingerprint if encoder else None,
+        reranker=reranker.fingerprint if reranker else None,
         requests=len(asked),
         failed=sum(bool(one.error) for one in asked),
         dropped=len(dropped),
@@ -118,6 +120,31 @@ def evaluate(
         **provenance(command),
     )
     return Evaluation(row, tuple(asked), new_tools, depth)
+
+
+def _recorded_options(retriever: Retriever) -> dict[str, Any]:
+    """The options for a row: a reranker by its name and an encoder without the path that it has on this machine."""
+    options = asdict(retriever.options)
+    if "reranker" in options and retriever.reranker is not None:
+        options["reranker"] = retriever.reranker.name
+    if options.get("encoder"):
+        options["encoder"] = _without_path(options["encoder"])
+    return options
+
+
+def _without_path(name: str) -> str:
+    """The name of a model as PLACE?SETTINGS; of a folder only the last part, since the rest is private."""
+    place, mark, settings = name.partition("?")
+    if "://" in place or "/" not in place:
+        return name
+    chat = "chat:" if place.startswith("chat:") else ""
+    return chat + place.rstrip("/").rpartition("/")[2] + mark + settings
+
+
+def _shown_setting(setting: str) -> str:
+    """A setting KEY=VALUE as a row records it: a model's folder only by its name."""
+    key, mark, value = setting.partition("=")
+    return f"{key}{mark}{_without_path(value)}" if key.rpartition(".")[2] in ("encoder", "reranker") else setting
 
 
 class _Run(NamedTuple):
@@ -181,8 +208,8 @@ def command_line(
     """Return the `toolscout evaluate` command that repeats the measurement, without paths of this machine."""
     words = ["toolscout", "evaluate", Path(dataset).name, "--split", split, "--retriever", Path(retriever).name]
     words += [word for part in parts for word in ("--part", Path(part).name)]
-    words += [word for setting in settings for word in ("--option", setting)]
-    words += ["--encoder", encoder if "://" in encoder else encoder.rpartition("/")[2]] if encoder else []
+    words += [word for setting in settings for word in ("--option", _shown_setting(setting))]
+    words += ["--encoder", _without_path(encoder)] if encoder else []
     words += [word for name in measures for word in ("--measure", name)]
     words += ["--no-tool", no_tool] if no_tool else []
     return shlex.join([*words, *(["--drop-seen"] if drop_seen else [])])

@@ -42,7 +42,8 @@ class Row:
 
     `intervals`: 95 % confidence intervals of the metrics that are means. `dropped`: the number of requests left out of
     the split because the model had seen them. `new_tools`: the number of new gold tools, null where new tools are not
-    distinguished. Rows of earlier versions lack these three, and `fit_device` and `fit_params` in `timing`.
+    distinguished. `encoder` and `reranker`: the fingerprints of these models, null where there is none. Rows of earlier
+    versions lack `intervals`, `dropped`, `new_tools` and `reranker`, and `fit_device` and `fit_params` in `timing`.
     """
 
     dataset: str
@@ -57,6 +58,7 @@ class Row:
     timing: Mapping[str, float | bool | str | None]
     params: int
     encoder: str | None
+    reranker: str | None = None
     requests: int
     failed: int
     dropped: int

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
@@ -20,10 +20,15 @@ from toolscout.index.exact_names import ExactNames, named_first
 from toolscout.models.encoders.base import TextEncoder
 from toolscout.retrievers.provenance import TrainedOn, TrainingSet
 
+if TYPE_CHECKING:
+    from toolscout.models.rerankers.base import Reranker
+
 Pairs = list[tuple[str, float]]
 """Tool ids with their scores, best first."""
 Vectors = Mapping[str, Floats]
 """Unit vectors of documents by text digest. A tool without one is pending until its vector is added."""
+ReadDocuments = Callable[[Sequence[str]], list[str | None]]
+"""Reads the documents of tools by their ids; None for a tool that is not there."""
 FitProgress = Callable[[str, int, int], None]
 """Called with the current step (such as "epoch 2, loss 0.31, dev recall@5 0.87"), the amount done, and the total."""
 
@@ -284,9 +289,31 @@ class Retriever(ABC):
         return ()
 
     @property
+    def index_part(self) -> Retriever | None:
+        """The retriever that holds the whole index: itself, or the part of one that has no index of its own.
+
+        What it saves can be opened in its place (`with_index`). None where nothing that is saved can.
+        """
+        return self if all(part.index_part is part for part in self.parts) else None
+
+    def with_index(self, index: Retriever) -> Retriever:
+        """The same retriever with `index` as its `index_part`."""
+        return index
+
+    def read_documents(self, read: ReadDocuments) -> None:
+        """Read documents that a search needs by this function from now on, instead of holding them."""
+        for part in self.parts:
+            part.read_documents(read)
+
+    @property
     def rewrites(self) -> bool:
         """Whether it searches with queries that a language model or a rule makes of the request."""
         return any(part.rewrites for part in self.parts)
+
+    @property
+    def reranker(self) -> Reranker | None:
+        """The reranker that reorders its rankings, or those of a part; None for none. Raises BadModel."""
+        return next(filter(None, (part.reranker for part in self.parts)), None)
 
     @property
     def language_parameters(self) -> int:

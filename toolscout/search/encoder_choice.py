@@ -32,16 +32,25 @@ def choose(store: Store, named: EncoderName) -> EncoderChoice:
     there is represented by an AbsentEncoder.
     """
     if named is not None:
-        return EncoderChoice(open_encoder(named), full_name(named), True)
+        return EncoderChoice(_with_length(store, open_encoder(named)), full_name(named), True)
     if os.environ.get(VARIABLE):
         try:
-            return EncoderChoice(open_encoder(), full_name(os.environ[VARIABLE]), True)
+            return EncoderChoice(_with_length(store, open_encoder()), full_name(os.environ[VARIABLE]), True)
         except MissingEncoder:  # words alone still answer
             return EncoderChoice(None, None, False)
     used = store.encoders()[:1]
     if used and used[0].name:
-        return EncoderChoice(open_used(used[0]), used[0].name, False)
+        return EncoderChoice(_with_length(store, open_used(used[0])), used[0].name, False)
     return EncoderChoice(None, "", False)
+
+
+def _with_length(store: Store, encoder: TextEncoder) -> TextEncoder:
+    """The encoder, told how long its vectors in the store are: the model behind an endpoint may have been replaced."""
+    if encoder.remote and (last := store.last_vector(encoder.fingerprint)):
+        found = store.vectors_after(encoder.fingerprint, last - 1, limit=1).vectors
+        if len(found):
+            encoder.expect_dimension(found.shape[1])
+    return encoder
 
 
 def open_used(used: UsedEncoder) -> TextEncoder:
@@ -78,7 +87,7 @@ def previous(store: Store, fingerprint: str) -> TextEncoder | None:
     for one in used:
         if one.fingerprint != fingerprint and store.last_vector(one.fingerprint):
             encoder = open_used(one)
-            return None if isinstance(encoder, AbsentEncoder) else encoder
+            return None if isinstance(encoder, AbsentEncoder) else _with_length(store, encoder)
     return None
 
 

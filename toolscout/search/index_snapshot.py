@@ -21,12 +21,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from toolscout.core.tool import DOCUMENT_VERSION
 from toolscout.errors import BadModel
 from toolscout.models.encoders.base import TextEncoder
 from toolscout.retrievers.base import Retriever
-from toolscout.retrievers.registry import load_model
+from toolscout.retrievers.registry import load_model, method
 from toolscout.stores.base import Store
 
 # Below this many tools, building is quicker than reading and not worth the disk.
@@ -34,6 +35,9 @@ WORTH_KEEPING = 2_000
 # A kept index follows the changes since in no time while they are no more than this share of it, and so many: those
 # that it listed are applied by every process that opens it. An index that was opened is kept anew by the changes alone.
 WORTH_RENEWING, WORTH_LISTING = 0.02, 500
+# How many indexes with options of their own are kept beside a store.
+VARIANTS_KEPT = 4
+_VARIANT = ".options-"
 _POINTER, _LOCK = "current.json", "lock"
 _EDGE_BYTES = 4_096
 _TRIES = 5
@@ -79,6 +83,32 @@ def folder(store_path: Path, retriever: str, fingerprint: str = "") -> Path:
     return store_path.with_name(store_path.name + ".index") / name
 
 
+def index_name(index: Retriever) -> str:
+    """The name of an index: the method's, with a digest of options and parts where they are not the default ones.
+
+    "" where options and parts do not say all: a model that was trained, or a class that no method's name opens.
+    """
+    if not all(map(_is_by_options, _parts(index))):
+        return ""
+    about = _described(index)
+    if about == _described(method(index.name)()):
+        return index.name
+    digest = hashlib.blake2b(json.dumps(about, default=str).encode(), digest_size=6).hexdigest()
+    return f"{index.name}{_VARIANT}{digest}"
+
+
+def _is_by_options(retriever: Retriever) -> bool:
+    try:
+        known = method(retriever.name) is type(retriever)
+    except BadModel:
+        return False
+    return known and retriever.fit_record is None and not retriever.trained_on.splits
+
+
+def _described(retriever: Retriever) -> list[Any]:
+    return [retriever.name, asdict(retriever.options), [_described(part) for part in retriever.parts]]
+
+
 def read(folder: Path, store: Store, encoder: TextEncoder | None = None) -> tuple[Retriever, SnapshotState] | None:
     """Open the newest snapshot of a store; None if there is none that fits.
 
@@ -94,7 +124,11 @@ def read(folder: Path, store: Store, encoder: TextEncoder | None = None) -> tupl
             if not _fits(state, store):
                 (folder / _POINTER).unlink()  # what is built now is kept in its place, though its version may be lower
                 return None
-            return _opened(folder / name, pointer["files"], encoder), state
+            opened = _opened(folder / name, pointer["files"], encoder)
+            if _VARIANT in folder.name:
+                with suppress(OSError):  # of another user
+                    os.utime(folder / _POINTER)  # it is in use
+            return opened, state
         except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, BadModel):
             if not name or name in tried:
                 return None
@@ -170,6 +204,24 @@ def write(folder: Path, retriever: Retriever, state: SnapshotState) -> None:
         for other in folder.iterdir():
             if other.is_dir() and other != target:
                 _drop(other)
+    if _VARIANT in folder.name:
+        _drop_variants(folder)
+
+
+def _drop_variants(newest: Path) -> None:
+    """Remove the indexes of options that were not used for the longest time, where there are many."""
+    used: list[tuple[float, Path]] = []
+    for folder in newest.parent.iterdir():
+        if _VARIANT in folder.name and folder != newest:
+            with suppress(OSError):
+                used.append(((folder / _POINTER).stat().st_mtime, folder))
+    for _, folder in sorted(used, reverse=True)[VARIANTS_KEPT - 1 :]:
+        with suppress(OSError), _writing(folder) as mine:
+            if mine:
+                (folder / _POINTER).unlink()
+                for one in folder.iterdir():
+                    if one.is_dir():
+                        _drop(one)
 
 
 def _has_later_snapshot(folder: Path, state: SnapshotState) -> bool:

@@ -53,7 +53,7 @@ class LiveIndex:
         self._principals: dict[str, Allowed] = {}
 
     def keep_in(self, folder: Path, state: index_snapshot.SnapshotState | None) -> None:
-        """Save snapshots of the index in this folder; `state`: of the snapshot that the retriever was opened from."""
+        """Save snapshots of the index in this folder; `state`: of the snapshot that the index was opened from."""
         self._snapshots = folder
         if state is not None:
             self.version, self._cursor, self.feedback.cursor = state.version, state.cursor, state.feedback
@@ -197,7 +197,8 @@ class LiveIndex:
 
     def save_snapshot(self) -> None:
         """Save a snapshot of the index beside the store, if enough has changed to be worth it."""
-        if self._snapshots is None or not self._unsaved_changes:
+        index = self.retriever.index_part
+        if self._snapshots is None or index is None or not self._unsaved_changes:
             return
         with self._lock:
             count = self.count()
@@ -213,7 +214,7 @@ class LiveIndex:
                 last=index_snapshot.last_changes(self.store, self.version),
             )
             try:
-                index_snapshot.write(self._snapshots, self.retriever, state)
+                index_snapshot.write(self._snapshots, index, state)
                 self._unsaved_changes, self._snapshot_problem = 0, ""
             except (OSError, DiskFull) as error:  # not fatal: the index can be built again
                 why = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__

@@ -44,6 +44,9 @@ class TextEncoder(ABC):
         """The same encoder for work that nobody waits for: one that is remote takes the time and retries it needs."""
         return self
 
+    def expect_dimension(self, dimension: int) -> None:
+        """Take the length of vectors that it made before; a remote one refuses to give vectors of another length."""
+
     def details(self) -> dict[str, Any]:
         """What the encoder is, beyond its length and fingerprint, as `toolscout encoder check` shows it."""
         return {}

@@ -101,6 +101,26 @@ class EndpointEncoder(TextEncoder):
     def dimension(self, value: int) -> None:
         self._dimension = value
 
+    def expect_dimension(self, dimension: int) -> None:
+        """Take the length of vectors that it made before: another one is an error from now on, as of another model."""
+        self._state.learn_dimension(dimension)
+
+    def details(self) -> dict[str, Any]:
+        """What the encoder is, beyond its length and fingerprint; None for what was not set."""
+        return {
+            "name": self.name,
+            "kind": "endpoint",
+            "url": self.url,
+            "dimensions": self.options.dimensions or None,
+            "request_prompt": self.options.request_prompt,
+            "document_prompt": self.options.document_prompt,
+            "request_chars": self.options.request_chars,
+            "document_chars": self.options.document_chars,
+            "batch": self.options.batch,
+            "price": self.options.price or None,
+            "ceiling": self.options.ceiling or None,
+        }
+
     def patient(self) -> Self:
         """The same encoder, which waits for its answers as long as its timeout and retries say."""
         waiting = copy.copy(self)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from tokenizers.normalizers import Lowercase
 
 from toolscout.core.arrays import Floats
-from toolscout.errors import BadModel
+from toolscout.errors import BadModel, BadVector
 from toolscout.models.encoders.dense_layers import DENSE_FILE, read_dense
 from toolscout.models.encoders.file_digests import file_digest, fingerprint
 from toolscout.models.encoders.local import REQUEST_THREADS, LocalEncoder, readable, unit
@@ -102,7 +102,10 @@ class HfOnnxEncoder(LocalEncoder):
                 f"{self.folder}: {TOKENIZER_FILE} has a token {last} and the model does not; get the {TOKENIZER_FILE} "
                 f"that was published with it ({error})"
             ) from error
-        length = len(unit(self._whole_vector(self._tokens(_PROBE, self.request_tokens), threads), self.folder))
+        try:
+            length = len(unit(self._whole_vector(self._tokens(_PROBE, self.request_tokens), threads), self.folder))
+        except BadVector as error:
+            raise BadModel(str(error)) from None
         if (self._config.dimensions or 0) > length:
             raise BadModel(f"{self.folder} gives {length} numbers a vector, not {self._config.dimensions}")
         return self._config.dimensions or length

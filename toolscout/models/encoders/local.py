@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tokenizers import Encoding, Tokenizer
 
 from toolscout.core.arrays import Ints
-from toolscout.errors import BadModel
+from toolscout.errors import BadModel, BadVector
 from toolscout.models.encoders.base import TextEncoder
 
 # Text has more than one token per this many characters; the rest of a long text is cut off before it is tokenised.
@@ -138,10 +138,13 @@ def cut(found: Encoding, limit: int) -> list[int]:
 
 
 def unit(vector: Vectors, whose: Path) -> Vectors:
-    """The vector at length 1; raises BadModel where it has no direction."""
+    """The vector at length 1; raises BadVector where it has no direction."""
     length = float(np.linalg.norm(vector))
     if not 0 < length < math.inf:  # false for NaN
-        raise BadModel(f"the encoder in {whose} gave a vector that is zero or not finite: it is damaged, or overflows")
+        raise BadVector(
+            f"the encoder {whose.name} gave a vector that is zero or not finite: it is damaged, or overflows; get its "
+            "folder again, or name another encoder"
+        )
     scaled: Vectors = (vector / length).astype(np.float32, copy=False)
     return scaled
 

@@ -20,6 +20,7 @@ from tokenizers import Encoding, Tokenizer
 from toolscout.errors import BadModel
 from toolscout.index.worker_threads import WORKER_THREADS
 from toolscout.models.encoders.local import CHARS_PER_TOKEN
+from toolscout.models.encoders.onnx_file import read_weights
 from toolscout.models.encoders.sentence_config import CONFIG_FILE, read_json_object
 from toolscout.models.onnx_runtime import available_cores, ort, session_options
 from toolscout.models.rerankers.base import Reranker, run_until
@@ -87,6 +88,14 @@ class CrossEncoder(Reranker):
             with path.open("rb") as file:
                 digests.append(hashlib.file_digest(file, "sha256").hexdigest())
         return hashlib.sha256(json.dumps([_RULES, *digests, self._limit]).encode()).hexdigest()[:32]
+
+    @cached_property
+    def parameters(self) -> int:  # type: ignore[override]
+        """The number of weights in the graph; 0 where the file does not say."""
+        try:
+            return read_weights(self._graph).parameters
+        except BadModel:  # it was replaced after it was opened
+            return 0
 
     def score(self, request: str, documents: Sequence[str], deadline: float = math.inf) -> list[float | None]:
         """The logit of each pair; pairs that were not done by the deadline have none."""

@@ -12,9 +12,9 @@ from typing import ClassVar, NamedTuple, Self
 from toolscout.core.answer import Cost, Example, Reason, Reranked
 from toolscout.core.arrays import Floats
 from toolscout.core.scope import EVERYTHING, Scope
-from toolscout.core.tool import Searchable
+from toolscout.core.tool import Listing, Searchable
 from toolscout.errors import BadDataset, BadModel, BadRequest, MissingEncoder
-from toolscout.index.document_texts import DocumentTexts
+from toolscout.index.document_texts import MAX_CHARS, DocumentTexts
 from toolscout.index.exact_names import ExactNames
 from toolscout.models.encoders.base import TextEncoder
 from toolscout.models.rerankers.base import Reranker
@@ -25,6 +25,7 @@ from toolscout.retrievers.base import (
     Options,
     Pairs,
     Ranking,
+    ReadDocuments,
     Retriever,
     Vectors,
     check_k,
@@ -40,6 +41,7 @@ from toolscout.retrievers.rerank.reranker_calls import RerankedScores, RerankerC
 
 _TEXTS = "texts"
 _PATIENT = Scope(endpoints="wait")
+_COPIED_AT_ONCE = 1_000
 _MAY_FAIL = 10  # dev requests that a reranker may fail on, however few there are
 
 
@@ -112,6 +114,7 @@ class Rerank(Retriever):
             reranker = open_reranker(self.options.reranker, from_folder=home is not None)
         self._calls = RerankerCalls(reranker, self.options.deadline_ms) if reranker is not None else None
         self._texts = DocumentTexts()
+        self._read: ReadDocuments | None = None
 
     @property
     def calls(self) -> RerankerCalls:
@@ -130,7 +133,22 @@ class Rerank(Retriever):
         """The retriever whose ranking is reordered."""
         return self._parts[0]
 
-    # Tools, which the part holds; their documents are held here.
+    @property
+    def index_part(self) -> Retriever | None:
+        """That of its part."""
+        return self.part.index_part
+
+    def with_index(self, index: Retriever) -> Retriever:
+        """Rerank `index` instead of the part that was the index."""
+        self._parts = [self.part.with_index(index)]
+        return self
+
+    def read_documents(self, read: ReadDocuments) -> None:
+        """Read the documents that are scored by this function; none are held here."""
+        super().read_documents(read)
+        self._read, self._texts = read, DocumentTexts()
+
+    # Tools, which the part holds; their documents are held here, unless they are read elsewhere.
 
     @property
     def names(self) -> ExactNames:
@@ -147,7 +165,8 @@ class Rerank(Retriever):
 
     def add(self, tools: Sequence[Searchable], vectors: Vectors | None = None) -> None:
         """Keep the documents of tools, and hand the tools to the part."""
-        self._texts.add(tools)
+        if self._read is None:
+            self._texts.add(tools)
         self.part.add(tools, vectors)
 
     def remove(self, ids: Sequence[str]) -> None:
@@ -197,8 +216,17 @@ class Rerank(Retriever):
         return self.part.corrected(request, scope)
 
     def as_many(self, rankings: Sequence[Ranking]) -> list[Pairs] | None:
-        """As many tools as its part says that each request needs, as the part chooses them."""
-        return self.part.as_many([replace(one.evidence.alone, scope=one.scope) for one in rankings])
+        """As many tools as its part says that each request needs: the first of the reordered ranking."""
+        sets = self.part.as_many([replace(one.evidence.alone, scope=one.scope) for one in rankings])
+        if sets is None:
+            return None
+        few = zip(rankings, sets, strict=True)
+        return [self._best(ranking.evidence, len(chosen), ranking.scope) for ranking, chosen in few]
+
+    @property
+    def reranker(self) -> Reranker:
+        """The reranker. Raises BadModel where none was named and none is the default."""
+        return self.calls.reranker
 
     @property
     def language_parameters(self) -> int:
@@ -254,7 +282,8 @@ class Rerank(Retriever):
         none: list[float | None] = [None] * len(pairs)
         if not request.strip() or self.names.is_name(request, scope.sees):
             return RerankedScores(none)
-        texts = self._texts.get([tool_id for tool_id, _ in pairs])
+        read = self._read or self._texts.get
+        texts = [text and text[:MAX_CHARS] for text in read([tool_id for tool_id, _ in pairs])]
         places = [place for place, text in enumerate(texts) if text is not None]  # others were removed meanwhile
         counted = scope.sees is None or self.calls.reranker.visible_only
         judged = self.calls.score(request, [text for text in texts if text is not None], scope.endpoints, counted)
@@ -348,10 +377,21 @@ class Rerank(Retriever):
         """Write the part and the documents into folders of their own; the reranker stays where it is."""
         name = f"0-{self.part.name}"
         self.part.save(folder / name)
-        self._texts.save(folder / _TEXTS)
+        self._held_texts().save(folder / _TEXTS)
         if self.trained_on.splits:
             self.trained_on.save(folder)
         write_model(folder, self, parts={name: self.part.name})
+
+    def _held_texts(self) -> DocumentTexts:
+        """The documents of all tools; those that are read elsewhere are copied."""
+        if self._read is None:
+            return self._texts
+        copied, ids = DocumentTexts(), self.ids()
+        for start in range(0, len(ids), _COPIED_AT_ONCE):
+            few = ids[start : start + _COPIED_AT_ONCE]
+            texts = zip(few, self._read(few), strict=True)
+            copied.add([Listing(one, "", "", (), text, "") for one, text in texts if text is not None])
+        return copied
 
     @classmethod
     def load(cls, folder: Path, encoder: TextEncoder | None = None) -> Self:

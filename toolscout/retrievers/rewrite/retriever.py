@@ -134,6 +134,11 @@ class Rewrite(Retriever):
         """The retriever that it searches with."""
         return self._parts[0]
 
+    @property
+    def index_part(self) -> None:
+        """None: it holds a line about each tool, and a saved one asks no endpoint that only its folder names."""
+        return None
+
     # Tools, which the part holds.
 
     @property
