@@ -22,6 +22,7 @@ from toolscout.retrievers.bm25 import Bm25
 from toolscout.retrievers.dense import Dense
 from toolscout.retrievers.hybrid.retriever import Hybrid
 from toolscout.scout import Scout
+from toolscout.search.request_language import knows
 from toolscout.search.tool_need import NeedEstimator, NeedOptions
 from toolscout.stores.sqlite.store import SqliteStore
 
@@ -126,6 +127,13 @@ def test_hardly_any_request_in_another_language_is_taken_to_need_no_tool(languag
     found = NeedEstimator(Dense()).need(texts)
     assert found is not None
     assert sum(need is not None and need < NeedOptions().threshold for need in found) <= 0.02 * len(texts)
+
+
+def test_hardly_any_english_goal_is_taken_for_another_language() -> None:
+    if "TOOLSCOUT_DATA" not in os.environ or not (Path(os.environ["TOOLSCOUT_DATA"]) / "tldr").is_dir():
+        pytest.skip("TOOLSCOUT_DATA has no tldr")
+    texts = [text for _, text in Dataset.load(find_dataset("tldr"), ["dev"]).split("dev").requests]
+    assert sum(not knows(("en",), text) for text in texts) <= 0.001 * len(texts)
 
 
 def test_english_requests_of_the_bundled_benchmark_are_told_as_before() -> None:

@@ -9,13 +9,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Self
 
-from toolscout.core.answer import Cost, Example, Reason, Reranked
-from toolscout.core.arrays import Floats
+from toolscout.core.answer import Cost, Reason, Reranked
 from toolscout.core.scope import EVERYTHING, Scope
 from toolscout.core.tool import Listing, Searchable
 from toolscout.errors import BadDataset, BadModel, BadRequest, MissingEncoder
 from toolscout.index.document_texts import MAX_CHARS, DocumentTexts
-from toolscout.index.exact_names import ExactNames
 from toolscout.models.encoders.base import TextEncoder
 from toolscout.models.rerankers.base import Reranker
 from toolscout.models.rerankers.opening import open_reranker
@@ -33,8 +31,9 @@ from toolscout.retrievers.base import (
 )
 from toolscout.retrievers.encoded_requests import Encoding, dev_sample
 from toolscout.retrievers.model_folder import read_model, read_options, write_model
+from toolscout.retrievers.over_one_part import OverOnePart
 from toolscout.retrievers.provenance import TrainedOn, TrainingSet
-from toolscout.retrievers.registry import load_model, method
+from toolscout.retrievers.registry import load_model
 from toolscout.retrievers.rerank.added_scores import Reordered, reordered
 from toolscout.retrievers.rerank.learned_weight import DEPTH, JudgedRequest, learned_weight
 from toolscout.retrievers.rerank.reranker_calls import RerankedScores, RerankerCalls
@@ -80,7 +79,7 @@ class RerankedRanking(NamedTuple):
     scores: Mapping[str, float]
 
 
-class Rerank(Retriever):
+class Rerank(OverOnePart):
     """Reorders the first tools of its one part's ranking; below them the part's order holds.
 
     For a caller with permissions, a cross-encoder on this machine scores the first tools of the full catalogue, and the
@@ -106,10 +105,7 @@ class Rerank(Retriever):
         `home`: the model folder, if the options come from one. An endpoint that it names is called only if its host is
         in $TOOLSCOUT_LLM_HOSTS. Raises BadModel or BadRequest where the reranker cannot be opened.
         """
-        super().__init__(options or RerankOptions())
-        self._parts = list(parts) if parts is not None else [method("hybrid")()]
-        if len(self._parts) != 1:
-            raise BadModel(f"rerank reorders one part, got {len(self._parts)}; hand it one, such as a hybrid")
+        super().__init__(options or RerankOptions(), parts)
         if reranker is None and self.options.reranker:
             reranker = open_reranker(self.options.reranker, from_folder=home is not None)
         self._calls = RerankerCalls(reranker, self.options.deadline_ms) if reranker is not None else None
@@ -122,16 +118,6 @@ class Rerank(Retriever):
         if self._calls is None:
             self._calls = RerankerCalls(open_reranker(), self.options.deadline_ms)
         return self._calls
-
-    @property
-    def parts(self) -> Sequence[Retriever]:
-        """The one part, in a list."""
-        return self._parts
-
-    @property
-    def part(self) -> Retriever:
-        """The retriever whose ranking is reordered."""
-        return self._parts[0]
 
     @property
     def index_part(self) -> Retriever | None:
@@ -150,19 +136,6 @@ class Rerank(Retriever):
 
     # Tools, which the part holds; their documents are held here, unless they are read elsewhere.
 
-    @property
-    def names(self) -> ExactNames:
-        """The names that the part knows."""
-        return self.part.names
-
-    def __len__(self) -> int:
-        """How many tools its part can find."""
-        return len(self.part)
-
-    def ids(self) -> list[str]:
-        """The ids of all tools."""
-        return self.part.ids()
-
     def add(self, tools: Sequence[Searchable], vectors: Vectors | None = None) -> None:
         """Keep the documents of tools, and hand the tools to the part."""
         if self._read is None:
@@ -174,46 +147,9 @@ class Rerank(Retriever):
         self.part.remove(ids)
         self._texts.remove(ids)
 
-    def learn(self, examples: Sequence[Example], vectors: Mapping[str, Floats] | None = None) -> None:
-        """Hand feedback to the part."""
-        self.part.learn(examples, vectors)
-
     def learned(self) -> int:
         """How many learned requests its part holds."""
         return self.part.learned()
-
-    @property
-    def encoder(self) -> TextEncoder | None:
-        """The encoder of its part."""
-        return self.part.encoder
-
-    def pending(self, scope: Scope = EVERYTHING) -> int:
-        """How many tools its part cannot find yet."""
-        return self.part.pending(scope)
-
-    def without_id(self, scope: Scope = EVERYTHING) -> int:
-        """How many tools its part has no id for."""
-        return self.part.without_id(scope)
-
-    def take_vectors(self, vectors: Vectors) -> None:
-        """Hand vectors to its part."""
-        self.part.take_vectors(vectors)
-
-    def optimise(self) -> None:
-        """Prepare its part."""
-        self.part.optimise()
-
-    def best_similarities(self, vectors: Floats, scope: Scope = EVERYTHING) -> Floats:
-        """The similarities of its part."""
-        return self.part.best_similarities(vectors, scope)
-
-    def changes(self) -> int:
-        """What has changed in its part."""
-        return self.part.changes()
-
-    def corrected(self, request: str, scope: Scope) -> str:
-        """The request as its part would spell it."""
-        return self.part.corrected(request, scope)
 
     def as_many(self, rankings: Sequence[Ranking]) -> list[Pairs] | None:
         """As many tools as its part says that each request needs: the first of the reordered ranking."""

@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
-from toolscout.core.answer import SEARCHED_ALONE, Allowed, Cost, Example, Hit, Reason, RewrittenQuery
-from toolscout.core.arrays import Floats
+from toolscout.core.answer import SEARCHED_ALONE, Allowed, Cost, Hit, Reason, RewrittenQuery
 from toolscout.core.scope import EVERYTHING, Scope
 from toolscout.core.targets import is_address
 from toolscout.core.tool import Searchable
 from toolscout.data import metrics
 from toolscout.errors import BadDataset, BadModel, BadRequest, MissingEncoder, MissingExtra
-from toolscout.index.exact_names import ExactNames
 from toolscout.llm import LanguageModel
 from toolscout.llm.base import Conversation
 from toolscout.llm.finetuned import is_finetuned
@@ -30,8 +28,9 @@ from toolscout.models.encoders.base import TextEncoder
 from toolscout.retrievers.base import FitProgress, FitReport, Pairs, Ranking, Retriever, Vectors, check_k
 from toolscout.retrievers.encoded_requests import Encoding
 from toolscout.retrievers.model_folder import read_model, read_options, write_model
+from toolscout.retrievers.over_one_part import OverOnePart
 from toolscout.retrievers.provenance import TrainedOn, TrainingSet
-from toolscout.retrievers.registry import load_model, method
+from toolscout.retrievers.registry import load_model
 from toolscout.retrievers.rewrite import query_text
 from toolscout.retrievers.rewrite.alignment import LabelledRequests, RankingSteps, align
 from toolscout.retrievers.rewrite.rewriter import (
@@ -78,7 +77,7 @@ class QueryRankings(NamedTuple):
     depth: int
 
 
-class Rewrite(Retriever):
+class Rewrite(OverOnePart):
     """Searches with its one part for the request and for written queries, and interleaves the rankings.
 
     If the model fails, only the request is searched, and a note says why. Scores depend on the position alone. For a
@@ -104,10 +103,7 @@ class Rewrite(Retriever):
         """
         own = options or RewriteOptions()
         self.rewriter, self._home = Rewriter(own, home), home
-        super().__init__(own)
-        self._parts = list(parts) if parts is not None else [method("hybrid")()]
-        if len(self._parts) != 1:
-            raise BadModel(f"rewrite searches with one part, got {len(self._parts)}; hand it one, such as a hybrid")
+        super().__init__(own, parts)
         if llm is not None:
             self.rewriter.author.use(llm)
         self.router: Router | None = None
@@ -125,34 +121,11 @@ class Rewrite(Retriever):
         self.rewriter.options = options
 
     @property
-    def parts(self) -> Sequence[Retriever]:
-        """The one part, in a list."""
-        return self._parts
-
-    @property
-    def part(self) -> Retriever:
-        """The retriever that it searches with."""
-        return self._parts[0]
-
-    @property
     def index_part(self) -> None:
         """None: it holds a line about each tool, and a saved one asks no endpoint that only its folder names."""
         return None
 
     # Tools, which the part holds.
-
-    @property
-    def names(self) -> ExactNames:
-        """The names that the part knows."""
-        return self.part.names
-
-    def __len__(self) -> int:
-        """How many tools its part can find."""
-        return len(self.part)
-
-    def ids(self) -> list[str]:
-        """The ids of all tools."""
-        return self.part.ids()
 
     def add(self, tools: Sequence[Searchable], vectors: Vectors | None = None) -> None:
         """Hand tools to the part, and keep a one-line description of each."""
@@ -163,43 +136,6 @@ class Rewrite(Retriever):
         """Remove tools."""
         self.part.remove(ids)
         self.rewriter.remove(ids)
-
-    def learn(self, examples: Sequence[Example], vectors: Mapping[str, Floats] | None = None) -> None:
-        """Hand feedback to the part."""
-        self.part.learn(examples, vectors)
-
-    @property
-    def encoder(self) -> TextEncoder | None:
-        """The encoder of its part."""
-        return self.part.encoder
-
-    def pending(self, scope: Scope = EVERYTHING) -> int:
-        """How many tools its part cannot find yet."""
-        return self.part.pending(scope)
-
-    def without_id(self, scope: Scope = EVERYTHING) -> int:
-        """How many tools its part has no id for."""
-        return self.part.without_id(scope)
-
-    def take_vectors(self, vectors: Vectors) -> None:
-        """Hand vectors to its part."""
-        self.part.take_vectors(vectors)
-
-    def optimise(self) -> None:
-        """Prepare its part."""
-        self.part.optimise()
-
-    def best_similarities(self, vectors: Floats, scope: Scope = EVERYTHING) -> Floats:
-        """The similarities of its part."""
-        return self.part.best_similarities(vectors, scope)
-
-    def changes(self) -> int:
-        """What has changed in its part."""
-        return self.part.changes()
-
-    def corrected(self, request: str, scope: Scope) -> str:
-        """The request as its part would spell it."""
-        return self.part.corrected(request, scope)
 
     @property
     def rewrites(self) -> bool:
