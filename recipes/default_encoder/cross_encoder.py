@@ -49,6 +49,15 @@ class CrossEncoder(nn.Module):
         nn.init.normal_(self.classifier.weight, std=0.02)
         nn.init.zeros_(self.classifier.bias)
 
+    @classmethod
+    def read(cls, weights: Weights) -> CrossEncoder:
+        """The model of tensors that `weights` gave."""
+        prefix = "bert.encoder.layer."
+        layers = {int(name.removeprefix(prefix).partition(".")[0]) for name in weights if name.startswith(prefix)}
+        model = cls({name.removeprefix("bert."): one for name, one in weights.items()}, range(len(layers)))
+        model.load_state_dict({name.replace("bert.pooler.dense.", "pooler."): one for name, one in weights.items()})
+        return model.to(DEVICE).eval()
+
     def forward(self, ids: Tensor, mask: Tensor, types: Tensor) -> Tensor:
         """The logit of each pair."""
         with torch.autocast(DEVICE.type, torch.bfloat16, enabled=DEVICE.type == "cuda"):
