@@ -44,7 +44,7 @@ class EncoderWeights:
         Models with a head have a prefix before the names of the encoder, such as "bert."; any prefix is taken off.
         """
         self._source = source
-        stored = _read_files(source)
+        stored = read_stored(source)
         self.prefix = _prefix(source, stored, shape)
         self._tensors: dict[str, StoredTensor] = {}
         for ours, (name, size) in tensor_shapes(shape).items():
@@ -133,7 +133,7 @@ def read_tokenizer(source: Path, shape: EncoderShape, lowercase: bool) -> bytes:
     return content
 
 
-def _read_files(source: Path) -> dict[str, StoredTensor]:
+def read_stored(source: Path) -> dict[str, StoredTensor]:
     """All tensors in F32, F16 or BF16; large models have theirs in several files."""
     if (source / WEIGHTS_FILE).is_file():
         return read_safetensors(source / WEIGHTS_FILE)[1]

@@ -68,6 +68,9 @@ class _Rows(NamedTuple):
 class TransformerGraph:
     """The graph that maps input_ids [1, tokens] int64 to vector [1, dimension] float32 of length 1."""
 
+    _inputs: tuple[str, ...] = ("input_ids",)
+    _output = "vector"
+
     def __init__(
         self, tensors: Tensors, shape: EncoderShape, pooling: Pooling, layers: Sequence[Layer], precision: Precision
     ) -> None:
@@ -90,12 +93,12 @@ class TransformerGraph:
     def write(self, file: BinaryIO) -> None:
         """Write the ONNX file, once: weights are forgotten as they are written."""
         helper, types = self._file.onnx.helper, self._file.onnx.TensorProto
-        ids = helper.make_tensor_value_info("input_ids", types.INT64, [1, "tokens"])
-        vector = helper.make_tensor_value_info("vector", types.FLOAT, [1, self._dimension])
-        self._file.write(file, [ids], [vector])
+        inputs = [helper.make_tensor_value_info(name, types.INT64, [1, "tokens"]) for name in self._inputs]
+        output = helper.make_tensor_value_info(self._output, types.FLOAT, [1, self._dimension])
+        self._file.write(file, inputs, [output])
 
     def _embeddings(self) -> _Rows:
-        file, shape = self._file, self._shape
+        file = self._file
         if self._quantised:
             integers, scales = self._quantised_words()
             found = file.node("Gather", file.constant(integers), "input_ids")
@@ -103,13 +106,18 @@ class TransformerGraph:
             found = file.node("Mul", found, file.node("Gather", file.constant(scales), "input_ids"))
         else:
             found = file.node("Gather", file.constant(self._tensors["words.weight"]), "input_ids")
-        table = self._tensors["positions.weight"][shape.first_position :]
-        if "token_types.weight" in self._tensors:
-            table = table + self._tensors["token_types.weight"][0]
-        table_name = file.constant(table)
         count = file.node("Shape", "input_ids", start=1, end=2)
-        places = file.node("Slice", table_name, self._first, count, self._first)
-        return self._normalise(file.node("Add", found, places), "embedding_norm")
+        places = file.node("Slice", file.constant(self._positions()), self._first, count, self._first)
+        return self._normalise(self._typed(file.node("Add", found, places)), "embedding_norm")
+
+    def _positions(self) -> Floats:
+        """The embeddings of positions; a text has one type of tokens, whose embedding is added to all of them."""
+        table = self._tensors["positions.weight"][self._shape.first_position :]
+        return table + self._tensors["token_types.weight"][0] if "token_types.weight" in self._tensors else table
+
+    def _typed(self, rows: str) -> str:
+        """The rows of tokens with what their types add, where these are an input of the graph."""
+        return rows
 
     def _quantised_words(self) -> tuple[Bytes, Floats]:
         """The table of words as signed bytes with one scale per row."""
@@ -154,6 +162,9 @@ class TransformerGraph:
 
     def _finish(self, rows: _Rows, pooling: Pooling, layers: Sequence[Layer]) -> None:
         """Add pooling, the layers behind it in full precision, and normalisation."""
+        self._file.result(self._output, "LpNormalization", self._pooled(rows, pooling, layers), axis=-1, p=2)
+
+    def _pooled(self, rows: _Rows, pooling: Pooling, layers: Sequence[Layer]) -> str:
         file = self._file
         if pooling == "mean":
             pooled = file.node("ReduceMean", rows.scaled, file.constant(np.array([1])), keepdims=0)
@@ -169,7 +180,7 @@ class TransformerGraph:
             pooled = file.node("Add", file.node("MatMul", pooled, weight), bias)
             if layer.activation != "Identity":
                 pooled = file.node(_LAYER_ACTIVATIONS[layer.activation], pooled)
-        file.result("vector", "LpNormalization", pooled, axis=-1, p=2)
+        return pooled
 
     def _normalise(self, total: str, name: str) -> _Rows:
         file, scale, shift = self._file, self._tensors[f"{name}.weight"], self._tensors[f"{name}.bias"]
@@ -217,6 +228,39 @@ class TransformerGraph:
         parts = file.nodes(3, "Split", self._linear(rows, weight, bias), axis=-1, num_outputs=3)
         inputs = (*parts, "", "", self._bias)
         return file.node("MultiHeadAttention", *inputs, domain=FUSED, num_heads=self._shape.heads)
+
+
+class CrossEncoderGraph(TransformerGraph):
+    """The graph of a cross-encoder: input_ids [1, tokens] int64 of a pair to logits [1, labels] float32.
+
+    The last of the layers behind the pooling gives the logits. Where the model has several types of tokens, which say
+    what belongs to the request and what to the document, token_type_ids [1, tokens] int64 are an input too.
+    """
+
+    _output = "logits"
+
+    def __init__(self, tensors: Tensors, shape: EncoderShape, layers: Sequence[Layer], precision: Precision) -> None:
+        """Compute all nodes and constants; raises MissingExtra where the package onnx is not installed."""
+        name = "token_types.weight"
+        self._types = tensors[name] if name in tensors and len(tensors[name]) > 1 else None
+        if self._types is not None:
+            self._inputs = ("input_ids", "token_type_ids")
+        super().__init__(tensors, shape, "cls", layers, precision)
+
+    def _positions(self) -> Floats:
+        if self._types is None:
+            return super()._positions()
+        return self._tensors["positions.weight"][self._shape.first_position :]
+
+    def _typed(self, rows: str) -> str:
+        if self._types is None:
+            return rows
+        return self._file.node(
+            "Add", rows, self._file.node("Gather", self._file.constant(self._types), "token_type_ids")
+        )
+
+    def _finish(self, rows: _Rows, pooling: Pooling, layers: Sequence[Layer]) -> None:
+        self._file.result(self._output, "Identity", self._pooled(rows, pooling, layers))
 
 
 def quantise(weight: Array) -> tuple[Bytes, Floats]:

@@ -1,0 +1,162 @@
+"""Runs the stages of the recipe: python -m recipes.default_encoder STAGE… [--work DIR] [--seed N]."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from recipes.default_encoder.bi_encoder import EncoderTraining, Translations, train_encoder
+from recipes.default_encoder.cross_encoder import (
+    CrossEncoder,
+    CrossEncoderTraining,
+    score_lists,
+    train_cross_encoder,
+)
+from recipes.default_encoder.fast_encoder import FastTraining, train_fast
+from recipes.default_encoder.measures import measure, measure_reranked, table_line
+from recipes.default_encoder.network import (
+    DEVICE,
+    Texts,
+    TokenisedSet,
+    bert,
+    embed_all,
+    near_misses,
+    read_weights,
+    write_weights,
+)
+
+PUBLISHED = "minilm.safetensors"
+_REQUEST_WIDTH, _DEV_REQUEST_WIDTH, _DOCUMENT_WIDTH = 62, 126, 94
+_MISSES, _LISTS, _LIST = 40, 5000, 16
+_WEIGHTS = (0.0, 0.25, 0.5, 1.0, 2.0)
+_CROSS = {"cross6": (0, 1, 2, 3, 4, 5), "cross3": (0, 2, 4)}
+_FAST = {"fast3": (0, 2, 5), "fast2": (0, 5)}
+
+
+class Work:
+    """The files of a run, and the sets in them."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        """Read all tokens onto the device."""
+        self.folder, self.seed, self._started = folder, seed, time.perf_counter()
+        trained, chosen = np.load(folder / "texts-train.npz"), np.load(folder / "texts-dev.npz")
+        self.dev = [one for name in _sets(chosen) for one in _read(chosen, name, _DEV_REQUEST_WIDTH)]
+        self.chosen_on = [one.name for one in self.dev]
+        self.train = [one for name in _sets(trained) for one in _read(trained, name, _REQUEST_WIDTH, "train")]
+        if (folder / "texts-written.npz").exists():
+            written = np.load(folder / "texts-written.npz")
+            self.train += [one for name in _sets(written) for one in _read(written, name, _REQUEST_WIDTH, "train")]
+
+    def path(self, stage: str) -> Path:
+        """The file of a stage."""
+        return self.folder / f"{stage}-s{self.seed}.safetensors"
+
+    def say(self, line: str) -> None:
+        """Write a line with the seconds since the start."""
+        sys.stdout.write(f"{time.perf_counter() - self._started:6.0f} s  {line}\n")
+        sys.stdout.flush()
+
+    def translations(self, teacher: object) -> Translations:
+        """Translated goals of programs that are not held out, with the teacher's vectors of the English ones."""
+        arrays = np.load(self.folder / "translations.npz")
+        rows = torch.from_numpy(np.flatnonzero(~arrays["held"])).to(DEVICE)
+        texts = Texts.of(arrays["translated"], arrays["translated_ends"], _REQUEST_WIDTH).select(rows)
+        english = Texts.of(arrays["english"], arrays["english_ends"], _REQUEST_WIDTH).select(rows)
+        return Translations(texts, embed_all(teacher, english))  # type: ignore[arg-type]
+
+
+def _sets(arrays: np.lib.npyio.NpzFile) -> list[str]:
+    return sorted({key.partition("/")[0] for key in arrays.files})
+
+
+def _read(arrays: np.lib.npyio.NpzFile, name: str, width: int, only: str = "") -> list[TokenisedSet]:
+    """The splits of a set, over the same documents."""
+    documents = Texts.of(arrays[f"{name}/documents"], arrays[f"{name}/documents_ends"], _DOCUMENT_WIDTH)
+    splits = sorted({key.split("/")[1] for key in arrays.files if key.startswith(f"{name}/") and key.count("/") == 2})
+    found = []
+    for split in splits if not only else [only]:
+        key = f"{name}/{split}"
+        requests = Texts.of(arrays[f"{key}/requests"], arrays[f"{key}/requests_ends"], width)
+        found.append(TokenisedSet(name if only else key, documents, requests, arrays[f"{key}/gold"]))
+    return found
+
+
+def encoder(work: Work) -> None:
+    """The first encoder: whose near misses the cross-encoders learn from."""
+    network = bert(read_weights(work.folder / PUBLISHED))
+    work.say(table_line("published", measure(network, work.dev), work.chosen_on))
+    train_encoder(network, work.train, EncoderTraining(seed=work.seed))
+    work.say(table_line("encoder", measure(network, work.dev), work.chosen_on))
+    write_weights(work.path("encoder"), network.state_dict())
+
+
+def cross(work: Work) -> None:
+    """The cross-encoders: one of six layers, and one of three that imitates it."""
+    weights = read_weights(work.path("encoder"))
+    network = bert(weights)
+    misses = {one.name: near_misses(network, one, _MISSES) for one in work.train}
+    teacher = None
+    for name, layers in _CROSS.items():
+        model = CrossEncoder(weights, layers)
+        rate = 6e-5 if teacher is None else 1e-4
+        train_cross_encoder(model, work.train, misses, CrossEncoderTraining(rate=rate, seed=work.seed), teacher)
+        for weight, found in measure_reranked(network, model, work.dev, _WEIGHTS).items():
+            work.say(table_line(f"{name}, weight {weight:g}", found, work.chosen_on))
+        write_weights(work.path(name), model.weights())
+        teacher = teacher or model.eval()
+
+
+def distil(work: Work) -> None:
+    """The encoder that ships: from the published weights again, beside the cross-encoder and translated goals."""
+    first = read_weights(work.path("encoder"))
+    network = bert(first).eval()
+    model = CrossEncoder.read(read_weights(work.path("cross6")))
+    scored = {
+        one.name: score_lists(model, one, near_misses(network, one, _MISSES), _LISTS, _LIST) for one in work.train
+    }
+    student = bert(first)
+    settings = EncoderTraining(rate=2e-5, seed=work.seed)
+    train_encoder(student, work.train, settings, scored, work.translations(network))
+    work.say(table_line("distilled", measure(student, work.dev), work.chosen_on))
+    write_weights(work.path("distilled"), student.state_dict())
+
+
+def fast(work: Work) -> None:
+    """Encoders of requests with fewer layers, in the space of the one that ships."""
+    weights = read_weights(work.path("distilled"))
+    teacher = bert(weights).eval()
+    for name, layers in _FAST.items():
+        network = bert(weights, layers)
+        train_fast(network, teacher, [one.requests for one in work.train], FastTraining(layers, seed=work.seed))
+        work.say(table_line(name, measure(network, work.dev, teacher), work.chosen_on))
+        write_weights(work.path(name), network.state_dict())
+
+
+_STAGES = {"encoder": encoder, "cross": cross, "distil": distil, "fast": fast}
+
+
+def main() -> None:
+    """Read the arguments and run the stages that are named, in order."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("stages", nargs="+", choices=["texts", *_STAGES])
+    parser.add_argument("--work", type=Path, default=Path("models/default_encoder"))
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    if "texts" in given.stages:
+        from recipes.default_encoder.texts import make_texts
+
+        make_texts(given.work)
+    stages = [one for one in given.stages if one in _STAGES]
+    if stages:
+        work = Work(given.work, given.seed)
+        for stage in stages:
+            _STAGES[stage](work)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,200 @@
+"""BERT networks and tokenised texts on one device, for training without loops over texts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+DIMENSION = 384
+_CLS, _SEP = 101, 102
+_LAYER = "encoder.layer."
+
+Weights = dict[str, Tensor]
+
+
+def read_weights(path: Path) -> Weights:
+    """The tensors of a safetensors file in float32, without the pooler of pre-training."""
+    from safetensors.torch import load_file
+
+    return {name: tensor.float() for name, tensor in load_file(str(path)).items() if "position_ids" not in name}
+
+
+def write_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
+    """Write tensors in float16: half the size, and more than int8 keeps of them."""
+    from safetensors.torch import save_file
+
+    save_file({name: tensor.detach().half().cpu().contiguous() for name, tensor in weights.items()}, str(path))
+
+
+def bert(weights: Weights, layers: Sequence[int] = range(6)) -> Any:
+    """A MiniLM with these of the layers that `weights` has, in this order."""
+    from transformers import BertConfig, BertModel
+
+    config = BertConfig(
+        vocab_size=30522,
+        hidden_size=DIMENSION,
+        num_hidden_layers=len(layers),
+        num_attention_heads=12,
+        intermediate_size=1536,
+    )
+    network = BertModel(config, add_pooling_layer=False)
+    kept: Weights = {name: tensor for name, tensor in weights.items() if name.startswith("embeddings.")}
+    for new, old in enumerate(layers):
+        prefix = f"{_LAYER}{old}."
+        kept |= {
+            f"{_LAYER}{new}.{name.removeprefix(prefix)}": tensor
+            for name, tensor in weights.items()
+            if name.startswith(prefix)
+        }
+    missing = network.load_state_dict(kept, strict=False).missing_keys
+    if any("position_ids" not in name for name in missing):
+        raise ValueError(f"the weights lack {missing[:3]}; name those of a MiniLM")
+    return network.to(DEVICE)
+
+
+class Texts:
+    """Token ids of texts, without special tokens, padded to one width on the device."""
+
+    def __init__(self, rows: Tensor, lengths: Tensor) -> None:
+        """`rows` [n, width] int32, of which `lengths` [n] count."""
+        self.rows, self.lengths = rows, lengths
+
+    @classmethod
+    def of(cls, tokens: NDArray[Any], ends: NDArray[Any], width: int) -> Texts:
+        """Texts from all tokens in one array and the place where each text ends, cut to a width."""
+        starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)
+        lengths = np.minimum(ends - starts, width).astype(np.int64)
+        places = np.minimum(starts[:, None] + np.arange(width), max(0, len(tokens) - 1))
+        rows = np.where(np.arange(width) < lengths[:, None], tokens[places] if len(tokens) else 0, 0)
+        return cls(torch.from_numpy(rows.astype(np.int32)).to(DEVICE), torch.from_numpy(lengths).to(DEVICE))
+
+    def __len__(self) -> int:
+        """How many texts there are."""
+        return len(self.lengths)
+
+    def select(self, rows: Tensor) -> Texts:
+        """Some of the texts."""
+        return Texts(self.rows[rows], self.lengths[rows])
+
+
+def single(texts: Texts, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Ids and mask of [CLS] text [SEP], as long as the longest of the batch."""
+    lengths = texts.lengths[rows]
+    longest = int(lengths.max()) + 2
+    ids = torch.zeros((len(rows), longest), dtype=torch.long, device=DEVICE)
+    ids[:, 0] = _CLS
+    ids[:, 1 : longest - 1] = texts.rows[rows][:, : longest - 2].long()
+    ids.scatter_(1, (lengths + 1)[:, None], _SEP)
+    mask = torch.arange(longest, device=DEVICE) < (lengths + 2)[:, None]
+    return ids * mask, mask
+
+
+def paired(requests: Texts, asked: Tensor, documents: Texts, told: Tensor, width: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Ids, mask and types of [CLS] request [SEP] document [SEP]; a request is cut to `width` tokens."""
+    first, second = requests.lengths[asked].clamp(max=width)[:, None], documents.lengths[told][:, None]
+    total = first + second + 3
+    place = torch.arange(int(total.max()), device=DEVICE)[None]
+    left, right = requests.rows[asked].long(), documents.rows[told].long()
+    from_left = left.gather(1, (place - 1).clamp(0, left.shape[1] - 1).expand(len(asked), -1))
+    from_right = right.gather(1, (place - 2 - first).clamp(0, right.shape[1] - 1))
+    in_left = (place >= 1) & (place <= first)
+    in_right = (place >= first + 2) & (place < total - 1)
+    ids = torch.where(in_left, from_left, torch.where(in_right, from_right, _SEP))
+    ids[:, 0] = _CLS
+    mask = place < total
+    return ids * mask, mask, ((place >= first + 2) & mask).long()
+
+
+def embed(network: nn.Module, texts: Texts, rows: Tensor) -> Tensor:
+    """Unit vectors of texts: the mean of their tokens' states."""
+    ids, mask = single(texts, rows)
+    with torch.autocast(DEVICE.type, torch.bfloat16, enabled=DEVICE.type == "cuda"):
+        states = network(input_ids=ids, attention_mask=mask.long()).last_hidden_state
+    weights = mask[..., None].float()
+    return functional.normalize((states.float() * weights).sum(1) / weights.sum(1), dim=-1)
+
+
+@torch.no_grad()
+def embed_all(network: nn.Module, texts: Texts, batch: int = 4096) -> Tensor:
+    """Unit vectors of all texts, without dropout."""
+    training = network.training
+    network.eval()
+    order = torch.argsort(texts.lengths)
+    vectors = torch.zeros((len(texts), DIMENSION), device=DEVICE)
+    for rows in order.split(batch):
+        vectors[rows] = embed(network, texts, rows)
+    network.train(training)
+    return vectors
+
+
+class TokenisedSet:
+    """A catalogue and requests with gold documents."""
+
+    def __init__(self, name: str, documents: Texts, requests: Texts, gold: NDArray[Any]) -> None:
+        """`gold` has the (request, document) pairs."""
+        self.name, self.documents, self.requests = name, documents, requests
+        gold = gold[np.argsort(gold[:, 0], kind="stable")].astype(np.int64)
+        counts = np.bincount(gold[:, 0], minlength=len(requests))
+        table = np.full((len(requests), int(counts.max())), -1, np.int64)
+        firsts = np.concatenate([[0], np.cumsum(counts)[:-1]])
+        table[gold[:, 0], np.arange(len(gold)) - firsts[gold[:, 0]]] = gold[:, 1]
+        self.gold = torch.from_numpy(table).to(DEVICE)  # [requests, most], -1 where there are fewer
+        self.counts = torch.from_numpy(counts).to(DEVICE)
+        # Tools that no request needs do not compete: they would be unlearned.
+        self.needed = torch.from_numpy(np.unique(gold[:, 1])).to(DEVICE)
+
+    def some_gold(self, rows: Tensor) -> Tensor:
+        """One gold document of each request, drawn at random."""
+        drawn = (torch.rand(len(rows), device=DEVICE) * self.counts[rows].clamp(min=1)).long()
+        return self.gold[rows].gather(1, drawn[:, None])
+
+    def others(self, shape: tuple[int, ...]) -> Tensor:
+        """Needed documents, drawn at random."""
+        return self.needed[torch.randint(len(self.needed), shape, device=DEVICE)]
+
+
+@torch.no_grad()
+def near_misses(network: nn.Module, data: TokenisedSet, count: int, batch: int = 2048) -> Tensor:
+    """Of each request the nearest documents that are not gold, [requests, count]; -1 where there are no more."""
+    documents, requests = embed_all(network, data.documents)[data.needed], embed_all(network, data.requests)
+    found = []
+    for start in range(0, len(requests), batch):
+        similar = requests[start : start + batch] @ documents.T
+        fetched = min(count + data.gold.shape[1], similar.shape[1])
+        nearest = data.needed[similar.topk(fetched, 1).indices]
+        is_gold = (nearest[:, :, None] == data.gold[start : start + batch][:, None, :]).any(2)
+        order = (torch.arange(fetched, device=DEVICE) + is_gold * fetched).argsort(1)[:, :count]
+        picked, bad = nearest.gather(1, order), is_gold.gather(1, order)
+        found.append(torch.where(bad, -1, picked))
+    return torch.cat(found)
+
+
+def optimiser(parameters: Sequence[nn.Parameter], rate: float) -> torch.optim.Optimizer:
+    """AdamW; biases and scales are not decayed."""
+    groups = [
+        {"params": [one for one in parameters if one.dim() > 1], "weight_decay": 0.01},
+        {"params": [one for one in parameters if one.dim() < 2], "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.98), fused=DEVICE.type == "cuda")
+
+
+def set_rate(optimiser: torch.optim.Optimizer, rate: float, step: int, steps: int, warmup: float = 0.1) -> None:
+    """A linear warm-up, then a linear decay to 0."""
+    warm = max(1, int(steps * warmup))
+    share = (step + 1) / warm if step < warm else (steps - step) / max(1, steps - warm)
+    for group in optimiser.param_groups:
+        group["lr"] = rate * share
+
+
+def draw_order(sizes: Sequence[int], steps: int, seed: int, power: float = 0.5) -> list[int]:
+    """Which set each step trains on: as often as the power of its size."""
+    chances = np.asarray(sizes, float) ** power
+    return np.random.default_rng(seed).choice(len(sizes), steps, p=chances / chances.sum()).tolist()
