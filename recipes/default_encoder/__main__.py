@@ -45,9 +45,9 @@ _FAST = {"fast3": (0, 2, 5), "fast2": (0, 5)}
 class Work:
     """The files of a run, and the sets in them."""
 
-    def __init__(self, folder: Path, seed: int) -> None:
-        """Read all tokens onto the device."""
-        self.folder, self.seed, self._started = folder, seed, time.perf_counter()
+    def __init__(self, folder: Path, seed: int, share: float = 1.0) -> None:
+        """Read all tokens onto the device. share: of the steps of every training, to try the recipe out."""
+        self.folder, self.seed, self._share, self._started = folder, seed, share, time.perf_counter()
         trained, chosen = np.load(folder / "texts-train.npz"), np.load(folder / "texts-dev.npz")
         self.dev = [one for name in _sets(chosen) for one in _read(chosen, name, _DEV_REQUEST_WIDTH)]
         self.chosen_on = [one.name for one in self.dev]
@@ -59,6 +59,10 @@ class Work:
     def path(self, stage: str) -> Path:
         """The file of a stage."""
         return self.folder / f"{stage}-s{self.seed}.safetensors"
+
+    def steps(self, count: int) -> int:
+        """How many steps a training of so many takes here."""
+        return max(2, round(count * self._share))
 
     def say(self, line: str) -> None:
         """Write a line with the seconds since the start."""
@@ -132,7 +136,7 @@ def languages(work: Work) -> None:
     examples = [Wanted(texts, embed_all(teacher, texts)) for texts in own]
     for pairs in work.translations_by_language():
         examples.append(Wanted(pairs.texts, embed_all(teacher, pairs.english)))
-    imitate(network, examples, ImitationTraining(steps=4000, seed=work.seed))
+    imitate(network, examples, ImitationTraining(work.steps(4000), seed=work.seed))
     work.tell("languages", network)
     write_weights(work.path("languages"), network.state_dict())
 
@@ -140,7 +144,9 @@ def languages(work: Work) -> None:
 def encoder(work: Work) -> None:
     """The first encoder: whose near misses the cross-encoders learn from."""
     network = bert(read_weights(work.path("languages")))
-    train_encoder(network, work.train, EncoderTraining(drawn=_DRAWN, seed=work.seed), None, work.translations())
+    train_encoder(
+        network, work.train, EncoderTraining(work.steps(1500), drawn=_DRAWN, seed=work.seed), None, work.translations()
+    )
     work.tell("encoder", network)
     write_weights(work.path("encoder"), network.state_dict())
 
@@ -154,7 +160,9 @@ def cross(work: Work) -> None:
     for name, layers in _CROSS.items():
         model = CrossEncoder(weights, layers)
         rate = 6e-5 if teacher is None else 1e-4
-        train_cross_encoder(model, work.train, misses, CrossEncoderTraining(rate=rate, seed=work.seed), teacher)
+        train_cross_encoder(
+            model, work.train, misses, CrossEncoderTraining(work.steps(2000), rate, seed=work.seed), teacher
+        )
         for weight, found in measure_reranked(network, model, work.dev, _WEIGHTS).items():
             work.say(table_line(f"{name}, weight {weight:g}", found, work.chosen_on))
         write_weights(work.path(name), model.weights())
@@ -170,7 +178,7 @@ def distil(work: Work) -> None:
         one.name: score_lists(model, one, near_misses(network, one, _MISSES), _LISTS, _LIST) for one in work.train
     }
     student = bert(first)
-    settings = EncoderTraining(rate=2e-5, steps=900, misses=0, drawn=_DRAWN, seed=work.seed)
+    settings = EncoderTraining(work.steps(900), 2e-5, misses=0, drawn=_DRAWN, seed=work.seed)
     train_encoder(student, work.train, settings, scored, work.translations())
     work.tell("distilled", student)
     write_weights(work.path("distilled"), student.state_dict())
@@ -185,31 +193,50 @@ def fast(work: Work) -> None:
     examples = [Wanted(one, embed_all(teacher, one)) for one in [*texts, *(one.documents for one in work.train)]]
     for name, layers in _FAST.items():
         network = bert(weights, layers)
-        imitate(network, examples, ImitationTraining(steps=5000, seed=work.seed))
+        imitate(network, examples, ImitationTraining(work.steps(5000), seed=work.seed))
         work.tell(f"{name}, requests alone", network, teacher)
         work.tell(f"{name}, documents too", network)
         write_weights(work.path(name), network.state_dict())
 
 
 _STAGES = {"languages": languages, "encoder": encoder, "cross": cross, "distil": distil, "fast": fast}
+# The last file of each stage: where it is there, the stage is done.
+_MADE = {"languages": "languages", "encoder": "encoder", "cross": "cross3", "distil": "distilled", "fast": "fast2"}
+
+
+def _make_texts(work: Path) -> None:
+    from recipes.default_encoder.texts import make_texts
+
+    make_texts(work)
+
+
+def _write_requests(work: Path) -> None:
+    from recipes.default_encoder.written import write_requests
+
+    write_requests(work)
+
+
+_BEFORE = {"write": _write_requests, "texts": _make_texts}
 
 
 def main() -> None:
     """Read the arguments and run the stages that are named, in order."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("stages", nargs="+", choices=["texts", *_STAGES])
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("stages", nargs="+", choices=[*_BEFORE, *_STAGES, "ship"])
     parser.add_argument("--work", type=Path, default=Path("models/default_encoder"))
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--share", type=float, default=1.0, help="of the steps, to try the recipe out")
     given = parser.parse_args()
-    if "texts" in given.stages:
-        from recipes.default_encoder.texts import make_texts
-
-        make_texts(given.work)
-    stages = [one for one in given.stages if one in _STAGES]
-    if stages:
-        work = Work(given.work, given.seed)
-        for stage in stages:
+    for stage in (one for one in given.stages if one in _BEFORE):
+        _BEFORE[stage](given.work)
+    work = Work(given.work, given.seed, given.share) if set(given.stages) & set(_STAGES) else None
+    for stage in (one for one in given.stages if one in _STAGES):
+        if work is not None and not work.path(_MADE[stage]).exists():
             _STAGES[stage](work)
+    if "ship" in given.stages:
+        from recipes.default_encoder.ship import ship
+
+        ship(given.work, given.seed)
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ class EncoderTraining:
     distilled: the weight of the cross-encoder's opinion. translated: that of translated goals.
     """
 
-    steps: int = 1500
+    steps: int
     rate: float = 4e-5
     batch: int = 256
     documents: int = 512

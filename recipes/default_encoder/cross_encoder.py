@@ -12,7 +12,6 @@ from torch.nn import functional
 from recipes.default_encoder.bi_encoder import ScoredLists
 from recipes.default_encoder.network import (
     DEVICE,
-    DIMENSION,
     TokenisedSet,
     Weights,
     bert,
@@ -30,7 +29,7 @@ REQUEST_TOKENS = 64
 class CrossEncoderTraining:
     """Settings of a training. documents: how many are scored for each request, one of them gold."""
 
-    steps: int = 2500
+    steps: int
     rate: float = 6e-5
     requests: int = 96
     documents: int = 10
@@ -39,23 +38,22 @@ class CrossEncoderTraining:
 
 
 class CrossEncoder(nn.Module):
-    """A MiniLM with the head of Hugging Face's BertForSequenceClassification and one logit."""
+    """A BERT with the head of Hugging Face's BertForSequenceClassification and one logit."""
 
-    def __init__(self, weights: Weights, layers: Sequence[int]) -> None:
-        """Take these of the layers of an encoder; the head is new."""
+    def __init__(self, weights: Weights, layers: Sequence[int] | None = None) -> None:
+        """Take these of the layers of an encoder, or all; the head is new."""
         super().__init__()
         self.bert = bert(weights, layers)
-        self.pooler = nn.Linear(DIMENSION, DIMENSION, device=DEVICE)
-        self.classifier = nn.Linear(DIMENSION, 1, device=DEVICE)
+        size = self.bert.config.hidden_size
+        self.pooler = nn.Linear(size, size, device=DEVICE)
+        self.classifier = nn.Linear(size, 1, device=DEVICE)
         nn.init.normal_(self.classifier.weight, std=0.02)
         nn.init.zeros_(self.classifier.bias)
 
     @classmethod
     def read(cls, weights: Weights) -> CrossEncoder:
         """The model of tensors that `weights` gave."""
-        prefix = "bert.encoder.layer."
-        layers = {int(name.removeprefix(prefix).partition(".")[0]) for name in weights if name.startswith(prefix)}
-        model = cls({name.removeprefix("bert."): one for name, one in weights.items()}, range(len(layers)))
+        model = cls({name.removeprefix("bert."): one for name, one in weights.items()})
         model.load_state_dict({name.replace("bert.pooler.dense.", "pooler."): one for name, one in weights.items()})
         return model.to(DEVICE).eval()
 

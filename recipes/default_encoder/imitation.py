@@ -19,7 +19,7 @@ from recipes.default_encoder.network import DEVICE, Texts, draw_order, embed, op
 class ImitationTraining:
     """Settings of a training."""
 
-    steps: int = 2500
+    steps: int
     rate: float = 2e-4
     batch: int = 1024
     seed: int = 0

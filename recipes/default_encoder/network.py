@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-DIMENSION = 384
 _CLS, _SEP = 101, 102
 _TOKENS_AT_ONCE = 40_000  # fewer leave the GPU waiting for the processor
 _LAYER = "encoder.layer."
+_HEAD = 32  # the size of an attention head in MiniLM
 
 Weights = dict[str, Tensor]
 
@@ -44,16 +44,20 @@ def with_new_tokens(weights: Weights, seed: int = 0) -> Weights:
     return weights | {"embeddings.word_embeddings.weight": table}
 
 
-def bert(weights: Weights, layers: Sequence[int] = range(6)) -> Any:
-    """A MiniLM with these of the layers that `weights` has, in this order."""
+def bert(weights: Weights, layers: Sequence[int] | None = None) -> Any:
+    """A BERT with these of the layers that `weights` has, in this order; with all of them where none are named."""
     from transformers import BertConfig, BertModel
 
+    numbers = {int(name.removeprefix(_LAYER).partition(".")[0]) for name in weights if name.startswith(_LAYER)}
+    layers = range(len(numbers)) if layers is None else layers
+    words, size = weights["embeddings.word_embeddings.weight"].shape
     config = BertConfig(
-        vocab_size=30522,
-        hidden_size=DIMENSION,
+        vocab_size=words,
+        hidden_size=size,
         num_hidden_layers=len(layers),
-        num_attention_heads=12,
-        intermediate_size=1536,
+        num_attention_heads=size // _HEAD,
+        intermediate_size=len(weights[f"{_LAYER}0.intermediate.dense.bias"]),
+        max_position_embeddings=len(weights["embeddings.position_embeddings.weight"]),
     )
     network = BertModel(config, add_pooling_layer=False)
     kept: Weights = {name: tensor for name, tensor in weights.items() if name.startswith("embeddings.")}
@@ -66,7 +70,7 @@ def bert(weights: Weights, layers: Sequence[int] = range(6)) -> Any:
         }
     missing = network.load_state_dict(kept, strict=False).missing_keys
     if any("position_ids" not in name for name in missing):
-        raise ValueError(f"the weights lack {missing[:3]}; name those of a MiniLM")
+        raise ValueError(f"the weights lack {missing[:3]}; name those of a BERT")
     return network.to(DEVICE)
 
 
@@ -141,7 +145,7 @@ def by_length(mask: Tensor) -> list[tuple[Tensor, int]]:
     return parts
 
 
-def embed(network: nn.Module, *parts: tuple[Texts, Tensor]) -> tuple[Tensor, ...]:
+def embed(network: Any, *parts: tuple[Texts, Tensor]) -> tuple[Tensor, ...]:
     """Unit vectors of some rows of each of the texts: the means of their tokens' states."""
     read = [single(texts, rows) for texts, rows in parts]
     longest = max(ids.shape[1] for ids, _ in read)
@@ -149,7 +153,7 @@ def embed(network: nn.Module, *parts: tuple[Texts, Tensor]) -> tuple[Tensor, ...
         torch.cat([functional.pad(pair[which], (0, longest - pair[which].shape[1])) for pair in read])
         for which in (0, 1)
     )
-    vectors = torch.zeros((len(ids), DIMENSION), device=DEVICE)
+    vectors = torch.zeros((len(ids), network.config.hidden_size), device=DEVICE)
     for rows, width in by_length(mask):
         with torch.autocast(DEVICE.type, torch.bfloat16, enabled=DEVICE.type == "cuda"):
             states = network(input_ids=ids[rows, :width], attention_mask=mask[rows, :width].long()).last_hidden_state
@@ -160,12 +164,12 @@ def embed(network: nn.Module, *parts: tuple[Texts, Tensor]) -> tuple[Tensor, ...
 
 
 @torch.no_grad()
-def embed_all(network: nn.Module, texts: Texts, batch: int = 8192) -> Tensor:
+def embed_all(network: Any, texts: Texts, batch: int = 8192) -> Tensor:
     """Unit vectors of all texts, without dropout."""
     training = network.training
     network.eval()
     order = torch.argsort(texts.lengths)
-    vectors = torch.zeros((len(texts), DIMENSION), device=DEVICE)
+    vectors = torch.zeros((len(texts), network.config.hidden_size), device=DEVICE)
     for rows in order.split(batch):
         (vectors[rows],) = embed(network, (texts, rows))
     network.train(training)
@@ -199,7 +203,7 @@ class TokenisedSet:
 
 
 @torch.no_grad()
-def near_misses(network: nn.Module, data: TokenisedSet, count: int, batch: int = 2048) -> Tensor:
+def near_misses(network: Any, data: TokenisedSet, count: int, batch: int = 2048) -> Tensor:
     """Of each request the nearest documents that are not gold, [requests, count]; -1 where there are no more."""
     documents, requests = embed_all(network, data.documents)[data.needed], embed_all(network, data.requests)
     found = []

@@ -101,7 +101,7 @@ class Tokens:
 
 def make_texts(work: Path) -> None:
     """Write the tokeniser, texts-train.npz, texts-dev.npz, texts-written.npz and translations.npz."""
-    pairs = _translated_goals()
+    pairs = translated_goals()
     extend_vocabulary(default_source() / "tokenizer.json", [pair["text"] for pair in pairs], work / "tokenizer.json")
     tokens = Tokens(work / "tokenizer.json")
     np.savez_compressed(work / "translations.npz", **_translations(tokens, pairs))
@@ -179,7 +179,7 @@ def _add_written(tokens: Tokens, arrays: Arrays, work: Path, name: str) -> None:
     arrays[f"{key}/train/gold"] = np.asarray(pairs, np.int32)
 
 
-def _translated_goals() -> list[dict[str, str]]:
+def translated_goals() -> list[dict[str, str]]:
     """The pairs of tldr-parallel whose program stands in tldr."""
     path = Path(os.environ["TOOLSCOUT_DATA"]) / "tldr-parallel" / "pairs.jsonl.gz"
     known = {tool.id for tool in Dataset.load(find_dataset("tldr"), ["dev"]).tools}

@@ -1,0 +1,94 @@
+"""Puts the trained models into the package: toolscout/default_model and toolscout/default_reranker."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+from pathlib import Path
+
+from recipes.default_encoder.texts import CHOSEN_ON, MADE, TRAINED, WRITTEN, catalogue, translated_goals
+from toolscout.data.dataset import WRITTEN as BY_A_MODEL
+from toolscout.data.dataset import Dataset, request_digest
+from toolscout.data.locate import find_dataset
+from toolscout.models.encoders.export import default_source, export
+from toolscout.models.encoders.onnx_encoder import CARD_FILE, MODEL_FILE, TOKENIZER_FILE, Encoder
+from toolscout.models.encoders.source_folder import WEIGHTS_FILE
+from toolscout.models.rerankers.export import export_cross_encoder
+from toolscout.retrievers.provenance import SeenSplit, TrainedOn, TrainingSet
+
+PACKAGE = Path(__file__).resolve().parents[2] / "toolscout"
+NAME = "toolscout-minilm-3"
+CROSS_ENCODER = "cross3"
+
+
+def ship(work: Path, seed: int) -> None:
+    """Export the encoder and the cross-encoder of a seed, and write what they have seen."""
+    out = PACKAGE / "default_model"
+    exported = export(source_folder(work, "distilled", seed), work / "exported")
+    for name in (MODEL_FILE, TOKENIZER_FILE):
+        shutil.copyfile(exported / name, out / name)
+    card = json.loads((exported / CARD_FILE).read_text())
+    card |= {"name": NAME, "source": "all-MiniLM-L6-v2, trained by recipes/default_encoder", "licence": "Apache-2.0"}
+    (out / CARD_FILE).write_text(json.dumps(card, indent=2) + "\n")
+    Encoder.load(out).encode_request("Does it run?")
+    seen(work).save(out)
+    export_cross_encoder(cross_encoder_folder(work, CROSS_ENCODER, seed), PACKAGE / "default_reranker", "int8")
+
+
+def source_folder(work: Path, stage: str, seed: int) -> Path:
+    """A Hugging Face folder with the weights of a stage: the published one with other weights and the new tokeniser."""
+    folder = work / f"{stage}-s{seed}"
+    shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(default_source(), folder)
+    shutil.copyfile(work / f"{stage}-s{seed}.safetensors", folder / WEIGHTS_FILE)
+    shutil.copyfile(work / "tokenizer.json", folder / TOKENIZER_FILE)
+    return folder
+
+
+def cross_encoder_folder(work: Path, stage: str, seed: int) -> Path:
+    """A Hugging Face folder with a cross-encoder, as `toolscout search --rerank FOLDER` takes it."""
+    folder = source_folder(work, stage, seed)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {
+        "architectures": ["BertForSequenceClassification"],
+        "num_hidden_layers": int(stage[-1]),
+        "id2label": {"0": "LABEL_0"},
+        "label2id": {"LABEL_0": 0},
+    }
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+    return folder
+
+
+def seen(work: Path) -> TrainedOn:
+    """All requests that were trained on, those of the dev splits that chose, and the documents that were gold."""
+    sets = []
+    for name, (train, dev) in TRAINED.items():
+        folder = work / "pool" / name if name in MADE else find_dataset(name)
+        data = Dataset.load(folder, [split for split in (train, dev) if split])
+        sets.append(TrainingSet(data, train, dev))
+    sets += [TrainingSet(_written(work, name), "train", "") for name in WRITTEN]
+    chosen = []
+    for name, splits in CHOSEN_ON.items():
+        data = Dataset.load(find_dataset(name), list(splits))
+        chosen += [SeenSplit(name, data.digest(one), one, "dev", data.request_digests(one)) for one in splits]
+    goals = frozenset(request_digest(pair["text"]) for pair in translated_goals())
+    translated = SeenSplit("tldr-parallel", request_digest("".join(sorted(goals))), "pairs", "train", goals)
+    return TrainedOn.of(sets) | TrainedOn((*chosen, translated))
+
+
+def _written(work: Path, name: str) -> Dataset:
+    """The requests that a language model wrote for a catalogue."""
+    with gzip.open(work / "written" / f"kept-{name}.jsonl.gz", "rt", encoding="utf-8") as file:
+        rows = {f"s{number}": json.loads(line) for number, line in enumerate(file)}
+    requests = {key: text for key, (text, _) in rows.items()}
+    gold = {key: tuple(tools) for key, (_, tools) in rows.items()}
+    about = {key: {BY_A_MODEL: True} for key in rows}
+    return Dataset(f"written-{name}", catalogue(name), requests, {"train": gold}, about)
+
+
+def check_data() -> None:
+    """Raise SystemExit where the datasets are not named."""
+    if not os.environ.get("TOOLSCOUT_DATA"):
+        raise SystemExit("name the folder of datasets: TOOLSCOUT_DATA")
