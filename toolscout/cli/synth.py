@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from toolscout.cli import output
-from toolscout.cli.common import OutOption, check_model, plural
+from toolscout.cli.common import check_model, plural
+from toolscout.cli.expand import write as write_expansions
 
 if TYPE_CHECKING:
     from toolscout.core.tool import Tool
@@ -24,6 +25,7 @@ PARTIAL = ".partial.jsonl"
 
 
 def synth(
+    ctx: typer.Context,
     source: Annotated[
         str,
         typer.Argument(
@@ -32,7 +34,14 @@ def synth(
             "source of tools that add reads.",
         ),
     ],
-    out: OutOption,
+    out: Annotated[
+        Path,
+        typer.Option("--out", metavar="PATH", help="Where to write it: a new or empty folder; a file with --expand."),
+    ],
+    expand: Annotated[
+        bool,
+        typer.Option("--expand", help="Write no requests, but what each tool is for, when to use it, what it cannot."),
+    ] = False,
     wanted: Annotated[
         Literal["all", "new"],
         typer.Option("--for", help="Write for all tools, or for those without a request in DATA:SPLIT."),
@@ -41,7 +50,8 @@ def synth(
         str,
         typer.Option(
             metavar="SPEC",
-            help="Who writes: a folder of synth-train, smollm2, another folder, the URL of an endpoint.",
+            help="Who writes: a folder of synth-train, smollm2, another folder, the URL of an endpoint; rules, with "
+            "--expand, for no model.",
         ),
     ] = "smollm2",
     model: Annotated[str, typer.Option(metavar="NAME", help="The model to ask an endpoint for.")] = "",
@@ -89,6 +99,7 @@ def synth(
 
     Requests differ in style and in how many tools they need, and never name one. What comes out badly is left out and
     counted; README.md in the folder says how much. An interrupted run goes on when the same command is given again.
+    With --expand a file is written instead, for: toolscout add --expansions.
     """
     from toolscout.errors import BadDataset, BadRequest
     from toolscout.evaluation.vector_cache import tool_vectors
@@ -96,6 +107,12 @@ def synth(
     from toolscout.synth import RequestWriter, SynthOptions, SynthSource, synthesise
 
     check_model(llm, model)
+    asking = EndpointOptions(timeout=timeout, concurrency=concurrency, requests_per_minute=requests_per_minute)
+    beside = out.resolve()  # Path(".") has no name
+    partial = beside.with_name(beside.name + PARTIAL)
+    if expand:
+        write_expansions(ctx, source, out, llm, model, asking, temperature, seed, partial)
+        return
     if round_trip and not filtered:
         raise typer.BadParameter("it is a filter; leave it out, or --no-filter", param_hint="--round-trip")
     round_trip = _ROUND_TRIP if round_trip is None else round_trip
@@ -116,10 +133,7 @@ def synth(
         raise BadDataset("--examples shows known requests; name the split that has them, as in DATA:train")
     if retriever and not (round_trip and filtered):
         raise BadRequest("--retriever is what the round trip asks, and there is none; leave it out")
-    asking = EndpointOptions(timeout=timeout, concurrency=concurrency, requests_per_minute=requests_per_minute)
     writer = RequestWriter.open(llm, model, seed, options=asking)
-    beside = out.resolve()  # Path(".") has no name
-    partial = beside.with_name(beside.name + PARTIAL)
     encoder = _encoder()
     with output.progress() as report:
         vectors = tool_vectors(opened.tools, encoder, progress=report) if encoder else None

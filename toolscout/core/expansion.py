@@ -12,6 +12,8 @@ from toolscout.core.tool import clean_text
 from toolscout.errors import BadSource
 
 MAX_EXPANSION_CHARS = 2_000
+# Stands between a document and its expansion where both are one text. No document holds it: it is a control character.
+_MARK = "\n\x1e\n"
 _KEYS = ("for", "when", "not")
 
 
@@ -51,6 +53,17 @@ class Expansion:
         if not found.searched():
             raise ValueError('"for" and "when" are empty')
         return found
+
+
+def with_expansion(document: str, expansion: str) -> str:
+    """Return the text that a tool's vector and its digest are made of: the document, and its expansion if any."""
+    return f"{document}{_MARK}{expansion}" if expansion else document
+
+
+def split_expansion(text: str) -> tuple[str, str]:
+    """Return the document and the expansion that with_expansion joined; "" for none."""
+    document, _, expansion = text.partition(_MARK)
+    return document, expansion
 
 
 def read_expansions(path: str | Path) -> dict[str, Expansion]:
