@@ -15,7 +15,7 @@ _HEAD = """
 What a tool is for and when to use it, in words that users say, stored beside the tool and searched: by words in a field
 of their own, by meaning as a small share of the tool's vector (*built*). *Written* says by whom: nobody, the rules, or
 a language model, and for how many tools. Other ways beside it: behind the document in one text (*append*), as a second
-vector of which the nearer one counts (*max*), with what the tool cannot do (*not*). Dev requests. *Gain*: the paired
+vector of which the nearer one counts (*max*), with what the tool cannot do (*not*). *Gain*: the paired
 difference in R@5 to the same method without expansions, in points, and its 95 % interval.
 """
 _COLUMNS = (
