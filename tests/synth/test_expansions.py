@@ -47,8 +47,8 @@ def test_the_verb_of_a_description_where_the_name_has_none() -> None:
 
 
 def test_parameters_become_phrases() -> None:
-    when = expand(tool("n", "get_offers", "", "city due_date authorName page limit id x q2")).when
-    assert when == "offers in a city, for a due date, by author name"
+    when = expand(tool("n", "get_offers", "", "dest_city due_dt_date usrName page limit id x q2 colour")).when
+    assert when == "offers in a destination city, by user name"  # the others say what the document says
 
 
 def test_what_the_tool_cannot_do() -> None:

@@ -155,7 +155,8 @@ _VERBS = {verb: verb for verb in _SYNONYMS} | {
 def expand(tool: Tool) -> Expansion:
     """Return the expansion of a tool by its name, the first word of its description, and its parameters.
 
-    Without a known verb there is no purpose, and without a parameter that says anything no "when"; both may be empty.
+    Without a known verb there is no purpose, and without a parameter that says anything new no "when"; both may be
+    empty. Words that the document has already would only count twice, which was worse on dev.
     """
     words = spelled_out(split_words(tool.name))
     verb = next((found for word in words if (found := _verb(word))), "")
@@ -166,7 +167,8 @@ def expand(tool: Tool) -> Expansion:
     said = _SYNONYMS.get(verb, [])
     purpose = f"{', '.join(said)} {thing}".strip() if said else ""
     spelled = thing if not said and words != [word.lower() for word in split_words(tool.name)] else ""
-    asked = _phrases(tool.input_schema)
+    known = frozenset(word.lower() for word in split_words(tool.document()))
+    asked = [phrase for phrase in _phrases(tool.input_schema) if set(phrase.split()) - known - {"in", "a", "for", "by"}]
     when = f"{thing} {', '.join(asked)}".strip() if asked else ""
     return Expansion(purpose or spelled, when, _limits(verb), tool.digest())
 
