@@ -40,14 +40,19 @@ def test_with_a_model(filled: Run, tmp_path: Path) -> None:
         name = " ".join(split_words(next(iter(store.tools())).name))
     script = [{"when": f'1. "{name}" of', "text": GOOD}, {"when": "1. ", "text": "no"}]
     (tmp_path / "script.jsonl").write_text("".join(json.dumps(line) + "\n" for line in script))
-    done = filled("synth", "tools.db", "--expand", "--llm", "scripted:script.jsonl", "--out", "e.jsonl")
+    words = ("synth", "tools.db", "--expand", "--llm", "scripted:script.jsonl")
+    done = filled(*words, "--out", "e.jsonl", "--round-trip", "0")
     assert done.exit_code == 0, done.output
     assert "left out: not the three lines" in done.stdout
+    assert len(read_expansions(tmp_path / "e.jsonl")) == 1
+    again = filled(*words, "--out", "other.jsonl")  # nothing that the tool says of itself
+    assert "left out: not found again" in again.stdout
+    assert read_expansions(tmp_path / "other.jsonl") == {}
     assert not list(tmp_path.glob("*.partial.jsonl"))
 
 
 def test_options_of_requests_are_refused(filled: Run, source: Path, tmp_path: Path) -> None:
-    for option in (("--per-tool", 2), ("--for", "all"), ("--round-trip", 0), ("--no-filter",)):
+    for option in (("--per-tool", 2), ("--for", "all"), ("--examples", 1), ("--no-filter",)):
         done = filled("synth", source, "--expand", "--llm", "rules", "--out", "e.jsonl", *option)
         assert (done.exit_code, "writes no requests" in " ".join(done.stderr.split())) == (2, True)
     assert not (tmp_path / "e.jsonl").exists()

@@ -11,6 +11,7 @@ from toolscout.core.tool import Tool
 from toolscout.errors import BadDataset
 from toolscout.llm.base import Conversation
 from toolscout.llm.scripted import Scripted, ScriptedReply
+from toolscout.retrievers.bm25 import Bm25
 from toolscout.synth import expanding
 from toolscout.synth.expanding import by_model, by_rules, conversation
 from toolscout.synth.expansion_rules import expand, spelled_out
@@ -98,6 +99,19 @@ def test_broken_answers_are_left_out_and_counted() -> None:
     assert made.expansions[IDS["headlines"]].when == "what happened in the world"
     counts = {"garbage": 2, "not the three lines": 1, "too short or too long": 1, "copied from the prompt": 1}
     assert made.dropped == counts
+
+
+def test_what_does_not_find_its_tool_again_is_left_out() -> None:
+    judge = Bm25()
+    judge.add(TOOLS)
+
+    def say(given: Conversation) -> str:
+        about = "rain and sun" if '"get forecast"' in given[-1].content else "gifts for friends"
+        return f"for: telling of {about}\nwhen: I want to know more"
+
+    made = by_model(TOOLS, model(say), retriever=judge, round_trip=1)
+    assert list(made.expansions) == [IDS["get_forecast"]]
+    assert made.dropped == {"not found again": len(TOOLS) - 1}
 
 
 def test_an_interrupted_run_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

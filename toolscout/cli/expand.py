@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 RULES = "rules"
 _SHOWN = 5
 # Options of synth that say what requests are like.
-_OF_REQUESTS = ("wanted", "per_tool", "combinations", "examples", "tries", "filtered", "round_trip", "retriever")
+_OF_REQUESTS = ("wanted", "per_tool", "combinations", "examples", "tries", "filtered")
 
 
 def write(
@@ -29,14 +29,18 @@ def write(
     endpoint: EndpointOptions,
     temperature: float,
     seed: int,
+    round_trip: int,
+    retriever: str,
     partial: Path,
 ) -> None:
     """Write expansions of all tools of a source into a file, and say how many, and why others got none.
 
+    What a model wrote has to find its tool among the first `round_trip` of a retriever, the default one for "".
     `partial` is the file that an interrupted run goes on from; it is removed once OUT is written.
     """
+    from toolscout.cli.synth import _encoder, _judge
     from toolscout.core.expansion import write_expansions
-    from toolscout.errors import BadDataset
+    from toolscout.errors import BadDataset, BadModel
     from toolscout.synth import RequestWriter, SynthSource
     from toolscout.synth.expanding import by_model, by_rules
 
@@ -52,9 +56,20 @@ def write(
         made = by_rules(tools)
     else:
         writer = RequestWriter.open(llm, model, seed, options=endpoint)
+        if writer.trained:
+            raise BadModel(f"{llm} was trained to write requests, and writes nothing else; name another model")
         with output.progress() as report:
+            name = retriever or ("dense" if round_trip and _encoder() else "bm25")
+            judge = _judge(name, tools, report)[0] if round_trip else None
             made = by_model(
-                tools, writer.llm, writer.fingerprint, temperature=temperature, partial=partial, progress=report
+                tools,
+                writer.llm,
+                writer.fingerprint,
+                temperature=temperature,
+                retriever=judge,
+                round_trip=round_trip,
+                partial=partial,
+                progress=report,
             )
     write_expansions(out, made.expansions.items())
     partial.unlink(missing_ok=True)

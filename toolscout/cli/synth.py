@@ -111,7 +111,8 @@ def synth(
     beside = out.resolve()  # Path(".") has no name
     partial = beside.with_name(beside.name + PARTIAL)
     if expand:
-        write_expansions(ctx, source, out, llm, model, asking, temperature, seed, partial)
+        first = _ROUND_TRIP if round_trip is None else round_trip
+        write_expansions(ctx, source, out, llm, model, asking, temperature, seed, first, retriever, partial)
         return
     if round_trip and not filtered:
         raise typer.BadParameter("it is a filter; leave it out, or --no-filter", param_hint="--round-trip")

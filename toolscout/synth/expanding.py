@@ -14,8 +14,10 @@ from typing import Any
 from toolscout.core.expansion import Expansion
 from toolscout.core.tool import Tool, clean_text
 from toolscout.llm.base import LanguageModel, Message
+from toolscout.retrievers.base import Retriever
 from toolscout.search.progress import Progress
 from toolscout.synth import expansion_rules
+from toolscout.synth.filters import counted, found_again
 from toolscout.synth.prompts import facts
 from toolscout.synth.saved_texts import Prompt, SavedTexts
 
@@ -71,12 +73,16 @@ def by_model(
     fingerprint: str = "",
     *,
     temperature: float = 0.5,
+    retriever: Retriever | None = None,
+    round_trip: int = 20,
     partial: Path | None = None,
     progress: Progress | None = None,
 ) -> WrittenExpansions:
     """Write expansions with a language model; an answer that does not have the three parts is left out and counted.
 
     fingerprint: identifies the model among others of its name.
+    retriever: with the tools indexed; what is searched of an expansion has to find its tool among the first
+        `round_trip`, else it is about something else.
     partial: a file that saves all answers, from which the same call resumes; the caller removes it.
     """
     prompts = [_prompt(tool) for tool in {tool.id: tool for tool in tools}.values()]
@@ -96,7 +102,12 @@ def by_model(
             made[prompt.key] = Expansion(
                 parts.get("for", ""), parts.get("when", ""), parts.get("not", ""), digests[prompt.key]
             )
-    return WrittenExpansions(made, dict(dropped.most_common()), texts.usage.row(), texts.problem)
+    if retriever is not None and round_trip and made:
+        said = [one.searched() for one in made.values()]
+        found = found_again(retriever, said, list(made), [1] * len(made), round_trip, progress)
+        dropped["not found again"] = found.count(False)
+        made = {tool_id: one for (tool_id, one), again in zip(made.items(), found, strict=True) if again}
+    return WrittenExpansions(made, counted(dropped.elements()), texts.usage.row(), texts.problem)
 
 
 def conversation(tool: Tool) -> list[Message]:
