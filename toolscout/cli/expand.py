@@ -9,6 +9,7 @@ import typer
 
 from toolscout.cli import output
 from toolscout.cli.common import plural
+from toolscout.cli.round_trip import encoder_here, judge_of
 
 if TYPE_CHECKING:
     from toolscout.llm.options import EndpointOptions
@@ -38,7 +39,6 @@ def write(
     What a model wrote has to find its tool among the first `round_trip` of a retriever, the default one for "".
     `partial` is the file that an interrupted run goes on from; it is removed once OUT is written.
     """
-    from toolscout.cli.synth import _encoder, _judge
     from toolscout.core.expansion import write_expansions
     from toolscout.errors import BadDataset, BadModel
     from toolscout.synth import RequestWriter, SynthSource
@@ -59,8 +59,8 @@ def write(
         if writer.trained:
             raise BadModel(f"{llm} was trained to write requests, and writes nothing else; name another model")
         with output.progress() as report:
-            name = retriever or ("dense" if round_trip and _encoder() else "bm25")
-            judge = _judge(name, tools, report)[0] if round_trip else None
+            name = retriever or ("dense" if round_trip and encoder_here() else "bm25")
+            judge = judge_of(name, tools, report)[0] if round_trip else None
             made = by_model(
                 tools,
                 writer.llm,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -11,12 +10,10 @@ import typer
 from toolscout.cli import output
 from toolscout.cli.common import check_model, plural
 from toolscout.cli.expand import write as write_expansions
+from toolscout.cli.round_trip import encoder_here, judge_of
 
 if TYPE_CHECKING:
-    from toolscout.core.tool import Tool
-    from toolscout.models.encoders.onnx_encoder import Encoder
-    from toolscout.retrievers.base import FitReport, Retriever
-    from toolscout.retrievers.provenance import TrainedOn
+    from toolscout.retrievers.base import FitReport
     from toolscout.synth import SyntheticDataset
 
 _SHOWN = 5
@@ -135,11 +132,11 @@ def synth(
     if retriever and not (round_trip and filtered):
         raise BadRequest("--retriever is what the round trip asks, and there is none; leave it out")
     writer = RequestWriter.open(llm, model, seed, options=asking)
-    encoder = _encoder()
+    encoder = encoder_here()
     with output.progress() as report:
         vectors = tool_vectors(opened.tools, encoder, progress=report) if encoder else None
         judge_name = retriever or ("dense" if encoder else "bm25")
-        judge, seen = _judge(judge_name, opened.tools, report) if round_trip and filtered else (None, None)
+        judge, seen = judge_of(judge_name, opened.tools, report) if round_trip and filtered else (None, None)
         made = synthesise(
             opened,
             writer,
@@ -184,36 +181,8 @@ def synth_train(
         count = plural(len(one.dataset.split(one.train)), "request")
         output.note(f"{one.dataset.name}: {count} of {one.train} to learn from", label="data")
     with output.progress() as report:
-        fitted = train_synth(sets, out, options, encoder=_encoder(), progress=report)
+        fitted = train_synth(sets, out, options, encoder=encoder_here(), progress=report)
     _report(fitted, out)
-
-
-def _encoder() -> Encoder | None:
-    from toolscout.errors import MissingEncoder
-    from toolscout.models.encoders.onnx_encoder import Encoder
-
-    try:
-        return Encoder.load()
-    except MissingEncoder:
-        output.note("there is no sentence encoder, so tools are not combined by their meaning")
-        return None
-
-
-def _judge(name: str, tools: Sequence[Tool], report: output.Report | None) -> tuple[Retriever, TrainedOn]:
-    """Open the retriever that checks written requests, index the tools in it, and return it with what it has seen."""
-    from toolscout.evaluation.evaluate import seen_by
-    from toolscout.evaluation.vector_cache import encoder_of, tool_vectors
-    from toolscout.retrievers.opening import open_retriever
-
-    opened, _ = open_retriever(name)
-    opened.remove(opened.ids())
-    encoder = encoder_of(opened)
-    if encoder is None:
-        opened.add(tools)
-    else:
-        rows = tool_vectors(tools, encoder, progress=report)
-        opened.add(tools, {tool.digest(): row for tool, row in zip(tools, rows, strict=True)})
-    return opened, seen_by(name, opened)
 
 
 def _print(made: SyntheticDataset, real: str, out: Path) -> None:
