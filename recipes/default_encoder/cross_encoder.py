@@ -16,6 +16,7 @@ from recipes.default_encoder.network import (
     TokenisedSet,
     Weights,
     bert,
+    by_length,
     draw_order,
     optimiser,
     paired,
@@ -60,9 +61,13 @@ class CrossEncoder(nn.Module):
 
     def forward(self, ids: Tensor, mask: Tensor, types: Tensor) -> Tensor:
         """The logit of each pair."""
-        with torch.autocast(DEVICE.type, torch.bfloat16, enabled=DEVICE.type == "cuda"):
-            states = self.bert(input_ids=ids, attention_mask=mask.long(), token_type_ids=types).last_hidden_state
-        logits: Tensor = self.classifier(torch.tanh(self.pooler(states[:, 0].float())))[:, 0]
+        logits = torch.zeros(len(ids), device=DEVICE)
+        for rows, width in by_length(mask):
+            given = {"input_ids": ids, "attention_mask": mask.long(), "token_type_ids": types}
+            with torch.autocast(DEVICE.type, torch.bfloat16, enabled=DEVICE.type == "cuda"):
+                states = self.bert(**{name: one[rows, :width] for name, one in given.items()}).last_hidden_state
+            scores = self.classifier(torch.tanh(self.pooler(states[:, 0].float())))[:, 0]
+            logits = logits.index_put((rows,), scores)
         return logits
 
     def weights(self) -> Weights:

@@ -15,6 +15,7 @@ from torch.nn import functional
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 DIMENSION = 384
 _CLS, _SEP = 101, 102
+_TOKENS_AT_ONCE = 40_000  # fewer leave the GPU waiting for the processor
 _LAYER = "encoder.layer."
 
 Weights = dict[str, Tensor]
@@ -32,6 +33,15 @@ def write_weights(path: Path, weights: Mapping[str, Tensor]) -> None:
     from safetensors.torch import save_file
 
     save_file({name: tensor.detach().half().cpu().contiguous() for name, tensor in weights.items()}, str(path))
+
+
+def with_new_tokens(weights: Weights, seed: int = 0) -> Weights:
+    """Weights whose vectors in the places that BERT left unused are drawn anew, near the mean of all tokens."""
+    table = weights["embeddings.word_embeddings.weight"].clone()
+    places = torch.tensor([*range(1, 100), *range(104, 999)])
+    drawn = torch.randn((len(places), table.shape[1]), generator=torch.Generator().manual_seed(seed))
+    table[places] = table.mean(0) + 0.5 * table.std(0) * drawn
+    return weights | {"embeddings.word_embeddings.weight": table}
 
 
 def bert(weights: Weights, layers: Sequence[int] = range(6)) -> Any:
@@ -84,6 +94,11 @@ class Texts:
         """Some of the texts."""
         return Texts(self.rows[rows], self.lengths[rows])
 
+    @staticmethod
+    def join(parts: Sequence[Texts]) -> Texts:
+        """All texts of several of one width."""
+        return Texts(torch.cat([one.rows for one in parts]), torch.cat([one.lengths for one in parts]))
+
 
 def single(texts: Texts, rows: Tensor) -> tuple[Tensor, Tensor]:
     """Ids and mask of [CLS] text [SEP], as long as the longest of the batch."""
@@ -113,24 +128,46 @@ def paired(requests: Texts, asked: Tensor, documents: Texts, told: Tensor, width
     return ids * mask, mask, ((place >= first + 2) & mask).long()
 
 
-def embed(network: nn.Module, texts: Texts, rows: Tensor) -> Tensor:
-    """Unit vectors of texts: the mean of their tokens' states."""
-    ids, mask = single(texts, rows)
-    with torch.autocast(DEVICE.type, torch.bfloat16, enabled=DEVICE.type == "cuda"):
-        states = network(input_ids=ids, attention_mask=mask.long()).last_hidden_state
-    weights = mask[..., None].float()
-    return functional.normalize((states.float() * weights).sum(1) / weights.sum(1), dim=-1)
+def by_length(mask: Tensor) -> list[tuple[Tensor, int]]:
+    """Rows of a batch in parts of similar length, with the length of the longest: little of a part is padding."""
+    lengths = mask.sum(1)
+    order = lengths.argsort()
+    ascending = lengths[order].tolist()
+    parts, start = [], 0
+    for end in range(1, len(ascending) + 1):
+        if end == len(ascending) or (end + 1 - start) * ascending[end] > _TOKENS_AT_ONCE:
+            parts.append((order[start:end], ascending[end - 1]))
+            start = end
+    return parts
+
+
+def embed(network: nn.Module, *parts: tuple[Texts, Tensor]) -> tuple[Tensor, ...]:
+    """Unit vectors of some rows of each of the texts: the means of their tokens' states."""
+    read = [single(texts, rows) for texts, rows in parts]
+    longest = max(ids.shape[1] for ids, _ in read)
+    ids, mask = (
+        torch.cat([functional.pad(pair[which], (0, longest - pair[which].shape[1])) for pair in read])
+        for which in (0, 1)
+    )
+    vectors = torch.zeros((len(ids), DIMENSION), device=DEVICE)
+    for rows, width in by_length(mask):
+        with torch.autocast(DEVICE.type, torch.bfloat16, enabled=DEVICE.type == "cuda"):
+            states = network(input_ids=ids[rows, :width], attention_mask=mask[rows, :width].long()).last_hidden_state
+        weights = mask[rows, :width, None].float()
+        means = (states.float() * weights).sum(1) / weights.sum(1)
+        vectors = vectors.index_put((rows,), functional.normalize(means, dim=-1))
+    return vectors.split([len(rows) for _, rows in parts])
 
 
 @torch.no_grad()
-def embed_all(network: nn.Module, texts: Texts, batch: int = 4096) -> Tensor:
+def embed_all(network: nn.Module, texts: Texts, batch: int = 8192) -> Tensor:
     """Unit vectors of all texts, without dropout."""
     training = network.training
     network.eval()
     order = torch.argsort(texts.lengths)
     vectors = torch.zeros((len(texts), DIMENSION), device=DEVICE)
     for rows in order.split(batch):
-        vectors[rows] = embed(network, texts, rows)
+        (vectors[rows],) = embed(network, (texts, rows))
     network.train(training)
     return vectors
 
