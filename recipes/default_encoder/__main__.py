@@ -24,6 +24,7 @@ from recipes.default_encoder.network import (
     Texts,
     TokenisedSet,
     bert,
+    combined,
     embed_all,
     near_misses,
     read_weights,
@@ -37,6 +38,7 @@ _MISSES, _LISTS, _LIST = 40, 5000, 16
 _WEIGHTS = (0.0, 0.25, 0.5, 1.0, 2.0)
 _DRAWN = {"written-toolbench": 4.0}
 _FEW_PAIRS = 100
+_COMBINED = 4  # one request of two for so many requests
 _LANGUAGES = ("es", "fr", "de", "it", "pt_BR", "ko", "zh", "ru", "ja")
 _CROSS = {"cross6": (0, 1, 2, 3, 4, 5), "cross3": (0, 2, 4)}
 _FAST = {"fast3": (0, 2, 5), "fast2": (0, 5)}
@@ -48,13 +50,18 @@ class Work:
     def __init__(self, folder: Path, seed: int, share: float = 1.0) -> None:
         """Read all tokens onto the device. share: of the steps of every training, to try the recipe out."""
         self.folder, self.seed, self._share, self._started = folder, seed, share, time.perf_counter()
-        trained, chosen = np.load(folder / "texts-train.npz"), np.load(folder / "texts-dev.npz")
+        chosen = np.load(folder / "texts-dev.npz")
         self.dev = [one for name in _sets(chosen) for one in _read(chosen, name, _DEV_REQUEST_WIDTH)]
         self.chosen_on = [one.name for one in self.dev]
-        self.train = [one for name in _sets(trained) for one in _read(trained, name, _REQUEST_WIDTH, "train")]
-        if (folder / "texts-written.npz").exists():
-            written = np.load(folder / "texts-written.npz")
-            self.train += [one for name in _sets(written) for one in _read(written, name, _REQUEST_WIDTH, "train")]
+        self.train = self.training_sets(_REQUEST_WIDTH)
+
+    def training_sets(self, width: int) -> list[TokenisedSet]:
+        """All that is trained on, requests cut to a width; and of each set requests that need the tools of two."""
+        found = []
+        for file in ("texts-train.npz", "texts-written.npz"):
+            arrays = np.load(self.folder / file)
+            found += [one for name in _sets(arrays) for one in _read(arrays, name, width, "train")]
+        return found + [combined(one, len(one.requests) // _COMBINED, width, self.seed) for one in found]
 
     def path(self, stage: str) -> Path:
         """The file of a stage."""
@@ -132,7 +139,10 @@ def languages(work: Work) -> None:
     weights = with_new_tokens(read_weights(work.folder / PUBLISHED))
     teacher, network = bert(weights).eval(), bert(weights)
     work.tell("published", network)
-    own = [Texts.join([one.requests for one in work.train]), Texts.join([one.documents for one in work.train])]
+    own = [
+        Texts.join([one.requests for one in work.train]),
+        Texts.join(list({id(one.documents): one.documents for one in work.train}.values())),
+    ]
     examples = [Wanted(texts, embed_all(teacher, texts)) for texts in own]
     for pairs in work.translations_by_language():
         examples.append(Wanted(pairs.texts, embed_all(teacher, pairs.english)))
@@ -189,8 +199,13 @@ def fast(work: Work) -> None:
     weights = read_weights(work.path("distilled"))
     teacher = bert(weights).eval()
     pairs = work.translations()
-    texts = [Texts.join([one.requests for one in work.train]), pairs.texts, pairs.english]
-    examples = [Wanted(one, embed_all(teacher, one)) for one in [*texts, *(one.documents for one in work.train)]]
+    # As long as requests are where the encoder is used: what it never read here it would get wrong there.
+    sets = work.training_sets(_DEV_REQUEST_WIDTH)
+    told = {id(one.documents): embed_all(teacher, one.documents) for one in sets}
+    examples = [Wanted(one.requests, embed_all(teacher, one.requests), told[id(one.documents)]) for one in sets]
+    examples += [Wanted(texts, embed_all(teacher, texts)) for texts in (pairs.texts, pairs.english)]
+    documents = {id(one.documents): one.documents for one in sets}
+    examples += [Wanted(texts, told[key]) for key, texts in documents.items()]
     for name, layers in _FAST.items():
         network = bert(weights, layers)
         imitate(network, examples, ImitationTraining(work.steps(5000), seed=work.seed))

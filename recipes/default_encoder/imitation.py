@@ -11,8 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from recipes.default_encoder.network import DEVICE, Texts, draw_order, embed, optimiser, set_rate
+
+_DOCUMENTS = 4096
 
 
 @dataclass(frozen=True)
@@ -22,15 +25,17 @@ class ImitationTraining:
     steps: int
     rate: float = 2e-4
     batch: int = 1024
+    ranked: float = 0.5
     seed: int = 0
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """Texts, and the vectors that they should have."""
+    """Texts, and the vectors that they should have; `documents`: vectors that they should rank in the same order."""
 
     texts: Texts
     vectors: Tensor
+    documents: Tensor | None = None
 
 
 def imitate(network: Any, examples: Sequence[Wanted], settings: ImitationTraining) -> float:
@@ -50,9 +55,19 @@ def imitate(network: Any, examples: Sequence[Wanted], settings: ImitationTrainin
         right = one.vectors[rows]
         away = (1 - (vectors * right).sum(1)).mean()
         # Not only near its own vector: as far from the others of the batch as that is.
-        apart = (vectors @ vectors.T - right @ right.T).square().mean()
+        loss = away + (vectors @ vectors.T - right @ right.T).square().mean()
+        if one.documents is not None:
+            loss = loss + settings.ranked * _misordered(vectors, right, one.documents)
         learning.zero_grad(set_to_none=True)
-        (away + apart).backward()  # type: ignore[no-untyped-call]
+        loss.backward()  # type: ignore[no-untyped-call]
         nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         learning.step()
     return float(away.detach())
+
+
+def _misordered(vectors: Tensor, right: Tensor, documents: Tensor, scale: float = 20.0) -> Tensor:
+    """How far the order of some documents is from the wanted one (Kullback-Leibler)."""
+    drawn = documents[torch.randint(len(documents), (min(_DOCUMENTS, len(documents)),), device=DEVICE)]
+    ours = functional.log_softmax(vectors @ drawn.T * scale, 1)
+    theirs = functional.log_softmax(right @ drawn.T * scale, 1)
+    return functional.kl_div(ours, theirs, log_target=True, reduction="batchmean")

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 _CLS, _SEP = 101, 102
+_ALSO = (1012, 2036)  # a full stop, and "also"
 _TOKENS_AT_ONCE = 40_000  # fewer leave the GPU waiting for the processor
 _LAYER = "encoder.layer."
 _HEAD = 32  # the size of an attention head in MiniLM
@@ -202,6 +203,27 @@ class TokenisedSet:
         return self.needed[torch.randint(len(self.needed), shape, device=DEVICE)]
 
 
+def combined(data: TokenisedSet, count: int, width: int, seed: int) -> TokenisedSet:
+    """Requests that need the tools of two: one, a full stop, "also", and the other, cut to a width."""
+    generator = torch.Generator().manual_seed(seed)
+    pairs = torch.randint(len(data.requests), (2, count), generator=generator).to(DEVICE)
+    lengths = data.requests.lengths[pairs].clamp(max=width // 2 - 1)
+    place = torch.arange(width, device=DEVICE)[None]
+    first, second = (data.requests.rows[one] for one in pairs)
+    last = first.shape[1] - 1
+    from_first = first.gather(1, place.clamp(max=last).expand(count, -1))
+    from_second = second.gather(1, (place - lengths[0][:, None] - 2).clamp(0, last))
+    rows = torch.where(place < lengths[0][:, None], from_first, from_second)
+    for offset, token in enumerate(_ALSO):
+        rows.scatter_(1, lengths[0][:, None] + offset, token)
+    total = lengths.sum(0) + len(_ALSO)
+    gold = torch.cat([data.gold[one] for one in pairs], 1)
+    row, column = torch.nonzero(gold >= 0, as_tuple=True)
+    told = torch.stack([row, gold[row, column]], 1).unique(dim=0).cpu().numpy()
+    texts = Texts(torch.where(place < total[:, None], rows, 0), total)
+    return TokenisedSet(f"{data.name}, combined", data.documents, texts, told)
+
+
 @torch.no_grad()
 def near_misses(network: Any, data: TokenisedSet, count: int, batch: int = 2048) -> Tensor:
     """Of each request the nearest documents that are not gold, [requests, count]; -1 where there are no more."""
@@ -235,7 +257,7 @@ def set_rate(optimiser: torch.optim.Optimizer, rate: float, step: int, steps: in
         group["lr"] = rate * share
 
 
-def draw_order(sizes: Sequence[int], steps: int, seed: int, power: float = 0.5) -> list[int]:
+def draw_order(sizes: Sequence[float], steps: int, seed: int, power: float = 0.5) -> list[int]:
     """Which set each step trains on: as often as the power of its size."""
     chances = np.asarray(sizes, float) ** power
     return np.random.default_rng(seed).choice(len(sizes), steps, p=chances / chances.sum()).tolist()

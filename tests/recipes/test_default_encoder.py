@@ -11,7 +11,7 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-WORDS, TOPICS = 1200, 24
+WORDS, TOPICS = 2100, 24
 SETS = ("tldr", "sealtools")
 
 
@@ -139,6 +139,21 @@ def test_texts_of_any_length_get_the_vectors_they_have_alone(work: Path) -> None
     for row in range(4):
         (alone,) = network.embed(model, (texts, torch.tensor([row])))
         assert torch.allclose(together[row], alone[0], atol=1e-5)
+
+
+def test_a_combined_request_is_one_and_another_and_needs_the_tools_of_both(work: Path) -> None:
+    from recipes.default_encoder import network
+
+    data = network.TokenisedSet(*_tokens(work / "texts-train.npz", "tldr", "train"))
+    both = network.combined(data, 50, 62, seed=0)
+    known = {tuple(data.requests.rows[row, :5].tolist()): data.gold[row, 0].item() for row in range(96)}
+    for row in range(50):
+        tokens = both.requests.rows[row].tolist()
+        assert tokens[5:7] == [1012, 2036]
+        assert both.requests.lengths[row] == 12
+        assert not any(tokens[12:])
+        wanted = {known[tuple(tokens[:5])], known[tuple(tokens[7:12])]}
+        assert {number for number in both.gold[row].tolist() if number >= 0} == wanted
 
 
 def test_parts_of_similar_length_hold_each_row_once(monkeypatch: pytest.MonkeyPatch) -> None:
