@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,7 @@ class LocalEncoder(TextEncoder):
 
     Every text is run alone: int8 activations are scaled by the largest value in a batch, so in a batch a vector would
     depend on the other texts. Several texts run in parallel threads instead. A subclass sets the attributes below in
-    its constructor and writes `_vector_of`.
+    its constructor and writes `_vector_of`, and `_request_vector_of` where requests have a network of their own.
     """
 
     name: str
@@ -52,6 +52,10 @@ class LocalEncoder(TextEncoder):
     def _vector_of(self, ids: list[int], threads: int) -> Vectors:
         """The unit vector of a text's tokens, computed on this many threads."""
 
+    def _request_vector_of(self, ids: list[int], threads: int) -> Vectors:
+        """The unit vector of a request's tokens: by the network of documents, unless a subclass has another."""
+        return self._vector_of(ids, threads)
+
     def use_threads(self, threads: int) -> None:
         """Set how many threads encode from now on; 1 is best where several requests are encoded at once."""
         if threads < 1:
@@ -61,20 +65,20 @@ class LocalEncoder(TextEncoder):
     def encode_request(self, text: str) -> Vectors:
         """The unit vector of one request."""
         ids = self._tokens(self.request_prompt + text, self.request_tokens)
-        return self._vector_of(ids, min(self.threads, REQUEST_THREADS))
+        return self._request_vector_of(ids, min(self.threads, REQUEST_THREADS))
 
     def encode(self, texts: Sequence[str]) -> Vectors:
         """The unit vectors of requests, one row each."""
         if len(texts) == 1:
             return self.encode_request(texts[0])[np.newaxis]
         vectors = np.empty((len(texts), self.dimension), dtype=np.float32)
-        for positions, rows in self._stream(texts, self.request_prompt, self.request_tokens):
+        for positions, rows in self._stream(texts, self._encode_request):
             vectors[positions] = rows
         return vectors
 
     def encode_documents(self, texts: Sequence[str]) -> Iterator[Batch]:
         """Yield the unit vectors of documents in batches, as (positions in `texts`, vectors)."""
-        return self._stream(texts, self.document_prompt, self.document_tokens)
+        return self._stream(texts, self._encode_document)
 
     def details(self) -> dict[str, Any]:
         """What the encoder is, beyond its length and fingerprint."""
@@ -96,11 +100,18 @@ class LocalEncoder(TextEncoder):
             if prompt and len(self._tokens(prompt, limit)) >= limit:
                 raise BadModel(f"the {kind}_prompt of {self.name} has {limit} tokens or more; raise {kind}_tokens")
 
-    def _stream(self, texts: Sequence[str], prompt: str, limit: int) -> Iterator[Batch]:
+    # With one thread a text is computed in the calling thread, so several that are encoded at once do not compete.
+
+    def _encode_request(self, text: str) -> Vectors:
+        return self._request_vector_of(self._tokens(self.request_prompt + text, self.request_tokens), 1)
+
+    def _encode_document(self, text: str) -> Vectors:
+        return self._vector_of(self._tokens(self.document_prompt + text, self.document_tokens), 1)
+
+    def _stream(self, texts: Sequence[str], encode: Callable[[str], Vectors]) -> Iterator[Batch]:
         def work(start: int) -> Batch:
             chunk = texts[start : start + _CHUNK]
-            # With one thread a text is computed in the calling thread, so the workers do not compete.
-            rows = np.stack([self._vector_of(self._tokens(prompt + text, limit), 1) for text in chunk])
+            rows = np.stack([encode(text) for text in chunk])
             return np.arange(start, start + len(chunk), dtype=np.int64), rows
 
         if len(texts) <= _CHUNK:  # one unit of work needs no other thread

@@ -18,7 +18,7 @@ from toolscout.llm.options import checked_url
 from toolscout.models.encoders.base import TextEncoder
 from toolscout.models.encoders.file_digests import file_digest
 from toolscout.models.encoders.sentence_config import STATIC_FOLDER, folder_name
-from toolscout.models.encoders.settings import CARD_FILE, DEFAULT, RAW, VARIABLE, EncoderSettings, split_name
+from toolscout.models.encoders.settings import CARD_FILE, DEFAULT, FAST, RAW, VARIABLE, EncoderSettings, split_name
 
 Kind = Literal["exported", "model2vec", "onnx", "weights"]
 EncoderName = str | Path | TextEncoder | None
@@ -35,8 +35,8 @@ def open_encoder(named: EncoderName = None, threads: int | None = None) -> TextE
 
     A folder is one that toolscout exported, a Hugging Face folder with ONNX files, a model2vec folder, or a Hugging
     Face folder with safetensors, which is exported into the user's cache first. "raw" is the published encoder from
-    which the package's was trained. A URL is an OpenAI-compatible endpoint. `threads`: how many cores to use, by
-    default all. Raises MissingEncoder or BadModel.
+    which the package's was trained; "fast" is the package's small one, which otherwise encodes requests alone. A URL is
+    an OpenAI-compatible endpoint. `threads`: how many cores to use, by default all. Raises MissingEncoder or BadModel.
     """
     if isinstance(named, TextEncoder):
         return named
@@ -56,7 +56,7 @@ def open_encoder(named: EncoderName = None, threads: int | None = None) -> TextE
     folder = package_folder() if place in ("", DEFAULT) else Path(place)
     if os.path.isfile(folder):
         raise BadModel(f"{folder} is a file; {_SUPPORTED}")
-    if place == RAW or not os.path.isdir(folder):
+    if place in (RAW, FAST) or not os.path.isdir(folder):
         return Encoder.load(folder, **settings)
     match kind_of(folder):
         case "onnx":

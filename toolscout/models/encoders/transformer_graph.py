@@ -72,10 +72,20 @@ class TransformerGraph:
     _output = "vector"
 
     def __init__(
-        self, tensors: Tensors, shape: EncoderShape, pooling: Pooling, layers: Sequence[Layer], precision: Precision
+        self,
+        tensors: Tensors,
+        shape: EncoderShape,
+        pooling: Pooling,
+        layers: Sequence[Layer],
+        precision: Precision,
+        table: str = "",
     ) -> None:
-        """Compute all nodes and constants; raises MissingExtra where the package onnx is not installed."""
-        self._file = file = OnnxWriter()
+        """Compute all nodes and constants; raises MissingExtra where the package onnx is not installed.
+
+        `table`: the file beside the graph that holds the table of words as signed bytes; "" for the graph itself.
+        """
+        self._file, self._table = OnnxWriter(), table
+        file = self._file
         self._tensors, self._shape, self._quantised = tensors, shape, precision == "int8"
         self._activation = ACTIVATIONS[shape.activation][self._quantised]
         self._one, self._zero = file.constant(np.ones(1, np.float32)), file.constant(np.zeros(1, np.float32))
@@ -100,8 +110,8 @@ class TransformerGraph:
     def _embeddings(self) -> _Rows:
         file = self._file
         if self._quantised:
-            integers, scales = self._quantised_words()
-            found = file.node("Gather", file.constant(integers), "input_ids")
+            integers, scales = quantised_words(self._tensors, self._shape)
+            found = file.node("Gather", file.constant(integers, self._table), "input_ids")
             found = file.node("Cast", found, to=file.onnx.TensorProto.FLOAT)
             found = file.node("Mul", found, file.node("Gather", file.constant(scales), "input_ids"))
         else:
@@ -118,17 +128,6 @@ class TransformerGraph:
     def _typed(self, rows: str) -> str:
         """The rows of tokens with what their types add, where these are an input of the graph."""
         return rows
-
-    def _quantised_words(self) -> tuple[Bytes, Floats]:
-        """The table of words as signed bytes with one scale per row."""
-        integers = np.empty((self._shape.vocabulary, self._shape.hidden), np.int8)
-        scales = np.empty((self._shape.vocabulary, 1), np.float32)
-        start = 0
-        for words in self._tensors.blocks("words.weight", _BLOCK):
-            some = slice(start, start := start + len(words))
-            scales[some] = _nonzero(np.abs(words).max(axis=1, keepdims=True) / np.float32(127))
-            integers[some] = np.rint(words / scales[some]).astype(np.int8)
-        return integers, scales
 
     def _relative_bias(self) -> str:
         """What the attention of each head adds for the distance of two tokens, [1, heads, tokens, tokens]."""
@@ -261,6 +260,18 @@ class CrossEncoderGraph(TransformerGraph):
 
     def _finish(self, rows: _Rows, pooling: Pooling, layers: Sequence[Layer]) -> None:
         self._file.result(self._output, "Identity", self._pooled(rows, pooling, layers))
+
+
+def quantised_words(tensors: Tensors, shape: EncoderShape) -> tuple[Bytes, Floats]:
+    """The table of words as signed bytes with one scale per row."""
+    integers = np.empty((shape.vocabulary, shape.hidden), np.int8)
+    scales = np.empty((shape.vocabulary, 1), np.float32)
+    start = 0
+    for words in tensors.blocks("words.weight", _BLOCK):
+        some = slice(start, start := start + len(words))
+        scales[some] = _nonzero(np.abs(words).max(axis=1, keepdims=True) / np.float32(127))
+        integers[some] = np.rint(words / scales[some]).astype(np.int8)
+    return integers, scales
 
 
 def quantise(weight: Array) -> tuple[Bytes, Floats]:
