@@ -121,13 +121,24 @@ def test_a_tokeniser_may_be_that_of_the_package(headed: Path, tmp_path: Path, mo
     (package / "tokenizer.json").write_bytes((headed / "tokenizer.json").read_bytes())
     for module in (exporting, cross_encoder):
         monkeypatch.setattr(module, "package_folder", lambda: package)
-    alone = CrossEncoder(export_cross_encoder(headed, tmp_path / "alone"))
+    alone = CrossEncoder(export_cross_encoder(headed, tmp_path / "alone", max_tokens=24))
     shared = CrossEncoder(export_cross_encoder(headed, tmp_path / "shared", max_tokens=24, share_tokenizer=True))
     assert not (shared.folder / "tokenizer.json").exists()
     assert shared.score(REQUEST, DOCUMENTS[:3]) == alone.score(REQUEST, DOCUMENTS[:3])
-    assert CrossEncoder(alone.folder, CrossEncoderSettings(max_tokens=24)).fingerprint == shared.fingerprint
+    assert shared.fingerprint == alone.fingerprint
     (package / "tokenizer.json").write_text(tiny_bert.tokenizer().to_str(pretty=True))
     with pytest.raises(BadModel, match="exported for another tokeniser"):
         CrossEncoder(shared.folder)
     with pytest.raises(BadModel, match="has another tokeniser than the package's encoder"):
         export_cross_encoder(headed, tmp_path / "new", share_tokenizer=True)
+
+
+def test_tokens_that_are_never_read_are_left_out(headed: Path, tmp_path: Path) -> None:
+    whole = CrossEncoder(export_cross_encoder(headed, tmp_path / "whole"))
+    few = CrossEncoder(export_cross_encoder(headed, tmp_path / "few", max_tokens=20))
+    size = [(one.folder / "model.onnx").stat().st_size for one in (whole, few)]
+    assert size[0] - size[1] >= 20 * tiny_bert.CONFIG["hidden_size"] * 4
+    at_most = CrossEncoder(whole.folder, CrossEncoderSettings(max_tokens=20))
+    assert few.score(REQUEST, DOCUMENTS) == at_most.score(REQUEST, DOCUMENTS)
+    asked = CrossEncoder(few.folder, CrossEncoderSettings(max_tokens=40))  # more than the model reads
+    assert asked.score(REQUEST, DOCUMENTS) == few.score(REQUEST, DOCUMENTS)

@@ -62,7 +62,9 @@ def export_cross_encoder(
         if tokenizer != (package_folder() / TOKENIZER_FILE).read_bytes():
             raise BadModel(f"{source} has another tokeniser than the package's encoder: it cannot share that")
         about[TOKENIZER_KEY] = hashlib.sha256(tokenizer).hexdigest()
-    graph = CrossEncoderGraph(weights, shape, layers, precision)
+    if 0 < max_tokens < shape.positions:  # positions beyond that are left out
+        about["max_position_embeddings"] = max_tokens + shape.first_position
+    graph = CrossEncoderGraph(weights, shape, layers, precision, max_tokens)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as beside:
