@@ -175,5 +175,5 @@ def test_a_server_s_documents_wait_for_requests(both: Path) -> None:
     np.testing.assert_array_equal(documents(encoder), before)
     encoder.encode_request("w1")
     assert list(encoder.encode_documents([])) == []
-    priorities = {("model.onnx", usual), ("model.onnx", max(usual, 10)), ("request.onnx", usual)}
+    priorities = {("model.onnx", usual), ("model.onnx", max(usual, 5)), ("request.onnx", usual)}
     assert set(seen) == priorities

@@ -28,8 +28,9 @@ CHARS_PER_TOKEN = 12
 REQUEST_THREADS = 4
 # Texts in one unit of work, which take less than a second, so that a caller can commit often.
 _CHUNK = 32
-# On the scale of `nice`: about a tenth of what a thread of normal priority gets.
-_LOW_PRIORITY = 10
+# On the scale of `nice`: about a third of what a thread of normal priority gets where both want a core. Lower, a busy
+# machine would keep who adds a tool waiting for seconds.
+_LOW_PRIORITY = 5
 
 Vectors = NDArray[np.float32]
 Batch = tuple[Ints, Vectors]
