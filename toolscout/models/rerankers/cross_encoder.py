@@ -72,7 +72,8 @@ class CrossEncoder(Reranker):
                 f"there is no reranker {str(folder)!r:.200}; name a folder with an ONNX cross-encoder, the URL of an "
                 "endpoint with ?model=NAME, chat:MODEL, or default"
             )
-        self.folder, self.name = folder, folder.resolve().name
+        self.folder: Path = folder
+        self.name = folder.resolve().name
         self._graph = _graph(folder, settings.file)
         config = read_json_object(folder / CONFIG_FILE)
         self._tokenizer_file = _tokenizer_file(folder, config)
